@@ -123,8 +123,8 @@ ALLOWS: Document = {
 }
 PODS = "/api/v1/namespaces/default/pods/pg-1"
 POD: Document = {"metadata": {"name": "pg-1", "labels": {"autoscaling.neon.tech/enabled": "true"}}, "spec": {}}
-_CLUSTER = "autoscaling-groups-clusters: groups promote a standby of a Cluster that allows it"
-_POD = "autoscaling-groups-pods: of pods that run no VM groups write the size and the annotation floor"
+_CLUSTER = "autoscaling-groups-clusters: autoscale-groups may only promote a standby of a Cluster that allows it"
+_POD = "autoscaling-groups-pods: autoscale-groups may change only the size and the annotation floor"
 
 
 @pytest.mark.parametrize(

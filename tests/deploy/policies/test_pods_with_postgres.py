@@ -23,10 +23,10 @@ POLICIES = [
     for policy in documents("deploy/kubernetes/chart/autoscale/policies/agents.yaml")
     if policy["kind"] == "ValidatingAdmissionPolicy"
 ]
-BEYOND = "autoscaling-agents-pods: the pod grows beyond the maximum in its annotation bounds"
-OTHER_FIELD = "autoscaling-agents-pods: of a pod an agent changes CPU and memory of postgres' container"
-AWAY = "autoscaling-agents-pods: the CPU limit does not keep its distance from the request"
-NOT_OPTED_IN = "autoscaling-agents-pods: the pod does not let itself be resized"
+BEYOND = "autoscaling-agents-pods: the size exceeds the maximum in the pod's annotation bounds"
+OTHER_FIELD = "autoscaling-agents-pods: agents may change only CPU and memory of the postgres container"
+AWAY = "autoscaling-agents-pods: the CPU limit must keep its distance from the request"
+NOT_OPTED_IN = "autoscaling-agents-pods: the pod is not enabled for autoscaling"
 
 
 def refused(before: Obj, after: Obj) -> str:
@@ -107,7 +107,7 @@ def test_a_pod_without_readable_bounds_may_shrink() -> None:
     assert refused(before, after) == ""
 
 
-BELOW = "autoscaling-agents-pods: the pod shrinks below its minimum"
+BELOW = "autoscaling-agents-pods: the size is below the pod's minimum"
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_permits_are_protected_and_only_they(other: str) -> None:
     allowed = ((kept, kept), (none, none), (kept, none), (kept, {writer: "s/1"}), ({"a": "b"}, {"a": "c", "d": "e"}))
     refused = ((kept, kept | {permit: "2"}), (kept, kept | {writer: "x"}), (none, {permit: "1"}), (none, {writer: "x"}))
     assert [said(*each) for each in allowed] == [""] * len(allowed)
-    assert all(said(*each).startswith("autoscaling-permit-writers: the scheduler alone") for each in refused)
+    assert all(said(*each).startswith("autoscaling-permit-writers: only the scheduler") for each in refused)
 
 
 def test_agent_does_not_revoke_sleep_order() -> None:

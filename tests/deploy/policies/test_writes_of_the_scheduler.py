@@ -67,7 +67,7 @@ async def test_binds_only_helm_test_in_own_namespace() -> None:
         await writer.bind(ObjectName("kube-system", name), "u-1", "node-b")
     of_helm_test, other = (write_by(SCHEDULER.username, *each) for each in api.writes)
     assert refusal(POLICIES, of_helm_test) == ""
-    assert refusal(POLICIES, other).startswith("autoscaling-scheduler-pods: of the cluster's own namespace")
+    assert refusal(POLICIES, other).startswith("autoscaling-scheduler-pods: in system namespaces")
 
 
 SERVICE = {"metadata": {"name": "autoscaling-scheduler", "namespace": "kube-system", "uid": "s"}, "spec": {"ports": []}}
@@ -88,7 +88,7 @@ async def test_leader_makes_slices_of_its_own_services(changes: Document, is_ref
     made = merge_patch(made, {"metadata": changes})
     path = ENDPOINT_SLICES.path(made["metadata"]["namespace"])
     why = refusal(POLICIES, write_by(SCHEDULER.username, "POST", path, None, made))
-    assert ("clients of its own Services alone" in why) == is_refused
+    assert ("EndpointSlices of its own Services" in why) == is_refused
 
 
 def requesting(pod: Document, **resources: Any) -> Document:
@@ -134,5 +134,5 @@ async def test_what_pods_of_vms_request_passes() -> None:
 def test_changes_no_other_pods_or_limits(before: Document, after: Document) -> None:
     path = "/api/v1/namespaces/default/pods/mine-1/resize"
     assert refusal(POLICIES, write_by(SCHEDULER.username, "PATCH", path, before, after)).startswith(
-        "autoscaling-scheduler-pods: the scheduler resizes what the guest's container in the pod of a VM requests"
+        "autoscaling-scheduler-pods: the scheduler may change only the requests and the CPU limit"
     )

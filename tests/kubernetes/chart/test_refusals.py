@@ -42,19 +42,22 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "scheme": ({"image": {"registry": "https://a"}}, 'image.registry is "https://a": expected HOST[:PORT][/PATH]'),
     "slash": ({"global": {"imageRegistry": "a/"}}, 'global.imageRegistry is "a/": expected HOST'),
     "their scheme": ({"kubeScheduler": {"image": {"registry": "oci://a"}}}, 'kubeScheduler.image.registry is "oci'),
-    "maxUnavailable 0": ({"agent": {"node": {"maxUnavailable": 0}}}, "no agent's pod could ever be replaced"),
-    "maxUnavailable 0%": ({"agent": {"node": {"maxUnavailable": "0%"}}}, "no agent's pod could ever be replaced"),
+    "maxUnavailable 0": ({"agent": {"node": {"maxUnavailable": 0}}}, "so agents could not be upgraded"),
+    "maxUnavailable 0%": ({"agent": {"node": {"maxUnavailable": "0%"}}}, "so agents could not be upgraded"),
     "maxUnavailable 101%": ({"agent": {"node": {"maxUnavailable": "101%"}}}, "/agent/node/maxUnavailable"),
     "reversed": ({"neonvm": {"addresses": "10.1.0.9-10.1.0.1"}}, "the first address is above the last"),
-    "two networks": ({"neonvm": {"addresses": "10.1.0.9-10.2.0.1"}}, "both ends have to lie in one /16"),
-    "no address": ({"neonvm": {"addresses": "10.1.0.9-10.1.300.1"}}, "10.1.300.1 is no IPv4 address"),
-    "half an address": ({"neonvm": {"addresses": "10.1.0-10.1.9"}}, "10.1.0 is no IPv4 address"),
-    "history": ({"dashboard": {"history": {"size": "1Mi"}}}, "a history needs a volume of at least 16Mi"),
+    "two networks": ({"neonvm": {"addresses": "10.1.0.9-10.2.0.1"}}, "both ends must be in the same /16"),
+    "no address": ({"neonvm": {"addresses": "10.1.0.9-10.1.300.1"}}, "10.1.300.1 is not an IPv4 address"),
+    "half an address": ({"neonvm": {"addresses": "10.1.0-10.1.9"}}, "10.1.0 is not an IPv4 address"),
+    "history": ({"dashboard": {"history": {"size": "1Mi"}}}, "expected at least 16Mi"),
     "agents' namespace twice": ({"agent": {"sidecar": {"namespaces": ["a", "a"]}}}, "items at 0 and 1 are equal"),
     "policy's namespace twice": ({"neonvm": {"policy": {"namespaces": ["a", "a"]}}}, "items at 0 and 1 are equal"),
-    "namespace without name": ({"neonvm": {"policy": {"namespaces": [""]}}}, "policy.namespaces has an empty name"),
-    "variable twice": ({"groups": {"env": [{"name": "A"}, {"name": "A"}]}}, "groups.env has A twice"),
-    "the chart's variable": ({"scheduler": {"env": [{"name": "POD_IP", "value": "a"}]}}, "the chart sets it"),
+    "namespace without name": (
+        {"neonvm": {"policy": {"namespaces": [""]}}},
+        "namespaces contains an empty name",
+    ),
+    "variable twice": ({"groups": {"env": [{"name": "A"}, {"name": "A"}]}}, "groups.env sets A twice"),
+    "the chart's variable": ({"scheduler": {"env": [{"name": "POD_IP", "value": "a"}]}}, "the chart sets it already"),
     "a label of VMs": ({"commonLabels": {"vm.neon.tech/name": "a"}}, "commonLabels has vm.neon.tech/name"),
     "a pod's label": (
         {"neonvm": {"devices": {"podLabels": {"autoscaling.neon.tech/endpoints": "a"}}}},
@@ -71,12 +74,15 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"certificates": {**BY_CERT_MANAGER, "issuer": {"kind": "ClusterIssuer"}}},
         "certificates.issuer has no name",
     ),
-    "agents alone": (NO_SCHEDULER, "agent.node.enabled is true and scheduler.enabled false"),
+    "agents alone": (NO_SCHEDULER, "agent.node.enabled is true and scheduler.enabled is false"),
     "pods without a node's agent": (
         {"pods": {"enabled": True}, "agent": {"node": {"enabled": False}}},
-        "pods.enabled is true and agent.node.enabled false",
+        "pods.enabled is true and agent.node.enabled is false",
     ),
-    "sidecars alone": ({**NO_SCHEDULER, "agent": SIDECAR}, "agent.sidecar.enabled is true and scheduler.enabled false"),
+    "sidecars alone": (
+        {**NO_SCHEDULER, "agent": SIDECAR},
+        "sidecar.enabled is true and scheduler.enabled is false",
+    ),
     "scheduler's settings twice": (
         {"scheduler": {"settings": {"permits": {}}, "existingConfigMap": "mine"}},
         "scheduler.settings and scheduler.existingConfigMap are both set",
@@ -87,13 +93,13 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "history twice": (
         {"dashboard": {"history": {"prometheus": "http://a", "persistent": True}}},
-        "where a Prometheus is asked nothing is recorded",
+        "with Prometheus, the dashboard records nothing",
     ),
     "policy without VMs": (
         {"neonvm": {"enabled": False, "policy": {"namespaces": ["a"]}}},
-        "no NetworkPolicy would be made",
+        "no NetworkPolicy would be created",
     ),
-    "class without claim": ({"dashboard": {"history": {"storageClass": "fast"}}}, "but no claim is made"),
+    "class without claim": ({"dashboard": {"history": {"storageClass": "fast"}}}, "but no claim is created"),
 }
 
 
@@ -143,7 +149,7 @@ def test_no_variable_of_a_nodes_agent_stands_twice() -> None:
 def test_kubernetes_without_patch_release_is_refused() -> None:
     """Argo CD passes major and minor alone, and kube-scheduler has no image of that tag."""
     done = template({}, "--kube-version=1.34")
-    assert "no image kube-scheduler:v1.34. Set kubeScheduler.image.tag to the version" in done.stderr
+    assert "no image kube-scheduler:v1.34. Set kubeScheduler.image.tag to the server version" in done.stderr
     for values in (
         {"kubeScheduler": {"image": {"tag": "v1.34.2"}}},
         {**NO_SCHEDULER, "agent": {"node": {"enabled": False}}},
@@ -167,7 +173,7 @@ def test_reused_values_of_older_charts_are_refused(missing: str) -> None:
     """
     command = [str(helm()), "template", "autoscale", str(ROOT / CHART), KUBE_VERSION, f"--set={missing}=null"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert f"Values are missing: {missing}" in done.stderr
+    assert f"missing values: {missing}" in done.stderr
     assert "upgrade with --reset-then-reuse-values instead" in done.stderr
 
 

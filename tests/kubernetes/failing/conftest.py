@@ -11,7 +11,7 @@ from tests.kubernetes.failing.bare_control_plane import BareControlPlane, contro
 from tests.kubernetes.failing.stage import Stage
 from tests.kubernetes.failing.stage import stage as new_stage
 
-BEYOND_THE_PERMIT = "grows beyond the permit of the scheduler"
+BEYOND_THE_PERMIT = "exceeds the scheduler's permit"
 
 
 @pytest.fixture(scope="session")

@@ -133,4 +133,4 @@ def test_the_schedulers_identity_resizes_nothing_else(stage: Stage, what: str) -
     path = f"{stage.path(PODS, pod)}/resize"
     answer = stage.http.patch(path, json={"spec": {"containers": [change]}}, headers=headers)
     assert answer.status_code == 403
-    assert "the scheduler resizes what the guest's container in the pod of a VM requests" in answer.text
+    assert "the scheduler may change only the requests and the CPU limit of the guest's container" in answer.text

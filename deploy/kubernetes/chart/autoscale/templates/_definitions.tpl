@@ -1,4 +1,4 @@
-{{/* The files of the kinds that are wanted, as JSON. */}}
+{{/* Names of the CRD files to install, as JSON. */}}
 {{- define "autoscale.kinds" -}}
 {{- $kinds := list -}}
 {{- if .Values.definitions.virtualMachines }}{{ $kinds = concat $kinds (list "virtualmachines" "virtualmachinemigrations") }}{{ end -}}
@@ -8,7 +8,7 @@
 {{- toJson $kinds -}}
 {{- end }}
 
-{{/* "true" where the cluster has the kind from elsewhere: NeonVM, plain manifests, another release. list $ NAME */}}
+{{/* "true" if something else installed the CRD: NeonVM, plain manifests, another release. list $ NAME */}}
 {{- define "autoscale.isOfOthers" -}}
 {{- $root := index . 0 -}}
 {{- $live := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" (index . 1) -}}

@@ -1,7 +1,7 @@
-{{/* What every object has in common. Names are fixed, not made of the release's: a cluster has one installation, and
-     policies, alerts and runbooks name its objects. */}}
+{{/* Common parts of objects. Names do not contain the release's name: a cluster has one installation, and policies, alerts
+     and runbooks refer to its objects by name. */}}
 
-{{/* labels and annotations of an object: list $ NAME [its own annotations [its own labels]] */}}
+{{/* Labels and annotations of an object: list $ NAME [own annotations [own labels]] */}}
 {{- define "autoscale.labelled" -}}
 {{- $root := index . 0 -}}
 {{- $own := dict -}}
@@ -16,8 +16,8 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* The labels of an object or a pod: list $ NAME [its own]. Each key stands once: an object's own go before commonLabels,
-     these before what only describes, and the chart's selectors and what Helm looks for before all. */}}
+{{/* Labels of an object or a pod: list $ NAME [own labels]. Precedence: selector labels and labels that Helm requires, own
+     labels, commonLabels, descriptive labels. */}}
 {{- define "autoscale.labels" -}}
 {{- $root := index . 0 -}}
 {{- $fixed := dict "app.kubernetes.io/name" (index . 1) -}}
@@ -37,13 +37,13 @@ annotations:
 {{ .Values.image.tag | default .Chart.AppVersion | replace "+" "_" | trunc 63 }}
 {{- end }}
 
-{{/* The reference of an image of ours: list $ IMAGE */}}
+{{/* Reference of one of our images: list $ IMAGE */}}
 {{- define "autoscale.image" -}}
 {{- $root := index . 0 -}}
 {{- include "autoscale.reference" (list $root (index . 1) $root.Values.image.registry ($root.Values.image.tag | default $root.Chart.AppVersion)) -}}
 {{- end }}
 
-{{/* The same with a registry and a tag of its own: list $ IMAGE REGISTRY TAG */}}
+{{/* Reference of an image with its own registry and tag: list $ IMAGE REGISTRY TAG */}}
 {{- define "autoscale.reference" -}}
 {{- $root := index . 0 -}}
 {{- $image := index . 1 -}}
@@ -51,9 +51,9 @@ annotations:
 {{ $registry }}/{{ $image.repository }}:{{ $image.tag | default (index . 3) }}{{ with $image.digest }}@{{ . }}{{ end }}
 {{- end }}
 
-{{/* Settings that people changed in the cluster are theirs: they are kept until the values' are asked for again.
-     list $ NAME KEY TEXT COMPONENT [SECTION: fields that are the values' all the same]; prints the whole ConfigMap. The
-     annotation has the digest of what the chart wrote. */}}
+{{/* A ConfigMap with settings. Settings that were edited in the cluster are kept, unless resetSettings is true.
+     list $ NAME KEY TEXT COMPONENT [SECTION: fields that always follow the values]. The annotation is the digest of the text
+     that the chart wrote. */}}
 {{- define "autoscale.settings" -}}
 {{- $root := index . 0 -}}
 {{- $name := index . 1 -}}
@@ -79,7 +79,7 @@ data:
     {{- $text | trim | nindent 4 }}
 {{- end }}
 
-{{/* Kept settings with some fields as the values have them; as they are where these agree, or where they are no YAML.
+{{/* Kept settings with some fields from the values; unchanged if these are equal, or if the settings are not valid YAML.
      list KEPT VALUES {SECTION: fields} */}}
 {{- define "autoscale.withOurs" -}}
 {{- $kept := fromYaml (index . 0) -}}
@@ -93,7 +93,7 @@ data:
 {{- if or (hasKey $kept "Error") (eq (toYaml $kept) (toYaml $found)) }}{{ index . 0 }}{{ else }}{{ toYaml $found }}{{ end -}}
 {{- end }}
 
-{{/* "true" where the settings in the cluster are not those that the chart wrote: list $ NAME KEY */}}
+{{/* "true" if the settings in the cluster differ from those that the chart wrote: list $ NAME KEY */}}
 {{- define "autoscale.changedInCluster" -}}
 {{- $root := index . 0 -}}
 {{- $live := lookup "v1" "ConfigMap" $root.Release.Namespace (index . 1) -}}
@@ -104,7 +104,7 @@ data:
 {{- end -}}
 {{- end }}
 
-{{/* The text of a file of settings, with the values' laid over it: list $ FILE VALUES */}}
+{{/* A settings file, merged with the values: list $ FILE VALUES */}}
 {{- define "autoscale.settingsText" -}}
 {{- $root := index . 0 -}}
 {{- $shipped := tpl ($root.Files.Get (index . 1)) $root -}}
@@ -115,19 +115,19 @@ data:
 {{- end -}}
 {{- end }}
 
-{{/* Where agents reach the scheduler. */}}
+{{/* URL of the scheduler, for agents. */}}
 {{- define "autoscale.schedulerUrl" -}}
 {{ .Values.certificates.enabled | ternary "https" "http" }}://autoscaling-scheduler.{{ .Release.Namespace }}.svc:10299
 {{- end }}
 
-{{/* "true" where the scheduler in the cluster has no Lease. A Deployment that is given more replicas and another pod at once
-     makes more of the old pods first, and two of these would act: it gets the new pod now, and more of it later. */}}
+{{/* "true" if the scheduler in the cluster has no leader election. If a Deployment gets more replicas together with a new
+     template, it first starts more old pods, and two of these would be active: so the replicas are added later. */}}
 {{- define "autoscale.actsAlone" -}}
 {{- $live := lookup "apps/v1" "Deployment" .Release.Namespace "autoscaling-scheduler" -}}
 {{- if and $live (not (contains "--lease=" (toJson $live.spec.template.spec.containers))) }}true{{ end -}}
 {{- end }}
 
-{{/* The names of the programs that are installed, as JSON. */}}
+{{/* Names of the installed programs, as JSON. */}}
 {{- define "autoscale.programs" -}}
 {{- $names := list -}}
 {{- if .Values.scheduler.enabled }}{{ $names = append $names "autoscaling-scheduler" }}{{ end -}}
@@ -141,12 +141,12 @@ data:
 {{- toJson $names -}}
 {{- end }}
 
-{{/* "true" where the page's program records a history. */}}
+{{/* "true" if the dashboard records a history. */}}
 {{- define "autoscale.recordsHistory" -}}
 {{- with .Values.dashboard.history }}{{ if and .enabled (not .prometheus) }}true{{ end }}{{ end -}}
 {{- end }}
 
-{{/* The volume with a certificate. Pods wait until the Secret is filled. */}}
+{{/* Volume with a certificate. Pods wait until the Secret is filled. */}}
 {{- define "autoscale.certificateFiles" -}}
 secret:
   secretName: {{ . }}
@@ -154,8 +154,8 @@ secret:
   items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}, {key: ca.crt, path: ca.crt}]
 {{- end }}
 
-{{/* The same for programs that trust each other. cert-manager names in a Secret the authority that signed it, which is another
-     than the others' while its issuer changes its key: the injector gathers all of them. */}}
+{{/* Volume with a certificate and the CAs of its peers. A Secret of cert-manager contains only its own CA, which differs from
+     others' while the issuer rotates its key; the injector collects all of them in autoscaling-ca. */}}
 {{- define "autoscale.peersCertificateFiles" -}}
 {{- $root := index . 0 -}}
 {{- $secret := index . 1 -}}
@@ -166,6 +166,6 @@ projected:
   defaultMode: 0440
   sources:
     - secret: {name: {{ $secret }}, items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]}
-    - configMap: {name: autoscaling-ca, items: [{key: ca.crt, path: ca.crt}]} # waits until it is filled
+    - configMap: {name: autoscaling-ca, items: [{key: ca.crt, path: ca.crt}]} # the pod waits until it is filled
 {{- end }}
 {{- end }}

@@ -1,8 +1,8 @@
-{{/* What every pod has in common. */}}
+{{/* Common parts of pods. */}}
 
-{{/* The head of a pod template: list $ COMPONENT NAME [PORT that Prometheus scrapes, or 0 [TEMPLATE with whose change
-     the pods are replaced: what it renders is read only when they start]]. Beside PodMonitors there are no annotations for
-     Prometheus: a pod that is scraped twice counts twice. */}}
+{{/* Metadata of a pod template: list $ COMPONENT NAME [PORT for Prometheus, or 0 [TEMPLATE whose changes restart the pods,
+     because they read it only at start]]. With PodMonitors there are no annotations for Prometheus, which would scrape the
+     pods twice. */}}
 {{- define "autoscale.podMetadata" -}}
 {{- $root := index . 0 -}}
 {{- $component := index . 1 -}}
@@ -22,8 +22,8 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* Where the pods of a Deployment run: list $ COMPONENT NAME [whether two may run at once: a pod that has no Lease stays
-     on a node that cannot be reached as long as the cluster's own default says, for it may still act there] */}}
+{{/* Placement of a Deployment's pods: list $ COMPONENT NAME [true if two may run at once. A pod without leader election may
+     still be active on an unreachable node, so it stays there as long as the cluster's default.] */}}
 {{- define "autoscale.placement" -}}
 {{- $root := index . 0 -}}
 {{- $component := index . 1 -}}
@@ -54,7 +54,7 @@ topologySpreadConstraints:
   {{- end }}
 {{- end }}
 
-{{/* Where the pods of a DaemonSet run: list $ COMPONENT */}}
+{{/* Placement of a DaemonSet's pods: list $ COMPONENT */}}
 {{- define "autoscale.placementOnNodes" -}}
 {{- $root := index . 0 -}}
 {{- include "autoscale.placementOf" (list $root (index . 1) $root.Values.daemonSets) }}
@@ -83,8 +83,7 @@ affinity:
 {{- end }}
 {{- end }}
 
-{{/* What every container of ours has: image and pull policy, and its last lines as the reason where it fails:
-     list $ COMPONENT */}}
+{{/* Common fields of our containers: image, pull policy, and the last log lines as termination message: list $ COMPONENT */}}
 {{- define "autoscale.container" -}}
 {{- $root := index . 0 -}}
 image: {{ include "autoscale.image" (list $root (index . 1).image) }}
@@ -94,19 +93,19 @@ imagePullPolicy: {{ . }}
 terminationMessagePolicy: FallbackToLogsOnError
 {{- end }}
 
-{{/* The security context of a pod that is not root: list $ COMPONENT */}}
+{{/* Security context of a non-root pod: list $ COMPONENT */}}
 {{- define "autoscale.nonRoot" -}}
 securityContext:
   {{- include "autoscale.over" (list (index . 0).Values.podSecurityContext (index . 1).podSecurityContext) | nindent 2 }}
 {{- end }}
 
-{{/* The security context of a pod of a node, which is root: COMPONENT */}}
+{{/* Security context of a root pod on each node: COMPONENT */}}
 {{- define "autoscale.onNode" -}}
 securityContext:
   {{- include "autoscale.over" (list (dict "seccompProfile" (dict "type" "RuntimeDefault")) .podSecurityContext) | nindent 2 }}
 {{- end }}
 
-{{/* The security context of a container, without any right: COMPONENT [what differs] */}}
+{{/* Security context of an unprivileged container: COMPONENT */}}
 {{- define "autoscale.locked" -}}
 securityContext:
   {{- include "autoscale.over" (list (include "autoscale.noRights" . | fromYaml) .securityContext) | nindent 2 }}
@@ -118,14 +117,14 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* The security context of an agent in the pod of a VM, where the pod's own is not ours to say: $ */}}
+{{/* Security context of an agent in a VM pod, whose own security context the chart does not set: $ */}}
 {{- define "autoscale.sidecarSecurity" -}}
 {{- $base := include "autoscale.noRights" . | fromYaml -}}
 {{- $pod := pick .Values.podSecurityContext "runAsNonRoot" "runAsUser" "runAsGroup" "seccompProfile" "seLinuxOptions" -}}
 {{- include "autoscale.over" (list (merge $base $pod) .Values.agent.sidecar.securityContext) -}}
 {{- end }}
 
-{{/* A security context with fields laid over it; null takes one away: list BASE OVER */}}
+{{/* A security context with overrides; null removes a field: list BASE OVERRIDES */}}
 {{- define "autoscale.over" -}}
 {{- $merged := deepCopy (index . 0) -}}
 {{- range $field, $value := index . 1 -}}
@@ -134,7 +133,7 @@ capabilities: {drop: [ALL]}
 {{- toYaml $merged -}}
 {{- end }}
 
-{{/* Probes of a container with /healthz and /readyz: the port's name */}}
+{{/* Probes of a container with /healthz and /readyz: PORT NAME */}}
 {{- define "autoscale.probes" -}}
 startupProbe: {httpGet: {path: /healthz, port: {{ . }}}, periodSeconds: 1, timeoutSeconds: 5, failureThreshold: 120}
 livenessProbe: {httpGet: {path: /healthz, port: {{ . }}}, periodSeconds: 10, timeoutSeconds: 5}

@@ -1,5 +1,5 @@
-{{/* Values without which templates cannot be rendered, or would leave out what the chart installs by default. A test compares
-     them with values.yaml. */}}
+{{/* Values without which templates cannot be rendered, or omit what the chart installs by default. A test compares them with
+     values.yaml. */}}
 {{- define "autoscale.requiredValues" -}}
 global image.registry clusterDomain release definitions.virtualMachines definitions.groups
 deployments daemonSets certificates.enabled certificates.provider injector.image.repository
@@ -16,7 +16,7 @@ expander.image.repository policies.enabled policies.network policies.permits mon
 test.image.repository podSecurityContext
 {{- end }}
 
-{{/* Said before anything is rendered: a section that is missing would end templates with a nil pointer. */}}
+{{/* Checked before anything is rendered: a missing section would fail with a nil pointer error. */}}
 {{- define "autoscale.refuseMissingValues" -}}
 {{- $missing := list -}}
 {{- range regexSplit "\\s+" (include "autoscale.requiredValues" . | trim) -1 -}}
@@ -27,6 +27,6 @@ test.image.repository podSecurityContext
 {{- if or (kindIs "invalid" $value) (eq (toString $value) "") }}{{ $missing = append $missing . }}{{ end -}}
 {{- end -}}
 {{- with $missing -}}
-{{- fail (printf "Values are missing: %s. Either they were set to null or \"\", or --reuse-values kept the values of an older chart, which has none of these: upgrade with --reset-then-reuse-values instead." (join ", " .)) -}}
+{{- fail (printf "missing values: %s. Either they are null or \"\", or --reuse-values kept the values of an older chart, which does not have them: upgrade with --reset-then-reuse-values instead." (join ", " .)) -}}
 {{- end -}}
 {{- end }}
