@@ -2,7 +2,7 @@
 
 - ``JsonObject`` is ``dict[str, Any]``, because the shape of an object is known only from its schema, at run time.
 - Stored objects are never modified in place: a change copies what it modifies (``with_field``) or the whole object
-  (``deep_copy``).
+  (``deepcopy``).
 """
 
 from __future__ import annotations
@@ -93,12 +93,3 @@ def with_field(value: JsonObject, path: Sequence[str], new: Any) -> JsonObject:
     inner = value.get(head)
     # A value that is not an object cannot have the rest of the path, so an object replaces it.
     return {**value, head: with_field(inner if isinstance(inner, dict) else {}, rest, new)}
-
-
-def deep_copy(value: Any) -> Any:
-    """A copy that shares no list or object with ``value``."""
-    if isinstance(value, dict):
-        return {key: deep_copy(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [deep_copy(inner) for inner in value]
-    return value

@@ -7,11 +7,12 @@ stricter.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from deploy.local.apiserver.apimachinery.errors import Cause, StatusError
-from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode, deep_copy, encode
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode, encode
 
 Path: TypeAlias = tuple[str, ...]
 """Path of a field, in the steps of ``fieldsV1``."""
@@ -221,7 +222,7 @@ def _refused(conflicts: Iterable[tuple[str, Path]]) -> StatusError:
 
 def _merged(live: Any, applied: Any, keys: ListKeys, path: Path) -> Any:
     if not isinstance(applied, dict):
-        return deep_copy(applied)
+        return deepcopy(applied)
     merged: JsonObject = dict(live) if isinstance(live, dict) else {}
     for name, inner in applied.items():
         by = keys(path, name) if isinstance(inner, list) else None
@@ -242,7 +243,7 @@ def _merged_list(live: list[Any], applied: list[Any], keys: ListKeys, path: Path
         try:
             index = index_of(merged, step)
         except LookupError:
-            merged.append(deep_copy(item))
+            merged.append(deepcopy(item))
         else:
             merged[index] = _merged(merged[index], item, keys, (*path, step))
     return merged

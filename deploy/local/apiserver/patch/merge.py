@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any, Final
 
 import jsonpatch
 
 from deploy.local.apiserver.apimachinery.errors import StatusError, bad_request
-from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, deep_copy
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 
 
 def merge_patch(body: Any, patch: Any) -> Any:
@@ -28,7 +29,7 @@ def json_patch(body: JsonObject, operations: Any) -> JsonObject:
     if not isinstance(operations, list):
         raise bad_request(f"a JSON patch is a list of operations, got {type(operations).__name__}")
     try:
-        patched: Any = deep_copy(body)
+        patched: Any = deepcopy(body)
         # One by one: the adaptations below depend on the effect of earlier operations.
         for step in jsonpatch.JsonPatch(operations):
             patched = _applied(patched, step)

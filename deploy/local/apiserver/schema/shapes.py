@@ -171,16 +171,14 @@ def builtin_shape(resource_key: str) -> JsonObject:
     return _BUILTIN.get(resource_key, _PLAIN)
 
 
-def check_shape(value: Any, shape: JsonObject, before: Any = None) -> None:
+def check_shape(value: Any, shape: JsonObject, before: Any = None, path: str = "") -> None:
     """Raise a 400 if a field of ``value`` has the wrong type; parts that are equal in ``before`` are skipped."""
     # Only the first: a decoder stops there too.
-    wrong = next(violations(value, shape, "", before), None)
+    wrong = next(violations(value, shape, path, before), None)
     if wrong is not None:
         raise bad_request(wrong.message)
 
 
 def check_metadata(metadata: Any, before: Any = None) -> None:
-    """Raise a 400 if a part of ``metadata`` has the wrong type; parts that are equal in ``before`` are skipped."""
-    wrong = next(violations(metadata, _METADATA, "metadata", before), None)
-    if wrong is not None:
-        raise bad_request(wrong.message)
+    """``check_shape`` for the metadata of an object."""
+    check_shape(metadata, _METADATA, before, "metadata")

@@ -8,11 +8,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
 
 from deploy.local.apiserver.apimachinery.errors import Cause
-from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, deep_copy
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.schema.cel import EvaluationError, UnknownExpressionError, compiled, escaped, evaluate
 from deploy.local.apiserver.schema.validation import counterpart, is_unchanged, literal, violations
 
@@ -92,6 +93,10 @@ class Schema:
 
     document: JsonObject
 
+    @property
+    def _own_schema(self) -> JsonObject:
+        return {**self.document, "properties": _without(self.document.get("properties", {}), _TYPE_META)}
+
     def without_unknown(self, body: JsonObject) -> tuple[JsonObject, list[str]]:
         """``body`` without unknown fields, and the paths of these fields."""
         unknown: list[str] = []
@@ -101,14 +106,12 @@ class Schema:
 
     def with_defaults(self, body: JsonObject) -> JsonObject:
         """``body`` with the schema's defaults for fields that are absent (or null and not nullable)."""
-        root = {**self.document, "properties": _without(self.document.get("properties", {}), _TYPE_META)}
-        result: JsonObject = _default(body, root)
+        result: JsonObject = _default(body, self._own_schema)
         return result
 
     def causes(self, body: JsonObject, before: JsonObject | None) -> list[Cause]:
         """Violations of the schema by ``body``; ``before`` is the state that it replaces."""
-        root = {**self.document, "properties": _without(self.document.get("properties", {}), _TYPE_META)}
-        own = {key: body[key] for key in body if key not in _TYPE_META}
+        root, own = self._own_schema, _without(body, _TYPE_META)
         # Rules rely on the schema's types, so they are evaluated only for an object that matches it.
         return list(violations(own, root, "", before)) or list(broken_rules(body, root, before))
 
@@ -117,8 +120,8 @@ def _open(names: tuple[str, ...]) -> JsonObject:
     return {name: {_PRESERVE: True} for name in names}
 
 
-def _without(properties: JsonObject, names: tuple[str, ...]) -> JsonObject:
-    return {name: inner for name, inner in properties.items() if name not in names}
+def _without(fields: JsonObject, names: tuple[str, ...]) -> JsonObject:
+    return {name: inner for name, inner in fields.items() if name not in names}
 
 
 def _prune(value: Any, schema: JsonObject, path: str, unknown: list[str]) -> Any:
@@ -170,5 +173,5 @@ def _default(value: Any, schema: JsonObject) -> Any:
     for key, rule in properties.items():
         if key not in result and "default" in rule:
             # A copy: the default itself belongs to the schema.
-            result[key] = _default(deep_copy(rule["default"]), rule)
+            result[key] = _default(deepcopy(rule["default"]), rule)
     return result
