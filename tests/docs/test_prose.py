@@ -8,15 +8,15 @@ from tests.docs.prose import long_subjects, read_prose
 
 # Today's counts. Lower a bound in the commit that lowers its count; none is ever raised.
 AT_MOST = {
-    "phrases in code": 13,
+    "phrases in code": 11,
     "phrases in documents": 0,
     "question docstrings, percent": 0.0,
     "empty names": 27,
     "class names used twice": 5,
     "household classes": 0,
-    "long test names, percent": 10.6,
+    "long test names, percent": 10.1,
 }
-AT_LEAST = {"comments per 100 lines": 5.4}
+AT_LEAST = {"comments per 100 lines": 5.5}
 SINCE = "c0a1d7ea"
 """The first commit whose successors keep their subjects short."""
 

@@ -20,7 +20,7 @@ _VERSION: Final = re.compile(r"\bgo(\d+)\.(\d+)\S*")
 # Removed from the environment: they change Go's target or features.
 _CHANGING: Final = frozenset({"GOOS", "GOARCH", "GOEXPERIMENT"})
 _OURS: Final = {
-    # There is no C compiler here, and no libraries in the images.
+    # This machine may lack a C compiler, and the images have no libraries.
     "CGO_ENABLED": "0",
     # The baseline: cached programs must run on any machine of the architecture.
     "GOAMD64": "v1",
