@@ -24,7 +24,7 @@ def test_the_daemon_says_the_length_of_its_answer_and_ends_it_without_a_line_bre
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.splitlines()[0] == b"HTTP/1.1 405 Method Not Allowed"
     assert f"Content-Length: {len(body)}".encode() in head.splitlines()
-    assert body == b"/cpu takes GET, and /cpu also PUT"
+    assert body == b"/cpu supports only GET; /cpu also supports PUT"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ period=100000
 set -- $cpus/cpu[0-9]*
 present=$#
 # Ten digits are more than any machine has, and could overflow the arithmetic below.
-case $wanted in '' | 0* | *[!0-9]* | ??????????*) echo "CPU is a whole number of thousandths of a CPU, not \"$wanted\""; exit 1 ;; esac
+case $wanted in '' | 0* | *[!0-9]* | ??????????*) echo "CPU must be a whole number of thousandths of a CPU, not \"$wanted\""; exit 1 ;; esac
 if [ "$wanted" -lt 10 ] || [ "$wanted" -gt $((present * 1000)) ]; then
     echo "CPU must be between 10 and $((present * 1000)) thousandths, not $wanted"
     exit 1

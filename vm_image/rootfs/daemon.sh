@@ -59,7 +59,7 @@ require_ready() {
 require_private_link() {
     # With NeonVM's own runner, the daemon is reachable from the flat network, by other VMs too.
     read -r settings </proc/cmdline
-    case " $settings" in *" autoscale.cpu="*) ;; *) answer "404 Not Found" "this machine does not take $path" ;; esac
+    case " $settings" in *" autoscale.cpu="*) ;; *) answer "404 Not Found" "$path is not available with NeonVM's runner" ;; esac
 }
 
 put_password() {
@@ -74,7 +74,7 @@ put_password() {
 
 put_shutdown() {
     busybox setsid sh /usr/lib/autoscale/shutdown.sh </dev/null >/dev/null 2>&1 &
-    answer "200 OK" "the machine is going to be switched off"
+    answer "200 OK" "shutting down"
 }
 
 # order KIND [TEXT]: sends an order to sleep.pl. Each kind has one FIFO for responses, which are tagged with the process id: a
@@ -93,7 +93,7 @@ order() {
         *) answer "500 Internal Server Error" "$said" ;;
         esac
     done
-    answer "503 Service Unavailable" "the guest did not answer within 12 s"
+    answer "503 Service Unavailable" "the guest did not respond within 12 s"
 }
 
 get_database() {
@@ -108,7 +108,7 @@ get_database() {
     if read -r -t 5 said <&3; then
         answer "200 OK" "$said"
     fi
-    answer "503 Service Unavailable" "the database gave no answer within 5 s"
+    answer "503 Service Unavailable" "the database did not respond within 5 s"
 }
 
 return=$(printf '\r')
@@ -122,7 +122,7 @@ while read -r header value; do
 done
 
 [ -z "${AUTOSCALE_TOKEN:-}" ] || [ "${path#*\?}" = "$AUTOSCALE_TOKEN" ] ||
-    answer "401 Unauthorized" "this guest is not yours: its token is missing"
+    answer "401 Unauthorized" "missing or wrong guest token"
 path=${path%%\?*}
 
 case "$method $path" in
@@ -134,7 +134,7 @@ case "$method $path" in
 "PUT /shutdown") put_shutdown ;;
 "PUT /spare") order spare ;;
 "PUT /freeze") order freeze ;;
-*" /cpu" | *" /ready" | *" /database") answer "405 Method Not Allowed" "$path takes GET, and /cpu also PUT" ;;
-*" /password" | *" /shutdown" | *" /spare" | *" /freeze") answer "405 Method Not Allowed" "$path takes PUT" ;;
-*) answer "404 Not Found" "there is /cpu, /ready, /database, /password, /spare, /freeze and /shutdown" ;;
+*" /cpu" | *" /ready" | *" /database") answer "405 Method Not Allowed" "$path supports only GET; /cpu also supports PUT" ;;
+*" /password" | *" /shutdown" | *" /spare" | *" /freeze") answer "405 Method Not Allowed" "$path supports only PUT" ;;
+*) answer "404 Not Found" "unknown path; expected /cpu, /ready, /database, /password, /spare, /freeze or /shutdown" ;;
 esac

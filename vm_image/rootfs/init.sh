@@ -69,7 +69,7 @@ mkdir -p /run/autoscale.metrics
 
 # The daemon resizes the guest, so if there is a private link, it listens only there.
 bind=${link%/*}
-forever() { while :; do "$@"; echo "autoscale: \"$*\" has ended and is started again" | busybox cut -c -100; busybox sleep 1; done; }
+forever() { while :; do "$@"; echo "autoscale: \"$*\" has ended; restarting it" | busybox cut -c -100; busybox sleep 1; done; }
 # If the DMI tables contain a token, clients must send it: then all users of the host can reach the guest.
 tables=/sys/firmware/dmi/tables/DMI
 [ ! -r $tables ] || token=$(busybox tr -c 'a-z0-9.=' '\n' <$tables | busybox sed -n 's/^autoscale\.token=//p')

@@ -306,7 +306,7 @@ sub answer_at {
     # This program was busy, and by now the time is old. The client sends a new one.
     return if defined $path && $path eq 'clock' && has_hung_up($caller);
     my ($status, $said) = !defined $path ? (404, 'there are PUT /thaw and PUT /clock')
-      : length $token && ($word // '') ne $token ? (401, 'this guest is not yours: its token is missing')
+      : length $token && ($word // '') ne $token ? (401, 'missing or wrong guest token')
       : $path eq 'clock'                         ? set_clock($body)
       :                                            thaw($body);
     syswrite $caller, "HTTP/1.1 $status Thaw\r\nContent-Length: " . length($said) . "\r\nConnection: close\r\n\r\n$said";

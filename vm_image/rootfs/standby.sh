@@ -11,7 +11,7 @@ home=/var/lib/postgresql
 rm -rf $home/copy
 until pg_basebackup --no-password --pgdata=$home/copy --write-recovery-conf --wal-method=stream --checkpoint=fast \
     --dbname="host=$primary user=replicator passfile=/run/autoscale.pgpass application_name=$(busybox hostname) connect_timeout=10"; do
-    echo "autoscale: the primary $primary gave no copy; it is asked again"
+    echo "autoscale: copying from the primary $primary failed; retrying"
     busybox sleep 1
 done
 rm -rf $home/data
