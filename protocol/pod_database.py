@@ -24,7 +24,7 @@ from protocol.kubernetes.objects import (
     JsonObject,
     annotations_of,
     child,
-    is_leaving,
+    is_terminating,
     items,
     labels_of,
     name_of,
@@ -344,7 +344,7 @@ def _actual(status: Mapping[str, object]) -> Resources | None:
 def _phase(pod: JsonObject, status: JsonObject) -> str:
     phase = text(pod, "status", "phase")
     # The kubelet no longer resizes it, while postgres may take minutes to shut down.
-    if is_leaving(pod) and phase == "Running":
+    if is_terminating(pod) and phase == "Running":
         return "Terminating"
     # A pod is Running once any container runs; postgres may still be starting or restarting.
     return "Pending" if phase == "Running" and "running" not in child(status, "state") else phase

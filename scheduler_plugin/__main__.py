@@ -83,16 +83,16 @@ async def _run(options: argparse.Namespace) -> None:
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         ports = SchedulerPorts(api, reviews, clock, telemetry, identity)
         is_alone = options.lease is None
-        desk, run_all, retire = (
+        replica, run_all, retire = (
             _without_lease(ports, settings, options) if is_alone else _replica(ports, leading, settings, options)
         )
-        feed = desk.context.feed
+        feed = replica.context.feed
         access = explain_access(options.explain_token, reviews.api, clock)
-        served = listeners(options, desk, access)
+        served = listeners(options, replica, access)
         tls_contexts = [listener.tls for listener in served if listener.tls is not None]
         watch_tls(telemetry.registry, [*tls_contexts, *followed_by(creds.tls)])
         # ``set_aside`` freezes the heap once the cluster has been read.
-        works = (run_all(), file.follow(feed.use, telemetry, clock), set_aside(clock, feed.ready.is_set))
+        works = (run_all(), file.follow(feed.apply_settings, telemetry, clock), set_aside(clock, feed.ready.is_set))
         await _serve_until(stop, retire, served, works)
 
 
@@ -144,16 +144,16 @@ def _replica(
     return replica, replica.run, replica.retire
 
 
-def listeners(options: argparse.Namespace, desk: ActiveService, access: ExplainAccess) -> list[Listener]:
+def listeners(options: argparse.Namespace, replica: ActiveService, access: ExplainAccess) -> list[Listener]:
     """The program's listeners. Raises ``ListenError``."""
     plain, caller = options.listen_plain_agents, options.extender_client_name
-    extender, extender_context = extender_app(desk), extender_tls(options)
+    extender, extender_context = extender_app(replica), extender_tls(options)
     return [
-        Listener("agents", agents_app(desk), options.listen_agents, agents_tls(options), AGENTS_LIMITS),
-        *([Listener("plain-agents", agents_app(desk), plain, limits=AGENTS_LIMITS)] if plain else []),
+        Listener("agents", agents_app(replica), options.listen_agents, agents_tls(options), AGENTS_LIMITS),
+        *([Listener("plain-agents", agents_app(replica), plain, limits=AGENTS_LIMITS)] if plain else []),
         Listener("extender", extender, options.listen_extender, extender_context, EXTENDER_LIMITS, client=caller),
         Listener(
-            "metrics", GuardedExplanations(probes_app(desk), access), options.listen_metrics, limits=METRICS_LIMITS
+            "metrics", GuardedExplanations(probes_app(replica), access), options.listen_metrics, limits=METRICS_LIMITS
         ),
     ]
 

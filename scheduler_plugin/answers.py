@@ -1,7 +1,7 @@
-"""``python3 -m scheduler_plugin.answers``: check from a pod that an installation works, as its clients call it.
+"""``python3 -m scheduler_plugin.answers``: check from a pod that an installation responds to its clients.
 
-``helm test`` runs it in a pod placed by our scheduler, so kube-scheduler and the extender work if it runs. It then
-requests a permit with the pod's own token, and calls the webhook as the API server does.
+``helm test`` runs it in a pod that our scheduler places, so kube-scheduler and the extender work if it runs at all. It
+then requests a permit with the pod's own token, and calls the webhook as the API server does.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import msgspec
 from protocol.messages import ObjectName
 from protocol.runtime.trust import trusting
 
-PATIENCE: Final = 60.0
+CHECK_TIMEOUT: Final = 60.0
 """Seconds until each check must pass: the installation may still be starting."""
 
 _PAUSE: Final = 1.0
 _TIMEOUT: Final = 5.0
 _NO_VM: Final = "expected the pod of a VM"
 
-Question = Callable[[], str]
+Check = Callable[[], str]
 """One check; returns the problem, or an empty text. May raise ``httpx.HTTPError``."""
 
 
@@ -51,17 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.agents and not options.token_file:
         flags.error("--agents needs --token-file")
     context = trusting(file=options.ca)
-    questions: dict[str, Question] = {}
+    checks: dict[str, Check] = {}
     # A proxy from the environment cannot reach the cluster's Services.
     with httpx.Client(verify=context, timeout=_TIMEOUT, trust_env=False) as client:
         if options.agents:
             pod = ObjectName(options.namespace, options.pod)
             # Strip the newline at the end of the file.
             token = options.token_file.read_text().strip()
-            questions["the agents' port"] = lambda: ask_for_permit(client, options.agents, pod, token)
+            checks["the agents' port"] = lambda: ask_for_permit(client, options.agents, pod, token)
         if options.webhook:
-            questions["the webhook"] = lambda: ask_webhook(client, options.webhook)
-        problems = {name: until_answered(question, time.monotonic, time.sleep) for name, question in questions.items()}
+            checks["the webhook"] = lambda: ask_webhook(client, options.webhook)
+        problems = {name: until_passed(check, time.monotonic, time.sleep) for name, check in checks.items()}
     for name, problem in problems.items():
         print(f"{name}: {problem or 'answers'}")
     return 1 if any(problems.values()) else 0
@@ -69,12 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(prog="python3 -m scheduler_plugin.answers", description=__doc__)
-    flags.add_argument("--agents", default="", metavar="URL", help="where agents ask the scheduler")
-    flags.add_argument("--webhook", default="", metavar="URL", help="where API servers ask the injector")
-    flags.add_argument("--namespace", required=True, help="of this pod")
-    flags.add_argument("--pod", required=True, help="the name of this pod")
+    flags.add_argument("--agents", default="", metavar="URL", help="the scheduler's URL for agents")
+    flags.add_argument("--webhook", default="", metavar="URL", help="the injector's URL for API servers")
+    flags.add_argument("--namespace", required=True, help="namespace of this pod")
+    flags.add_argument("--pod", required=True, help="name of this pod")
     flags.add_argument("--token-file", type=Path, metavar="FILE", help="a token of this pod for the scheduler")
-    flags.add_argument("--ca", metavar="FILE", help="the authority of both, in PEM")
+    flags.add_argument("--ca", metavar="FILE", help="CA certificates of both, in PEM")
     return flags
 
 
@@ -90,14 +90,14 @@ def ask_for_permit(client: httpx.Client, url: str, pod: ObjectName, token: str) 
         "pod": {"namespace": pod.namespace, "name": pod.name},
         "resources": {"vCPUs": "250m", "mem": 1},
     }
-    answer = client.post(url, json=request, headers={"Authorization": f"Bearer {token}"})
+    response = client.post(url, json=request, headers={"Authorization": f"Bearer {token}"})
     try:
-        message = msgspec.json.decode(answer.content, type=_Refusal).error
+        message = msgspec.json.decode(response.content, type=_Refusal).error
     except (ValueError, RecursionError):
-        return f"{answer.status_code} with an answer that is not the scheduler's"
-    if answer.status_code == httpx.codes.BAD_REQUEST and _NO_VM in message:
+        return f"{response.status_code} with an answer that is not the scheduler's"
+    if response.status_code == httpx.codes.BAD_REQUEST and _NO_VM in message:
         return ""
-    return f"{answer.status_code} {message}"
+    return f"{response.status_code} {message}"
 
 
 def ask_webhook(client: httpx.Client, url: str) -> str:
@@ -122,23 +122,23 @@ def ask_webhook(client: httpx.Client, url: str) -> str:
             },
         },
     }
-    answer = client.post(url, json=review)
+    response = client.post(url, json=review)
     try:
-        verdict = msgspec.json.decode(answer.content, type=_AdmissionReview).response
+        verdict = msgspec.json.decode(response.content, type=_AdmissionReview).response
     except (ValueError, RecursionError):
-        return f"{answer.status_code} with an answer that is not an AdmissionReview"
+        return f"{response.status_code} with an answer that is not an AdmissionReview"
     return "" if verdict.uid == uid and verdict.allowed else f"refused a pod that is none of its own: {verdict}"
 
 
-def until_answered(ask: Question, now: Callable[[], float], pause: Callable[[float], None]) -> str:
-    """Repeat the check until it passes, for at most ``PATIENCE``; return the last problem."""
-    deadline = now() + PATIENCE
+def until_passed(ask: Check, now: Callable[[], float], pause: Callable[[float], None]) -> str:
+    """Repeat the check until it passes, for at most ``CHECK_TIMEOUT``; return the last problem."""
+    deadline = now() + CHECK_TIMEOUT
     while (problem := _problem_of(ask)) and now() < deadline:
         pause(_PAUSE)
     return problem
 
 
-def _problem_of(ask: Question) -> str:
+def _problem_of(ask: Check) -> str:
     try:
         return ask()
     except httpx.HTTPError as error:

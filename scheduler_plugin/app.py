@@ -1,7 +1,7 @@
 """Assembly of a scheduler from its parts.
 
 ``assemble`` creates everything from ports that tests replace; nothing is created at import. The active parts are
-created for each term (``acting``), so that they keep no decision of another term.
+created for each term (``activate``), so that they keep no decision of another term.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def assemble(ports: SchedulerPorts, settings: SchedulerSettings) -> Parts:
     # Without a Lease this process is the leader from the start.
     ports.telemetry.leads(True)
     context = context_of(ports, feed, ledger, queues, Term(ports.clock))
-    return acting(context, TokenAuthenticator(ports.reviews.review, ports.clock))
+    return activate(context, TokenAuthenticator(ports.reviews.review, ports.clock))
 
 
 def context_of(ports: SchedulerPorts, feed: Feed, ledger: Ledger, queues: OrderQueues, term: Term) -> SchedulerContext:
@@ -86,7 +86,7 @@ def context_of(ports: SchedulerPorts, feed: Feed, ledger: Ledger, queues: OrderQ
     return SchedulerContext(ledger, feed, queues, writer, ports.clock, ports.telemetry, MigrationStatus(), term)
 
 
-def acting(context: SchedulerContext, authenticator: TokenAuthenticator) -> Parts:
+def activate(context: SchedulerContext, authenticator: TokenAuthenticator) -> Parts:
     """The active parts of the context's term; nothing runs yet."""
     events = SchedulerEvents(context)
     mover = Mover(context, MigrationReporter(context, events), Planner())

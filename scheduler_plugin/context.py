@@ -1,4 +1,4 @@
-"""Objects shared by a scheduler's workers: the ledger, the feed, order queues, and ports."""
+"""Objects that a scheduler's workers share: the ledger, the feed, order queues, and ports."""
 
 from __future__ import annotations
 

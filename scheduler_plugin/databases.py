@@ -1,6 +1,6 @@
-"""Databases of both kinds, VirtualMachines and opted-in pods, by their JSON objects (pure).
+"""Names and JSON objects of databases: VirtualMachines and opted-in pods (pure).
 
-For programs that handle both. A pod has containers in its spec, a VirtualMachine has none.
+A pod has containers in its spec, a VirtualMachine has none.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def is_pod(obj: JsonObject) -> bool:
 
 
 def database_name(obj: JsonObject) -> ObjectName:
-    """The database's name for people and programs.
+    """The database's name.
 
     >>> vm = {"metadata": {"namespace": "shop", "name": "pg-1"}}
     >>> str(database_name(vm)), str(database_name({**vm, "spec": {"containers": [{}]}}))

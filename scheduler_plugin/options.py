@@ -1,6 +1,6 @@
 """Command line of ``autoscale-scheduler``.
 
-Agents come over the network and kube-scheduler over the pod's loopback interface, with the scheme from its own
+Agents connect over the network, kube-scheduler over the pod's loopback interface with the scheme from its own
 configuration, so each port has its own certificate.
 """
 
@@ -24,7 +24,7 @@ from scheduler_plugin.term import SETTLE
 
 Followed = FollowedTls[ssl.SSLContext]
 
-LOOK_EVERY: Final = Seconds(0.5)
+POLL_INTERVAL: Final = Seconds(0.5)
 """Polling interval for a released Lease."""
 
 
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path("/etc/autoscale-scheduler/config.yaml"),
         metavar="FILE",
-        help="settings; read again when the file changes (default: %(default)s)",
+        help="settings file; reloaded when it changes (default: %(default)s)",
     )
     add_kubeconfig(flags)
     add_explain_token(flags)
@@ -54,42 +54,42 @@ def _add_lease(parser: argparse.ArgumentParser) -> None:
         "--lease",
         type=_object_name,
         metavar="NAMESPACE/NAME",
-        help="of several replicas the holder of this Lease acts (default: none, this one acts alone)",
+        help="Lease that elects the active replica (default: none; this is the only replica)",
     )
     parser.add_argument(
         "--lease-duration",
         type=partial(_seconds, least=2),
         default=9,
         metavar="SECONDS",
-        help="how long a holder that says nothing is believed to act, 2 to 60 whole seconds (default: %(default)s)",
+        help="time after which an unrenewed Lease is free, 2 to 60 whole seconds (default: %(default)s)",
     )
     parser.add_argument(
         "--hold-back",
         type=partial(_seconds, least=0),
         default=int(SETTLE),
         metavar="SECONDS",
-        help="without a Lease: decide nothing for so long after the cluster was read: writes of the one before may"
-        " be on their way, 0 to 60 whole seconds (default: %(default)s)",
+        help="without a Lease: wait after reading the cluster, because writes of a predecessor may still be in flight,"
+        " 0 to 60 whole seconds (default: %(default)s)",
     )
     parser.add_argument(
         "--leader-endpoints",
         action="append",
         default=[],
         metavar="NAME",
-        help="an EndpointSlice of the Lease's namespace that leads clients to the leader; may be repeated",
+        help="EndpointSlice, in the Lease's namespace, that the leader points to itself; may be repeated",
     )
     parser.add_argument(
         "--pod-ip",
         # The manifests set it through the downward API.
         default=os.environ.get("POD_IP", ""),
         metavar="ADDRESS",
-        help="where clients reach this replica (default: $POD_IP)",
+        help="IPv4 address of this replica for its clients (default: $POD_IP)",
     )
     parser.add_argument(
         "--node",
         default=os.environ.get("NODE_NAME", ""),
         metavar="NAME",
-        help="the node of this replica, so that a kube-scheduler beside it reaches it (default: $NODE_NAME)",
+        help="node of this replica, so that a kube-scheduler in the same pod can reach it (default: $NODE_NAME)",
     )
 
 
@@ -116,7 +116,7 @@ def lease_terms(options: argparse.Namespace) -> LeaseTerms:
         _refuse_other_families(options.pod_ip)
     # 2/9 of the duration: 2 s of the default 9 s.
     duration = Seconds(float(options.lease_duration))
-    return LeaseTerms(options.lease, duration, Seconds(duration * 2 / 9), LOOK_EVERY)
+    return LeaseTerms(options.lease, duration, Seconds(duration * 2 / 9), POLL_INTERVAL)
 
 
 def _refuse_other_families(pod_ip: str) -> None:
@@ -132,20 +132,20 @@ def _refuse_other_families(pod_ip: str) -> None:
 
 def _add_listeners(parser: argparse.ArgumentParser) -> None:
     for name, port, what in (
-        ("agents", 10299, "agents ask for permits"),
-        ("extender", 10298, "kube-scheduler calls /filter /prioritize /bind /preempt"),
+        ("agents", 10299, "requests of agents"),
+        ("extender", 10298, "kube-scheduler: /filter /prioritize /bind /preempt"),
         ("metrics", 10297, "/metrics /healthz /readyz, and with a token /nodes /settings /explain/NAMESPACE/VM"),
     ):
         parser.add_argument(
             f"--listen-{name}",
             default=f"0.0.0.0:{port}",
             metavar="HOST:PORT",
-            help=f"where {what} (default: %(default)s); each port has /openapi.json",
+            help=f"address for {what} (default: %(default)s); each port has /openapi.json",
         )
     parser.add_argument(
         "--listen-plain-agents",
         metavar="HOST:PORT",
-        help="where agents ask that speak no TLS, beside those that do (default: nowhere)",
+        help="additional address for agents without TLS (default: none)",
     )
     for prefix, whose in (("", "agents"), ("extender-", "kube-scheduler, whose extender then needs https://")):
         parser.add_argument(f"--{prefix}tls-cert", type=Path, metavar="FILE", help=f"certificate for {whose}, in PEM")
@@ -154,13 +154,13 @@ def _add_listeners(parser: argparse.ArgumentParser) -> None:
         "--extender-client-ca",
         type=Path,
         metavar="FILE",
-        help="kube-scheduler must show a client certificate of this authority",
+        help="require a client certificate of this authority from kube-scheduler",
     )
     parser.add_argument(
         "--extender-client-name",
         default="",
         metavar="NAME",
-        help="and the common name of that certificate must be this one (default: any of the authority is let in)",
+        help="required common name of that client certificate (default: any)",
     )
 
 

@@ -79,7 +79,7 @@ class OrderQueues:
                     self.reads.put(uid, effect)
                 case outcomes.PersistPermit(vm):
                     self.permits.put(vm, effect)
-                case outcomes.RequestsSeen(uid):
+                case outcomes.PodRequestsChanged(uid):
                     # Most pods are not awaited.
                     if uid in self.requests_seen:
                         self.requests_seen[uid].set()

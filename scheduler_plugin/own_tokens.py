@@ -1,4 +1,4 @@
-"""Tokens with which a program reads explanations of other programs."""
+"""Tokens that a program uses to read explanations of other programs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from protocol.units import Instant, Seconds
 
 LOG: Final = logging.getLogger("autoscale.tokens")
 TIMEOUT: Final = Seconds(5.0)
-LASTS: Final = Seconds(3600.0)
+LIFETIME: Final = Seconds(3600.0)
 # Half of its life, so that no token expires in transit, even if clocks differ.
-USED_FOR: Final = Seconds(LASTS / 2)
-TRIED_AGAIN_AFTER: Final = Seconds(30.0)
+USED_FOR: Final = Seconds(LIFETIME / 2)
+RETRY_AFTER: Final = Seconds(30.0)
 
 Tokens = Callable[[str], Awaitable[str]]
 """Returns a token for an audience; empty if there is none."""
@@ -65,7 +65,7 @@ class RequestedTokens:
             if self.clock.now() >= until:
                 token = await self._requested(audience)
                 # Failures are cached too: otherwise every explanation would wait for the timeout.
-                lasts = USED_FOR if token else TRIED_AGAIN_AFTER
+                lasts = USED_FOR if token else RETRY_AFTER
                 self._known[audience] = token, Instant(self.clock.now() + lasts)
             return token
 
@@ -77,7 +77,7 @@ class RequestedTokens:
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
             # One token per audience, useless elsewhere; only the API server sees our own.
-            "spec": {"audiences": [audience], "expirationSeconds": int(LASTS)},
+            "spec": {"audiences": [audience], "expirationSeconds": int(LIFETIME)},
         }
         path = SERVICE_ACCOUNTS.path(*account, "token")
         try:
@@ -87,7 +87,7 @@ class RequestedTokens:
             return ""
 
 
-def shown(token: str) -> dict[str, str]:
+def bearer_header(token: str) -> dict[str, str]:
     """Header with ``token``; none if it is empty.
 
     >>> shown("t"), shown("")

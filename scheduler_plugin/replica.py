@@ -18,7 +18,7 @@ from protocol.kubernetes.watch_times import WatchTimes, watch_query
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership
 from protocol.units import Seconds
-from scheduler_plugin.app import Parts, SchedulerPorts, acting, context_of
+from scheduler_plugin.app import Parts, SchedulerPorts, activate, context_of
 from scheduler_plugin.auth.authenticator import TokenAuthenticator
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.context import SchedulerContext
@@ -50,9 +50,9 @@ class Replica:
         ledger, queues = Ledger(), OrderQueues()
         # Without an identity: a standby has no permits of its own to recognise.
         self.feed = Feed(ledger, queues, ports.telemetry, clock=ports.clock, settings=settings, identity=None)
-        self._following = self._context(ledger, queues, self._term())
-        self._acting: Parts | None = None
-        self._news = asyncio.Event()
+        self._standby = self._context(ledger, queues, self._term())
+        self._active: Parts | None = None
+        self._lease_changed = asyncio.Event()
         self._leadership.on_change = self._on_lease_change
         self._leadership.on_restored = self.feed.restored
         self._watch = LeaseWatch(leadership, ports.clock)
@@ -61,20 +61,20 @@ class Replica:
     @property
     def context(self) -> SchedulerContext:
         """The leader's context, or the standby's."""
-        return self._following if self._acting is None else self._acting.context
+        return self._standby if self._active is None else self._active.context
 
-    def standing(self) -> LeaderStatus:
+    def leadership(self) -> LeaderStatus:
         """The leadership status."""
         # During an orderly shutdown, send clients away before the Lease is free.
         if self._writes.is_closing:
             return LeaderStatus(False, "")
-        return LeaderStatus(self._acting is not None and self._acting.context.term.leads, self._leadership.holder)
+        return LeaderStatus(self._active is not None and self._active.context.term.leads, self._leadership.holder)
 
-    def acting(self) -> Service:
+    def active(self) -> Service:
         """The active service. Raises ``StandingByError``."""
-        standing, parts = self.standing(), self._acting
-        if not standing.leads or parts is None:
-            raise StandingByError(standing)
+        leadership, parts = self.leadership(), self._active
+        if not leadership.leads or parts is None:
+            raise StandingByError(leadership)
         return parts.service
 
     async def run(self) -> None:
@@ -107,19 +107,19 @@ class Replica:
 
     def _on_lease_change(self, leads: bool) -> None:
         LOG.info(logs.LEASE_WON if leads else logs.LEASE_LOST)
-        self._ports.telemetry.holds_lease(leads)
-        self._news.set()
+        self._ports.telemetry.lease_held.set(leads)
+        self._lease_changed.set()
 
     async def _run_terms(self) -> Never:
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._lease_changed.wait()
+            self._lease_changed.clear()
             if not self._leadership.leads:
                 continue
             async with asyncio.TaskGroup() as tasks:
                 # Work in flight when the Lease is lost is cancelled with the term.
                 leading = tasks.create_task(self._lead(self._term()))
-                await self._news.wait()
+                await self._lease_changed.wait()
                 leading.cancel()
             self._stand_by()
 
@@ -128,7 +128,7 @@ class Replica:
         if self._leadership.term > 1:  # its writes of an earlier term may still land
             await self._ports.clock.sleep(self._leadership.spare)
         # The installation may have had a scheduler without a Lease, which no Lease stops.
-        if await until_gone(self._ports.api, self._ports.clock, self._leadership.namespace):
+        if await wait_until_gone(self._ports.api, self._ports.clock, self._leadership.namespace):
             await self._ports.clock.sleep(self._leadership.spare)
         # Lists that start after the Lease was acquired contain all writes of the previous leader. The standby's ledger
         # is not enough: it does not know which responses were sent.
@@ -138,21 +138,21 @@ class Replica:
             return
         ledger, queues = Ledger(), OrderQueues()
         context = self._context(ledger, queues, term)
-        self.feed.fill(ledger, queues, context.writer.identity)
-        self._acting = acting(context, self.authenticator)
+        self.feed.attach(ledger, queues, context.writer.identity)
+        self._active = activate(context, self.authenticator)
         took = Seconds(self._ports.clock.now() - began)
         LOG.info(logs.LEADING, extra={"seconds": round(took, 3), "claims": len(ledger.claims)})
         self._ports.telemetry.leads(True, took)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._acting.workers.run())
+            tasks.create_task(self._active.workers.run())
             tasks.create_task(self._endpoints.keep(term))
 
     def _stand_by(self) -> None:
         """Return to standby, with a new ledger for explanations."""
         ledger, queues = Ledger(), OrderQueues()
-        self._acting = None
-        self._following = self._context(ledger, queues, self._term())
-        self.feed.fill(ledger, queues, None)
+        self._active = None
+        self._standby = self._context(ledger, queues, self._term())
+        self.feed.attach(ledger, queues, None)
         self._ports.telemetry.leads(False)
 
     def _term(self) -> Term:
@@ -219,7 +219,7 @@ TIMEOUT: Final = Seconds(2.0)
 INTERVAL: Final = Seconds(0.5)
 
 
-def acts_alone(pod: JsonObject) -> bool:
+def runs_without_lease(pod: JsonObject) -> bool:
     """Return True if the scheduler in that pod acts without a Lease, now or later.
 
     >>> acts_alone({"spec": {"containers": [{"args": ["--config=a"]}]}})
@@ -233,7 +233,7 @@ def acts_alone(pod: JsonObject) -> bool:
     return not is_over(pod) and not any(argument == LEASE or argument.startswith(f"{LEASE}=") for argument in arguments)
 
 
-async def until_gone(api: KubernetesApi, clock: Clock, namespace: str) -> bool:
+async def wait_until_gone(api: KubernetesApi, clock: Clock, namespace: str) -> bool:
     """Wait until no scheduler in ``namespace`` acts without a Lease; return True if it had to wait.
 
     No Lease stops such a scheduler. With this check an installation can change from one scheduler to two replicas in
@@ -243,7 +243,7 @@ async def until_gone(api: KubernetesApi, clock: Clock, namespace: str) -> bool:
     while True:
         try:
             listed = await api.call(ApiCall("GET", PODS.path(namespace), TIMEOUT, {"labelSelector": SELECTOR}))
-            waiting_for: object = [str(name_of(pod)) for pod in items(listed, "items") if acts_alone(pod)]
+            waiting_for: object = [str(name_of(pod)) for pod in items(listed, "items") if runs_without_lease(pod)]
         except ApiError as error:
             # One may still act.
             waiting_for = str(error)

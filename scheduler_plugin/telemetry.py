@@ -91,7 +91,7 @@ class MigrationMetrics:
         refused = "VM-node pairs excluded for now because kube-scheduler did not place the VM there"
         self.refused = gauge("autoscale_scheduler_migration_refused_targets", refused)
         failing = "Planning rounds that failed with an internal error"
-        self.failed_looks = counter("autoscale_scheduler_migration_looks_failed", failing)
+        self.failed_rounds = counter("autoscale_scheduler_migration_looks_failed", failing)
         took = "Duration of successful migrations"
         self.total = histogram("autoscale_scheduler_migration_seconds", took, buckets=TOTAL)
         still = "Downtime of VMs in successful migrations"
@@ -233,10 +233,6 @@ class Telemetry(ProgramTelemetry):
         self.ready.set(1)
         LOG.info(logs.READY, extra={"nodes": nodes, "claims": claims})
 
-    def holds_lease(self, holds: bool) -> None:
-        """The Lease was acquired or lost."""
-        self.lease_held.set(holds)
-
     def leads(self, leads: bool, took: Seconds = Seconds(0.0)) -> None:
         """This process became active, ``took`` after it acquired the Lease, or inactive."""
         self._of_leader.leads(leads)
@@ -268,7 +264,7 @@ class _Sums(Collector):
 
     def take(self, ledger: Ledger, watch_ages: dict[str, float], now: Instant) -> None:
         """Copy the ledger's present sums."""
-        self._nodes = [(name, len(book.claims), _amounts(book, now)) for name, book in ledger.nodes.items()]
+        self._nodes = [(name, len(account.claims), _amounts(account, now)) for name, account in ledger.nodes.items()]
         self._waiting = ledger.waiting
         self._sleeping = ledger.sleeping_vms
         self._watch_ages = watch_ages
@@ -302,13 +298,13 @@ class _Sums(Collector):
         return (*families, claims, waiting, *sleepers, ages)
 
 
-def _amounts(book: NodeAccount, now: Instant) -> tuple[Resources, ...]:
-    room, pressure = book.room, book.pressure
-    levels = (room.total, book.reserved, room.watermark)
-    offered = Resources.sum(claim.offered for claim in book.claims.values() if claim.offered.any)
-    promised = promised_to(book.unmet, book, now)
+def _amounts(account: NodeAccount, now: Instant) -> tuple[Resources, ...]:
+    room, pressure = account.room, account.pressure
+    levels = (room.total, account.reserved, room.watermark)
+    offered = Resources.sum(claim.offered for claim in account.claims.values() if claim.offered.any)
+    promised = promised_to(account.unmet, account, now)
     pressures = (pressure.logical, pressure.capacity, pressure.excess)
-    return (*levels, *pressures, book.forced, offered, book.unmet, promised, room.for_waking)
+    return (*levels, *pressures, account.forced, offered, account.unmet, promised, room.for_waking)
 
 
 _AMOUNTS: Final = {

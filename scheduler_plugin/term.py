@@ -1,6 +1,6 @@
-"""A term of leadership: from acquiring the Lease to losing it; for ever without a Lease.
+"""A term of leadership, from acquiring the Lease to losing it; without a Lease it never ends.
 
-A write starts within the term and carries the deadline after which it must not be sent.
+A write must start within the term, and carries the deadline after which it must not be sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from protocol.units import Instant, Seconds
 from scheduler_plugin.texts import refusals
 
 SETTLE: Final = Seconds(10.0)
-"""A write with an unknown outcome has landed or never will after this time."""
+"""After this time, a write with an unknown outcome has landed or never will."""
 
 
 class OutOfTermError(ApiUnknownError):

@@ -182,10 +182,10 @@ def controller_of(source: JsonObject) -> Json:
     return next((owner for owner in items(source, "metadata", "ownerReferences") if flag(owner, "controller")), {})
 
 
-def is_leaving(source: JsonObject) -> bool:
+def is_terminating(source: JsonObject) -> bool:
     """Return True if deletion of the object has begun.
 
-    >>> is_leaving({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    >>> is_terminating({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
     True
     """
     return bool(text(source, "metadata", "deletionTimestamp"))

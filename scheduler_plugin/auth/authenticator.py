@@ -24,10 +24,10 @@ REFUSED_FOR: Final = Seconds(5.0)
 
 CONCURRENCY: Final = 8
 QUEUE: Final = 64
-LONGEST_WAIT: Final = Seconds(2.0)
+MAX_WAIT: Final = Seconds(2.0)
 """A request that waits this long gets 503: agents give up after 5 s."""
 
-REMEMBERED: Final = 20_000
+CACHE_SIZE: Final = 20_000
 """Maximum number of cached verdicts of each kind; the oldest go first."""
 
 Reviewer = Callable[[str, str], Awaitable[JsonObject]]
@@ -38,7 +38,7 @@ class OverloadedError(Exception):
     """More tokens wait for a review than can be reviewed in time."""
 
 
-class _Question(msgspec.Struct, eq=False):
+class _Review(msgspec.Struct, eq=False):
     """A token under review, valid until ``until`` (Unix seconds), and the requests that wait for it."""
 
     key: bytes
@@ -67,13 +67,13 @@ class _Verdicts:
         self._kept_for = kept_for
         self._known: OrderedDict[bytes, tuple[CallerIdentity | None, Instant]] = OrderedDict()
 
-    def keep(self, key: bytes, identity: CallerIdentity | None, now: Instant, left: Seconds) -> None:
+    def store(self, key: bytes, identity: CallerIdentity | None, now: Instant, left: Seconds) -> None:
         """Cache a verdict. ``left`` is the remaining life of the token."""
         # A verdict expires with its token, but not before ``REFUSED_FOR``: clocks differ by seconds.
         self._known[key] = identity, Instant(now + min(self._kept_for, max(left, REFUSED_FOR)))
         # Assignment alone would keep the old position.
         self._known.move_to_end(key)
-        if len(self._known) > REMEMBERED:
+        if len(self._known) > CACHE_SIZE:
             self._known.popitem(last=False)
 
     def has(self, key: bytes, now: Instant) -> bool:
@@ -91,9 +91,9 @@ class TokenAuthenticator:
         self._clock = clock
         # Separate, so that bad tokens cannot evict good ones.
         self._accepted, self._refused = _Verdicts(ACCEPTED_FOR), _Verdicts(REFUSED_FOR)
-        self._open: dict[bytes, _Question] = {}
+        self._open: dict[bytes, _Review] = {}
         # Bounded: further requests get 503 at once.
-        self._waiting: asyncio.Queue[_Question] = asyncio.Queue(QUEUE)
+        self._waiting: asyncio.Queue[_Review] = asyncio.Queue(QUEUE)
 
     async def run(self) -> None:
         """Send reviews until cancelled."""
@@ -103,11 +103,11 @@ class TokenAuthenticator:
                     tasks.create_task(self._ask())
         finally:
             # Do not let agents wait: another scheduler may already lead.
-            for question in self._open.values():
-                question.fail(ApiUnknownError(refusals.ENDS))
+            for review in self._open.values():
+                review.fail(ApiUnknownError(refusals.ENDS))
             self._open.clear()
 
-    def remembered(self, authorization: str, audience: str) -> CallerIdentity | None:
+    def cached_identity(self, authorization: str, audience: str) -> CallerIdentity | None:
         """The owner of the token in an ``Authorization`` header, if cached."""
         token = bearer_token(authorization)
         if token is None:
@@ -137,41 +137,41 @@ class TokenAuthenticator:
             if verdicts.has(key, now):
                 return verdicts.find(key, now)
         # One review per token for all concurrent requests.
-        question = self._open.get(key)
-        if question is None:
+        review = self._open.get(key)
+        if review is None:
             until = plausible_until(token, audience, self._clock.wall())
             if until is None:
                 return None
-            question = self._put(_Question(key, token, audience, now, until))
+            review = self._put(_Review(key, token, audience, now, until))
         answer: asyncio.Future[CallerIdentity | None] = asyncio.get_running_loop().create_future()
-        question.waiting.append(answer)
+        review.waiting.append(answer)
         return await answer
 
-    def _put(self, question: _Question) -> _Question:
+    def _put(self, review: _Review) -> _Review:
         try:
-            self._waiting.put_nowait(question)
+            self._waiting.put_nowait(review)
         except asyncio.QueueFull:
             raise OverloadedError from None
-        self._open[question.key] = question
-        return question
+        self._open[review.key] = review
+        return review
 
     async def _ask(self) -> Never:
         while True:
-            question = await self._waiting.get()
+            review = await self._waiting.get()
             try:
                 # Its agent gives up soon; a review would only delay others.
-                if self._clock.now() - question.asked_at > LONGEST_WAIT:
+                if self._clock.now() - review.asked_at > MAX_WAIT:
                     raise OverloadedError
-                identity = identity_in(await self._review(question.token, question.audience), question.audience)
+                identity = identity_in(await self._review(review.token, review.audience), review.audience)
             except (ApiError, OverloadedError) as error:
-                question.fail(error)
+                review.fail(error)
             else:
                 verdicts = self._refused if identity is None else self._accepted
-                left = Seconds(question.until - self._clock.wall())
-                verdicts.keep(question.key, identity, self._clock.now(), left)
-                question.answer(identity)
+                left = Seconds(review.until - self._clock.wall())
+                verdicts.store(review.key, identity, self._clock.now(), left)
+                review.answer(identity)
             # Last: until the verdict is cached, requests with this token join this review.
-            del self._open[question.key]
+            del self._open[review.key]
 
 
 def _key(token: str, audience: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Check without the API server whether a text can be an agent's token (B.4). Pure.
+"""Checks that a text can be an agent's token, without the API server (B.4). Pure.
 
 This only saves reviews and proves nothing: the API server checks the signature (TokenReview).
 """
@@ -14,7 +14,7 @@ import msgspec
 
 from protocol.units import Seconds
 
-LONGEST_TOKEN: Final = 16 * 1024
+MAX_TOKEN: Final = 16 * 1024
 """Characters. Real ones have about 1,300."""
 
 # A token counts as expired this long after its time, because clocks differ.
@@ -57,7 +57,7 @@ def bearer_token(authorization: str | None) -> str | None:
     scheme, _, token = (authorization or "").partition(" ")
     token = token.strip()
     # Schemes are case-insensitive (RFC 9110).
-    return token if scheme.lower() == "bearer" and 0 < len(token) <= LONGEST_TOKEN else None
+    return token if scheme.lower() == "bearer" and 0 < len(token) <= MAX_TOKEN else None
 
 
 def plausible_until(token: str, audience: str, wall: float) -> float | None:

@@ -1,6 +1,6 @@
 """Feeds the ledger from four informers: complete lists first, then facts.
 
-The ledger gets nothing until all four kinds are listed, then all lists at once; and again whenever a kind was relisted.
+The ledger gets all lists at once, as soon as all four kinds are listed, and again whenever one has been relisted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
 from scheduler_plugin.cluster.pods.databases import PodDatabases
 from scheduler_plugin.cluster.translate import CLAIMS, NAMESPACES, NODES, PODS, VMS, VOLUMES, ClusterNode
 from scheduler_plugin.cluster.virtual_machines import vm_facts
-from scheduler_plugin.constraints.judge import ConstraintContext
+from scheduler_plugin.constraints.checker import ConstraintContext
 from scheduler_plugin.constraints.model import Labels, NodeTerm
 from scheduler_plugin.ledger import events
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts
@@ -74,9 +74,9 @@ def node_facts(node: ClusterNode, settings: SchedulerSettings) -> NodeFacts:
 
 
 class Feed:
-    """Informers of nodes, pods, VMs and migrations, joined with the settings, as events for the ledger.
+    """Sends the ledger events from the informers of nodes, pods, VMs and migrations, joined with the settings.
 
-    ``ready`` is set once everything was read.
+    ``ready`` is set once everything has been read.
     """
 
     def __init__(  # noqa: PLR0913 - what it joins is what it is
@@ -111,9 +111,9 @@ class Feed:
         self.ready = asyncio.Event()
         self._is_refreshing = False
         # Last: it uses everything above.
-        self.fill(ledger, queues, identity)
+        self.attach(ledger, queues, identity)
 
-    def fill(self, ledger: Ledger, queues: OrderQueues, writer: str | None) -> None:
+    def attach(self, ledger: Ledger, queues: OrderQueues, writer: str | None) -> None:
         """Send changes to this ledger from now on, starting with everything read so far.
 
         ``writer`` is the only writer of permits; None: another process decides.
@@ -126,20 +126,21 @@ class Feed:
             self._resync()
 
     async def refresh(self) -> None:
-        """Relist, so that everything written before this call has been read. Then ``fill`` a ledger."""
+        """Relist, so that the caches contain everything written before this call. Then ``attach`` a ledger."""
         self._is_refreshing = True
         try:
             async with asyncio.TaskGroup() as tasks:
                 for informer in self.informers:
                     tasks.create_task(informer.refresh())
         finally:
-            # Also after a failure, or the ledger would never be fed again.
+            # Also after a failure, or the ledger would never get events again.
             self._is_refreshing = False
 
     async def hold_back(self, span: Seconds) -> None:
-        """Send nothing to the ledger until all kinds were listed, ``span`` has passed, and all were listed again.
+        """List all kinds, wait for ``span``, and list them again before the ledger gets anything.
 
-        Then all writes of a predecessor are known. ``run`` must be running, and nothing listed yet.
+        The second lists contain all writes of a predecessor. Call it while ``run`` is running and nothing is listed
+        yet.
         """
         await self.refresh()
         self._is_refreshing = True
@@ -161,7 +162,7 @@ class Feed:
             for informer in self.databases.informers:
                 tasks.create_task(informer.run(api, self._clock, partial(self.databases.listed, informer.kind.name)))
 
-    def use(self, settings: SchedulerSettings) -> None:
+    def apply_settings(self, settings: SchedulerSettings) -> None:
         """Apply new settings to all nodes: compute unit, watermark, reserve and price (S4.6, S4.8, S2.8b)."""
         self.settings = settings
         self._apply(_settings_read(settings))
@@ -172,12 +173,12 @@ class Feed:
             for node in self.nodes.facts.values():
                 self._apply(events.NodeSeen(node_facts(node, settings)))
 
-    def feeds(self, ledger: Ledger) -> bool:
-        """Return True if this ledger receives the changes; each term has its own."""
+    def is_attached_to(self, ledger: Ledger) -> bool:
+        """Return True if this ledger receives the changes; each term has its own ledger."""
         return self._ledger is ledger
 
     def listed(self, kind: str) -> None:
-        """An informer has listed its kind; once all have, the ledger gets the lists."""
+        """Record that an informer has listed its kind; once all have, send the lists to the ledger."""
         # Also after a relist, which has changes that no event reported.
         self._listed.add(kind)
         self._hand_over()
@@ -204,24 +205,24 @@ class Feed:
         self._queues.add(self._ledger.apply(event, self._clock.now()))
 
     def restored(self, witness: FactInformer[Any] | None = None) -> None:
-        """etcd was restored: relist everything. The ``witness`` that noticed it does so already."""
+        """Relist everything after etcd was restored. The ``witness`` that noticed it does so already."""
         # Feed nothing until every kind was relisted.
         self._listed.clear()
         # A restored etcd continues from an older resourceVersion, so newer facts would look stale.
-        self._apply(events.VersionsForgotten())
+        self._apply(events.StoreRestored())
         for informer in self._all():
             if informer is not witness:
                 informer.read_again()
 
     @property
     def missing(self) -> list[str]:
-        """Kinds not listed yet, or not since a restore; the ledger is not fed while there are any."""
+        """Kinds not listed yet, or not since a restore; until they are, the ledger gets nothing."""
         # Without the migration CRD they count as listed.
         return sorted({informer.kind.name for informer in self.informers} - self._listed)
 
     @property
-    def surroundings(self) -> ConstraintContext:
-        """Facts besides the ledger's that restrict the targets of VMs."""
+    def constraint_context(self) -> ConstraintContext:
+        """Facts that restrict the targets of VMs and are not in the ledger."""
         # Every cluster has namespaces, so an empty table means that they could not be listed.
         namespaces = self.namespaces.facts or None
         is_current = self.pods.is_current and self.migrations.is_current
@@ -309,8 +310,8 @@ def _settings_read(settings: SchedulerSettings) -> events.SettingsRead:
 
 
 def _ignored(_: FactChange[T]) -> None:
-    """Ignore the changes of a kind that is read only on demand."""
+    """Ignore changes of a kind that is only read on demand."""
 
 
 def _nothing() -> None:
-    """Lists of these kinds trigger nothing."""
+    """Do nothing after these kinds are listed."""

@@ -70,19 +70,15 @@ class _Migration(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ClusterMigration:
-    """A VirtualMachineMigration: facts for the ledger, and details for people.
-
-    ``reason`` is why a scheduler ordered it; ``why`` is the message of its latest condition. ``total`` and ``downtime``
-    are None until known.
-    """
+    """A VirtualMachineMigration: facts for the ledger, and details for people."""
 
     facts: MigrationFacts
     source_node: str | None = None
     target_node: str | None = None
     total: Seconds | None = None
     downtime: Seconds | None = None
-    reason: str = ""
-    why: str = ""
+    reason: str = ""  # why a scheduler ordered it
+    why: str = ""  # message of its latest condition
 
 
 def read_migration(obj: JsonObject) -> ClusterMigration:
@@ -120,7 +116,7 @@ def _facts(migration: _Migration, status: _MigrationStatus, changed_at: float | 
         target=(meta.annotations or {}).get(names.ANNOTATION_TARGET_NODE) or None,
         source_pod=_pod(meta.namespace, status.source_pod_name),
         target_pod=_pod(meta.namespace, status.target_pod_name),
-        is_leaving=meta.deletionTimestamp is not None,
+        is_terminating=meta.deletionTimestamp is not None,
         # Only migrations with our label are ours to cancel.
         is_ours=(meta.labels or {}).get(names.LABEL_CREATED_BY) == names.SCHEDULER_NAME,
         # The API has no end time: use the latest condition, or else the creation.

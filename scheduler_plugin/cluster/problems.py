@@ -1,4 +1,4 @@
-"""Problems of the cluster's objects, for Events and ``/explain``."""
+"""Problems with objects of the cluster, for Events and ``/explain``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from protocol.units import Amount, Bytes, ComputeUnit
 from protocol.virtual_machine import Bounds, VirtualMachine
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.virtual_machines import weight_of
-from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, MOST_WEIGHT, PodFacts
+from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, MAX_WEIGHT, PodFacts
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.texts import events, explanations
 
@@ -45,11 +45,11 @@ def vm_problems(vm: VirtualMachine, settings: SchedulerSettings) -> list[events.
     problems = [(events.PARTLY_UNREADABLE, problem) for problem in vm.problems]
     # The compute unit is set per node, but the VM's owner sees its jumps (S4.6). Pods are not resized in units.
     if vm.enabled and not isinstance(vm, PodDatabase):
-        unit = misfit(vm.bounds, vm.slot_size, settings.policy_of(vm.node or "").compute_unit)
+        unit = unit_mismatch(vm.bounds, vm.slot_size, settings.policy_of(vm.node or "").compute_unit)
         problems += [] if unit is None else [(events.UNIT_MISFIT, unit)]
     if LABEL_WEIGHT in vm.labels and weight_of(vm) is None:
         problems.append(
-            events.weight_unreadable(LABEL_WEIGHT, MOST_WEIGHT, shown(vm.labels[LABEL_WEIGHT]), DEFAULT_WEIGHT)
+            events.weight_unreadable(LABEL_WEIGHT, MAX_WEIGHT, shown(vm.labels[LABEL_WEIGHT]), DEFAULT_WEIGHT)
         )
     return problems
 
@@ -82,7 +82,7 @@ def notes_on(feed: Feed, vm: ObjectName) -> list[str]:
 def pod_problems(feed: Feed, pod: PodFacts) -> list[events.EventText]:
     """Problems of a pod that opted in."""
     if pod.database is None:
-        return [events.not_resized(explanations.POD_UNSERVED.format(pod=pod.name, why=pod.unserved))]
+        return [events.not_resized(explanations.POD_UNSERVED.format(pod=pod.name, why=pod.resize_problem))]
     why = feed.databases.refusal(pod.database)
     return [*([events.not_resized(why)] if why else []), *vm_problems(pod.database, feed.settings)]
 
@@ -103,20 +103,20 @@ def _event_name(vm: ObjectName, reason: str, note: str) -> str:
     return f"{vm.name[:_LONGEST_NAME]}.{reason.lower()}.{zlib.crc32(note.encode()):08x}"
 
 
-def misfit(bounds: Bounds, slot_size: Bytes, unit: ComputeUnit) -> str | None:
+def unit_mismatch(bounds: Bounds, slot_size: Bytes, unit: ComputeUnit) -> str | None:
     """The reason why VMs with these bounds cannot be sized well in this unit; None if they can.
 
     Ignores a resource with equal bounds.
     """
-    cpu = _amount_misfit("CPU", bounds.min.cpu, bounds.max.cpu, unit.cpu)
-    memory = _amount_misfit("memory", bounds.min.mem, bounds.max.mem, unit.mem)
+    cpu = _amount_mismatch("CPU", bounds.min.cpu, bounds.max.cpu, unit.cpu)
+    memory = _amount_mismatch("memory", bounds.min.mem, bounds.max.mem, unit.mem)
     # Memory is plugged in slots, so other units are always rounded.
     if memory is None and bounds.min.mem < bounds.max.mem and not unit.mem.is_multiple_of(slot_size):
         memory = events.SLOTS_MISFIT.format(unit=unit.mem, slot=slot_size)
     return "; ".join(filter(None, (cpu, memory))) or None
 
 
-def _amount_misfit(what: str, least: Amount, most: Amount, unit: Amount) -> str | None:
+def _amount_mismatch(what: str, least: Amount, most: Amount, unit: Amount) -> str | None:
     if least.value == most.value:
         return None
     # Any growth would jump to the maximum.

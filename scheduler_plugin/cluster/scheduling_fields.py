@@ -41,22 +41,30 @@ def pod_constraints(spec: Mapping[str, object]) -> model.PodConstraints:
 
 
 def pod_traits(
-    labels: Mapping[str, str], spec: Mapping[str, object], *, is_leaving: bool, asks: model.Asked = ()
+    labels: Mapping[str, str], spec: Mapping[str, object], *, is_terminating: bool, others: model.ResourceCounts = ()
 ) -> model.PodTraits:
-    """A pod as constraints of other pods see it, without unreadable parts."""
+    """The pod's properties that constraints of other pods refer to, without unreadable parts."""
     try:
         placed = msgspec.convert(spec, shapes.PlacedSpec)
     except (ValueError, RecursionError):
         # kube-scheduler checks the real object.
         placed = shapes.PlacedSpec()
     ports = [port for container in placed.containers or () for port in container.ports or ()]
-    return placed_traits(labels, placed, ports, is_leaving=is_leaving, asks=asks)
+    return placed_traits(labels, placed, ports, is_terminating=is_terminating, others=others)
 
 
 def placed_traits(
-    labels: model.Labels, spec: shapes.Placed, ports: Sequence[shapes.Port], *, is_leaving: bool, asks: model.Asked
+    labels: model.Labels,
+    spec: shapes.Placed,
+    ports: Sequence[shapes.Port],
+    *,
+    is_terminating: bool,
+    others: model.ResourceCounts,
 ) -> model.PodTraits:
-    """A pod as constraints of other pods see it, with the ports of all containers and its other requests."""
+    """The pod's properties that constraints of other pods refer to.
+
+    ``others`` are its requests except CPU and memory.
+    """
     affinity = spec.affinity or shapes.Affinity()
     traits = model.PodTraits(
         labels=labels,
@@ -69,8 +77,8 @@ def placed_traits(
             for toleration in spec.tolerations or ()
             if toleration.key not in EVERY_POD_TOLERATES
         ),
-        is_leaving=is_leaving,
-        asks=asks,
+        is_terminating=is_terminating,
+        other_requests=others,
     )
     # Shared to save memory.
     return model.PLAIN_POD if traits == model.PLAIN_POD else traits
@@ -89,7 +97,7 @@ def prefers(spec: shapes.PreferringSpec) -> bool:
 
 
 def node_traits(
-    labels: Mapping[str, str], taints: object, conditions: object, has: Mapping[str, int] | None = None
+    labels: Mapping[str, str], taints: object, conditions: object, allocatable: Mapping[str, int] | None = None
 ) -> model.NodeTraits:
     """A node's labels, ``spec.taints``, ``status.conditions``, and resources except CPU and memory.
 
@@ -101,7 +109,7 @@ def node_traits(
     parsed_taints = tuple(
         model.Taint(taint.key, taint.value or "", taint.effect) for taint in _listed(taints, shapes.TaintShape)
     )
-    return model.NodeTraits(labels, parsed_taints, tuple(faults), has or {})
+    return model.NodeTraits(labels, parsed_taints, tuple(faults), allocatable or {})
 
 
 def volume_terms(affinity: object) -> tuple[model.NodeTerm, ...]:
@@ -219,7 +227,7 @@ def _spread(spread: shapes.SpreadShape) -> model.Spread:
         # API defaults: affinity is honored unless Ignore, taints only if Honor.
         honors_affinity=spread.node_affinity_policy != "Ignore",
         honors_taints=spread.node_taints_policy == "Honor",
-        same=tuple(spread.match_label_keys or ()),
+        match_label_keys=tuple(spread.match_label_keys or ()),
     )
 
 

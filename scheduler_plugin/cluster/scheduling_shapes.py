@@ -180,7 +180,7 @@ class Placed(_Camel, frozen=True):
 
 
 class PlacedSpec(Placed, frozen=True):
-    """The same with ports."""
+    """``Placed`` with the ports of all containers."""
 
     containers: list[ContainerPorts] | None = None
 

@@ -29,7 +29,7 @@ from protocol.virtual_machine import Bounds, VirtualMachine, parse_virtual_machi
 from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire, slot_count_from_wire
 from scheduler_plugin.cluster.scheduling_fields import pod_constraints
 from scheduler_plugin.constraints.model import UNCONSTRAINED, PodConstraints
-from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, MOST_WEIGHT, RUNNING, WITHOUT_GUEST, VmFacts
+from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, MAX_WEIGHT, RUNNING, WITHOUT_GUEST, VmFacts
 from scheduler_plugin.texts import explanations
 
 DEFAULT_SLOT: Final = Bytes.parse("1Gi")
@@ -40,19 +40,14 @@ Q = TypeVar("Q", MilliCpu, Bytes, int)
 
 
 class ClusterVm(VirtualMachine, frozen=True):
-    """A VirtualMachine with the fields that restrict its migration.
-
-    ``has_overlay``: its guest keeps its IP address when it moves. ``is_booting``: by its controller, which would refuse
-    to move it. ``is_waking``: in phase ``Running`` with its saved memory still being read. ``first_requests`` are those
-    of ``podResources``. ``generation`` changes with the spec only; 0 if not reported.
-    """
+    """A VirtualMachine with the fields that restrict its migration."""
 
     constraints: PodConstraints = UNCONSTRAINED
-    has_overlay: bool = True
-    is_booting: bool = False
-    is_waking: bool = False
-    first_requests: Resources | None = None
-    generation: int = 0
+    has_overlay: bool = True  # its guest keeps its IP address when it moves
+    is_booting: bool = False  # reported by its controller, which would refuse to move it
+    is_waking: bool = False  # in phase Running while its saved memory is still being read
+    first_requests: Resources | None = None  # in ``podResources``
+    generation: int = 0  # changes with the spec only; 0 if not reported
 
 
 def read_vm(obj: JsonObject) -> VirtualMachine:
@@ -96,7 +91,7 @@ def with_permit(vm: VirtualMachine, permit: Resources, answer: JsonObject) -> Vi
 
 
 def vm_facts(vm: VirtualMachine) -> VmFacts:
-    """Facts of a VirtualMachine. A resourceVersion that is not a number counts as the oldest."""
+    """Facts of a VirtualMachine. A resourceVersion that is not a number counts as older than any other."""
     # Without an agent no permit controls the wake, so the spec counts.
     sleeps = vm.phase in SLEEPING and vm.enabled and not vm.unreadable
     is_starting = isinstance(vm, ClusterVm) and vm.is_waking
@@ -137,8 +132,8 @@ def weight_of(vm: VirtualMachine) -> int | None:
     """The weight in the VM's label; None if missing or not an integer from 1 to 100."""
     label = vm.labels.get(names.LABEL_WEIGHT, "")
     # Digits may be many, or not ASCII.
-    weight = int(label) if len(label) <= len(str(MOST_WEIGHT)) and label.isascii() and label.isdigit() else 0
-    return weight if 0 < weight <= MOST_WEIGHT else None
+    weight = int(label) if len(label) <= len(str(MAX_WEIGHT)) and label.isascii() and label.isdigit() else 0
+    return weight if 0 < weight <= MAX_WEIGHT else None
 
 
 def _limit(vm: VirtualMachine) -> Resources:

@@ -48,13 +48,13 @@ class RecentWrites(Generic[K]):
         return len(self._sent_at)
 
     def sent(self, about: K, now: Instant) -> None:
-        """A write is being sent."""
+        """Record that a write is being sent."""
         # Prune here to keep the table small.
         recent = {key: at for key, at in self._sent_at.items() if now - at < self._settle}
         self._sent_at = recent | {about: now}
 
     def settled(self, about: K) -> None:
-        """The write's outcome is known."""
+        """Record that the write's outcome is known."""
         self._sent_at.pop(about, None)
 
     def may_land(self, about: K, now: Instant) -> bool:
@@ -123,12 +123,12 @@ class ClusterWriter:
         return await self._write(_call("PATCH", _path(PODS, order.pod, "resize"), body, STRATEGIC_PATCH))
 
     async def touch_node(self, node: str, stamp: str) -> None:
-        """Wake pods that wait for room."""
+        """Touch the node, so that kube-scheduler retries pods that wait for room."""
         # kube-scheduler requeues unschedulable pods when a node's annotations change.
         metadata = {"annotations": {ANNOTATION_ROOM_FREED: stamp}}
         await self._write(_patch(NODES.path(name=node), metadata))
 
-    async def tell(self, event: EventRecord, stamp: str) -> None:
+    async def create_event(self, event: EventRecord, stamp: str) -> None:
         """Create an Event; ``stamp`` (RFC 3339) is its time."""
         await self._write(_call("POST", event.path, event_body(event, stamp, SCHEDULER_NAME)))
 

@@ -8,12 +8,12 @@ from itertools import chain
 
 from scheduler_plugin.constraints.model import (
     PODS,
-    Asked,
     Labels,
     NodeTraits,
     PodTerm,
     PodTraits,
     Requirement,
+    ResourceCounts,
     Selector,
 )
 from scheduler_plugin.constraints.selectors import DISCOURAGING, with_keys
@@ -52,9 +52,10 @@ class Repulsion:
 
 
 class ClusterView:
-    """``namespaces`` are the labels of all namespaces, None if unknown.
+    """Nodes and placed pods, which ``add`` may extend.
 
-    ``discourages``: some node has a PreferNoSchedule taint. ``full`` are the nodes at their maximum number of pods.
+    ``namespaces`` are the labels of all namespaces, None if unknown. ``discourages``: some node has a PreferNoSchedule
+    taint. ``full`` are the nodes at their maximum number of pods.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class ClusterView:
         self.namespaces = namespaces
         self.discourages = any(taint.effect == DISCOURAGING for node in nodes.values() for taint in node.taints)
         # A node without an allocatable number of pods is not full.
-        self.full = {name for name, node in nodes.items() if node.has.get(PODS, 1) < 1}
-        self._places = {name: node.has[PODS] for name, node in nodes.items() if PODS in node.has}
+        self.full = {name for name, node in nodes.items() if node.other_allocatable.get(PODS, 1) < 1}
+        self._pod_slots = {
+            name: node.other_allocatable[PODS] for name, node in nodes.items() if PODS in node.other_allocatable
+        }
         self._left: dict[str, dict[str, int]] = {}
         self._pods: list[PlacedPod] | None = None
         self._by_label: dict[str, dict[str, list[PlacedPod]]] = {}
@@ -79,7 +82,7 @@ class ClusterView:
         for pod in pods:
             self.add(pod)
 
-    def put(self, node: str, placed: PodsOnNode) -> None:
+    def set_pods(self, node: str, placed: PodsOnNode) -> None:
         """Set the pods of a node that has none yet; ignored for unknown nodes."""
         if node not in self.nodes:
             return
@@ -96,15 +99,15 @@ class ClusterView:
         if self._pods is not None:
             self._pods.append(pod)
         self._occupy(pod.node, 1)
-        if pod.traits.asks and pod.node in self._left:
-            _take(self._left[pod.node], pod.traits.asks)
+        if pod.traits.other_requests and pod.node in self._left:
+            _subtract(self._left[pod.node], pod.traits.other_requests)
         # Indexes are built on first use and then updated.
         for key, by_value in self._by_label.items():
             if key in pod.traits.labels:
                 by_value.setdefault(pod.traits.labels[key], []).append(pod)
         self._repel_by(pod)
 
-    def on(self, node: str) -> Sequence[PlacedPod]:
+    def pods_on(self, node: str) -> Sequence[PlacedPod]:
         """The pods of a node."""
         return self._by_node.get(node, ())
 
@@ -115,19 +118,19 @@ class ClusterView:
             self._pods = list(chain.from_iterable(self._by_node.values()))
         return self._pods
 
-    def lacks(self, node: str, asked: Asked) -> str | None:
+    def lacking_resource(self, node: str, asked: ResourceCounts) -> str | None:
         """The first of the ``asked`` resources that a known node has too little of; None if none."""
         left = self._left.get(node)
         if left is None:
-            left = self._left[node] = dict(self.nodes[node].has)
-            for pod in self.on(node):
-                _take(left, pod.traits.asks)
+            left = self._left[node] = dict(self.nodes[node].other_allocatable)
+            for pod in self.pods_on(node):
+                _subtract(left, pod.traits.other_requests)
         return next((name for name, amount in asked if amount > left.get(name, 0)), None)
 
     def _occupy(self, node: str, pods: int) -> None:
-        if node in self._places:
-            self._places[node] -= pods
-            if self._places[node] < 1:
+        if node in self._pod_slots:
+            self._pod_slots[node] -= pods
+            if self._pod_slots[node] < 1:
                 self.full.add(node)
 
     def candidates(self, selector: Selector) -> list[PlacedPod]:
@@ -169,14 +172,14 @@ class ClusterView:
 
 
 def resolved(term: PodTerm, labels: Labels) -> PodTerm:
-    """The term with its label keys filled in from the owner's labels."""
-    if not (term.same or term.different):
+    """The term with its ``matchLabelKeys`` and ``mismatchLabelKeys`` resolved by the owner's labels."""
+    if not (term.match_label_keys or term.mismatch_label_keys):
         return term
-    selector = with_keys(term.selector, labels, term.same, term.different)
+    selector = with_keys(term.selector, labels, term.match_label_keys, term.mismatch_label_keys)
     return PodTerm(term.topology_key, selector, term.namespaces, term.namespace_selector)
 
 
-def _take(left: dict[str, int], asked: Asked) -> None:
+def _subtract(left: dict[str, int], asked: ResourceCounts) -> None:
     for name, amount in asked:
         left[name] = left.get(name, 0) - amount
 

@@ -69,16 +69,15 @@ class PodTerm:
     """One term of pod (anti-)affinity.
 
     It applies to pods that ``selector`` selects in ``namespaces`` and in those that ``namespace_selector`` selects, or
-    in the owner's namespace if there are neither. ``same`` and ``different`` are keys of the owner's labels whose
-    values the selected pods share or do not share.
+    in the owner's namespace if there are neither.
     """
 
     topology_key: str
     selector: Selector = None
     namespaces: tuple[str, ...] = ()
     namespace_selector: Selector = None
-    same: tuple[str, ...] = ()
-    different: tuple[str, ...] = ()
+    match_label_keys: tuple[str, ...] = ()
+    mismatch_label_keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ class Spread:
     min_domains: int = 1
     honors_affinity: bool = True
     honors_taints: bool = False
-    same: tuple[str, ...] = ()
+    match_label_keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +120,7 @@ class HostPort:
     address: str = "0.0.0.0"
 
 
-Asked = tuple[tuple[str, int], ...]
+ResourceCounts = tuple[tuple[str, int], ...]
 """Amounts by resource name, without CPU and memory: devices, huge pages and so on."""
 
 PODS: Final = "pods"
@@ -132,14 +131,14 @@ PODS: Final = "pods"
 class NodeTraits:
     """A node as constraints see it.
 
-    ``faults`` are conditions that rule out the node, by name. ``has`` is the allocatable amount of each resource except
-    CPU and memory, including ``PODS``.
+    ``faults`` are conditions that rule out the node, by name. ``other_allocatable`` are its allocatable resources
+    except CPU and memory, including ``PODS``.
     """
 
     labels: Labels = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     faults: tuple[str, ...] = ()
-    has: Mapping[str, int] = field(default_factory=dict)
+    other_allocatable: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +146,7 @@ class PodTraits:
     """A pod as constraints of others see it, and its own ties to its node besides constraints.
 
     ``volumes`` are its PersistentVolumeClaims, ``tolerations`` its own ones without the defaults of every pod.
-    ``is_leaving``: it has a deletion timestamp. ``asks`` are its requests except CPU and memory.
+    ``is_terminating``: it has a deletion timestamp. ``other_requests`` are its requests except CPU and memory.
     """
 
     labels: Labels = field(default_factory=dict)
@@ -155,8 +154,8 @@ class PodTraits:
     host_ports: tuple[HostPort, ...] = ()
     volumes: tuple[str, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
-    is_leaving: bool = False
-    asks: Asked = ()
+    is_terminating: bool = False
+    other_requests: ResourceCounts = ()
 
 
 UNCONSTRAINED = PodConstraints()

@@ -1,7 +1,7 @@
 """Inter-pod affinity and anti-affinity, as in kube-scheduler's InterPodAffinity plugin.
 
-A term refers to topology domains: a node counts as a pod's place if the pod's node has the same value of the topology
-key.
+A term refers to topology domains: a node is in a pod's domain if it has the same value of the topology key as the pod's
+node.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod, resolved
 from scheduler_plugin.constraints.model import Labels, PodConstraints, PodTerm
-from scheduler_plugin.constraints.selectors import meets, selects
+from scheduler_plugin.constraints.selectors import matches, selects
 from scheduler_plugin.texts import refusals
 
 Domain = tuple[str, str]
@@ -31,11 +31,11 @@ class PodAffinity:
     preferred: Counter[Domain] = field(default_factory=Counter)
 
     @property
-    def binds(self) -> bool:
+    def excludes_nodes(self) -> bool:
         """True if it excludes any node."""
         return bool(self.affinity_keys or self.repelled or self.repelled_by_others)
 
-    def hindrance(self, labels: Labels) -> str | None:
+    def obstacle(self, labels: Labels) -> str | None:
         """The reason why a node with these labels is excluded; None if it is not."""
         if not self._is_attracted(labels):
             return refusals.POD_AFFINITY
@@ -126,4 +126,4 @@ def _covers(term: PodTerm, owner: str, namespace: str, view: ClusterView, *, unk
         return term.namespace_selector is not None
     namespace_labels = None if view.namespaces is None else view.namespaces.get(namespace)
     # With unknown namespace labels nothing is excluded.
-    return unknown if namespace_labels is None else meets(term.namespace_selector, namespace_labels)
+    return unknown if namespace_labels is None else matches(term.namespace_selector, namespace_labels)

@@ -40,7 +40,7 @@ _OPERATORS: Final[dict[str, Callable[[Requirement, str | None], bool]]] = {
 }
 
 
-def meets(requirements: Requirements, labels: Labels) -> bool:
+def matches(requirements: Requirements, labels: Labels) -> bool:
     """Return True if all requirements hold; unknown operators do not hold."""
     for requirement in requirements:
         holds = _OPERATORS.get(requirement.operator)
@@ -51,7 +51,7 @@ def meets(requirements: Requirements, labels: Labels) -> bool:
 
 def selects(selector: Selector, labels: Labels) -> bool:
     """Return True if the selector matches the labels; None matches nothing."""
-    return selector is not None and meets(selector, labels)
+    return selector is not None and matches(selector, labels)
 
 
 def with_keys(selector: Selector, labels: Labels, same: tuple[str, ...], different: tuple[str, ...] = ()) -> Selector:
@@ -69,7 +69,7 @@ def term_matches(term: NodeTerm, name: str, node: NodeTraits) -> bool:
     # Kubernetes: an empty nodeSelectorTerm matches nothing, unlike an empty label selector.
     if not term.labels and not term.fields:
         return False
-    return meets(term.labels, node.labels) and meets(term.fields, {"metadata.name": name})
+    return matches(term.labels, node.labels) and matches(term.fields, {"metadata.name": name})
 
 
 def any_matches(terms: Iterable[NodeTerm], name: str, node: NodeTraits) -> bool:
@@ -79,7 +79,7 @@ def any_matches(terms: Iterable[NodeTerm], name: str, node: NodeTraits) -> bool:
 
 def node_matches(constraints: PodConstraints, name: str, node: NodeTraits) -> bool:
     """Return True if nodeSelector and required node affinity match."""
-    if not meets(constraints.node_selector, node.labels):
+    if not matches(constraints.node_selector, node.labels):
         return False
     return constraints.node_terms is None or any_matches(constraints.node_terms, name, node)
 

@@ -19,7 +19,7 @@ class SpreadLimit:
     adds: int
     most: int
 
-    def hindrance(self, labels: Labels) -> str | None:
+    def obstacle(self, labels: Labels) -> str | None:
         """The reason why a node with these labels is excluded; None if it is not."""
         value = labels.get(self.key)
         if value is None:
@@ -49,12 +49,12 @@ def spread_limits(
 
 
 def _limit(spread: Spread, domains: dict[str, str], namespace: str, labels: Labels, view: ClusterView) -> SpreadLimit:
-    """``domains`` are those of the counted nodes."""
-    selector = with_keys(spread.selector, labels, spread.same)
+    """The limit of one constraint. ``domains`` has the domain of each node that counts."""
+    selector = with_keys(spread.selector, labels, spread.match_label_keys)
     counts = dict.fromkeys(domains.values(), 0)
     for pod in view.candidates(selector):
         # As in kube-scheduler, terminating pods do not count.
-        if pod.node in domains and pod.namespace == namespace and not pod.traits.is_leaving:
+        if pod.node in domains and pod.namespace == namespace and not pod.traits.is_terminating:
             counts[domains[pod.node]] += selects(selector, pod.traits.labels)
     # As in kube-scheduler, with fewer domains than ``minDomains`` the global minimum is 0.
     least = min(counts.values(), default=0) if len(counts) >= spread.min_domains else 0

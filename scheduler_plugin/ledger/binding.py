@@ -2,8 +2,9 @@
 
 Rules:
 
-- Bind and filter use the same ``verdict``. A reservation stays until the pod is known not to be bound.
-- A repeated bind to the same node succeeds and reserves nothing more; another node is refused while the first may hold.
+- Bind and filter use the same ``verdict``. A reservation stays until the pod is certainly not bound.
+- A repeated bind to the same node succeeds and reserves nothing more. A bind to another node is refused while the first
+  one may still land.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from protocol.units import Resources
 from scheduler_plugin.constraints.model import Taint
 from scheduler_plugin.ledger import outcomes
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, claim_size
-from scheduler_plugin.ledger.believed import seen_on_node
-from scheduler_plugin.ledger.events import BindEnded, WriteEnd
+from scheduler_plugin.ledger.effective_facts import observe_placed
+from scheduler_plugin.ledger.events import BindEnded, WriteOutcome
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.migration_reservations import judge_target
 from scheduler_plugin.ledger.moves import reservation_uid
 from scheduler_plugin.ledger.state import LedgerState
-from scheduler_plugin.placement.verdict import FITS, Filtered, Refused, Room, shortage, sort_out, verdict
+from scheduler_plugin.placement.verdict import FITS, Filtered, Refused, Room, group_by_verdict, shortage, verdict
 from scheduler_plugin.texts import refusals
 
 UNSETTLED = (ClaimState.TENTATIVE, ClaimState.UNKNOWN)
@@ -54,9 +55,9 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
         if pod.migration is None:
             filtered = state.node_indexes.of(needed).filter(names)
         else:
-            filtered = sort_out(names, {name: judge_target(state, pod, pod.migration, name) for name in names})
+            filtered = group_by_verdict(names, {name: judge_target(state, pod, pod.migration, name) for name in names})
         if filtered.fits:
-            state.waiting.fits(pod.uid)
+            state.waiting.found_node(pod.uid)
             state.sampled.forget(pod.uid)
         # Do not let a pod wait that was deleted during its scheduling cycle.
         elif not state.is_gone(pod.uid):
@@ -77,14 +78,14 @@ def best(state: LedgerState, pod: PodFacts, asked: Container[str], most: int) ->
         return []
     claim = claim_of(state, pod)
     # Each pod starts at another of the equal nodes, so that pods created together spread.
-    taken, start = state.assumed.taken(pod.uid), crc32(pod.uid.encode())
+    taken, start = state.assumed.claimed(pod.uid), crc32(pod.uid.encode())
     best_nodes = state.node_indexes.of(claim).best(asked, most, taken, partial(_is_soft_tainted, state), start)
     state.assumed.settle(pod.uid)
     # The only node that kube-scheduler can bind it to.
     if len(best_nodes) == 1:
         state.assumed.assume(pod.uid, best_nodes[0], claim)
     if best_nodes:
-        state.waiting.fits(pod.uid)
+        state.waiting.found_node(pod.uid)
         state.sampled.forget(pod.uid)
     return best_nodes
 
@@ -98,10 +99,8 @@ def _is_soft_tainted(state: LedgerState, node: str) -> bool:
     return any(taint.effect == "PreferNoSchedule" for taint in _taints(state, node))
 
 
-def look_further(state: LedgerState, pod: PodFacts, asked: list[str]) -> outcomes.Effects:
-    """Make kube-scheduler retry a pod if all ``asked`` nodes refused it, they were a sample, and another node has
-    room.
-    """
+def retry_elsewhere(state: LedgerState, pod: PodFacts, asked: list[str]) -> outcomes.Effects:
+    """Make kube-scheduler retry a pod if the ``asked`` nodes, which refused it, are a sample and another has room."""
     if pod.uid in state.claims or state.is_gone(pod.uid):
         return ()
     # kube-scheduler has tried all nodes.
@@ -109,13 +108,13 @@ def look_further(state: LedgerState, pod: PodFacts, asked: list[str]) -> outcome
         return ()
     fitting = state.node_indexes.of(claim_of(state, pod)).fitting()
     elsewhere = next(iter(fitting.difference(asked)), None)
-    if elsewhere is None or not state.sampled.send_round(pod.uid, len(asked), len(state.rooms)):
+    if elsewhere is None or not state.sampled.should_retry(pod.uid, len(asked), len(state.rooms)):
         return ()
     return (outcomes.RoomFreed(elsewhere),)
 
 
-def find_waiting(state: LedgerState, pods: Iterable[PodFacts]) -> list[outcomes.Effect]:
-    """Let the listed unschedulable pods wait; return wake-ups for those that fit now."""
+def add_unschedulable(state: LedgerState, pods: Iterable[PodFacts]) -> list[outcomes.Effect]:
+    """Add the unschedulable pods among ``pods`` to the waiting ones; return wake-ups for those that fit now."""
     everywhere, calls = frozenset(state.rooms), dict[str, None]()
     for pod in pods:
         is_ours = pod.scheduler == state.scheduler and not (pod.uid in state.claims or state.is_gone(pod.uid))
@@ -175,15 +174,15 @@ def _repeat_bind(claim: Claim, node: str) -> outcomes.Reservation:
 
 
 def bind_ended(state: LedgerState, event: BindEnded) -> outcomes.Effects:
-    """A bind call was accepted, refused, or has an unknown outcome."""
+    """Record the outcome of a bind call."""
     claim = _claim_of_ended_bind(state, event.uid, event.node)
     if claim is None:
         return ()
-    if event.outcome is WriteEnd.UNKNOWN:
+    if event.outcome is WriteOutcome.UNKNOWN:
         # Keep the reservation until the pod is read.
         claim.state = ClaimState.UNKNOWN
         return (outcomes.ReadPod(event.uid, claim.pod.name),)
-    if event.outcome is WriteEnd.DONE:
+    if event.outcome is WriteOutcome.DONE:
         claim.state, claim.attempts = ClaimState.CONFIRMED, 0
     # Release only after the last of all calls in flight is certainly refused. After an unknown outcome only a fresh
     # read of the pod may release, and one sent before this refusal does not count.
@@ -204,7 +203,7 @@ def _claim_of_ended_bind(state: LedgerState, uid: str, node: str) -> Claim | Non
 
 
 def pod_read(state: LedgerState, uid: str, pod: PodFacts | None) -> None:
-    """The result of ``ReadPod``: the pod is gone, unbound, or as a watch would show it."""
+    """Record the result of ``ReadPod``; None if the pod is gone."""
     if pod is None:
         state.pod_gone(uid)
         return
@@ -212,24 +211,24 @@ def pod_read(state: LedgerState, uid: str, pod: PodFacts | None) -> None:
     if pod.node is None and claim is not None and claim.state is ClaimState.UNKNOWN and not claim.attempts:
         state.close_claim(uid)
     else:
-        see_pod(state, pod)
+        observe_pod(state, pod)
 
 
-def see_pod(state: LedgerState, pod: PodFacts, *, at_rebuild: bool = False) -> None:
-    """A pod as a watch or list shows it."""
+def observe_pod(state: LedgerState, pod: PodFacts, *, at_rebuild: bool = False) -> None:
+    """Record a pod from a watch or list."""
     if state.is_gone(pod.uid):
         return
     if pod.finished:
         state.pod_gone(pod.uid)
         return
     if pod.node is None:
-        state.waiting.seen(pod.uid)
+        state.waiting.observed(pod.uid)
         if pod.migration is not None:
-            state.migrations.target_waits(pod.migration, pod)
-        _see_unbound(state, pod)
+            state.migrations.set_waiting_target(pod.migration, pod)
+        _observe_unbound(state, pod)
         return
     if pod.migration is not None:
-        state.migrations.target_placed(pod.migration)
+        state.migrations.set_waiting_target(pod.migration, None)
     state.waiting.forget(pod.uid)
     claim = state.claims.get(pod.uid)
     if claim is not None and _runs_another_vm(claim, pod):
@@ -238,7 +237,7 @@ def see_pod(state: LedgerState, pod: PodFacts, *, at_rebuild: bool = False) -> N
     if claim is None:
         claim = state.open_claim(pod, pod.node, ClaimState.BOUND)
         # Another scheduler placed the pod, or this one before its restart.
-        seen_on_node(state, claim, at_rebuild=at_rebuild)
+        observe_placed(state, claim, at_rebuild=at_rebuild)
         state.note_left(claim.vm)
         return
     if claim.node != pod.node:
@@ -247,18 +246,18 @@ def see_pod(state: LedgerState, pod: PodFacts, *, at_rebuild: bool = False) -> N
     _update_pod(state, claim, pod)
     state.accounts.enter(claim)
     state.recount(pod.vm)
-    state.migrations.disturb(pod.vm)
+    state.migrations.mark_dirty(pod.vm)
     state.change(claim)
     state.note_left(claim.vm)
 
 
-def _see_unbound(state: LedgerState, pod: PodFacts) -> None:
-    """A pod without a node. While its bind is in flight, its requests may have been raised."""
+def _observe_unbound(state: LedgerState, pod: PodFacts) -> None:
+    """Record a pod without a node. While its bind is in flight, its requests may have been raised."""
     claim = state.claims.get(pod.uid)
     # A pod loses its node only if etcd was restored. Then the bind is in doubt, and is sent again when kube-scheduler
     # asks.
     if claim is not None and claim.state is ClaimState.BOUND:
-        state.doubt(claim)
+        state.mark_uncertain(claim)
     elif claim is not None and claim.state is ClaimState.TENTATIVE and not _runs_another_vm(claim, pod):
         _update_pod(state, claim, pod)
         state.change(claim)
@@ -272,7 +271,7 @@ def _update_pod(state: LedgerState, claim: Claim, pod: PodFacts) -> None:
     if resizes is not None and pod.runner is not None:
         if before is not None and resizes.is_unanswered(before):
             # An agent may be waiting for the kubelet to apply these requests.
-            state.orders.append(outcomes.RequestsSeen(pod.uid))
+            state.orders.append(outcomes.PodRequestsChanged(pod.uid))
         resizes.seen(pod.runner)
 
 
@@ -290,10 +289,10 @@ class PreemptionCandidate:
     victims: Set[str]
 
 
-def helped(
+def nodes_after_preemption(
     rooms: Mapping[str, Room], claims: Mapping[str, Claim], needed: Resources, candidates: Iterable[PreemptionCandidate]
 ) -> list[str]:
-    """The nodes that fit ``needed`` without their victims, in the given order."""
+    """The candidate nodes that would fit ``needed`` without their victims, in their order."""
     return [
         candidate.node
         for candidate in candidates
@@ -311,7 +310,7 @@ def _without(room: Room | None, claims: Mapping[str, Claim], candidate: Preempti
         if uid in claims and claims[uid].node == candidate.node
     )
     reserved = room.reserved.minus_or_zero(leaving)
-    is_withheld = room.left != room.total.minus_or_zero(
+    is_withheld = room.unreserved != room.total.minus_or_zero(
         room.reserved
     )  # a claim without an upper bound leaves nothing free
     free = room.free if is_withheld else room.total.minus_or_zero(reserved).minus_or_zero(room.for_waking)

@@ -1,7 +1,7 @@
 """Events: the input of ``Ledger.apply``, and the only way to change the accounts.
 
-Facts are complete: each replaces all older ones about the same object. Requests get a decision. The outcome of every
-write must be reported, whoever waited for it.
+Facts are complete: each replaces all older ones about the same object. Requests get a decision. Callers must report the
+outcome of every write, even if nobody waits for it any more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.ledger.outcomes import ResizePod
 
 
-class WriteEnd(Enum):
+class WriteOutcome(Enum):
     """Outcome of a write: certainly done, certainly refused, or unknown (it may still land)."""
 
     DONE = "done"
@@ -30,9 +30,9 @@ class WriteEnd(Enum):
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
-    """Complete lists: at the start, and whenever a watch was restarted. The ledger is ready afterwards.
+    """Complete lists: at the start, and after each restart of a watch. The ledger is ready afterwards.
 
-    A missing pod is gone, unless its bind may be newer than the list; then it is read again.
+    A missing pod is gone, unless its bind may be newer than the list; then the ledger orders a read.
     """
 
     nodes: Collection[NodeFacts]
@@ -42,7 +42,7 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeSeen(msgspec.Struct, frozen=True, gc=False):
-    """A node was added or changed, or its policy was."""
+    """A node or its policy was added or changed."""
 
     node: NodeFacts
 
@@ -96,7 +96,7 @@ class MigrationGone(msgspec.Struct, frozen=True, gc=False):
     migration: ObjectName
 
 
-class VersionsForgotten(msgspec.Struct, frozen=True, gc=False):
+class StoreRestored(msgspec.Struct, frozen=True, gc=False):
     """The API went back to an earlier state (etcd was restored): its next facts are the newest, whatever their version.
 
     No decisions until the next ``Listed``.
@@ -110,11 +110,10 @@ class TimePassed(msgspec.Struct, frozen=True, gc=False):
 # Agents ---------------------------------------------------------------------------------------------------------------
 
 
-class AgentAsked(msgspec.Struct, frozen=True, gc=False):
-    """A request for the pod with this UID. ``agent`` is the UID of the agent's pod; empty if the agent is in the VM's
-    pod.
+class PermitRequested(msgspec.Struct, frozen=True, gc=False):
+    """An agent requests a permit for the pod with this UID. Result: a ``PermitDecision``.
 
-    Result: a ``PermitDecision``.
+    ``agent`` is the UID of the agent's pod; empty if it is a sidecar in the VM's pod.
     """
 
     uid: str
@@ -123,16 +122,15 @@ class AgentAsked(msgspec.Struct, frozen=True, gc=False):
 
 
 class PermitWritten(msgspec.Struct, frozen=True, gc=False):
-    """The ``PersistPermit`` with this ``revision`` for ``vm`` has ended; unless it is done, the agent gets no response.
+    """Outcome of the ``PersistPermit`` with this ``revision`` for ``vm``; only DONE lets the agent get its response.
 
-    ``facts`` is the object that the API returned, with the permit or, if refused, with something else; None if unknown.
-    ``why`` is the reason of a refusal. ``version`` is the resourceVersion that a write with an unknown outcome named, 0
-    if unknown.
+    ``facts`` is the object that the API returned, if known: with the permit, or with another one if refused. ``why`` is
+    the reason of a refusal. ``version`` is the resourceVersion in a write with an unknown outcome, 0 if unknown.
     """
 
     vm: ObjectName
     revision: int
-    outcome: WriteEnd
+    outcome: WriteOutcome
     facts: VmFacts | None = None
     why: str = ""
     version: int = 0
@@ -141,7 +139,7 @@ class PermitWritten(msgspec.Struct, frozen=True, gc=False):
 # kube-scheduler -------------------------------------------------------------------------------------------------------
 
 
-class PodToBind(msgspec.Struct, frozen=True, gc=False):
+class BindRequested(msgspec.Struct, frozen=True, gc=False):
     """kube-scheduler wants to bind the pod to ``node``. Result: a ``Reservation``."""
 
     pod: PodFacts
@@ -149,17 +147,17 @@ class PodToBind(msgspec.Struct, frozen=True, gc=False):
 
 
 class BindEnded(msgspec.Struct, frozen=True, gc=False):
-    """Outcome of a bind call. A conflict is no certain refusal: its outcome is unknown."""
+    """Outcome of a bind call. A conflict is not a certain refusal: report it as unknown."""
 
     uid: str
     node: str
-    outcome: WriteEnd
+    outcome: WriteOutcome
 
 
 class PodRefused(msgspec.Struct, frozen=True, gc=False):
     """``filter`` refused the pod on all ``nodes``.
 
-    If they are a sample and another node has room, kube-scheduler is made to retry.
+    If they are a sample and another node has room, the ledger makes kube-scheduler retry.
     """
 
     pod: PodFacts
@@ -169,24 +167,24 @@ class PodRefused(msgspec.Struct, frozen=True, gc=False):
 # Moves ----------------------------------------------------------------------------------------------------------------
 
 
-class MoveWanted(msgspec.Struct, frozen=True, gc=False):
+class MoveRequested(msgspec.Struct, frozen=True, gc=False):
     """The planner wants to migrate a VM by a migration of this name (S4.9). Result: a ``Reservation``."""
 
     move: Move
     migration: ObjectName
 
 
-class MoveAnswered(msgspec.Struct, frozen=True, gc=False):
+class MigrationCreateEnded(msgspec.Struct, frozen=True, gc=False):
     """Outcome of creating a migration: created, certainly not created, or unknown."""
 
     migration: ObjectName
-    outcome: WriteEnd
+    outcome: WriteOutcome
 
 
 # Requests of pods (B.10) ----------------------------------------------------------------------------------------------
 
 
-class RaiseWanted(msgspec.Struct, frozen=True, gc=False):
+class RaiseRequested(msgspec.Struct, frozen=True, gc=False):
     """The pod's requests must be raised before the agent's request can be granted. Result: a ``ResizeDecision``."""
 
     uid: str
@@ -202,8 +200,8 @@ class ResizeDue(msgspec.Struct, frozen=True, gc=False):
 class ResizeRefused(msgspec.Struct, frozen=True, gc=False):
     """The API server certainly did not make the write; ``why`` is empty after a conflict.
 
-    ``is_final``: it never will, so permits do not depend on this pod's requests. ``is_of_size``: a smaller size might
-    be accepted.
+    ``is_final``: it never will, so permits need not wait for this pod's requests. ``is_of_size``: it might accept a
+    smaller size.
     """
 
     order: ResizePod
@@ -212,7 +210,7 @@ class ResizeRefused(msgspec.Struct, frozen=True, gc=False):
     is_of_size: bool = True
 
 
-class ResizeUnanswered(msgspec.Struct, frozen=True, gc=False):
+class ResizeOutcomeUnknown(msgspec.Struct, frozen=True, gc=False):
     """The outcome of the write is unknown because of ``why``."""
 
     order: ResizePod
@@ -233,7 +231,7 @@ class SettingsRead(msgspec.Struct, frozen=True, gc=False):
 
 
 class RequestsFollow(msgspec.Struct, frozen=True, gc=False):
-    """Let pod requests follow reservations, or stop that: by the settings, and if the API server ``can``.
+    """Start or stop to keep pod requests equal to reservations: if the settings say so, and the API server ``can``.
 
     If it cannot, raised requests stay as they are.
     """
@@ -254,8 +252,10 @@ Fact = (
     | VmGone
     | MigrationSeen
     | MigrationGone
-    | VersionsForgotten
+    | StoreRestored
     | TimePassed
 )
-Report = BindEnded | PodRefused | MoveAnswered | ResizeRefused | ResizeUnanswered | SettingsRead | RequestsFollow
-Event = AgentAsked | PodToBind | MoveWanted | RaiseWanted | ResizeDue | PermitWritten | Fact | Report
+Report = (
+    BindEnded | PodRefused | MigrationCreateEnded | ResizeRefused | ResizeOutcomeUnknown | SettingsRead | RequestsFollow
+)
+Event = PermitRequested | BindRequested | MoveRequested | RaiseRequested | ResizeDue | PermitWritten | Fact | Report

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from protocol.names import ANNOTATION_APPROVED
 from protocol.pod_database import PodDatabase
 from protocol.units import ZERO, Instant, Resources, Seconds
-from scheduler_plugin.ledger.accounts.claims import Claim, Gift, VmAccount
+from scheduler_plugin.ledger.accounts.claims import Claim, FreedRoom, VmAccount
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
-from scheduler_plugin.ledger.accounts.sharing import last_gift, promised_to
-from scheduler_plugin.ledger.accounts.wake_turns import wakes_at_once, wakes_under_way
+from scheduler_plugin.ledger.accounts.sharing import promised_to, recently_freed
+from scheduler_plugin.ledger.accounts.wake_turns import active_wakes, wakes_at_once
 from scheduler_plugin.ledger.facts import RunnerRequests
 from scheduler_plugin.ledger.permit_rule import fits_ever
 from scheduler_plugin.texts import explanations
@@ -19,24 +19,18 @@ from scheduler_plugin.texts import explanations
 
 @dataclass(frozen=True, slots=True)
 class ClaimExplanation:
-    """Explanation of a claim. ``floors`` are the amounts of which the claim is the maximum, by source.
-
-    ``denied_for`` is how long the VM has been denied something, ``denied_by`` the obstacle, ``promised`` the part that
-    other VMs are about to free, ``gift`` what this VM last freed. ``requests`` are those of the guest's container,
-    ``requests_secured`` the part that the kubelet has allocated; None if they do not follow the VM.
-    ``requests_problem`` is why they do not cover the reservation, or why a database in a pod cannot grow; empty if
-    nothing does. ``sleep`` describes the reservation of a sleeping or waking VM; empty for others.
-    """
+    """Explanation of a claim, which is the maximum of its ``floors``."""
 
     floors: dict[str, Resources]
-    denied_for: Seconds | None
+    denied_for: Seconds | None  # how long the VM has been denied something
     denied_by: str | None
-    promised: Resources
-    gift: Gift | None
-    requests: Resources | None = None
-    requests_secured: Resources | None = None
+    promised: Resources  # denied part that other VMs are about to free
+    last_freed: FreedRoom | None
+    requests: Resources | None = None  # of the guest's container; None if they do not follow the VM
+    requests_secured: Resources | None = None  # part that the kubelet has allocated
+    # Why the requests do not cover the reservation, or why a database in a pod cannot grow.
     requests_problem: str = ""
-    sleep: str = ""
+    sleep: str = ""  # describes the reservation of a sleeping or waking VM
 
 
 def explain(claim: Claim, node: NodeAccount, now: Instant, *, follows_requests: bool = False) -> ClaimExplanation:
@@ -47,7 +41,7 @@ def explain(claim: Claim, node: NodeAccount, now: Instant, *, follows_requests: 
         denied_for=None if claim.denied_since is None else Seconds(now - claim.denied_since),
         denied_by=_denied_by(claim, node, now),
         promised=promised_to(claim.unmet, node, now),
-        gift=last_gift(claim, now),
+        last_freed=recently_freed(claim, now),
         requests=None if runner is None else runner.requested,
         requests_secured=None if runner is None else (claim.resizes or PodRequests()).least(runner),
         requests_problem=_problem(claim, node, now, follows_requests=follows_requests),
@@ -96,7 +90,7 @@ def _requests_problem(claim: Claim, account: VmAccount, node: NodeAccount, now: 
     # The requests are high enough: the rest is up to the kubelet.
     if problem or wanted.within(runner.requested):
         return problem
-    fits = node.facts is None or (wanted + claim.pod.around).within(node.facts.allocatable)
+    fits = node.facts is None or (wanted + claim.pod.overhead).within(node.facts.allocatable)
     return explanations.TOO_LITTLE if fits else explanations.NODE_HAS_NO_MORE
 
 
@@ -121,9 +115,9 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
     if account is None or account.facts is None:
         return {explanations.POD_REQUESTS: claim.pod.requests}
     # The VM has left this pod.
-    if claim.left is not None:
-        return {explanations.LEFT_WITH: claim.left, explanations.POD_REQUESTS: claim.pod.requests}
-    around = claim.pod.around
+    if claim.left_with is not None:
+        return {explanations.LEFT_WITH: claim.left_with, explanations.POD_REQUESTS: claim.pod.requests}
+    overhead = claim.pod.overhead
     offered = Resources.most(offer.permit for offer in account.offers.values())
     use = explanations.UNREADABLE_MOST if account.facts.unreadable else explanations.GUEST_USE
     use, has = (
@@ -139,10 +133,10 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
         has: account.facts.actual or ZERO,
         explanations.OTHERS_GRANT.format(annotation=ANNOTATION_APPROVED): account.facts.granted,
     }
-    floors = {source: amount + around for source, amount in guest.items() if amount.any}
+    floors = {source: amount + overhead for source, amount in guest.items() if amount.any}
     floors[explanations.POD_REQUESTS] = claim.pod.requests
     if claim.resizes is not None and claim.pod.runner is not None and claim.resizes.may_land:
-        floors[explanations.RESIZE_LANDING] = claim.resizes.most + around
+        floors[explanations.RESIZE_LANDING] = claim.resizes.most + overhead
     # Zeros explain nothing.
     return {source: amount for source, amount in floors.items() if amount.any}
 
@@ -151,13 +145,13 @@ def _denied_by(claim: Claim, node: NodeAccount, now: Instant) -> str | None:
     if not claim.unmet.any:
         return None
     # Room would not help: a VM must not be resized while it is copied.
-    if claim.holds_still:
+    if claim.is_frozen:
         return explanations.HOLDS_STILL
     most = wakes_at_once(node)
-    if claim.sleeps and claim.unmet.within(node.room.left) and (wakes := wakes_under_way(node, now)) >= most:
+    if claim.sleeps and claim.unmet.within(node.room.unreserved) and (wakes := active_wakes(node, now)) >= most:
         return explanations.WAKES_AT_ONCE.format(node=node.name, most=most, wakes=wakes)
     # It was not free when the agent asked, or is due to others.
-    free = node.room.left if claim.sleeps else node.room.free
+    free = node.room.unreserved if claim.sleeps else node.room.free
     is_shared = node.unmet != claim.unmet and free.any
     text = explanations.NODE_SHARED if is_shared else explanations.NODE_FULL
     text = text.format(room=node.room, free=free, lacking=claim.unmet)

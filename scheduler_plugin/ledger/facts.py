@@ -33,7 +33,7 @@ WITHOUT_GUEST: Final = frozenset({"Pending", "Succeeded", "Failed"})
 """Phases without a guest, in which the status may still show an earlier guest's size."""
 
 DEFAULT_WEIGHT: Final = 10
-MOST_WEIGHT: Final = 100
+MAX_WEIGHT: Final = 100
 """Maximum weight of a VM. Anyone who may label VMs can set it, so it must not be able to starve others."""
 
 
@@ -44,7 +44,7 @@ class ResourceMask(NamedTuple):
     mem: bool = False
 
     @classmethod
-    def of_rise(cls, lower: Resources, upper: Resources) -> ResourceMask:
+    def of_increase(cls, lower: Resources, upper: Resources) -> ResourceMask:
         """The resources that are larger in ``upper`` than in ``lower``."""
         return cls(lower.cpu < upper.cpu, lower.mem < upper.mem)
 
@@ -52,11 +52,11 @@ class ResourceMask(NamedTuple):
         """Masked amounts from ``these``, the rest from ``others``."""
         return Resources(these.cpu if self.cpu else others.cpu, these.mem if self.mem else others.mem)
 
-    def among(self, others: ResourceMask) -> ResourceMask:
+    def intersection(self, others: ResourceMask) -> ResourceMask:
         """Intersection."""
         return ResourceMask(self.cpu and others.cpu, self.mem and others.mem)
 
-    def together(self, others: ResourceMask) -> ResourceMask:
+    def union(self, others: ResourceMask) -> ResourceMask:
         """Union."""
         return ResourceMask(self.cpu or others.cpu, self.mem or others.mem)
 
@@ -148,23 +148,17 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunnerRequests:
-    """Requests of the guest's container, in a pod that can be resized in place (B.10).
+    """Requests of the guest's container, in a pod that can be resized in place (B.10)."""
 
-    ``requested`` is from the spec, ``allocated`` what the kubelet has allocated (None if not reported). ``problem`` is
-    the kubelet's refusal, starting with ``Deferred`` or ``Infeasible``; empty if none. ``is_seen`` is False until the
-    kubelet has processed the requests. ``version`` is the pod's resourceVersion, ``by_us`` the part of ``requested``
-    that our scheduler wrote last, ``cpu_limit`` its CPU limit (None: none).
-    """
-
-    requested: Resources
-    allocated: Resources | None = None
-    problem: str = ""
-    version: str = ""
-    by_us: Resources = ZERO
-    is_seen: bool = True
+    requested: Resources  # in the spec
+    allocated: Resources | None = None  # by the kubelet; None if not reported
+    problem: str = ""  # the kubelet's refusal, starting with ``Deferred`` or ``Infeasible``
+    version: str = ""  # the pod's resourceVersion
+    by_us: Resources = ZERO  # part of ``requested`` that our scheduler wrote last
+    is_seen: bool = True  # False until the kubelet has processed the requests
     cpu_limit: MilliCpu | None = None
 
-    def given_back(self, first: Resources) -> Resources:
+    def without_our_raise(self, first: Resources) -> Resources:
         """Requests without what we raised, at least those that the pod was created with."""
         # Others may have lowered them further; do not raise them again.
         return self.requested.minus_or_zero(self.by_us).at_least(first.at_most(self.requested))
@@ -188,96 +182,67 @@ class RunnerRequests:
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """A pod. ``requests`` is what kube-scheduler counts; ``vm`` is the VM that it runs, None for other pods.
-
-    ``vm_uid`` is the VM's UID; empty: the VM that has the name now. ``around`` is the part of ``requests`` outside the
-    guest's container: sidecars, other containers, overhead. ``node`` is ``spec.nodeName``, ``scheduler`` is
-    ``spec.schedulerName``. ``finished``: phase Succeeded or Failed. ``migration`` is the VirtualMachineMigration that
-    controls the pod as its target, ``migration_uid`` its UID (after success the VM owns the pod). ``unreadable`` is why
-    the pod's need is unknown; empty if it is known. ``traits`` are what constraints of other pods refer to.
-    ``unschedulable`` is why kube-scheduler finds no node for it. ``has_runner``: a container may run a guest.
-    ``runner`` are its requests; None if they cannot or must not be changed in place. ``addresses`` are its own IPs;
-    none for host-network and finished pods. ``deferred`` is the part of a resize that the kubelet has deferred, in a
-    pod without a VM; ``asks_room``: VMs may be moved for it (B.14). ``is_leaving``: it has a deletion timestamp,
-    possibly for ever if its kubelet is dead. ``boots_with`` is the size in its arguments with which its guest boots
-    (zero: unknown, or a migration's target). ``database`` is the postgres resized in the pod itself; then ``vm`` is its
-    name and ``vm_uid`` the pod's. ``unserved`` is why a pod that opted in to that is not resized.
-    """
+    """A pod, as the ledger accounts for it."""
 
     uid: str
     name: ObjectName
-    requests: Resources
-    vm: ObjectName | None = None
-    node: str | None = None
-    finished: bool = False
-    migration: ObjectName | None = None
-    scheduler: str = SCHEDULER_NAME
-    vm_uid: str = ""
+    requests: Resources  # as kube-scheduler counts them
+    vm: ObjectName | None = None  # the VM that the pod runs
+    node: str | None = None  # spec.nodeName
+    finished: bool = False  # phase Succeeded or Failed
+    migration: ObjectName | None = None  # the VirtualMachineMigration that controls the pod as its target
+    scheduler: str = SCHEDULER_NAME  # spec.schedulerName
+    vm_uid: str = ""  # empty: the VM that has the name now
     migration_uid: str = ""
-    around: Resources = ZERO
-    unreadable: str = ""
-    traits: model.PodTraits = model.PLAIN_POD
-    unschedulable: str = ""
-    has_runner: bool = True
-    runner: RunnerRequests | None = None
-    addresses: tuple[str, ...] = ()
-    deferred: Resources = ZERO
-    asks_room: bool = False
-    is_leaving: bool = False
-    boots_with: Resources = ZERO
-    database: PodDatabase | None = None
-    unserved: str = ""
+    overhead: Resources = ZERO  # part of the requests outside the guest's container: sidecars, pod overhead
+    unreadable: str = ""  # why the pod's need is unknown
+    traits: model.PodTraits = model.PLAIN_POD  # what constraints of other pods refer to
+    unschedulable: str = ""  # kube-scheduler's reason for finding no node
+    has_runner: bool = True  # a container may run a guest
+    runner: RunnerRequests | None = None  # None if requests cannot or must not be changed in place
+    addresses: tuple[str, ...] = ()  # its own IPs; none for host-network and finished pods
+    deferred: Resources = ZERO  # part of a resize that the kubelet has deferred, in a pod without a VM
+    make_room: bool = False  # VMs may be moved for the deferred part (B.14)
+    is_terminating: bool = False  # has a deletion timestamp; it may stay for ever if its kubelet is dead
+    boots_with: Resources = ZERO  # guest size in its arguments; zero: unknown, or a migration's target
+    database: PodDatabase | None = None  # postgres resized in the pod; then ``vm`` is its name and ``vm_uid`` the pod's
+    resize_problem: str = ""  # why a pod that opted in to in-place resizes is not resized
 
 
 class VmFacts(msgspec.Struct, frozen=True):
-    """A VirtualMachine.
-
-    ``most`` is the upper bound of autoscaling and ``use`` what the spec requests, both capped to the running machine.
-    ``limit`` is the largest size of that machine, or of the spec if unknown: permits up to it may date from before
-    ``most`` was lowered (zero: use ``most``). ``after_restart`` is what the spec requests, if that differs. ``actual``
-    is what the guest has (None without a guest), ``permit`` the stored annotation. ``pod`` is ``status.podName`` as a
-    full name, ``phase`` is ``status.phase``, ``version`` the resourceVersion. ``constraints`` are its node constraints.
-    ``stays_because`` is why the scheduler must not move it by itself, None if it may; ``auto_migration`` is the VM's
-    own setting, None if unset. ``is_permit_known``: the annotation is readable; otherwise ``permit`` is the maximum.
-    ``holders`` are UIDs: of the VM's pod and of the pods whose agents may hold the permit, the active one first; empty
-    if unknown. ``declared`` is the complete object if it counts only in part (``believed``). ``has_agent``: autoscaling
-    is enabled; ``granted`` is the grant of the original's scheduler. ``unreadable`` is why the object cannot be read,
-    empty if it can; then ``use`` is its maximum, if that ``is_bounded``. ``is_booting``: by its controller; the guest
-    may boot with more than ``actual``. ``weight`` is its part when the node is short of room. ``is_pod``: a postgres in
-    an ordinary pod. It never moves, and the pod's requests are its stored permit. ``refused`` is why it cannot grow;
-    empty if it can. ``wakes_with`` is the size of a sleeping or waking VM with an agent, None if awake; ``use`` is zero
-    then, because no guest runs before a permit for that size is stored. ``is_waking``: the guest is being started by
-    that permit, and counts as running.
-    """
+    """A VirtualMachine, or a database in an ordinary pod. ``most`` and ``use`` are capped to the running machine."""
 
     name: ObjectName
     uid: str
-    version: int
-    most: Resources
-    use: Resources
-    actual: Resources | None = None
-    permit: Resources | None = None
-    pod: ObjectName | None = None
-    stays_because: str | None = None
-    auto_migration: bool | None = None
-    phase: str = RUNNING
-    has_agent: bool = True
-    granted: Resources = ZERO
-    unreadable: str = ""
-    is_bounded: bool = True
+    version: int  # resourceVersion
+    most: Resources  # upper bound of autoscaling
+    use: Resources  # size in the spec; zero while it sleeps, because no guest runs before its permit is stored
+    actual: Resources | None = None  # size of the guest, if one runs
+    permit: Resources | None = None  # stored annotation
+    pod: ObjectName | None = None  # status.podName
+    stays_because: str | None = None  # why the scheduler must not move it by itself
+    auto_migration: bool | None = None  # the VM's own setting
+    phase: str = RUNNING  # status.phase
+    has_agent: bool = True  # autoscaling is enabled
+    granted: Resources = ZERO  # grant of the original's scheduler
+    unreadable: str = ""  # why the object cannot be read; then ``use`` is its maximum
+    is_bounded: bool = True  # False if that maximum is unknown
     constraints: model.PodConstraints = model.UNCONSTRAINED
-    first_requests: Resources | None = None
-    after_restart: Resources | None = None
-    is_permit_known: bool = True
+    first_requests: Resources | None = None  # pod requests at creation, if known
+    after_restart: Resources | None = None  # size in the spec, if the running machine does not allow it
+    is_permit_known: bool = True  # False if the annotation is unreadable; then ``permit`` is the maximum
+    # UIDs of the VM's pod and of the pods whose agents may hold the permit, active one first; empty if unknown.
     holders: tuple[str, ...] = ()
-    is_booting: bool = False
-    declared: VmFacts | None = None
+    is_booting: bool = False  # reported by its controller; the guest may boot with more than ``actual``
+    declared: VmFacts | None = None  # the complete object, if it counts only in part (``effective_facts``)
+    # Largest size of the running machine, or of the spec if unknown: permits up to it may date from before ``most`` was
+    # lowered. Zero: use ``most``.
     limit: Resources = ZERO
-    weight: int = DEFAULT_WEIGHT
-    is_pod: bool = False
-    refused: str = ""
-    wakes_with: Resources | None = None
-    is_waking: bool = False
+    weight: int = DEFAULT_WEIGHT  # priority when the node is short of room
+    is_pod: bool = False  # a postgres in an ordinary pod: it never moves, and the pod's requests are its permit
+    refused: str = ""  # why it cannot grow
+    wakes_with: Resources | None = None  # size of a sleeping or waking VM with an agent; None if awake
+    is_waking: bool = False  # the guest is starting by its stored permit, and counts as running
 
     def with_permit(self, version: int, permit: Resources | None) -> VmFacts:
         """The facts after a write that changed only the permit."""
@@ -313,24 +278,18 @@ class MigrationPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MigrationFacts:
-    """A VirtualMachineMigration.
-
-    ``target`` is the node in its annotation, None if unset. ``source_pod`` and ``target_pod`` are full names from its
-    status. ``is_leaving``: it has a deletion timestamp, so it is being cancelled. ``is_ours``: our scheduler created
-    it. ``created_at`` and ``ended_at`` are Unix seconds of the API's clock; ``ended_at`` is None while it runs.
-    ``dirty_rate`` is the memory that the guest changes per second, None if not reported.
-    """
+    """A VirtualMachineMigration. Times are Unix seconds of the API's clock."""
 
     name: ObjectName
     uid: str
     version: int
     vm: ObjectName
     phase: MigrationPhase = MigrationPhase.PENDING
-    target: str | None = None
+    target: str | None = None  # node in its annotation
     source_pod: ObjectName | None = None
     target_pod: ObjectName | None = None
-    is_leaving: bool = False
-    is_ours: bool = False
+    is_terminating: bool = False  # has a deletion timestamp: it is being cancelled
+    is_ours: bool = False  # our scheduler created it
     created_at: float = 0.0
     ended_at: float | None = None
-    dirty_rate: Bytes | None = None
+    dirty_rate: Bytes | None = None  # memory that the guest changes per second, if reported

@@ -17,11 +17,11 @@ from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.accounts.claims import NONE_DEFERRED, Claim, ClaimState
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
-from scheduler_plugin.ledger.accounts.waking import kept_for_waking
+from scheduler_plugin.ledger.accounts.waking import room_for_waking
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.ledger import Ledger
-from scheduler_plugin.ledger.migration_reservations import has_place, is_target, leaves
-from scheduler_plugin.ledger.moves import Migration, carried_out
+from scheduler_plugin.ledger.migration_reservations import is_source, is_target, target_has_node
+from scheduler_plugin.ledger.moves import Migration, current_migration
 from scheduler_plugin.ledger.wake_reserve import NO_RESERVE
 
 
@@ -66,7 +66,7 @@ def _broken(ledger: Ledger, nodes: Iterable[str], pods: Iterable[str], world: Wo
 
 def overcommitted(ledger: Ledger) -> dict[str, Resources]:
     """Nodes overcommitted by facts from outside, and by how much."""
-    return {name: node.over for name, node in ledger.nodes.items() if node.over.any}
+    return {name: node.overcommit for name, node in ledger.nodes.items() if node.overcommit.any}
 
 
 def _state(ledger: Ledger) -> list[str]:
@@ -88,8 +88,8 @@ def _node(name: str, node: NodeAccount, ledger: Ledger) -> list[str]:
         "reserved": (node.reserved, Resources.sum(claim.reserved for claim in claims)),
         "unmet": (node.unmet, Resources.sum(claim.unmet for claim in claims)),
         "migrating": (node.migrating, Resources.sum(claim.reserved + claim.unmet for claim in leaving)),
-        "waits": (node.waits, sum((claim.waits for claim in claims), NONE_DEFERRED)),
-        "left": (node.room.left, ZERO if node.unmeasured else node.room.total.minus_or_zero(node.reserved)),
+        "waits": (node.deferred, sum((claim.deferred for claim in claims), NONE_DEFERRED)),
+        "left": (node.room.unreserved, ZERO if node.unbounded else node.room.total.minus_or_zero(node.reserved)),
         "waking": (node.waking, Resources.sum(claim.need_to_wake(claim.unmet).denied for claim in claims)),
         "for_waking": (node.room.for_waking, _for_waking(node, claims)),
     }
@@ -99,8 +99,8 @@ def _node(name: str, node: NodeAccount, ledger: Ledger) -> list[str]:
         if counted != real
     ]
     # Overcommitment from outside is no violation (``overcommitted``); by a grant it is.
-    if not node.over.within(node.forced):
-        broken.append(f"node {name}: granted {node.over} above its total, of which facts forced {node.forced}")
+    if not node.overcommit.within(node.forced):
+        broken.append(f"node {name}: granted {node.overcommit} above its total, of which facts forced {node.forced}")
     pods = [claim.pod.traits for claim in claims if claim.state is not ClaimState.INCOMING]
     if [pod.traits for pod in node.placed.pods] != pods:
         broken.append(f"node {name}: the planner would see other pods there than its claims are of")
@@ -116,7 +116,7 @@ def _node(name: str, node: NodeAccount, ledger: Ledger) -> list[str]:
 def _for_waking(node: NodeAccount, claims: Iterable[Claim]) -> Resources:
     needs = [claim.need_to_wake(claim.unmet) for claim in claims if claim.sleeps]
     reserve = NO_RESERVE if node.policy is None else node.policy.wake_reserve
-    return kept_for_waking(needs, reserve, node.room.total).at_most(node.room.left)
+    return room_for_waking(needs, reserve, node.room.total).at_most(node.room.unreserved)
 
 
 def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
@@ -133,7 +133,7 @@ def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
         broken += _stranger(uid, claim.pod, claim.pod.vm, ledger)
     account = claim.vm
     if account is not None:
-        if claim.left is None and not (account.may_be_used + claim.pod.around).within(claim.reserved):
+        if claim.left_with is None and not (account.max_usable + claim.pod.overhead).within(claim.reserved):
             broken.append(f"pod {uid}: reserves {claim.reserved}, less than its VM may use")
         # It would move VMs for nobody.
         if claim.unmet.any and not account.has_agent:
@@ -163,18 +163,18 @@ def _order(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
     """Check migrations against claims: the source leaves, and room is reserved once and only while needed."""
     broken = []
     migrations = () if claim.pod.vm is None else ledger.migrations_of(claim.pod.vm)
-    if claim.is_migrating is not any(leaves(migration, claim) for migration in migrations):
+    if claim.is_migrating is not any(is_source(migration, claim) for migration in migrations):
         broken.append(f"pod {uid}: is_migrating is {claim.is_migrating}, its migrations say otherwise")
-    if claim.holds_still is not any(
-        leaves(migration, claim) and has_place(migration, claim.vm) for migration in migrations
+    if claim.is_frozen is not any(
+        is_source(migration, claim) and target_has_node(migration, claim.vm) for migration in migrations
     ):
-        broken.append(f"pod {uid}: holds_still is {claim.holds_still}, its migrations say otherwise")
+        broken.append(f"pod {uid}: holds_still is {claim.is_frozen}, its migrations say otherwise")
     if claim.state is ClaimState.INCOMING:
         needed = [
             migration for migration in migrations if migration.reservation_uid == uid and migration.target == claim.node
         ]
         if not any(
-            (migration.is_active and not migration.is_leaving) or migration.arrives_unseen for migration in needed
+            (migration.is_active and not migration.is_terminating) or migration.arrived_unseen for migration in needed
         ):
             broken.append(f"{uid}: room is kept on node {claim.node} for a migration that does not need it")
         if claim.node not in ledger.rooms or not ledger.rooms[claim.node].is_open:
@@ -190,7 +190,7 @@ def _migration(name: ObjectName, migration: Migration, ledger: Ledger) -> list[s
     if migration.name != name or migration not in ledger.migrations_of(migration.vm):
         broken.append(f"migration {name}: is not filed under its name and its VM {migration.vm}")
     account = ledger.vms.get(migration.vm)
-    waits = carried_out(ledger.migrations_of(migration.vm)) is migration and migration.problem is None
+    waits = current_migration(ledger.migrations_of(migration.vm)) is migration and migration.problem is None
     if not waits or migration.target is None or account is None or account.facts is None or account.is_deleted:
         return broken
     # Its pod's own claim holds the room.
@@ -206,7 +206,7 @@ def _truth(uid: str, truth: VmTruth, ledger: Ledger) -> list[str]:
     reserved = ZERO if claim is None else claim.reserved
     if not truth.guest.within(truth.permit):
         broken.append(f"pod {uid}: the guest has {truth.guest}, its agent holds {truth.permit}")
-    is_unmeasured = claim is not None and claim.is_unmeasured  # then nothing on its node is free, whatever it reserves
-    if not truth.permit.within(reserved) and not is_unmeasured:
+    is_unbounded = claim is not None and claim.is_unbounded  # then nothing on its node is free, whatever it reserves
+    if not truth.permit.within(reserved) and not is_unbounded:
         broken.append(f"pod {uid}: its agent holds {truth.permit}, reserved is {reserved}")
     return broken

@@ -5,8 +5,8 @@ Rules:
 - One writer calls ``apply``, one event at a time. Accounts are consistent after each, so a lost effect only delays.
   Nothing here reads a clock: ``now`` is an argument and never goes back.
 - API facts may arrive late, twice or never. The newest counts, and nothing is freed twice.
-- After a start or a fail-over a process begins with a new ``Ledger`` and fresh lists: a standby does not know which
-  responses its predecessor sent.
+- A process starts each term with a new ``Ledger`` and fresh lists, because a standby does not know which responses its
+  predecessor sent.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from scheduler_plugin.ledger import (
 )
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
-from scheduler_plugin.ledger.believed import judge_all_again
+from scheduler_plugin.ledger.effective_facts import reevaluate_all
 from scheduler_plugin.ledger.explain import ClaimExplanation, explain
 from scheduler_plugin.ledger.facts import WITHOUT_GUEST, PodFacts
 from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.placement.verdict import Filtered, Room
 
-LATELY: Final = Seconds(60.0)
-"""Agents ask at least every 15 s; one silent for longer than this counts as silent."""
+SILENT_AFTER: Final = Seconds(60.0)
+"""An agent without a request for this long counts as silent; agents send one at least every 15 s."""
 
 
 class Ledger:
     """Reservations on every node, and every VM's permit. Only ``apply`` changes them.
 
-    ``rooms`` are of known nodes, ``nodes`` the accounts of all, ``claims`` by pod UID, ``vms`` by name; ``migrations``
-    are all that were ordered or are in the API. ``strained`` are the nodes that VMs may have to leave (S4.8).
+    ``rooms`` has the known nodes, ``nodes`` the accounts of all. ``claims`` are keyed by pod UID. ``migrations`` are
+    all that were ordered or exist in the API. VMs may have to leave the ``strained`` nodes (S4.8).
     """
 
     def __init__(self) -> None:
@@ -57,11 +57,11 @@ class Ledger:
         self.strained: Set[str] = state.strained
 
     @overload
-    def apply(self, event: events.AgentAsked, now: Instant) -> outcomes.PermitDecision: ...
+    def apply(self, event: events.PermitRequested, now: Instant) -> outcomes.PermitDecision: ...
     @overload
-    def apply(self, event: events.PodToBind | events.MoveWanted, now: Instant) -> outcomes.Reservation: ...
+    def apply(self, event: events.BindRequested | events.MoveRequested, now: Instant) -> outcomes.Reservation: ...
     @overload
-    def apply(self, event: events.RaiseWanted | events.ResizeDue, now: Instant) -> outcomes.ResizeDecision: ...
+    def apply(self, event: events.RaiseRequested | events.ResizeDue, now: Instant) -> outcomes.ResizeDecision: ...
     @overload
     def apply(self, event: events.PermitWritten | events.Fact | events.Report, now: Instant) -> outcomes.Effects: ...
 
@@ -75,14 +75,14 @@ class Ledger:
         """
         state = self._state
         match event:
-            case events.AgentAsked():
+            case events.PermitRequested():
                 return permit_rule.decide(state, event, now)
-            case events.PodToBind(pod, node):
+            case events.BindRequested(pod, node):
                 return replace(binding.reserve(state, pod, node), effects=self._finish(outside=False))
-            case events.MoveWanted(move, name):
+            case events.MoveRequested(move, name):
                 reservation = migration_reservations.reserve_move(state, move, name, now)
                 return replace(reservation, effects=(*reservation.effects, *self._finish(outside=False)))
-            case events.RaiseWanted(uid, request):
+            case events.RaiseRequested(uid, request):
                 order = request_orders.raise_requests(state, uid, request, now)
                 return outcomes.ResizeDecision(order, self._finish(outside=False))
             case events.ResizeDue(uid):
@@ -91,29 +91,29 @@ class Ledger:
             case events.PermitWritten():
                 permit_rule.permit_written(state, event)
             case events.PodSeen(pod):
-                binding.see_pod(state, pod)
+                binding.observe_pod(state, pod)
             case events.PodGone(uid):
                 state.pod_gone(uid)
             case events.PodRead(uid, read):
                 binding.pod_read(state, uid, read)
             case events.VmSeen(vm):
-                listing.see_vm(state, vm, now)
+                listing.observe_vm(state, vm, now)
             case events.VmGone(name):
-                state.lose_vm(name)
+                state.remove_vm(name)
             case events.NodeSeen(facts):
-                listing.see_node(state, facts)
+                listing.observe_node(state, facts)
             case events.NodeGone(node):
-                state.know_node(node, None)
+                state.update_node(node, None)
             case events.MigrationSeen(migration):
-                migration_reservations.see_migration(state, migration, now)
+                migration_reservations.observe_migration(state, migration, now)
             case events.MigrationGone(name):
-                migration_reservations.lose_migration(state, name)
+                migration_reservations.remove_migration(state, name)
             case events.Listed():
                 return self._listed(event, now)
             case events.TimePassed():
-                state.lapse(now)
-                judge_all_again(state)
-            case events.VersionsForgotten():
+                state.expire(now)
+                reevaluate_all(state)
+            case events.StoreRestored():
                 state.forget_versions()
                 return ()  # reads that it ordered wait for the lists
             case _:
@@ -122,15 +122,15 @@ class Ledger:
 
     def _listed(self, lists: events.Listed, now: Instant) -> outcomes.Effects:
         is_first = not self.is_ready
-        doubtful = listing.take_in(self._state, lists, now)
+        doubtful = listing.apply_lists(self._state, lists, now)
         effects = (*doubtful, *self._finish(outside=True))
         # Pods refused by the previous process wait for room too: kube-scheduler does not retry them by itself.
-        return (*effects, *binding.find_waiting(self._state, lists.pods)) if is_first else effects
+        return (*effects, *binding.add_unschedulable(self._state, lists.pods)) if is_first else effects
 
     def _finish(self, *, outside: bool) -> outcomes.Effects:
         """End a step. ``outside``: caused by facts from outside, which may overcommit a node."""
         # Before ``finish`` publishes the rooms, which must contain the reservations of this step.
-        if self._state.migrations.disturbed:
+        if self._state.migrations.dirty:
             migration_reservations.settle(self._state)
         return self._state.finish(outside=outside)
 
@@ -167,12 +167,12 @@ class Ledger:
 
     def scaled_vms(self, now: Instant) -> tuple[int, int]:
         """Numbers of VMs with a guest and an agent: with an active agent, and with a silent one."""
-        is_heard = [now - vm.heard_at <= LATELY for vm in self.vms.values() if self._is_scaled(vm)]
+        is_heard = [now - vm.last_message_at <= SILENT_AFTER for vm in self.vms.values() if self._is_scaled(vm)]
         return is_heard.count(True), is_heard.count(False)
 
     def is_silent(self, vm: VmAccount, now: Instant) -> bool:
         """Return True if an agent should size the VM and is silent. Known to the leader only."""
-        return self._is_scaled(vm) and now - vm.heard_at > LATELY
+        return self._is_scaled(vm) and now - vm.last_message_at > SILENT_AFTER
 
     def _is_scaled(self, vm: VmAccount) -> bool:
         """Return True if one of our agents should size the VM."""
@@ -211,42 +211,42 @@ class Ledger:
         self._state.require_ready()
         return binding.claim_of(self._state, pod)
 
-    def is_sent_round(self, uid: str) -> bool:
+    def is_retried(self, uid: str) -> bool:
         """Return True if kube-scheduler will retry the pod on other nodes, so no preemption is needed yet."""
-        return self._state.sampled.is_sent_round(uid)
+        return self._state.sampled.is_retried(uid)
 
-    def places(self, pod: PodFacts) -> bool:
+    def schedules(self, pod: PodFacts) -> bool:
         """Return True if the pod belongs to the scheduler that the extender serves."""
         return pod.scheduler == self._state.scheduler
 
     # Questions of those who write to the API --------------------------------------------------------------------------
 
-    def wants(self, order: outcomes.PersistPermit) -> bool:
+    def is_write_needed(self, order: outcomes.PersistPermit) -> bool:
         """Return True if the write is still needed.
 
         A permit is taken back only from a VM without an agent. A permit by which a VM is waking is not lowered.
         """
         account = self.vms.get(order.vm)
         # The VM may be waking by the permit that this write lowers.
-        if account is not None and account.uid == order.uid and not account.wakes_by.within(order.permit):
+        if account is not None and account.uid == order.uid and not account.waking_permit.within(order.permit):
             return False
         # Autoscaling may have been switched on again while the write was queued.
-        return not order.takes_back or account is None or not (account.has_agent and account.claims)
+        return not order.revokes or account is None or not (account.has_agent and account.claims)
 
     @property
     def follows_requests(self) -> bool:
-        """True if permits wait for pod requests."""
+        """True if a permit must not exceed the pod's requests."""
         return self._state.follows_requests
 
-    def requests_astray(self) -> list[str]:
+    def pods_to_resize(self) -> list[str]:
         """UIDs of all pods with wrong requests."""
-        return request_orders.requests_astray(self._state)
+        return request_orders.pods_to_resize(self._state)
 
-    def is_short(self, uid: str, request: AgentRequest) -> bool:
+    def needs_raise(self, uid: str, request: AgentRequest) -> bool:
         """Return True if the pod's requests do not cover the agent's request, and could be raised."""
-        return request_orders.is_short(self._state, uid, request)
+        return request_orders.needs_raise(self._state, uid, request)
 
-    def is_awaited(self, uid: str) -> bool:
+    def awaits_kubelet(self, uid: str) -> bool:
         """Return True if the kubelet has yet to allocate the pod's requests, and has not refused them."""
         claim = self.claims.get(uid)
         runner = None if claim is None else claim.pod.runner
@@ -254,9 +254,9 @@ class Ledger:
             return False
         return claim.resizes.is_unanswered(runner)
 
-    def is_unheld(self, uid: str) -> bool:
+    def lacks_requests(self, uid: str) -> bool:
         """Return True if the pod's requests do not cover its VM's reservation."""
-        return request_orders.is_unheld(self._state, uid)
+        return request_orders.lacks_requests(self._state, uid)
 
     def requests_of_waiting(self, pod: PodFacts) -> tuple[outcomes.ResizePod, ...]:
         """Resizes of a pod that waits for a node, in the order to try them.
@@ -271,18 +271,18 @@ def _reported(state: LedgerState, event: events.Report, now: Instant) -> outcome
         case events.BindEnded():
             return binding.bind_ended(state, event)
         case events.PodRefused(pod, nodes):
-            return binding.look_further(state, pod, nodes)
-        case events.MoveAnswered(migration, outcome):
-            return migration_reservations.move_answered(state, migration, outcome)
+            return binding.retry_elsewhere(state, pod, nodes)
+        case events.MigrationCreateEnded(migration, outcome):
+            return migration_reservations.create_ended(state, migration, outcome)
         case events.ResizeRefused():
             request_orders.resize_refused(state, event, now)
-        case events.ResizeUnanswered(order, why):
+        case events.ResizeOutcomeUnknown(order, why):
             request_orders.resize_unanswered(state, order, why)
         case events.SettingsRead(ranking):
             state.node_indexes.rank_by(ranking)
             state.scheduler, state.sampled.percent = event.scheduler, event.percent_of_nodes
         case events.RequestsFollow():
-            request_orders.follow(state, event)
+            request_orders.set_following(state, event)
         case _:
             assert_never(event)
     return ()

@@ -1,6 +1,6 @@
-"""Complete lists: at the start, and whenever a watch was restarted.
+"""Applies complete lists: at the start, and after each restart of a watch.
 
-Nodes first, then VMs, then pods: a claim is bounded by its node and sized by its VM.
+Nodes first, then VMs, then pods: a claim is capped by its node and sized by its VM.
 """
 
 from __future__ import annotations
@@ -8,68 +8,68 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from protocol.units import Instant
-from scheduler_plugin.ledger import believed, binding, migration_reservations
+from scheduler_plugin.ledger import binding, effective_facts, migration_reservations
 from scheduler_plugin.ledger.accounts.claims import ClaimState
-from scheduler_plugin.ledger.accounts.pod_requests import LEAST, PodRequests
+from scheduler_plugin.ledger.accounts.pod_requests import MIN_REQUESTS, PodRequests
 from scheduler_plugin.ledger.events import Listed
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.outcomes import Effect, Effects, ReadPod
 from scheduler_plugin.ledger.state import LedgerState
 
 
-def take_in(state: LedgerState, lists: Listed, now: Instant) -> Effects:
+def apply_lists(state: LedgerState, lists: Listed, now: Instant) -> Effects:
     """Store complete lists. Return reads of missing objects that may be newer than their list."""
     is_first = not state.is_ready
     _list_nodes(state, lists.nodes)
-    _list_vms(state, believed.at_rebuild(lists.vms, lists.nodes, lists.pods) if is_first else lists.vms, now)
+    _list_vms(state, effective_facts.at_rebuild(lists.vms, lists.nodes, lists.pods) if is_first else lists.vms, now)
     doubtful = _list_pods(state, lists.pods)
     doubtful += migration_reservations.relist(state, lists.migrations, now)
     if is_first:
-        migration_reservations.fit_left(state)
+        migration_reservations.cap_left_claims(state)
         _rebuilt(state, now)
-    state.lapse(now)
+    state.expire(now)
     state.is_ready = True
     return tuple(doubtful)
 
 
 def _list_nodes(state: LedgerState, nodes: Collection[NodeFacts]) -> None:
     for node in nodes:
-        see_node(state, node)
+        observe_node(state, node)
     for name in state.nodes.keys() - {node.name for node in nodes}:
-        state.know_node(name, None)
+        state.update_node(name, None)
 
 
-def see_node(state: LedgerState, node: NodeFacts) -> None:
-    """A node as a watch or list shows it."""
+def observe_node(state: LedgerState, node: NodeFacts) -> None:
+    """Record a node from a watch or list."""
     account = state.nodes.get(node.name)
     # A node that has claims and was unknown has not bounded its VMs yet.
-    is_new = account is not None and account.whole is None
-    state.know_node(node.name, node)
+    is_new = account is not None and account.known_total is None
+    state.update_node(node.name, node)
     if is_new:
-        believed.node_known(state, node.name)
+        effective_facts.bound_by_node(state, node.name)
 
 
-def see_vm(state: LedgerState, vm: VmFacts, now: Instant) -> None:
+def observe_vm(state: LedgerState, vm: VmFacts, now: Instant) -> None:
     """A VM as a watch or list shows it."""
-    facts = believed.believed(state, vm, state.accounts.find(vm.name, vm.uid))
-    state.know_vm(facts, now, at_rebuild=False)
+    facts = effective_facts.effective_facts(state, vm, state.accounts.find(vm.name, vm.uid))
+    state.update_vm(facts, now, at_rebuild=False)
 
 
 def _list_vms(state: LedgerState, vms: Collection[VmFacts], now: Instant) -> None:
     for vm in vms:
         if state.is_ready:
-            see_vm(state, vm, now)
+            observe_vm(state, vm, now)
         else:
-            state.know_vm(vm, now, at_rebuild=True)  # the list was judged as a whole
+            state.update_vm(vm, now, at_rebuild=True)  # the list was judged as a whole
     for name in state.vms.keys() - {vm.name for vm in vms}:
-        state.lose_vm(name)
+        state.remove_vm(name)
 
 
 def _list_pods(state: LedgerState, pods: Collection[PodFacts]) -> list[Effect]:
     """Store the pods. Return reads of missing pods that may be newer than the list."""
     doubtful: list[Effect] = []
     for pod in pods:
-        binding.see_pod(state, pod, at_rebuild=not state.is_ready)
+        binding.observe_pod(state, pod, at_rebuild=not state.is_ready)
     uids = {pod.uid for pod in pods}
     for claim in [claim for uid, claim in state.claims.items() if uid not in uids]:
         # It was bound before the list was made.
@@ -82,16 +82,16 @@ def _list_pods(state: LedgerState, pods: Collection[PodFacts]) -> list[Effect]:
 
 
 def _rebuilt(state: LedgerState, now: Instant) -> None:
-    """After the first complete list: a VM without pods has no agent."""
+    """Finish the first complete list: a VM without pods has no agent."""
     for account in list(state.vms.values()):
         for claim in account.claims:
-            runner, needed = claim.pod.runner, account.reserved.at_least(LEAST)
+            runner, needed = claim.pod.runner, account.reserved.at_least(MIN_REQUESTS)
             if runner is not None and not runner.requested.within(needed):
                 claim.resizes = PodRequests()
                 # The previous process may have sent a write that lowers the requests.
                 claim.resizes.send(needed, runner, now)
         if not account.claims and account.facts is not None:
             account.agent_gone()
-            state.take_back(account)
-        elif account.is_to_be_taken_back:
-            state.take_back(account)
+            state.revoke(account)
+        elif account.must_revoke:
+            state.revoke(account)

@@ -4,11 +4,11 @@ Rules:
 
 - Everything is recomputed from the facts whenever the VM, its migrations or the target node change, so the order of
   events does not matter.
-- A VM has one reservation on each node where it is or will be. The migration reserves its target until the VM has a
-  claim there or its target pod is on a node; then the pod's claim replaces it.
-- A reservation belongs to the VM's account, so it grows, shrinks and limits growth like its other claims. It never
+- A VM has one reservation on each node where it runs or will run. The migration reserves its target until the VM has a
+  claim there or its target pod is on a node; then the pod's claim replaces the reservation.
+- A reservation belongs to the VM's account, so it grows, shrinks and limits growth like the VM's other claims. It never
   overcommits a node.
-- A pod that the VM has left may stay for ever if its kubelet is dead. It keeps its reservation and limits nothing.
+- A pod that the VM has left may stay for ever if its kubelet is dead. It keeps its reservation but limits no growth.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from protocol.messages import ObjectName
 from protocol.units import ZERO, Instant
 from scheduler_plugin.ledger import outcomes
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount, claim_size
-from scheduler_plugin.ledger.events import WriteEnd
+from scheduler_plugin.ledger.events import WriteOutcome
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
-from scheduler_plugin.ledger.moves import BEGINS_WITHIN, Creation, Migration, Move, carried_out
+from scheduler_plugin.ledger.moves import START_TIMEOUT, Creation, Migration, Move, current_migration
 from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.placement.verdict import FITS, Fits, NeverFits, Refused, Room, Verdict, shortage, verdict
 from scheduler_plugin.texts import explanations, refusals
@@ -32,11 +32,11 @@ OTHER_VM: Final = NeverFits(refusals.OTHER_VM)
 STAYS_AWAY: Final = NeverFits(refusals.LEAVES_NODE)
 TAKEN: Final = Refused(refusals.NAME_TAKEN)
 ON_THE_WAY: Final = Refused(refusals.MIGRATES)
-STALLED: Final = explanations.STALLED.format(span=BEGINS_WITHIN)
+STALLED: Final = explanations.STALLED.format(span=START_TIMEOUT)
 NOT_SETTLED: Final = Refused(refusals.NOT_SETTLED)
 
 
-# What happens to migrations ------------------------------------------------------------------------------------------
+# Events of migrations -------------------------------------------------------------------------------------------------
 
 
 def reserve_move(state: LedgerState, move: Move, name: ObjectName, now: Instant) -> outcomes.Reservation:
@@ -70,8 +70,8 @@ def _may_reserve(state: LedgerState, move: Move, claim: Claim | None) -> Verdict
     return STAYS_AWAY if move.target == move.source else FITS
 
 
-def see_migration(state: LedgerState, facts: MigrationFacts, now: Instant) -> None:
-    """A migration as a watch, a list or a read shows it."""
+def observe_migration(state: LedgerState, facts: MigrationFacts, now: Instant) -> None:
+    """Record a migration from a watch, a list or a read."""
     if state.migrations.is_gone(facts.uid):
         return
     migration = state.migrations.named.get(facts.name)
@@ -84,11 +84,11 @@ def see_migration(state: LedgerState, facts: MigrationFacts, now: Instant) -> No
         state.migrations.add(migration)
     migration.learn(facts, now)
     state.recount(migration.vm)
-    state.migrations.disturb(migration.vm)
+    state.migrations.mark_dirty(migration.vm)
 
 
-def lose_migration(state: LedgerState, name: ObjectName) -> None:
-    """The migration was deleted, or certainly never created."""
+def remove_migration(state: LedgerState, name: ObjectName) -> None:
+    """Remove a migration that was deleted, or certainly never created."""
     gone = state.migrations.named.get(name)
     if gone is not None:
         _forget(state, gone)
@@ -100,58 +100,61 @@ def _forget(state: LedgerState, migration: Migration) -> None:
     state.close_claim(migration.reservation_uid)
 
 
-def move_answered(state: LedgerState, name: ObjectName, outcome: WriteEnd) -> outcomes.Effects:
-    """Outcome of creating the migration; if unknown, it must be read."""
+def create_ended(state: LedgerState, name: ObjectName, outcome: WriteOutcome) -> outcomes.Effects:
+    """Record the outcome of creating a migration; if it is unknown, return a read."""
     migration = state.migrations.named.get(name)
     # A migration that a watch has shown exists.
     if migration is None or migration.facts is not None:
         return ()
-    if outcome is WriteEnd.REFUSED:
-        lose_migration(state, name)
+    if outcome is WriteOutcome.REFUSED:
+        remove_migration(state, name)
         return ()
-    is_unsure = outcome is WriteEnd.UNKNOWN
+    is_unsure = outcome is WriteOutcome.UNKNOWN
     migration.creation = Creation.UNSURE if is_unsure else Creation.DONE
     return (outcomes.ReadMigration(name),) if is_unsure else ()
 
 
 def relist(state: LedgerState, listed: Collection[MigrationFacts], now: Instant) -> outcomes.Effects:
-    """Store a complete list. Return reads of ordered migrations that it does not have."""
+    """Store a complete list. Return reads of ordered migrations that are not in it."""
     for facts in listed:
-        see_migration(state, facts, now)
+        observe_migration(state, facts, now)
     doubtful: list[outcomes.Effect] = []
     for name in state.migrations.named.keys() - {facts.name for facts in listed}:
         migration = state.migrations.named[name]
         if migration.facts is not None:
-            lose_migration(state, name)
+            remove_migration(state, name)
         # It may be newer than the list.
         elif migration.creation is not Creation.ORDERED:
             doubtful.append(outcomes.ReadMigration(name))
     return tuple(doubtful)
 
 
-def fit_left(state: LedgerState) -> None:
-    """After the first list: cut claims of pods that their VMs have left to their nodes' room.
+def cap_left_claims(state: LedgerState) -> None:
+    """After the first list, cap claims of pods that their VMs have left to their nodes' room.
 
-    The size of such a pod is no longer known, only that it fitted; since then other claims may have grown, and its VM
-    elsewhere. If its migration was deleted too, it shows as a second pod of the VM for which its node has no room.
+    The size of such a pod is no longer known, only that it fitted; since then other claims on its node may have grown,
+    and so may its VM elsewhere. If its migration was deleted too, it is a second pod of the VM without room on its
+    node.
     """
     for account in state.vms.values():
         state.note_left(account)
         for claim in account.claims:
-            over = state.nodes[claim.node].over
-            if over.any and (claim.left is not None or (claim.pod.migration is None and account.runs_beside(claim))):
-                claim.left = claim.reserved.minus_or_zero(over)
+            over = state.nodes[claim.node].overcommit
+            if over.any and (
+                claim.left_with is not None or (claim.pod.migration is None and account.runs_elsewhere(claim))
+            ):
+                claim.left_with = claim.reserved.minus_or_zero(over)
                 state.change(claim)
 
 
-# What follows from them ----------------------------------------------------------------------------------------------
+# Reservations ---------------------------------------------------------------------------------------------------------
 
 
 def settle(state: LedgerState) -> None:
-    """Update the claims of every VM marked by ``disturb`` by its migrations."""
-    while state.migrations.disturbed:
-        vm = next(iter(state.migrations.disturbed))
-        del state.migrations.disturbed[vm]
+    """Update the claims of every VM marked by ``mark_dirty`` by its migrations."""
+    while state.migrations.dirty:
+        vm = next(iter(state.migrations.dirty))
+        del state.migrations.dirty[vm]
         account = state.vms.get(vm)
         migrations = state.migrations.of(vm)
         for migration in migrations:
@@ -160,27 +163,29 @@ def settle(state: LedgerState) -> None:
         for migration in migrations:
             # For any migration: while its target pod finds no node the VM stays, and no room is reserved. It counts
             # again once the pod has a node.
-            migration.is_stalled = migration.is_active and migration.is_overdue and not has_place(migration, account)
+            migration.is_stalled = (
+                migration.is_active and migration.is_overdue and not target_has_node(migration, account)
+            )
             if not _keeps_reservation(state, migration, account):
                 state.close_claim(migration.reservation_uid)
         for migration in migrations:
             migration.problem = _reserve(state, migration, account)
         for claim in [] if account is None else account.claims:
-            leaving = [migration for migration in migrations if leaves(migration, claim)]
+            leaving = [migration for migration in migrations if is_source(migration, claim)]
             state.change(claim, is_migrating=bool(leaving))
             # Only once the target pod has a node: until then the move may be refused and the VM may grow.
-            claim.holds_still = any(has_place(migration, account) for migration in leaving)
+            claim.is_frozen = any(target_has_node(migration, account) for migration in leaving)
 
 
 def _update_nodes(migration: Migration, account: VmAccount | None) -> None:
     for claim in [] if account is None else account.claims:
         if is_target(migration, claim):
             migration.placed_on = claim.node
-        elif leaves(migration, claim):
+        elif is_source(migration, claim):
             migration.source, migration.source_pod = claim.node, claim.pod.name
 
 
-def has_place(migration: Migration, account: VmAccount | None) -> bool:
+def target_has_node(migration: Migration, account: VmAccount | None) -> bool:
     """Return True if the target pod has a node; before that it may never get one."""
     # The controller has started it, or it is over.
     if migration.phase is not MigrationPhase.PENDING:
@@ -189,14 +194,14 @@ def has_place(migration: Migration, account: VmAccount | None) -> bool:
 
 
 def is_target(migration: Migration, claim: Claim) -> bool:
-    """Return True if the claim is of the migration's target pod."""
+    """Return True if the claim belongs to the migration's target pod."""
     return claim.pod.migration == migration.name or (
         claim.pod.name == migration.target_pod and claim.state is not ClaimState.INCOMING
     )
 
 
-def leaves(migration: Migration, claim: Claim) -> bool:
-    """Return True if the claim is of the migration's source pod."""
+def is_source(migration: Migration, claim: Claim) -> bool:
+    """Return True if the claim belongs to the migration's source pod."""
     if claim.state is ClaimState.INCOMING or claim.pod.migration is not None or is_target(migration, claim):
         return False
     # A new VM has the name: the migration is not about the old one's pods.
@@ -216,11 +221,11 @@ def _wants_reservation(state: LedgerState, migration: Migration, account: VmAcco
         return False
     if migration.is_active:
         # There may be any number of migrations of a VM; it moves by one at a time.
-        is_expected = carried_out(state.migrations.of(migration.vm)) is migration
+        is_expected = current_migration(state.migrations.of(migration.vm)) is migration
     else:
         # A success seen before its target pod keeps the room until the pod is seen.
         runs_in, pods = account.facts.pod, (migration.source_pod, migration.target_pod)
-        is_expected = migration.arrives_unseen and runs_in is not None and runs_in in pods
+        is_expected = migration.arrived_unseen and runs_in is not None and runs_in in pods
     if not is_expected:
         return False
     others = [claim for claim in account.hosts if claim.pod.uid != migration.reservation_uid]
@@ -229,8 +234,8 @@ def _wants_reservation(state: LedgerState, migration: Migration, account: VmAcco
 
 def _room(state: LedgerState, node: str | None) -> Room | None:
     """The present room of a known node; the published one may be older than this step."""
-    book = None if node is None else state.nodes.get(node)
-    return None if book is None or book.facts is None else book.room
+    account = None if node is None else state.nodes.get(node)
+    return None if account is None or account.facts is None else account.room
 
 
 def _keeps_reservation(state: LedgerState, migration: Migration, account: VmAccount | None) -> bool:
@@ -248,7 +253,7 @@ def _keeps_reservation(state: LedgerState, migration: Migration, account: VmAcco
 
 
 def _reserve(state: LedgerState, migration: Migration, account: VmAccount | None) -> str | None:
-    """Reserve the room if needed; return the obstacle if there is one."""
+    """Reserve the room if needed; return the reason if that is impossible."""
     if migration.is_stalled:
         return STALLED
     if migration.reservation_uid in state.claims or not _wants_reservation(state, migration, account):
@@ -266,13 +271,13 @@ def _reserve(state: LedgerState, migration: Migration, account: VmAccount | None
 
 
 def _incoming(migration: Migration, account: VmAccount, node: str) -> PodFacts:
-    """The expected target pod. It is made from the same object as the VM's present pod, so it has the same overhead."""
+    """The expected target pod: the controller creates it from the same object, so it has the present pod's overhead."""
     like = next((claim.pod for claim in account.hosts), None)
-    requests, around = (ZERO, ZERO) if like is None else (like.requests, like.around)
-    return PodFacts(migration.reservation_uid, migration.name, requests, migration.vm, node, around=around)
+    requests, overhead = (ZERO, ZERO) if like is None else (like.requests, like.overhead)
+    return PodFacts(migration.reservation_uid, migration.name, requests, migration.vm, node, overhead=overhead)
 
 
-# Where a target pod may go -------------------------------------------------------------------------------------------
+# Nodes of target pods -------------------------------------------------------------------------------------------------
 
 
 def judge_target(state: LedgerState, pod: PodFacts, migration: ObjectName, node: str) -> Verdict:
@@ -284,14 +289,14 @@ def judge_target(state: LedgerState, pod: PodFacts, migration: ObjectName, node:
     owner = state.migrations.named.get(migration)
     if owner is None:
         raise outcomes.NotReadyError(refusals.MIGRATION_UNKNOWN.format(migration=migration, pod=pod.name))
-    if not owner.is_active or owner.is_leaving:
+    if not owner.is_active or owner.is_terminating:
         return OVER
     account = state.vms.get(owner.vm)
     if pod.vm != owner.vm or account is None:
         return OTHER_VM
     if owner.target not in (None, node):
         return NeverFits(refusals.OTHER_TARGET.format(node=owner.target))
-    if any(claim.node == node and leaves(owner, claim) for claim in account.claims):
+    if any(claim.node == node and is_source(owner, claim) for claim in account.claims):
         return STAYS_AWAY
     needed = claim_size(pod, account)
     reservation = state.claims.get(owner.reservation_uid)

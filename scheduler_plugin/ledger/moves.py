@@ -14,12 +14,12 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
 
-BEGINS_WITHIN: Final = Seconds(60.0)
-"""How long a migration counts whose target pod has no node: room is reserved, and its source is expected to be
-freed.
+START_TIMEOUT: Final = Seconds(60.0)
+"""How long a migration counts without a node for its target pod: as long as its room is reserved and its source is
+expected to become free.
 """
 
-REMEMBERED_GONE: Final = 2_000
+MAX_GONE: Final = 2_000
 """Maximum number of UIDs of deleted migrations to remember."""
 
 
@@ -70,32 +70,25 @@ class WaitingTarget:
 
 @dataclass(slots=True, eq=False)
 class Migration:
-    """One migration. ``facts`` is None until the API shows it; ``since`` is when it was first known.
-
-    ``source`` is the node that the VM leaves, ``target`` the node chosen for it, ``placed_on`` the node of its target
-    pod. ``problem`` is why nothing is reserved on ``target`` although it should be. ``waiting_target`` is its target
-    pod while that has no node. ``over_since`` is when it was first seen to be over. ``cause`` is this scheduler's
-    cause; None if a person or a previous process ordered it. ``is_overdue``: older than ``BEGINS_WITHIN``.
-    ``is_stalled``: overdue with a target pod without a node; then it does not count until that pod has one.
-    """
+    """One migration."""
 
     name: ObjectName
     vm: ObjectName
-    since: Instant
-    target: str | None = None
+    since: Instant  # when it was first known
+    target: str | None = None  # node chosen for the VM
     reason: str = ""
-    source: str | None = None
+    source: str | None = None  # node that the VM leaves
     creation: Creation = Creation.DONE
-    facts: MigrationFacts | None = None
+    facts: MigrationFacts | None = None  # None until the API shows it
     source_pod: ObjectName | None = None
     target_pod: ObjectName | None = None
-    placed_on: str | None = None
-    problem: str | None = None
-    waiting_target: WaitingTarget | None = None
-    over_since: Instant | None = None
-    cause: MoveCause | None = None
-    is_overdue: bool = False
-    is_stalled: bool = False
+    placed_on: str | None = None  # node of its target pod
+    problem: str | None = None  # why nothing is reserved on ``target`` although it should be
+    waiting_target: WaitingTarget | None = None  # its target pod while that has no node
+    over_since: Instant | None = None  # when it was first seen to be over
+    cause: MoveCause | None = None  # None if a person or a previous process ordered it
+    is_overdue: bool = False  # older than ``START_TIMEOUT``
+    is_stalled: bool = False  # overdue, and its target pod has no node: it does not count until that pod has one
 
     @property
     def reservation_uid(self) -> str:
@@ -113,14 +106,14 @@ class Migration:
         return self.facts is None or not self.facts.phase.is_over
 
     @property
-    def arrives_unseen(self) -> bool:
+    def arrived_unseen(self) -> bool:
         """True if the VM has moved, and its target pod has not been seen on a node yet."""
         return self.phase is MigrationPhase.SUCCEEDED and self.placed_on is None
 
     @property
-    def is_leaving(self) -> bool:
+    def is_terminating(self) -> bool:
         """True if it is being cancelled."""
-        return self.facts is not None and self.facts.is_leaving
+        return self.facts is not None and self.facts.is_terminating
 
     @property
     def is_ours(self) -> bool:
@@ -129,12 +122,12 @@ class Migration:
         return self.facts is None or self.facts.is_ours
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         """True if its controller has started it."""
         return self.phase is not MigrationPhase.PENDING or self.target_pod is not None or self.placed_on is not None
 
     @property
-    def goal(self) -> str | None:
+    def destination(self) -> str | None:
         """The node that the VM moves to, if known."""
         return self.placed_on or self.target
 
@@ -151,22 +144,22 @@ class Migration:
         self.target_pod = facts.target_pod or self.target_pod
 
 
-def carried_out(migrations: Iterable[Migration]) -> Migration | None:
+def current_migration(migrations: Iterable[Migration]) -> Migration | None:
     """The migration of a VM that runs now or next: a started one, or else the oldest.
 
     There may be any number; a VM moves by one at a time.
     """
-    active = [migration for migration in migrations if migration.is_active and not migration.is_leaving]
-    return next((migration for migration in active if migration.has_begun), active[0] if active else None)
+    active = [migration for migration in migrations if migration.is_active and not migration.is_terminating]
+    return next((migration for migration in active if migration.has_started), active[0] if active else None)
 
 
 class Migrations:
-    """All migrations, by name and by VM; ``disturbed`` are the VMs whose claims ``settle`` must update."""
+    """All migrations, by name and by VM; ``dirty`` are the VMs whose claims ``settle`` must update."""
 
     def __init__(self) -> None:
         self.named: dict[ObjectName, Migration] = {}
         self._of_vm: dict[ObjectName, list[Migration]] = {}
-        self.disturbed: dict[ObjectName, None] = {}
+        self.dirty: dict[ObjectName, None] = {}
         self._gone: dict[str, None] = {}
         self._waiting: dict[ObjectName, WaitingTarget] = {}
 
@@ -194,7 +187,7 @@ class Migrations:
         self.named[migration.name] = migration
         self._of_vm.setdefault(migration.vm, []).append(migration)
         migration.waiting_target = self._waiting.get(migration.name)
-        self.disturb(migration.vm)
+        self.mark_dirty(migration.vm)
 
     def drop(self, name: ObjectName) -> None:
         """Remove a migration that is gone or was never created."""
@@ -202,28 +195,22 @@ class Migrations:
         if migration.facts is not None:
             # A late event must not restore it.
             self._gone[migration.facts.uid] = None
-            if len(self._gone) > REMEMBERED_GONE:
+            if len(self._gone) > MAX_GONE:
                 del self._gone[next(iter(self._gone))]
         left = self._of_vm[migration.vm]
         left.remove(migration)
         if not left:
             del self._of_vm[migration.vm]
-        self.disturbed[migration.vm] = None
-
-    def target_waits(self, migration: ObjectName, pod: PodFacts) -> None:
-        """The target pod exists without a node; its migration may not have been seen yet."""
-        self._set_waiting(migration, WaitingTarget(pod.uid, pod.unschedulable))
-
-    def target_placed(self, migration: ObjectName) -> None:
-        """The target pod has a node."""
-        self._set_waiting(migration, None)
+        self.dirty[migration.vm] = None
 
     def target_gone(self, uid: str) -> None:
-        """A pod is gone that may have been a waiting target."""
+        """Remove a pod that is gone, if it was a waiting target."""
         for migration in [name for name, waiting in self._waiting.items() if waiting.uid == uid]:
-            self._set_waiting(migration, None)
+            self.set_waiting_target(migration, None)
 
-    def _set_waiting(self, migration: ObjectName, waiting: WaitingTarget | None) -> None:
+    def set_waiting_target(self, migration: ObjectName, pod: PodFacts | None) -> None:
+        """Record the target pod while it has no node, else None; its migration may not have been seen yet."""
+        waiting = None if pod is None else WaitingTarget(pod.uid, pod.unschedulable)
         if waiting is None:
             self._waiting.pop(migration, None)
         else:
@@ -234,32 +221,32 @@ class Migrations:
             existing.waiting_target = waiting
 
     def has_moved_from(self, pod: PodFacts, runs_elsewhere: bool) -> bool:
-        """Return True if the VM was in this pod, which its status does not name, and will not return to it.
+        """Return True if the VM has left this pod, which its status does not name, for good.
 
         ``runs_elsewhere``: the status names another existing pod.
         """
         moved = [] if pod.vm is None else self.of(pod.vm)
         # A pod that is being deleted may be the VM's only one.
-        return (pod.is_leaving and runs_elsewhere) or any(
+        return (pod.is_terminating and runs_elsewhere) or any(
             migration.phase is MigrationPhase.SUCCEEDED and migration.source_pod == pod.name for migration in moved
         )
 
-    def lapse(self, now: Instant) -> None:
-        """Mark migrations as overdue that have not started within ``BEGINS_WITHIN``."""
+    def expire(self, now: Instant) -> None:
+        """Mark migrations as overdue that have not started within ``START_TIMEOUT``."""
         for migration in self.named.values():
             # Only once: each VM named here is checked again.
-            if migration.is_active and not migration.is_overdue and now - migration.since >= BEGINS_WITHIN:
+            if migration.is_active and not migration.is_overdue and now - migration.since >= START_TIMEOUT:
                 migration.is_overdue = True
-                self.disturbed[migration.vm] = None
+                self.dirty[migration.vm] = None
 
-    def disturb(self, vm: ObjectName | None) -> None:
+    def mark_dirty(self, vm: ObjectName | None) -> None:
         """Mark a changed VM for ``settle``, if it has migrations."""
         # Most VMs never migrate, and ``settle`` runs after each event.
         if vm in self._of_vm and vm is not None:
-            self.disturbed[vm] = None
+            self.dirty[vm] = None
 
-    def disturb_bound_for(self, node: str) -> None:
+    def mark_dirty_bound_for(self, node: str) -> None:
         """Mark VMs moving to a changed node, where room may now be reserved, or no longer."""
         for migration in self.named.values():
             if migration.target == node:
-                self.disturbed[migration.vm] = None
+                self.dirty[migration.vm] = None

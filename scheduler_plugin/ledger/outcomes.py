@@ -1,9 +1,9 @@
 """Results of the ledger: effects to carry out, decisions, reservations, and errors.
 
-Each effect's outcome must be reported: ``PersistPermit`` by ``PermitWritten``, a reservation's bind by ``BindEnded``,
-``ReadPod`` by ``PodRead``, ``ResizePod`` by ``ResizeRefused`` or ``ResizeUnanswered``, ``CreateMigration`` by
-``MoveAnswered``, ``ReadMigration`` by ``MigrationSeen``, or by a refusal in ``MoveAnswered`` if there is none and none
-can appear.
+The caller must report the outcome of each effect: ``PersistPermit`` by ``PermitWritten``, a reservation's bind by
+``BindEnded``, ``ReadPod`` by ``PodRead``, ``ResizePod`` by ``ResizeRefused`` or ``ResizeOutcomeUnknown``,
+``CreateMigration`` by ``MigrationCreateEnded``, and ``ReadMigration`` by ``MigrationSeen``, or by a refused
+``MigrationCreateEnded`` if the migration does not exist and cannot appear any more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class UnknownPodError(LedgerError):
 
 
 class NotReadyError(LedgerError):
-    """The ledger lacks a fact that will arrive: 503, retry."""
+    """The ledger lacks a fact that will arrive later: 503, retry."""
 
 
 class OtherAgentError(LedgerError):
@@ -53,10 +53,10 @@ class ReadPod:
 class PersistPermit(msgspec.Struct, frozen=True, gc=False):
     """Write ``permit``, the maximum that an agent may hold, to the annotation of ``vm`` with this ``uid``.
 
-    If ``before_answer``, the agent gets no response until the write is confirmed. Writes for one VM go one at a time,
-    and only the newest ``revision`` matters. Each carries the resourceVersion that it was read with, so that a write
-    believed lost cannot land after a newer one. The effect is repeated while its outcome is unknown. ``holders``: see
-    ``VmFacts``. ``takes_back``: no agent should hold it any more; check ``wants`` before each try.
+    If ``before_answer``, the agent gets no response until the write is confirmed. Send the writes for one VM one at a
+    time; only the newest ``revision`` matters. Each carries a resourceVersion, so that a write believed lost cannot
+    land after a newer one. The ledger repeats the effect while its outcome is unknown. ``holders``: see ``VmFacts``.
+    ``revokes``: no agent should hold the permit any more; check ``is_write_needed`` before each attempt.
     """
 
     vm: ObjectName
@@ -65,14 +65,14 @@ class PersistPermit(msgspec.Struct, frozen=True, gc=False):
     before_answer: bool
     uid: str = ""
     holders: tuple[str, ...] = ()
-    takes_back: bool = False
+    revokes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ResizePod:
     """Write ``size`` as the requests of the guest's container of ``pod``, only to this ``version`` of it.
 
-    Report a certain refusal with ``ResizeRefused``; other outcomes are seen on the pod. ``withdraws`` is the kubelet's
+    Report a certain refusal with ``ResizeRefused``; other outcomes are seen on the pod. ``reverts`` is the kubelet's
     verdict (``Deferred``, ``Infeasible``) on a resize that this one reverts; empty for others. ``cpu_limit`` is the
     container's new CPU limit; None keeps it.
     """
@@ -81,13 +81,13 @@ class ResizePod:
     pod: ObjectName
     size: Resources
     version: str
-    withdraws: str = ""
+    reverts: str = ""
     cpu_limit: MilliCpu | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class RequestsSeen:
-    """A pod with requests in flight has changed: requests that wait for its kubelet are checked again."""
+class PodRequestsChanged:
+    """A pod with a resize in flight has changed: agents that wait for its kubelet check again."""
 
     uid: str
 
@@ -110,26 +110,21 @@ class ReadMigration:
     migration: ObjectName
 
 
-Effect = RoomFreed | ReadPod | PersistPermit | RequestsSeen | CreateMigration | ReadMigration
+Effect = RoomFreed | ReadPod | PersistPermit | PodRequestsChanged | CreateMigration | ReadMigration
 Effects = tuple[Effect, ...]
 
 
 class PermitDecision(msgspec.Struct, frozen=True, gc=False):
-    """Decision on one agent's request. ``persist`` is None if the API is known to store the permit.
-
-    ``shrink_to`` is the size that the VM should shrink to, None if its node is not short. ``ask_again`` is a shorter
-    polling interval, because it may have to shrink soon. ``wakes_since`` is when the agent of a sleeping VM first asked
-    for the permit that it gets now; None for other requests.
-    """
+    """Decision on one agent's request."""
 
     permit: Resources
     compute_unit: ComputeUnit
     migrate: bool
-    persist: PersistPermit | None
+    persist: PersistPermit | None  # None if the API is known to store the permit
     effects: Effects = ()
-    shrink_to: Resources | None = None
-    ask_again: Seconds | None = None
-    wakes_since: Instant | None = None
+    shrink_to: Resources | None = None  # size that the VM should shrink to, if its node is short of room
+    ask_again: Seconds | None = None  # shorter polling interval, because the VM may have to shrink soon
+    wakes_since: Instant | None = None  # first request for a permit to wake that is granted now
 
     @property
     def response(self) -> PluginResponse:
@@ -139,8 +134,9 @@ class PermitDecision(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Result of a bind or move. ``verdict`` is ``Fits`` once room is reserved; otherwise ``detail`` has the numbers.
-    ``needs_bind`` is False if the pod is known to be bound there: succeed without a call.
+    """Result of a bind or move. ``verdict`` is ``Fits`` if room is reserved; otherwise ``detail`` has the numbers.
+
+    ``needs_bind`` is False if the pod is already bound there: succeed without a call.
     """
 
     verdict: Verdict

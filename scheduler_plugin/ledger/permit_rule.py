@@ -2,16 +2,16 @@
 
 Rules:
 
-- What the VM has is always granted, and what the agent reports to hold up to the VM's reservation. More is granted if
+- A permit is at least what the VM has, and what its agent reports to hold up to the VM's reservation. It is more if
   there is room: the VM's reservation plus its node's free room, minus the node's excess. So a permit never overcommits
-  a node, whatever the object records.
-- Of the free room, other denied VMs keep their fair shares (``sharing``). No VM loses what it has.
+  a node, whatever the object says.
+- Other denied VMs keep their fair shares of the free room (``sharing``). No VM loses what it has.
 - CPU and memory are independent.
-- A permit never exceeds the VM's upper bound, unless the VM has more already, or sleeps with more. A pod that something
-  else sizes too must keep its size.
-- A sleeping VM has nothing. A waking one gets its full size, before any growth, or nothing. Concurrent wakes on a node
+- A permit never exceeds the VM's upper bound, unless the VM already has more, or sleeps with more. A pod that another
+  controller resizes too must keep its size.
+- A sleeping VM uses nothing. A waking one gets its full size, before any growth, or nothing. Concurrent wakes on a node
   are limited (B.18).
-- One agent per VM is active; others get a conflict.
+- One agent per VM is active; requests of others are a conflict.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
 from scheduler_plugin.ledger.accounts.early_sleep import update_asleep_size
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.permit_account import Message
-from scheduler_plugin.ledger.accounts.sharing import PATIENCE, asked_back, kept_for_others
+from scheduler_plugin.ledger.accounts.sharing import PATIENCE, room_due_to_others, shrink_request
 from scheduler_plugin.ledger.accounts.wake_turns import is_next_to_wake
-from scheduler_plugin.ledger.believed import believed, judge_again, node_maximum, reach_of
-from scheduler_plugin.ledger.events import AgentAsked, PermitWritten, WriteEnd
+from scheduler_plugin.ledger.effective_facts import effective_facts, node_maximum, reevaluate, size_limit
+from scheduler_plugin.ledger.events import PermitRequested, PermitWritten, WriteOutcome
 from scheduler_plugin.ledger.facts import VmFacts
 from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.texts import refusals
 
 
-def decide(state: LedgerState, event: AgentAsked, now: Instant) -> outcomes.PermitDecision:
+def decide(state: LedgerState, event: PermitRequested, now: Instant) -> outcomes.PermitDecision:
     """Decide and record one request of an agent.
 
     Raises ``UnknownPodError`` and ``NotReadyError``, without any change, and ``OtherAgentError``.
@@ -48,12 +48,12 @@ def decide(state: LedgerState, event: AgentAsked, now: Instant) -> outcomes.Perm
     agent = event.agent or event.uid
     message = Message(claim.pod.uid, agent, request.sequence, request.resources, request.last_permit)
     if account.has_agent:
-        _require_turn(state, claim, account, message, now)
+        _require_active(state, claim, account, message, now)
     # Changes accounts, so nothing below may raise: only ``finish`` publishes the new room to binds.
-    judge_again(state, account)
-    if account.is_unheard:
+    reevaluate(state, account)
+    if account.awaits_first_message:
         # This message says what the agent holds.
-        account.is_unheard = False
+        account.awaits_first_message = False
         state.settle_vm(account)
     reserved = account.reserved
     permit, persist, outside = _permit_and_write(state, claim, account, message, now)
@@ -65,15 +65,15 @@ def decide(state: LedgerState, event: AgentAsked, now: Instant) -> outcomes.Perm
         state.settle_vm(account)
     effects = state.finish(outside=outside)
     update_asleep_size(claim, permit, request.needs, follows_requests=state.follows_requests)
-    wish = asked_back(state.nodes[claim.node], claim, permit, request.needs, now)
+    wish = shrink_request(state.nodes[claim.node], claim, permit, request.needs, now)
     return outcomes.PermitDecision(
         permit,
         policy.compute_unit,
-        (claim.holds_still and not account.sleeps) or _is_refused(account),
+        (claim.is_frozen and not account.sleeps) or (account.facts is not None and account.facts.refused != ""),
         persist,
         effects,
         wish.shrink_to,
-        wish.again,
+        wish.ask_again,
         wakes_since=account.wake_asked_at if is_granted else None,
     )
 
@@ -81,9 +81,9 @@ def decide(state: LedgerState, event: AgentAsked, now: Instant) -> outcomes.Perm
 def _permit_and_write(
     state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant
 ) -> tuple[Resources, outcomes.PersistPermit | None, bool]:
-    """The permit, its write, and whether a fact from outside caused it."""
+    """The permit, its write, and True if a fact from outside caused it."""
     wanted, by_room = _size_by_room(state, claim, account, message, now)
-    if claim.holds_still and not account.sleeps:
+    if claim.is_frozen and not account.sleeps:
         # During its migration a VM keeps what it has, and the rest of the request is pressure. A sleeping VM may wake.
         by_room = by_room.at_most(account.in_use)
     revision, last = state.next_revision(), message.last_permit
@@ -101,14 +101,14 @@ def _permit_and_write(
     if account.is_unproven and last is not None:
         permit = permit.at_least(wanted.at_most(last))
         held = message.wanted.at_most(last).at_most(_bound_of_agent(state, claim, account))
-        account.honour(permit.at_least(held), now)
+        account.reserve_unproven(permit.at_least(held), now)
     persist = account.answer(message, permit, now, revision, state.nodes[claim.node].claims)
     unmet = ZERO
     if by_room is not wanted and account.has_agent:
         # What the requests do not cover yet is no pressure: another node would not help.
         unmet = wanted.minus_or_zero(by_room.at_least(permit))
     if account.sleeps:
-        account.note_wake(wanted, now)
+        account.record_wake_request(wanted, now)
         if not (wanted.any and wanted.within(permit)):
             claim.woken_at = None
         elif claim.woken_at is None:
@@ -129,25 +129,25 @@ def _bound_of_agent(state: LedgerState, claim: Claim, account: VmAccount) -> Res
     return most.at_least(node_maximum(state, claim)) if facts is not None and facts.is_pod else most
 
 
-def _require_turn(state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant) -> None:
-    rival = account.rival_of(message, now, state.nodes[claim.node].claims)
+def _require_active(state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant) -> None:
+    rival = account.active_rival(message, now, state.nodes[claim.node].claims)
     if rival is None:
         return
-    account.turn_away(message, now)
-    where, left = state.claims[rival].pod.name, account.turn_until - now
+    account.record_refused(message, now)
+    where, left = state.claims[rival].pod.name, account.active_until - now
     raise outcomes.OtherAgentError(refusals.OTHER_AGENT.format(vm=account.name, pod=where, left=left))
 
 
 def _size_by_room(
     state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant
 ) -> tuple[Resources, Resources]:
-    """The size within the VM's bounds, and the part of it that the VM has, its agent holds, or there is room for."""
+    """The requested size within the VM's bounds, and the part of it that the VM has, its agent holds, or that fits."""
     wanted = bounded(account, message.wanted, message.last_permit)
     if not account.has_agent:
         # Autoscaling is off: the VM gets what it has.
         return wanted, wanted.at_most(account.in_use)
     # A wake that the previous process may have granted is reserved, but all VMs may wake at once after a fail-over.
-    is_doubt = account.wake_doubt.any and claim.woken_at is None
+    is_doubt = account.uncertain_wake.any and claim.woken_at is None
     if wanted.within(account.reserved) and not is_doubt and not _is_over(state, account):
         return wanted, wanted
     # At least what the VM has, and what its agent reports to hold within the reservation.
@@ -161,7 +161,7 @@ def _size_by_room(
 def _is_over(state: LedgerState, account: VmAccount) -> bool:
     for claim in account.claims:
         room = state.nodes[claim.node].room
-        if claim.left is None and not room.reserved.within(room.total):
+        if claim.left_with is None and not room.reserved.within(room.total):
             return True
     return False
 
@@ -174,10 +174,6 @@ def claim_of(state: LedgerState, uid: str) -> Claim:
     return claim
 
 
-def _is_refused(account: VmAccount) -> bool:
-    return account.facts is not None and account.facts.refused != ""
-
-
 def _account(claim: Claim) -> VmAccount:
     account, pod = claim.vm, claim.pod
     if account is None:
@@ -186,7 +182,7 @@ def _account(claim: Claim) -> VmAccount:
         raise outcomes.NotReadyError(refusals.VM_UNKNOWN.format(pod=pod))
     if account.facts.unreadable:
         raise outcomes.NotReadyError(refusals.VM_UNREADABLE.format(pod=pod, why=account.facts.unreadable))
-    if claim.left is not None:
+    if claim.left_with is not None:
         raise outcomes.NotReadyError(refusals.VM_LEFT.format(pod=pod))
     if account.facts.pod is not None and account.facts.pod != pod.name:
         raise outcomes.NotReadyError(refusals.VM_ELSEWHERE.format(pod=pod, runs_in=account.facts.pod))
@@ -196,7 +192,7 @@ def _account(claim: Claim) -> VmAccount:
 def bounded(account: VmAccount, wanted: Resources, holds: Resources | None = None) -> Resources:
     """``wanted`` capped to the VM's upper bound.
 
-    If the object requests more than counts, an agent that ``holds`` that much may have done so.
+    If the object requests more than counts, an agent that ``holds`` that much may have written it.
     """
     if account.facts is None or wanted.within(account.facts.most):
         return wanted
@@ -208,40 +204,40 @@ def bounded(account: VmAccount, wanted: Resources, holds: Resources | None = Non
 
 
 def ceiling(state: LedgerState, account: VmAccount, claim: Claim, wanted: Resources, now: Instant) -> Resources:
-    """Size limit of a VM whose agent wants ``wanted``: its reservation plus the free room minus the excess, on each
+    """Size limit of a VM whose agent requests ``wanted``: its reservation plus the free room minus the excess, on each
     node of its guest, without the shares of other denied VMs.
     """
     # Used by ``request_orders`` too. Do not hand out fractions of the free room: repeated requests would add up to all.
-    reach, hosts = reach_of(state, claim), account.hosts
+    limit, hosts = size_limit(state, claim), account.hosts
     if len(hosts) > 1:
         pods_on = Counter(host.node for host in hosts)
-        reach = reduce(Resources.at_most, (reach_of(state, host, pods_on[host.node]) for host in (claim, *hosts)))
+        limit = reduce(Resources.at_most, (size_limit(state, host, pods_on[host.node]) for host in (claim, *hosts)))
     node = state.nodes[claim.node]
     if account.sleeps:
-        return reach if is_next_to_wake(node, claim, wanted, reach, now) else ZERO
-    due_to_others = kept_for_others(node, claim, wanted, now)
-    return reach if due_to_others is ZERO else reach.minus_or_zero(due_to_others)
+        return limit if is_next_to_wake(node, claim, wanted, limit, now) else ZERO
+    due_to_others = room_due_to_others(node, claim, wanted, now)
+    return limit if due_to_others is ZERO else limit.minus_or_zero(due_to_others)
 
 
 def fits_ever(node: NodeAccount, claim: Claim, wanted: Resources) -> bool:
     """Return True if the guest would fit its node with ``wanted`` if the node were empty."""
-    return (wanted + claim.pod.around).within(node.room.total)
+    return (wanted + claim.pod.overhead).within(node.room.total)
 
 
 def _secured(state: LedgerState, claim: Claim, account: VmAccount, permit: Resources) -> Resources:
     """``permit`` capped to what the pod's requests cover, if requests follow permits."""
-    if not state.follows_requests or permit.within(account.had):
+    if not state.follows_requests or permit.within(account.in_use_or_held):
         return permit
     secured = claim.secured
-    return permit if secured is None else permit.at_most(account.had.at_least(secured))
+    return permit if secured is None else permit.at_most(account.in_use_or_held.at_least(secured))
 
 
 def _note_denial(state: LedgerState, claim: Claim, unmet: Resources, now: Instant) -> None:
     if not (unmet.any or claim.unmet.any):
         return
     claim.denied_since = now if claim.denied_since is None else claim.denied_since
-    # A waking VM's size is from its object: others must not stay small for it for ever, even if its owner changes that
-    # size, and with it the denial, again and again.
+    # A waking VM's size is from its object: others must not stay small for it for ever, even if its owner keeps
+    # changing that size, and with it the denial.
     asked_at = None if claim.vm is None else claim.vm.wake_asked_at
     claim.is_long_denied = asked_at is not None and now - asked_at >= PATIENCE
     state.change(claim, unmet=unmet)
@@ -251,15 +247,15 @@ def _note_denial(state: LedgerState, claim: Claim, unmet: Resources, now: Instan
 
 
 def permit_written(state: LedgerState, event: PermitWritten) -> None:
-    """Outcome of a permit's write."""
+    """Record the outcome of a permit's write."""
     account = state.vms.get(event.vm)
     if account is None:
         return
     before, reserved = account.facts, account.reserved
-    facts = event.facts and believed(state, event.facts, account)
-    if event.outcome is WriteEnd.UNKNOWN:
-        account.unsure(event.revision, event.version)
-    elif event.outcome is WriteEnd.REFUSED or facts is None:
+    facts = event.facts and effective_facts(state, event.facts, account)
+    if event.outcome is WriteOutcome.UNKNOWN:
+        account.outcome_unknown(event.revision, event.version)
+    elif event.outcome is WriteOutcome.REFUSED or facts is None:
         account.refused(event.revision, event.why, facts)
     else:
         account.confirmed(event.revision, facts)
@@ -280,5 +276,5 @@ def _update_claims(state: LedgerState, account: VmAccount, known: VmFacts | None
     ):
         return
     state.recount(name)
-    state.migrations.disturb(name)
+    state.migrations.mark_dirty(name)
     state.settle_vm(account)

@@ -2,10 +2,10 @@
 
 Rules:
 
-- Requests are raised before the permit; meanwhile the node's sum has the room.
-- Requests are lowered after the reservation, which falls when the guest has really shrunk.
-- If configured, the CPU limit is written together with the requests, ``BESIDE_GUEST`` above them, so that a guest whose
-  image ignores its size gets no more.
+- Raise requests before the permit; meanwhile the node's sum already includes the room.
+- Lower requests after the reservation, which falls only once the guest has shrunk.
+- If configured, write the CPU limit together with the requests, ``QEMU_CPU`` above them, so that a guest whose image
+  ignores its size gets no more.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from protocol.messages import AgentRequest
 from protocol.units import Instant, MilliCpu, Resources
 from scheduler_plugin.ledger import binding
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
-from scheduler_plugin.ledger.accounts.pod_requests import LEAST, LIMIT_AGAIN, PodRequests
+from scheduler_plugin.ledger.accounts.pod_requests import LIMIT_RETRY, MIN_REQUESTS, PodRequests
 from scheduler_plugin.ledger.events import RequestsFollow, ResizeRefused
 from scheduler_plugin.ledger.facts import PodFacts, RunnerRequests
 from scheduler_plugin.ledger.outcomes import ResizePod
 from scheduler_plugin.ledger.permit_rule import bounded, ceiling
 from scheduler_plugin.ledger.state import LedgerState
 
-BESIDE_GUEST: Final = MilliCpu(500)
+QEMU_CPU: Final = MilliCpu(500)
 """CPU for QEMU's own threads (devices, live migration) besides vCPUs."""
 
 
-def follow(state: LedgerState, event: RequestsFollow) -> None:
-    """Set whether requests follow reservations."""
+def set_following(state: LedgerState, event: RequestsFollow) -> None:
+    """Apply the setting for requests and limits."""
     follows, can = event.follows, event.can
     state.follows_requests, state.returns_requests = follows and can, not follows
     state.limits_cpu = event.limits_cpu and follows and can
@@ -38,18 +38,18 @@ def _is_writing(state: LedgerState) -> bool:
     return state.follows_requests or state.returns_requests
 
 
-def requests_astray(state: LedgerState) -> list[str]:
+def pods_to_resize(state: LedgerState) -> list[str]:
     """UIDs of all pods with wrong requests.
 
     They should be the VM's reservation or, if requests do not follow, those that the pod was created with.
     """
     if not _is_writing(state):
         return []
-    is_astray = _is_astray if state.follows_requests else _is_unrestored
-    return [claim.pod.uid for account in state.accounts for claim in account.claims if is_astray(state, claim, account)]
+    is_wrong = _is_wrong if state.follows_requests else _is_unrestored
+    return [claim.pod.uid for account in state.accounts for claim in account.claims if is_wrong(state, claim, account)]
 
 
-def _is_astray(state: LedgerState, claim: Claim, account: VmAccount) -> bool:
+def _is_wrong(state: LedgerState, claim: Claim, account: VmAccount) -> bool:
     runner = claim.pod.runner
     if runner is None or not _is_followed(claim):
         return False
@@ -76,10 +76,10 @@ def _cpu_limit(state: LedgerState, claim: Claim, runner: RunnerRequests, size: R
     facts = None if claim.vm is None else claim.vm.facts
     # A limit cannot be removed, so an unused one is raised beyond what the VM can use.
     most = size.cpu if state.limits_cpu or facts is None else max(size.cpu, facts.most.cpu)
-    return most + BESIDE_GUEST
+    return most + QEMU_CPU
 
 
-def is_short(state: LedgerState, uid: str, request: AgentRequest) -> bool:
+def needs_raise(state: LedgerState, uid: str, request: AgentRequest) -> bool:
     """Return True if the pod's requests do not cover the agent's request, and could be raised."""
     claim = state.claims.get(uid)
     if claim is None or not state.follows_requests:
@@ -88,17 +88,17 @@ def is_short(state: LedgerState, uid: str, request: AgentRequest) -> bool:
     if secured is None or account is None or not account.has_agent:
         return False
     # A sleeping VM has to wake before it moves.
-    if claim.holds_still and not account.sleeps:
+    if claim.is_frozen and not account.sleeps:
         return False
-    return not bounded(account, request.resources).within(account.had.at_least(secured))
+    return not bounded(account, request.resources).within(account.in_use_or_held.at_least(secured))
 
 
 def raise_requests(state: LedgerState, uid: str, request: AgentRequest, now: Instant) -> ResizePod | None:
     """The resize needed before the agent can get its request; None if none is needed or possible now.
 
-    The node's sum has the room from now on.
+    The node's sum includes the room from now on.
     """
-    if not is_short(state, uid, request):
+    if not needs_raise(state, uid, request):
         return None
     claim = state.claims[uid]
     account, runner, policy = claim.vm, claim.pod.runner, state.nodes[claim.node].policy
@@ -124,7 +124,7 @@ def raise_requests(state: LedgerState, uid: str, request: AgentRequest, now: Ins
     return _order(state, claim, runner, possible, now)
 
 
-def is_unheld(state: LedgerState, uid: str) -> bool:
+def lacks_requests(state: LedgerState, uid: str) -> bool:
     """Return True if the pod's requests do not cover its VM's reservation."""
     claim = state.claims.get(uid)
     runner = None if claim is None or not state.follows_requests else claim.pod.runner
@@ -134,7 +134,7 @@ def is_unheld(state: LedgerState, uid: str) -> bool:
 
 
 def requests_due(state: LedgerState, uid: str, now: Instant) -> ResizePod | None:
-    """The resize that corrects the pod's requests (``requests_astray``); None if none is needed or possible now."""
+    """The resize that corrects the pod's requests (``pods_to_resize``); None if none is needed or possible now."""
     claim = state.claims.get(uid)
     if claim is None or not _is_writing(state) or not _is_followed(claim):
         return None
@@ -150,7 +150,7 @@ def requests_due(state: LedgerState, uid: str, now: Instant) -> ResizePod | None
     resizes = _resizes(claim)
     if size == runner.requested:
         # A webhook may drop the limit every time.
-        if now - resizes.limited_at < LIMIT_AGAIN or not _lacks_limit(state, claim, runner):
+        if now - resizes.limited_at < LIMIT_RETRY or not _lacks_limit(state, claim, runner):
             return None
         resizes.limited_at = now
     return _order(state, claim, runner, size, now)
@@ -158,7 +158,7 @@ def requests_due(state: LedgerState, uid: str, now: Instant) -> ResizePod | None
 
 def requests_of_waiting(state: LedgerState, pod: PodFacts) -> tuple[ResizePod, ...]:
     """Resizes of a pod that waits for a node, in the order to try: to the VM's size, then without lowering any
-    resource. Empty if it has that size.
+    resource. Empty if the pod already has that size.
 
     Raises ``NotReadyError`` while its VM is unknown.
     """
@@ -168,7 +168,7 @@ def requests_of_waiting(state: LedgerState, pod: PodFacts) -> tuple[ResizePod, .
     # Only for its error.
     binding.claim_of(state, pod)
     account = state.accounts.of(pod) if state.accounts.is_run_by(pod) else None
-    needed = LEAST if account is None else account.reserved.at_least(LEAST)
+    needed = MIN_REQUESTS if account is None else account.reserved.at_least(MIN_REQUESTS)
     if account is None or needed == runner.requested:
         return ()
     # Exactly the VM's size, so that preemption and cluster autoscalers see it. An admission rule may refuse to lower
@@ -178,7 +178,7 @@ def requests_of_waiting(state: LedgerState, pod: PodFacts) -> tuple[ResizePod, .
 
 
 def resize_refused(state: LedgerState, event: ResizeRefused, now: Instant) -> None:
-    """The API server certainly did not make a write."""
+    """Record that the API server certainly did not make a write."""
     order, claim = event.order, state.claims.get(event.order.uid)
     if claim is None or claim.resizes is None:
         return
@@ -190,7 +190,7 @@ def resize_refused(state: LedgerState, event: ResizeRefused, now: Instant) -> No
 
 
 def resize_unanswered(state: LedgerState, order: ResizePod, why: str) -> None:
-    """The outcome of a write is unknown because of ``why``."""
+    """Record that the outcome of a write is unknown because of ``why``."""
     claim = state.claims.get(order.uid)
     if claim is not None and claim.resizes is not None:
         claim.resizes.no_answer = why
@@ -203,19 +203,19 @@ def _order(state: LedgerState, claim: Claim, runner: RunnerRequests, size: Resou
     resizes.send(size, runner, now)
     state.change(claim)
     # Only a write that lowers something reverts a resize.
-    withdraws = runner.verdict if not runner.requested.within(size) else ""
+    reverts = runner.verdict if not runner.requested.within(size) else ""
     limit = _cpu_limit(state, claim, runner, size)
-    return ResizePod(claim.pod.uid, claim.pod.name, size, runner.version, withdraws, limit)
+    return ResizePod(claim.pod.uid, claim.pod.name, size, runner.version, reverts, limit)
 
 
 def _capped_to_node(state: LedgerState, claim: Claim, size: Resources) -> Resources:
     """``size`` capped to the pod's empty node; the present request of a resource that the node lacks."""
-    facts, runner, size = state.nodes[claim.node].facts, claim.pod.runner, size.at_least(LEAST)
+    facts, runner, size = state.nodes[claim.node].facts, claim.pod.runner, size.at_least(MIN_REQUESTS)
     if facts is None or runner is None:
         return size
     # The kubelet refuses requests above its allocatable as Infeasible for ever. Zero requests would change the QoS
     # class.
-    room = facts.allocatable.minus_or_zero(claim.pod.around)
+    room = facts.allocatable.minus_or_zero(claim.pod.overhead)
     return size.at_most(Resources(room.cpu or runner.requested.cpu, room.mem or runner.requested.mem))
 
 
@@ -236,7 +236,7 @@ def _is_left_raised(claim: Claim, account: VmAccount) -> bool:
 def _original_requests(runner: RunnerRequests, account: VmAccount) -> Resources:
     """The requests that the pod was created with; its present ones if unknown."""
     first = None if account.facts is None else account.facts.first_requests
-    return runner.requested if first is None or not first.any else runner.given_back(first)
+    return runner.requested if first is None or not first.any else runner.without_our_raise(first)
 
 
 def _may_grow(account: VmAccount, claim: Claim) -> bool:
@@ -263,7 +263,7 @@ def _target_requests(
 
 
 def _target_requests_after_refusal(claim: Claim, runner: RunnerRequests, needed: Resources, now: Instant) -> Resources:
-    """As ``_target_requests``, while the kubelet refuses some of the requests."""
+    """Like ``_target_requests``, while the kubelet refuses some of the requests."""
     resizes = _resizes(claim)
     refused = resizes.refused_by_kubelet(runner, now)
     rest = resizes.possible(runner.requested, _requests_to_keep(claim, runner.secured, needed, now), now)

@@ -25,14 +25,14 @@ from scheduler_plugin.placement.node_index import NodeIndexes
 from scheduler_plugin.placement.verdict import Room
 from scheduler_plugin.texts import refusals
 
-REMEMBERED_GONE: Final = 20_000
+MAX_GONE: Final = 20_000
 """Maximum number of UIDs of gone pods to remember; an event delayed by more deletions would restore its pod."""
 
 
 class LedgerState:
-    """Mutable state of a ``Ledger``, private to it. ``vms`` are by present name.
+    """Mutable state of a ``Ledger``, private to it.
 
-    ``is_ready`` is False until the first complete lists.
+    ``vms`` are keyed by the names that VMs have now. ``is_ready`` is False until the first complete lists.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class LedgerState:
         if claim.vm is not None:
             claim.vm.claims.append(claim)
         self.accounts.enter(claim)
-        self.migrations.disturb(pod.vm)
+        self.migrations.mark_dirty(pod.vm)
         self._enter(claim)
         return claim
 
@@ -90,7 +90,7 @@ class LedgerState:
             return
         if self.uids.get(claim.pod.name) == uid:
             del self.uids[claim.pod.name]
-        self.migrations.disturb(claim.pod.vm)
+        self.migrations.mark_dirty(claim.pod.vm)
         self._leave(claim)
         if claim.vm is not None:
             self._detach(claim.vm, claim)
@@ -103,13 +103,13 @@ class LedgerState:
 
     def _assign(self, claim: Claim, account: VmAccount | None) -> None:
         """Move the claim to the VM of ``account``; None: to no VM."""
-        before, claim.vm, claim.left = claim.vm, account, None
-        claim.holds_still, claim.denied_since, claim.metrics, claim.unsecured = False, None, None, ZERO
-        claim.offered, claim.asked_since, claim.gift, claim.asleep_size = ZERO, None, None, None
+        before, claim.vm, claim.left_with = claim.vm, account, None
+        claim.is_frozen, claim.denied_since, claim.metrics, claim.unsecured = False, None, None, ZERO
+        claim.offered, claim.asked_since, claim.last_freed, claim.asleep_size = ZERO, None, None, None
         if account is not None:
             account.claims.append(claim)
         self.change(claim, unmet=ZERO, is_migrating=False)
-        self.migrations.disturb(claim.pod.vm)
+        self.migrations.mark_dirty(claim.pod.vm)
         if before is not None:
             self._detach(before, claim)
 
@@ -117,11 +117,11 @@ class LedgerState:
         account.claims.remove(claim)
         if not account.hosts:
             account.agent_gone()
-            self.take_back(account)
+            self.revoke(account)
 
-    def take_back(self, account: VmAccount, now: Instant | None = None) -> None:
-        """Order the write that lowers a permit without an agent. Forget the VM if it has no object and no pods."""
-        self._order(account.take_back(self.next_revision(), now))
+    def revoke(self, account: VmAccount, now: Instant | None = None) -> None:
+        """Order the write that lowers the permit of a VM without an agent. Forget a VM without an object and pods."""
+        self._order(account.revoke(self.next_revision(), now))
         self._changed_vms[account] = None
         self.accounts.forget_unneeded(account)
 
@@ -130,13 +130,13 @@ class LedgerState:
             self.orders.append(write)
 
     def pod_gone(self, uid: str) -> None:
-        """The pod was deleted or has finished."""
+        """Release everything that a pod had; it was deleted or has finished."""
         self.close_claim(uid)
         self.waiting.forget(uid)
         self.sampled.forget(uid)
         self.migrations.target_gone(uid)
         self._gone[uid] = None  # a late event must not restore the pod
-        if len(self._gone) > REMEMBERED_GONE:
+        if len(self._gone) > MAX_GONE:
             del self._gone[next(iter(self._gone))]
 
     def move_claim(self, claim: Claim, node: str) -> None:
@@ -144,22 +144,22 @@ class LedgerState:
         self._leave(claim)
         claim.node = node
         self._enter(claim)
-        self.migrations.disturb(claim.pod.vm)
+        self.migrations.mark_dirty(claim.pod.vm)
 
     def change(self, claim: Claim, *, unmet: Resources | None = None, is_migrating: bool | None = None) -> None:
         """Update the claim and its node's sums, with the given changes."""
         unmet = claim.unmet if unmet is None else unmet
         is_migrating = claim.is_migrating if is_migrating is None else is_migrating
         if not claim.has_booted:
-            claim.note_boot(self.nodes[claim.node].whole)
-        reserved, is_unmeasured, waits = claim.size, claim.is_unmeasured, DeferredResizes.of(claim.pod)
+            claim.note_boot(self.nodes[claim.node].known_total)
+        reserved, is_unbounded, deferred = claim.size, claim.is_unbounded, DeferredResizes.of(claim.pod)
         need = claim.need_to_wake(unmet)
         if (
             reserved == claim.reserved
-            and (waits is claim.waits or waits == claim.waits)
+            and (deferred is claim.deferred or deferred == claim.deferred)
             and unmet == claim.unmet
             and is_migrating is claim.is_migrating
-            and is_unmeasured is claim.counts_as_unmeasured
+            and is_unbounded is claim.counts_as_unbounded
             and need == claim.wake_need
         ):
             return
@@ -171,14 +171,14 @@ class LedgerState:
         if unmet != claim.unmet:
             node.unmet = node.unmet - claim.unmet + unmet
             claim.denied_since = claim.denied_since if unmet.any else None
-        if reserved != claim.reserved or is_unmeasured is not claim.counts_as_unmeasured:
-            node.unmeasured += is_unmeasured - claim.counts_as_unmeasured  # booleans are 0 or 1
+        if reserved != claim.reserved or is_unbounded is not claim.counts_as_unbounded:
+            node.unbounded += is_unbounded - claim.counts_as_unbounded  # booleans are 0 or 1
             node.replace(claim.reserved, reserved)
         claim.reserved, claim.unmet, claim.is_migrating = reserved, unmet, is_migrating
-        claim.counts_as_unmeasured = is_unmeasured
-        node.need_to_wake(claim, need)
-        if waits != claim.waits:
-            node.waits, claim.waits = node.waits - claim.waits + waits, waits
+        claim.counts_as_unbounded = is_unbounded
+        node.set_wake_need(claim, need)
+        if deferred != claim.deferred:
+            node.deferred, claim.deferred = node.deferred - claim.deferred + deferred, deferred
 
     def note_left(self, account: VmAccount | None) -> None:
         """Update claims of pods that the VM has left; they keep their reservation and ignore the VM."""
@@ -192,16 +192,16 @@ class LedgerState:
         for claim in account.claims:
             self.change(claim, unmet=unmet)
 
-    def know_node(self, name: str, facts: NodeFacts | None) -> None:
+    def update_node(self, name: str, facts: NodeFacts | None) -> None:
         """Store new facts of a node; None: deleted, and its account stays only while it has claims."""
         if facts is None and name not in self.nodes:
             return
         node = self._touch(name)
         if facts != node.facts:
-            self.migrations.disturb_bound_for(name)
-        node.know(facts)
+            self.migrations.mark_dirty_bound_for(name)
+        node.update(facts)
 
-    def know_vm(self, facts: VmFacts, now: Instant, *, at_rebuild: bool) -> None:
+    def update_vm(self, facts: VmFacts, now: Instant, *, at_rebuild: bool) -> None:
         """Store new facts of a VM. A new UID under a known name is another VM, with its own pods."""
         current = self.vms.get(facts.name)
         if current is not None and current.facts is not None and _is_predecessor(facts, current.facts):
@@ -216,32 +216,32 @@ class LedgerState:
         else:
             before = account.stored_high  # to detect edits of other writers
             account.observe(facts)
-            account.lapse(now)
-            self._order(account.edited(before, now, self.next_revision()))
+            account.expire(now)
+            self._order(account.restore_if_edited(before, now, self.next_revision()))
         had_pods = bool(account.claims)
         self.recount(facts.name)
         # At a rebuild pods are listed after VMs.
-        if not at_rebuild and (account.is_to_be_taken_back or not (had_pods or account.claims)):
-            self.take_back(account, now)
-        self.migrations.disturb(facts.name)
+        if not at_rebuild and (account.must_revoke or not (had_pods or account.claims)):
+            self.revoke(account, now)
+        self.migrations.mark_dirty(facts.name)
         self.note_left(account)
         self.settle_vm(account)
 
     def _replace(self, account: VmAccount) -> None:
-        """Another VM has the name now; pods of this one keep their reservations until they go."""
+        """Mark a VM whose name another VM has now; its pods keep their reservations until they go."""
         account.is_deleted = account.is_replaced = True
         for claim in account.claims:
             self.change(claim, is_migrating=False)
-            claim.holds_still = False
+            claim.is_frozen = False
         self.accounts.forget_unneeded(account)
 
-    def lose_vm(self, name: ObjectName) -> None:
-        """The VM was deleted; its pods keep their reservations until they go."""
+    def remove_vm(self, name: ObjectName) -> None:
+        """Mark a deleted VM; its pods keep their reservations until they go."""
         account = self.vms.get(name)
         if account is None:
             return
         account.is_deleted = True
-        self.migrations.disturb(name)
+        self.migrations.mark_dirty(name)
         self.accounts.forget_unneeded(account)
 
     def forget_versions(self) -> None:
@@ -252,17 +252,17 @@ class LedgerState:
         for account in self.accounts:
             account.forget_version()
         for claim in [claim for claim in self.claims.values() if claim.state is ClaimState.CONFIRMED]:
-            self.doubt(claim)
+            self.mark_uncertain(claim)
 
-    def doubt(self, claim: Claim) -> None:
-        """The claim's bind is uncertain again; its reservation stays until the pod was read."""
+    def mark_uncertain(self, claim: Claim) -> None:
+        """Mark the claim's bind as uncertain; its reservation stays until the pod has been read."""
         claim.state = ClaimState.UNKNOWN
         self.orders.append(ReadPod(claim.pod.uid, claim.pod.name))
 
-    def lapse(self, now: Instant) -> None:
+    def expire(self, now: Instant) -> None:
         """Expire permits and requests of silent agents, and retry failed writes that take permits back."""
         for account in self.vms.values():
-            if account.lapse(now):
+            if account.expire(now):
                 self.settle_vm(account)
             if account.is_left_raised(now):
                 self._order(account.lower(self.next_revision()))
@@ -276,10 +276,10 @@ class LedgerState:
         for claim in self.claims.values():
             if claim.unmet.any and claim.vm is not None and claim.vm.is_silent(now):
                 self.change(claim, unmet=ZERO)
-        for account in [account for account in self.vms.values() if account.is_to_be_taken_back]:
-            self.take_back(account, now)
-        self.waiting.lapse(now)
-        self.migrations.lapse(now)
+        for account in [account for account in self.vms.values() if account.must_revoke]:
+            self.revoke(account, now)
+        self.waiting.expire(now)
+        self.migrations.expire(now)
 
     def finish(self, *, outside: bool) -> Effects:
         """End a step. ``outside``: caused by facts from outside, which may overcommit a node."""
@@ -288,7 +288,7 @@ class LedgerState:
         for name in self._touched:
             node = self.nodes[name]
             # ``forced`` never rises by a grant: overcommitment by a grant must show as a violation.
-            node.forced = node.over if outside else node.forced.at_most(node.over)
+            node.forced = node.overcommit if outside else node.forced.at_most(node.overcommit)
             self.node_indexes.changed(name)
             if node.is_strained:
                 self.strained.add(name)
@@ -309,7 +309,7 @@ class LedgerState:
 
     def _wake(self) -> list[RoomFreed]:
         """The nodes to touch for waiting pods that fit now."""
-        calls = self.waiting.call(self.rooms, self._touched, self._changed_vms)
+        calls = self.waiting.wake(self.rooms, self._touched, self._changed_vms)
         for uid in calls:
             self.sampled.forget(uid)
         return [RoomFreed(node) for node in dict.fromkeys(calls.values())]
@@ -333,15 +333,15 @@ class LedgerState:
         node = self._touch(claim.node)
         del node.claims[claim.pod.uid]
         node.pods_changed()
-        node.unmeasured -= claim.counts_as_unmeasured
-        claim.counts_as_unmeasured = False
+        node.unbounded -= claim.counts_as_unbounded
+        claim.counts_as_unbounded = False
         node.replace(claim.reserved, ZERO)
         node.unmet = node.unmet - claim.unmet
-        node.need_to_wake(claim, NO_WAKE_NEED)
+        node.set_wake_need(claim, NO_WAKE_NEED)
         if claim.is_migrating:
             node.migrating = node.migrating - claim.reserved - claim.unmet
-        if claim.waits is not NONE_DEFERRED:
-            node.waits, claim.waits = node.waits - claim.waits, NONE_DEFERRED
+        if claim.deferred is not NONE_DEFERRED:
+            node.deferred, claim.deferred = node.deferred - claim.deferred, NONE_DEFERRED
         claim.reserved = ZERO
 
 

@@ -1,7 +1,7 @@
 """Creates the VirtualMachineMigrations for which the ledger has reserved room (S4.9).
 
-A certain refusal releases the room. An unknown outcome keeps it until the object was read by its name, which was chosen
-before the creation.
+A certain refusal releases the room. An unknown outcome keeps it until the object has been read by its name, which was
+chosen before the creation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.cluster.write import RecentWrites
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger.events import MoveAnswered, WriteEnd
+from scheduler_plugin.ledger.events import MigrationCreateEnded, WriteOutcome
 from scheduler_plugin.ledger.moves import Creation
 from scheduler_plugin.ledger.outcomes import CreateMigration, ReadMigration
 from scheduler_plugin.planner.refused_orders import RefusedOrders
@@ -36,7 +36,7 @@ class MigrationCreator:
 
     def __init__(self, context: SchedulerContext, refused: RefusedOrders) -> None:
         self._context = context
-        self._unanswered: RecentWrites[ObjectName] = RecentWrites(CREATE_SETTLE)
+        self._in_flight: RecentWrites[ObjectName] = RecentWrites(CREATE_SETTLE)
         self._refusals = refused
 
     async def run(self) -> None:
@@ -46,16 +46,16 @@ class MigrationCreator:
             tasks.create_task(self._read_all())
 
     @property
-    def busy_with(self) -> str | None:
+    def blocked_by(self) -> str | None:
         """The reason not to order a migration now; None if there is none."""
         if self._refusals.all_wait(self._context.clock.now()):
             return explanations.ORDER_REFUSED
-        doubted = [
+        uncertain = [
             migration
             for migration in self._context.ledger.migrations.values()
             if migration.creation is not Creation.DONE
         ]
-        return explanations.ORDER_IN_DOUBT.format(migration=doubted[0].name) if doubted else None
+        return explanations.ORDER_IN_DOUBT.format(migration=uncertain[0].name) if uncertain else None
 
     async def _create(self) -> Never:
         while True:
@@ -70,28 +70,28 @@ class MigrationCreator:
             return
         settings = self._context.feed.settings
         # Before the call: it may land even if this task is cancelled during it.
-        self._unanswered.sent(name, self._context.clock.now())
+        self._in_flight.sent(name, self._context.clock.now())
         try:
-            made = await self._context.writer.create_migration(
+            created = await self._context.writer.create_migration(
                 order, settings.migration.timeout, settings.migration_bandwidth
             )
         except ApiRefusedError as error:
             self._refused(order, error)
         except ApiError as error:
-            self._doubt(name, error)
+            self._outcome_unknown(name, error)
         else:
             self._count("created")
             self._refusals.made(move.vm)
-            self._unanswered.settled(name)
-            self._context.report(MoveAnswered(name, WriteEnd.DONE))
+            self._in_flight.settled(name)
+            self._context.report(MigrationCreateEnded(name, WriteOutcome.DONE))
             # The watch may be late.
-            self._context.feed.migrations.learn(made)
+            self._context.feed.migrations.learn(created)
 
     def _refused(self, order: CreateMigration, error: ApiRefusedError) -> None:
         name, clock = order.migration, self._context.clock
         # It may be our own object, from a try without a response.
         if error.kind in (RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS):
-            self._doubt(name, error)
+            self._outcome_unknown(name, error)
             return
         if error.kind in ABOUT_US:
             self._refusals.refused_all(clock.now(), clock.jitter())
@@ -102,15 +102,15 @@ class MigrationCreator:
 
     def _undo(self, name: ObjectName, why: str) -> None:
         self._count("refused")
-        self._unanswered.settled(name)
+        self._in_flight.settled(name)
         LOG.warning(logs.NOT_CREATED, extra={"migration": str(name), "reason": why})
-        self._context.report(MoveAnswered(name, WriteEnd.REFUSED))
+        self._context.report(MigrationCreateEnded(name, WriteOutcome.REFUSED))
 
-    def _doubt(self, name: ObjectName, error: ApiError) -> None:
+    def _outcome_unknown(self, name: ObjectName, error: ApiError) -> None:
         self._count("unknown")
-        what = {"migration": str(name), "reason": str(error)}
-        LOG.warning(logs.CREATION_IN_DOUBT, extra=what)
-        self._context.report(MoveAnswered(name, WriteEnd.UNKNOWN))
+        details = {"migration": str(name), "reason": str(error)}
+        LOG.warning(logs.CREATION_IN_DOUBT, extra=details)
+        self._context.report(MigrationCreateEnded(name, WriteOutcome.UNKNOWN))
 
     def _count(self, outcome: str) -> None:
         self._context.telemetry.migrations.orders.labels(outcome).inc()
@@ -127,13 +127,13 @@ class MigrationCreator:
         name = order.migration
         try:
             migration = await self._context.feed.migrations.read(name, self._context.writer.read(MIGRATIONS, name))
-            self._unanswered.settled(name)
+            self._in_flight.settled(name)
             if migration is not None:
                 self._refusals.made(migration.facts.vm)
         except ApiError as error:
             is_absent = isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND
             # Until ``CREATE_SETTLE`` after a lost creation, it may still land.
-            if is_absent and not self._unanswered.may_land(name, self._context.clock.now()):
+            if is_absent and not self._in_flight.may_land(name, self._context.clock.now()):
                 self._note_lost(name)
                 self._undo(name, explanations.NO_SUCH_OBJECT)
             else:

@@ -3,7 +3,7 @@
 Rules:
 
 - Room is reserved on the target before the object is created.
-- No state here matters: a restarted scheduler finds in the API which VMs move or have moved.
+- No state here needs to survive: a restarted scheduler reads from the API which VMs move or have moved.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger.events import MoveWanted
+from scheduler_plugin.ledger.events import MoveRequested
 from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.migration.creation import MigrationCreator
 from scheduler_plugin.migration.reporter import MigrationReporter
 from scheduler_plugin.order_queues import for_each
 from scheduler_plugin.placement.verdict import Fits
 from scheduler_plugin.planner.plan import MovePlan
-from scheduler_plugin.planner.planner import Look, Planner
+from scheduler_plugin.planner.planner import Planner, PlanSteps
 from scheduler_plugin.planner.victims import Now
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import explanations, logs
 
 PLAN_INTERVAL: Final = Seconds(1.0)
 DELETE_RETRY: Final = Seconds(5.0)
-FAILED_WAIT: Final = Seconds(30.0)
+FAILED_ROUND_WAIT: Final = Seconds(30.0)
 """Wait after a failed planning round."""
 
-LONGEST_NAME: Final = 200
-"""Maximum length of the VM's name in a migration's name, so that the name of its pod stays within Kubernetes' limit."""
+MAX_NAME: Final = 200
+"""Maximum part of the VM's name in a migration's name, so that the name of its pod stays within Kubernetes' limit."""
 
 
 class Mover:
@@ -45,7 +45,7 @@ class Mover:
         self._context = context
         self._reporter = reporter
         self._planner = planner
-        self._looks_from = context.clock.now()
+        self._next_round_at = context.clock.now()
         context.migration_status.refused = planner.refused
         self._creator = MigrationCreator(context, planner.refused_orders)
         self._remover = MigrationRemover(context)
@@ -61,12 +61,12 @@ class Mover:
             await self._context.clock.sleep(PLAN_INTERVAL)
             if self._context.ledger.is_ready:
                 self._reporter.reconcile()
-                if self._context.clock.now() >= self._looks_from:
+                if self._context.clock.now() >= self._next_round_at:
                     await self._decide()
 
     async def _decide(self) -> None:
         try:
-            plan = await self._planned(self._look())
+            plan = await self._planned(self._plan_steps())
         # A bug is logged and counted, and moves nothing: permits and binds go on.
         except Exception:  # noqa: BLE001 - one odd VM must not stop the scheduler for all others
             self._note_failure()
@@ -80,15 +80,15 @@ class Mover:
         cancels = {cancel.migration: cancel.why for cancel in plan.cancels} | self._without_vm()
         for name, why in cancels.items():
             self._reporter.cancelling(name, why)
-        self._remover.want(cancels | dict.fromkeys(plan.forget, explanations.ENDED))
+        self._remover.set_unwanted(cancels | dict.fromkeys(plan.forget, explanations.ENDED))
 
     def _note_failure(self) -> None:
-        LOG.exception(logs.PLANNING_FAILED, extra={"wait": FAILED_WAIT})
-        self._context.telemetry.migrations.failed_looks.inc()
-        self._looks_from = Instant(self._context.clock.now() + FAILED_WAIT)
+        LOG.exception(logs.PLANNING_FAILED, extra={"wait": FAILED_ROUND_WAIT})
+        self._context.telemetry.migrations.failed_rounds.inc()
+        self._next_round_at = Instant(self._context.clock.now() + FAILED_ROUND_WAIT)
         self._publish(MovePlan(), explanations.PLANNING_FAILED)
         # An earlier plan's deletions may be wrong now.
-        self._remover.want({})
+        self._remover.set_unwanted({})
 
     def _publish(self, plan: MovePlan, idle: str | None) -> None:
         status, metrics = self._context.migration_status, self._context.telemetry.migrations
@@ -112,18 +112,18 @@ class Mover:
             if migration.vm not in self._context.feed.vms.facts
         }
 
-    async def _planned(self, look: Look) -> MovePlan:
+    async def _planned(self, steps: PlanSteps) -> MovePlan:
         """Compute the plan without blocking the event loop for longer than one step."""
         while True:
             try:
-                next(look)
+                next(steps)
             except StopIteration as done:
                 plan: MovePlan = done.value
                 return plan
             # Let other tasks answer agents and kube-scheduler.
             await asyncio.sleep(0)
 
-    def _look(self) -> Look:
+    def _plan_steps(self) -> PlanSteps:
         context, settings = self._context, self._context.feed.settings
         now = Now(context.clock.now(), context.clock.wall())
         return self._planner.plan(
@@ -132,7 +132,7 @@ class Mover:
             settings.ranking,
             now,
             self._draw,
-            surroundings=context.feed.surroundings,
+            constraint_context=context.feed.constraint_context,
         )
 
     def _draw(self, least: int, most: int) -> int:
@@ -146,31 +146,31 @@ class Mover:
         if feed.migrations.is_missing:
             return explanations.NO_MIGRATIONS
         # One order at a time: failing orders must not pile up.
-        return self._creator.busy_with
+        return self._creator.blocked_by
 
     def _reserve(self, move: Move) -> None:
         context = self._context
-        reservation = context.ledger.apply(MoveWanted(move, self._name_for(move)), context.clock.now())
+        reservation = context.ledger.apply(MoveRequested(move, self._name_for(move)), context.clock.now())
         context.queues.add(reservation.effects)
         # The ledger may have changed since planning.
         if not isinstance(reservation.verdict, Fits):
             reason = f"{reservation.verdict.message} {reservation.detail}".rstrip()
             LOG.warning(logs.MOVE_NOT_RESERVED, extra={"vm": str(move.vm), "to": move.target, "reason": reason})
             return
-        what = {"vm": str(move.vm), "from": move.source, "to": move.target, "reason": move.reason}
-        LOG.info(logs.MOVE_RESERVED, extra=what)
+        details = {"vm": str(move.vm), "from": move.source, "to": move.target, "reason": move.reason}
+        LOG.info(logs.MOVE_RESERVED, extra=details)
         context.telemetry.migrations.causes.labels(move.cause.value).inc()
 
     def _name_for(self, move: Move) -> ObjectName:
         """A name that no other migration of the VM has had."""
         # A VM moves at most once a second, so the time is unique, also after a restart.
-        return ObjectName(move.vm.namespace, f"{move.vm.name[:LONGEST_NAME]}-{int(self._context.clock.wall()):x}")
+        return ObjectName(move.vm.namespace, f"{move.vm.name[:MAX_NAME]}-{int(self._context.clock.wall()):x}")
 
 
 class MigrationRemover:
     """Deletes VirtualMachineMigrations: cancels unwanted ones, and removes ended ones (S4.9).
 
-    They are those of the last ``want``; retries while they are unwanted.
+    It retries those of the last ``set_unwanted`` until they are gone.
     """
 
     def __init__(self, context: SchedulerContext) -> None:
@@ -178,7 +178,7 @@ class MigrationRemover:
         self._unwanted: Mapping[ObjectName, str] = {}
         self._any_unwanted = asyncio.Event()
 
-    def want(self, unwanted: Mapping[ObjectName, str]) -> None:
+    def set_unwanted(self, unwanted: Mapping[ObjectName, str]) -> None:
         """Replace the migrations to delete: names and reasons."""
         self._unwanted = unwanted
         if unwanted:
@@ -196,7 +196,7 @@ class MigrationRemover:
         """Delete the migration if it is still unwanted. Return False on failure."""
         why = self._unwanted.get(name)  # may have changed while others were deleted
         migration = self._context.feed.migrations.facts.get(name)
-        if why is None or migration is None or migration.facts.is_leaving:
+        if why is None or migration is None or migration.facts.is_terminating:
             return True
         try:
             # With the UID: someone may have recreated it under the same name.
@@ -204,7 +204,7 @@ class MigrationRemover:
         except ApiError as error:
             # Already deleted is fine.
             if not (isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND):
-                what = {"migration": str(name), "why": why, "reason": str(error)}
-                LOG.warning(logs.NOT_DELETED, extra=what)
+                details = {"migration": str(name), "why": why, "reason": str(error)}
+                LOG.warning(logs.NOT_DELETED, extra=details)
                 return False
         return True

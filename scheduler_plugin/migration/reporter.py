@@ -1,6 +1,6 @@
 """Reports migrations: Events on the VM, metrics, and a log line for each step.
 
-It compares two readings of the API. The first after a start reports everything that is not older than ``RECENT`` again.
+It compares two states of the API. After a start, it reports again everything that is not older than ``RECENT``.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from scheduler_plugin.workers.event_recorder import SchedulerEvents
 RECENT: Final = Seconds(600.0)
 """Migrations that ended earlier are not reported after a start."""
 
-MOST_TOLD: Final = 5
+MAX_NOTIFIED: Final = 5
 """Maximum number of waiting pods or VMs of a node that get an Event about one move."""
 
 ACTIVE: Final = (MigrationPhase.PENDING, MigrationPhase.RUNNING)
 
 
 class MigrationReporter:
-    """Compares present migrations with those of the last call."""
+    """Compares the present migrations with those of the last call."""
 
-    def __init__(self, context: SchedulerContext, notices: SchedulerEvents) -> None:
+    def __init__(self, context: SchedulerContext, recorder: SchedulerEvents) -> None:
         self._context = context
-        self._notices = notices
+        self._events = recorder
         active = context.telemetry.migrations.active
         self._active = {phase: active.labels(phase.value.lower()) for phase in ACTIVE}
         self._known: dict[ObjectName, ClusterMigration] | None = None
         self._routes: dict[ObjectName, tuple[str, str]] = {}
         self._cancelled: dict[ObjectName, str] = {}
         self._stalled: set[ObjectName] = set()
-        self._told: set[str] = set()
+        self._reported_waiting: set[str] = set()
 
     def cancelling(self, name: ObjectName, why: str) -> None:
         """Record that this scheduler cancels the migration."""
@@ -55,29 +55,29 @@ class MigrationReporter:
     def reconcile(self) -> None:
         """Report changes since the last call."""
         self._report_waiting()
-        there = self._context.feed.migrations.facts
-        for name, migration in there.items():
+        current = self._context.feed.migrations.facts
+        for name, migration in current.items():
             before = None if self._known is None else self._known.get(name)
             if before is not migration:
                 self._report_change(before, migration)
         for name, before in (self._known or {}).items():
-            if name not in there:
+            if name not in current:
                 self._report_deleted(before)
-        self._known = dict(there)
+        self._known = dict(current)
         self._forget_orders_never_carried_out()
-        self._report_stalled(there)
-        phases = [migration.facts.phase for migration in there.values()]
+        self._report_stalled(current)
+        phases = [migration.facts.phase for migration in current.values()]
         for phase, gauge in self._active.items():
             gauge.set(phases.count(phase))
 
-    def _report_stalled(self, there: Mapping[ObjectName, ClusterMigration]) -> None:
-        """Report a migration that does not start: it no longer counts, and its creator can cancel it."""
+    def _report_stalled(self, current: Mapping[ObjectName, ClusterMigration]) -> None:
+        """Report migrations that do not start: they no longer count, and their creators can cancel them."""
         ledger = self._context.ledger.migrations
-        stalled = {name for name, ordered in ledger.items() if ordered.is_stalled and name in there}
+        stalled = {name for name, ordered in ledger.items() if ordered.is_stalled and name in current}
         for name in sorted(stalled - self._stalled):
-            migration, why = there[name], ledger[name].waiting_target
+            migration, why = current[name], ledger[name].waiting_target
             refusal = "" if why is None else why.refusal
-            self._tell(migration, events.migration_stalled(name.name, ledger[name].problem, refusal), is_warning=True)
+            self._record(migration, events.migration_stalled(name.name, ledger[name].problem, refusal), is_warning=True)
             LOG.warning(logs.NOT_BEGUN, extra={"migration": str(name), "vm": str(migration.facts.vm)})
         self._stalled = stalled
         self._context.telemetry.migrations.stalled.set(len(stalled))
@@ -100,24 +100,24 @@ class MigrationReporter:
             source, target = self._routes[facts.name]
             # After a start it is unknown when it began.
             line = logs.FOUND_UNDER_WAY if self._known is None else logs.STARTED
-            what = {"vm": str(facts.vm), "from": source, "to": target, "reason": migration.reason}
-            LOG.info(line, extra=what)
-            self._tell(migration, events.migration_started(source, target, migration.reason))
+            details = {"vm": str(facts.vm), "from": source, "to": target, "reason": migration.reason}
+            LOG.info(line, extra=details)
+            self._record(migration, events.migration_started(source, target, migration.reason))
             self._notify_waiting(migration, source, target)
         if facts.phase.is_over and (before is None or not before.facts.phase.is_over):
             self._ended(migration, is_success=facts.phase is MigrationPhase.SUCCEEDED)
 
     def _notify_waiting(self, migration: ClusterMigration, source: str, target: str) -> None:
-        """Write an Event on denied VMs, and on pods waiting for room, that another VM moves away (B.14)."""
+        """Record an Event on denied VMs, and on pods waiting for room, that another VM moves away (B.14)."""
         facts = migration.facts
         # A person's migration makes room only by chance.
         waiting = waiting_for_room(self._context.ledger, source) if facts.is_ours else []
-        for claim in waiting[:MOST_TOLD]:
+        for claim in waiting[:MAX_NOTIFIED]:
             vm = self._context.feed.vm_of(claim.pod)
             about = EventSubject(PODS, claim.pod.name, claim.pod.uid) if vm is None else about_vm(vm)
             text = events.room_being_made(facts.vm, source, target)
             name = f"{about.name.name}.{facts.uid[:8]}.room"
-            self._notices.tell(EventRecord(about, *text, is_warning=False, name=name))
+            self._events.record(EventRecord(about, *text, is_warning=False, name=name))
 
     def _is_old(self, migration: ClusterMigration) -> bool:
         ended_at = migration.facts.ended_at
@@ -129,7 +129,7 @@ class MigrationReporter:
         old = self._routes.get(migration.facts.name, (None, None))
         # The ledger knows the nodes while the pods exist; afterwards use the remembered ones.
         source = migration.source_node or (in_ledger and in_ledger.source) or old[0] or events.UNKNOWN_SOURCE
-        target = migration.target_node or (in_ledger and in_ledger.goal) or old[1] or events.UNKNOWN_TARGET
+        target = migration.target_node or (in_ledger and in_ledger.destination) or old[1] or events.UNKNOWN_TARGET
         self._routes[migration.facts.name] = (source, target)
 
     def _report_deleted(self, before: ClusterMigration) -> None:
@@ -146,7 +146,7 @@ class MigrationReporter:
     def _ended(self, migration: ClusterMigration, *, is_success: bool) -> None:
         facts = migration.facts
         source, target = self._routes[facts.name]
-        if facts.is_leaving:
+        if facts.is_terminating:
             self._cancelled.setdefault(facts.name, events.DELETED)
         cancelled = self._cancelled.get(facts.name)
         outcome = "succeeded" if is_success else "cancelled" if cancelled else "failed"
@@ -155,12 +155,12 @@ class MigrationReporter:
         # Only for migrations that this process saw end.
         if self._known is not None:
             self._count(migration, outcome)
-            what = {"vm": str(facts.vm), "from": source, "to": target, "reason": numbers if is_success else why}
-            LOG.log(logging.INFO if is_success else logging.WARNING, logs.ENDED.format(outcome=outcome), extra=what)
+            details = {"vm": str(facts.vm), "from": source, "to": target, "reason": numbers if is_success else why}
+            LOG.log(logging.INFO if is_success else logging.WARNING, logs.ENDED.format(outcome=outcome), extra=details)
         if is_success:
-            self._tell(migration, events.migration_succeeded(source, target, numbers))
+            self._record(migration, events.migration_succeeded(source, target, numbers))
         else:
-            self._tell(migration, events.migration_failed(source, target, why), is_warning=True)
+            self._record(migration, events.migration_failed(source, target, why), is_warning=True)
 
     def _count(self, migration: ClusterMigration, outcome: str) -> None:
         metrics = self._context.telemetry.migrations
@@ -170,17 +170,17 @@ class MigrationReporter:
                 if span is not None:
                     histogram.observe(span)
 
-    def _tell(self, migration: ClusterMigration, text: events.EventText, *, is_warning: bool = False) -> None:
+    def _record(self, migration: ClusterMigration, text: events.EventText, *, is_warning: bool = False) -> None:
         facts = migration.facts
         vm = self._context.feed.vms.facts.get(facts.vm)
         if vm is not None:
             # One name per step, so that a restart does not write the same Event twice.
             reason, note = text
             name = f"{facts.name.name}.{facts.uid[:8]}.{reason.removeprefix('Migration').lower()}"
-            self._notices.tell(EventRecord(about_vm(vm), reason, note, is_warning=is_warning, name=name))
+            self._events.record(EventRecord(about_vm(vm), reason, note, is_warning=is_warning, name=name))
 
     def _report_waiting(self) -> None:
-        """Report persons' migrations whose target pods kube-scheduler refuses, once for each."""
+        """Report, once each, migrations by people whose target pods kube-scheduler refuses."""
         waiting: set[str] = set()
         for migration in self._context.ledger.migrations.values():
             target = migration.waiting_target
@@ -194,10 +194,10 @@ class MigrationReporter:
             ):
                 continue
             waiting.add(migration.facts.uid)
-            if migration.facts.uid not in self._told:
-                self._tell_waiting(migration.facts, self._no_place(migration, target.refusal))
+            if migration.facts.uid not in self._reported_waiting:
+                self._record_waiting(migration.facts, self._no_place(migration, target.refusal))
         # A migration that stops waiting is reported again next time.
-        self._told = waiting
+        self._reported_waiting = waiting
 
     def _no_place(self, migration: Migration, refusal: str) -> str:
         ledger = self._context.ledger
@@ -210,9 +210,9 @@ class MigrationReporter:
         rooms = (room for name, room in ledger.rooms.items() if name not in left)
         return no_room(rooms, Resources.most(claim.size for claim in claims)) or events.REFUSED.format(refusal=refusal)
 
-    def _tell_waiting(self, facts: MigrationFacts, why: str) -> None:
+    def _record_waiting(self, facts: MigrationFacts, why: str) -> None:
         vm = self._context.feed.vms.facts.get(facts.vm)
         subjects = [EventSubject(MIGRATIONS, facts.name, facts.uid), *([] if vm is None else [about_vm(vm)])]
         for about in subjects:
             name = f"{about.name.name}.{facts.uid[:8]}.waits"
-            self._notices.tell(EventRecord(about, *events.migration_waits(facts.name.name, why), name=name))
+            self._events.record(EventRecord(about, *events.migration_waits(facts.name.name, why), name=name))

@@ -1,6 +1,6 @@
 """Cached verdicts and ranks of all nodes for pods of one size: kube-scheduler asks about thousands at once (S4.10).
 
-Verdicts come from ``placement.verdict`` and ranks from ``protocol.ranking``; an index caches them until the node's room
+Verdicts come from ``placement.verdict``, ranks from ``protocol.ranking``; both are cached until the node's room
 changes.
 """
 
@@ -16,12 +16,12 @@ from protocol.ranking.node_score import NodeRank, extender_scores
 from protocol.ranking.rank import preferred_vcpus
 from protocol.units import Resources
 from scheduler_plugin.placement.scoring import Ranks, node_rank
-from scheduler_plugin.placement.verdict import FITS, Filtered, Room, Verdict, sort_out, verdict
+from scheduler_plugin.placement.verdict import FITS, Filtered, Room, Verdict, group_by_verdict, verdict
 
 # A new size costs one evaluation of every node; an index takes about 200 bytes per node.
-KEPT: Final = 64
+MAX_INDEXES: Final = 64
 
-LOGGED: Final = 1_000
+MIN_LOG: Final = 1_000
 """Minimum length of the change log, otherwise twice the number of nodes, when about every node has changed."""
 
 _LAST: Final[NodeRank] = (1, 0.0, 0.0)
@@ -31,7 +31,7 @@ _LAST: Final[NodeRank] = (1, 0.0, 0.0)
 class NodeIndex:
     """Verdict and rank of every known node for pods that claim ``claim``.
 
-    ``stale`` nodes must be evaluated again, ``read`` is the position in the change log; ``preferred`` is the number of
+    ``stale`` nodes must be evaluated again. ``read`` is the position in the change log. ``preferred`` is the number of
     vCPUs of a node that suits a cluster of this size.
     """
 
@@ -57,7 +57,7 @@ class NodeIndex:
         # Fast path in a cluster with room.
         if self._fitting.issuperset(names):
             return Filtered(list(names), {}, {})
-        return sort_out(names, self._verdicts)
+        return group_by_verdict(names, self._verdicts)
 
     def fitting(self) -> frozenset[str] | set[str]:
         """All nodes that the pod fits; do not modify."""
@@ -76,27 +76,34 @@ class NodeIndex:
         return list(map(score_of.__getitem__, numbers))
 
     def best(
-        self, asked: Container[str], most: int, taken: Mapping[str, Resources], shuns: Callable[[str], bool], start: int
+        self,
+        asked: Container[str],
+        most: int,
+        taken: Mapping[str, Resources],
+        avoids: Callable[[str], bool],
+        start: int,
     ) -> list[str]:
         """The best ``most`` of those ``asked`` nodes that the pod fits.
 
-        ``taken`` is about to be claimed besides reservations. Nodes without room after that, and nodes that the pod
-        ``shuns``, are a last resort. ``start`` chooses the first among equals.
+        ``taken`` is about to be claimed in addition to reservations. Nodes without room after that, and nodes that the
+        pod ``avoids``, are a last resort. ``start`` chooses the first among equals.
         """
         self._refresh()
-        moved = {name: self._rank_beside(name, claim) for name, claim in taken.items() if name in self._numbers}
+        reranked = {name: self._rank_beside(name, claim) for name, claim in taken.items() if name in self._numbers}
 
         def ranked() -> Iterator[str]:
-            for rank in sorted({*self._present, *moved.values()}) if moved else self._present:
+            for rank in sorted({*self._present, *reranked.values()}) if reranked else self._present:
                 nodes = self._nodes.get(self._number_of.get(rank, -1), {})
                 # Each pod starts at another of the equal nodes, so that pods created together spread.
                 turn = start % len(nodes) if nodes else 0
-                staying = (name for name in chain(islice(nodes, turn, None), islice(nodes, turn)) if name not in moved)
-                coming = sorted(name for name, moved_to in moved.items() if moved_to == rank)
+                staying = (
+                    name for name in chain(islice(nodes, turn, None), islice(nodes, turn)) if name not in reranked
+                )
+                coming = sorted(name for name, new_rank in reranked.items() if new_rank == rank)
                 yield from (name for name in chain(coming, staying) if name in asked)
 
-        # Shunned nodes only if there are no others.
-        return list(islice(filterfalse(shuns, ranked()), most)) or list(islice(ranked(), most))
+        # Avoided nodes only if there are no others.
+        return list(islice(filterfalse(avoids, ranked()), most)) or list(islice(ranked(), most))
 
     def _rank_beside(self, name: str, taken: Resources) -> NodeRank:
         room = self._rooms[name]
@@ -150,40 +157,40 @@ class NodeIndexes:
     def __init__(self, rooms: Mapping[str, Room]) -> None:
         self._rooms = rooms
         self._ranking = RankingConfig()
-        self._kept: dict[Resources, NodeIndex] = {}
+        self._indexes: dict[Resources, NodeIndex] = {}
         # One shared change log, so that a change costs the same for any number of indexes.
         self._changes: list[str] = []
 
     def rank_by(self, ranking: RankingConfig) -> None:
         """Set the ranking."""
         self._ranking = ranking
-        self._kept.clear()
+        self._indexes.clear()
 
     def changed(self, node: str) -> None:
         """The node's room has changed, or the node is gone."""
         self._changes.append(node)
-        if len(self._changes) > LOGGED + 2 * len(self._rooms):
+        if len(self._changes) > MIN_LOG + 2 * len(self._rooms):
             self._forget_half()
 
     def _forget_half(self) -> None:
         """Drop the older half of the log, and the indexes that have not read it."""
         half = len(self._changes) // 2
         # About every node has changed since: an update would cost as much as a new index.
-        self._kept = {claim: index for claim, index in self._kept.items() if index.read >= half}
-        for index in self._kept.values():
+        self._indexes = {claim: index for claim, index in self._indexes.items() if index.read >= half}
+        for index in self._indexes.values():
             index.read -= half
         del self._changes[:half]
 
     def of(self, claim: Resources) -> NodeIndex:
         """The index for pods that claim ``claim``."""
         # Reinsert: the dictionary is in order of last use.
-        index = self._kept.pop(claim, None)
+        index = self._indexes.pop(claim, None)
         if index is None or index.preferred != preferred_vcpus(len(self._rooms), self._ranking):
             index = NodeIndex(claim, self._rooms, self._ranking)
         else:
             index.stale.update(islice(self._changes, index.read, None))
         index.read = len(self._changes)
-        self._kept[claim] = index
-        if len(self._kept) > KEPT:
-            del self._kept[next(iter(self._kept))]
+        self._indexes[claim] = index
+        if len(self._indexes) > MAX_INDEXES:
+            del self._indexes[next(iter(self._indexes))]
         return index

@@ -14,7 +14,7 @@ from scheduler_plugin.placement.verdict import Room
 
 @lru_cache(maxsize=1024)  # nodes have few sizes, and every change is scored for every pod size
 def unfitness_of(total: MilliCpu, preferred: float) -> float:
-    """Ratio of a node with ``total`` for pods to the preferred number of vCPUs (S2.3)."""
+    """Ratio of a node with ``total`` for pods to the preferred number of vCPUs, or the inverse (S2.3)."""
     return unfitness(preferred, max(total.as_cores, 0.001))
 
 

@@ -37,7 +37,7 @@ class Room(msgspec.Struct, frozen=True, gc=False):
     for_waking: Resources = ZERO
 
     @property
-    def left(self) -> Resources:
+    def unreserved(self) -> Resources:
         """All unreserved room."""
         return self.free + self.for_waking
 
@@ -105,11 +105,11 @@ class Filtered:
 
 def filter_nodes(rooms: Mapping[str, Room], names: Sequence[str], claim: Resources) -> Filtered:
     """``verdict`` for each of ``names``, in their order."""
-    return sort_out(names, {name: verdict(rooms.get(name), claim) for name in names})
+    return group_by_verdict(names, {name: verdict(rooms.get(name), claim) for name in names})
 
 
-def sort_out(names: Sequence[str], verdicts: Mapping[str, Verdict]) -> Filtered:
-    """``names`` grouped by verdict, in their order; missing ones are unknown nodes."""
+def group_by_verdict(names: Sequence[str], verdicts: Mapping[str, Verdict]) -> Filtered:
+    """Group ``names`` by verdict, in their order; names without a verdict are unknown nodes."""
     fits = [name for name in names if verdicts.get(name) is FITS]
     filtered = Filtered(fits, {}, {})
     if len(fits) < len(names):

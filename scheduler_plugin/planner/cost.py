@@ -4,7 +4,7 @@ Rules:
 
 - The unit is bytes: the memory to copy, a fixed cost of a move, and the load of the VM.
 - All else equal, a higher reported metric never makes a VM move sooner. A VM with an unknown load moves last.
-- Room beyond the need counts up to ``Freedom.welcome``: it delays the next move.
+- Room beyond the need counts up to ``RoomGoal.welcome``: it delays the next move.
 """
 
 from __future__ import annotations
@@ -19,57 +19,57 @@ from protocol.units import ZERO, Bytes, Resources
 from scheduler_plugin.planner.victims import Victim
 from scheduler_plugin.texts import explanations
 
-SET_UP: Final = 2.5 * 1024**3
+FIXED_COST: Final = 2.5 * 1024**3
 """Bytes that could be copied while a move is ordered, placed and ended: about 10 s at 256 MiB/s."""
 
 PER_LOADED_VCPU: Final = 1.0 * 1024**3
-"""Bytes for one vCPU of load, which the move disturbs."""
+"""Cost of one vCPU of load, in bytes: the move slows it down."""
 
-AGAIN: Final = 2.0
+REPEAT_FACTOR: Final = 2.0
 """Cost factor for each move of the same VM within the last hour."""
 
-MOST_DOUBLINGS: Final = 16
+MAX_DOUBLINGS: Final = 16
 """Maximum exponent, so that the cost stays within a float however many ended migrations exist."""
 
-SPARE: Final = Fraction(1, 10)
-"""Share of the watermark that should be free below it, so that the next growth needs no move."""
+SPARE_SHARE: Final = Fraction(1, 10)
+"""Share of the watermark to keep free, so that the next growth needs no move."""
 
 HALF: Final = Fraction(1, 2)
 
-HasPlace = Callable[[Victim], bool]
+HasTarget = Callable[[Victim], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Freedom:
-    """Room that a node must gain (``excess``), and the amount up to which more is ``welcome``."""
+class RoomGoal:
+    """Room that a node must gain (``excess``), and the amount up to which more counts (``welcome``)."""
 
     excess: Resources
     welcome: Resources
 
     @classmethod
-    def of(cls, excess: Resources, watermark: Resources, slack: Resources, wished: Resources = ZERO) -> Freedom:
-        """The room that a node with this watermark lacks if everything ``wished`` above it were granted.
+    def of(cls, excess: Resources, watermark: Resources, slack: Resources, wanted: Resources = ZERO) -> RoomGoal:
+        """The goal of a node that would be ``wanted`` above this watermark if it granted every request.
 
         ``slack`` is the room below the watermark of the emptiest target. Only resources that are short are welcome.
         """
-        much = excess.at_least(wished)
-        left = slack.minus_or_zero(much)
+        needed = excess.at_least(wanted)
+        left = slack.minus_or_zero(needed)
         spare = Resources(
             # At most half of the emptiest target's slack: more would move the pressure there.
-            min(watermark.cpu.scaled(SPARE), left.cpu.scaled(HALF)),
-            min(watermark.mem.scaled(SPARE), left.mem.scaled(HALF)),
+            min(watermark.cpu.scaled(SPARE_SHARE), left.cpu.scaled(HALF)),
+            min(watermark.mem.scaled(SPARE_SHARE), left.mem.scaled(HALF)),
         )
-        most = much + spare
+        most = needed + spare
         return cls(excess, Resources(most.cpu if excess.cpu else excess.cpu, most.mem if excess.mem else excess.mem))
 
     def share(self, freed: Resources) -> float:
-        """Gained share of the welcome amount, 0 to 1, of the resource with the lowest share."""
+        """Share of the welcome amount that ``freed`` covers, 0 to 1: the lower one of CPU and memory."""
         pairs = ((freed.cpu.value, self.welcome.cpu.value), (freed.mem.value, self.welcome.mem.value))
         # The scarcer resource decides: memory does not help a node that lacks CPU.
-        return min((min(1.0, gained / much) for gained, much in pairs if much), default=1.0)
+        return min((min(1.0, gained / needed) for gained, needed in pairs if needed), default=1.0)
 
 
-Selection = Callable[[Sequence[Victim], Freedom | None, HasPlace], Iterable[Victim]]
+Selection = Callable[[Sequence[Victim], RoomGoal | None, HasTarget], Iterable[Victim]]
 """Chooses which of the candidate VMs leave, in order: enough for the node's need (None: all).
 
 It checks for a target as late as possible, because that may have to evaluate every node.
@@ -79,44 +79,46 @@ It checks for a target as late as possible, because that may have to evaluate ev
 def cost_of(victim: Victim) -> float:
     """Cost of its move in bytes; infinite if its load is unknown."""
     # Doubles for each move within the hour.
-    return (SET_UP + victim.to_copy + PER_LOADED_VCPU * victim.load) * AGAIN ** min(victim.moved, MOST_DOUBLINGS)
+    return (FIXED_COST + victim.to_copy + PER_LOADED_VCPU * victim.load) * REPEAT_FACTOR ** min(
+        victim.recent_moves, MAX_DOUBLINGS
+    )
 
 
 def costs(victim: Victim) -> str:
-    """Gain and cost of its move, for people."""
+    """Text of its move's gain and cost."""
     freed = victim.size if victim.claim.sleeps else victim.claim.reserved
-    return explanations.costs(freed, Bytes(victim.to_copy), victim.load, victim.moved)
+    return explanations.costs(freed, Bytes(victim.to_copy), victim.load, victim.recent_moves)
 
 
-def least_cost(victims: Sequence[Victim], need: Freedom | None, has_place: HasPlace) -> Iterable[Victim]:
+def least_cost(victims: Sequence[Victim], need: RoomGoal | None, has_target: HasTarget) -> Iterable[Victim]:
     """The default selection: the cheapest VMs that make enough room; all that help if that is not enough."""
     if need is None:
-        return filter(has_place, sorted(victims, key=lambda victim: (cost_of(victim), victim.to_copy, victim.vm)))
+        return filter(has_target, sorted(victims, key=lambda victim: (cost_of(victim), victim.to_copy, victim.vm)))
     ranked = sorted(victims, key=lambda victim: (_rate([victim], need), victim.to_copy, victim.vm))
-    several = enough(ranked, need.excess, has_place)
-    alone = next((victim for victim in ranked if need.excess.within(victim.size) and has_place(victim)), None)
+    several = select_enough(ranked, need.excess, has_target)
+    alone = next((victim for victim in ranked if need.excess.within(victim.size) and has_target(victim)), None)
     # One VM that is enough alone, or several together, whichever costs less per room gained.
     return several if alone is None or _rate(several, need) < _rate([alone], need) else [alone]
 
 
-def in_order(order: Callable[[Victim, Resources | None], tuple[float, ...]]) -> Selection:
+def ordered_by(order: Callable[[Victim, Resources | None], tuple[float, ...]]) -> Selection:
     """Select VMs by ``order``, lowest first and ties by name, until there is enough room."""
 
-    def select(victims: Sequence[Victim], need: Freedom | None, has_place: HasPlace) -> Iterable[Victim]:
+    def select(victims: Sequence[Victim], need: RoomGoal | None, has_target: HasTarget) -> Iterable[Victim]:
         excess = None if need is None else need.excess
         ranked = sorted(victims, key=lambda victim: (order(victim, excess), victim.vm))
-        return filter(has_place, ranked) if excess is None else enough(ranked, excess, has_place)
+        return filter(has_target, ranked) if excess is None else select_enough(ranked, excess, has_target)
 
     return select
 
 
-def enough(victims: Sequence[Victim], excess: Resources, has_place: HasPlace) -> list[Victim]:
-    """The first of ``victims`` with a target that relieve ``excess`` together; all that help if they are not enough."""
+def select_enough(victims: Sequence[Victim], excess: Resources, has_target: HasTarget) -> list[Victim]:
+    """The first of ``victims`` with a target that cover ``excess`` together; all that help if that is not enough."""
     chosen, left = [], excess
     for victim in victims:
         if not left.any:
             break
-        if helps(victim, left) and has_place(victim):
+        if helps(victim, left) and has_target(victim):
             chosen.append(victim)
             left = left.minus_or_zero(victim.size)
     relieved = Resources.sum(victim.size for victim in chosen)
@@ -133,7 +135,7 @@ def helps(victim: Victim, excess: Resources) -> bool:
     return excess.at_most(victim.size).any
 
 
-def _rate(victims: Sequence[Victim], need: Freedom) -> float:
-    """Cost of moving them all per welcome share; infinite if they free none."""
+def _rate(victims: Sequence[Victim], need: RoomGoal) -> float:
+    """Cost of moving them all per share of the welcome amount; infinite if they free nothing."""
     share = need.share(Resources.sum(victim.size for victim in victims))
     return sum(map(cost_of, victims)) / share if share else inf

@@ -3,7 +3,7 @@
 Rules:
 
 - First choose the whole set that relieves the node (``cost``), then move as many of it as may move at once.
-- A VM without a target is skipped for the next one.
+- Skip a VM without a target.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.planner.cost import Selection, costs
 from scheduler_plugin.planner.plan import MigrationPolicy, RoomNeed, Stuck
-from scheduler_plugin.planner.targets import Targets, Traffic
-from scheduler_plugin.planner.victims import Now, Victim, is_clearing, victim_of
+from scheduler_plugin.planner.targets import ActiveMigrations, Targets
+from scheduler_plugin.planner.victims import Now, Victim, is_being_deleted, victim_of
 from scheduler_plugin.texts import explanations
 
-LeftAlone = Callable[[ObjectName], str | None]
+SkipReason = Callable[[ObjectName], str | None]
 """The reason not to move a VM now, independent of its migrations; None if it may move."""
 
 
@@ -33,20 +33,22 @@ class DrainPlan:
         self.moves: list[Move] = []
         self._ledger, self._policy, self._now, self._select = ledger, policy, now, select
 
-    def relieve(self, need: RoomNeed, traffic: Traffic, targets: Targets, left_alone: LeftAlone) -> Stuck | None:
+    def relieve(
+        self, need: RoomNeed, active: ActiveMigrations, targets: Targets, skip_reason: SkipReason
+    ) -> Stuck | None:
         """Choose the VMs that leave the node of ``need`` now, or return why none can."""
-        node = need.book.name
-        allowed = traffic.may_leave(node, self._policy)
+        node = need.account.name
+        allowed = active.may_leave(node, self._policy)
         # Active moves relieve the node and need no report, unless others ordered them: those may never end.
         if not allowed:
-            why = traffic.why_full()
+            why = active.why_full()
             return None if why is None else Stuck(node, why)
-        share = need.kept_on_targets
-        targets.keep(share)
-        victims, others = self._victims(need, left_alone, targets)
+        share = need.target_reserve
+        targets.set_reserve_share(share)
+        victims, others = self._victims(need, skip_reason, targets)
         moved = 0
-        for victim in self._select(victims, need.freedom(targets.slack), targets.has_place):
-            # ``has_place`` was checked before the moves of this round, which may have taken the room.
+        for victim in self._select(victims, need.goal(targets.slack), targets.has_target):
+            # ``has_target`` was checked before the moves of this round, which may have taken the room.
             target = targets.take(node, victim)
             if target is not None:
                 self.moves.append(_move(need, victim, target))
@@ -55,24 +57,24 @@ class DrainPlan:
                 break
         if moved:
             return None
-        is_housed = any(targets.has_place(victim) for victim in victims)
-        hindrances = {} if is_housed else targets.hindrances(victims)
+        has_target = any(targets.has_target(victim) for victim in victims)
+        obstacles = {} if has_target else targets.obstacles(victims)
         mark = f"{float(1 - share):.0%} of its watermark" if share else "its watermark"
-        return Stuck(node, explanations.unrelieved(len(victims), others, hindrances, None if is_housed else mark))
+        return Stuck(node, explanations.unrelieved(len(victims), others, obstacles, None if has_target else mark))
 
-    def _victims(self, need: RoomNeed, left_alone: LeftAlone, targets: Targets) -> tuple[list[Victim], Counter[str]]:
+    def _victims(self, need: RoomNeed, skip_reason: SkipReason, targets: Targets) -> tuple[list[Victim], Counter[str]]:
         """The VMs that may move, by name, and the reasons against the others."""
         movable: list[Victim] = []
         others: Counter[str] = Counter()
-        for arrived, claim in enumerate(need.book.claims.values()):
+        for index, claim in enumerate(need.account.claims.values()):
             # Skip ordinary pods and reservations of arriving VMs.
             if not claim.runs_vm or claim.state is ClaimState.INCOMING:
                 continue
-            victim = victim_of(self._ledger, claim, arrived, self._now, opt_in=self._policy.opt_in)
+            victim = victim_of(self._ledger, claim, index, self._now, opt_in=self._policy.opt_in)
             if isinstance(victim, str):
                 others[victim] += 1
                 continue
-            why = self._rests_because(victim.vm, need) or left_alone(victim.vm)
+            why = self._cooldown_reason(victim.vm, need) or skip_reason(victim.vm)
             if claim.sleeps and need.excess is not None and not claim.unmet.any:
                 why = explanations.SLEEPS
             if why is None:
@@ -85,31 +87,31 @@ class DrainPlan:
             others[explanations.BESIDE] = len(movable) - len(helpful)
         return helpful, others
 
-    def _rests_because(self, vm: ObjectName, need: RoomNeed) -> str | None:
+    def _cooldown_reason(self, vm: ObjectName, need: RoomNeed) -> str | None:
         rest, migrations = self._policy.rest, self._ledger.migrations_of(vm)
         if rest.until(migrations, self._now, drains=need.excess is None) > self._now.wall:
             return explanations.RESTING
         # NeonVM's controller takes the deletion of an ended migration for a cancellation of the one that begins.
-        return explanations.CLEARING if is_clearing(rest, migrations, self._now) else None
+        return explanations.CLEARING if is_being_deleted(rest, migrations, self._now) else None
 
 
 def _helpful(need: RoomNeed, victims: list[Victim], targets: Targets) -> list[Victim]:
-    """The ``victims`` that help the node's denied VMs by leaving."""
+    """The ``victims`` whose departure helps the node's denied VMs."""
     # Cordoned: every VM that leaves helps.
     if need.excess is None:
         return victims
-    if need.is_of_waking:
+    if need.only_waking:
         return [victim for victim in victims if victim.claim.sleeps]
-    total = need.book.room.total
-    claims = [claim for claim in need.book.claims.values() if claim.vm is not None]
+    total = need.account.room.total
+    claims = [claim for claim in need.account.claims.values() if claim.vm is not None]
     has_all = [claim for claim in claims if any(claim.reserved.each(total, ge))]
     too_large = [claim for claim in claims if claim in has_all or not (claim.reserved + claim.unmet).within(total)]
     themselves = [victim for victim in victims if victim.claim in too_large]
     # A VM that wants more than its whole node moves to a larger one. If there is none, others leave until it has the
     # whole node.
-    return themselves if has_all or any(map(targets.has_place, themselves)) else victims
+    return themselves if has_all or any(map(targets.has_target, themselves)) else victims
 
 
 def _move(need: RoomNeed, victim: Victim, target: str) -> Move:
     because = need.reason if need.excess is None else f"{need.reason}; {costs(victim)}"
-    return Move(victim.vm, victim.claim.pod.uid, need.book.name, target, because, need.cause)
+    return Move(victim.vm, victim.claim.pod.uid, need.account.name, target, because, need.cause)

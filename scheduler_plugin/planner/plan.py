@@ -1,4 +1,4 @@
-"""Planner results, settings, and the need of a node."""
+"""Results and settings of the planner, and the room that a node needs."""
 
 from __future__ import annotations
 
@@ -16,46 +16,39 @@ from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.sharing import promised
 from scheduler_plugin.ledger.moves import Move, MoveCause
 from scheduler_plugin.placement.verdict import Room
-from scheduler_plugin.planner.cost import SPARE, Freedom
+from scheduler_plugin.planner.cost import SPARE_SHARE, RoomGoal
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.victims import Rest
 from scheduler_plugin.texts import explanations
 from scheduler_plugin.texts.amounts import some
 
 GRACE: Final = Seconds(30.0)
-"""A migration ends at its timeout; it is cancelled if it still exists this much later."""
+"""Cancel a migration that is still active this long after its timeout, at which it should have ended."""
 
-SETTLES_SOON: Final = Seconds(10.0)
-"""How long a cordon or a needless move must last before it counts, if shorter than ``settle``: neither is a peak."""
+SHORT_SETTLE: Final = Seconds(10.0)
+"""A cordon or an unneeded move counts after this time, or ``settle`` if that is shorter: neither is a load peak."""
 
-SOONEST: Final = Seconds(3.0)
-"""Minimum length of a denial or deferred resize before VMs move: agents ask again within that time."""
+MIN_DENIAL: Final = Seconds(3.0)
+"""Minimum length of a denial or deferred resize before VMs move: agents repeat their requests within that time."""
 
-MEM_OF_VCPU: Final = Bytes.parse("4Gi")
+MEM_PER_VCPU: Final = Bytes.parse("4Gi")
 """Memory worth one vCPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationPolicy:
-    """Settings of migrations: when VMs move, and how many at once.
+    """Settings of migrations: when VMs move, and how many at once. Migrations by people count too."""
 
-    ``settle``: pressure of this length moves VMs. ``settle_denied``: the same for the denial of up to one vCPU; larger
-    denials move VMs proportionally sooner. The scheduler orders no migration beyond ``out_per_node`` and
-    ``in_per_node`` per node and ``per_cluster`` in all (a fraction is of all nodes, rounded up); migrations by people
-    count too. ``timeout`` is the maximum length of a migration, ``placement_timeout`` the maximum wait of its target
-    pod for a node. ``opt_in``: only VMs that ask for it move. ``enabled`` False: the scheduler moves no VM by itself.
-    """
-
-    enabled: bool = True
-    settle: Seconds = Seconds(120.0)
-    settle_denied: Seconds = Seconds(90.0)
+    enabled: bool = True  # False: the scheduler moves no VM by itself
+    settle: Seconds = Seconds(120.0)  # pressure of this length moves VMs
+    settle_denied: Seconds = Seconds(90.0)  # so does a denial of one vCPU; larger ones proportionally sooner
     rest: Rest = field(default_factory=Rest)
     out_per_node: int = 1
     in_per_node: int = 2
-    per_cluster: int | Fraction = Fraction(1, 5)
-    timeout: Seconds = Seconds(300.0)
-    placement_timeout: Seconds = Seconds(10.0)
-    opt_in: bool = False
+    per_cluster: int | Fraction = Fraction(1, 5)  # a fraction is of all nodes, rounded up
+    timeout: Seconds = Seconds(300.0)  # of a migration
+    placement_timeout: Seconds = Seconds(10.0)  # maximum wait of its target pod for a node
+    opt_in: bool = False  # only VMs that ask for it move
     drain_cordoned: bool = True
 
     def at_once(self, nodes: int) -> int:
@@ -65,11 +58,11 @@ class MigrationPolicy:
         return ceil(limit * nodes) if isinstance(limit, Fraction) else limit
 
     def denial_settles(self, lacking: Resources) -> Seconds:
-        """Minimum length of a denial of ``lacking`` before VMs move."""
+        """Minimum length of a denial that lacks ``lacking`` before VMs move."""
         # Ski rental: a move pays once the denial has cost as much, because its further length is unknown. For 1 to 30
         # vCPUs the total is at most twice the optimum.
-        vcpus = max(lacking.cpu.as_cores, lacking.mem.ratio(MEM_OF_VCPU), 1.0)
-        return max(Seconds(self.settle_denied / vcpus), min(SOONEST, self.settle_denied))
+        vcpus = max(lacking.cpu.as_cores, lacking.mem.ratio(MEM_PER_VCPU), 1.0)
+        return max(Seconds(self.settle_denied / vcpus), min(MIN_DENIAL, self.settle_denied))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +93,10 @@ class MovePlan:
 
 @dataclass(slots=True, eq=False)
 class MigrationStatus:
-    """``idle`` is why no VM moves at all (None: VMs may move).
+    """State of migrations, for explanations.
 
-    ``stuck`` is why no VM can leave a node, by node; ``refused`` are recent refusals by target nodes.
+    ``idle`` is why no VM moves at all, ``stuck`` why no VM can leave a node, by node; ``refused`` are recent refusals
+    of targets by kube-scheduler.
     """
 
     idle: str | None = explanations.NO_ROUND_YET
@@ -116,12 +110,12 @@ _REASONS: Final = {
     MoveCause.DEFERRED_POD: explanations.DEFERS_POD,
 }
 
-Seen = tuple[Room, Resources, Resources, DeferredResizes, Resources]
+NeedInputs = tuple[Room, Resources, Resources, DeferredResizes, Resources]
 
 
-def seen_of(book: NodeAccount) -> Seen:
+def need_inputs(account: NodeAccount) -> NeedInputs:
     """The amounts from which a node's need is computed."""
-    return book.room, book.unmet, book.migrating, book.waits, book.asked
+    return account.room, account.unmet, account.migrating, account.deferred, account.movable_deferred
 
 
 class LastingExcess:
@@ -141,92 +135,86 @@ class LastingExcess:
 
 @dataclass(frozen=True, slots=True)
 class RoomNeed:
-    """A node that VMs should leave since ``since``: as many as relieve ``excess``, or all if None.
+    """A node that VMs should leave since ``since``: as many as relieve ``excess``, or all if it is None."""
 
-    ``denied_since`` is when the present denial there began, None if there is none. ``amounts`` are the account's
-    amounts that this was computed from (``seen_of``). ``lasting`` is None if all must leave, or without a minimum
-    duration. ``is_of_waking``: only waking VMs were denied for long enough, and only they are to leave.
-    """
-
-    book: NodeAccount
-    amounts: Seen
+    account: NodeAccount
+    inputs: NeedInputs  # amounts of the account from which this was computed
     excess: Resources | None
     since: Instant
-    denied_since: Instant | None
-    lasting: LastingExcess | None = None
-    is_of_waking: bool = False
+    denied_since: Instant | None  # when the present denial there began, if there is one
+    lasting: LastingExcess | None = None  # None if all must leave, or without a minimum duration
+    only_waking: bool = False  # only waking VMs were denied for long enough, and only they are to leave
 
-    def is_of(self, book: NodeAccount, *, drains: bool) -> bool:
-        """Return True if ``book`` has not changed since this was computed."""
-        is_same = book is self.book and seen_of(book) == self.amounts
+    def is_current_for(self, account: NodeAccount, *, drains: bool) -> bool:
+        """Return True if ``account`` has not changed since this was computed."""
+        is_same = account is self.account and need_inputs(account) == self.inputs
         return is_same and (self.excess is None) is drains
 
-    def freedom(self, slack: Resources) -> Freedom | None:
-        """The room to gain and the welcome amount; None: all must leave.
-
-        ``slack`` is the emptiest target's.
-        """
+    def goal(self, slack: Resources) -> RoomGoal | None:
+        """The room to gain; None if all VMs must leave. ``slack`` is that of the emptiest target."""
         if self.excess is None:
             return None
-        book = self.book
+        account = self.account
         # Without what is already leaving.
-        return Freedom.of(self.excess, book.room.watermark, slack, book.wished.minus_or_zero(book.migrating))
+        return RoomGoal.of(
+            self.excess, account.room.watermark, slack, account.excess_if_granted.minus_or_zero(account.migrating)
+        )
 
     def due(self, policy: MigrationPolicy, now: Instant) -> RoomNeed | None:
-        """The part that has lasted long enough to move VMs and that no VM is about to free; None if none.
+        """The part that has lasted long enough to move VMs and that no VM is about to free, if any.
 
-        Denials first: pressure above the watermark denies nobody anything.
+        Denials come first: pressure above the watermark hurts nobody yet.
         """
         if self.excess is None:
-            return self if now - self.since >= min(policy.settle, SETTLES_SOON) else None
+            return self if now - self.since >= min(policy.settle, SHORT_SETTLE) else None
         least = self.excess if self.lasting is None else self.lasting.observe(self.excess, now)
         denied = self._long_denied(policy, now)
         if denied.any:
-            return self._after_giving(denied, now)
-        # A client waits for each of these, and moving a sleeping VM costs next to nothing.
-        if (waking := self._long_denied(policy, now, is_of_waking=True)).any:
-            return replace(self, is_of_waking=True)._after_giving(waking, now)
+            return self._after_shrinking(denied, now)
+        # A client waits for each waking VM, and moving it costs next to nothing.
+        if (waking := self._long_denied(policy, now, only_waking=True)).any:
+            return replace(self, only_waking=True)._after_shrinking(waking, now)
         if now - self.since < policy.settle:
             return None
         # A move for the watermark only, independent of denials.
-        return replace(self, denied_since=None)._after_giving(least, now)
+        return replace(self, denied_since=None)._after_shrinking(least, now)
 
-    def _long_denied(self, policy: MigrationPolicy, now: Instant, *, is_of_waking: bool = False) -> Resources:
-        """Room that VMs were denied, and pods have waited for, for long enough, without what is leaving.
+    def _long_denied(self, policy: MigrationPolicy, now: Instant, *, only_waking: bool = False) -> Resources:
+        """Room that VMs or pods have lacked for long enough, without the part that is already leaving.
 
-        ``is_of_waking``: only of waking VMs, which wait less long.
+        ``only_waking``: count waking VMs only, which need to wait less long.
         """
         if self.denied_since is None:
             return ZERO
-        book, pressure, soonest = self.book, self.book.pressure, min(SOONEST, policy.settle_denied)
+        account, pressure, soonest = self.account, self.account.pressure, min(MIN_DENIAL, policy.settle_denied)
         unmet = Resources.sum(
             claim.unmet
-            for claim in book.claims.values()
+            for claim in account.claims.values()
             if claim.denied_since is not None
-            and (claim.sleeps or not is_of_waking)
-            and now - claim.denied_since >= (soonest if is_of_waking else policy.denial_settles(claim.unmet))
+            and (claim.sleeps or not only_waking)
+            and now - claim.denied_since >= (soonest if only_waking else policy.denial_settles(claim.unmet))
         )
         pods = ZERO
-        if now - self.denied_since >= soonest and not is_of_waking:
+        if now - self.denied_since >= soonest and not only_waking:
             # Pressure beyond the denials of VMs comes from pods.
-            pods = pressure.capacity.minus_or_zero(book.unmet.minus_or_zero(book.open_to_denied))
-        return (unmet.minus_or_zero(book.open_to_denied) + pods).minus_or_zero(pressure.slack + pressure.migrating)
+            pods = pressure.capacity.minus_or_zero(account.unmet.minus_or_zero(account.free_for_denied))
+        return (unmet.minus_or_zero(account.free_for_denied) + pods).minus_or_zero(pressure.slack + pressure.migrating)
 
-    def _after_giving(self, excess: Resources, now: Instant) -> RoomNeed | None:
+    def _after_shrinking(self, excess: Resources, now: Instant) -> RoomNeed | None:
         """The part of ``excess`` that remains after the node's VMs have freed what they offer."""
-        missing = excess.minus_or_zero(promised(self.book, now))
+        missing = excess.minus_or_zero(promised(self.account, now))
         return replace(self, excess=missing) if missing.any else None
 
     @property
-    def kept_on_targets(self) -> Fraction:
+    def target_reserve(self) -> Fraction:
         """Share of its watermark that a target must keep free."""
         # Moving for the watermark from one full node to another does not help.
-        return SPARE if self.cause is MoveCause.WATERMARK else Fraction(0)
+        return SPARE_SHARE if self.cause is MoveCause.WATERMARK else Fraction(0)
 
     @property
     def urgency(self) -> tuple[bool, bool, float, str]:
         """Sort key: nodes with denials, then full ones, then cordoned ones; longest wait first."""
-        return self.denied_since is None, self.excess is None, self.since, self.book.name
+        return self.denied_since is None, self.excess is None, self.since, self.account.name
 
     @property
     def cause(self) -> MoveCause:
@@ -235,11 +223,11 @@ class RoomNeed:
             return MoveCause.DRAIN
         if self.denied_since is None:
             return MoveCause.WATERMARK
-        return MoveCause.DENIED_VM if self.book.unmet.any else MoveCause.DEFERRED_POD
+        return MoveCause.DENIED_VM if self.account.unmet.any else MoveCause.DEFERRED_POD
 
     @property
     def reason(self) -> str:
-        """The cause in words, for people."""
+        """Text of the cause."""
         if self.excess is None:
-            return explanations.CORDONED.format(node=self.book.name)
-        return _REASONS[self.cause].format(node=self.book.name, excess=some(self.excess))
+            return explanations.CORDONED.format(node=self.account.name)
+        return _REASONS[self.cause].format(node=self.account.name, excess=some(self.excess))

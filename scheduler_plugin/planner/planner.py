@@ -3,9 +3,9 @@
 Rules:
 
 - ``plan`` only decides. Each plan is complete and repeats what still holds. The planner remembers only durations and
-  recent refusals; losing them in a restart only delays.
-- A node loses the pressure that has lasted for ``settle``, and sooner what VMs were denied or pods wait for
-  (``RoomNeed.due``, B.14, B.17). A cordoned node is drained by the same rules.
+  recent refusals, so a restart only delays.
+- The planner relieves a node of pressure that has lasted for ``settle``, and of denials and deferred resizes sooner
+  (``RoomNeed.due``, B.14, B.17). It drains a cordoned node by the same rules.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import Instant, Resources, Seconds
-from scheduler_plugin.constraints.judge import NOTHING_KNOWN, ConstraintContext
+from scheduler_plugin.constraints.checker import EMPTY_CONTEXT, ConstraintContext
 from scheduler_plugin.ledger.facts import MigrationPhase
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Migration, Move
 from scheduler_plugin.planner.cost import Selection, least_cost
 from scheduler_plugin.planner.drain import DrainPlan
-from scheduler_plugin.planner.places import Places
+from scheduler_plugin.planner.places import EligibleNodes
 from scheduler_plugin.planner.plan import (
     GRACE,
-    SETTLES_SOON,
+    SHORT_SETTLE,
     Cancel,
     LastingExcess,
     MigrationPolicy,
     MovePlan,
     RoomNeed,
     Stuck,
-    seen_of,
+    need_inputs,
 )
 from scheduler_plugin.planner.refused_orders import RefusedOrders
 from scheduler_plugin.planner.refused_targets import RefusedTargets
-from scheduler_plugin.planner.targets import Choice, Targets, Traffic
+from scheduler_plugin.planner.targets import ActiveMigrations, TargetRule, Targets
 from scheduler_plugin.planner.unplaced import UnplacedTargets
 from scheduler_plugin.planner.victims import Now
 from scheduler_plugin.texts import explanations
 
-Look = Generator[None, None, MovePlan]
+PlanSteps = Generator[None, None, MovePlan]
 """A plan that is computed in steps."""
 
 
-def completed(look: Look) -> MovePlan:
+def run_steps(steps: PlanSteps) -> MovePlan:
     """Run all steps and return the plan."""
     while True:
         try:
-            next(look)
+            next(steps)
         except StopIteration as done:
             plan: MovePlan = done.value
             return plan
 
 
-CALLED_OFF: Final = Seconds(300.0)
-"""Maximum rest of a VM after its cancelled migration: unlike a finished move, it cost nothing."""
+CANCEL_COOLDOWN: Final = Seconds(300.0)
+"""Maximum cooldown of a VM after a cancelled migration, which cost nothing, unlike a finished one."""
 
-AT_ONCE: Final = 100
-"""Maximum number of nodes per round; in a full cluster nodes take turns."""
+NODES_PER_ROUND: Final = 100
+"""Maximum number of nodes to relieve per round; in a full cluster nodes take turns."""
 
-IN_STEP: Final = 50
+NODES_PER_STEP: Final = 50
 """Number of nodes checked per step: a few milliseconds, even if all deny VMs."""
 
 
@@ -73,11 +73,11 @@ class Planner:
     def __init__(self, select: Selection = least_cost) -> None:
         self._select = select
         self._needs: dict[str, RoomNeed] = {}
-        self._needless_since: dict[ObjectName, Instant] = {}
+        self._unneeded_since: dict[ObjectName, Instant] = {}
         self._stuck: dict[str, Stuck] = {}
         self._active: dict[ObjectName, ObjectName] = {}
         self._resting: dict[ObjectName, Instant] = {}
-        self._misled: set[ObjectName] = set()
+        self._wrongly_targeted: set[ObjectName] = set()
         self._unplaced = UnplacedTargets()
         self.refused = RefusedTargets()
         self.refused_orders = RefusedOrders()
@@ -90,32 +90,32 @@ class Planner:
         now: Now,
         draw: Draw,
         *,
-        surroundings: ConstraintContext = NOTHING_KNOWN,
-    ) -> Look:
+        constraint_context: ConstraintContext = EMPTY_CONTEXT,
+    ) -> PlanSteps:
         """Compute the plan in steps. Cheap if no node is under pressure. ``draw`` breaks ties.
 
-        Each step relieves one node, or checks ``IN_STEP`` nodes. The ledger may change between steps: every move is
-        checked again when its room is reserved. Only one plan at a time.
+        Each step relieves one node, or checks ``NODES_PER_STEP`` nodes. The ledger may change between steps, so each
+        move is checked again when its room is reserved. Run only one plan at a time.
         """
-        self._notice_vanished(ledger, policy, now.monotonic)
+        self._note_deleted(ledger, policy, now.monotonic)
         self._learn_from_failures(ledger, policy, now.monotonic)
-        self._needs = {need.book.name: need for need in self._present_needs(ledger, policy, now.monotonic)}
+        self._needs = {need.account.name: need for need in self._present_needs(ledger, policy, now.monotonic)}
         self.refused_orders.forget_old(now.monotonic, policy.rest)
         batch = yield from self._batch(policy, now.monotonic)
         moves: tuple[Move, ...] = ()
         if batch:
             drain = DrainPlan(ledger, policy, now, self._select)
-            traffic = Traffic.of(ledger, policy)
-            places = Places(ledger, surroundings, self.refused, now.monotonic)
-            targets = Targets(ledger, traffic, policy, places, Choice(ranking, draw))
+            active = ActiveMigrations.of(ledger, policy)
+            eligible = EligibleNodes(ledger, constraint_context, self.refused, now.monotonic)
+            targets = Targets(ledger, active, policy, eligible, TargetRule(ranking, draw))
             for need in batch:
                 yield
-                self._stuck.pop(need.book.name, None)
-                stuck = drain.relieve(need, traffic, targets, partial(self._reason_to_rest, now.monotonic))
+                self._stuck.pop(need.account.name, None)
+                stuck = drain.relieve(need, active, targets, partial(self._cooldown_reason, now.monotonic))
                 if stuck is not None:
-                    self._stuck[need.book.name] = stuck
+                    self._stuck[need.account.name] = stuck
             moves = tuple(drain.moves)
-        cancels = tuple(self._cancels(ledger, policy, now.monotonic, is_current=surroundings.is_current))
+        cancels = tuple(self._cancels(ledger, policy, now.monotonic, is_current=constraint_context.is_current))
         forget = _deletable(ledger, policy, now)
         return MovePlan(moves, tuple(self._stuck.values()), cancels, forget)
 
@@ -135,61 +135,65 @@ class Planner:
             left = need.due(policy, now)
             if left is not None and policy.enabled:
                 due[name] = left
-            if number % IN_STEP == 0:
+            if number % NODES_PER_STEP == 0:
                 yield
         self._stuck = {name: stuck for name, stuck in self._stuck.items() if name in due}
-        if len(due) > AT_ONCE:
+        if len(due) > NODES_PER_ROUND:
             # Stuck nodes come after those that may still be relieved.
             turns = {name: turn for turn, name in enumerate(self._stuck, start=1)}
-            first = sorted(due, key=lambda name: (turns.get(name, 0), due[name].urgency))[:AT_ONCE]
+            first = sorted(due, key=lambda name: (turns.get(name, 0), due[name].urgency))[:NODES_PER_ROUND]
             due = {name: due[name] for name in first}
         return sorted(due.values(), key=lambda need: need.urgency)
 
-    def _notice_vanished(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> None:
-        """Let a VM rest whose migration was deleted before its end.
+    def _note_deleted(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> None:
+        """Start the cooldown of VMs whose migrations were deleted before their end.
 
-        Not for migrations that were never created or had a wrong target.
+        Not after migrations that were never created or had a wrong target.
         """
-        if not (ledger.migrations or self._active or self._resting or self._misled):
+        if not (ledger.migrations or self._active or self._resting or self._wrongly_targeted):
             return
         active = {
             name: migration
             for name, migration in ledger.migrations.items()
             if migration.is_active and migration.facts is not None
         }
-        # Those in ``_misled`` had a wrong target.
-        unwanted = [self._active[name] for name in self._active.keys() - ledger.migrations.keys() - self._misled]
-        unwanted += [
-            migration.vm for name, migration in active.items() if migration.is_leaving and name not in self._misled
+        # Those in ``_wrongly_targeted`` had a wrong target.
+        unwanted = [
+            self._active[name] for name in self._active.keys() - ledger.migrations.keys() - self._wrongly_targeted
         ]
-        self._resting |= dict.fromkeys(unwanted, Instant(now + min(policy.rest.cooldown, CALLED_OFF)))
+        unwanted += [
+            migration.vm
+            for name, migration in active.items()
+            if migration.is_terminating and name not in self._wrongly_targeted
+        ]
+        self._resting |= dict.fromkeys(unwanted, Instant(now + min(policy.rest.cooldown, CANCEL_COOLDOWN)))
         self._resting = {vm: until for vm, until in self._resting.items() if until > now}
         self._active = {name: migration.vm for name, migration in active.items()}
-        self._misled &= ledger.migrations.keys()
+        self._wrongly_targeted &= ledger.migrations.keys()
 
-    def _reason_to_rest(self, now: Instant, vm: ObjectName) -> str | None:
-        """The reason not to move the VM now, from earlier rounds."""
+    def _cooldown_reason(self, now: Instant, vm: ObjectName) -> str | None:
+        """The reason from earlier rounds not to move the VM now."""
         return explanations.RESTING if self._resting.get(vm, now) > now else self.refused_orders.why_not(vm, now)
 
     def _present_needs(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Iterator[RoomNeed]:
         for name in ledger.strained:
-            book, previous = ledger.nodes[name], self._needs.get(name)
-            drains = not book.room.is_open and policy.drain_cordoned
+            account, previous = ledger.nodes[name], self._needs.get(name)
+            drains = not account.room.is_open and policy.drain_cordoned
             lasting = None if drains else _lasting(previous, policy)
             is_same = previous is not None and previous.lasting is lasting
             # A node may stay strained for hours without a change; reuse its need.
-            if previous is not None and is_same and previous.is_of(book, drains=drains):
+            if previous is not None and is_same and previous.is_current_for(account, drains=drains):
                 yield previous
                 continue
-            pressure = book.pressure
-            if not drains and not pressure.too_much:
+            pressure = account.pressure
+            if not drains and not pressure.has_excess:
                 continue
             # Enough may be leaving for denied VMs, but not for the watermark.
             is_denied = not pressure.capacity.within(pressure.slack + pressure.migrating)
             denied_before = None if previous is None else previous.denied_since
             yield RoomNeed(
-                book,
-                amounts=seen_of(book),
+                account,
+                inputs=need_inputs(account),
                 excess=None if drains else pressure.excess,
                 # A cordon has no lasting pressure, and nothing has lasted through a new span.
                 since=previous.since if previous is not None and is_same else now,
@@ -201,40 +205,40 @@ class Planner:
         self.refused.note(ledger, (migration.vm, migration.target or ""), why, now, policy.rest)
 
     def _learn_from_failures(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> None:
-        """Learn from failed migrations: one without a target node was refused, even if its controller ended it."""
+        """Record refused targets of failed migrations: one without a target node was refused, whoever ended it."""
         self.refused.forget_old(now, policy.rest)
         for migration in self._unplaced.newly_failed(ledger.migrations.values()):
-            if migration.name not in self._misled:
+            if migration.name not in self._wrongly_targeted:
                 self._learn(ledger, migration, explanations.FOUND_NO_NODE, policy, now)
 
     def _cancels(self, ledger: Ledger, policy: MigrationPolicy, now: Instant, *, is_current: bool) -> Iterator[Cancel]:
         ours = [
             migration
             for migration in ledger.migrations.values()
-            if migration.is_active and migration.is_ours and not migration.is_leaving
+            if migration.is_active and migration.is_ours and not migration.is_terminating
         ]
         if not ours:
-            self._needless_since.clear()
+            self._unneeded_since.clear()
             return
-        needless = _unneeded(ledger, policy, ours)
-        self._needless_since = {migration.name: self._needless_since.get(migration.name, now) for migration in needless}
+        unneeded = _unneeded(ledger, policy, ours)
+        self._unneeded_since = {migration.name: self._unneeded_since.get(migration.name, now) for migration in unneeded}
         for migration in ours:
             # Only after a while, or orders and cancellations would alternate.
-            since = self._needless_since.get(migration.name)
-            refusal = self._unplaced.gives_up(migration, policy, now, is_current=is_current)
+            since = self._unneeded_since.get(migration.name)
+            refusal = self._unplaced.cancel_reason(migration, policy, now, is_current=is_current)
             if refusal is not None and migration.target is not None:
-                if migration.name not in self._misled:
+                if migration.name not in self._wrongly_targeted:
                     self._learn(ledger, migration, refusal, policy, now)
                 # The target was wrong, so the VM need not rest.
-                self._misled.add(migration.name)
+                self._wrongly_targeted.add(migration.name)
                 yield Cancel(migration.name, explanations.NOT_PLACED.format(node=migration.target, why=refusal))
             # It cannot go on: cancel at once.
             elif migration.problem is not None and not migration.is_stalled:
-                self._misled.add(migration.name)
+                self._wrongly_targeted.add(migration.name)
                 yield Cancel(migration.name, explanations.CANNOT_GO.format(why=migration.problem))
             elif now - migration.since >= policy.timeout + GRACE:
                 yield Cancel(migration.name, explanations.TIMED_OUT.format(span=policy.timeout))
-            elif since is not None and now - since >= min(policy.settle, SETTLES_SOON):
+            elif since is not None and now - since >= min(policy.settle, SHORT_SETTLE):
                 yield Cancel(migration.name, explanations.NOT_NEEDED.format(node=migration.source))
 
 
@@ -248,22 +252,22 @@ def _lasting(previous: RoomNeed | None, policy: MigrationPolicy) -> LastingExces
 def _unneeded(ledger: Ledger, policy: MigrationPolicy, ours: list[Migration]) -> list[Migration]:
     """Migrations that have not started and whose node is relieved without them, newest first."""
     relieved: dict[str, Resources] = {}
-    needless = []
+    unneeded = []
     for migration in reversed(ours):
         uid = None if migration.source_pod is None else ledger.uid_of(migration.source_pod)
         claim = None if uid is None else ledger.claims.get(uid)
         # A started migration is finished: its cost is paid.
         if claim is None or migration.phase is not MigrationPhase.PENDING or migration.placed_on is not None:
             continue
-        book = ledger.nodes[claim.node]
-        if not book.room.is_open and policy.drain_cordoned:
+        account = ledger.nodes[claim.node]
+        if not account.room.is_open and policy.drain_cordoned:
             continue
         size = claim.reserved + claim.unmet
-        left = relieved.get(claim.node, book.migrating).minus_or_zero(size)
-        if book.pressure.due.within(left):
+        left = relieved.get(claim.node, account.migrating).minus_or_zero(size)
+        if account.pressure.due.within(left):
             relieved[claim.node] = left
-            needless.append(migration)
-    return needless
+            unneeded.append(migration)
+    return unneeded
 
 
 def _deletable(ledger: Ledger, policy: MigrationPolicy, now: Now) -> tuple[ObjectName, ...]:
@@ -272,4 +276,4 @@ def _deletable(ledger: Ledger, policy: MigrationPolicy, now: Now) -> tuple[Objec
         return ()
     over = {migration.vm: None for migration in ledger.migrations.values() if not migration.is_active}
     deletable = (migration for vm in over for migration in policy.rest.deletable(ledger.migrations_of(vm), now))
-    return tuple(migration.name for migration in deletable if not migration.is_leaving)
+    return tuple(migration.name for migration in deletable if not migration.is_terminating)

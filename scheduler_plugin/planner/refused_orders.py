@@ -1,8 +1,8 @@
 """VMs whose migrations the API recently refused to create; the planner skips them (S4.9).
 
-One refusal is about one VM: it rests as after a failed migration, and others of its namespace wait for seconds (quota,
-policy). Once a second namespace refuses in a row, all VMs wait. If a refusal is about us (unauthorized, too many
-requests), all VMs wait and none rests.
+After a refusal its VM is in cooldown as after a failed migration, and others of its namespace wait for seconds (quota,
+policy). After a refusal in a second namespace without a success in between, all VMs wait. A refusal that any VM would
+get (unauthorized, too many requests) makes all VMs wait and starts no cooldown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _OrderWait:
 
 
 class RefusedOrders:
-    """In memory only: a restart costs one order per VM."""
+    """Recent refusals, in memory only: a restart costs one attempt per VM."""
 
     def __init__(self) -> None:
         self._vms: dict[ObjectName, _OrderWait] = {}
@@ -37,8 +37,8 @@ class RefusedOrders:
         self._all: _OrderWait | None = None
 
     def refused(self, vm: ObjectName, now: Instant, rest: Rest, jitter: float) -> None:
-        """The API certainly refused a migration of the VM. ``jitter`` is a random number in 0..1."""
-        self._rest(vm, now, rest, forgiven=0)
+        """Record that the API certainly refused a migration of the VM. ``jitter`` is a random number in 0..1."""
+        self._rest(vm, now, rest, tolerated=0)
         self._namespaces[vm.namespace] = _extended(self._namespaces.get(vm.namespace), now, jitter)
         self._in_row.add(vm.namespace)
         # Two namespaces in a row: not a quota of one of them.
@@ -46,19 +46,19 @@ class RefusedOrders:
             self.refused_all(now, jitter)
 
     def refused_all(self, now: Instant, jitter: float) -> None:
-        """The API takes no orders of ours now."""
+        """Record that the API accepts no migrations from us now."""
         self._all = _extended(self._all, now, jitter)
 
     def lost(self, vm: ObjectName, now: Instant, rest: Rest) -> None:
-        """A creation without a response never landed."""
-        # The first may be the network. From the second in a row it counts like a refusal: an API server that answers
-        # each with an error would get the same VM for ever.
-        self._rest(vm, now, rest, forgiven=1)
+        """Record that a creation without a response never landed."""
+        # The first may be due to the network. From the second in a row it counts as a refusal: otherwise an API server
+        # that fails on one VM would get only that one.
+        self._rest(vm, now, rest, tolerated=1)
 
     def made(self, vm: ObjectName) -> None:
-        """The API created a migration of the VM."""
+        """Record that the API created a migration of the VM."""
         self._vms.pop(vm, None)
-        # So the API takes migrations, in this namespace too.
+        # So the API accepts migrations, in this namespace too.
         self._namespaces.pop(vm.namespace, None)
         self._in_row.clear()
         self._all = None
@@ -75,17 +75,17 @@ class RefusedOrders:
 
     def forget_old(self, now: Instant, rest: Rest) -> None:
         """Drop waits that ended longer ago than the longest wait."""
-        self._vms = {vm: wait for vm, wait in self._vms.items() if wait.until + rest.backoff_most > now}
-        recent = {name: wait for name, wait in self._namespaces.items() if wait.until + rest.backoff_most > now}
+        self._vms = {vm: wait for vm, wait in self._vms.items() if wait.until + rest.max_backoff > now}
+        recent = {name: wait for name, wait in self._namespaces.items() if wait.until + rest.max_backoff > now}
         self._namespaces = recent
         self._in_row &= recent.keys()
-        if self._all is not None and self._all.until + rest.backoff_most <= now:
+        if self._all is not None and self._all.until + rest.max_backoff <= now:
             self._all = None
 
-    def _rest(self, vm: ObjectName, now: Instant, rest: Rest, *, forgiven: int) -> None:
+    def _rest(self, vm: ObjectName, now: Instant, rest: Rest, *, tolerated: int) -> None:
         previous = self._vms.get(vm)
         failures = 1 if previous is None else previous.failures + 1
-        wait = rest.after(failures) if failures > forgiven else Seconds(0.0)
+        wait = rest.after(failures) if failures > tolerated else Seconds(0.0)
         self._vms[vm] = _OrderWait(failures, Instant(now + wait))
 
 

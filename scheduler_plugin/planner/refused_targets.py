@@ -16,31 +16,29 @@ from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.planner.victims import Rest
 from scheduler_plugin.texts import explanations
 
-MOST_PAIRS: Final = 20_000
+MAX_PAIRS: Final = 20_000
 """The oldest are dropped first."""
 
 Pair = tuple[ObjectName, str]
 """A VM and a node."""
 
-Likeness = tuple[PodConstraints | None, NodeTraits | None]
+Fingerprint = tuple[PodConstraints | None, NodeTraits | None]
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRefusal:
-    """``failures`` in a row; skip the pair until ``until``. ``likeness`` are the VM's and node's properties at that
-    time.
-    """
+    """``failures`` in a row; skip the pair until ``until``, or until the ``fingerprint`` of VM and node changes."""
 
     why: str
     failures: int
     until: Instant
-    likeness: Likeness
+    fingerprint: Fingerprint
 
 
 class RefusedTargets:
     """At most ``most`` pairs, in memory only: a restart costs one attempt per pair."""
 
-    def __init__(self, most: int = MOST_PAIRS) -> None:
+    def __init__(self, most: int = MAX_PAIRS) -> None:
         self._most = most
         self._pairs: dict[Pair, TargetRefusal] = {}
         self._of_vm: dict[ObjectName, dict[str, TargetRefusal]] = {}
@@ -49,14 +47,14 @@ class RefusedTargets:
         return len(self._pairs)
 
     def note(self, ledger: Ledger, pair: Pair, why: str, now: Instant, rest: Rest) -> None:
-        """The VM's target pod was not placed on the node."""
-        likeness = _likeness(ledger, *pair)
+        """Record that the VM's target pod was not placed on the node."""
+        fingerprint = _fingerprint(ledger, *pair)
         # Reinsert it as the newest.
         previous = self._drop(pair)
-        # A changed VM or node starts over.
-        failures = 1 if previous is None or previous.likeness != likeness else previous.failures + 1
+        # Start over for a changed VM or node.
+        failures = 1 if previous is None or previous.fingerprint != fingerprint else previous.failures + 1
         vm, node = pair
-        refusal = TargetRefusal(why, failures, Instant(now + rest.after(failures)), likeness)
+        refusal = TargetRefusal(why, failures, Instant(now + rest.after(failures)), fingerprint)
         self._pairs[pair] = self._of_vm.setdefault(vm, {})[node] = refusal
         if len(self._pairs) > self._most:
             self._drop(next(iter(self._pairs)))
@@ -64,7 +62,7 @@ class RefusedTargets:
     def why_not(self, ledger: Ledger, vm: ObjectName, node: str, now: Instant) -> str | None:
         """The reason not to try the node for the VM now; None if there is none."""
         refusal = self._pairs.get((vm, node))
-        if refusal is None or refusal.until <= now or refusal.likeness != _likeness(ledger, vm, node):
+        if refusal is None or refusal.until <= now or refusal.fingerprint != _fingerprint(ledger, vm, node):
             return None
         return explanations.REFUSED_LATELY.format(why=refusal.why)
 
@@ -75,7 +73,7 @@ class RefusedTargets:
     def forget_old(self, now: Instant, rest: Rest) -> None:
         """Drop pairs that have not failed again."""
         # A pair that could be tried for the longest wait without a failure starts over.
-        for pair in [pair for pair, refusal in self._pairs.items() if refusal.until + rest.backoff_most <= now]:
+        for pair in [pair for pair, refusal in self._pairs.items() if refusal.until + rest.max_backoff <= now]:
             self._drop(pair)
 
     def _drop(self, pair: Pair) -> TargetRefusal | None:
@@ -88,7 +86,7 @@ class RefusedTargets:
         return refusal
 
 
-def _likeness(ledger: Ledger, vm: ObjectName, node: str) -> Likeness:
+def _fingerprint(ledger: Ledger, vm: ObjectName, node: str) -> Fingerprint:
     account, book = ledger.vms.get(vm), ledger.nodes.get(node)
     return (
         None if account is None or account.facts is None else account.facts.constraints,

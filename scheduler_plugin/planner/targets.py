@@ -2,8 +2,8 @@
 
 Rules:
 
-- A target is open, under no pressure, may take one more incoming migration, stays below its watermark
-  (``placement.best_target``), and takes the VM by all constraints and past refusals (``places``).
+- A target is open and under no pressure, may get one more incoming migration, stays below its watermark
+  (``placement.best_target``), and is eligible by constraints and past refusals (``places``).
 - The VM's preferences order the remaining targets.
 """
 
@@ -21,19 +21,19 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import Bytes, MilliCpu, Resources
-from scheduler_plugin.constraints.judge import Shape
+from scheduler_plugin.constraints.checker import Shape
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.placement.scoring import best_target, stays_below_watermark
 from scheduler_plugin.placement.verdict import Room
-from scheduler_plugin.planner.places import Places
+from scheduler_plugin.planner.places import EligibleNodes
 from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.planner.victims import Victim
 from scheduler_plugin.texts import explanations
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TargetRule:
     """Rule to choose the best of several targets; ``draw`` breaks ties."""
 
     ranking: RankingConfig
@@ -41,8 +41,8 @@ class Choice:
 
 
 @dataclass(slots=True)
-class Traffic:
-    """Numbers of active migrations: in all, and leaving and entering each node. ``most`` is the limit.
+class ActiveMigrations:
+    """Numbers of active migrations: in all (at most ``most``), and leaving and entering each node.
 
     ``of_others`` are those ordered by people or other programs.
     """
@@ -54,18 +54,18 @@ class Traffic:
     of_others: list[ObjectName] = field(default_factory=list)
 
     @classmethod
-    def of(cls, ledger: Ledger, policy: MigrationPolicy) -> Traffic:
-        """All running migrations, and people's migrations that may start."""
-        traffic = cls(policy.at_once(len(ledger.rooms)))
+    def of(cls, ledger: Ledger, policy: MigrationPolicy) -> ActiveMigrations:
+        """Count all running migrations, and people's migrations that may start."""
+        active = cls(policy.at_once(len(ledger.rooms)))
         for migration in ledger.migrations.values():
             if migration.is_active and _counts(ledger, migration):
-                traffic.add(migration.source, migration.goal)
+                active.add(migration.source, migration.destination)
                 if not migration.is_ours:
-                    traffic.of_others.append(migration.name)
-        return traffic
+                    active.of_others.append(migration.name)
+        return active
 
     def add(self, source: str | None, target: str | None) -> None:
-        """Add one; an unknown node is None."""
+        """Count a migration; an unknown node is None."""
         self.total += 1
         self.leaving.update(() if source is None else (source,))
         self.entering.update(() if target is None else (target,))
@@ -75,7 +75,7 @@ class Traffic:
         return max(0, min(policy.out_per_node - self.leaving[node], self.most - self.total))
 
     def why_full(self) -> str | None:
-        """The reason why all nodes wait, if migrations of others, which may never end, contribute."""
+        """The reason why all nodes wait, if it includes migrations of others, which may never end."""
         if self.total < self.most or not self.of_others:
             return None
         return explanations.all_moves_taken(self.most, self.of_others)
@@ -93,33 +93,38 @@ def _counts(ledger: Ledger, migration: Migration) -> bool:
 class Targets:
     """Nodes that VMs may move to, updated while moves are chosen.
 
-    ``kept`` is the share of its own watermark that a target must keep free.
+    ``reserve_share`` is the share of its own watermark that a target must keep free.
     """
 
     def __init__(
-        self, ledger: Ledger, traffic: Traffic, policy: MigrationPolicy, places: Places, choice: Choice
+        self,
+        ledger: Ledger,
+        active: ActiveMigrations,
+        policy: MigrationPolicy,
+        eligible: EligibleNodes,
+        rule: TargetRule,
     ) -> None:
-        self._choice, self._places = choice, places
-        self._traffic, self._most = traffic, policy.in_per_node
+        self._rule, self._eligible = rule, eligible
+        self._active, self._max_incoming = active, policy.in_per_node
         self._ledger, self._nodes = ledger, len(ledger.rooms)
-        self.kept = Fraction(0)
+        self.reserve_share = Fraction(0)
         self._too_large: list[Resources] = []
         self._unplaceable: dict[Shape, list[Resources]] = {}
 
-    def keep(self, share: Fraction) -> None:
+    def set_reserve_share(self, share: Fraction) -> None:
         """Set the share of its watermark that a target must keep free."""
-        if share != self.kept:
+        if share != self.reserve_share:
             # Sizes that were too large may fit with this share.
-            self.kept, self._too_large, self._unplaceable = share, [], {}
+            self.reserve_share, self._too_large, self._unplaceable = share, [], {}
 
     @cached_property
     def _rooms(self) -> dict[str, Room]:
         # Computed on first use: in most rounds no VM moves, and a fleet has many nodes.
-        strained, entering = self._ledger.strained, self._traffic.entering
+        strained, entering = self._ledger.strained, self._active.entering
         return {
             name: room
             for name, room in self._ledger.rooms.items()
-            if room.is_open and name not in strained and entering.get(name, 0) < self._most
+            if room.is_open and name not in strained and entering.get(name, 0) < self._max_incoming
         }
 
     @cached_property
@@ -130,17 +135,17 @@ class Targets:
         mem = max((room.watermark.mem.value - room.reserved.mem.value for room in self._rooms.values()), default=0)
         return Resources(MilliCpu(max(0, cpu)), Bytes(max(0, mem)))
 
-    def has_place(self, victim: Victim) -> bool:
-        """Return True if some target would take the VM."""
+    def has_target(self, victim: Victim) -> bool:
+        """Return True if some target accepts the VM."""
         size = victim.size
         # Targets only fill up during a round, so a size that did not fit will not fit later.
         if _is_as_large(size, self._too_large):
             return False
-        shape = self._places.shape(victim.claim, victim.vm)
+        shape = self._eligible.shape(victim.claim, victim.vm)
         if shape is not None and _is_as_large(size, self._unplaceable.get(shape, ())):
             return False
         # Last, because it may have to evaluate every node.
-        if next(self._taking(victim, size), None) is not None:
+        if next(self._accepting(victim, size), None) is not None:
             return True
         if not any(self._has_room(room, size) for room in self._rooms.values()):
             self._too_large = _least(self._too_large, size)
@@ -152,23 +157,23 @@ class Targets:
     def take(self, source: str, victim: Victim) -> str | None:
         """Choose the best target and count the move; None if there is none any more.
 
-        Of the nodes that take the VM it keeps the most preferred ones; placement chooses among those.
+        The VM's preferences select among the nodes that accept it; placement chooses among the most preferred.
         """
         size = victim.size
-        rooms = self._preferred(victim, {room.node: room for room in self._taking(victim, size)})
-        name = best_target(rooms, size, self._choice.ranking, self._choice.draw, nodes=self._nodes)
+        rooms = self._preferred(victim, {room.node: room for room in self._accepting(victim, size)})
+        name = best_target(rooms, size, self._rule.ranking, self._rule.draw, nodes=self._nodes)
         if name is None:
             return None
         room = self._rooms[name]
-        # Taken for the rest of the round.
+        # Reserved for the rest of the round.
         self._rooms[name] = replace(room, reserved=room.reserved + size, free=room.free - size)
-        self._places.send(victim.claim, victim.vm, name)
-        self._traffic.add(source, name)
-        if self._traffic.entering[name] >= self._most:
+        self._eligible.place(victim.claim, victim.vm, name)
+        self._active.add(source, name)
+        if self._active.entering[name] >= self._max_incoming:
             del self._rooms[name]
         return name
 
-    def hindrances(self, victims: Iterable[Victim]) -> Counter[str]:
+    def obstacles(self, victims: Iterable[Victim]) -> Counter[str]:
         """Reasons against nodes that have room for the first VM, with the number of nodes for each."""
         for victim in victims:
             size = victim.size
@@ -176,23 +181,23 @@ class Targets:
             rooms = {} if _is_as_large(size, self._too_large) else self._rooms
             large = [name for name, room in rooms.items() if self._has_room(room, size)]
             if large:
-                hindrance = self._places.hindrances(victim.claim, victim.vm)
-                reasons = (hindrance(name) for name in large)
+                obstacle = self._eligible.obstacles(victim.claim, victim.vm)
+                reasons = (obstacle(name) for name in large)
                 return Counter(f"{victim.vm.name}: {why}" for why in reasons if why is not None)
         return Counter()
 
-    def _taking(self, victim: Victim, size: Resources) -> Iterator[Room]:
-        """The nodes that take the VM of that size."""
-        hindrance = self._places.hindrances(victim.claim, victim.vm)
+    def _accepting(self, victim: Victim, size: Resources) -> Iterator[Room]:
+        """The nodes that accept the VM."""
+        obstacle = self._eligible.obstacles(victim.claim, victim.vm)
         for name, room in self._rooms.items():
-            if self._has_room(room, size) and hindrance(name) is None:
+            if self._has_room(room, size) and obstacle(name) is None:
                 yield room
 
     def _has_room(self, room: Room, size: Resources) -> bool:
         if not stays_below_watermark(room, size):
             return False
         # Plain numbers, because this runs for every node.
-        whole, left = self.kept.denominator, self.kept.denominator - self.kept.numerator
+        whole, left = self.reserve_share.denominator, self.reserve_share.denominator - self.reserve_share.numerator
         used, mark = room.reserved, room.watermark
         return (used.cpu.value + size.cpu.value) * whole <= mark.cpu.value * left and (
             used.mem.value + size.mem.value
@@ -200,12 +205,12 @@ class Targets:
 
     def _preferred(self, victim: Victim, rooms: dict[str, Room]) -> dict[str, Room]:
         """The ``rooms`` that the VM prefers most."""
-        judgement = self._places.judgement(victim.claim, victim.vm)
-        if not judgement.prefers:
+        constraints = self._eligible.constraints_of(victim.claim, victim.vm)
+        if not constraints.prefers:
             return rooms
-        wished = {name: judgement.preference(name) for name in rooms}
-        most = min(wished.values(), default=None)
-        return {name: room for name, room in rooms.items() if wished[name] == most}
+        preferences = {name: constraints.preference(name) for name in rooms}
+        most = min(preferences.values(), default=None)
+        return {name: room for name, room in rooms.items() if preferences[name] == most}
 
 
 def _is_as_large(size: Resources, known: Iterable[Resources]) -> bool:

@@ -2,7 +2,7 @@
 
 Rules:
 
-- A target pod without a word from kube-scheduler may wait for ``placement_timeout``.
+- A target pod that kube-scheduler has not refused may wait for ``placement_timeout``.
 - A migration that failed before its target pod had a node counts as refused, however it ended.
 """
 
@@ -24,7 +24,7 @@ REFUSAL_SETTLE: Final = Seconds(2.0)  # kube-scheduler's first attempt may be to
 
 @dataclass(frozen=True, slots=True)
 class _PlacementWait:
-    """Since when a target pod waits and is refused; None if it does not or is not."""
+    """When a target pod began to wait and was first refused; None if it has not."""
 
     since: Instant | None = None
     refused_since: Instant | None = None
@@ -36,8 +36,10 @@ class UnplacedTargets:
     def __init__(self) -> None:
         self._waits: dict[ObjectName, _PlacementWait] = {}
 
-    def gives_up(self, migration: Migration, policy: MigrationPolicy, now: Instant, *, is_current: bool) -> str | None:
-        """The reason to cancel a migration whose target pod has no node; None if it may go on."""
+    def cancel_reason(
+        self, migration: Migration, policy: MigrationPolicy, now: Instant, *, is_current: bool
+    ) -> str | None:
+        """The reason to cancel a migration because its target pod has no node; None if it may go on."""
         if migration.placed_on is not None or migration.phase is not MigrationPhase.PENDING:
             self._waits.pop(migration.name, None)
             return None

@@ -1,8 +1,7 @@
 """VMs of a node that may move (S4.8); ``cost`` chooses among them.
 
-Only VMs of ours that can move safely as a whole: in phase Running, in one bound pod, movable, not migrating, and not
-resting after a migration. A sleeping VM frees nothing: it leaves only a draining node, or one without room for it to
-wake; it wakes at the target.
+A VM may move if our scheduler placed it, it is in phase Running and in one bound pod, and is neither migrating nor in
+cooldown. Moving a sleeping VM frees nothing: it leaves only a node that is drained, or that has no room for it to wake.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from scheduler_plugin.texts import explanations
 COPY_TIME: Final = Seconds(5.0)
 """Approximate length of the copy; memory changed meanwhile is copied again."""
 
-REMEMBERED: Final = Seconds(3600.0)
-"""How long a move makes the next one of the same VM more expensive."""
+RECENT: Final = Seconds(3600.0)
+"""How long a move makes the next move of the same VM more expensive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +39,18 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A VM that may move.
-
-    ``load`` is its load average in vCPUs (infinite if unknown), ``to_copy`` the bytes to copy, as far as known.
-    ``arrived`` is its index among the node's claims, oldest first; ``moved`` the number of its successful moves within
-    ``REMEMBERED``.
-    """
+    """A VM that may move."""
 
     vm: ObjectName
     claim: Claim
-    load: float
-    to_copy: int
-    arrived: int
-    moved: int
+    load: float  # load average in vCPUs; infinite if unknown
+    to_copy: int  # bytes, as far as known
+    index: int  # position among the node's claims, oldest first
+    recent_moves: int  # successful ones within ``RECENT``
 
     @property
     def size(self) -> Resources:
-        """Its size plus what it was denied: what its node gains and a target needs.
+        """The room that its node gains and a target needs: its size plus what it was denied.
 
         For a sleeping VM, the size that it wakes with.
         """
@@ -66,14 +60,14 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Rest period of a VM after a migration.
+    """Wait of a VM between migrations: ``cooldown`` after a success, ``backoff`` after a failure.
 
-    ``cooldown`` after a move; after failures in a row ``backoff``, doubled each time up to ``backoff_most``.
+    ``backoff`` doubles with each failure in a row, up to ``max_backoff``.
     """
 
     cooldown: Seconds = Seconds(3600.0)
     backoff: Seconds = Seconds(60.0)
-    backoff_most: Seconds = Seconds(3600.0)
+    max_backoff: Seconds = Seconds(3600.0)
 
     def until(self, migrations: Sequence[Migration], now: Now, *, drains: bool) -> float:
         """Time at which the VM may move again, in Unix seconds.
@@ -82,7 +76,7 @@ class Rest:
         """
         until, failures, before = -inf, 0, -inf
         for at, migration in _ended(migrations, now):
-            if at - before > 2 * self.backoff_most:
+            if at - before > 2 * self.max_backoff:
                 failures = 0  # a success resets failures, even if their objects still exist
             before = at
             if migration.phase is MigrationPhase.SUCCEEDED:
@@ -98,12 +92,12 @@ class Rest:
 
     def after(self, failures: int) -> Seconds:
         """Wait after that many failures in a row."""
-        return Backoff(self.backoff, self.backoff_most, spread=0.0).delay(failures, 0.0)
+        return Backoff(self.backoff, self.max_backoff, spread=0.0).delay(failures, 0.0)
 
-    def forgotten(self, migrations: Sequence[Migration], now: Now) -> list[ObjectName]:
-        """The VM's ended migrations that no longer matter.
+    def expired(self, migrations: Sequence[Migration], now: Now) -> list[ObjectName]:
+        """The VM's ended migrations that no longer affect decisions.
 
-        A success matters for ``REMEMBERED``, a failure until a later success or for twice the longest wait.
+        A success expires after ``RECENT``, a failure with the next success or after twice the longest wait.
         """
         ended = _ended(migrations, now)
         successes = [at for at, migration in ended if migration.phase is MigrationPhase.SUCCEEDED]
@@ -113,20 +107,20 @@ class Rest:
     def deletable(self, migrations: Sequence[Migration], now: Now) -> list[Migration]:
         """The VM's ended migrations of ours to delete now.
 
-        None while it has an active one: NeonVM's controller then cancels that one as well, and deletes the target pod
-        of the ended one, in which the VM runs by now.
+        Empty while it has an active one: NeonVM's controller would then cancel that one too, and delete the target pod
+        of the ended one, in which the VM now runs.
         """
         # Runs every second over an hour of moves, few of them old.
-        if any(migration.is_active for migration in migrations) or not self.may_forget(migrations, now):
+        if any(migration.is_active for migration in migrations) or not self.may_have_expired(migrations, now):
             return []
-        names = set(self.forgotten(migrations, now))
+        names = set(self.expired(migrations, now))
         return [migration for migration in migrations if migration.is_ours and migration.name in names]
 
-    def may_forget(self, migrations: Sequence[Migration], now: Now) -> bool:
-        """Return False if surely none of the VM's migrations is ``forgotten``; a cheap check for the usual case."""
+    def may_have_expired(self, migrations: Sequence[Migration], now: Now) -> bool:
+        """Return False if certainly none of the VM's migrations has ``expired``; a cheap check for the usual case."""
         if len(migrations) != 1:
             return True
-        facts, over_since, least = migrations[0].facts, migrations[0].over_since, min(REMEMBERED, 2 * self.backoff_most)
+        facts, over_since, least = migrations[0].facts, migrations[0].over_since, min(RECENT, 2 * self.max_backoff)
         # Too recent both by its own date and since it was seen to be over.
         return (
             facts is None
@@ -137,9 +131,9 @@ class Rest:
 
     def _is_irrelevant(self, at: float, phase: MigrationPhase, last_success: float, wall: float) -> bool:
         if phase is MigrationPhase.SUCCEEDED:
-            return at + max(self.cooldown, REMEMBERED) <= wall
+            return at + max(self.cooldown, RECENT) <= wall
         # The next failure has to count this one, so keep it for twice the longest wait.
-        return at < last_success or at + 2 * self.backoff_most <= wall
+        return at < last_success or at + 2 * self.max_backoff <= wall
 
 
 def _ended(migrations: Sequence[Migration], now: Now) -> list[tuple[float, Migration]]:
@@ -153,7 +147,7 @@ def _ended(migrations: Sequence[Migration], now: Now) -> list[tuple[float, Migra
 
 
 def _end_of(migration: Migration, facts: MigrationFacts, now: Now) -> float:
-    """Time of its end, or of its creation if its status has no end; at most when it was seen to be over."""
+    """Time of its end, or of its creation if its status has no end; never after it was first seen to be over."""
     dated = facts.created_at if facts.ended_at is None else facts.ended_at
     since = migration.over_since
     # The date is from another program's clock; one in the future must not prolong the rest.
@@ -161,9 +155,7 @@ def _end_of(migration: Migration, facts: MigrationFacts, now: Now) -> float:
 
 
 def stays_because(facts: VmFacts, *, opt_in: bool) -> str | None:
-    """The reason why the scheduler never moves the VM by itself; None if it may. ``opt_in``: only VMs that ask
-    for it.
-    """
+    """The reason why the scheduler never moves the VM by itself; None if it may. ``opt_in``: only opted-in VMs move."""
     if facts.is_pod:
         return facts.stays_because
     if facts.auto_migration is False:
@@ -173,30 +165,30 @@ def stays_because(facts: VmFacts, *, opt_in: bool) -> str | None:
     return facts.stays_because
 
 
-def moved_lately(migrations: Sequence[Migration], now: Now) -> int:
-    """Number of the VM's successful migrations within ``REMEMBERED``."""
+def count_recent_moves(migrations: Sequence[Migration], now: Now) -> int:
+    """Number of the VM's successful migrations within ``RECENT``."""
     successes = [at for at, migration in _ended(migrations, now) if migration.phase is MigrationPhase.SUCCEEDED]
-    return sum(at + REMEMBERED > now.wall for at in successes)
+    return sum(at + RECENT > now.wall for at in successes)
 
 
-def is_clearing(rest: Rest, migrations: Sequence[Migration], now: Now) -> bool:
+def is_being_deleted(rest: Rest, migrations: Sequence[Migration], now: Now) -> bool:
     """Return True while an ended migration of the VM is being deleted, or is about to be."""
-    leaving = any(migration.is_leaving and not migration.is_active for migration in migrations)
+    leaving = any(migration.is_terminating and not migration.is_active for migration in migrations)
     return leaving or bool(rest.deletable(migrations, now))
 
 
-def victim_of(ledger: Ledger, claim: Claim, arrived: int, now: Now, *, opt_in: bool) -> Victim | str:
+def victim_of(ledger: Ledger, claim: Claim, index: int, now: Now, *, opt_in: bool) -> Victim | str:
     """The VM of ``claim`` as a candidate to move, or the reason why it cannot move."""
     facts = None if claim.vm is None else claim.vm.facts
     if facts is None:
         return explanations.NOT_KNOWN
-    if not ledger.places(claim.pod):
+    if not ledger.schedules(claim.pod):
         return explanations.OTHER_SCHEDULER
     why = stays_because(facts, opt_in=opt_in) or _why_busy(ledger, claim, facts)
     if why is not None:
         return why
-    moved = moved_lately(ledger.migrations_of(facts.name), now)
-    return Victim(facts.name, claim, _load(claim), _to_copy(ledger, facts, claim.metrics), arrived, moved)
+    recent_moves = count_recent_moves(ledger.migrations_of(facts.name), now)
+    return Victim(facts.name, claim, _load(claim), _to_copy(ledger, facts, claim.metrics), index, recent_moves)
 
 
 def _why_busy(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:

@@ -1,4 +1,4 @@
-"""Permits for agents: authenticate, decide, and store an increase before the response (S4.5, B.4).
+"""Handles requests of agents: authenticate, decide, and store an increase before the response (S4.5, B.4).
 
 A sidecar's token is bound to the VM's pod (namespace, name and UID) and valid for that pod only. A per-node agent, with
 a service account listed in the settings, may request permits for pods on the node that its token is bound to; so may a
@@ -22,7 +22,7 @@ from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.auth.authenticator import OverloadedError, TokenAuthenticator
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import outcomes
-from scheduler_plugin.ledger.events import AgentAsked
+from scheduler_plugin.ledger.events import PermitRequested
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.settings.document import Tokenless
 from scheduler_plugin.texts import refusals
@@ -34,7 +34,7 @@ from scheduler_plugin.workers.request_writer import RequestWriter
 def identity_of(pod: PodFacts | None, admitted: Tokenless | None) -> CallerIdentity | None:
     """Identity of ``pod``, by the source address of a request; None if it is not admitted."""
     # Never a VM's pod: programs in a guest must not act for other VMs. The address of a terminating pod may be reused.
-    if pod is None or admitted is None or pod.vm is not None or pod.traits.is_leaving or not admitted.admits(pod):
+    if pod is None or admitted is None or pod.vm is not None or pod.traits.is_terminating or not admitted.admits(pod):
         return None
     account = f"{pod.name.namespace}:{pod.name.name}"
     # With the pod's node, like any per-node agent.
@@ -54,7 +54,7 @@ def may_speak_for(who: CallerIdentity, pod: PodFacts, node: str | None, node_age
 
 RETRY_AFTER: Final = Seconds(1.0)
 AT_ONCE: Final = Seconds(0.0)
-"""For retries that another scheduler can answer."""
+"""For requests that another scheduler can answer."""
 
 
 class CallerRefusedError(Exception):
@@ -89,10 +89,10 @@ class Permits:
 
     def ask(self, wire: WireRequest, authorization: str | None, address: str) -> Granted | Awaitable[Granted]:
         """Decide an agent's request from ``address``. Raises ``CallerRefusedError``, at once or when awaited."""
-        identity = self.known(authorization, address)
+        identity = self.identity_if_known(authorization, address)
         return self._after_identification(wire, authorization) if identity is None else self.judge(wire, identity)
 
-    def known(self, authorization: str | None, address: str) -> CallerIdentity | None:
+    def identity_if_known(self, authorization: str | None, address: str) -> CallerIdentity | None:
         """The caller, if cached or known by address. Raises ``CallerRefusedError``."""
         context = self._context
         # Before the first complete list an existing pod would get 404.
@@ -102,16 +102,16 @@ class Permits:
         if authorization is None:
             # An address shared by several pods identifies none of them.
             return identity_of(feed.addresses.only_pod_at(address), feed.settings.tokenless)
-        return self._authenticator.remembered(authorization, feed.settings.audience)
+        return self._authenticator.cached_identity(authorization, feed.settings.audience)
 
-    def introduce(self, authorization: str | None, address: str) -> None:
+    def precheck(self, authorization: str | None, address: str) -> None:
         """Check the caller before its request is read.
 
         Raises ``CallerRefusedError`` if it cannot be an agent.
         """
         if authorization is None:
             # A scheduler that is not ready says so to the request itself, together with its offer of batches.
-            is_refused = self._context.ledger.is_ready and self.known(None, address) is None
+            is_refused = self._context.ledger.is_ready and self.identity_if_known(None, address) is None
         else:
             is_refused = self._authenticator.is_refused(authorization, self._context.feed.settings.audience)
         if is_refused:
@@ -144,7 +144,7 @@ class Permits:
         # A token bound only to a node has no pod UID.
         agent = identity.pod_uid or identity.account
         # Raise the pod's requests first: the permit must not exceed what the kubelet has allocated.
-        if ledger.follows_requests and ledger.is_short(pod.uid, request):
+        if ledger.follows_requests and ledger.needs_raise(pod.uid, request):
             return self._after_requests(pod, vm, request, agent)
         return self._decide(pod, vm, request, agent)
 
@@ -154,7 +154,7 @@ class Permits:
 
     async def _after_requests(self, pod: PodFacts, vm: VirtualMachine, request: AgentRequest, agent: str) -> Granted:
         try:
-            await self._requests.cover(pod.uid, request)
+            await self._requests.raise_for_agent(pod.uid, request)
         except outcomes.LedgerError as error:
             raise _refusal(error) from None
         outcome = self._decide(pod, vm, request, agent)
@@ -166,7 +166,7 @@ class Permits:
         context = self._context
         try:
             # Decide and record in one call, without an await in between.
-            decision = context.ledger.apply(AgentAsked(pod.uid, request, agent), context.clock.now())
+            decision = context.ledger.apply(PermitRequested(pod.uid, request, agent), context.clock.now())
         except outcomes.LedgerError as error:
             raise _refusal(error) from None
         if decision.effects:

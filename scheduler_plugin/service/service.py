@@ -1,7 +1,7 @@
 """The single writer of the ledger: kube-scheduler's verbs. For agents see ``permits``.
 
-No await between a decision and its recording. API calls come after it, and their outcomes are reported to the ledger
-even if the caller disconnects.
+Nothing is awaited between a decision and its recording. API calls follow, and the ledger gets their outcomes even if
+the caller disconnects.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from scheduler_plugin.cluster.feed import node_facts
 from scheduler_plugin.cluster.translate import ClusterNode
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
-from scheduler_plugin.ledger.binding import PreemptionCandidate, helped
-from scheduler_plugin.ledger.events import BindEnded, PodRefused, PodToBind, WriteEnd
+from scheduler_plugin.ledger.binding import PreemptionCandidate, nodes_after_preemption
+from scheduler_plugin.ledger.events import BindEnded, BindRequested, PodRefused, WriteOutcome
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.outcomes import LedgerError, UnknownPodError
 from scheduler_plugin.migration.mover import Mover
@@ -45,10 +45,10 @@ class LeaderStatus:
 
 
 class StandingByError(Exception):
-    """Another process leads, or none."""
+    """This process does not lead."""
 
-    def __init__(self, standing: LeaderStatus) -> None:
-        super().__init__(refusals.NOT_LEADING.format(leader=standing.leader or refusals.LEADER_UNKNOWN))
+    def __init__(self, leadership: LeaderStatus) -> None:
+        super().__init__(refusals.NOT_LEADING.format(leader=leadership.leader or refusals.LEADER_UNKNOWN))
 
 
 class ActiveService(Protocol):
@@ -58,10 +58,10 @@ class ActiveService(Protocol):
     def context(self) -> SchedulerContext:
         """Context for explanations, whether this process leads or not."""
 
-    def standing(self) -> LeaderStatus:
+    def leadership(self) -> LeaderStatus:
         """The leadership status of this process."""
 
-    def acting(self) -> Service:
+    def active(self) -> Service:
         """The active service. Raises ``StandingByError``."""
 
 
@@ -92,11 +92,11 @@ class Service:
         self.permits = Permits(context, authenticator, workers.permits, workers.events, workers.requests)
         self._tasks, self._requests = workers.tasks, workers.requests
 
-    def standing(self) -> LeaderStatus:
+    def leadership(self) -> LeaderStatus:
         """It acts; see ``ActiveService``."""
         return LeaderStatus(True, self.context.writer.identity)
 
-    def acting(self) -> Service:
+    def active(self) -> Service:
         """Itself; see ``ActiveService``."""
         return self
 
@@ -106,7 +106,7 @@ class Service:
         if not filtered.fits:
             # Retry the pod if these nodes are a sample and others have room.
             self.context.report(PodRefused(pod, nodes))
-            self._requests.refused_everywhere(pod)
+            self._requests.request_vm_size(pod)
         return filtered
 
     def best(self, pod: PodFacts, asked: Container[str]) -> list[str]:
@@ -134,9 +134,9 @@ class Service:
         """Nodes that would fit the pod without the victims. Raises ``LedgerError``."""
         ledger = self.context.ledger
         # kube-scheduler will retry on other nodes: no preemption yet.
-        if ledger.is_ready and ledger.is_sent_round(pod.uid):
+        if ledger.is_ready and ledger.is_retried(pod.uid):
             return []
-        return helped(ledger.rooms, ledger.claims, ledger.claim_of(pod), candidates)
+        return nodes_after_preemption(ledger.rooms, ledger.claims, ledger.claim_of(pod), candidates)
 
     async def bind(self, name: ObjectName, uid: str, node: str) -> str:
         """Reserve and bind (authoritative). Returns an empty text on success, otherwise the reason."""
@@ -144,7 +144,7 @@ class Service:
             # Its watch may be ahead of ours.
             pod = self.context.feed.pod(name, uid) or await self._unseen_pod(name, uid)
             # Reserve before the API call: another bind could take the room during it.
-            reservation = self.context.ledger.apply(PodToBind(pod, node), self.context.clock.now())
+            reservation = self.context.ledger.apply(BindRequested(pod, node), self.context.clock.now())
         except (LedgerError, ApiError) as error:
             return str(error)
         self.context.queues.add(reservation.effects)
@@ -163,16 +163,16 @@ class Service:
         is_settled = False
         try:
             # Raise requests, if they follow permits, before the kubelet admits the pod.
-            await self._requests.hold(pod.uid)
+            await self._requests.raise_before_bind(pod.uid)
             await self.context.writer.bind(pod.name, pod.uid, node)
             is_settled = True
-            self.context.report(BindEnded(pod.uid, node, WriteEnd.DONE))
+            self.context.report(BindEnded(pod.uid, node, WriteOutcome.DONE))
         except ApiRefusedError as error:
             is_settled = True
             if error.kind is RefusalKind.CONFLICT:
                 return await self._conflict(pod, node, error)
             # Only a certain refusal releases the reservation.
-            self.context.report(BindEnded(pod.uid, node, WriteEnd.REFUSED))
+            self.context.report(BindEnded(pod.uid, node, WriteOutcome.REFUSED))
             return refusals.BIND_REFUSED.format(error=error)
         except ApiError as error:
             details = {"pod": str(pod.name), "node": node, "reason": str(error)}
@@ -182,12 +182,12 @@ class Service:
             # Even if this task was cancelled: the binding may still land.
             if not is_settled:
                 self._tasks.bind_sent(pod.uid)
-                self.context.report(BindEnded(pod.uid, node, WriteEnd.UNKNOWN))
+                self.context.report(BindEnded(pod.uid, node, WriteOutcome.UNKNOWN))
         return ""
 
     async def _conflict(self, pod: PodFacts, node: str, conflict: ApiRefusedError) -> str:
         """Handle a conflict: the pod is already bound, or was replaced, so read it."""
-        self.context.report(BindEnded(pod.uid, node, WriteEnd.UNKNOWN))
+        self.context.report(BindEnded(pod.uid, node, WriteOutcome.UNKNOWN))
         try:
             pod_now = await self._tasks.settle(pod.uid, pod.name)
         except ApiError as error:

@@ -35,33 +35,24 @@ BELOW: Final = "below"
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """Settings of the scheduler. ``overrides`` are complete policies by node name.
-
-    ``node_agents`` are service accounts (``namespace:name``) whose tokens are valid for all VMs on their node;
-    ``tokenless`` are pods with the same permission without a token (None: none). ``candidates`` is the maximum number
-    of nodes that filter returns for a pod without node preferences (None: all); ``percent_of_nodes`` (1-100) is
-    kube-scheduler's ``percentageOfNodesToScore``. ``lazy_writes_per_second`` limits writes of decreased permits;
-    ``wake_interval`` is the minimum time between two wake-ups through one node. ``pod_requests``: pod requests follow
-    reservations (B.10); ``limits_cpu``: so do CPU limits. ``ranking`` are prices and scores of nodes (S2.1, S2.8b).
-    ``migration`` is when VMs move, ``migration_bandwidth`` the maximum memory per second of each.
-    """
+    """Settings of the scheduler."""
 
     scheduler_name: str
     defaults: NodePolicy
-    overrides: dict[str, NodePolicy]
-    node_agents: frozenset[str]
-    tokenless: Tokenless | None
+    overrides: dict[str, NodePolicy]  # complete policies by node name
+    node_agents: frozenset[str]  # service accounts (namespace:name) whose tokens are valid for all VMs on their node
+    tokenless: Tokenless | None  # pods with the same permission without a token
     audience: str
     extender_token_file: str | None
-    candidates: int | None
-    percent_of_nodes: int
-    lazy_writes_per_second: float
-    pod_requests: bool
-    limits_cpu: bool
-    wake_interval: Seconds
+    candidates: int | None  # maximum number of nodes that filter returns for a pod without preferences; None: all
+    percent_of_nodes: int  # kube-scheduler's ``percentageOfNodesToScore``, 1-100
+    lazy_writes_per_second: float  # limit of writes of decreased permits
+    pod_requests: bool  # pod requests follow reservations (B.10)
+    limits_cpu: bool  # CPU limits do too
+    wake_interval: Seconds  # minimum time between two wake-ups through one node
     ranking: RankingConfig
     migration: MigrationPolicy
-    migration_bandwidth: Bytes
+    migration_bandwidth: Bytes  # per second and migration
 
     def policy_of(self, node: str) -> NodePolicy:
         """Policy of ``node`` (S4.6, S4.8)."""

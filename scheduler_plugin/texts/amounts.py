@@ -1,4 +1,4 @@
-"""Amounts for people, in the units and rounding of the page. Pure."""
+"""Amounts as text, in the same units and rounding as on the page. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from protocol.units import Bytes, MilliCpu, QuantityError, Resources
 _MIB: Final = 1024**2
 _GIB_IN_MIB: Final = 1024
 _LARGE: Final = 10 * _GIB_IN_MIB
-"""From this many MiB, amounts are in GiB with one decimal; below in MiB, unless a multiple of a GiB."""
+"""Amounts of at least this many MiB are in GiB with one decimal; smaller ones in MiB, unless a multiple of a GiB."""
 _HUNDREDTH: Final = 10
 
 

@@ -25,69 +25,69 @@ BOUNDS_MISFIT: Final = "the VM's {what} of {least} to {most} is not a multiple o
 
 
 def growth_denied(wanted: Resources, permit: Resources, why: str) -> EventText:
-    """The VM did not get all that its agent asked for."""
+    """A VM did not get all that its agent requested."""
     return "GrowthDenied", f"asked for {wanted}, got {permit}: {why or BOUND_REACHED}"
 
 
 def permit_not_stored(permit: Resources, why: str) -> EventText:
-    """The agent was not answered."""
+    """An agent got an error because its permit could not be stored."""
     return "PermitNotStored", f"the permit {permit} could not be stored: {why}"
 
 
 def unreadable(why: str) -> EventText:
-    """The object cannot be read."""
+    """An object cannot be read."""
     return "Unreadable", f"cannot be read; accounting it at its maximum: {why}"
 
 
 def not_resized(why: str) -> EventText:
-    """A pod that opted in is not resized, or only made smaller."""
+    """A pod that opted in is not resized, or can only shrink."""
     return "NotResized", why
 
 
 def weight_unreadable(label: str, most: int, value: str, default: int) -> EventText:
-    """The VM counts with the default weight."""
+    """A VM has an invalid weight and gets the default."""
     expected = f"metadata.labels[{label}]: expected a whole number from 1 to {most}"
     return "WeightUnreadable", f"{expected}, got {value}; using {default}"
 
 
 def room_being_made(vm: object, source: str, target: str) -> EventText:
-    """A neighbour moves away."""
+    """Another VM moves away to make room."""
     return "RoomBeingMade", f"VM {vm} is migrating from {source} to {target} to make room"
 
 
 def migration_waits(migration: str, why: str) -> EventText:
-    """kube-scheduler refuses the target pod of a person's migration."""
+    """kube-scheduler refuses the target pod of a migration that a person created."""
     return "MigrationWaits", f"{migration} waits: {why}"
 
 
 def migration_started(source: str, target: str, reason: str) -> EventText:
-    """The migration was seen for the first time."""
+    """A migration was seen for the first time."""
     return "MigrationStarted", f"migrating from {source} to {target}{because(reason)}"
 
 
 def migration_stalled(migration: str, problem: str | None, refusal: str) -> EventText:
-    """The migration counts no more, and whoever made it can cancel it."""
+    """A migration has not started and no longer counts; its creator can cancel it."""
     says = f" ({REFUSED.format(refusal=refusal)})" if refusal else ""
     return "MigrationStalled", f"{problem}{says}: {migration}"
 
 
 def migration_succeeded(source: str, target: str, numbers: str) -> EventText:
-    """The VM runs on its target."""
+    """A VM runs on its target."""
     return "MigrationSucceeded", f"migrated from {source} to {target} {numbers}"
 
 
 def migration_failed(source: str, target: str, why: str) -> EventText:
-    """The VM stays on its source."""
+    """A VM stays on its source."""
     return "MigrationFailed", f"did not migrate from {source} to {target}: {why}"
 
 
 def migration_numbers(total: Seconds | None, downtime: Seconds | None) -> str:
-    """The speed of a migration."""
+    """Duration and downtime of a migration."""
     return f"in {_ms(total)} with a downtime of {_ms(downtime)}"
 
 
 def because(reason: str) -> str:
-    """The end of a sentence that has a reason."""
+    """A reason at the end of a sentence; empty if there is none."""
     return f": {reason}" if reason else ""
 
 

@@ -165,7 +165,7 @@ _IDLE: Final = 0.05
 
 
 def moves(vm: ObjectName, source: str | None, target: str | None, reason: str) -> str:
-    """A move, and its reason if that is known."""
+    """A move, with its reason if known."""
     return f"VM {vm} is migrating from {source} to {target or UNKNOWN_TARGET}{because(reason)}"
 
 
@@ -187,7 +187,7 @@ def named(names: Sequence[str]) -> str:
 
 
 def all_moves_taken(most: int, of_others: Sequence[ObjectName]) -> str:
-    """The limit of migrations is reached, with those of others, which may never end."""
+    """Concurrent migrations are at their limit, including those of others, which may never end."""
     names = named([str(name) for name in sorted(of_others)])
     return f"concurrent migrations are at their limit of {most}; ordered by others: {names}"
 

@@ -4,8 +4,8 @@
 (another agent is active), 413 (too long) or 503 with ``Retry-After``.
 
 A batch gets 200 with one entry per request, in order; an error if it is malformed or its sender is unknown. An entry
-that is not done after ``HELD`` (its permit is being written) gets 503, so that it does not delay other VMs, and its
-work goes on.
+that is not done after ``BATCH_WAIT``, because its permit is being written, gets 503 and does not delay other VMs. The
+write goes on.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import logs, refusals
 from scheduler_plugin.web.hot_paths import BodyError, HotRequest, HotResponse
 
-LONGEST_BODY: Final = 64 * 1024
+MAX_BODY: Final = 64 * 1024
 """An agent's request has a few hundred bytes."""
 
-HELD: Final = Seconds(0.25)
+BATCH_WAIT: Final = Seconds(0.25)
 """Maximum wait for unfinished entries of a batch: the API server usually writes within 0.1 s."""
 
 _OFFERED: Final = {wire_batches.OFFER: str(wire_batches.MOST_REQUESTS)}
@@ -40,10 +40,10 @@ _ENCODER: Final = msgspec.json.Encoder()
 _REFUSALS: Final = (MalformedMessageError, wire_batches.MalformedBatchError, BodyError, CallerRefusedError)
 
 
-def introduction(service: Service, authorization: str | None, address: str) -> HotResponse | None:
+def precheck(service: Service, authorization: str | None, address: str) -> HotResponse | None:
     """Response to a client that cannot be an agent, before its request is read."""
     try:
-        service.permits.introduce(authorization, address)
+        service.permits.precheck(authorization, address)
     except CallerRefusedError as refusal:
         return _refused(service, refusal)
     return None
@@ -78,7 +78,7 @@ async def batch(service: Service, request: HotRequest) -> HotResponse:
     try:
         entries = wire_batches.decode_batch(request.body())
         # One identity for the whole batch.
-        identity = service.permits.known(request.authorization, request.address)
+        identity = service.permits.identity_if_known(request.authorization, request.address)
         if identity is None:
             identity = await service.permits.identify(request.authorization)
     except _REFUSALS as error:
@@ -113,7 +113,7 @@ async def _entry_later(service: Service, wire: WireRequest, waiting: Awaitable[G
 
 
 async def _batch_response(service: Service, results: list[bytes | asyncio.Task[bytes]]) -> HotResponse:
-    """The response to a batch, after ``HELD`` at most; unfinished entries go on in the background."""
+    """The response to a batch, after ``BATCH_WAIT`` at most; unfinished entries go on in the background."""
     tasks = [answer for answer in results if not isinstance(answer, bytes)]
     if tasks:
         try:
@@ -135,7 +135,7 @@ async def _batch_response(service: Service, results: list[bytes | asyncio.Task[b
 
 async def _wait_until_done(service: Service, tasks: list[asyncio.Task[bytes]]) -> None:
     clock, done = service.context.clock, asyncio.Event()
-    until = Instant(clock.now() + HELD)
+    until = Instant(clock.now() + BATCH_WAIT)
     gathered = asyncio.gather(*tasks)
     # ``asyncio.wait_for`` would cancel the tasks, and tests could not replace its clock.
     gathered.add_done_callback(lambda _: done.set())

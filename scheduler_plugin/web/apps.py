@@ -1,7 +1,7 @@
 """Three web applications over one service: agents, extender verbs, and probes with explanations.
 
-Each has its own listener and ``/openapi.json``. Only the leader serves agents and kube-scheduler: a standby names the
-leader and closes the connection, so that the next one reaches the leader.
+Each has its own listener and ``/openapi.json``. Only the leader serves agents and kube-scheduler: a standby responds
+with the leader's name and closes the connection, so that the next one reaches the leader.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Operation:
 
     path: str
     summary: str
-    takes: Any
-    gives: Mapping[int, tuple[str, Any]]
+    request: Any
+    responses: Mapping[int, tuple[str, Any]]
 
 
 def content(of: Any) -> Json:
@@ -60,11 +60,11 @@ def _schema(of: Any) -> Json:
     return schema
 
 
-def answers(gives: Mapping[int, tuple[str, Any]]) -> dict[int | str, Json]:
+def response_schemas(responses: Mapping[int, tuple[str, Any]]) -> dict[int | str, Json]:
     """``responses`` of an operation."""
     return {
         status: {"description": text} | ({} if kind is None else {"content": content(kind)})
-        for status, (text, kind) in gives.items()
+        for status, (text, kind) in responses.items()
     }
 
 
@@ -90,15 +90,15 @@ def document(app: FastAPI, operations: Sequence[Operation], shapes: Sequence[Any
 def _schemas(operations: Sequence[Operation], shapes: Sequence[Any]) -> Json:
     types = [
         *shapes,
-        *(operation.takes for operation in operations),
-        *(kind for operation in operations for _, kind in operation.gives.values()),
+        *(operation.request for operation in operations),
+        *(kind for operation in operations for _, kind in operation.responses.values()),
     ]
     return msgspec.json.schema_components(types, ref_template=_REFERENCE)[1]
 
 
 def _operation(one: Operation) -> Json:
-    responses = {str(status): answer for status, answer in answers(one.gives).items()}
-    request = {"required": True, "content": content(one.takes)}
+    responses = {str(status): answer for status, answer in response_schemas(one.responses).items()}
+    request = {"required": True, "content": content(one.request)}
     return {"summary": one.summary, "responses": responses, "requestBody": request}
 
 
@@ -111,78 +111,78 @@ _ENCODER: Final = msgspec.json.Encoder()
 # A new connection reaches the leader; this one would stay with the standby.
 _ELSEWHERE: Final = {"retry-after": "0", "connection": "close"}
 _MALFORMED: Final = ("the request is malformed", Problem)
-_AWAY: Final = ("the cluster has not been listed yet: ask again", Problem)
+_AWAY: Final = ("the cluster has not been listed yet; retry", Problem)
 _LARGE: Final = ("the request is too long", Problem)
 
 PERMIT: Final = Operation(
     "/",
-    "Ask for resources; every published version of the protocol (docs/protocol.md).",
+    "Request resources, in any published version of the protocol (docs/protocol.md).",
     WireRequestBody,
     {
         200: ("the permit", WireResponseBody),
         400: _MALFORMED,
         401: (refusals.NO_TOKEN, Problem),
-        403: ("the token is not that of the pod's agent", Problem),
+        403: ("the token does not belong to the pod's agent", Problem),
         404: ("the pod is not known", Problem),
-        409: ("another agent of the VM is answered", Problem),
+        409: ("another agent of the VM is active", Problem),
         413: _LARGE,
-        503: ("ask again after the seconds of Retry-After; 0 where another scheduler leads", Problem),
+        503: ("retry after the seconds in Retry-After; 0 if another scheduler leads", Problem),
     },
 )
 
 BATCH: Final = Operation(
     PATH,
-    "Ask for many VMs at once: an array of requests. Each answer says its status and is otherwise as if asked alone.",
+    "Request resources for many VMs at once. Each entry has its own status, and is otherwise a response of /.",
     list[WireRequestBody],
-    {**PERMIT.gives, 200: ("an entry for each request, in their order", list[BatchEntry])},
+    {**PERMIT.responses, 200: ("one entry per request, in order", list[BatchEntry])},
 )
 
 VERBS: Final = (
     Operation(
         "/filter",
-        "Which nodes a pod fits.",
+        "Nodes that fit a pod.",
         messages.ExtenderArgs,
         {200: ("nodes", messages.ExtenderFilterResult)},
     ),
     Operation(
         "/prioritize",
-        "How good each node would be, 0 to 10.",
+        "Score of each node, 0 to 10.",
         messages.ExtenderArgs,
         {200: ("scores", list[messages.HostPriority])} | {400: _MALFORMED, 413: _LARGE, 503: _AWAY},
     ),
     Operation(
         "/bind",
-        "Reserve, then bind.",
+        "Reserve room and bind the pod.",
         messages.ExtenderBindingArgs,
-        {200: ("why not, if not", messages.ExtenderBindingResult)},
+        {200: ("the error, if any", messages.ExtenderBindingResult)},
     ),
     Operation(
         "/preempt",
-        "On which nodes a pod would fit once victims are gone.",
+        "Nodes that would fit a pod without the victims.",
         messages.ExtenderPreemptionArgs,
         {200: ("nodes", messages.ExtenderPreemptionResult)} | {400: _MALFORMED, 413: _LARGE, 503: _AWAY},
     ),
 )
 
 
-def agents_app(desk: ActiveService) -> HotPaths:
+def agents_app(replica: ActiveService) -> HotPaths:
     """Application for agents (:10299)."""
-    app = _app("agents", "Agents ask for permits to grow.")
+    app = _app("agents", "Permits for agents.")
     document(app, [PERMIT, BATCH], [])
-    admission = leading(desk)
+    admission = leading(replica)
     paths = {
-        "/": HotPath(by_leader(desk, agents.request), agents.LONGEST_BODY, admission, partial(_introduction, desk)),
-        PATH: HotPath(by_leader(desk, agents.batch), LONGEST_BATCH, admission, partial(_introduction, desk)),
+        "/": HotPath(by_leader(replica, agents.request), agents.MAX_BODY, admission, partial(_precheck, replica)),
+        PATH: HotPath(by_leader(replica, agents.batch), LONGEST_BATCH, admission, partial(_precheck, replica)),
     }
     # Permits bypass FastAPI, whose routing costs more than a permit.
     return HotPaths(paths, app)
 
 
-def _introduction(desk: ActiveService, authorization: str | None, address: str) -> HotResponse | None:
-    return agents.introduction(desk.acting(), authorization, address)  # ``leading`` has admitted it
+def _precheck(replica: ActiveService, authorization: str | None, address: str) -> HotResponse | None:
+    return agents.precheck(replica.active(), authorization, address)  # ``leading`` has admitted it
 
 
-def extender_app(desk: ActiveService) -> HotPaths:
+def extender_app(replica: ActiveService) -> HotPaths:
     """Application for kube-scheduler (:10298), with a bearer token if the settings name a token file."""
     app = _app("extender", "kube-scheduler's extender protocol.")
     document(app, VERBS, [])
@@ -192,62 +192,66 @@ def extender_app(desk: ActiveService) -> HotPaths:
         "/bind": extender.bind,
         "/preempt": extender.preempt,
     }
-    admission, longest = guarded(desk, leading(desk)), extender.LONGEST_BODY
-    return HotPaths({path: HotPath(by_leader(desk, verb), longest, admission) for path, verb in handlers.items()}, app)
+    admission, longest = guarded(replica, leading(replica)), extender.MAX_BODY
+    return HotPaths(
+        {path: HotPath(by_leader(replica, verb), longest, admission) for path, verb in handlers.items()}, app
+    )
 
 
-def probes_app(desk: ActiveService) -> FastAPI:
+def probes_app(replica: ActiveService) -> FastAPI:
     """Metrics, probes and explanations (:10297); read-only. A standby serves it too, and names the leader."""
-    app = _app("probes", "Metrics, probes and explanations; reads only.")
-    _add_probes(app, desk)
-    _add_explanations(app, desk)
+    app = _app("probes", "Metrics, probes and explanations; read-only.")
+    _add_probes(app, replica)
+    _add_explanations(app, replica)
     document(app, [], [NodesModel, VmModel, Problem])
     return app
 
 
-def _add_probes(app: FastAPI, desk: ActiveService) -> None:
+def _add_probes(app: FastAPI, replica: ActiveService) -> None:
     @app.get("/metrics", summary="Metrics for Prometheus.", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        context = desk.context
+        context = replica.context
         return Response(await context.telemetry.page_of(context.ledger), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    @app.get("/healthz", summary="Whether the process works.", response_class=PlainTextResponse)
+    @app.get("/healthz", summary="Liveness of the process.", response_class=PlainTextResponse)
     async def healthz() -> Response:
         return PlainTextResponse("ok\n")
 
     @app.get(
         "/readyz",
-        summary="Whether the cluster has been read.",
+        summary="Readiness: the cluster has been listed.",
         response_class=PlainTextResponse,
-        responses=answers({503: ("which kinds have not been listed", None)}),
+        responses=response_schemas({503: ("which kinds have not been listed", None)}),
     )
     async def readyz() -> Response:
-        context = desk.context
+        context = replica.context
         if context.ledger.is_ready:
             # A standby is ready too: a rolling update waits for that, and the leader's Service has no selector.
-            standing = desk.standing()
-            return PlainTextResponse("ok\n" if standing.leads else f"ok, {StandingByError(standing)}\n")
+            leadership = replica.leadership()
+            return PlainTextResponse("ok\n" if leadership.leads else f"ok, {StandingByError(leadership)}\n")
         missing = ", ".join(context.feed.missing)
         return PlainTextResponse(refusals.MISSING_KINDS.format(missing=missing) + "\n", 503)
 
 
-def _add_explanations(app: FastAPI, desk: ActiveService) -> None:
-    @app.get("/nodes", summary="Every node with its pods.", responses=answers({200: ("the cluster", NodesModel)}))
+def _add_explanations(app: FastAPI, replica: ActiveService) -> None:
+    @app.get(
+        "/nodes", summary="Every node with its pods.", responses=response_schemas({200: ("the cluster", NodesModel)})
+    )
     async def nodes() -> Response:
-        return _json(nodes_view(desk.context, desk.standing()))
+        return _json(nodes_view(replica.context, replica.leadership()))
 
-    @app.get("/settings", summary="The settings in force.")
+    @app.get("/settings", summary="The active settings.")
     async def settings() -> Response:
-        return _json(settings_view(desk.context.feed.settings))
+        return _json(settings_view(replica.context.feed.settings))
 
     @app.get(
         "/explain/{namespace}/{vm:path}",
-        summary="Why a VM, or the database in a pod (pod/NAME), has its size.",
-        responses=answers({200: ("the explanation", VmModel), 404: ("no pod runs this VM", Problem)}),
+        summary="Explanation of the size of a VM, or of the database in a pod (pod/NAME).",
+        responses=response_schemas({200: ("the explanation", VmModel), 404: ("no pod runs this VM", Problem)}),
     )
     async def explain(namespace: Name, vm: DatabaseName) -> Response:
         name = ObjectName(namespace, vm)
-        view = vm_view(desk.context, name, desk.standing())
+        view = vm_view(replica.context, name, replica.leadership())
         return _json(Problem(refusals.NO_POD_OF_VM.format(vm=name)), 404) if view is None else _json(view)
 
 
@@ -267,31 +271,31 @@ def _json(value: object, status: int = 200) -> Response:
     return Response(_ENCODER.encode(value), status, media_type="application/json")
 
 
-# Routes that only the leader answers ------------------------------------------------------------------------------
+# Routes that only the leader serves -----------------------------------------------------------------------------------
 
 
-def by_leader(desk: ActiveService, answer: Callable[[Service, HotRequest], Answer]) -> Handler:
+def by_leader(replica: ActiveService, answer: Callable[[Service, HotRequest], Answer]) -> Handler:
     """Run ``answer`` for the active service; 503 while another process leads."""
 
     def handle(request: HotRequest) -> Answer:
-        service = _active(desk)
+        service = _active(replica)
         return service if isinstance(service, HotResponse) else answer(service, request)
 
     return handle
 
 
-def leading(desk: ActiveService) -> Admission:
+def leading(replica: ActiveService) -> Admission:
     """Refuse clients while another process leads, before their bodies are read."""
 
     def lead(_: str | None) -> HotResponse | None:
-        service = _active(desk)
+        service = _active(replica)
         return service if isinstance(service, HotResponse) else None
 
     return lead
 
 
-def _active(desk: ActiveService) -> Service | HotResponse:
+def _active(replica: ActiveService) -> Service | HotResponse:
     try:
-        return desk.acting()
+        return replica.active()
     except StandingByError as error:
         return HotResponse(_ENCODER.encode(Problem(str(error))), 503, _ELSEWHERE)

@@ -1,4 +1,4 @@
-"""Access control for explanations, in front of an application whose metrics and probes are open."""
+"""Access control for explanations, in front of an application whose metrics and probes need no token."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import msgspec
 
 from protocol.messages import ObjectName
 from protocol.runtime.credentials import CredentialsError, FileToken
-from scheduler_plugin.cluster.pods.reading import asked_pod, decode_pod
+from scheduler_plugin.cluster.pods.reading import decode_pod, pod_header
 from scheduler_plugin.cluster.translate import decode_node
 from scheduler_plugin.ledger.binding import PreemptionCandidate
 from scheduler_plugin.ledger.facts import PodFacts
@@ -25,7 +25,7 @@ from scheduler_plugin.web import extender_messages as messages
 from scheduler_plugin.web.hot_paths import Admission, BodyError, HotRequest, HotResponse, decoded
 from scheduler_plugin.web.models import Problem
 
-LONGEST_BODY: Final = 16 * 1024 * 1024
+MAX_BODY: Final = 16 * 1024 * 1024
 """Bytes. A pod and 5,000 node names take 0.5 MiB, whole nodes some KiB each."""
 
 
@@ -51,7 +51,7 @@ def filter_nodes(service: Service, request: HotRequest) -> HotResponse:
 def _filtered(service: Service, args: messages.FilterArgs) -> messages.ExtenderFilterResult:
     if args.nodes is None:
         pod, is_open = _pod(service, args.pod)
-        candidates = messages.AskedNodes(args.node_names)
+        candidates = messages.RequestedNodes(args.node_names)
         # Without preferences any good node will do, and one lookup replaces a filter over thousands.
         best = service.best(pod, candidates) if is_open else []
         filtered = Filtered(best, {}, {}) if best else service.filter(pod, candidates.names())
@@ -70,7 +70,7 @@ def _pod(service: Service, body: msgspec.Raw) -> tuple[PodFacts, bool]:
 
     Reuses the decoded pod if the watch has delivered this version.
     """
-    header = asked_pod(body)
+    header = pod_header(body)
     feed = service.context.feed
     pod = None if header is None else feed.pod_at(header.name, header.uid, header.version)
     # An unreadable pod may have preferences.
@@ -144,12 +144,12 @@ def _failed(error: Exception) -> HotResponse:
 _REFUSAL: Final = HotResponse(msgspec.json.encode(Problem(refusals.BEARER_NEEDED)), 401)
 
 
-def guarded(desk: ActiveService, admission: Admission) -> Admission:
+def guarded(replica: ActiveService, admission: Admission) -> Admission:
     """Admit callers with the configured token that ``admission`` admits too."""
     tokens: dict[str, FileToken] = {}
 
     def guard(authorization: str | None) -> HotResponse | None:
-        context = desk.context
+        context = replica.context
         # Read at every call: the settings may change.
         path = context.feed.settings.extender_token_file
         if path is not None and not _has_token(

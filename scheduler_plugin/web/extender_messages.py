@@ -29,14 +29,14 @@ class FilterArgs(msgspec.Struct, frozen=True, rename="pascal"):
     node_names: msgspec.Raw = msgspec.Raw(b"[]")
 
 
-class AskedNodes:
+class RequestedNodes:
     """The node names of a call, looked up without decoding them all."""
 
     def __init__(self, names: msgspec.Raw) -> None:
         self._text = bytes(names)
 
     def __contains__(self, name: object) -> bool:
-        """Return True if the name is certainly there; a name with JSON escapes is not found."""
+        """Return True if the call contains the name; names with JSON escapes are not found."""
         # With quotes, so that no part of a longer name matches.
         return msgspec.json.encode(name) in self._text
 
@@ -50,7 +50,7 @@ _NAMES: Final = msgspec.json.Decoder(list[str] | None)
 
 
 class RawNodeList(msgspec.Struct, frozen=True):
-    """Whole nodes, returned as they came."""
+    """Whole nodes, returned unchanged."""
 
     kind: str
     apiVersion: str  # noqa: N815 - the name in the API
@@ -131,6 +131,6 @@ class ExtenderPreemptionArgs(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class ExtenderPreemptionResult(msgspec.Struct, frozen=True, rename="pascal"):
-    """The nodes on which that helps."""
+    """The nodes that would fit the pod after the evictions."""
 
     node_name_to_meta_victims: dict[str, MetaVictims]

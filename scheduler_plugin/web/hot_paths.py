@@ -1,6 +1,6 @@
 """Routes that bypass FastAPI: its routing and validation cost more than a verb or a permit.
 
-A hot path is a POST to exactly its path; other methods get 405, other paths go to the application.
+A hot path serves POST requests to exactly its path; other methods get 405, other paths go to the application.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ class BodyError(ValueError):
 
 
 class HotRequest(msgspec.Struct, frozen=True, gc=False):
-    """A POST request. ``content`` is the whole body, or its error; ``address`` is the peer's IP address.
-    ``knows_batches``: the client can send batches.
+    """A POST request.
+
+    ``content`` is the whole body, or its error. ``address`` is the peer's IP address. ``knows_batches``: the client can
+    send batches.
     """
 
     content: bytes | BodyError
@@ -48,7 +50,7 @@ class HotRequest(msgspec.Struct, frozen=True, gc=False):
     def body(self) -> bytes:
         """The body. Raises ``BodyError``."""
         if isinstance(self.content, BodyError):
-            # A copy: an error that is kept holds the frames through which it was raised.
+            # A copy: a stored error would keep the frames through which it was raised.
             raise BodyError(self.content.status, str(self.content))
         return self.content
 
@@ -68,15 +70,15 @@ class HotResponse(msgspec.Struct, frozen=True, gc=False):
 
 
 Handler = Callable[[HotRequest], HotResponse | Awaitable[HotResponse]]
-"""Returns at once if nothing has to be awaited, which saves a task."""
+"""Returns the response itself if nothing has to be awaited, which saves a task."""
 
 
 Admission = Callable[[str | None], HotResponse | None]
 """Response to a client with this ``Authorization``, before its body is read; None: admitted."""
 
 
-Introduction = Callable[[str | None, str], HotResponse | None]
-"""The same for a client that is not known yet, with its IP address."""
+Precheck = Callable[[str | None, str], HotResponse | None]
+"""Like ``Admission``, for a client that has not authenticated yet, with its IP address."""
 
 
 def anyone(_: str | None, __: str = "") -> HotResponse | None:
@@ -88,13 +90,13 @@ def anyone(_: str | None, __: str = "") -> HotResponse | None:
 class HotPath:
     """A handler, its ``longest`` body in bytes, and its admission.
 
-    ``introduction`` applies besides ``admission`` until a request on the connection has succeeded.
+    ``precheck`` applies besides ``admission`` until a request on the connection has succeeded.
     """
 
     handler: Handler
     longest: int
     admission: Admission = anyone
-    introduction: Introduction = anyone
+    precheck: Precheck = anyone
 
 
 class HotPaths:
@@ -133,7 +135,7 @@ async def _answered(request: Request, path: HotPath) -> HotResponse:
     address = request.client.host if request.client else ""
     refusal = path.admission(authorization)
     if refusal is None and not is_authenticated(request):
-        refusal = path.introduction(authorization, address)
+        refusal = path.precheck(authorization, address)
     if refusal is not None:
         return refusal
     content: bytes | BodyError
@@ -150,9 +152,7 @@ async def read_body(request: Request, longest: int) -> bytes:
     """The body. Raises ``BodyError`` if it has more than ``longest`` bytes or ends early."""
     declared = request.headers.get("content-length", "")
     # Check the length first: ``int`` is quadratic in the digits, and rejects thousands of them.
-    if declared.isascii() and declared.isdigit() and len(declared) > len(str(longest)):
-        raise too_long(longest)
-    if declared.isascii() and declared.isdigit() and int(declared) > longest:
+    if declared.isascii() and declared.isdigit() and (len(declared) > len(str(longest)) or int(declared) > longest):
         raise too_long(longest)
     chunks, size = [], 0
     try:
@@ -163,7 +163,7 @@ async def read_body(request: Request, longest: int) -> bytes:
                 raise too_long(longest)
             chunks.append(chunk)
     except ClientDisconnect:
-        raise BodyError(400, "the body broke off") from None
+        raise BodyError(400, "the body is incomplete") from None
     return b"".join(chunks)
 
 
@@ -177,7 +177,7 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
 
 
 def too_long(longest: int) -> BodyError:
-    """The body has more than ``longest`` bytes."""
+    """Error for a body of more than ``longest`` bytes."""
     return BodyError(413, f"a request has at most {longest} bytes")
 
 
@@ -186,6 +186,6 @@ _FAILED: Final = HotResponse(
     msgspec.json.encode(Problem("internal error; see the program log")), 500, {"connection": "close"}
 )
 _ENDING: Final = HotResponse(
-    msgspec.json.encode(Problem("this process ends, ask again")), 503, {"retry-after": "0", "connection": "close"}
+    msgspec.json.encode(Problem("shutting down; retry")), 503, {"retry-after": "0", "connection": "close"}
 )
 """For requests that are still open at shutdown."""

@@ -76,7 +76,7 @@ class MigrationModel(Model, frozen=True):
     downtime_seconds: float | None
 
 
-class GiftModel(Model, frozen=True):
+class FreedRoomModel(Model, frozen=True):
     """Room that a VM freed when its node was short, at ``at`` (RFC 3339).
 
     ``to`` are up to three VMs that lacked it most; empty if none was denied and the node was only nearly full.
@@ -90,9 +90,9 @@ class GiftModel(Model, frozen=True):
 class PodModel(Model, frozen=True):
     """Reservation of a pod on its node; ``vm`` and its fields are null for a pod without a VM.
 
-    ``deferred`` is the part of ``reserved`` that its kubelet has deferred. ``agentSilent``: its VM's agent is silent;
-    always false on a standby, because agents call only the leader. ``promised`` is the part of ``denied`` that other
-    VMs are about to free, ``gaveBack`` what its VM last freed within the hour; null if nothing.
+    ``deferred`` is the part of ``reserved`` that its kubelet has deferred. ``agentSilent`` is always false on a
+    standby, because agents call only the leader. ``promised`` is the part of ``denied`` that other VMs are about to
+    free. ``gaveBack`` is what its VM last freed within the hour, if anything.
     """
 
     pod: str
@@ -107,7 +107,7 @@ class PodModel(Model, frozen=True):
     deferred: Amounts
     migrating: bool
     agent_silent: bool
-    gave_back: GiftModel | None
+    gave_back: FreedRoomModel | None
 
 
 class NodeModel(Model, frozen=True):
@@ -136,7 +136,7 @@ class NodeModel(Model, frozen=True):
 class NodesModel(Model, frozen=True):
     """The cluster as the scheduler sees it. ``migrationsIdle`` is why no VM moves at all.
 
-    ``leading``: this process decides; otherwise ``leader`` does, and only the leader knows requests and denials.
+    ``leading``: this process is the leader; otherwise ``leader`` is. Only the leader knows requests and denials.
     """
 
     ready: bool
@@ -216,6 +216,6 @@ class VmModel(Model, frozen=True):
     migrations_idle: str | None
     stuck: dict[str, str]
     making_room: list[str]
-    gave_back: GiftModel | None
+    gave_back: FreedRoomModel | None
     migrations: list[MigrationModel]
     pods: list[ExplainedPod]

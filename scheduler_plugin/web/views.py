@@ -1,4 +1,4 @@
-"""Explanations for people: nodes with their pods, migrations, and the reasons of a VM's size. Read-only."""
+"""Explanations for people: nodes with their pods, migrations, and the reasons for a VM's size. Read-only."""
 
 from __future__ import annotations
 
@@ -6,50 +6,32 @@ from collections.abc import Mapping, Set
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import Metrics, ObjectName
-from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Instant, MilliCpu, Resources
 from scheduler_plugin.cluster.migrations import ClusterMigration
 from scheduler_plugin.cluster.problems import notes_on, unreadable_objects
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger.accounts.claims import Claim, Gift
+from scheduler_plugin.ledger.accounts.claims import Claim, FreedRoom
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount, Pressure
-from scheduler_plugin.ledger.accounts.sharing import last_gift, promised_to
+from scheduler_plugin.ledger.accounts.sharing import promised_to, recently_freed
 from scheduler_plugin.ledger.explain import ClaimExplanation
 from scheduler_plugin.ledger.facts import MigrationPhase
 from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.planner.beneficiaries import room_being_made
-from scheduler_plugin.planner.victims import stays_because
+from scheduler_plugin.planner.victims import Now, stays_because
 from scheduler_plugin.service.service import LeaderStatus
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.texts import explanations
 from scheduler_plugin.web import models
 
-MOST_UNREADABLE: Final = 100
+MAX_UNREADABLE: Final = 100
 """Maximum number of unreadable objects in ``/nodes``; the metric counts all of them."""
-
-
-class Calendar(NamedTuple):
-    """The present time: monotonic and in Unix seconds."""
-
-    now: Instant
-    wall: float
-
-    @classmethod
-    def of(cls, clock: Clock) -> Calendar:
-        """The present time by ``clock``."""
-        return cls(clock.now(), clock.wall())
-
-    def stamp(self, at: Instant) -> str:
-        """``at`` in RFC 3339."""
-        # Rounded, so that the result does not change between calls: the clocks are read one after the other.
-        return timestamp(round(self.wall - (self.now - at)))
 
 
 def amount(resources: Resources) -> models.Amounts:
@@ -57,24 +39,24 @@ def amount(resources: Resources) -> models.Amounts:
     return models.Amounts(resources.cpu.quantity(), resources.mem.quantity())
 
 
-def nodes_view(context: SchedulerContext, standing: LeaderStatus) -> models.NodesModel:
+def nodes_view(context: SchedulerContext, leadership: LeaderStatus) -> models.NodesModel:
     """Every node with its pods, by name, and every migration that has not ended, oldest first."""
-    ledger, now, today = context.ledger, context.clock.now(), Calendar.of(context.clock)
+    ledger, now, today = context.ledger, context.clock.now(), _now(context)
     # Agents call only the leader: on a standby all look silent.
-    silent = _silent_agents(context) if standing.leads else frozenset()
+    silent = _silent_agents(context) if leadership.leads else frozenset()
     active = sorted(
         (migration for migration in ledger.migrations.values() if migration.is_active),
         key=lambda migration: migration.since,
     )
     return models.NodesModel(
         ready=ledger.is_ready,
-        leading=standing.leads,
-        leader=standing.leader,
+        leading=leadership.leads,
+        leader=leadership.leader,
         waiting_pods=ledger.waiting,
         # Thousands of reasons would make the page useless.
         unreadable=[
             models.UnreadableModel(resource.kind, str(unreadable.name), unreadable.version, unreadable.reason)
-            for resource, unreadable in islice(unreadable_objects(context.feed), MOST_UNREADABLE)
+            for resource, unreadable in islice(unreadable_objects(context.feed), MAX_UNREADABLE)
         ],
         migrations_idle=context.migration_status.idle,
         migrations=[
@@ -92,7 +74,7 @@ def _silent_agents(context: SchedulerContext) -> Set[ObjectName]:
     return {name for name, vm in ledger.vms.items() if ledger.is_silent(vm, now)}
 
 
-def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -> models.VmModel | None:
+def vm_view(context: SchedulerContext, vm: ObjectName, leadership: LeaderStatus) -> models.VmModel | None:
     """Explanation of the VM, for each pod that runs it (two during a migration), and of its last moves.
 
     None if no pod runs it and its object has no known problem.
@@ -111,13 +93,13 @@ def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -
     nodes = {ledger.claims[uid].node for uid in uids}
     movable = None if account is None else account.facts
     explained = {uid: ledger.explain(uid, now) for uid in uids}
-    gifts = [pod.gift for pod in explained.values() if pod.gift is not None]
+    freed_rooms = [pod.last_freed for pod in explained.values() if pod.last_freed is not None]
     opt_in = context.feed.settings.migration.opt_in
     why = explanations.NOT_KNOWN if movable is None else stays_because(movable, opt_in=opt_in)
     return models.VmModel(
         vm=str(vm),
-        leading=standing.leads,
-        leader=standing.leader,
+        leading=leadership.leads,
+        leader=leadership.leader,
         may_move=why is None,
         stays_because=why,
         unreadable_constraints=None if movable is None else movable.constraints.unreadable or None,
@@ -126,7 +108,9 @@ def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -
         migrations_idle=context.migration_status.idle,
         stuck={node: why for node, why in context.migration_status.stuck.items() if node in nodes},
         making_room=[text for uid in uids for text in room_being_made(ledger, ledger.claims[uid], now)],
-        gave_back=_gift(max(gifts, key=lambda gift: gift.at, default=None), Calendar.of(context.clock)),
+        gave_back=_freed(
+            max(freed_rooms, key=lambda freed: freed.at, default=None), Now(context.clock.now(), context.clock.wall())
+        ),
         migrations=moves,
         pods=[
             _explained(ledger.claims[uid], ledger.nodes[ledger.claims[uid].node], pod) for uid, pod in explained.items()
@@ -149,9 +133,9 @@ def _migration(migration: Migration, seen: ClusterMigration | None, now: Instant
         # Not seen yet: only the state of its creation is known.
         phase=migration.phase.value if migration.facts is not None else migration.creation.value,
         source=migration.source,
-        target=migration.goal,
+        target=migration.destination,
         by_scheduler=migration.is_ours,
-        leaving=migration.is_leaving,
+        leaving=migration.is_terminating,
         seen_for_seconds=round(now - migration.since, 3),
         reason=migration.reason or (seen.reason if seen is not None else ""),
         problem=migration.problem
@@ -161,39 +145,49 @@ def _migration(migration: Migration, seen: ClusterMigration | None, now: Instant
     )
 
 
-def _node(book: NodeAccount, stuck: str | None, silent: Set[ObjectName], today: Calendar) -> models.NodeModel:
-    room = book.room
-    promised = promised_to(book.unmet, book, today.now)
+def _node(node: NodeAccount, stuck: str | None, silent: Set[ObjectName], today: Now) -> models.NodeModel:
+    room = node.room
+    promised = promised_to(node.unmet, node, today.monotonic)
     return models.NodeModel(
-        name=book.name,
+        name=node.name,
         open=room.is_open,
-        known=book.facts is not None,
-        compute_unit=None if book.policy is None else amount(book.policy.compute_unit),
+        known=node.facts is not None,
+        compute_unit=None if node.policy is None else amount(node.policy.compute_unit),
         total=amount(room.total),
-        reserved=amount(book.reserved),
+        reserved=amount(node.reserved),
         free=amount(room.free),
         for_waking=amount(room.for_waking),
         watermark=amount(room.watermark),
-        denied=amount(book.unmet),
+        denied=amount(node.unmet),
         promised=amount(promised),
-        pressure=_pressure(book.pressure),
+        pressure=_pressure(node.pressure),
         stuck=stuck,
         pods=[
             _pod(claim, promised, silent, today)
-            for claim in sorted(book.claims.values(), key=lambda claim: claim.pod.name)
+            for claim in sorted(node.claims.values(), key=lambda claim: claim.pod.name)
         ],
     )
 
 
-def _gift(gift: Gift | None, today: Calendar) -> models.GiftModel | None:
+def _now(context: SchedulerContext) -> Now:
+    return Now(context.clock.now(), context.clock.wall())
+
+
+def _stamp(at: Instant, today: Now) -> str:
+    """``at`` in RFC 3339."""
+    # Rounded, so that the result does not change between calls: the clocks are read one after the other.
+    return timestamp(round(today.wall - (today.monotonic - at)))
+
+
+def _freed(freed: FreedRoom | None, today: Now) -> models.FreedRoomModel | None:
     return (
         None
-        if gift is None
-        else models.GiftModel(amount(gift.amount), today.stamp(gift.at), [str(vm) for vm in gift.to])
+        if freed is None
+        else models.FreedRoomModel(amount(freed.amount), _stamp(freed.at, today), [str(vm) for vm in freed.to])
     )
 
 
-def _pod(claim: Claim, promised: Resources, silent: Set[ObjectName], today: Calendar) -> models.PodModel:
+def _pod(claim: Claim, promised: Resources, silent: Set[ObjectName], today: Now) -> models.PodModel:
     account = claim.vm
     facts = None if account is None else account.facts
     return models.PodModel(
@@ -206,10 +200,10 @@ def _pod(claim: Claim, promised: Resources, silent: Set[ObjectName], today: Cale
         actual=None if facts is None or facts.actual is None else amount(facts.actual),
         denied=amount(claim.unmet),
         promised=amount(promised.at_most(claim.unmet)),
-        deferred=amount(claim.waits.all),
+        deferred=amount(claim.deferred.all),
         migrating=claim.is_migrating,
         agent_silent=claim.pod.vm in silent,
-        gave_back=_gift(last_gift(claim, today.now), today),
+        gave_back=_freed(recently_freed(claim, today.monotonic), today),
     )
 
 
@@ -238,7 +232,7 @@ def _explained(claim: Claim, node: NodeAccount, explained: ClaimExplanation) -> 
         denied_by=explained.denied_by,
         promised=amount(explained.promised),
         migrating=claim.is_migrating,
-        holds_still=claim.holds_still,
+        holds_still=claim.is_frozen,
         weight=claim.weight,
         metrics=None if claim.metrics is None else _metrics(claim.metrics),
         requests=None if requests is None else amount(requests),

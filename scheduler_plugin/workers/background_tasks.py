@@ -1,4 +1,4 @@
-"""Background orders of the ledger: wake waiting pods, and read pods after binds with an unknown outcome."""
+"""Wakes waiting pods, and reads pods after binds with an unknown outcome."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BackgroundTasks:
 
     def __init__(self, context: SchedulerContext) -> None:
         self._context = context
-        self._unanswered: RecentWrites[str] = RecentWrites(BIND_SETTLE)
+        self._in_flight: RecentWrites[str] = RecentWrites(BIND_SETTLE)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -49,16 +49,16 @@ class BackgroundTasks:
             tasks.create_task(self._report_time())
 
     def bind_sent(self, uid: str) -> None:
-        """A binding of this pod has an unknown outcome."""
-        self._unanswered.sent(uid, self._context.clock.now())
+        """Record that a binding of this pod has an unknown outcome."""
+        self._in_flight.sent(uid, self._context.clock.now())
 
     async def settle(self, uid: str, pod: ObjectName) -> PodFacts | None:
         """Read a pod and report it to the ledger, unless a bind may still land. Raises ``ApiError``."""
         pod_now = await self._fresh(uid, pod)
         # Until ``BIND_SETTLE`` after a bind was sent, "not bound" may change. "Bound" and "gone" are final.
-        if pod_now is not None and pod_now.node is None and self._unanswered.may_land(uid, self._context.clock.now()):
+        if pod_now is not None and pod_now.node is None and self._in_flight.may_land(uid, self._context.clock.now()):
             return pod_now
-        self._unanswered.settled(uid)
+        self._in_flight.settled(uid)
         self._context.report(PodRead(uid, pod_now))
         return pod_now
 
@@ -124,5 +124,5 @@ class BackgroundTasks:
             self._context.queues.reads.put(order.uid, order)
         else:
             # The bind may still land: read again.
-            if self._unanswered.may_land(order.uid, self._context.clock.now()):
+            if self._in_flight.may_land(order.uid, self._context.clock.now()):
                 self._context.queues.reads.put(order.uid, order)

@@ -17,13 +17,13 @@ from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import events, logs
 
 # Minimum interval between events about denials and unstored permits of one VM.
-QUIET: Final = Seconds(300.0)
+EVENT_INTERVAL: Final = Seconds(300.0)
 # Five events per second in the whole cluster.
 PAUSE: Final = Seconds(0.2)
-MOST_WAITING: Final = 10_000
+MAX_QUEUED: Final = 10_000
 """Maximum number of queued events, half an hour's; more are dropped."""
 
-REMEMBERED: Final = 10_000
+MAX_VMS: Final = 10_000
 """Maximum number of VMs whose last event is remembered; the oldest go first."""
 
 
@@ -32,55 +32,55 @@ class SchedulerEvents:
 
     def __init__(self, context: SchedulerContext) -> None:
         self._context = context
-        self._pile: OrderQueue[str, EventRecord] = OrderQueue()
-        self._told_at: dict[ObjectName, Instant] = {}
+        self._queue: OrderQueue[str, EventRecord] = OrderQueue()
+        self._last_event_at: dict[ObjectName, Instant] = {}
 
     def denied(self, vm: VirtualMachine, uid: str, wanted: Resources, permit: Resources) -> None:
-        """The VM did not get all that its agent requested."""
+        """Record that a VM did not get all that its agent requested."""
         if not self._is_due(vm.name):
             return
         explanation = self._context.ledger.explain(uid, self._context.clock.now())
         why = explanation.denied_by or explanation.requests_problem
-        self.tell(EventRecord(about_vm(vm), *events.growth_denied(wanted, permit, why)))
+        self.record(EventRecord(about_vm(vm), *events.growth_denied(wanted, permit, why)))
 
     def not_stored(self, vm: VirtualMachine, permit: Resources, why: str) -> None:
-        """The VM's permit could not be written, so its agent got an error."""
+        """Record that a VM's permit could not be written, so its agent got an error."""
         if self._is_due(vm.name):
-            self.tell(EventRecord(about_vm(vm), *events.permit_not_stored(permit, why)))
+            self.record(EventRecord(about_vm(vm), *events.permit_not_stored(permit, why)))
 
     def _is_due(self, vm: ObjectName) -> bool:
         """Return True if the VM had no event for a while, and record one now."""
         now = self._context.clock.now()
         # Reinsert: the dict is in order of last events.
-        told_at = self._told_at.pop(vm, None)
-        is_due = told_at is None or now - told_at >= QUIET
-        self._told_at[vm] = now if told_at is None or is_due else told_at
-        if len(self._told_at) > REMEMBERED:
-            del self._told_at[next(iter(self._told_at))]
+        last = self._last_event_at.pop(vm, None)
+        is_due = last is None or now - last >= EVENT_INTERVAL
+        self._last_event_at[vm] = now if last is None or is_due else last
+        if len(self._last_event_at) > MAX_VMS:
+            del self._last_event_at[next(iter(self._last_event_at))]
         return is_due
 
-    def tell(self, notice: EventRecord) -> None:
+    def record(self, event: EventRecord) -> None:
         """Queue an event; it replaces one with the same name, or else one about the same object."""
-        key = f"{notice.path}/{notice.name}" if notice.name else str(notice.about.name)
+        key = f"{event.path}/{event.name}" if event.name else str(event.about.name)
         # Users can create thousands of objects with new problems. Metrics and ``/explain`` have them too.
-        if len(self._pile) < MOST_WAITING or self._pile.find(key) is not None:
-            self._pile.put(key, notice)
+        if len(self._queue) < MAX_QUEUED or self._queue.find(key) is not None:
+            self._queue.put(key, event)
 
     async def run(self) -> Never:
         """Write events until cancelled."""
         while True:
-            notice = await self._pile.take()
+            event = await self._queue.take()
             try:
-                await self._context.writer.tell(notice, micro_timestamp(self._context.clock.wall()))
+                await self._context.writer.create_event(event, micro_timestamp(self._context.clock.wall()))
             except ApiError as error:
-                self._failed(notice, error)
+                self._failed(event, error)
             await self._context.clock.sleep(PAUSE)
 
-    def _failed(self, notice: EventRecord, error: ApiError) -> None:
-        if notice.name is not None and isinstance(error, ApiUnknownError):
+    def _failed(self, event: EventRecord, error: ApiError) -> None:
+        if event.name is not None and isinstance(error, ApiUnknownError):
             # A named event can be retried: it cannot be written twice. Others are dropped: metrics and ``/explain``
             # have them too.
-            self.tell(notice)
+            self.record(event)
         elif not (isinstance(error, ApiRefusedError) and error.kind is RefusalKind.ALREADY_EXISTS):
-            details = {"object": str(notice.about.name), "event": notice.reason, "reason": str(error)}
+            details = {"object": str(event.about.name), "event": event.reason, "reason": str(error)}
             LOG.warning(logs.EVENT_DROPPED, extra=details)

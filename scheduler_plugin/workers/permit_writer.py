@@ -1,7 +1,7 @@
 """Stores permits on VirtualMachine objects: increases before the response, decreases later.
 
-The outcome of each write is reported to the ledger, whatever happens to the caller: confirmed, refused, or unknown.
-Writes for one VM go one at a time, newest only.
+The ledger gets the outcome of each write, even if the caller is cancelled: confirmed, refused, or unknown. Writes for
+one VM are sent one at a time, and only the newest is sent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.virtual_machines import vm_facts, with_permit
 from scheduler_plugin.cluster.write import WRITE_TIMEOUT
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger.events import PermitWritten, WriteEnd
+from scheduler_plugin.ledger.events import PermitWritten, WriteOutcome
 from scheduler_plugin.ledger.facts import VmFacts
 from scheduler_plugin.ledger.outcomes import PersistPermit
 from scheduler_plugin.order_queues import AT_ONCE
@@ -98,7 +98,9 @@ class PermitWriter:
         result = WriteResult("unknown", explanations.GIVEN_UP)
         try:
             facts = await self._stored_facts(order, turn)
-            result = self._check_stored(order, facts) if self._context.ledger.wants(order) or facts else NOT_WANTED
+            result = (
+                self._check_stored(order, facts) if self._context.ledger.is_write_needed(order) or facts else NOT_WANTED
+            )
         except ApiError as error:
             result = WriteResult("refused" if isinstance(error, ApiRefusedError) else "unknown", str(error))
         finally:
@@ -121,7 +123,7 @@ class PermitWriter:
             return WriteResult("lost", explanations.VM_GONE)
         permit = facts.permit or ZERO
         # A webhook may drop or lower the permit.
-        covers = permit.within(order.permit) if order.takes_back else order.permit.within(permit)
+        covers = permit.within(order.permit) if order.revokes else order.permit.within(permit)
         if covers and facts.is_permit_known:
             return WriteResult("stored", facts=facts)
         is_known = facts.permit is not None and facts.is_permit_known
@@ -134,7 +136,7 @@ class PermitWriter:
         began = self._context.clock.now()
         vm = self._context.feed.vms.facts.get(order.vm)
         # By UID: not to another VM of that name. After a conflict the ledger may no longer want this permit.
-        while vm is not None and vm.uid == order.uid and self._context.ledger.wants(order):
+        while vm is not None and vm.uid == order.uid and self._context.ledger.is_write_needed(order):
             turn.version = number(vm.resource_version)
             try:
                 return await self._write_to(vm, order)
@@ -162,8 +164,8 @@ class PermitWriter:
             vm_now = vms.learn(answer)
             return None if vm_now is None else vm_facts(vm_now)
         # ``_report`` tells the ledger, so the watch need not, unless etcd was restored or the term has ended.
-        is_told = vms.facts.get(vm.name) is vm and self._context.feed.feeds(self._context.ledger)
-        (vms.learn_told if is_told else vms.learn_fact)(vm.name, vm.uid, version, written)
+        is_reported = vms.facts.get(vm.name) is vm and self._context.feed.is_attached_to(self._context.ledger)
+        (vms.learn_told if is_reported else vms.learn_fact)(vm.name, vm.uid, version, written)
         return self._with_permit(vm, order.permit, version) or vm_facts(written)
 
     def _with_permit(self, vm: VirtualMachine, permit: Resources, version: str) -> VmFacts | None:
@@ -175,7 +177,13 @@ class PermitWriter:
         return facts.with_permit(number(version), permit)
 
     def _report(self, order: PersistPermit, ended: WriteResult, version: int) -> None:
-        outcome = WriteEnd.UNKNOWN if ended.outcome == "unknown" else WriteEnd.REFUSED if ended.why else WriteEnd.DONE
+        outcome = (
+            WriteOutcome.UNKNOWN
+            if ended.outcome == "unknown"
+            else WriteOutcome.REFUSED
+            if ended.why
+            else WriteOutcome.DONE
+        )
         self._context.report(PermitWritten(order.vm, order.revision, outcome, ended.facts, ended.why, version))
 
 

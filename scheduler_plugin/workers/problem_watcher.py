@@ -1,4 +1,4 @@
-"""Events about problems of objects, once per problem, by comparing two rounds over all objects."""
+"""Records Events about problems of objects, once per problem, by comparing two rounds over all objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.workers.event_recorder import SchedulerEvents
 
 INTERVAL: Final = Seconds(10.0)
-AT_ONCE: Final = 256
+YIELD_EVERY: Final = 256
 """Number of VMs checked before other tasks run."""
 
 
@@ -23,7 +23,7 @@ class ProblemWatcher:
     def __init__(self, context: SchedulerContext, events: SchedulerEvents) -> None:
         self._context = context
         self._events = events
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     async def run(self) -> Never:
         """Check all objects every ``INTERVAL`` until cancelled."""
@@ -36,10 +36,10 @@ class ProblemWatcher:
         async for event in self._problems():
             key = event.path, event.name or ""
             current.add(key)
-            if key not in self._told:
-                self._events.tell(event)
+            if key not in self._reported:
+                self._events.record(event)
         # Replaced, so that a recurring problem is reported again.
-        self._told = current
+        self._reported = current
 
     async def _problems(self) -> AsyncIterator[EventRecord]:
         feed = self._context.feed
@@ -51,11 +51,11 @@ class ProblemWatcher:
             if vm.name not in feed.vms.unreadable:
                 for event in vm_events(vm, feed.settings):
                     yield event
-            if count % AT_ONCE == 0:
+            if count % YIELD_EVERY == 0:
                 # Let other tasks answer agents and kube-scheduler.
                 await asyncio.sleep(0)
         for count, pod in enumerate(list(feed.databases.known.values()), start=1):
             for event in pod_events(feed, pod):
                 yield event
-            if count % AT_ONCE == 0:
+            if count % YIELD_EVERY == 0:
                 await asyncio.sleep(0)

@@ -15,35 +15,41 @@ from protocol.kubernetes.resources import PODS
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Seconds
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger.events import RaiseWanted, RequestsFollow, ResizeDue, ResizeRefused, ResizeUnanswered
+from scheduler_plugin.ledger.events import (
+    RaiseRequested,
+    RequestsFollow,
+    ResizeDue,
+    ResizeOutcomeUnknown,
+    ResizeRefused,
+)
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.outcomes import LedgerError, ResizePod
 from scheduler_plugin.order_queues import AT_ONCE, for_each
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import explanations, logs
 
-PATIENCE: Final = Seconds(2.0)
+KUBELET_TIMEOUT: Final = Seconds(2.0)
 """The kubelet usually responds within 1 s; agents wait for 5 s."""
 
-BEFORE_BIND: Final = Seconds(3.0)
+MAX_BIND_DELAY: Final = Seconds(3.0)
 """Maximum delay of a bind by requests: kube-scheduler waits 10 s for it."""
 
-ROUND: Final = Seconds(2.0)
+ROUND_INTERVAL: Final = Seconds(2.0)
 """Interval of rounds over all pods with wrong requests."""
 
-LOOK_AGAIN: Final = Seconds(300.0)
+DISCOVERY_INTERVAL: Final = Seconds(300.0)
 """Retry interval for an API server without ``pods/resize``: it may have been upgraded."""
 
 DISCOVERY_TIMEOUT: Final = Seconds(3.0)
 
-LOOKS_AT_ONCE: Final = 256
+YIELD_EVERY: Final = 256
 """Number of pods checked before other tasks run."""
 
 TRIES: Final = 4
 """Consecutive writes for one pod: it may have changed, and after a refusal CPU and memory are tried separately."""
 
-WHATEVER_SIZE: Final = frozenset({RefusalKind.UNAUTHORIZED, RefusalKind.NOT_FOUND, RefusalKind.TOO_MANY_REQUESTS})
-"""Refusals that smaller requests would get too."""
+NOT_ABOUT_SIZE: Final = frozenset({RefusalKind.UNAUTHORIZED, RefusalKind.NOT_FOUND, RefusalKind.TOO_MANY_REQUESTS})
+"""Refusals that smaller requests would get as well."""
 
 VERDICTS: Final = frozenset({"Deferred", "Infeasible"})
 """The kubelet's reasons for refused requests."""
@@ -56,26 +62,26 @@ class RequestWriter:
         self._context = context
         # Weak: removed once no task writes or waits.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._offered: bool | None = None
-        self._looked_at = Instant(0.0)
+        self._has_resize: bool | None = None
+        self._discovered_at = Instant(0.0)
 
-    async def cover(self, uid: str, request: AgentRequest) -> None:
-        """Raise the pod's requests as far as the agent needs and its node, API server and kubelet allow."""
+    async def raise_for_agent(self, uid: str, request: AgentRequest) -> None:
+        """Raise the pod's requests for the agent's request, as far as node, API server and kubelet allow."""
         ledger = self._context.ledger
-        if not ledger.is_short(uid, request):
+        if not ledger.needs_raise(uid, request):
             return
         began = self._context.clock.now()
         async with self._lock(uid):
-            await self._carry_out(RaiseWanted(uid, request))
-        # After ``PATIENCE`` the agent gets what the requests cover, and asks again.
-        await self._wait_for_kubelet(uid, Instant(began + PATIENCE))
+            await self._carry_out(RaiseRequested(uid, request))
+        # After ``KUBELET_TIMEOUT`` the agent gets what the requests cover, and asks again.
+        await self._wait_for_kubelet(uid, Instant(began + KUBELET_TIMEOUT))
         self._context.telemetry.requests.waited.observe(self._context.clock.now() - began)
 
-    async def hold(self, uid: str) -> None:
-        """Before a bind, raise the pod's requests to its VM's reservation, for at most ``BEFORE_BIND``."""
-        if not self._context.ledger.is_unheld(uid):
+    async def raise_before_bind(self, uid: str) -> None:
+        """Before a bind, raise the pod's requests to its VM's reservation, for at most ``MAX_BIND_DELAY``."""
+        if not self._context.ledger.lacks_requests(uid):
             return
-        ended, until = asyncio.Event(), Instant(self._context.clock.now() + BEFORE_BIND)
+        ended, until = asyncio.Event(), Instant(self._context.clock.now() + MAX_BIND_DELAY)
         async with asyncio.TaskGroup() as tasks:
             # The bind goes on if requests cannot be raised: the VM starts, but does not grow before they are.
             raising = tasks.create_task(self._raise_reserved(uid, ended))
@@ -90,8 +96,8 @@ class RequestWriter:
         finally:
             ended.set()
 
-    def refused_everywhere(self, pod: PodFacts) -> None:
-        """Order the requests of a waiting pod, for preemption and cluster autoscalers."""
+    def request_vm_size(self, pod: PodFacts) -> None:
+        """Set the requests of a waiting pod to its VM's size, for preemption and cluster autoscalers."""
         if self._context.ledger.follows_requests and pod.runner is not None:
             self._context.queues.waiting_requests.put(pod.uid, pod)
 
@@ -102,51 +108,53 @@ class RequestWriter:
                 tasks.create_task(self._follow())
                 tasks.create_task(self._follow_waiting())
         finally:
-            for news in self._context.queues.requests_seen.values():
-                news.set()  # wake waiters, so that they notice the end of the term
+            for event in self._context.queues.requests_seen.values():
+                event.set()  # wake waiters, so that they notice the end of the term
 
     async def _follow(self) -> Never:
         while True:
             await self._check_support()
             await self._round()
-            await self._context.clock.sleep(ROUND)
+            await self._context.clock.sleep(ROUND_INTERVAL)
 
     async def _check_support(self) -> None:
         """Update whether requests follow reservations, by the settings and the API server."""
         context, now = self._context, self._context.clock.now()
         is_wanted = context.feed.settings.pod_requests
         # ``None``: unknown. An upgrade may add ``pods/resize`` at any time.
-        if is_wanted and (self._offered is None or (not self._offered and now - self._looked_at >= LOOK_AGAIN)):
-            self._looked_at = now
+        if is_wanted and (
+            self._has_resize is None or (not self._has_resize and now - self._discovered_at >= DISCOVERY_INTERVAL)
+        ):
+            self._discovered_at = now
             with suppress(ApiError):
                 is_offered = await offers_pod_resize(context.writer.api)
                 # Log once.
-                if not is_offered and self._offered is not False:
+                if not is_offered and self._has_resize is not False:
                     LOG.warning(logs.NO_RESIZE)
-                self._offered = is_offered
+                self._has_resize = is_offered
         limits_cpu = context.feed.settings.limits_cpu
         # Permits wait for requests unless ``pods/resize`` is known to be missing.
-        context.report(RequestsFollow(is_wanted, can=self._offered is not False, limits_cpu=limits_cpu))
+        context.report(RequestsFollow(is_wanted, can=self._has_resize is not False, limits_cpu=limits_cpu))
         context.telemetry.requests.followed.set(context.ledger.follows_requests)
 
     async def _round(self) -> None:
-        uids = self._context.ledger.requests_astray()
-        astray = enumerate(uids, start=1)
+        uids = self._context.ledger.pods_to_resize()
+        wrong = enumerate(uids, start=1)
         # A shared iterator keeps all workers busy.
-        short = await for_each(range(min(AT_ONCE, len(uids))), lambda _: self._correct(astray))
+        short = await for_each(range(min(AT_ONCE, len(uids))), lambda _: self._correct(wrong))
         self._context.telemetry.requests.short.set(sum(short))
 
-    async def _correct(self, astray: Iterator[tuple[int, str]]) -> int:
-        """Write the requests of the pods ``astray``, one after the other; return how many stay short."""
+    async def _correct(self, wrong: Iterator[tuple[int, str]]) -> int:
+        """Write the requests of the pods ``wrong``, one after the other; return how many stay short."""
         ledger, short = self._context.ledger, 0
-        for count, uid in astray:
+        for count, uid in wrong:
             async with self._lock(uid):
                 has_written = await self._carry_out(ResizeDue(uid))
             # All workers together keep the configured rate.
             if has_written:
                 await self._context.clock.sleep(Seconds(AT_ONCE / self._context.feed.settings.lazy_writes_per_second))
-            short += ledger.is_unheld(uid)
-            if count % LOOKS_AT_ONCE == 0:
+            short += ledger.lacks_requests(uid)
+            if count % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
         return short
 
@@ -154,10 +162,10 @@ class RequestWriter:
         queue = self._context.queues.waiting_requests
         while True:
             first = await queue.take()
-            to_repeat = await for_each((first, *queue.take_all()), self._request_waiting)
-            for pod in filter(None, to_repeat):
+            to_retry = await for_each((first, *queue.take_all()), self._request_waiting)
+            for pod in filter(None, to_retry):
                 queue.put(pod.uid, pod)
-            await self._context.clock.sleep(ROUND if any(to_repeat) else Seconds(0.0))
+            await self._context.clock.sleep(ROUND_INTERVAL if any(to_retry) else Seconds(0.0))
 
     async def _request_waiting(self, waiting: PodFacts) -> PodFacts | None:
         """Write the requests of a waiting pod; return the pod if that must be retried."""
@@ -171,7 +179,7 @@ class RequestWriter:
                     break
         return pod if outcome in {"conflict", "unknown"} else None
 
-    async def _carry_out(self, event: RaiseWanted | ResizeDue) -> bool:
+    async def _carry_out(self, event: RaiseRequested | ResizeDue) -> bool:
         """Write what ``event`` needs, with retries after refusals; return True if anything was sent."""
         for attempt in range(TRIES):
             order, effects = self._context.ledger.apply(event, self._context.clock.now())
@@ -193,10 +201,10 @@ class RequestWriter:
             outcome = "conflict" if error.kind is RefusalKind.CONFLICT else "refused"
             await self._refused(order, error)
         except ApiError as error:
-            self._tell(order, error)
-            self._context.report(ResizeUnanswered(order, str(error)))
+            self._log_failure(order, error)
+            self._context.report(ResizeOutcomeUnknown(order, str(error)))
         self._context.telemetry.requests.writes.labels(outcome).inc()
-        if order.withdraws and outcome == "written":
+        if order.reverts and outcome == "written":
             self._report_reverted(order)
         return outcome
 
@@ -207,40 +215,40 @@ class RequestWriter:
             self._context.report(ResizeRefused(order, explanations.CHANGED_BY_API.format(requests=runner.requested)))
 
     def _report_reverted(self, order: ResizePod) -> None:
-        verdict = order.withdraws if order.withdraws in VERDICTS else "other"
+        verdict = order.reverts if order.reverts in VERDICTS else "other"
         self._context.telemetry.requests.withdrawn.labels(verdict).inc()
-        details = {"pod": str(order.pod), "requests": str(order.size), "verdict": order.withdraws}
+        details = {"pod": str(order.pod), "requests": str(order.size), "verdict": order.reverts}
         LOG.info(logs.RESIZE_REVERTED, extra=details)
 
     async def _refused(self, order: ResizePod, error: ApiRefusedError) -> None:
         is_conflict = error.kind is RefusalKind.CONFLICT
-        is_final, is_of_size = error.refusal.is_by_validation, error.kind not in WHATEVER_SIZE
+        is_final, is_of_size = error.refusal.is_by_validation, error.kind not in NOT_ABOUT_SIZE
         if not is_conflict:
-            self._tell(order, error)
+            self._log_failure(order, error)
         self._context.report(ResizeRefused(order, "" if is_conflict else str(error), is_final, is_of_size))
         # The pod may be gone, or the API server was downgraded: check again.
-        if error.kind is RefusalKind.NOT_FOUND and self._offered:
-            self._offered = None
+        if error.kind is RefusalKind.NOT_FOUND and self._has_resize:
+            self._has_resize = None
         if is_conflict:
             with suppress(ApiError):
                 # The next attempt uses this version.
                 await self._context.feed.pods.read(order.pod, self._context.writer.read(PODS, order.pod))
 
-    def _tell(self, order: ResizePod, error: ApiError) -> None:
+    def _log_failure(self, order: ResizePod, error: ApiError) -> None:
         details = {"pod": str(order.pod), "requests": str(order.size), "reason": str(error)}
         LOG.warning(logs.REQUESTS_NOT_WRITTEN, extra=details)
 
     async def _wait_for_kubelet(self, uid: str, until: Instant) -> None:
         clock, events = self._context.clock, self._context.queues.requests_seen
         # After the term the kubelet's response must not lead to a permit.
-        while self._context.ledger.is_awaited(uid) and clock.now() < until and self._context.term.may_write:
-            news = events.setdefault(uid, asyncio.Event())
+        while self._context.ledger.awaits_kubelet(uid) and clock.now() < until and self._context.term.may_write:
+            event = events.setdefault(uid, asyncio.Event())
             try:
-                await clock.wait(news, until)
+                await clock.wait(event, until)
             finally:
                 # Several may wait for one pod: the first to end removes the event, and another may have added a new
                 # one.
-                if events.get(uid) is news:
+                if events.get(uid) is event:
                     del events[uid]
 
     def _lock(self, uid: str) -> asyncio.Lock:

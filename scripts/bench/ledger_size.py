@@ -31,7 +31,15 @@ from scheduler_plugin.cluster.migrations import MIGRATIONS
 from scheduler_plugin.cluster.translate import NODES, VMS
 from scheduler_plugin.cluster.translate import PODS as POD_LIST
 from scheduler_plugin.constraints.model import PODS, NodeTraits
-from scheduler_plugin.ledger.events import AgentAsked, BindEnded, Listed, PermitWritten, PodGone, PodToBind, WriteEnd
+from scheduler_plugin.ledger.events import (
+    BindEnded,
+    BindRequested,
+    Listed,
+    PermitRequested,
+    PermitWritten,
+    PodGone,
+    WriteOutcome,
+)
 from scheduler_plugin.ledger.facts import NodeFacts, NodePolicy, PodFacts, ResourcePolicy, VmFacts
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.order_queues import OrderQueues
@@ -69,7 +77,7 @@ class LargeFleet:
         policy = NodePolicy(UNIT, ResourcePolicy(mark, MilliCpu(0)), ResourcePolicy(mark, Bytes(0)))
         self.names = [f"node-{number}" for number in range(nodes)]
         # As real nodes: a limit of pods, and a unique label.
-        traits = [NodeTraits({"kubernetes.io/hostname": name}, has={PODS: 250}) for name in self.names]
+        traits = [NodeTraits({"kubernetes.io/hostname": name}, other_allocatable={PODS: 250}) for name in self.names]
         size = UNIT * (per_node * ROOM)
         facts = [NodeFacts(name, size, policy, traits=trait) for name, trait in zip(self.names, traits, strict=True)]
         self.vms = [_vm(number, SIZES[number // nodes % len(SIZES)]) for number in range(nodes * per_node)]
@@ -83,21 +91,21 @@ class LargeFleet:
         wanted, load = vm.use + UNIT if more else vm.use, Metrics(1.0, 1.0, vm.use.mem)
         pod = ObjectName(NAMESPACE, f"pod-{number}")
         request = AgentRequest(pod, wanted, last_permit=vm.permit, metrics=load, sequence=self.sequence)
-        write = self.ledger.apply(AgentAsked(f"{pod}", request), now).persist
+        write = self.ledger.apply(PermitRequested(f"{pod}", request), now).persist
         if write is not None:
             self.vms[number] = stored = vm.with_permit(vm.version + 1, write.permit)
-            self.ledger.apply(PermitWritten(vm.name, write.revision, WriteEnd.DONE, stored), now)
+            self.ledger.apply(PermitWritten(vm.name, write.revision, WriteOutcome.DONE, stored), now)
 
     def place(self, number: int) -> None:
         """Filter and score all nodes for a new pod, and bind it to the best."""
         pod = PodFacts(f"new-{number}", ObjectName(NAMESPACE, f"new-{number}"), UNIT * SIZES[number % len(SIZES)])
         fits = self.ledger.filter(pod, self.names).fits
         scores = self.ledger.scores(pod, fits)
-        self.ledger.apply(PodToBind(pod, fits[scores.index(max(scores))]), Instant(self.now))
+        self.ledger.apply(BindRequested(pod, fits[scores.index(max(scores))]), Instant(self.now))
 
     def remove(self, number: int) -> None:
         """Delete the pod of ``place``."""
-        self.ledger.apply(BindEnded(f"new-{number}", "", WriteEnd.REFUSED), Instant(self.now))
+        self.ledger.apply(BindEnded(f"new-{number}", "", WriteOutcome.REFUSED), Instant(self.now))
         self.ledger.apply(PodGone(f"new-{number}"), Instant(self.now))
 
     def plan(self, planner: Planner) -> list[float]:

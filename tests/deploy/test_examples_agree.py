@@ -13,7 +13,7 @@ from deploy.local.cluster.settings import scheduler_settings
 from protocol.messages import ObjectName
 from protocol.units import ComputeUnit, Resources
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
-from scheduler_plugin.cluster.problems import misfit
+from scheduler_plugin.cluster.problems import unit_mismatch
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
 from scripts.autoscale.demonstration.vm_database import postgres_vm
 from tests import plain_yaml
@@ -49,7 +49,7 @@ def unit_of(where: str) -> ComputeUnit:
 @pytest.mark.parametrize("where", SETTINGS)
 def test_every_vm_fits_every_compute_unit(example: str, where: str) -> None:
     found, unit = VMS[example], unit_of(where)
-    assert misfit(found.bounds, found.slot_size, unit) is None
+    assert unit_mismatch(found.bounds, found.slot_size, unit) is None
     for bound in (found.bounds.min, found.bounds.max):
         assert bound.cpu.value / unit.cpu.value == bound.mem.value / unit.mem.value
 

@@ -223,7 +223,7 @@ def _larger_than_its_node(found: Running) -> str | None:
 
 def _less_than_it_may_be(claim: Claim | None, vm: VirtualMachine | None, free: Resources) -> str | None:
     """Why a VM that cannot be read is counted by too little; None if it is not."""
-    if claim is None or vm is None or claim.vm is None or claim.is_unmeasured:
+    if claim is None or vm is None or claim.vm is None or claim.is_unbounded:
         return None
     most = _most(vm)
     if most is None or not _is_short(most, claim.reserved, claim.reserved + free):

@@ -126,7 +126,7 @@ def _pod(found: Json) -> object:
     pod_at_most(found, "whatever")
     facts = read_pod(found)
     database = None if facts.database is None else database_facts(facts.database)
-    return facts, database, pod_constraints(fields), pod_traits({}, fields, is_leaving=False)
+    return facts, database, pod_constraints(fields), pod_traits({}, fields, is_terminating=False)
 
 
 def _conflict(found: Json) -> object:

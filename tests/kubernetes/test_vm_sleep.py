@@ -15,7 +15,7 @@ import pytest
 from deploy.neonvm.sleep.image import NAME
 from protocol.guest.sleep import SleepReport, sleep_report
 from protocol.units import ZERO
-from scheduler_plugin.ledger.accounts.pod_requests import LEAST
+from scheduler_plugin.ledger.accounts.pod_requests import MIN_REQUESTS
 from tests.kubernetes.pod_processes import processes_of
 from tests.kubernetes.postgres_session import Session
 from tests.kubernetes.real_kubernetes import PATIENCE, NotYetError, RealKubernetes, eventually
@@ -67,7 +67,7 @@ def test_idle_session_outlives_sleep(vm: RealKubernetes, session: Session) -> No
         assert (processes_of(pod["metadata"]["uid"], _QEMU), is_ready(pod)) == ([], True)
         assert (report(vm).sessions, "memorySize" in status(vm)) == (1, False)
         eventually(lambda: permit_of(vm.get("neonvm", "db")) == ZERO, "its agent gives the permit up", LONG)
-        eventually(lambda: requested(vm) == [LEAST], "its pod requests nothing for the guest", LONG)
+        eventually(lambda: requested(vm) == [MIN_REQUESTS], "its pod requests nothing for the guest", LONG)
         until_books_agree(vm)
         (pod,) = vm.get("pods", PODS)["items"]
         assert (status(vm)["phase"], is_ready(pod)) == ("Asleep", True), "what it gave back has not woken it"

@@ -112,7 +112,7 @@ class Judge:
         if claim is None or pod is None or machine.is_excused or not pod["spec"].get("nodeName"):
             return []
         # Until the agent of a pod is heard, all that is free beside the pod is kept.
-        if claim.is_unmeasured:
+        if claim.is_unbounded:
             return []
         most = self.fleet.may_use(machine)
         return [] if most.within(claim.reserved) else [f"{machine.name} may use {most}, reserved is {claim.reserved}"]

@@ -43,7 +43,7 @@ class Schedulers:
     def service(self) -> Service | None:
         for replica in self._replicas:
             try:
-                return replica.acting()
+                return replica.active()
             except StandingByError:
                 continue
         return self._alone
@@ -81,7 +81,7 @@ class Schedulers:
         """The one that answers dies, or any. Whether there was one."""
         if not self._tasks:
             return False
-        leading = [number for number, each in enumerate(self._replicas) if each.standing().leads]
+        leading = [number for number, each in enumerate(self._replicas) if each.leadership().leads]
         number = leading[0] if leading else self.chance.randrange(len(self._tasks))
         task = self._tasks.pop(number)
         self._alone = None

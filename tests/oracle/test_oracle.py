@@ -96,19 +96,19 @@ def believes_any_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def compares_all_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages of two agents are of one."""
-    monkeypatch.setattr(PermitAccount, "rival_of", lambda *_: None)
+    monkeypatch.setattr(PermitAccount, "active_rival", lambda *_: None)
     monkeypatch.setattr(PermitAccount, "_is_same_agent", lambda account, message: account.heard_from == message.pod)
 
 
 def frees_at_opt_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The room of a VM without an agent is free at once."""
-    may_be_used = PermitAccount.may_be_used.fget  # type: ignore[attr-defined]  # a property
+    may_be_used = PermitAccount.max_usable.fget  # type: ignore[attr-defined]  # a property
 
     def following(account: PermitAccount) -> Resources:
         used: Resources = may_be_used(account) if account.has_agent else account.in_use
         return used
 
-    monkeypatch.setattr(PermitAccount, "may_be_used", property(following))
+    monkeypatch.setattr(PermitAccount, "max_usable", property(following))
 
 
 def gives_away_what_pods_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def gives_away_what_pods_hold(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def without_waiting(account: PermitAccount, *args: Any, **more: Any) -> None:
         opened(account, *args, **more)
-        account.is_unheard = False
+        account.awaits_first_message = False
 
     monkeypatch.setattr(PermitAccount, "open", without_waiting)
 

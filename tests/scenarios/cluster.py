@@ -215,7 +215,7 @@ class Cluster:
         """A StatefulSet makes a pod with a postgres."""
         name = ObjectName(NAMESPACE, f"pg-{self.next_name()}")
         uid, database = f"uid-{name.name}", database_of(name)
-        pod = PodFacts(uid, name, AROUND + use, database, vm_uid=uid, around=AROUND, asks_room=True)
+        pod = PodFacts(uid, name, AROUND + use, database, vm_uid=uid, overhead=AROUND, make_room=True)
         self.put_vm(VmObject(database, uid, least, most, use, pod=pod, is_pod=True))
 
     def is_copied(self, vm: VmObject) -> bool:

@@ -37,8 +37,8 @@ class Controller:
             return
         if found.facts.phase.is_over:
             self.cluster.drop_migration(name)
-        elif not found.facts.is_leaving:
-            self._put(found, is_leaving=True)
+        elif not found.facts.is_terminating:
+            self._put(found, is_terminating=True)
 
     def step(self, found: MigrationObject, now: float, *, fails: bool) -> None:
         """The next write, or the first one of giving up."""
@@ -50,7 +50,7 @@ class Controller:
         elif found.has_moved or moved:
             found.has_moved = True
             self._finish(found, now)
-        elif fails or facts.is_leaving or not self._can_go_on(found, vm):
+        elif fails or facts.is_terminating or not self._can_go_on(found, vm):
             self._give_up(found, now)
         elif vm is not None:
             self._go_on(found, vm)
@@ -102,7 +102,7 @@ class Controller:
         source = next((pod for pod in self.cluster.pods.values() if pod.name == found.facts.source_pod), None)
         if found.has_moved and source is not None:
             self.cluster.drop_pod(source.uid)
-        elif found.facts.is_leaving:
+        elif found.facts.is_terminating:
             self.cluster.drop_migration(found.facts.name)
 
     def _put(self, found: MigrationObject, **changes: object) -> None:

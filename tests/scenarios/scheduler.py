@@ -14,23 +14,23 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger.events import (
-    AgentAsked,
     BindEnded,
+    BindRequested,
     Listed,
+    MigrationCreateEnded,
     MigrationGone,
     MigrationSeen,
-    MoveAnswered,
-    MoveWanted,
+    MoveRequested,
     NodeGone,
     NodeSeen,
+    PermitRequested,
     PermitWritten,
     PodGone,
     PodRead,
     PodSeen,
-    PodToBind,
     VmGone,
     VmSeen,
-    WriteEnd,
+    WriteOutcome,
 )
 from scheduler_plugin.ledger.facts import MigrationFacts, NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.ledger import Ledger
@@ -47,7 +47,7 @@ from scheduler_plugin.ledger.outcomes import (
 )
 from scheduler_plugin.placement.verdict import FITS
 from scheduler_plugin.planner.plan import MigrationPolicy
-from scheduler_plugin.planner.planner import Planner, completed
+from scheduler_plugin.planner.planner import Planner, run_steps
 from scheduler_plugin.planner.victims import Now, Rest
 from tests.scenarios.agents import Agents, Message
 from tests.scenarios.cluster import Cluster, Database, Event, Gone
@@ -58,7 +58,7 @@ RANKING = RankingConfig()
 POLICY = MigrationPolicy(
     settle=Seconds(1.0),
     settle_denied=Seconds(0.5),
-    rest=Rest(cooldown=Seconds(5.0), backoff=Seconds(2.0), backoff_most=Seconds(8.0)),
+    rest=Rest(cooldown=Seconds(5.0), backoff=Seconds(2.0), max_backoff=Seconds(8.0)),
     out_per_node=2,
     per_cluster=10,
     timeout=Seconds(60.0),
@@ -192,7 +192,7 @@ class Scheduler:
                 node = self.random.choice(fits)
             else:
                 node = self.random.choice(list(self.cluster.nodes))
-            reservation = self.ledger.apply(PodToBind(pod, node), now)
+            reservation = self.ledger.apply(BindRequested(pod, node), now)
         except LedgerError:
             return
         if fits == [node]:
@@ -208,11 +208,11 @@ class Scheduler:
             self.late_binds.append(bind)
         landed = outcome in ("answered", "lost") and self.cluster.bind(bind.uid, bind.node)
         if outcome == "refused":
-            self._do(self.ledger.apply(BindEnded(bind.uid, bind.node, WriteEnd.REFUSED), now))
+            self._do(self.ledger.apply(BindEnded(bind.uid, bind.node, WriteOutcome.REFUSED), now))
         elif landed and outcome == "answered":
-            self._do(self.ledger.apply(BindEnded(bind.uid, bind.node, WriteEnd.DONE), now))
+            self._do(self.ledger.apply(BindEnded(bind.uid, bind.node, WriteOutcome.DONE), now))
         else:
-            self._do(self.ledger.apply(BindEnded(bind.uid, bind.node, WriteEnd.UNKNOWN), now))
+            self._do(self.ledger.apply(BindEnded(bind.uid, bind.node, WriteOutcome.UNKNOWN), now))
 
     def read(self, now: Instant) -> None:
         """Reads one pod whose bind is in doubt."""
@@ -227,14 +227,14 @@ class Scheduler:
         """Reserves room for a move and takes the order to create its migration."""
         assert self.ledger is not None
         name = ObjectName(move.vm.namespace, f"{move.vm.name}-{self.cluster.next_name()}")
-        reservation = self.ledger.apply(MoveWanted(move, name), now)
+        reservation = self.ledger.apply(MoveRequested(move, name), now)
         self._do(reservation.effects)
         return reservation.verdict is FITS
 
     def look(self, now: Instant) -> int:
         """The planner looks, and everything it says is begun; how many VMs are to move."""
         assert self.ledger is not None
-        plan = completed(self.planner.plan(self.ledger, POLICY, RANKING, Now(now, now), self.random.randint))
+        plan = run_steps(self.planner.plan(self.ledger, POLICY, RANKING, Now(now, now), self.random.randint))
         for move in plan.moves:
             assert self.order(move, now), f"the planner says {move}, the ledger refuses"
         for name in [*(cancel.migration for cancel in plan.cancels), *plan.forget]:
@@ -250,11 +250,11 @@ class Scheduler:
         elif outcome == "late":
             self.late_creations.append(order)
         if outcome == "answered":
-            self._do(self.ledger.apply(MoveAnswered(order.migration, WriteEnd.DONE), now))
+            self._do(self.ledger.apply(MigrationCreateEnded(order.migration, WriteOutcome.DONE), now))
         elif outcome == "refused":
-            self._do(self.ledger.apply(MoveAnswered(order.migration, WriteEnd.REFUSED), now))
+            self._do(self.ledger.apply(MigrationCreateEnded(order.migration, WriteOutcome.REFUSED), now))
         else:
-            self._do(self.ledger.apply(MoveAnswered(order.migration, WriteEnd.UNKNOWN), now))
+            self._do(self.ledger.apply(MigrationCreateEnded(order.migration, WriteOutcome.UNKNOWN), now))
 
     def settle(self, now: Instant) -> None:
         """Reads a migration whose creation is in doubt; that there is none is believed once none can come any more."""
@@ -266,7 +266,7 @@ class Scheduler:
         elif any(order.migration == doubt.migration for order in self.late_creations):
             self.doubts.append(doubt)
         else:
-            self._do(self.ledger.apply(MoveAnswered(doubt.migration, WriteEnd.REFUSED), now))
+            self._do(self.ledger.apply(MigrationCreateEnded(doubt.migration, WriteOutcome.REFUSED), now))
 
     def _make(self, order: CreateMigration) -> None:
         self.controller.create(order.migration, order.move.vm, order.move.target, is_ours=True)
@@ -279,7 +279,7 @@ class Scheduler:
             self.agents.answered(message.sent, message.uid, None, now)
             return
         try:
-            decision = self.ledger.apply(AgentAsked(message.uid, message.request), now)
+            decision = self.ledger.apply(PermitRequested(message.uid, message.request), now)
         except LedgerError:
             self.agents.answered(message.sent, message.uid, None, now)
             return
@@ -306,7 +306,7 @@ class Scheduler:
         if outcome == "answered" and found is not None:
             self._do(self.ledger.apply(permit_stored(effect.revision, found.facts()), now))
         else:
-            self._do(self.ledger.apply(PermitWritten(vm, effect.revision, WriteEnd.UNKNOWN, version=base), now))
+            self._do(self.ledger.apply(PermitWritten(vm, effect.revision, WriteOutcome.UNKNOWN, version=base), now))
         for entry in [entry for entry in self.waiting if entry[0].vm == vm]:
             self.waiting.remove(entry)
             stored = outcome == "answered" and entry[0].revision == effect.revision

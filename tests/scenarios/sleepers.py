@@ -66,5 +66,5 @@ def certainly_over(ledger: Ledger) -> list[str]:
     It keeps room for all that are waking, because its predecessor may have begun to write a permit for any of them.
     """
     nodes = ((name, over, ledger.nodes[name].claims.values()) for name, over in overcommitted(ledger).items())
-    doubts = ((name, over, [claim.vm.wake_doubt for claim in claims if claim.vm]) for name, over, claims in nodes)
+    doubts = ((name, over, [claim.vm.uncertain_wake for claim in claims if claim.vm]) for name, over, claims in nodes)
     return [name for name, over, of_waking in doubts if not over.within(Resources.sum(of_waking))]

@@ -84,7 +84,11 @@ def assert_nothing_has_leaked(world: World) -> None:
         name: each.facts.phase for name, each in world.cluster.migrations.items()
     }
     for uid, claim in fresh.claims.items():
-        if uid not in placed(fresh) or ledger.claims[uid].left is not None or (claim.vm and claim.vm.wake_doubt.any):
+        if (
+            uid not in placed(fresh)
+            or ledger.claims[uid].left_with is not None
+            or (claim.vm and claim.vm.uncertain_wake.any)
+        ):
             continue
         assert claim.reserved.within(ledger.claims[uid].reserved)
     assert set(ledger.rooms) == set(fresh.rooms)

@@ -8,7 +8,7 @@ import httpx2 as httpx
 import pytest
 
 from protocol.messages import ObjectName
-from scheduler_plugin.answers import PATIENCE, ask_for_permit, ask_webhook, main, until_answered
+from scheduler_plugin.answers import CHECK_TIMEOUT, ask_for_permit, ask_webhook, main, until_passed
 
 POD = ObjectName("autoscale-system", "autoscaling-answers")
 
@@ -60,7 +60,7 @@ def test_webhook_admits_foreign_objects() -> None:
 
 def test_an_installation_that_starts_is_waited_for() -> None:
     problems, pauses = ["503 not yet", "503 not yet", ""], list[float]()
-    assert until_answered(lambda: problems.pop(0), lambda: sum(pauses), pauses.append) == ""
+    assert until_passed(lambda: problems.pop(0), lambda: sum(pauses), pauses.append) == ""
     assert pauses == [1.0, 1.0]
 
 
@@ -70,8 +70,8 @@ def test_silent_webhook_is_reported() -> None:
     def refused() -> str:
         raise httpx.ConnectError("connection refused")
 
-    assert until_answered(refused, lambda: sum(pauses), pauses.append) == "no answer: connection refused"
-    assert sum(pauses) == PATIENCE
+    assert until_passed(refused, lambda: sum(pauses), pauses.append) == "no answer: connection refused"
+    assert sum(pauses) == CHECK_TIMEOUT
 
 
 def test_agents_port_needs_a_token(capsys: pytest.CaptureFixture[str]) -> None:

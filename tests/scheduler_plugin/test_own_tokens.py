@@ -14,7 +14,7 @@ from protocol.kubernetes.objects import Json, JsonObject
 from protocol.runtime.explaining.explain_access import AUDIENCE
 from scheduler_plugin.dashboard.sources.http_sources import HttpSources, NodeAgentAddresses
 from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
-from scheduler_plugin.own_tokens import LASTS, TRIED_AGAIN_AFTER, USED_FOR, no_tokens, tokens_of
+from scheduler_plugin.own_tokens import LIFETIME, RETRY_AFTER, USED_FOR, no_tokens, tokens_of
 from tests.fake_clock import FakeClock
 from tests.protocol.kubernetes.test_access_reviews import jwt
 from tests.scheduler_plugin.fake_cluster import FakeCluster
@@ -51,7 +51,7 @@ async def test_token_is_requested_for_one_audience_and_kept() -> None:
     tokens = tokens_of(None, cluster, lambda: OWN, clock)
     assert [await tokens("a"), await tokens("b"), await tokens("a")] == ["for ['a']", "for ['b']", "for ['a']"]
     path = "/api/v1/namespaces/kube-system/serviceaccounts/autoscaling-dashboard/token"
-    expected = [(path, {"audiences": [each], "expirationSeconds": int(LASTS)}) for each in "ab"]
+    expected = [(path, {"audiences": [each], "expirationSeconds": int(LIFETIME)}) for each in "ab"]
     assert cluster.requests == expected
     await clock.advance(USED_FOR + 1)
     await tokens("a")
@@ -86,7 +86,7 @@ async def test_refused_token_is_tried_again_later(caplog: pytest.LogCaptureFixtu
     assert [await tokens("a"), await tokens("a")] == ["", ""]
     assert caplog.text.count("no token for explanations") == 1
     cluster.refuses = False
-    await clock.advance(TRIED_AGAIN_AFTER + 1)
+    await clock.advance(RETRY_AFTER + 1)
     assert await tokens("a") == "for ['a']"
 
 

@@ -12,9 +12,9 @@ import pytest
 from protocol.units import Instant
 from protocol.wire.wire_batches import LONGEST_BATCH, MOST_REQUESTS, OFFER
 from scheduler_plugin.ledger.accounts.permit_state import SILENT
-from scheduler_plugin.ledger.events import AgentAsked
+from scheduler_plugin.ledger.events import PermitRequested
 from scheduler_plugin.ledger.ledger import Ledger
-from scheduler_plugin.web.agents import HELD
+from scheduler_plugin.web.agents import BATCH_WAIT
 from scheduler_plugin.web.apps import agents_app
 from scheduler_plugin.web.hot_paths import HotRequest, HotResponse
 from tests.fake_clock import FakeClock, settle
@@ -151,7 +151,7 @@ async def test_hanging_write_blocks_only_its_vm(cluster: FakeCluster, clock: Fak
         cluster.faults.append(Fault(to("PATCH", "/virtualmachines/b"), hold=held))
         entries = [request(cluster, "a", 2, 4), request(cluster, "b", 2, 8, sequence=7), request(cluster, "c", 1, 4)]
         asking = asyncio.create_task(post(scheduler, entries))
-        await clock.advance(HELD - 0.01)
+        await clock.advance(BATCH_WAIT - 0.01)
         assert not asking.done()
         assert stored(cluster, "a") == {"vCPUs": 2, "mem": "4Gi"}
         again = asyncio.create_task(scheduler.ask(vm_pod("b", "n1"), 2, 8, token="node", sequence=8))
@@ -182,7 +182,7 @@ async def test_internal_error_affects_one_vm(
     apply = Ledger.apply
 
     def fails_for_b(ledger: Ledger, event: Any, now: Instant) -> Any:
-        if isinstance(event, AgentAsked) and event.uid == "pod-b":
+        if isinstance(event, PermitRequested) and event.uid == "pod-b":
             raise RuntimeError("a fault of ours")
         return apply(ledger, event, now)
 

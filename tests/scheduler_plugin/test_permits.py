@@ -196,7 +196,7 @@ async def test_no_decision_before_initial_list(cluster: FakeCluster, clock: Fake
 async def test_the_compute_unit_changes_at_run_time(cluster: FakeCluster, clock: FakeClock) -> None:
     async with settled(cluster, clock) as scheduler:
         assert (await scheduler.ask(POD, 1, 4)).json()["computeUnit"] == UNIT
-        scheduler.parts.context.feed.use(
+        scheduler.parts.context.feed.apply_settings(
             parse_settings(SETTINGS.replace("250m", "500m").replace("system: 0", "system: 1"))
         )
         assert (await scheduler.ask(POD, 1, 4)).json()["computeUnit"] == {"vCPUs": "500m", "mem": 1}

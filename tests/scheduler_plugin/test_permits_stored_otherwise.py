@@ -11,7 +11,7 @@ import pytest
 from protocol.messages import AgentRequest, ObjectName
 from protocol.names import ANNOTATION_PERMIT
 from protocol.units import Resources
-from scheduler_plugin.ledger.events import AgentAsked
+from scheduler_plugin.ledger.events import PermitRequested
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.granted import POD, granted, settled, with_permit
@@ -139,10 +139,10 @@ async def test_decrease_before_increase_stays_ordered(cluster: FakeCluster, cloc
         context, uid = scheduler.parts.context, POD["metadata"]["uid"]
         name, now = ObjectName("default", POD["metadata"]["name"]), clock.now()
         raised = context.ledger.apply(
-            AgentAsked(uid, AgentRequest(name, Resources.parse("8", "4Gi"), sequence=1)), now
+            PermitRequested(uid, AgentRequest(name, Resources.parse("8", "4Gi"), sequence=1)), now
         ).persist
         lowered = context.ledger.apply(
-            AgentAsked(uid, AgentRequest(name, Resources.parse("1", "4Gi"), sequence=2)), now
+            PermitRequested(uid, AgentRequest(name, Resources.parse("1", "4Gi"), sequence=2)), now
         ).persist
         assert raised is not None
         assert lowered is not None

@@ -308,7 +308,7 @@ async def test_same_pod_name_is_reported_per_namespace(
     cluster: FakeCluster, waiting: int, written: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every team calls its Cluster pg. Events are dropped only if too many wait."""
-    monkeypatch.setattr(event_recorder, "MOST_WAITING", waiting)
+    monkeypatch.setattr(event_recorder, "MAX_QUEUED", waiting)
     for namespace in ("default", "other"):
         odd = postgres_pod("pg-1", "1", "1Gi", "n1")
         odd["metadata"] |= {"namespace": namespace, "uid": f"pg-1-of-{namespace}"}

@@ -203,7 +203,7 @@ async def test_disabling_stops_request_waits(cluster: FakeCluster, clock: FakeCl
     async with following(cluster, clock) as scheduler:
         cluster.faults.append(Fault(to("PATCH", "/resize"), refuse=403, times=3))
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (1, 4)
-        scheduler.parts.context.feed.use(usual_settings())
+        scheduler.parts.context.feed.apply_settings(usual_settings())
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
 
 
@@ -226,7 +226,7 @@ async def test_disabling_restores_created_requests(cluster: FakeCluster, clock: 
     async with following(cluster, clock) as scheduler:
         cluster.put(PODS, raised_by_us(1, 4))
         await settle()
-        scheduler.parts.context.feed.use(usual_settings())
+        scheduler.parts.context.feed.apply_settings(usual_settings())
         await clock.advance(4)
         assert requested(cluster) == {"cpu": "100m", "memory": "1Gi"}
         assert scheduler.reserved("n1") == "1 cpu, 4Gi"
@@ -263,7 +263,7 @@ async def test_cpu_limit_follows_what_is_reserved(cluster: FakeCluster, clock: F
         assert limits() == {"cpu": "1500m"}
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
         assert (requested(cluster), limits()) == ({"cpu": "2", "memory": "8Gi"}, {"cpu": "2500m"})
-        scheduler.parts.context.feed.use(parse_settings(SETTINGS))
+        scheduler.parts.context.feed.apply_settings(parse_settings(SETTINGS))
         await clock.advance(60)
         found = limits()
         assert isinstance(found, dict)

@@ -332,5 +332,5 @@ async def test_nothing_over_commits_in_a_storm(seed: int, follows: bool) -> None
     bound = {a.pod["metadata"]["uid"] for a in storm.agents.values() if storm.node_of(a) != "None"}
     assert calm == bound, "every bound pod and nothing else is on the books"
     if follows:
-        await storm.check_requests_in_the_end(context.ledger, context.feed.use)
+        await storm.check_requests_in_the_end(context.ledger, context.feed.apply_settings)
     await storm.stack.aclose()

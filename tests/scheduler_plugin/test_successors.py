@@ -70,6 +70,6 @@ async def test_new_scheduler_name_applies_to_known_pods() -> None:
     async with settled(granted(), clock) as scheduler:
         ledger, feed = scheduler.parts.context.ledger, scheduler.parts.context.feed
         (claim,) = ledger.claims.values()
-        assert ledger.places(claim.pod)
-        feed.use(parse_settings(SETTINGS + "\nschedulerName: other"))
-        assert not ledger.places(claim.pod)
+        assert ledger.schedules(claim.pod)
+        feed.apply_settings(parse_settings(SETTINGS + "\nschedulerName: other"))
+        assert not ledger.schedules(claim.pod)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from protocol.messages import AgentRequest, ObjectName
 from protocol.units import ZERO, Bytes, ComputeUnit, Instant, MilliCpu, Resources
-from scheduler_plugin.ledger.events import AgentAsked, Listed, MigrationSeen, PodSeen, VmSeen
+from scheduler_plugin.ledger.events import Listed, MigrationSeen, PermitRequested, PodSeen, VmSeen
 from scheduler_plugin.ledger.facts import (
     MigrationFacts,
     MigrationPhase,
@@ -98,7 +98,7 @@ class LedgerFixture:
         last = None if last_permit is None else size(last_permit)
         number = self.asked if sequence is None else sequence
         request = AgentRequest(vm_name(name), size(wanted), last, sequence=number)
-        decision = self.ledger.apply(AgentAsked(name, request), Instant(self.now))
+        decision = self.ledger.apply(PermitRequested(name, request), Instant(self.now))
         self._check()
         if decision.persist is not None:
             self._next_version(name, replace(self.vms[name], permit=decision.persist.permit))

@@ -118,7 +118,7 @@ def too_much_pressure(case: Case) -> object:
     level = _both(cpu, mem, lambda each: each["watermark"])
     full = Room("n1", reserved, reserved, ZERO, level, is_open=True)
     unmet, leaving = _both(cpu, mem, lambda each: each["pressure"]), _both(cpu, mem, lambda each: each["accounted"])
-    found = Pressure.of(full, unmet, leaving).too_much
+    found = Pressure.of(full, unmet, leaving).has_excess
     if found and reserved.within(level):
         raise Declined("capacity pressure counts below the watermark, too, once it exceeds the room there (S4.8)")
     return found

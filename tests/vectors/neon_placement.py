@@ -10,7 +10,7 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import ScoreCurve
 from protocol.ranking.node_score import extender_score, fraction, percent
 from protocol.units import Instant
-from scheduler_plugin.ledger.events import BindEnded, Listed, PodGone, PodRead, PodSeen, PodToBind, WriteEnd
+from scheduler_plugin.ledger.events import BindEnded, BindRequested, Listed, PodGone, PodRead, PodSeen, WriteOutcome
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.placement.verdict import FITS
@@ -63,7 +63,7 @@ class _Pods:
         return "ok" if "n1" in self.ledger.filter(self.facts(pod), ["n1"]).fits else "node rejected"
 
     def bind(self, pod: str, node: str = "n1") -> str:
-        return "ok" if self.ledger.apply(PodToBind(self.facts(pod), node), NOW).verdict is FITS else "error"
+        return "ok" if self.ledger.apply(BindRequested(self.facts(pod), node), NOW).verdict is FITS else "error"
 
     @property
     def held(self) -> dict[str, str]:
@@ -109,7 +109,7 @@ def _answered_by_the_api(step: re.Match[str]) -> str:
             raise ValueError(f"no branch: {branch}")
         pods, where = _Pods(1000), node if found["node"] == node else "n2" if node == "n1" else "n1"
         pods.bind(pod, node)
-        pods.ledger.apply(BindEnded(f"uid-{pod}", node, WriteEnd.UNKNOWN), NOW)
+        pods.ledger.apply(BindEnded(f"uid-{pod}", node, WriteOutcome.UNKNOWN), NOW)
         pods.ledger.apply(PodRead(f"uid-{pod}", pods.facts(pod, node=where)), NOW)
         if pods.held[pod] != where:
             outcomes.append(f"the reservation stayed on {pods.held[pod]}")
@@ -137,7 +137,7 @@ def tentative_reserve(case: Case) -> object:
             case "reserve":
                 pods.bind(pod, node)
             case "unreserve":
-                ledger.apply(BindEnded(f"uid-{pod}", node, WriteEnd.REFUSED), NOW)
+                ledger.apply(BindEnded(f"uid-{pod}", node, WriteOutcome.REFUSED), NOW)
             case "pod_event":
                 ledger.apply(PodSeen(pods.facts(pod, node=node)), NOW)
             case "delete":

@@ -15,7 +15,7 @@ from deploy.neonvm.dependencies import GuestHost, HostedGuest
 from deploy.neonvm.ports import TransferError, TransferFault
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.kubernetes.api import Tolerating
-from protocol.kubernetes.objects import Json, is_leaving, is_over, labels_of, name_of, node_of, pod_phase, uid_of
+from protocol.kubernetes.objects import Json, is_over, is_terminating, labels_of, name_of, node_of, pod_phase, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
 from protocol.kubernetes.timestamps import timestamp
@@ -101,12 +101,12 @@ class Kubelet(GuestHost):
         running = self._sandboxes.get(name)
         if pod is not None and node_of(pod) in self._stopped:
             return
-        # End the pod before confirming its deletion: the scheduler reuses its resources when the object is gone.
-        if running is not None and (pod is None or uid_of(pod) != running[0].uid or is_leaving(pod)):
+        # End the pod before confirming its deletion: the scheduler reuses its room as soon as the object is gone.
+        if running is not None and (pod is None or uid_of(pod) != running[0].uid or is_terminating(pod)):
             await self._end(name)
         if pod is None or node_of(pod) not in self._nodes:
             return
-        if is_leaving(pod):
+        if is_terminating(pod):
             await self._confirm(pod)
         elif not is_over(pod) and name not in self._sandboxes:
             await self._report_or_begin(name, pod, pod_tasks)

@@ -8,7 +8,7 @@ from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.kubelet.node_object import lifecycle_taints, ready_condition, ready_status, with_condition
 from protocol.kubernetes.api import Tolerating
-from protocol.kubernetes.objects import Json, is_leaving, items, name_of, node_of, uid_of, version_of
+from protocol.kubernetes.objects import Json, is_terminating, items, name_of, node_of, uid_of, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import NODES, PODS
 from protocol.kubernetes.timestamps import timestamp
@@ -100,7 +100,7 @@ class PodGarbageCollector:
     async def reconcile(self, pod: ObjectName) -> None:
         """Delete the pod if its node does not exist. Raises ``ApiError``."""
         current = self._pods.get(pod)
-        if current is None or not node_of(current) or is_leaving(current):
+        if current is None or not node_of(current) or is_terminating(current):
             return
         if self._nodes.get(ObjectName("", node_of(current))) is not None:
             return

@@ -19,8 +19,8 @@ from protocol.kubernetes.objects import (
     Json,
     annotations_of,
     child,
-    is_leaving,
     is_over,
+    is_terminating,
     items,
     labels_of,
     node_of,
@@ -91,7 +91,7 @@ class SchedulingLoop:
     async def _choose(self, pod: Json) -> str:
         """The node for ``pod``; empty if it fits on none, which is recorded, and the pod queued again."""
         name = ObjectName(text(pod, "metadata", "namespace"), text(pod, "metadata", "name"))
-        nodes = {key.name: node for key, node in self._nodes.objects.items() if not is_leaving(node)}
+        nodes = {key.name: node for key, node in self._nodes.objects.items() if not is_terminating(node)}
         refused = {node_name: reason for node_name, node in nodes.items() if (reason := pod_rules.refusal(pod, node))}
         # Pods whose bind is in flight count as placed.
         rules = pod_rules.PodRules(pod, nodes, {**self._placed, **self._assumed}.values())
@@ -188,7 +188,7 @@ class SchedulingLoop:
 
 def _needs_node(pod: Json) -> bool:
     ours = text(pod, "spec", "schedulerName") == SCHEDULER_NAME
-    return ours and not node_of(pod) and not is_leaving(pod) and not is_over(pod)
+    return ours and not node_of(pod) and not is_terminating(pod) and not is_over(pod)
 
 
 def _scheduling_fields(node: Json) -> tuple[object, ...]:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from protocol.kubernetes.conditions import holds
-from protocol.kubernetes.objects import Json, child, flag, is_leaving, items, labels_of, name_of, node_of
+from protocol.kubernetes.objects import Json, child, flag, is_terminating, items, labels_of, name_of, node_of
 from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constraints, pod_traits
+from scheduler_plugin.constraints.checker import Candidate, ConstraintChecker, port_taken
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
-from scheduler_plugin.constraints.judge import Candidate, Judge, port_taken
 from scheduler_plugin.constraints.model import Taint
 from scheduler_plugin.constraints.selectors import node_matches, untolerated
 
@@ -26,8 +26,8 @@ PORTS = "node(s) didn't have free ports for the requested pod ports"
 
 
 def placed_pod(pod: Json, node: str = "") -> PlacedPod:
-    """``pod`` for the rules of other pods, on ``node`` (by default the node that it is bound to)."""
-    traits = pod_traits(labels_of(pod), child(pod, "spec"), is_leaving=is_leaving(pod))
+    """``pod`` as other pods' rules see it, on ``node`` (by default the node that it is bound to)."""
+    traits = pod_traits(labels_of(pod), child(pod, "spec"), is_terminating=is_terminating(pod))
     return PlacedPod(node or node_of(pod), name_of(pod).namespace, traits)
 
 
@@ -40,28 +40,28 @@ class PodRules:
             {name: node_traits(labels_of(node), taints[name], []) for name, node in nodes.items()}, pods
         )
         spec = child(pod, "spec")
-        self._traits = pod_traits(labels_of(pod), spec, is_leaving=False)
+        self._traits = pod_traits(labels_of(pod), spec, is_terminating=False)
         candidate = Candidate(name_of(pod).namespace, pod_constraints(spec), self._traits)
-        self._verdict = Judge(self._view).judge(candidate)
+        self._verdict = ConstraintChecker(self._view).check(candidate)
 
     def preference(self, node: str) -> int:
         """Weight of the pod's preferred affinities for ``node``; negative to avoid it."""
-        # The judge's number increases with objections, a scheduler's weight with preference.
+        # The checker's number grows with objections, a scheduler's weight with preference.
         return -self._verdict.preference(node)[1]
 
     def refusal(self, node: str) -> str | None:
         """Reason why the pod cannot be on ``node``, given the placed pods; None if it can."""
         labels, affinity = self._view.nodes[node].labels, self._verdict.affinity
-        if affinity.hindrance(labels) is not None:
-            # The judge does not distinguish these three; kube-scheduler's messages do.
+        if affinity.obstacle(labels) is not None:
+            # The checker does not distinguish these three; kube-scheduler's messages do.
             if any(labels.get(key) == value for key, value in affinity.repelled):
                 return ANTI_AFFINITY
             if any(labels.get(key) == value for key, value in affinity.repelled_by_others):
                 return EXISTING_ANTI_AFFINITY
             return AFFINITY
-        if any(limit.hindrance(labels) is not None for limit in self._verdict.spreads):
+        if any(limit.obstacle(labels) is not None for limit in self._verdict.spreads):
             return SPREAD
-        taken = (port for pod in self._view.on(node) for port in pod.traits.host_ports)
+        taken = (port for pod in self._view.pods_on(node) for port in pod.traits.host_ports)
         return PORTS if port_taken(self._traits.host_ports, taken) is not None else None
 
 

@@ -38,8 +38,8 @@ from protocol.kubernetes.objects import (
     Json,
     annotations_of,
     child,
-    is_leaving,
     is_over,
+    is_terminating,
     items,
     labels_of,
     name_of,
@@ -155,7 +155,7 @@ class NeonVmController:
             guest=guest.state if guest else None,
             guest_fault=guest.fault if guest else hosted.fault,
             # Do not allocate an address for a VM that is being deleted.
-            vm_address="" if is_leaving(vm) else await self._address(vm),
+            vm_address="" if is_terminating(vm) else await self._address(vm),
             restart_due=active_migration is None and self._restart_due(vm, pod, guest),
             new_pod_name=lambda: f"{name_of(vm).name}-{self._deps.suffix()}",
             others=tuple(other for other in others if pod is None or name_of(other) != name_of(pod)),
@@ -173,7 +173,7 @@ class NeonVmController:
         """Return True if a migration of the VM is pending or under way."""
         migrations = self._migrations.objects_of(vm)
         waiting = (migration for migration in migrations if text(migration, "status", "phase") not in ENDED)
-        return any(not is_leaving(migration) for migration in waiting)
+        return any(not is_terminating(migration) for migration in waiting)
 
     def _is_sleep_over(self, vm: Json) -> bool:
         report = sleep_report(vm)
@@ -267,7 +267,7 @@ class NeonVmController:
             wait = self._restarts.get(uid_of(vm), _Restarts()).not_before - self._deps.clock.now()
             # The pause may already be over, and an immediate retry would spin.
             self._queue.add(name, Seconds(max(0.05, wait)))
-        if facts.pod is not None and not todo.delete_pod and not is_over(facts.pod) and not is_leaving(facts.pod):
+        if facts.pod is not None and not todo.delete_pod and not is_over(facts.pod) and not is_terminating(facts.pod):
             # Last, so that a refusal by an older admission policy blocks nothing else.
             await self._update_pod_metadata(vm, facts.pod, guest)
 

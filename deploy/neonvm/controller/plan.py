@@ -31,7 +31,7 @@ from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts.controller import Reasoned, reasoned
 from protocol.guest.sleep import is_asleep
 from protocol.kubernetes.conditions import condition
-from protocol.kubernetes.objects import Json, child, is_leaving, is_over, name_of, node_of, pod_phase, text, whole
+from protocol.kubernetes.objects import Json, child, is_over, is_terminating, name_of, node_of, pod_phase, text, whole
 from protocol.messages import ObjectName
 from protocol.running_machine import RunningMachine
 from protocol.units import Resources
@@ -41,7 +41,7 @@ from protocol.virtual_machine import VirtualMachine
 def plan(facts: VmObservation) -> VmPlan:
     """The actions due now; an empty plan if there are none."""
     has_finalizer = FINALIZER in finalizers_of(facts.vm)
-    if is_leaving(facts.vm):
+    if is_terminating(facts.vm):
         return _leave(facts) if has_finalizer else VmPlan({})
     if not has_finalizer:
         return VmPlan({}, add_finalizer=True)
@@ -81,7 +81,7 @@ def _leave(facts: VmObservation) -> VmPlan:
     if facts.pod is None:
         # Until the last pod is gone, the disk or the address may be in use.
         return VmPlan({}, remove_finalizer=not facts.others, strays=_strays(facts))
-    return VmPlan({}, delete_pod=not is_leaving(facts.pod), strays=_strays(facts))
+    return VmPlan({}, delete_pod=not is_terminating(facts.pod), strays=_strays(facts))
 
 
 def _strays(facts: VmObservation) -> tuple[ObjectName, ...]:
@@ -89,7 +89,7 @@ def _strays(facts: VmObservation) -> tuple[ObjectName, ...]:
     used = (
         {facts.active_migration.source, facts.active_migration.target} if facts.active_migration is not None else set()
     )
-    unclaimed = [pod for pod in facts.others if is_owned_by(pod, facts.vm) and not is_leaving(pod)]
+    unclaimed = [pod for pod in facts.others if is_owned_by(pod, facts.vm) and not is_terminating(pod)]
     return tuple(name_of(pod) for pod in unclaimed if name_of(pod).name not in used)
 
 
@@ -116,16 +116,16 @@ def _ended(facts: VmObservation, pod: Json) -> VmPlan:
         # The guest was migrated away, but the VM's podName is still this pod: the guest was lost on the target.
         phase, end = FAILED, reasoned(texts.GUEST_LOST, story=end[1])
     ended = _available(facts.vm, False, end)
-    again = restarts(facts.vm, phase) and not is_leaving(pod)
+    again = restarts(facts.vm, phase) and not is_terminating(pod)
     return VmPlan({"phase": phase, "conditions": [ended], **_NO_GUEST}, delete_pod=again)
 
 
 def _with_pod(facts: VmObservation, machine: VirtualMachine, pod: Json) -> VmPlan:
     record = boot_record(pod)
-    if record is None and not is_leaving(pod):
+    if record is None and not is_terminating(pod):
         unknown = reasoned(texts.UNKNOWN_MACHINE, pod=name_of(pod).name)
         return VmPlan({"conditions": [_available(facts.vm, False, unknown)]})
-    if record is None or is_leaving(pod):
+    if record is None or is_terminating(pod):
         return VmPlan({})
     if pod_phase(pod) == RUNNING and not facts.is_known:
         return VmPlan(_unpolled(facts))

@@ -19,7 +19,7 @@ from deploy.neonvm.objects.vm_index import VmIndex
 from deploy.neonvm.objects.vm_spec import RUNNING, is_under_way, machine_of, needs_cleanup
 from deploy.neonvm.texts import controller as texts
 from protocol.kubernetes.api import Tolerating
-from protocol.kubernetes.objects import Json, is_leaving, labels_of, name_of, pod_phase, text, uid_of, whole
+from protocol.kubernetes.objects import Json, is_terminating, labels_of, name_of, pod_phase, text, uid_of, whole
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -161,7 +161,7 @@ class MigrationController:
         """Running pods whose guests this process has not polled yet and still may wait for; empty if none."""
         ends = [pod for pod in (facts.source, facts.target) if pod is not None and pod_phase(pod) == "Running"]
         # An unresponsive runner must not block timeouts and deletions.
-        if facts.is_overdue or any(is_leaving(involved) for involved in (facts.migration, *ends)):
+        if facts.is_overdue or any(is_terminating(involved) for involved in (facts.migration, *ends)):
             return ""
         phase, age = text(facts.migration, "status", "phase"), self._age(facts.migration)
         # The guest may be paused, so a running migration resumes soon. A pending one can wait longer.

@@ -37,7 +37,7 @@ from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts.controller import Reasoned, reasoned
 from protocol.guest.sleep import SLEEPING, SleepState, is_asleep, sleep_report
 from protocol.kubernetes.conditions import condition
-from protocol.kubernetes.objects import Json, is_leaving, is_over, node_of, pod_phase, text
+from protocol.kubernetes.objects import Json, is_over, is_terminating, node_of, pod_phase, text
 
 _NOTHING: Final = MigrationPlan()
 _HELD: Final = frozenset({PRE_MIGRATING, MIGRATING})
@@ -55,14 +55,14 @@ def plan_migration(facts: MigrationFacts) -> MigrationPlan:
     if not phase:
         return _admit(facts, has_finalizer)
     if not has_finalizer:
-        return _NOTHING if is_leaving(facts.migration) else MigrationPlan(add_finalizer=True)
+        return _NOTHING if is_terminating(facts.migration) else MigrationPlan(add_finalizer=True)
     if phase == PENDING and facts.transfer.sending is Sending.NOT_BEGUN:
         return _prepare(facts)
     return _transfer(facts)
 
 
 def _admit(facts: MigrationFacts, held: bool) -> MigrationPlan:
-    if is_leaving(facts.migration):
+    if is_terminating(facts.migration):
         return MigrationPlan(remove_finalizer=held)
     # The finalizer comes before any decision, so that the outcome is always reported.
     if not held:
@@ -118,7 +118,7 @@ def _unfit(facts: MigrationFacts) -> Reasoned | None:
     name = text(facts.migration, "spec", "vmName")
     if facts.fault:
         return texts.INVALID_SPEC, facts.fault
-    if facts.vm is None or is_leaving(facts.vm):
+    if facts.vm is None or is_terminating(facts.vm):
         return reasoned(texts.NO_VM, vm=name)
     if facts.rival:
         return reasoned(texts.ALREADY_MIGRATING, rival=facts.rival)
@@ -179,7 +179,7 @@ def _transfer(facts: MigrationFacts) -> MigrationPlan:
 
 def _has_source(facts: MigrationFacts) -> bool:
     # Do not migrate the guest of a VM that is being deleted.
-    is_wanted = facts.vm is not None and not is_leaving(facts.vm)
+    is_wanted = facts.vm is not None and not is_terminating(facts.vm)
     return is_wanted and _names(facts, "sourcePodName") and facts.source_role is not PodRole.EMPTY
 
 
@@ -193,7 +193,7 @@ def _resume_transfer(facts: MigrationFacts) -> MigrationPlan:
 
 def _may_have_arrived(facts: MigrationFacts) -> bool:
     """Return True if the guest may already run in the target, unobserved; then the target is polled again."""
-    if facts.vm is None or is_leaving(facts.vm) or facts.target is None or is_over(facts.target):
+    if facts.vm is None or is_terminating(facts.vm) or facts.target is None or is_over(facts.target):
         return False
     transfer = facts.transfer
     is_open = transfer.sending is not Sending.FAILED or transfer.reason == texts.CANCELLED
@@ -222,7 +222,7 @@ def _over(facts: MigrationFacts) -> Reasoned:
 
 def _arrived(facts: MigrationFacts) -> MigrationPlan:
     """The guest runs in the target, or did when the VM was assigned to it: there is no way back."""
-    if facts.vm is None or is_leaving(facts.vm):
+    if facts.vm is None or is_terminating(facts.vm):
         return _failed(facts, texts.VM_DELETED)
     if _names(facts, "sourcePodName"):
         return _NOTHING  # the VM's own plan first sets podName to the target
@@ -248,7 +248,7 @@ def _clean_up(facts: MigrationFacts, phase: str, held: bool) -> MigrationPlan:
         return MigrationPlan(cancel=True)
     # Even without the finalizer: the target pod may have reached the cache only now.
     if phase == FAILED and facts.target is not None and not _names(facts, "targetPodName"):
-        return MigrationPlan(delete_target=not is_leaving(facts.target))
+        return MigrationPlan(delete_target=not is_terminating(facts.target))
     # The finalizer stays until that pod is gone.
     if not held or (phase == SUCCEEDED and facts.source is not None):
         return _NOTHING
@@ -257,9 +257,9 @@ def _clean_up(facts: MigrationFacts, phase: str, held: bool) -> MigrationPlan:
 
 def _broken(facts: MigrationFacts) -> Reasoned | None:
     """Reason to abort, regardless of the guests; None if there is none."""
-    if is_leaving(facts.migration):
+    if is_terminating(facts.migration):
         return texts.MIGRATION_DELETED
-    if facts.vm is None or is_leaving(facts.vm):
+    if facts.vm is None or is_terminating(facts.vm):
         return texts.VM_DELETED
     if why := _target_lost(facts):
         return why
@@ -277,7 +277,7 @@ def _target_lost(facts: MigrationFacts) -> Reasoned | None:
         return reasoned(texts.TARGET_GONE, pod=name) if text(facts.migration, "status", "targetNode") else None
     if is_over(target):
         return reasoned(texts.TARGET_POD_ENDED, pod=name, message=text(target, "status", "message"))
-    return reasoned(texts.TARGET_LEAVES, pod=name) if is_leaving(target) else None
+    return reasoned(texts.TARGET_LEAVES, pod=name) if is_terminating(target) else None
 
 
 def _cannot_send(facts: MigrationFacts) -> Reasoned | None:

@@ -24,7 +24,7 @@ _MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 
 
 class ClusterDatabase(PodDatabase, frozen=True):
-    """A postgres pod and its controller; None if it has none."""
+    """A postgres pod and its controller, if it has one."""
 
     owner: Target | None = None
 
@@ -75,9 +75,9 @@ class _ConflictKey(NamedTuple):
 class PodDatabases:
     """Opted-in pods, and the objects that conflict with resizing them.
 
-    ``known`` are their facts by database name, including pods that cannot be resized. ``changed`` is called for each
-    database whose ``refusal`` changed because of another object. ``appeared`` is set with the first opted-in pod;
-    before that the conflicting kinds are not watched.
+    ``known`` has their facts by database name, including pods that cannot be resized. It calls ``changed`` for each
+    database whose ``refusal`` changed because of another object. The first opted-in pod sets ``appeared``; before that
+    nothing watches the conflicting kinds.
     """
 
     def __init__(self, report: WatchReport, changed: Callable[[PodDatabase], None]) -> None:
@@ -116,7 +116,7 @@ class PodDatabases:
         return next(iter(conflicts.values()), "")
 
     def listed(self, kind: str) -> None:
-        """A kind was listed, or the cluster lacks it."""
+        """Record that a kind was listed, or that the cluster lacks it."""
         self._unread.discard(kind)
         for pod in self.known.values() if not self._unread else ():
             if pod.database is not None:
@@ -135,11 +135,11 @@ class PodDatabases:
             if after is not None and after.why:
                 self._conflicts.setdefault(after.target, {})[key] = after.why
             # Finding their pods scans all opted-in pods, and most autoscalers target none.
-            self._tell({conflict.target for conflict in (before, after) if conflict is not None and conflict.why})
+            self._report({conflict.target for conflict in (before, after) if conflict is not None and conflict.why})
 
         return follow
 
-    def _tell(self, targets: Set[Target]) -> None:
+    def _report(self, targets: Set[Target]) -> None:
         # Before all kinds are listed, ``listed`` handles all pods at the end.
         for pod in self.known.values() if targets and not self._unread else ():
             if isinstance(pod.database, ClusterDatabase) and pod.database.owner in targets:
@@ -147,4 +147,4 @@ class PodDatabases:
 
 
 def _has_opted_in(pod: PodFacts) -> bool:
-    return pod.database is not None or pod.unserved != ""
+    return pod.database is not None or pod.resize_problem != ""

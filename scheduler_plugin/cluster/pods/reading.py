@@ -29,9 +29,9 @@ from protocol.units import ZERO, Resources
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from protocol.vm_arguments import SPEC_FLAG, ArgumentsError, unpacked, value_of
 from scheduler_plugin.cluster.pods.databases import read_database
-from scheduler_plugin.cluster.pods.requests import counted, deferred, other_requests, runner_requests
+from scheduler_plugin.cluster.pods.requests import counted_requests, deferred, other_requests, runner_requests
 from scheduler_plugin.cluster.pods.shapes import (
-    MOST_PARTS,
+    MAX_PARTS,
     Container,
     Metadata,
     Owner,
@@ -90,10 +90,16 @@ def read_pod(obj: JsonObject) -> PodFacts:
     except (ValueError, RecursionError) as error:
         raise ValueError(field_message(error)) from None
     # Constraints of other pods treat a terminating pod differently.
-    is_leaving, asks = bool(text(obj, "metadata", "deletionTimestamp")), other_requests(pod.spec)
-    traits = pod_traits(texts(obj, "metadata", "labels"), child(obj, "spec"), is_leaving=is_leaving, asks=asks)
+    is_terminating, others = bool(text(obj, "metadata", "deletionTimestamp")), other_requests(pod.spec)
+    traits = pod_traits(
+        texts(obj, "metadata", "labels"), child(obj, "spec"), is_terminating=is_terminating, others=others
+    )
     # Avoid the copy for most pods.
-    facts = facts if traits is PLAIN_POD and not is_leaving else replace(facts, traits=traits, is_leaving=is_leaving)
+    facts = (
+        facts
+        if traits is PLAIN_POD and not is_terminating
+        else replace(facts, traits=traits, is_terminating=is_terminating)
+    )
     return _with_database(facts, pod, obj) if _may_have_database(facts, pod.metadata) else facts
 
 
@@ -108,17 +114,18 @@ def _with_database(facts: PodFacts, pod: Pod, obj: JsonObject) -> PodFacts:
         return facts
     try:
         database = read_database(obj)
-        _, around = counted(pod.metadata, pod.spec, pod.status or PodStatus(), database.container)
+        _, overhead = counted_requests(pod.metadata, pod.spec, pod.status or PodStatus(), database.container)
     except InvalidObjectError as error:
         # An ordinary pod.
-        return replace(facts, unserved=str(error))
+        return replace(facts, resize_problem=str(error))
     # A deferred resize counts like a denial of a VM.
-    return replace(facts, vm=database.name, vm_uid=facts.uid, around=around, asks_room=True, database=database)
+    return replace(facts, vm=database.name, vm_uid=facts.uid, overhead=overhead, make_room=True, database=database)
 
 
 def pod_at_most(obj: JsonObject, reason: str) -> PodFacts:
-    """Facts of a Pod that cannot be decoded for ``reason``, from its readable parts; its need is unknown. Never
-    raises.
+    """Facts of a Pod that cannot be decoded for ``reason``, from its readable parts.
+
+    Its need is unknown. Never raises.
     """
     name = name_of(obj)
     owners = [_owner_at_most(owner) for owner in items(obj, "metadata", "ownerReferences")]
@@ -138,7 +145,7 @@ def pod_facts(pod: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
     """Facts of a pod. Raises ``ValueError``."""
     meta, status = pod.metadata, pod.status or PodStatus()
     vm, vm_uid, migration, migration_uid = _run_by(meta)
-    requests, around = counted(meta, pod.spec, status)
+    requests, overhead = counted_requests(meta, pod.spec, status)
     return PodFacts(
         uid=meta.uid,
         name=ObjectName(meta.namespace, meta.name),
@@ -151,10 +158,10 @@ def pod_facts(pod: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
         vm_uid=vm_uid,
         migration_uid=migration_uid,
         # Only a VM's pod has a part outside the guest.
-        around=ZERO if vm is None else around,
+        overhead=ZERO if vm is None else overhead,
         unschedulable="" if pod.spec.nodeName else _unschedulable(status),
         deferred=deferred(pod, status, requests) if vm is None else ZERO,
-        asks_room=vm is None and (meta.labels or {}).get(LABEL_MAKE_ROOM) == "true",
+        make_room=vm is None and (meta.labels or {}).get(LABEL_MAKE_ROOM) == "true",
         traits=traits,
         has_runner=vm is None or any(container.name == RUNNER_CONTAINER for container in pod.spec.containers),
         runner=None if vm is None else runner_requests(meta, pod.spec, status),
@@ -213,7 +220,7 @@ class _WatchedContainer(Container, frozen=True):
 
 
 class _WatchedSpec(PodSpec, frozen=True):
-    containers: Annotated[list[_WatchedContainer], msgspec.Meta(max_length=MOST_PARTS)] = msgspec.field(  # type: ignore[assignment]  # read only
+    containers: Annotated[list[_WatchedContainer], msgspec.Meta(max_length=MAX_PARTS)] = msgspec.field(  # type: ignore[assignment]  # read only
         default_factory=list
     )
     volumes: list[Volume] | None = None
@@ -233,24 +240,24 @@ class _WatchedEvent(msgspec.Struct, frozen=True):
     pod: _WatchedPod = msgspec.field(name="object")
 
 
-class _AskedMetadata(msgspec.Struct, frozen=True):
+class _HeaderMetadata(msgspec.Struct, frozen=True):
     name: str
     namespace: str
     uid: str
     resourceVersion: str  # noqa: N815 - the name in the API
 
 
-class _AskedPod(msgspec.Struct, frozen=True):
-    metadata: _AskedMetadata
+class _HeaderPod(msgspec.Struct, frozen=True):
+    metadata: _HeaderMetadata
     spec: PreferringSpec
 
 
 _POD: Final = msgspec.json.Decoder(Pod)
 _WATCHED: Final = msgspec.json.Decoder(_WatchedEvent)
-_ASKED: Final = msgspec.json.Decoder(_AskedPod)
+_HEADER: Final = msgspec.json.Decoder(_HeaderPod)
 
 
-class AskedPod(msgspec.Struct, frozen=True, gc=False):
+class PodHeader(msgspec.Struct, frozen=True, gc=False):
     """Version and name of a pod, and whether it has preferences (see ``prefers``)."""
 
     name: ObjectName
@@ -259,14 +266,14 @@ class AskedPod(msgspec.Struct, frozen=True, gc=False):
     has_preferences: bool
 
 
-def asked_pod(body: bytes | msgspec.Raw) -> AskedPod | None:
-    """Header of the requested pod, whose needs are known for this version. None if it cannot be decoded."""
+def pod_header(body: bytes | msgspec.Raw) -> PodHeader | None:
+    """Name, version and preferences of a pod in a request; None if it cannot be decoded."""
     try:
-        pod = _ASKED.decode(body)
+        pod = _HEADER.decode(body)
     except (ValueError, RecursionError):
         return None
     meta = pod.metadata
-    return AskedPod(ObjectName(meta.namespace, meta.name), meta.uid, meta.resourceVersion, prefers(pod.spec))
+    return PodHeader(ObjectName(meta.namespace, meta.name), meta.uid, meta.resourceVersion, prefers(pod.spec))
 
 
 def decode_pod(body: bytes | msgspec.Raw) -> PodFacts:
@@ -281,7 +288,7 @@ _OPTED_IN: Final = f'"{LABEL_ENABLED}":"true"'.encode()
 _OF_VM: Final = f'"{LABEL_VM_NAME}":'.encode()
 
 
-def watched_pod(line: bytes) -> Watched[PodFacts] | None:
+def decode_watched_pod(line: bytes) -> Watched[PodFacts] | None:
     """Decode an added or changed Pod from a watch line; None for other lines, for pods that may have a database, or on
     errors.
     """
@@ -293,15 +300,15 @@ def watched_pod(line: bytes) -> Watched[PodFacts] | None:
         pod = _WATCHED.decode(line).pod
         meta, spec = pod.metadata, pod.spec
         ports = [port for container in spec.containers for port in container.ports or ()]
-        is_leaving, asks = bool(meta.deletionTimestamp), other_requests(spec)
+        is_terminating, others = bool(meta.deletionTimestamp), other_requests(spec)
         placed = Placed(spec.volumes, spec.tolerations, spec.affinity)
-        traits = placed_traits(meta.labels or {}, placed, ports, is_leaving=is_leaving, asks=asks)
+        traits = placed_traits(meta.labels or {}, placed, ports, is_terminating=is_terminating, others=others)
         facts = pod_facts(pod, traits)
         # The text search depends on the server's JSON spacing and may miss the label.
         if _may_have_database(facts, meta):
             return None
         # Avoid the copy for most pods.
-        facts = replace(facts, is_leaving=True) if is_leaving else facts
+        facts = replace(facts, is_terminating=True) if is_terminating else facts
     except (ValueError, RecursionError):
         return None
     return Watched(facts.name, meta.uid, meta.resourceVersion, facts)

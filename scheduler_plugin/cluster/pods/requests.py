@@ -47,7 +47,8 @@ def runner_requests(meta: shapes.PodMetadata, spec: shapes.PodSpec, status: shap
     if any(policy.restartPolicy == RESTART for policy in runner.resizePolicy or ()):
         return None
     status_of_runner = next(
-        (container for container in status.containerStatuses or () if container.name == runner.name), shapes.Held()
+        (container for container in status.containerStatuses or () if container.name == runner.name),
+        shapes.ResourceStatus(),
     )
     allocated, requests = status_of_runner.allocatedResources, resources.requests or {}
     written = resized_by(SCHEDULER_NAME, meta.managedFields or ())
@@ -95,7 +96,7 @@ def _verdicts(meta: shapes.Metadata, status: shapes.PodStatus) -> Iterator[shape
             yield condition
 
 
-def counted(
+def counted_requests(
     meta: shapes.Metadata, spec: shapes.PodSpec, status: shapes.PodStatus, guest: str = RUNNER_CONTAINER
 ) -> tuple[Resources, Resources]:
     """The requests that kube-scheduler counts for the pod, and the part outside the ``guest`` container."""
@@ -106,7 +107,7 @@ def counted(
 def _held(
     spec: shapes.PodSpec, status: shapes.PodStatus, guest: str = RUNNER_CONTAINER, *, is_feasible: bool
 ) -> tuple[Resources, Resources]:
-    """As ``counted``, with or without requests beyond what each container has."""
+    """Like ``counted_requests``, with or without requests beyond what each container has."""
     statuses = {container.name: container for container in status.containerStatuses or ()}
     sizes = [
         _size(f"spec.containers[{index}]", container, statuses.get(container.name), is_feasible=is_feasible)
@@ -114,13 +115,13 @@ def _held(
     ]
     sidecars, starting = _init_sizes(spec, status, is_feasible=is_feasible)
     # Init containers run first: the maximum of both phases counts.
-    counted = (Resources.sum(sizes) + sidecars).at_least(starting)
-    counted = _pod_level(spec, status, counted, is_feasible=is_feasible)
+    counted_requests = (Resources.sum(sizes) + sidecars).at_least(starting)
+    counted_requests = _pod_level(spec, status, counted_requests, is_feasible=is_feasible)
     overhead = amounts("spec.overhead", spec.overhead)
     # Otherwise the first container counts as the guest's.
     runner = next((index for index, container in enumerate(spec.containers) if container.name == guest), 0)
     beside = Resources.sum(size for index, size in enumerate(sizes) if index != runner)
-    return counted + overhead, beside + sidecars + overhead
+    return counted_requests + overhead, beside + sidecars + overhead
 
 
 def _init_sizes(spec: shapes.PodSpec, status: shapes.PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
@@ -139,7 +140,9 @@ def _init_sizes(spec: shapes.PodSpec, status: shapes.PodStatus, *, is_feasible: 
     return sidecars, starting
 
 
-def _size(path: str, container: shapes.Container, status: shapes.Held | None, *, is_feasible: bool) -> Resources:
+def _size(
+    path: str, container: shapes.Container, status: shapes.ResourceStatus | None, *, is_feasible: bool
+) -> Resources:
     requests = (
         ZERO if container.resources is None else amounts(f"{path}.resources.requests", container.resources.requests)
     )
@@ -156,16 +159,21 @@ def _actual(path: str, allocated: shapes.Amounts | None, actual: shapes.Requests
     return has if actual is None else has.at_least(amounts(f"{path}: resources.requests", actual.requests))
 
 
-def _pod_level(spec: shapes.PodSpec, status: shapes.PodStatus, counted: Resources, *, is_feasible: bool) -> Resources:
+def _pod_level(
+    spec: shapes.PodSpec, status: shapes.PodStatus, counted_requests: Resources, *, is_feasible: bool
+) -> Resources:
     """Pod-level requests replace the sum of the containers for the resources that they name."""
     if spec.resources is None or not spec.resources.requests:
-        return counted
+        return counted_requests
     requests = spec.resources.requests
     size = amounts("spec.resources.requests", requests)
     if status.resources is not None or status.allocatedResources:
         has = _actual("status", status.allocatedResources, status.resources)
         size = size.at_least(has) if is_feasible else has
-    return Resources(size.cpu if "cpu" in requests else counted.cpu, size.mem if "memory" in requests else counted.mem)
+    return Resources(
+        size.cpu if "cpu" in requests else counted_requests.cpu,
+        size.mem if "memory" in requests else counted_requests.mem,
+    )
 
 
 def amounts(path: str, quantities: shapes.Amounts | None) -> Resources:
@@ -178,7 +186,7 @@ def amounts(path: str, quantities: shapes.Amounts | None) -> Resources:
     )
 
 
-LEDGERS: Final = frozenset({"cpu", "memory"})
+ACCOUNTED: Final = frozenset({"cpu", "memory"})
 """Resources that the ledger itself accounts for."""
 
 
@@ -186,7 +194,7 @@ def other_resources(amounts: Amounts | None) -> Counter[str]:
     """Amounts of all other resources, in whole units, rounded up as in kube-scheduler."""
     counts: Counter[str] = Counter()
     for name, amount in (amounts or {}).items():
-        if name not in LEDGERS:
+        if name not in ACCOUNTED:
             # Skip unreadable amounts: kube-scheduler checks the real object.
             with suppress(ValueError):
                 counts[name] = mem_from_wire(name, amount).value
@@ -217,7 +225,7 @@ def other_requests(spec: PodSpec) -> tuple[tuple[str, int], ...]:
 def _ask(containers: Sequence[Container]) -> bool:
     for container in containers:
         requests = None if container.resources is None else container.resources.requests
-        if requests and not requests.keys() <= LEDGERS:
+        if requests and not requests.keys() <= ACCOUNTED:
             return True
     return False
 

@@ -12,10 +12,10 @@ import msgspec
 from protocol.kubernetes.managed_fields import ManagedFields
 from protocol.wire.wire_quantities import WireQuantity
 
-MOST_PARTS: Final = 1000
+MAX_PARTS: Final = 1000
 """Maximum number of containers or amounts of an object; decoding more would block the event loop."""
 
-Amounts = Annotated[dict[str, WireQuantity], msgspec.Meta(max_length=MOST_PARTS)]
+Amounts = Annotated[dict[str, WireQuantity], msgspec.Meta(max_length=MAX_PARTS)]
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -70,13 +70,13 @@ class Container(msgspec.Struct, frozen=True):
 
     name: str = ""
     resources: ContainerResources | None = None
-    resizePolicy: Annotated[list[ResizePolicy], msgspec.Meta(max_length=MOST_PARTS)] | None = None  # noqa: N815 - the name in the API
+    resizePolicy: Annotated[list[ResizePolicy], msgspec.Meta(max_length=MAX_PARTS)] | None = None  # noqa: N815 - the name in the API
     restartPolicy: str | None = None  # noqa: N815 - the name in the API
     # Untyped, so that malformed arguments do not hide the container.
     args: object = None
 
 
-Containers = Annotated[list[Container], msgspec.Meta(max_length=MOST_PARTS)]
+Containers = Annotated[list[Container], msgspec.Meta(max_length=MAX_PARTS)]
 
 
 class PodSpec(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ class Condition(msgspec.Struct, frozen=True):
     observedGeneration: int = 0  # noqa: N815 - the name in the API
 
 
-class Held(msgspec.Struct, frozen=True):
+class ResourceStatus(msgspec.Struct, frozen=True):
     """Resources that the kubelet has allocated to a container or pod, and those it actually has."""
 
     name: str = ""
@@ -110,8 +110,8 @@ class Held(msgspec.Struct, frozen=True):
     resources: Requests | None = None
 
 
-Statuses = Annotated[list[Held], msgspec.Meta(max_length=MOST_PARTS)]
-Conditions = Annotated[list[Condition], msgspec.Meta(max_length=MOST_PARTS)]
+Statuses = Annotated[list[ResourceStatus], msgspec.Meta(max_length=MAX_PARTS)]
+Conditions = Annotated[list[Condition], msgspec.Meta(max_length=MAX_PARTS)]
 
 
 class Ip(msgspec.Struct, frozen=True):
@@ -126,7 +126,7 @@ class PodStatus(msgspec.Struct, frozen=True):
     phase: str | None = None
     qosClass: str | None = None  # noqa: N815 - the name in the API
     podIP: str | None = None  # noqa: N815 - the name in the API
-    podIPs: Annotated[list[Ip], msgspec.Meta(max_length=MOST_PARTS)] | None = None  # noqa: N815 - the name in the API
+    podIPs: Annotated[list[Ip], msgspec.Meta(max_length=MAX_PARTS)] | None = None  # noqa: N815 - the name in the API
     conditions: Conditions | None = None
     containerStatuses: Statuses | None = None  # noqa: N815 - the name in the API
     initContainerStatuses: Statuses | None = None  # noqa: N815 - the name in the API

@@ -22,7 +22,7 @@ from protocol.runtime.explaining.explain_access import AUDIENCE, audience_of_age
 from protocol.runtime.url_hosts import url_host
 from protocol.units import Instant, Seconds
 from scheduler_plugin.databases import database_name, database_node, database_url, is_pod
-from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
+from scheduler_plugin.own_tokens import Tokens, bearer_header, no_tokens
 
 PATIENCE: Final = 5.0
 """Timeout of a whole response, in seconds."""
@@ -126,7 +126,7 @@ class HttpSources:
         try:
             # The client's timeouts are per read: an agent could send single bytes.
             async with asyncio.timeout(PATIENCE):
-                headers = {**_AS_IT_IS, **shown(await self.tokens(audience))}
+                headers = {**_AS_IT_IS, **bearer_header(await self.tokens(audience))}
                 async with self.http.stream("GET", url, headers=headers) as answer:
                     body = await _body(answer.raise_for_status(), longest)
             return None if body is None else msgspec.json.decode(body, type=Json)

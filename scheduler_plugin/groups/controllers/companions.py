@@ -12,7 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, is_leaving, name_of, text, version_of
+from protocol.kubernetes.objects import (
+    Json,
+    JsonObject,
+    annotations_of,
+    child,
+    is_terminating,
+    name_of,
+    text,
+    version_of,
+)
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_ORIGINAL, ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY
@@ -147,7 +156,7 @@ def released(resource: Resource, obj: JsonObject, group: JsonObject | None, desi
 
     ``group`` is None if it is gone, ``desired`` is None if its spec is invalid; then nothing is restored.
     """
-    if group is None or is_leaving(group):
+    if group is None or is_terminating(group):
         return True
     # An invalid spec may still refer to it; wait until it is corrected.
     if desired is None:

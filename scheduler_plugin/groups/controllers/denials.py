@@ -18,7 +18,7 @@ from protocol.units import Resources, Seconds
 from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
 from scheduler_plugin.databases import database_url
 from scheduler_plugin.groups.core.tandem import DeniedRoom
-from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
+from scheduler_plugin.own_tokens import Tokens, bearer_header, no_tokens
 
 LOG: Final = logging.getLogger("autoscale.groups")
 
@@ -65,7 +65,7 @@ class HttpDenials:
         """See ``Denials``."""
         path = f"/explain/{database_url(database_of(pod))}"
         try:
-            headers = shown(await self.tokens(AUDIENCE))
+            headers = bearer_header(await self.tokens(AUDIENCE))
             answer = await self.http.get(f"{self.scheduler.rstrip('/')}{path}", headers=headers, timeout=_TIMEOUT)
             pods = msgspec.json.decode(answer.raise_for_status().content, type=_ExplainedDatabase).pods
             denial = next((self._denial(account) for account in pods if account.denied_for_seconds is not None), None)

@@ -14,7 +14,17 @@ from typing import Final
 
 from protocol.kubernetes.api import ApiCall, ApiRefusedError
 from protocol.kubernetes.conditions import condition, condition_of, stamped
-from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, name_of, text, uid_of, version_of
+from protocol.kubernetes.objects import (
+    Json,
+    JsonObject,
+    child,
+    is_terminating,
+    items,
+    name_of,
+    text,
+    uid_of,
+    version_of,
+)
 from protocol.kubernetes.resources import CNPG_CLUSTERS, HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
@@ -72,7 +82,7 @@ class GroupController(QueuedController):
             return
         # Before the check below: a terminating group must restore its changes too.
         await self._put_back(name, group)
-        if group is None or is_leaving(group):
+        if group is None or is_terminating(group):
             self._denied_lately.pop(name, None)
             return
         # Also counts exceptions that are not handled here.
@@ -121,7 +131,7 @@ class GroupController(QueuedController):
             try:
                 await self._do(write)
             except ApiRefusedError as error:
-                if group is None or is_leaving(group) or error.kind in PASSING:
+                if group is None or is_terminating(group) or error.kind in PASSING:
                     # Raised after the loop, so that the others are restored.
                     failed = error
                     continue

@@ -22,7 +22,7 @@ from protocol.units import Bytes, Instant, QuantityError, Seconds
 from scheduler_plugin.groups.core.replicas.members import DatabaseLook
 from scheduler_plugin.groups.core.replicas.scaling import AgentCpuCount, LoadWindow
 from scheduler_plugin.groups.objects.vm_use import GuestUse
-from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
+from scheduler_plugin.own_tokens import Tokens, bearer_header, no_tokens
 
 AGENT_PORT: Final = 9101
 LARGEST: Final = 256 * 1024
@@ -89,7 +89,7 @@ class HttpMemberAgents:
             return None
         try:
             # The audience is the namespace, so that an agent of another one cannot reuse the token.
-            headers = shown(await self.tokens(audience_of_agents(name_of(vm).namespace)))
+            headers = bearer_header(await self.tokens(audience_of_agents(name_of(vm).namespace)))
             answer = await self.http.get(f"http://{address}:{self.port}{path}", headers=headers, timeout=_TIMEOUT)
             # A guest controls part of the response: do not decode a huge one.
             if not answer.is_success or len(answer.content) > LARGEST:

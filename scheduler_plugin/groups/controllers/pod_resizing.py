@@ -14,7 +14,7 @@ from typing import Final
 
 from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.conditions import holds
-from protocol.kubernetes.objects import JsonObject, is_leaving, name_of, uid_of
+from protocol.kubernetes.objects import JsonObject, is_terminating, name_of, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS, Resource
 from protocol.units import Instant
@@ -78,7 +78,7 @@ class PodResizer:
         # One time for the whole round.
         now, behind, unresized = self.writer.clock.now(), None, list[tuple[str, str]]()
         self._holds = {key: hold for key, hold in self._holds.items() if hold.until + LONGEST > now}
-        pods = [pod for pod in self.pods(target) if not is_leaving(pod)]
+        pods = [pod for pod in self.pods(target) if not is_terminating(pod)]
         for pod in self._in_order(pods, primary_of(pods, kind), sizes, now):
             try:
                 await self._bring(pod, sizes, now)

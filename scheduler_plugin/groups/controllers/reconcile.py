@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from protocol.kubernetes.conditions import condition, condition_of, stamped
-from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, text, whole
+from protocol.kubernetes.objects import Json, JsonObject, child, is_terminating, items, text, whole
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VIRTUAL_MACHINES, Resource
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
 from scheduler_plugin.groups import texts
@@ -112,7 +112,7 @@ def _target(facts: GroupFacts) -> ScalableTarget:
     reference = desired.target
     if facts.target is None:
         raise StopError("TargetMissing", texts.NOT_THERE.format(object=reference))
-    if is_leaving(facts.target):
+    if is_terminating(facts.target):
         raise StopError("TargetLeaving", texts.TARGET_LEAVING.format(target=reference))
     if facts.rivals:
         raise StopError("TargetTaken", texts.TARGET_SHARED.format(target=reference, rivals=" and ".join(facts.rivals)))

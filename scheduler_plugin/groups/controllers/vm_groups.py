@@ -12,7 +12,7 @@ from typing import Final
 
 from protocol.kubernetes.api import ApiCall, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, child, controller_of, is_leaving, name_of, text, uid_of, version_of
+from protocol.kubernetes.objects import Json, child, controller_of, is_terminating, name_of, text, uid_of, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, VIRTUAL_MACHINES, VM_GROUPS, Resource
 from protocol.kubernetes.timestamps import timestamp
@@ -90,7 +90,7 @@ class VmGroupController(QueuedController):
         """Reconcile one group. Raises ``ApiError`` and ``NotLeadingError``."""
         obj = self._context.cache.get(VM_GROUPS, name)
         # Leader only. All progress is in the objects (names, marks, slice), so a successor can continue.
-        if obj is None or is_leaving(obj) or not self._context.writer.leadership.leads:
+        if obj is None or is_terminating(obj) or not self._context.writer.leadership.leads:
             return
         try:
             group = parse_vm_group(obj)

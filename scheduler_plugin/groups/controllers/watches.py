@@ -11,7 +11,17 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from protocol.kubernetes.objects import Json, JsonObject, is_leaving, labels_of, name_of, selects, text, uid_of, whole
+from protocol.kubernetes.objects import (
+    Json,
+    JsonObject,
+    is_terminating,
+    labels_of,
+    name_of,
+    selects,
+    text,
+    uid_of,
+    whole,
+)
 from protocol.kubernetes.objects import texts as strings
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, PODS, VERTICAL_AUTOSCALERS, VM_GROUPS, Resource
 from protocol.messages import ObjectName
@@ -216,7 +226,7 @@ class GroupWatches:
         """HPAs and VPAs that the group has changed and does not own."""
         changed = sorted(self._held.at((kind, name)), key=str)
         pairs = ((resource, self._cache.get(resource, object_name)) for resource, object_name in changed)
-        return [(resource, obj) for resource, obj in pairs if obj is not None and not is_leaving(obj)]
+        return [(resource, obj) for resource, obj in pairs if obj is not None and not is_terminating(obj)]
 
     def replica_writers(self, kind: Resource, name: ObjectName) -> list[str]:
         """Writers of that object's replicas: groups that scale it, and HPAs."""
@@ -252,7 +262,7 @@ class GroupWatches:
         names = sorted((name for of_kind, name in self._autoscalers.at(key) if of_kind is kind), key=str)
         for name in names:
             autoscaler = self._cache.get(kind, name)
-            if autoscaler is not None and not is_leaving(autoscaler) and _target_key(kind, autoscaler) == key:
+            if autoscaler is not None and not is_terminating(autoscaler) and _target_key(kind, autoscaler) == key:
                 yield name.name, autoscaler
 
     def _group_changed(self, policy: GroupPolicy, change: FactChange[Json]) -> None:
@@ -260,7 +270,7 @@ class GroupWatches:
         if is_status_only(change):  # usually our own write: an immediate reconcile would undo the pause after a refusal
             return
         before = self._references.target_of((kind, name))
-        if change.after is None or is_leaving(change.after):
+        if change.after is None or is_terminating(change.after):
             # A terminating group must not block another one that takes over its target.
             self._references.drop((kind, name))
         else:
@@ -325,7 +335,7 @@ def _holders(name: ObjectName, autoscaler: JsonObject) -> list[GroupKey]:
 def is_status_only(change: FactChange[Json]) -> bool:
     """Return True if the object's spec did not change, nor its deletion begin: usually a write of ours."""
     versions = [(uid_of(obj), whole(obj, "metadata", "generation")) for obj in (change.before, change.after) if obj]
-    return len(versions) == 2 and versions[0] == versions[1] and not is_leaving(change.after or {})
+    return len(versions) == 2 and versions[0] == versions[1] and not is_terminating(change.after or {})
 
 
 def _target_key(kind: Resource, autoscaler: JsonObject) -> Key:

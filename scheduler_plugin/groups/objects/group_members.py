@@ -20,7 +20,7 @@ from protocol.kubernetes.objects import (
     child,
     controller_of,
     flag,
-    is_leaving,
+    is_terminating,
     items,
     name_of,
     text,
@@ -112,7 +112,7 @@ def read_member(
         node=text(vm, "status", "node"),
         # A connection wakes a sleeping one.
         available=holds(vm, "Available") or is_asleep(vm),
-        leaving=is_leaving(vm),
+        leaving=is_terminating(vm),
         draining=draining,
         misdated=misdated,
         listed=uid_of(vm) in listed,
@@ -124,7 +124,7 @@ def read_member(
 def deciding_part(vm: JsonObject) -> object:
     """The part of a VM that its group depends on: a VM whose size or permit changes is the same member."""
     return (
-        *(uid_of(vm), text(controller_of(vm), "uid"), text(vm, "metadata", "creationTimestamp"), is_leaving(vm)),
+        *(uid_of(vm), text(controller_of(vm), "uid"), text(vm, "metadata", "creationTimestamp"), is_terminating(vm)),
         *(source_of(vm), _address(vm), text(vm, "status", "podIP"), text(vm, "status", "node")),
         *(holds(vm, "Available"), is_asleep(vm), annotations_of(vm).get(ANNOTATION_DRAINING)),
     )

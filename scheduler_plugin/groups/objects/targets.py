@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from protocol.kubernetes import resources as kinds
 from protocol.kubernetes.conditions import holds
-from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, is_over, items, name_of, text, whole
+from protocol.kubernetes.objects import Json, JsonObject, child, is_over, is_terminating, items, name_of, text, whole
 from protocol.kubernetes.resources import (
     CNPG_CLUSTERS,
     DEPLOYMENTS,
@@ -180,7 +180,7 @@ def _containers(pod: JsonObject) -> list[SizedContainer]:
 
 def with_defaults(template: Workload, pods: Iterable[JsonObject]) -> Workload:
     """A pod template with the defaults that an admission plugin (LimitRange) sets on its pods."""
-    running = [sized for pod in pods if not is_leaving(pod) and not is_over(pod) for sized in _containers(pod)]
+    running = [sized for pod in pods if not is_terminating(pod) and not is_over(pod) for sized in _containers(pod)]
 
     def largest(amounts: Sequence[ResourceList]) -> ResourceList:
         # Zero is a value too.
@@ -234,7 +234,7 @@ def running_pods(
     # Without `observedGeneration` the controller has not reported yet.
     if kind not in TEMPLATED or "observedGeneration" not in status:
         return None
-    running = [pod for pod in pods if not is_leaving(pod) and not is_over(pod)]
+    running = [pod for pod in pods if not is_terminating(pod) and not is_over(pod)]
     ready = [pod for pod in running if holds(pod, "Ready")]
     template = workload_of(target, kind)
     sizes = [pod_sizes(pod) for pod in ready or running]

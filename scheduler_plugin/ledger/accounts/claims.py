@@ -15,14 +15,14 @@ from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
 from scheduler_plugin.ledger.accounts.waking import NO_WAKE_NEED, WakeNeed
 from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, PodFacts, VmFacts
 
-KEPT_WITHIN: Final = Seconds(30.0)
+SHRINK_TIMEOUT: Final = Seconds(30.0)
 """An agent sends a request at least every 15 s; its guest shrinks or sleeps within seconds of the response."""
 
-KEPT_WITHIN_BY_POD: Final = Seconds(45.0)
+POD_SHRINK_TIMEOUT: Final = Seconds(45.0)
 """A pod gives memory back after a trial of up to 30 s."""
 
 
-LONGEST_WAKE: Final = Seconds(30.0)
+WAKE_TIMEOUT: Final = Seconds(30.0)
 """A wake usually takes a few seconds. A longer one hangs, or reads a very large memory from disk."""
 
 
@@ -39,7 +39,7 @@ class DeferredResizes:
         if not pod.deferred.any:
             return NONE_DEFERRED
         # All of it is reserved, but the scheduler moves VMs only for pods with the opt-in label.
-        return cls(pod.deferred, pod.deferred if pod.asks_room else ZERO)
+        return cls(pod.deferred, pod.deferred if pod.make_room else ZERO)
 
     def __add__(self, other: DeferredResizes) -> DeferredResizes:
         return DeferredResizes(self.all + other.all, self.opted_in + other.opted_in)
@@ -65,7 +65,7 @@ class ClaimState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Gift:
+class FreedRoom:
     """Room that a VM freed on request, at ``at``. ``to`` are the VMs that lacked it then; empty if none did."""
 
     amount: Resources
@@ -75,56 +75,36 @@ class Gift:
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """Reservation of a pod on ``node``.
-
-    - ``reserved``: the amount in the node's sum. ``unmet``: the part of the agent's request that was denied for lack of
-      room. ``unsecured``: the part that was denied because the pod's requests do not cover it.
-    - ``attempts``: bind calls in flight.
-    - ``is_migrating``: a migration is to take the VM away. ``holds_still``: its target pod has a node, so the VM must
-      not be resized.
-    - ``resizes``: resizes of the pod's requests; None before the first.
-    - ``waits``: the pod's part of the node's deferred resizes.
-    - ``offered``: room that the VM could free, by its agent's last request. ``asked_since``: when the node first asked
-      for it. ``asked_at``: the permit at that time. ``gift``: the last room that it freed.
-    - ``asleep_size``: the reservation if the VM slept; None if its agent does not allow sleep. ``sleep_asked_at``: when
-      the node last asked it to sleep.
-    - ``left``: the reservation when the guest had moved to another pod for good. It stays until the pod goes, and
-      ignores the VM from then on. None before.
-    - ``boots_with``: the largest size in the pod's arguments that the guest may still boot with; zero once it
-      ``has_booted``.
-    - ``wake_need``: the sleeping VM's need in the node's sum. ``woken_at``: when it was granted everything it needs to
-      wake; None if it was not, or gave up.
-    - ``counts_as_unmeasured``: the claim has no upper bound (``is_unmeasured``), so nothing on the node is free.
-    - ``is_long_denied``: it has waited to wake for so long that no free room is kept for it.
-    """
+    """Reservation of a pod on a node."""
 
     pod: PodFacts
     node: str
     state: ClaimState
     vm: VmAccount | None
-    reserved: Resources = ZERO
-    unmet: Resources = ZERO
-    unsecured: Resources = ZERO
-    attempts: int = 0
-    is_migrating: bool = False
-    counts_as_unmeasured: bool = False
-    holds_still: bool = False
+    reserved: Resources = ZERO  # amount in the node's sum
+    unmet: Resources = ZERO  # part of the agent's request that was denied for lack of room
+    unsecured: Resources = ZERO  # part that was denied because the pod's requests do not cover it
+    attempts: int = 0  # bind calls in flight
+    is_migrating: bool = False  # a migration is to take the VM away
+    counts_as_unbounded: bool = False  # the node counts the claim as ``is_unbounded``, so nothing there is free
+    is_frozen: bool = False  # the migration's target pod has a node, so the VM must not be resized
     metrics: Metrics | None = None
-    offered: Resources = ZERO
-    asked_since: Instant | None = None
-    asked_at: Resources = ZERO
-    gift: Gift | None = None
-    asleep_size: Resources | None = None
-    sleep_asked_at: Instant = LONG_AGO
+    offered: Resources = ZERO  # room that the VM could free, by its agent's last request
+    asked_since: Instant | None = None  # when the node first asked for that room
+    permit_when_asked: Resources = ZERO
+    last_freed: FreedRoom | None = None
+    asleep_size: Resources | None = None  # reservation if the VM slept; None if its agent does not allow sleep
+    sleep_asked_at: Instant = LONG_AGO  # when the node last asked it to sleep
     denied_since: Instant | None = None
-    resizes: PodRequests | None = None
-    waits: DeferredResizes = NONE_DEFERRED
-    left: Resources | None = None
+    resizes: PodRequests | None = None  # None before the first resize of the pod's requests
+    deferred: DeferredResizes = NONE_DEFERRED  # its part of the node's deferred resizes
+    # The reservation when the guest had moved to another pod for good. It ignores the VM and stays until the pod goes.
+    left_with: Resources | None = None
     has_booted: bool = False
-    boots_with: Resources = ZERO
-    wake_need: WakeNeed = NO_WAKE_NEED
-    woken_at: Instant | None = None
-    is_long_denied: bool = False
+    boots_with: Resources = ZERO  # largest size in the pod's arguments that the guest may still boot with
+    wake_need: WakeNeed = NO_WAKE_NEED  # the sleeping VM's need in the node's sum
+    woken_at: Instant | None = None  # when it got all that it needs to wake; None if it did not, or gave up
+    is_long_denied: bool = False  # has waited to wake for so long that no free room is kept for it
 
     def note_boot(self, whole: Resources | None) -> None:
         """Update ``has_booted`` and ``boots_with``, on a node with ``whole`` for pods (None: unknown).
@@ -135,20 +115,20 @@ class Claim:
         # The guest of a target pod booted in the source pod and keeps its size.
         self.has_booted = self.pod.migration is not None or (facts is not None and facts.runs_in(self.pod.name))
         boots_with = ZERO if self.has_booted else self.pod.boots_with
-        self.boots_with = boots_with if whole is None else boots_with.at_most(whole.minus_or_zero(self.pod.around))
+        self.boots_with = boots_with if whole is None else boots_with.at_most(whole.minus_or_zero(self.pod.overhead))
 
     @property
     def size(self) -> Resources:
         """The size to reserve now; see ``claim_size``."""
         size = (
             claim_size(self.pod, self.vm, self.boots_with)
-            if self.left is None
-            else self.left.at_least(self.pod.requests)
+            if self.left_with is None
+            else self.left_with.at_least(self.pod.requests)
         )
         if self.resizes is None or self.pod.runner is None or not self.resizes.may_land:
             return size
         # A resize in flight counts as done: the kubelet may have granted it.
-        return size.at_least(self.resizes.most + self.pod.around)
+        return size.at_least(self.resizes.most + self.pod.overhead)
 
     @property
     def runs_vm(self) -> bool:
@@ -162,19 +142,19 @@ class Claim:
 
     def is_waking(self, now: Instant) -> bool:
         """Return True if its VM was permitted to wake and its guest may not be running yet."""
-        if self.woken_at is None or now - self.woken_at >= LONGEST_WAKE or self.vm is None or self.vm.facts is None:
+        if self.woken_at is None or now - self.woken_at >= WAKE_TIMEOUT or self.vm is None or self.vm.facts is None:
             return False
         return self.vm.sleeps or self.vm.facts.is_waking
 
     def is_away(self, now: Instant) -> bool:
-        """Return True if its VM is leaving, or its agent has been silent for ``KEPT_WITHIN``."""
-        is_silent = self.vm is None or now - self.vm.heard_at >= KEPT_WITHIN
-        return is_silent or self.is_migrating or self.left is not None
+        """Return True if its VM is leaving, or its agent has been silent for ``SHRINK_TIMEOUT``."""
+        is_silent = self.vm is None or now - self.vm.last_message_at >= SHRINK_TIMEOUT
+        return is_silent or self.is_migrating or self.left_with is not None
 
     def need_to_wake(self, unmet: Resources) -> WakeNeed:
         """Resources that its sleeping VM lacks, ``unmet`` of which was denied; nothing if the VM is awake."""
         facts = None if self.vm is None else self.vm.facts
-        if self.vm is None or facts is None or facts.wakes_with is None or self.left is not None:
+        if self.vm is None or facts is None or facts.wakes_with is None or self.left_with is not None:
             return NO_WAKE_NEED
         # A target pod has reserved the whole size already; see ``claim_size``.
         if _wakes_on_arrival(self.pod, facts).any:
@@ -195,7 +175,7 @@ class Claim:
         runner = self.pod.runner
         if (
             self.vm is None
-            or self.left is not None
+            or self.left_with is not None
             or runner is None
             or (self.resizes is not None and self.resizes.exempt_because)
         ):
@@ -206,14 +186,14 @@ class Claim:
         return runner.secured if self.resizes is None else self.resizes.least(runner)
 
     @property
-    def is_unmeasured(self) -> bool:
+    def is_unbounded(self) -> bool:
         """True if the pod's need has no upper bound: the pod, its VM or the VM's bounds are unknown."""
         if self.vm is None:
             return bool(self.pod.unreadable)
         facts = self.vm.facts
         if facts is None:
             return bool(self.pod.unreadable) or bool(self.pod.vm_uid)
-        return bool(self.pod.unreadable) or not facts.is_bounded or self.vm.is_unheard
+        return bool(self.pod.unreadable) or not facts.is_bounded or self.vm.awaits_first_message
 
 
 @dataclass(slots=True, eq=False)
@@ -229,7 +209,7 @@ class VmAccount(PermitAccount):
     claims: list[Claim] = field(default_factory=list)
 
     @property
-    def is_to_be_taken_back(self) -> bool:
+    def must_revoke(self) -> bool:
         """True if the VM has no agent, the stored permit may exceed its use, and no write is in flight."""
         has_nobody = self.is_off or not self.hosts
         return has_nobody and not (self.orders or self.is_deleted or self.stored_high.within(self.in_use))
@@ -237,9 +217,9 @@ class VmAccount(PermitAccount):
     @property
     def hosts(self) -> list[Claim]:
         """Claims of the pods in which the guest runs, will run, or may run."""
-        return [claim for claim in self.claims if claim.left is None]
+        return [claim for claim in self.claims if claim.left_with is None]
 
-    def runs_beside(self, claim: Claim) -> bool:
+    def runs_elsewhere(self, claim: Claim) -> bool:
         """Return True if the VM's status names another existing pod."""
         named = None if self.facts is None else self.facts.pod
         return claim.pod.name != named and any(other.pod.name == named for other in self.claims)
@@ -250,18 +230,18 @@ class VmAccount(PermitAccount):
         """
         named, claims = None if self.facts is None else self.facts.pod, self.claims
         # Fast path: runs once per pod event.
-        if len(claims) == 1 and claims[0].left is None and claims[0].pod.name == named:
+        if len(claims) == 1 and claims[0].left_with is None and claims[0].pod.name == named:
             return []
         pods = [claim for claim in claims if claim.state is not ClaimState.INCOMING]
         for claim in pods:
             if claim.pod.name == named:
-                claim.left = None
-            elif claim.left is None:
-                runs_beside = self.runs_beside(claim)
+                claim.left_with = None
+            elif claim.left_with is None:
+                runs_elsewhere = self.runs_elsewhere(claim)
                 # A guest that slept here and was not permitted to wake has not run here since.
-                has_slept = runs_beside and claim.wake_need.missing.any
-                if has_slept or has_moved_from(claim.pod, runs_beside):
-                    claim.left = claim.reserved
+                has_slept = runs_elsewhere and claim.wake_need.missing.any
+                if has_slept or has_moved_from(claim.pod, runs_elsewhere):
+                    claim.left_with = claim.reserved
         # No pod can run the guest, so there is no agent either.
         if pods and not self.hosts:
             self.agent_gone()
@@ -292,5 +272,5 @@ def claim_size(pod: PodFacts, vm: PermitAccount | None, boots_with: Resources | 
     guest = guest if boots_with is ZERO else guest.at_least(boots_with)
     # A sleeping VM runs as soon as its migration ends.
     guest = guest if vm.facts.wakes_with is None else guest.at_least(_wakes_on_arrival(pod, vm.facts))
-    guest = guest if pod.around is ZERO else guest + pod.around
+    guest = guest if pod.overhead is ZERO else guest + pod.overhead
     return guest if pod.requests.within(guest) else guest.at_least(pod.requests)

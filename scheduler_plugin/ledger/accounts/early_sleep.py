@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from protocol.units import ZERO, Instant, Resources, Seconds
-from scheduler_plugin.ledger.accounts.claims import KEPT_WITHIN, Claim
+from scheduler_plugin.ledger.accounts.claims import SHRINK_TIMEOUT, Claim
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
-from scheduler_plugin.ledger.accounts.waking import WakeNeed, kept_for_waking
+from scheduler_plugin.ledger.accounts.waking import WakeNeed, room_for_waking
 from scheduler_plugin.ledger.wake_reserve import NO_RESERVE
 
 MAX_CONCURRENT: Final = 4
@@ -45,8 +45,8 @@ def update_asleep_size(claim: Claim, permit: Resources, needs: Resources | None,
         return
     claim.asleep_size = None
     if needs is not None and not needs.cpu and claim.runs_vm and not claim.is_migrating:
-        around, requests = claim.pod.around, claim.pod.requests
-        claim.asleep_size = around if follows_requests and claim.secured is not None else around.at_least(requests)
+        overhead, requests = claim.pod.overhead, claim.pod.requests
+        claim.asleep_size = overhead if follows_requests and claim.secured is not None else overhead.at_least(requests)
 
 
 def offered(claim: Claim, permit: Resources, needs: Resources | None) -> Resources:
@@ -57,17 +57,17 @@ def offered(claim: Claim, permit: Resources, needs: Resources | None) -> Resourc
     return permit.minus_or_zero(needs if claim.asleep_size is None else Resources(permit.cpu, needs.mem))
 
 
-def should_sleep(node: NodeAccount, claim: Claim, lack: Resources, givers: Iterable[Claim], now: Instant) -> bool:
+def should_sleep(node: NodeAccount, claim: Claim, lack: Resources, donors: Iterable[Claim], now: Instant) -> bool:
     """Return True if the VM whose agent is asking should sleep, because the node still lacks room (at most ``lack``)
-    after everything that ``givers`` are about to free.
+    after everything that ``donors`` are about to free.
     """
-    offers = [giver.offered for giver in givers]
+    offers = [donor.offered for donor in donors]
     # Sleeping VMs keep their room reserved until their smaller permit and requests are stored.
     offers += [_frees(other) for other in node.claims.values() if other.sleeps and _is_asked(other, now)]
     leaving = Resources.sum(offers) + node.migrating
     missing = Shortfall(
         node.reserved.minus_or_zero(node.room.watermark + leaving).at_most(lack),
-        node.unmet.minus_or_zero(node.open_to_denied + leaving).at_most(lack),
+        node.unmet.minus_or_zero(node.free_for_denied + leaving).at_most(lack),
     )
     return claim in sleep_candidates(node, missing, now, claim)
 
@@ -76,8 +76,8 @@ def request_sleep(claim: Claim, permit: Resources, now: Instant) -> None:
     """Record that the node asks the claim's VM to sleep, which frees all of its ``permit``."""
     if not _is_asked(claim, now):
         claim.asked_since = claim.sleep_asked_at = now
-        claim.asked_at = permit
-    claim.offered = (permit + claim.pod.around).minus_or_zero(claim.asleep_size or ZERO)
+        claim.permit_when_asked = permit
+    claim.offered = (permit + claim.pod.overhead).minus_or_zero(claim.asleep_size or ZERO)
 
 
 def sleep_candidates(node: NodeAccount, lacks: Shortfall, now: Instant, asks: Claim | None = None) -> list[Claim]:
@@ -86,20 +86,20 @@ def sleep_candidates(node: NodeAccount, lacks: Shortfall, now: Instant, asks: Cl
     Leaves out VMs that were asked within ``ASK_INTERVAL``, except ``asks``.
     """
     # With a pod of unknown size nothing counts as free. VMs of a cordoned node will be drained.
-    if node.unmeasured or not node.room.is_open or not (lacks.over.any or lacks.denied.any):
+    if node.unbounded or not node.room.is_open or not (lacks.over.any or lacks.denied.any):
         return []
     busy = [claim for claim in node.claims.values() if claim is not asks and _is_asked(claim, now) and not claim.sleeps]
     able = [claim for claim in node.claims.values() if _may_be_asked(claim, now, asks)]
     reserve, total = NO_RESERVE if node.policy is None else node.policy.wake_reserve, node.room.total
     needs = list(node.wake_needs.values())
-    reserved, freed, left, chosen = kept_for_waking(needs, reserve, total), ZERO, lacks, list[Claim]()
+    reserved, freed, left, chosen = room_for_waking(needs, reserve, total), ZERO, lacks, list[Claim]()
     for claim in sorted(able, key=lambda claim: _order(claim, now)):
         room = _frees(claim)
         if len(busy) + len(chosen) < MAX_CONCURRENT and room.at_most(left.over.at_least(left.denied)).any:
             chosen.append(claim)
             needs.append(WakeNeed(room))
             freed = freed + room
-            left = lacks.after(freed, kept_for_waking(needs, reserve, total).minus_or_zero(reserved))
+            left = lacks.after(freed, room_for_waking(needs, reserve, total).minus_or_zero(reserved))
     return chosen if left != lacks else []
 
 
@@ -115,7 +115,7 @@ def _may_be_asked(claim: Claim, now: Instant, asks: Claim | None) -> bool:
 
 
 def _is_asked(claim: Claim, now: Instant) -> bool:
-    return claim.asleep_size is not None and now - claim.sleep_asked_at < KEPT_WITHIN
+    return claim.asleep_size is not None and now - claim.sleep_asked_at < SHRINK_TIMEOUT
 
 
 def _frees(claim: Claim) -> Resources:

@@ -9,15 +9,15 @@ from typing import Final
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.constraints.cluster_view import PlacedPod, PodsOnNode
 from scheduler_plugin.ledger.accounts.claims import NONE_DEFERRED, Claim, ClaimState, DeferredResizes
-from scheduler_plugin.ledger.accounts.waking import NO_WAKE_NEED, WakeNeed, kept_for_waking
+from scheduler_plugin.ledger.accounts.waking import NO_WAKE_NEED, WakeNeed, room_for_waking
 from scheduler_plugin.ledger.facts import NodeFacts, NodePolicy
 from scheduler_plugin.ledger.wake_reserve import NO_RESERVE
 from scheduler_plugin.placement.verdict import Room
 
-ASKS_FROM: Final = Fraction(9, 10)
+SHRINK_THRESHOLD: Final = Fraction(9, 10)
 """Share of the watermark above which a node asks its VMs to shrink."""
 
-SUDDEN: Final = Fraction(1, 4)
+SUDDEN_GROWTH: Final = Fraction(1, 4)
 """Share of the watermark by which the need of its VMs may jump."""
 
 
@@ -40,8 +40,8 @@ class Pressure:
     ) -> Pressure:
         """Pressure of a node with ``room`` whose VMs were denied ``unmet``.
 
-        ``waits`` is the reserved part that deferred pod resizes wait for. VMs may be moved for ``asked`` of it, which
-        counts as granted.
+        ``deferred`` is the reserved part that deferred pod resizes wait for. VMs may be moved for ``asked`` of it,
+        which counts as granted.
         """
         # A deferred resize is reserved but is no pressure. With the opt-in label it counts like a VM's request.
         wanted = room.reserved.minus_or_zero(waits) + asked
@@ -66,46 +66,40 @@ class Pressure:
         return self.due.minus_or_zero(self.migrating)
 
     @property
-    def too_much(self) -> bool:
+    def has_excess(self) -> bool:
         """True if more VMs should be chosen to migrate: CPU or memory has an excess."""
         return self.excess.any
 
 
 @dataclass(slots=True, eq=False)
 class NodeAccount:
-    """The claims on one node. A deleted node stays, closed, while it has claims.
-
-    ``reserved``, ``unmet``, ``migrating`` and ``waits`` are sums over ``claims``. ``forced`` is the overcommitment
-    caused from outside (a foreign pod, a smaller node, a VM larger than its grant); grants never cause any.
-    ``wake_needs`` are the needs of sleeping VMs by pod, ``waking`` is their part of ``unmet``. ``unmeasured`` counts
-    claims without an upper bound; with one of them nothing is free. Above ``asks_from`` the node asks VMs to shrink.
-    Above ``asks_soon_from`` it may do so within seconds: ``next_givers`` are the pods that it would ask, and when that
-    was computed.
-    """
+    """The claims on one node. The account of a deleted node stays, closed, while it has claims."""
 
     name: str
     facts: NodeFacts | None = None
     policy: NodePolicy | None = None
     claims: dict[str, Claim] = field(default_factory=dict)
+    # Sums over ``claims``
     reserved: Resources = ZERO
     unmet: Resources = ZERO
     migrating: Resources = ZERO
-    waits: DeferredResizes = NONE_DEFERRED
+    deferred: DeferredResizes = NONE_DEFERRED
+    # Overcommitment caused from outside: a foreign pod, a smaller node, a VM larger than its grant. Never by grants.
     forced: Resources = ZERO
-    unmeasured: int = 0
-    wake_needs: dict[str, WakeNeed] = field(default_factory=dict)
-    waking: Resources = ZERO
+    unbounded: int = 0  # claims without an upper bound; with one of them nothing is free
+    wake_needs: dict[str, WakeNeed] = field(default_factory=dict)  # of sleeping VMs, by pod
+    waking: Resources = ZERO  # their part of ``unmet``
     room: Room = field(init=False)
-    asks_from: Resources = field(init=False)
-    asks_soon_from: Resources = field(init=False)
-    next_givers: tuple[Instant, frozenset[str]] | None = None
+    shrink_threshold: Resources = field(init=False)  # above it the node asks VMs to shrink
+    fast_poll_threshold: Resources = field(init=False)  # above it the node may ask within seconds
+    next_donors: tuple[Instant, frozenset[str]] | None = None  # pods that it would ask, and when that was computed
     _placed: PodsOnNode | None = None
 
     def __post_init__(self) -> None:
         self.refresh()
 
     @property
-    def whole(self) -> Resources | None:
+    def known_total(self) -> Resources | None:
         """The total for pods; None if the node is unknown."""
         return None if self.facts is None else self.room.total
 
@@ -123,7 +117,7 @@ class NodeAccount:
         self._placed = None
 
     @property
-    def over(self) -> Resources:
+    def overcommit(self) -> Resources:
         """Amount by which claims exceed the room for pods."""
         return self.reserved.minus_or_zero(self.room.total)
 
@@ -132,27 +126,30 @@ class NodeAccount:
         """The node's pressure."""
         # Waking VMs may use room beyond what is free for growth.
         unmet = self.unmet.minus_or_zero(self.room.for_waking.at_most(self.waking))
-        return Pressure.of(self.room, unmet, self.migrating, waits=self.waits.all, asked=self.asked)
+        return Pressure.of(self.room, unmet, self.migrating, waits=self.deferred.all, asked=self.movable_deferred)
 
     @property
-    def wished(self) -> Resources:
+    def excess_if_granted(self) -> Resources:
         """Amount above the watermark if every request were granted."""
-        granted = self.reserved.minus_or_zero(self.waits.all)
-        return (granted + self.unmet + self.asked).minus_or_zero(self.room.watermark)
+        granted = self.reserved.minus_or_zero(self.deferred.all)
+        return (granted + self.unmet + self.movable_deferred).minus_or_zero(self.room.watermark)
 
     @property
-    def asked(self) -> Resources:
+    def movable_deferred(self) -> Resources:
         """Deferred resizes with the opt-in label that do not fit now, and that the kubelet could grant if VMs left."""
-        if not self.waits.opted_in.any:
+        if not self.deferred.opted_in.any:
             return ZERO
-        wanted, free = self.waits.opted_in, self.room.total.minus_or_zero(self.reserved.minus_or_zero(self.waits.all))
+        wanted, free = (
+            self.deferred.opted_in,
+            self.room.total.minus_or_zero(self.reserved.minus_or_zero(self.deferred.all)),
+        )
         # The kubelet grants what fits by itself. If no VM has requests, the kubelet would not see them leave.
         if self.facts is None or wanted.within(free) or not self._vms_request:
             return ZERO
-        wishes = [claim.waits.opted_in for claim in self.claims.values() if claim.waits.opted_in.any]
+        wishes = [claim.deferred.opted_in for claim in self.claims.values() if claim.deferred.opted_in.any]
         # Upper bound: all VMs gone, no deferred resize granted.
         others = Resources.sum(claim.pod.requests for claim in self.claims.values() if not claim.runs_vm)
-        return _as_many_as_fit(wishes, self.facts.allocatable.minus_or_zero(others.minus_or_zero(self.waits.all)))
+        return _as_many_as_fit(wishes, self.facts.allocatable.minus_or_zero(others.minus_or_zero(self.deferred.all)))
 
     @property
     def _vms_request(self) -> bool:
@@ -169,14 +166,14 @@ class NodeAccount:
         # Cordoned: drain it.
         if not room.is_open and self.claims:
             return True
-        return not (self.reserved.within(room.watermark) and self.unmet.within(self.open_to_denied))
+        return not (self.reserved.within(room.watermark) and self.unmet.within(self.free_for_denied))
 
     @property
-    def open_to_denied(self) -> Resources:
+    def free_for_denied(self) -> Resources:
         """The free room that denied VMs would get now."""
         return self.room.free + self.room.for_waking.at_most(self.waking)
 
-    def know(self, facts: NodeFacts | None) -> None:
+    def update(self, facts: NodeFacts | None) -> None:
         """Store new facts; None: the node was deleted."""
         self.facts = facts
         # Keep the policy of a deleted node: agents of its remaining VMs still get answers.
@@ -190,8 +187,8 @@ class NodeAccount:
         if self.facts is not None:
             total = self.facts.reservable
             watermark = self.facts.policy.watermark_of(self.facts.allocatable)
-        self.asks_from = watermark.scaled(ASKS_FROM)
-        self.asks_soon_from = watermark.scaled(ASKS_FROM - SUDDEN)
+        self.shrink_threshold = watermark.scaled(SHRINK_THRESHOLD)
+        self.fast_poll_threshold = watermark.scaled(SHRINK_THRESHOLD - SUDDEN_GROWTH)
         left = self._left(total)
         for_waking = self._for_waking(total, left)
         self.room = Room(
@@ -213,7 +210,7 @@ class NodeAccount:
         free = left if waking is ZERO else left - waking
         self.room = Room(room.node, room.total, self.reserved, free, room.watermark, room.is_open, room.price, waking)
 
-    def need_to_wake(self, claim: Claim, need: WakeNeed) -> None:
+    def set_wake_need(self, claim: Claim, need: WakeNeed) -> None:
         """Set what the claim's sleeping VM lacks to wake."""
         if need == claim.wake_need:
             return
@@ -227,14 +224,14 @@ class NodeAccount:
 
     def _left(self, total: Resources) -> Resources:
         # A claim without an upper bound may need all the rest.
-        return ZERO if self.unmeasured else total.minus_or_zero(self.reserved)
+        return ZERO if self.unbounded else total.minus_or_zero(self.reserved)
 
     def _for_waking(self, total: Resources, left: Resources) -> Resources:
         # Fast path for every claim change: nothing sleeps here.
         if not self.wake_needs:
             return ZERO
         reserve = NO_RESERVE if self.policy is None else self.policy.wake_reserve
-        return kept_for_waking(self.wake_needs.values(), reserve, total).at_most(left)
+        return room_for_waking(self.wake_needs.values(), reserve, total).at_most(left)
 
 
 def _as_many_as_fit(wishes: list[Resources], room: Resources) -> Resources:

@@ -1,9 +1,9 @@
-"""One VM's account: it answers agents, orders writes of the permit, and takes their outcomes.
+"""One VM's account: responses to agents, writes of the permit, and their outcomes.
 
 | Fact | Field | Changed by | Reserved | Granted again | Persisted |
 |---|---|---|---|---|---|
 | in use | ``facts`` | agent, guest, people | yes | yes | no |
-| held: sent to an agent | ``promises``, ``others`` | responses | until less is proven | as the agent names it | yes |
+| held: sent to agents | ``outstanding``, ``others`` | responses | until less is proven | as the agent names it | yes |
 | offered: waits for its write | ``offers`` | decisions | until the write has ended | if there is room | by that write |
 | stored: on the object | ``stored_low``, ``stored_high`` | all writers | yes | if there is room | it is |
 | requested | the request | the agent | no | if there is room | no |
@@ -37,7 +37,7 @@ from scheduler_plugin.ledger.accounts.permit_state import SETTLE, SILENT, Offer,
 from scheduler_plugin.ledger.facts import VmFacts
 from scheduler_plugin.ledger.outcomes import PersistPermit
 
-MEND_EVERY: Final = Seconds(5.0)
+RESTORE_INTERVAL: Final = Seconds(5.0)
 """Minimum interval between writes that revert edits of other writers, so that a fight does not fill the queue."""
 
 
@@ -56,25 +56,25 @@ class PermitAccount(PermitState):
 
     __slots__ = ()
 
-    def rival_of(self, message: Message, now: Instant, alive: Container[str]) -> str | None:
+    def active_rival(self, message: Message, now: Instant, alive: Container[str]) -> str | None:
         """The active agent, if it is not the sender and its pod is in ``alive``; otherwise None."""
         if self.agent == message.agent or self.agent is None or self._has_moved(message):
             return None
-        return self.agent if self.agent in alive and now < self.turn_until else None
+        return self.agent if self.agent in alive and now < self.active_until else None
 
     def _has_moved(self, message: Message) -> bool:
-        return self.heard_from is not None and message.pod != self.heard_from
+        return self.last_pod is not None and message.pod != self.last_pod
 
-    def turn_away(self, message: Message, now: Instant) -> None:
+    def record_refused(self, message: Message, now: Instant) -> None:
         """Record what a refused agent says that it holds.
 
         The reservation is updated with the next message of the active agent.
         """
-        says = (message.last_permit or ZERO).at_most(self.reserved)
+        reported = (message.last_permit or ZERO).at_most(self.reserved)
         other = self.others.get(message.agent, OtherAgent(None, ZERO))
-        self.others[message.agent] = other.after(message.sequence, says, now)
+        self.others[message.agent] = other.after(message.sequence, reported, now)
 
-    def note_wake(self, wanted: Resources, now: Instant) -> None:
+    def record_wake_request(self, wanted: Resources, now: Instant) -> None:
         """Record the request of a sleeping VM's agent; zero means that it gives up its permit."""
         if not wanted.any:
             # A VM that waits to wake has been waiting since its first request, whatever its agent says in between.
@@ -85,21 +85,21 @@ class PermitAccount(PermitState):
 
     def is_silent(self, now: Instant) -> bool:
         """Return True if no agent has sent a request for ``SILENT``; its last request no longer counts."""
-        return now - self.heard_at >= SILENT
+        return now - self.last_message_at >= SILENT
 
     def forget_version(self) -> None:
         """Accept facts of any version as newer."""
         self.facts = self.facts and replace(self.facts, version=0)
-        self.doubted_version = 0
+        self.uncertain_version = 0
 
     def forget_gone(self, alive: Container[str]) -> None:
         """Forget what agents of deleted pods hold."""
         self.others = {agent: other for agent, other in self.others.items() if agent in alive}
-        self._derive()
+        self._update_reserved()
 
     def is_old(self, message: Message, now: Instant) -> bool:
         """Return True if the message is a duplicate, or a later one was answered before it."""
-        if message.sequence is None or self.last_sequence is None or now - self.heard_at >= SETTLE:
+        if message.sequence is None or self.last_sequence is None or now - self.last_message_at >= SETTLE:
             return False
         # Sequences are comparable only within one agent process of one pod.
         return message.sequence <= self.last_sequence and self._is_same_agent(message)
@@ -110,16 +110,16 @@ class PermitAccount(PermitState):
         # The agent may receive this response last. Sequences prove nothing until all messages in flight have expired.
         if sequence != self.last_sequence:
             self.trusted_from = Instant(now + SETTLE)
-        if not waits and (sequence != self.last_sequence or not permit.within(self.promises.maximum)):
-            self.promises.add(permit, now)
+        if not waits and (sequence != self.last_sequence or not permit.within(self.outstanding.maximum)):
+            self.outstanding.add(permit, now)
         order = self.write(revision, Offer(permit, now) if waits else None)
-        self._derive()
+        self._update_reserved()
         return order
 
-    def honour(self, permit: Resources, now: Instant) -> None:
+    def reserve_unproven(self, permit: Resources, now: Instant) -> None:
         """Reserve what the agent of an unproven VM may use without asking."""
-        self.promises.add(permit, now)
-        self._derive()
+        self.outstanding.add(permit, now)
+        self._update_reserved()
 
     def answer(
         self, message: Message, permit: Resources, now: Instant, revision: int, alive: Container[str] = ()
@@ -131,9 +131,9 @@ class PermitAccount(PermitState):
         if not self._is_same_agent(message):
             self._take_over(message, now, alive)
             # The object names the previous agent as holder until a write of this revision or a later one is confirmed.
-            self.unnamed_since = revision
+            self.holder_revision = revision
         is_newest = follows(message.sequence, self.last_sequence)
-        before = self.promises.maximum
+        before = self.outstanding.maximum
         # If it gets less than it asked for, the agent keeps the permit that it names as its last.
         carried = message.wanted.at_most(before)
         if message.last_permit is not None:
@@ -143,19 +143,19 @@ class PermitAccount(PermitState):
         # A smaller permit counts only if the message is known to be the newest. Otherwise a late decrease would take
         # away what was granted after it was sent.
         if is_newest and now >= self.trusted_from:
-            self.promises.replace(carried if waits else may_hold, now)
+            self.outstanding.replace(carried if waits else may_hold, now)
             self.offers.clear()
         else:
-            self.promises.add(carried if waits else may_hold, now)
+            self.outstanding.add(carried if waits else may_hold, now)
         # The sequence went back or jumped: a new agent process. A response to the old process may still be the newest.
         if self.last_sequence is not None and not is_newest:
             self.trusted_from = Instant(now + SETTLE)
-        self.permit, self.last_sequence, self.heard_at, self.is_quiet = permit, message.sequence, now, False
-        self.turn_until = Instant(now + SILENT)
+        self.permit, self.last_sequence, self.last_message_at, self.is_quiet = permit, message.sequence, now, False
+        self.active_until = Instant(now + SILENT)
         self.is_unproven = False
         order = self.write(revision, Offer(may_hold, now) if waits else None)
-        if order is not None or self.promises.maximum != before:
-            self._derive()
+        if order is not None or self.outstanding.maximum != before:
+            self._update_reserved()
         return order
 
     def _must_store_first(self, permit: Resources) -> bool:
@@ -164,10 +164,10 @@ class PermitAccount(PermitState):
         # response.
         if self.facts is None or not self.facts.has_agent or self.facts.is_pod:
             return False
-        return bool(self.unnamed_since) or not permit.within(self.stored_low)
+        return bool(self.holder_revision) or not permit.within(self.stored_low)
 
     def _is_same_agent(self, message: Message) -> bool:
-        return message.agent == self.agent and message.pod == self.heard_from
+        return message.agent == self.agent and message.pod == self.last_pod
 
     def _take_over(self, message: Message, now: Instant, alive: Container[str]) -> None:
         """Make another agent the active one. The previous one may hold its permit while its pod exists, unless the VM
@@ -180,13 +180,13 @@ class PermitAccount(PermitState):
             self.trusted_from = Instant(now + SETTLE)
             # It still holds its last permit while its pod exists.
             if self.agent in alive:
-                self.others[self.agent] = OtherAgent(self.last_sequence, self.promises.maximum)
+                self.others[self.agent] = OtherAgent(self.last_sequence, self.outstanding.maximum)
         self._merge_holders([other for other in self.others if other == message.agent], now)
-        self.last_sequence, self.agent, self.heard_from = None, message.agent, message.pod
+        self.last_sequence, self.agent, self.last_pod = None, message.agent, message.pod
 
     def _merge_holders(self, agents: list[str], now: Instant) -> None:
         for agent in agents:
-            self.promises.add(self.promises.maximum.at_least(self.others.pop(agent).maximum), now)
+            self.outstanding.add(self.outstanding.maximum.at_least(self.others.pop(agent).maximum), now)
 
     # Writes of the permit: when they are due, and how they end --------------------------------------------------------
 
@@ -197,7 +197,7 @@ class PermitAccount(PermitState):
         if self.permit is None or self.facts is None or not self.facts.has_agent:
             return None
         # The object always has the maximum that any agent may hold, including open offers.
-        due = Resources.most((self.to_store, *(open_offer.permit for open_offer in self.offers.values())))
+        due = Resources.most((self.permit_to_store, *(open_offer.permit for open_offer in self.offers.values())))
         due = due if offer is None else due.at_least(offer.permit)
         order = self._order(self.facts, due, revision, is_urgent=offer is not None)
         if offer is not None:
@@ -205,39 +205,39 @@ class PermitAccount(PermitState):
             self.offers[order.revision] = Offer(earlier.permit.at_least(offer.permit), offer.at)
         return order
 
-    def edited(self, before: Resources, now: Instant, revision: int) -> PersistPermit | None:
+    def restore_if_edited(self, before: Resources, now: Instant, revision: int) -> PersistPermit | None:
         """Return the write that restores the agents' permit if another writer changed it from ``before``."""
         # A higher permit is lowered only later: another scheduler may have granted it.
         if not self.stored_high.within(before):
             self.raised_at = now
         # While our own write is open or in doubt, the lower permit may be ours.
-        is_lowered = not (self.orders or self.doubts or self.held.within(self.stored_low))
-        if not is_lowered or now - self.mended_at < MEND_EVERY:
+        is_lowered = not (self.orders or self.uncertain_permits or self.held.within(self.stored_low))
+        if not is_lowered or now - self.restored_at < RESTORE_INTERVAL:
             return None
-        self.mended_at = now
+        self.restored_at = now
         return self.write(revision)
 
     def is_left_raised(self, now: Instant) -> bool:
         """Return True if the stored permit has exceeded the held one for so long that no agent can claim it."""
         # The agent may have resized the object by a permit of the previous process, so wait until it has sent a
         # request.
-        last = self.heard_at if self._asks_more else now
+        last = self.last_message_at if self._asks_more else now
         if self.raised_at is None or last - self.raised_at < SETTLE or self.orders:
             return False
         self.raised_at = None
-        return self.has_agent and not self.stored_high.within(self.had)
+        return self.has_agent and not self.stored_high.within(self.in_use_or_held)
 
     @property
     def _asks_more(self) -> bool:
-        """True if the object requests more than counts (``believed``)."""
+        """True if the object requests more than counts (``effective_facts``)."""
         facts = self.facts
         return facts is not None and facts.declared is not None and not facts.declared.use.within(facts.use)
 
     def lower(self, revision: int) -> PersistPermit | None:
         """The write that lowers the stored permit to what agents hold."""
-        return None if self.facts is None else self._order(self.facts, self.to_store, revision, is_urgent=False)
+        return None if self.facts is None else self._order(self.facts, self.permit_to_store, revision, is_urgent=False)
 
-    def take_back(self, revision: int, now: Instant | None = None) -> PersistPermit | None:
+    def revoke(self, revision: int, now: Instant | None = None) -> PersistPermit | None:
         """The write that lowers the permit of a VM without an agent, if the stored one may exceed its use.
 
         ``now`` is None for the first try; later tries are ``SETTLE`` apart.
@@ -246,24 +246,24 @@ class PermitAccount(PermitState):
             return None
         if now is not None:
             # A webhook may refuse the write or raise the permit again every time.
-            if now - self.taken_back_at < SETTLE:
+            if now - self.revoked_at < SETTLE:
                 return None
-            self.taken_back_at = now
-        return self._order(self.facts, self.in_use, revision, is_urgent=False, takes_back=True)
+            self.revoked_at = now
+        return self._order(self.facts, self.in_use, revision, is_urgent=False, revokes=True)
 
     def _order(
-        self, facts: VmFacts, permit: Resources, revision: int, *, is_urgent: bool, takes_back: bool = False
+        self, facts: VmFacts, permit: Resources, revision: int, *, is_urgent: bool, revokes: bool = False
     ) -> PersistPermit:
         holders: tuple[str, ...] = ()
-        if self.heard_from is not None and self.agent is not None:
-            holders = (self.heard_from, self.agent, *self.others)[:MOST_HOLDERS]
+        if self.last_pod is not None and self.agent is not None:
+            holders = (self.last_pod, self.agent, *self.others)[:MOST_HOLDERS]
         last = self.pending
         # A repeated write keeps its revision, so that one outcome settles both.
-        if last is not None and (last.permit, last.holders, last.takes_back) == (permit, holders, takes_back):
+        if last is not None and (last.permit, last.holders, last.revokes) == (permit, holders, revokes):
             revision = last.revision
-        self.pending = PersistPermit(facts.name, permit, revision, is_urgent, facts.uid, holders, takes_back)
+        self.pending = PersistPermit(facts.name, permit, revision, is_urgent, facts.uid, holders, revokes)
         self.orders[revision] = permit
-        self._bound()
+        self._update_stored()
         return self.pending
 
     def confirmed(self, revision: int, facts: VmFacts) -> None:
@@ -275,28 +275,28 @@ class PermitAccount(PermitState):
             return
         offer = self.offers.get(revision)
         if offer is not None:
-            self.promises.add(offer.permit, offer.at)
+            self.outstanding.add(offer.permit, offer.at)
         # This write, or a later one, has stored the active agent as holder.
-        if revision >= self.unnamed_since:
-            self.unnamed_since = 0
+        if revision >= self.holder_revision:
+            self.holder_revision = 0
         self._drop_writes_until(revision)
         # Writes carry a resourceVersion, so none for an earlier version can land any more.
-        self.doubts, self.refusal = (), ""
+        self.uncertain_permits, self.refusal = (), ""
         self.learn(facts)
 
     def refused(self, revision: int, why: str, facts: VmFacts | None = None) -> None:
         """The API did not store the permit, so no agent gets it. ``facts``: it stored something else."""
         self._drop_writes_until(revision)
         self.refusal = why
-        self._bound()  # a waking VM has the stored permit
-        self.permit = self.permit and self.permit.at_most(self.had)
+        self._update_stored()  # a waking VM has the stored permit
+        self.permit = self.permit and self.permit.at_most(self.in_use_or_held)
         if facts is not None and self.facts is not None and facts.uid == self.facts.uid:
-            self.doubts = ()
+            self.uncertain_permits = ()
             self.learn(facts)
-        self._bound()
+        self._update_stored()
         self._settle()
 
-    def unsure(self, revision: int, version: int) -> None:
+    def outcome_unknown(self, revision: int, version: int) -> None:
         """The outcome of a write to ``version`` (0: unknown) is unknown. The next message orders it again; a newer
         version settles it.
         """
@@ -304,11 +304,11 @@ class PermitAccount(PermitState):
         self._drop_writes_until(revision)
         if doubt is not None:
             # Without a version, all doubts stay open until a write is confirmed.
-            is_known = version and (self.doubted_version or not self.doubts)
-            self.doubted_version = max(version, self.doubted_version) if is_known else 0
-            self.doubts = _extremes((*self.doubts, doubt))
-        self._bound()
-        self._derive()
+            is_known = version and (self.uncertain_version or not self.uncertain_permits)
+            self.uncertain_version = max(version, self.uncertain_version) if is_known else 0
+            self.uncertain_permits = _extremes((*self.uncertain_permits, doubt))
+        self._update_stored()
+        self._update_reserved()
 
     def _drop_writes_until(self, revision: int) -> None:
         """End the writes up to ``revision``: writes go one at a time, so earlier ones have ended or were never sent."""

@@ -28,22 +28,22 @@ A = TypeVar("A", bound=Amount)
 SETTLE: Final = Seconds(10.0)
 """A write sent this long ago has landed or never will: API servers time out within seconds."""
 
-EXEMPT: Final = Seconds(300.0)
+EXEMPT_RETRY: Final = Seconds(300.0)
 """Retry interval for a pod that could not be resized: its cluster may have been upgraded."""
 
-HELD: Final = Seconds(5.0)
+HOLD_TIME: Final = Seconds(5.0)
 """How long requests stay raised without a permit: the kubelet may be slow, and the agent asks again."""
 
-LIMIT_AGAIN: Final = Seconds(30.0)
+LIMIT_RETRY: Final = Seconds(30.0)
 """Retry interval for a CPU limit that was written and is missing because a webhook dropped it."""
 
-LEAST: Final = Resources(MilliCpu(1), Bytes(1024**2))
+MIN_REQUESTS: Final = Resources(MilliCpu(1), Bytes(1024**2))
 """Requests of a pod whose VM sleeps. Zero requests would change its QoS class, which the API refuses."""
 
-TOGETHER: Final = Seconds(2.0)
+MERGE_WINDOW: Final = Seconds(2.0)
 """Writes sent within this time are tracked as one."""
 
-AGAIN: Final = Backoff(Seconds(5.0), Seconds(60.0))
+BACKOFF: Final = Backoff(Seconds(5.0), Seconds(60.0))
 """Backoff of refused resizes."""
 
 
@@ -60,18 +60,18 @@ def named_in(why: str) -> ResourceMask:
     return ResourceMask("cpu" in names, "memory" in names)
 
 
-class RefusedParts(NamedTuple):
+class RefusedResources(NamedTuple):
     """The refused resources; ``is_guess`` if both were resized and the refusal named none."""
 
     parts: ResourceMask = NEITHER
     is_guess: bool = False
 
-    def among(self, changed: ResourceMask) -> RefusedParts:
+    def intersection(self, changed: ResourceMask) -> RefusedResources:
         """The part of them that has ``changed``."""
-        return RefusedParts(self.parts.among(changed), self.is_guess)
+        return RefusedResources(self.parts.intersection(changed), self.is_guess)
 
 
-NOTHING_REFUSED: Final = RefusedParts()
+NOTHING_REFUSED: Final = RefusedResources()
 
 
 class ResizeChange(NamedTuple):
@@ -83,9 +83,9 @@ class ResizeChange(NamedTuple):
     @classmethod
     def of(cls, before: Resources, after: Resources) -> ResizeChange:
         """The change from ``before`` to ``after``."""
-        return cls(ResourceMask.of_rise(before, after), ResourceMask.of_rise(after, before))
+        return cls(ResourceMask.of_increase(before, after), ResourceMask.of_increase(after, before))
 
-    def at_fault(self, why: str) -> RefusedParts:
+    def at_fault(self, why: str) -> RefusedResources:
         """The resources that a refusal is about. The guess is memory: nodes run out of it sooner, and kubelets that
         swap refuse to resize it.
 
@@ -97,21 +97,25 @@ class ResizeChange(NamedTuple):
         >>> ResizeChange(raised=NEITHER, lowered=ResourceMask(cpu=True)).at_fault("no").is_guess
         False
         """
-        changed = self.raised.together(self.lowered)
+        changed = self.raised.union(self.lowered)
         # Only one resource changed.
         if changed != BOTH:
-            return RefusedParts(changed)
+            return RefusedResources(changed)
         named = named_in(why)
-        return RefusedParts(ResourceMask(mem=True), is_guess=True) if named in {NEITHER, BOTH} else RefusedParts(named)
+        return (
+            RefusedResources(ResourceMask(mem=True), is_guess=True)
+            if named in {NEITHER, BOTH}
+            else RefusedResources(named)
+        )
 
 
 @dataclass(slots=True)
 class Pause:
-    """Pause of the ``refused`` resources until ``again_at``, because of ``why``. ``size`` is the last refused size."""
+    """Pause of the ``refused`` resources until ``retry_at``, because of ``why``. ``size`` is the last refused size."""
 
-    refused: RefusedParts = NOTHING_REFUSED
+    refused: RefusedResources = NOTHING_REFUSED
     why: str = ""
-    again_at: Instant = LONG_AGO
+    retry_at: Instant = LONG_AGO
     failures: int = 0
     size: Resources = ZERO
 
@@ -120,33 +124,35 @@ class Pause:
         """The refused resources."""
         return self.refused.parts
 
-    def add(self, refused: RefusedParts, size: Resources, why: str, now: Instant) -> None:
+    def add(self, refused: RefusedResources, size: Resources, why: str, now: Instant) -> None:
         """Record that ``size`` was refused."""
         if not refused.parts.any:
             return
         self.why, self.size = why, refused.parts.of(size, self.size)
-        if now >= self.again_at:
+        if now >= self.retry_at:
             # Reset the backoff after the longest pause without a refusal.
-            self.failures = 1 if now - self.again_at >= AGAIN.cap else self.failures + 1
-            self.again_at = Instant(now + AGAIN.delay(self.failures, 0.0))
+            self.failures = 1 if now - self.retry_at >= BACKOFF.cap else self.failures + 1
+            self.retry_at = Instant(now + BACKOFF.delay(self.failures, 0.0))
             self.refused = refused
         elif refused != self.refused:
             # The guess was wrong: this refusal came without the guessed resource.
-            self.refused = refused if self.refused.is_guess else RefusedParts(BOTH)
+            self.refused = refused if self.refused.is_guess else RefusedResources(BOTH)
 
     def parts_at(self, now: Instant) -> ResourceMask:
         """The resources that are paused now."""
-        return NEITHER if now >= self.again_at else self.parts
+        return NEITHER if now >= self.retry_at else self.parts
 
-    def halfway(self, asked: Resources, size: Resources, unit: ComputeUnit, now: Instant) -> Resources:
-        """``size``, lowered to the middle between ``asked`` and the refused size, in whole units."""
+    def halfway(self, requested: Resources, size: Resources, unit: ComputeUnit, now: Instant) -> Resources:
+        """``size``, lowered to the middle between ``requested`` and the refused size, in whole units."""
         # A quota may have room for a part: try half of it, then half of the rest.
-        middle = Resources(_middle(asked.cpu, self.size.cpu, unit.cpu), _middle(asked.mem, self.size.mem, unit.mem))
-        return self.parts_at(now).of(asked.at_least(size.at_most(middle)), asked)
+        middle = Resources(
+            _middle(requested.cpu, self.size.cpu, unit.cpu), _middle(requested.mem, self.size.mem, unit.mem)
+        )
+        return self.parts_at(now).of(requested.at_least(size.at_most(middle)), requested)
 
-    def tried(self, now: Instant) -> None:
+    def write_sent(self, now: Instant) -> None:
         """A write was sent: forget the refusal if its pause is over."""
-        if now >= self.again_at:
+        if now >= self.retry_at:
             self.refused = NOTHING_REFUSED
 
 
@@ -165,28 +171,21 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class PodRequests:
-    """``newest`` is the last write that may still land on ``version`` of the pod, ``earlier`` are all before it.
+    """Resizes of one pod's requests."""
 
-    ``unseen`` is the minimum requested since the kubelet's last report (None: the kubelet has seen the newest).
-    ``goal`` is what requests are being raised to. They stay raised to ``wished`` without a permit until ``held_until``.
-    ``raising`` and ``lowering`` hold the refusals of each. ``no_answer`` is why the outcome of ``newest`` is unknown.
-    ``exempt_because``: this pod cannot be resized, so permits do not depend on its requests until ``exempt_until``.
-    ``limited_at`` is when a limit was last written without new requests.
-    """
-
-    newest: Sent | None = None
-    earlier: tuple[Sent, ...] = ()
+    newest: Sent | None = None  # last write that may still land on ``version``
+    earlier: tuple[Sent, ...] = ()  # all before it that may still land
     version: str = ""
-    unseen: Resources | None = None
-    goal: Resources | None = None
-    wished: Resources = ZERO
+    unseen: Resources | None = None  # minimum requested since the kubelet's last report; None if it has seen the newest
+    goal: Resources | None = None  # what requests are being raised to
+    wanted: Resources = ZERO  # they stay raised to this without a permit until ``held_until``
     held_until: Instant = LONG_AGO
     raising: Pause = field(default_factory=Pause)
     lowering: Pause = field(default_factory=Pause)
-    no_answer: str = ""
-    exempt_because: str = ""
+    no_answer: str = ""  # why the outcome of ``newest`` is unknown
+    exempt_because: str = ""  # why the pod cannot be resized: until ``exempt_until`` permits do not depend on requests
     exempt_until: Instant = LONG_AGO
-    limited_at: Instant = LONG_AGO
+    limited_at: Instant = LONG_AGO  # when a CPU limit was last written without new requests
 
     @property
     def may_land(self) -> tuple[Sent, ...]:
@@ -221,8 +220,8 @@ class PodRequests:
     def send(self, size: Resources, runner: RunnerRequests, now: Instant) -> None:
         """Record that a write of ``size`` to the version of ``runner`` is about to be sent."""
         self.settle(now)
-        self.raising.tried(now)
-        self.lowering.tried(now)
+        self.raising.write_sent(now)
+        self.lowering.write_sent(now)
         # Joined, so that few remain however many get no response.
         self.earlier = tuple(_joined(self.may_land))
         self.newest, self.version = Sent(size, size, now, now), runner.version
@@ -242,23 +241,25 @@ class PodRequests:
             if self.raising.parts == NEITHER:
                 self.raising = Pause()
 
-    def hold(self, wished: Resources, now: Instant) -> None:
-        """Keep requests raised to ``wished`` for ``HELD``, because an agent wants it."""
-        self.wished, self.held_until = wished, Instant(now + HELD)
+    def hold(self, wanted: Resources, now: Instant) -> None:
+        """Keep requests raised to ``wanted`` for ``HOLD_TIME``, because an agent wants it."""
+        self.wanted, self.held_until = wanted, Instant(now + HOLD_TIME)
 
-    def kept(self, asked: Resources, needed: Resources, now: Instant) -> Resources:
-        """The requests to keep: ``needed``, and for ``HELD`` the part of ``asked`` that an agent wants."""
-        return needed if now >= self.held_until else needed.at_least(asked.at_most(self.wished))
+    def kept(self, requested: Resources, needed: Resources, now: Instant) -> Resources:
+        """The requests to keep: ``needed``, and for ``HOLD_TIME`` the part of ``requested`` that an agent wants."""
+        return needed if now >= self.held_until else needed.at_least(requested.at_most(self.wanted))
 
-    def possible(self, asked: Resources, size: Resources, now: Instant, least: Resources | None = None) -> Resources:
-        """``size`` without the changes to ``asked`` that are paused.
+    def possible(
+        self, requested: Resources, size: Resources, now: Instant, least: Resources | None = None
+    ) -> Resources:
+        """``size`` without the changes to ``requested`` that are paused.
 
         After a refusal to lower, requests may still go down to ``least`` if the refused size was below that.
         """
-        size = self.raising.parts_at(now).of(size.at_most(asked), size)
-        lowest = asked
+        size = self.raising.parts_at(now).of(size.at_most(requested), size)
+        lowest = requested
         if least is not None:
-            lowest = ResourceMask.of_rise(self.lowering.size, least).of(least.at_most(asked), asked)
+            lowest = ResourceMask.of_increase(self.lowering.size, least).of(least.at_most(requested), requested)
         return self.lowering.parts_at(now).of(size.at_least(lowest), size)
 
     def settle(self, now: Instant) -> None:
@@ -273,13 +274,13 @@ class PodRequests:
         """The resources at fault if the kubelet refuses the requests."""
         change = ResizeChange.of(runner.held, runner.requested)
         fault = change.at_fault(runner.problem)
-        self.raising.add(fault.among(change.raised), runner.held, runner.problem, now)
-        self.lowering.add(fault.among(change.lowered), runner.held, runner.problem, now)
+        self.raising.add(fault.intersection(change.raised), runner.held, runner.problem, now)
+        self.lowering.add(fault.intersection(change.lowered), runner.held, runner.problem, now)
         raised, lowered = self.raising.parts_at(now), self.lowering.parts_at(now)
-        return raised.among(change.raised).together(lowered.among(change.lowered))
+        return raised.intersection(change.raised).union(lowered.intersection(change.lowered))
 
-    def refused(self, size: Resources, asked: Resources, why: str, now: Instant, *, is_of_size: bool) -> None:
-        """Record that the write of ``size`` onto requests of ``asked`` was certainly not made.
+    def refused(self, size: Resources, requested: Resources, why: str, now: Instant, *, is_of_size: bool) -> None:
+        """Record that the write of ``size`` onto requests of ``requested`` was certainly not made.
 
         ``why`` is empty if the pod had changed. ``is_of_size``: a smaller size might be accepted.
         """
@@ -289,23 +290,23 @@ class PodRequests:
         # A conflict is retried at once.
         if not why:
             return
-        change = ResizeChange.of(asked, size)
+        change = ResizeChange.of(requested, size)
         # A refusal for another reason than the size is about neither resource.
-        fault = change.at_fault(why) if is_of_size else RefusedParts(BOTH)
-        is_named = is_of_size and fault.among(named_in(why)) == fault
-        self.raising.add(fault.among(change.raised), size if is_named else asked, why, now)
-        self.lowering.add(fault.among(change.lowered), size, why, now)
+        fault = change.at_fault(why) if is_of_size else RefusedResources(BOTH)
+        is_named = is_of_size and fault.intersection(named_in(why)) == fault
+        self.raising.add(fault.intersection(change.raised), size if is_named else requested, why, now)
+        self.lowering.add(fault.intersection(change.lowered), size, why, now)
 
     def exempt(self, why: str, now: Instant) -> None:
         """Record that this pod cannot be resized."""
-        self.exempt_because, self.exempt_until = why, Instant(now + EXEMPT)
+        self.exempt_because, self.exempt_until = why, Instant(now + EXEMPT_RETRY)
 
 
 def _joined(sent: tuple[Sent, ...]) -> Iterator[Sent]:
-    """The last two as one if both were sent within ``TOGETHER``."""
+    """The last two as one if both were sent within ``MERGE_WINDOW``."""
     yield from sent[:-2]
     match sent[-2:]:
-        case (before, last) if last.last - before.first < TOGETHER:
+        case (before, last) if last.last - before.first < MERGE_WINDOW:
             yield Sent(before.least.at_most(last.least), before.most.at_least(last.most), before.first, last.last)
         case rest:
             yield from rest

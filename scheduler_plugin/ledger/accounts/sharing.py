@@ -2,14 +2,15 @@
 
 Rules:
 
-- A node asks from ``NodeAccount.asks_from`` on, below its watermark, so idle VMs shrink before anything moves.
-- The largest VMs for their weight are asked first, down to a common level. No VM is asked for more than it offers, nor
-  all together for more than the node lacks.
-- The next VMs in that order poll more often, also before the node lacks anything: the scheduler cannot call agents.
-- An offer is only a promise; it reserves and frees nothing. It expires if it is not repeated or not kept within
-  ``KEPT_WITHIN``, so that an agent that never shrinks, or is gone, delays no move.
+- A node asks above ``NodeAccount.shrink_threshold``, which is below its watermark, so idle VMs shrink before anything
+  moves.
+- The node asks the largest VMs for their weight first, down to a common level. It asks no VM for more than it offers,
+  and all together for no more than the node lacks.
+- The next VMs in that order poll more often, even before the node lacks anything: the scheduler cannot call agents.
+- An offer reserves and frees nothing. It expires if the agent does not repeat it, or does not shrink within
+  ``SHRINK_TIMEOUT``, so that an agent that never shrinks, or is gone, delays no move.
 - Free room goes to denied VMs by fair shares of their total size, smallest for its weight first. No VM loses what it
-  has. A share is kept for a VM only while its agent asks: after ``TURN`` without a request it goes to others.
+  has. A VM's share goes to others after ``REQUEST_TIMEOUT`` without a request of its agent.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final, NamedTuple
 
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
-from scheduler_plugin.ledger.accounts.claims import KEPT_WITHIN, KEPT_WITHIN_BY_POD, Claim, Gift
+from scheduler_plugin.ledger.accounts.claims import POD_SHRINK_TIMEOUT, SHRINK_TIMEOUT, Claim, FreedRoom
 from scheduler_plugin.ledger.accounts.early_sleep import (
     Shortfall,
     offered,
@@ -104,45 +105,45 @@ def _level(room: int, bounds: list[_Bounds]) -> tuple[int, int]:
     return level * slope + missing, slope * scale
 
 
-MOST_NAMED: Final = 3
+MAX_NAMED: Final = 3
 """Maximum number of VMs that a gift names: those that lacked the most when the room was freed."""
 
 SHOWN_FOR: Final = Seconds(3600.0)
 """Older gifts are hidden: they explain nothing any more, and are shown with a time of day only."""
 
 
-def note_gift(node: NodeAccount, claim: Claim, permit: Resources, now: Instant) -> None:
+def record_freed(node: NodeAccount, claim: Claim, permit: Resources, now: Instant) -> None:
     """Record what the VM has freed since the node asked; ``permit`` is its present permit."""
-    if claim.asked_since is None or permit == claim.asked_at:
+    if claim.asked_since is None or permit == claim.permit_when_asked:
         return
-    amount, last = claim.asked_at.minus_or_zero(permit), claim.gift
+    amount, last = claim.permit_when_asked.minus_or_zero(permit), claim.last_freed
     # Requests repeat, and memory follows CPU: count both as one gift.
     is_noted = last is not None and last.at > claim.asked_since and last.amount == amount
     if amount.any and not is_noted:
-        claim.gift = Gift(amount, now, tuple(_receivers(node, claim, amount)))
+        claim.last_freed = FreedRoom(amount, now, tuple(_receivers(node, claim, amount)))
 
 
-def _receivers(node: NodeAccount, giver: Claim, amount: Resources) -> Iterator[ObjectName]:
+def _receivers(node: NodeAccount, donor: Claim, amount: Resources) -> Iterator[ObjectName]:
     """VMs that lack some of ``amount``, largest lack first."""
-    denied = [claim for claim in node.claims.values() if claim is not giver and claim.unmet.at_most(amount).any]
+    denied = [claim for claim in node.claims.values() if claim is not donor and claim.unmet.at_most(amount).any]
     denied.sort(key=lambda claim: (-claim.unmet.cpu.value, -claim.unmet.mem.value, claim.pod.uid))
-    for claim in denied[:MOST_NAMED]:
+    for claim in denied[:MAX_NAMED]:
         yield claim.pod.vm or claim.pod.name
 
 
-def last_gift(claim: Claim, now: Instant) -> Gift | None:
+def recently_freed(claim: Claim, now: Instant) -> FreedRoom | None:
     """The last gift of the claim's VM within an hour; None if there is none."""
-    return None if claim.gift is None or now - claim.gift.at >= SHOWN_FOR else claim.gift
+    return None if claim.last_freed is None or now - claim.last_freed.at >= SHOWN_FOR else claim.last_freed
 
 
 def promised_to(denied: Resources, node: NodeAccount, now: Instant) -> Resources:
     """The part of ``denied`` that the VMs of the node were asked to free and are about to free."""
     if not denied.any:
         return ZERO
-    return Resources.sum(giver.offered for giver in givers(node, now) if giver.asked_since is not None).at_most(denied)
+    return Resources.sum(donor.offered for donor in donors(node, now) if donor.asked_since is not None).at_most(denied)
 
 
-SOON: Final = Seconds(2.0)
+FAST_POLL: Final = Seconds(2.0)
 """Polling interval of a VM that may be asked to shrink."""
 
 PATIENCE: Final = Seconds(900.0)
@@ -152,45 +153,47 @@ Longer than a migration takes: growing back earlier would prolong the denial.
 """
 
 
-class AskedBack(NamedTuple):
+class ShrinkRequest(NamedTuple):
     """The size that a VM should shrink to (zero: sleep), and its polling interval; None: neither."""
 
     shrink_to: Resources | None = None
-    again: Seconds | None = None
+    ask_again: Seconds | None = None
 
 
-NOT_ASKED: Final = AskedBack()
+NO_SHRINK_REQUEST: Final = ShrinkRequest()
 
 
-def asked_back(node: NodeAccount, claim: Claim, permit: Resources, needs: Resources | None, now: Instant) -> AskedBack:
+def shrink_request(
+    node: NodeAccount, claim: Claim, permit: Resources, needs: Resources | None, now: Instant
+) -> ShrinkRequest:
     """The response to a VM with this ``permit`` that ``needs`` that much."""
-    note_gift(node, claim, permit, now)
+    record_freed(node, claim, permit, now)
     # By the permit: the reservation falls only once a smaller permit is stored.
     claim.offered = offered(claim, permit, needs)
     may_sleep = needs is not None and claim.asleep_size is not None
     # Fast path of every request: no offer, and nothing asked for.
     if not claim.offered.any and claim.asked_since is None and not may_sleep:
-        return NOT_ASKED
+        return NO_SHRINK_REQUEST
     wanted = _wanted(node, now)
-    lack = wanted.minus_or_zero(node.asks_from + node.migrating)
+    lack = wanted.minus_or_zero(node.shrink_threshold + node.migrating)
     if not lack.any or _has_kept_promise(claim, permit, lack):
         claim.asked_since = None
     # The lack if the VMs suddenly needed more.
-    lack_soon = wanted.minus_or_zero(node.asks_soon_from + node.migrating)
+    lack_soon = wanted.minus_or_zero(node.fast_poll_threshold + node.migrating)
     if not (claim.offered.any or may_sleep) or not lack_soon.any:
-        return NOT_ASKED
-    if may_sleep and lack.any and should_sleep(node, claim, lack, givers(node, now), now):
+        return NO_SHRINK_REQUEST
+    if may_sleep and lack.any and should_sleep(node, claim, lack, donors(node, now), now):
         request_sleep(claim, permit, now)
-        return AskedBack(ZERO, SOON)
+        return ShrinkRequest(ZERO, FAST_POLL)
     part = _parts_of_lack(node, lack, now).get(claim.pod.uid, ZERO)
     # A VM that is asked now would also be asked for a larger lack.
-    is_next = part.any or claim.pod.uid in _next_givers(node, lack_soon, now)
-    again = SOON if is_next and not _is_in_vain(claim, now) else None
+    is_next = part.any or claim.pod.uid in _next_donors(node, lack_soon, now)
+    ask_again = FAST_POLL if is_next and not _is_unresponsive(claim, now) else None
     if not part.any:
-        return AskedBack(None, again)
+        return ShrinkRequest(None, ask_again)
     if claim.asked_since is None:
-        claim.asked_since, claim.asked_at = now, permit
-    return AskedBack(permit - part, again)
+        claim.asked_since, claim.permit_when_asked = now, permit
+    return ShrinkRequest(permit - part, ask_again)
 
 
 def _has_kept_promise(claim: Claim, permit: Resources, lack: Resources) -> bool:
@@ -198,7 +201,7 @@ def _has_kept_promise(claim: Claim, permit: Resources, lack: Resources) -> bool:
 
     Without this, an offer that comes and goes with the need would be promised for ever.
     """
-    gave, offered = claim.asked_at.minus_or_zero(permit), claim.offered
+    gave, offered = claim.permit_when_asked.minus_or_zero(permit), claim.offered
     has_given_cpu = gave.cpu.value > 0 or not offered.cpu or not lack.cpu
     return has_given_cpu and (gave.mem.value > 0 or not offered.mem or not lack.mem) and gave.any
 
@@ -218,8 +221,8 @@ def _parts_of_lack(node: NodeAccount, lack: Resources, now: Instant) -> dict[str
     )
     parts: dict[str, Resources] = {}
     # An agent that never shrinks is asked last, and replaces no other.
-    for are_in_vain in (False, True):
-        turn = [claim for claim in offers if _is_in_vain(claim, now) is are_in_vain]
+    for are_unresponsive in (False, True):
+        turn = [claim for claim in offers if _is_unresponsive(claim, now) is are_unresponsive]
         if not turn or not lack.any:
             continue
         unit = node.policy.compute_unit
@@ -235,22 +238,22 @@ def _parts_of_lack(node: NodeAccount, lack: Resources, now: Instant) -> dict[str
 def _without_offer(claim: Claim) -> VmShare:
     """The claim's size with its VM's last permit, and without everything that it offers."""
     permit = None if claim.vm is None else claim.vm.permit
-    size = claim.reserved if permit is None else claim.reserved.at_most(permit + claim.pod.around)
+    size = claim.reserved if permit is None else claim.reserved.at_most(permit + claim.pod.overhead)
     return VmShare(size.minus_or_zero(claim.offered), size, claim.weight, (0.0, claim.pod.uid))
 
 
-def _next_givers(node: NodeAccount, lack: Resources, now: Instant) -> frozenset[str]:
+def _next_donors(node: NodeAccount, lack: Resources, now: Instant) -> frozenset[str]:
     """Pods of the VMs that would be asked for ``lack``; cached for a moment, because all of them poll often."""
-    if node.next_givers is None or now - node.next_givers[0] >= SOON:
+    if node.next_donors is None or now - node.next_donors[0] >= FAST_POLL:
         parts = _parts_of_lack(node, lack, now)
         sleepers = (claim.pod.uid for claim in sleep_candidates(node, Shortfall(lack), now))
-        node.next_givers = (now, frozenset([*sleepers, *(uid for uid, part in parts.items() if part.any)]))
-    return node.next_givers[1]
+        node.next_donors = (now, frozenset([*sleepers, *(uid for uid, part in parts.items() if part.any)]))
+    return node.next_donors[1]
 
 
 def lacking(node: NodeAccount, now: Instant) -> Resources:
-    """Room that the node should get back: down to ``asks_from``, and for denied VMs."""
-    return _wanted(node, now).minus_or_zero(node.asks_from + node.migrating)
+    """Room that the node should get back: down to ``shrink_threshold``, and for denied VMs."""
+    return _wanted(node, now).minus_or_zero(node.shrink_threshold + node.migrating)
 
 
 def _wanted(node: NodeAccount, now: Instant) -> Resources:
@@ -267,38 +270,38 @@ def _wanted(node: NodeAccount, now: Instant) -> Resources:
         return wanted
     spans = [VmShare(ZERO, claim.reserved + claim.unmet, claim.weight, (0.0, claim.pod.uid)) for claim in claims]
     others = node.reserved.minus_or_zero(Resources.sum(claim.reserved for claim in claims))
-    shares = fair_shares(node.asks_from.minus_or_zero(others), spans, node.policy.compute_unit)
+    shares = fair_shares(node.shrink_threshold.minus_or_zero(others), spans, node.policy.compute_unit)
     of_each = list(zip(claims, shares, strict=True))
     beyond = Resources.sum(claim.reserved + claim.unmet - share for claim, share in of_each if claim in greedy)
     # A VM above its share must not hide what others lack of theirs.
     due = Resources.sum(share.minus_or_zero(claim.reserved).at_most(claim.unmet) for claim, share in of_each)
-    due = due.minus_or_zero(node.open_to_denied)
-    return (wanted - beyond).at_least(node.asks_from + node.migrating + due) if due.any else wanted - beyond
+    due = due.minus_or_zero(node.free_for_denied)
+    return (wanted - beyond).at_least(node.shrink_threshold + node.migrating + due) if due.any else wanted - beyond
 
 
 def promised(node: NodeAccount, now: Instant) -> Resources:
     """Room that the node's VMs are about to free on request."""
-    offered = Resources.sum(claim.offered for claim in givers(node, now))
+    offered = Resources.sum(claim.offered for claim in donors(node, now))
     # Fast path: ``lacking`` walks all claims.
     return offered.at_most(lacking(node, now)) if offered.any else offered
 
 
-def givers(node: NodeAccount, now: Instant) -> list[Claim]:
+def donors(node: NodeAccount, now: Instant) -> list[Claim]:
     """Claims whose VMs are about to free room: they offer some, and were not asked in vain."""
-    return [claim for claim in node.claims.values() if claim.offered.any and not _is_in_vain(claim, now)]
+    return [claim for claim in node.claims.values() if claim.offered.any and not _is_unresponsive(claim, now)]
 
 
-def _is_in_vain(claim: Claim, now: Instant) -> bool:
+def _is_unresponsive(claim: Claim, now: Instant) -> bool:
     """Return True if the VM was asked long ago, leaves, or its agent has been silent since."""
-    since, longest = claim.asked_since, KEPT_WITHIN if claim.runs_vm else KEPT_WITHIN_BY_POD
+    since, longest = claim.asked_since, SHRINK_TIMEOUT if claim.runs_vm else POD_SHRINK_TIMEOUT
     return claim.is_away(now) or (since is not None and now - since >= longest)
 
 
-TURN: Final = Seconds(15.0)
+REQUEST_TIMEOUT: Final = Seconds(15.0)
 """A denied agent of ours asks again within 8 s, any agent within 15 s."""
 
 
-def kept_for_others(node: NodeAccount, claim: Claim, wanted: Resources, now: Instant) -> Resources:
+def room_due_to_others(node: NodeAccount, claim: Claim, wanted: Resources, now: Instant) -> Resources:
     """The free room due to other denied VMs if the VM of ``claim`` wants ``wanted``.
 
     Does not include waking VMs: the room that they lack is not free.
@@ -309,7 +312,7 @@ def kept_for_others(node: NodeAccount, claim: Claim, wanted: Resources, now: Ins
     rivals = [rival for rival in rivals_of(claim, node, now) if not rival.sleeps]
     if not rivals:
         return ZERO
-    spans = [_span(claim, (wanted + claim.pod.around).minus_or_zero(claim.reserved), now)]
+    spans = [_span(claim, (wanted + claim.pod.overhead).minus_or_zero(claim.reserved), now)]
     spans += [_span(rival, rival.unmet, now) for rival in rivals]
     free = node.room.free
     share = fair_shares(free + Resources.sum(span.least for span in spans), spans, node.policy.compute_unit)[0]
@@ -324,12 +327,12 @@ def _span(claim: Claim, wish: Resources, now: Instant) -> VmShare:
 
 def rivals_of(claim: Claim, node: NodeAccount, now: Instant) -> Iterator[Claim]:
     """Other claims on the node whose VMs are denied and would take room there."""
-    return (other for other in node.claims.values() if other is not claim and _has_turn(other, now))
+    return (other for other in node.claims.values() if other is not claim and _competes(other, now))
 
 
-def _has_turn(claim: Claim, now: Instant) -> bool:
+def _competes(claim: Claim, now: Instant) -> bool:
     """Return True if the claim's VM is denied, could take room here, and asked recently."""
-    if claim.vm is None or not claim.unmet.any or now - claim.vm.heard_at > TURN:
+    if claim.vm is None or not claim.unmet.any or now - claim.vm.last_message_at > REQUEST_TIMEOUT:
         return False
     # Room would stay idle if the API refuses the pod's requests or the permit.
     if claim.unsecured.any or claim.vm.refusal:

@@ -24,7 +24,7 @@ from scheduler_plugin.ledger.accounts.claims import VmAccount, claim_size
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.placement.verdict import FITS, Room, verdict
 
-ASSUMED_KEPT: Final = 16
+MAX_ASSUMED: Final = 16
 """More than the binds that kube-scheduler has in flight."""
 
 
@@ -40,23 +40,23 @@ class AssumedPods:
         self._pods.pop(uid, None)
         self._pods[uid] = (node, claim)
         # A bind may never come. There is no clock here, so newer assumptions push out old ones.
-        if len(self._pods) > ASSUMED_KEPT:
+        if len(self._pods) > MAX_ASSUMED:
             del self._pods[next(iter(self._pods))]
 
     def settle(self, uid: str) -> None:
         """Remove a pod: its bind has come, kube-scheduler asks again, or it is gone."""
         self._pods.pop(uid, None)
 
-    def taken(self, beside: str) -> dict[str, Resources]:
-        """Sizes of all assumed pods except ``beside``, by node."""
+    def claimed(self, besides: str) -> dict[str, Resources]:
+        """Sizes of all assumed pods except ``besides``, by node."""
         claims: dict[str, Resources] = {}
         for uid, (node, claim) in self._pods.items():
-            if uid != beside:
+            if uid != besides:
                 claims[node] = claims[node] + claim if node in claims else claim
         return claims
 
 
-SAMPLED_KEPT: Final = 1_000
+MAX_SAMPLED: Final = 1_000
 """Maximum number of pods tracked. The oldest are dropped; at worst they are retried once more."""
 
 PERCENT: Final = 20
@@ -96,16 +96,16 @@ class SampledPods:
         """Return True if there may be feasible nodes besides the ``asked`` ones."""
         return sample_size(nodes, self.percent) * _TOLERANCE <= asked < nodes
 
-    def send_round(self, uid: str, asked: int, nodes: int) -> bool:
+    def should_retry(self, uid: str, asked: int, nodes: int) -> bool:
         """Record that ``asked`` nodes refused the pod. Return True if kube-scheduler should retry it."""
         # Enough retries to sample every node twice.
         left = self._left.pop(uid, 2 * -(-nodes // asked))
         self._left[uid] = max(-1, left - 1)
-        if len(self._left) > SAMPLED_KEPT:
+        if len(self._left) > MAX_SAMPLED:
             self.forget(next(iter(self._left)))
         return left > 0
 
-    def is_sent_round(self, uid: str) -> bool:
+    def is_retried(self, uid: str) -> bool:
         """Return True if kube-scheduler will retry the pod on other nodes."""
         return self._left.get(uid, -1) >= 0
 
@@ -114,13 +114,13 @@ class SampledPods:
         self._left.pop(uid, None)
 
 
-MOST_UNSEEN: Final = 1_000
+MAX_UNSEEN: Final = 1_000
 """Maximum number of waiting pods that no watch has shown."""
 
-ASKED_WITHIN: Final = Seconds(30.0)
+WAKE_UP_TIMEOUT: Final = Seconds(30.0)
 """kube-scheduler asks about a woken pod within this time: its backoff is 10 s at most."""
 
-MOST_CALLS: Final = 4
+MAX_WAKE_UPS: Final = 4
 """After this many wake-ups without effect a pod only waits for room again."""
 
 
@@ -128,20 +128,20 @@ MOST_CALLS: Final = 4
 class WaitingPod:
     """A waiting pod of size ``claim``; ``nodes`` have refused it.
 
-    ``calls`` counts wake-ups that kube-scheduler did not follow; ``called_at`` is when the last one was noticed.
+    ``wake_ups`` counts wake-ups that kube-scheduler did not follow; ``woken_at`` is when the last one was noticed.
     """
 
     facts: PodFacts
     account: VmAccount | None
     claim: Resources
     nodes: frozenset[str]
-    calls: int = 0
-    called_at: Instant | None = None
+    wake_ups: int = 0
+    woken_at: Instant | None = None
 
-    def goal(self, rooms: Mapping[str, Room]) -> str | None:
+    def fitting_node(self, rooms: Mapping[str, Room]) -> str | None:
         """A node that the pod fits now, another one after each failed wake-up; None if none fits."""
         fitting = (name for name in self.nodes if verdict(rooms.get(name), self.claim) is FITS)
-        return next(iter(list(islice(fitting, self.calls + 1))[-1:]), None)
+        return next(iter(list(islice(fitting, self.wake_ups + 1))[-1:]), None)
 
 
 @dataclass(slots=True, eq=False)
@@ -163,8 +163,8 @@ class WaitingPods:
         self._seen: set[str] = set()
         self._unseen: dict[str, None] = {}
         self._unlisted: dict[str, WaitingPod] = {}
-        self._called: dict[str, WaitingPod] = {}
-        self._unheard: list[WaitingPod] = []
+        self._woken: dict[str, WaitingPod] = {}
+        self._to_retry: list[WaitingPod] = []
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -177,7 +177,7 @@ class WaitingPods:
         if uid not in self._seen:
             self._unseen[uid] = None
             # No watch would report its deletion.
-            if len(self._unseen) > MOST_UNSEEN:
+            if len(self._unseen) > MAX_UNSEEN:
                 self._drop(next(iter(self._unseen)))
 
     def forget(self, uid: str) -> None:
@@ -191,28 +191,28 @@ class WaitingPods:
         pod = self._pods.get(uid)
         self._drop(uid)
         if pod is not None and uid in self._seen:
-            pod.calls, pod.called_at = pod.calls + 1, None
-            self._called[uid] = pod
+            pod.wake_ups, pod.woken_at = pod.wake_ups + 1, None
+            self._woken[uid] = pod
 
-    def fits(self, uid: str) -> None:
+    def found_node(self, uid: str) -> None:
         """Remove a pod that fits somewhere."""
         self._drop(uid)
 
-    def lapse(self, now: Instant) -> None:
+    def expire(self, now: Instant) -> None:
         """Let pods wait again, and wake them again, if their wake-up had no effect."""
-        for uid, pod in list(self._called.items()):
-            # Wake-ups carry no time: the first ``lapse`` after one starts its clock.
-            if pod.called_at is None:
-                pod.called_at = now
-            elif now - pod.called_at >= ASKED_WITHIN:
+        for uid, pod in list(self._woken.items()):
+            # Wake-ups carry no time: the first ``expire`` after one starts its clock.
+            if pod.woken_at is None:
+                pod.woken_at = now
+            elif now - pod.woken_at >= WAKE_UP_TIMEOUT:
                 # The wake-up was lost, or kube-scheduler rejects the pod for other reasons. Try a few more times, on
                 # another node each time if there is one.
-                del self._called[uid]
+                del self._woken[uid]
                 pod.claim = claim_size(pod.facts, pod.account)
                 self._enter(pod)
-                self._unheard += [pod] if pod.calls < MOST_CALLS else []
+                self._to_retry += [pod] if pod.wake_ups < MAX_WAKE_UPS else []
 
-    def call(
+    def wake(
         self, rooms: Mapping[str, Room], touched: Iterable[str], resized: Iterable[VmAccount]
     ) -> Mapping[str, str]:
         """Wake the pods that fit a touched node, or whose size has changed; return the node for each UID."""
@@ -220,9 +220,9 @@ class WaitingPods:
         if not self._pods:
             return calls
         changed = [pod for account in resized for pod in self._resized(account)]
-        unheard, self._unheard = self._unheard, []
-        for pod in dict.fromkeys((*changed, *unheard)):
-            node = pod.goal(rooms)
+        to_retry, self._to_retry = self._to_retry, []
+        for pod in dict.fromkeys((*changed, *to_retry)):
+            node = pod.fitting_node(rooms)
             if node is not None:
                 calls[pod.facts.uid] = node
                 self.woken(pod.facts.uid)
@@ -232,7 +232,7 @@ class WaitingPods:
                 self.woken(pod.facts.uid)
         return calls
 
-    def seen(self, uid: str) -> None:
+    def observed(self, uid: str) -> None:
         """A watch shows the pod, without a node."""
         self._seen.add(uid)
         self._unseen.pop(uid, None)
@@ -244,7 +244,7 @@ class WaitingPods:
         self._seen &= uids
         # A pod may be younger than the list; it waits again once a watch shows it.
         self._unlisted = {uid: pod for uid, pod in self._pods.items() if uid not in uids}
-        for uid in self._unlisted.keys() | (self._called.keys() - uids):
+        for uid in self._unlisted.keys() | (self._woken.keys() - uids):
             self._drop(uid)
 
     def _resized(self, account: VmAccount) -> list[WaitingPod]:
@@ -279,7 +279,7 @@ class WaitingPods:
     def _drop(self, uid: str) -> None:
         pod = self._pods.pop(uid, None)
         self._unseen.pop(uid, None)
-        self._called.pop(uid, None)
+        self._woken.pop(uid, None)
         if pod is None:
             return
         group = self._groups[pod.nodes]

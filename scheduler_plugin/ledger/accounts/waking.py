@@ -33,7 +33,7 @@ class WakeNeed(NamedTuple):
 NO_WAKE_NEED: Final = WakeNeed()
 
 
-def kept_for_waking(needs: Iterable[WakeNeed], reserve: WakeReserve, total: Resources) -> Resources:
+def room_for_waking(needs: Iterable[WakeNeed], reserve: WakeReserve, total: Resources) -> Resources:
     """Room that a node with ``total`` reserves for its sleeping VMs."""
     missing, denied = [], ZERO
     for need in needs:
@@ -43,18 +43,18 @@ def kept_for_waking(needs: Iterable[WakeNeed], reserve: WakeReserve, total: Reso
 
 
 class WakingVm(NamedTuple):
-    """A VM that waits since ``since`` for its permit to wake, and lacks ``wish``."""
+    """A VM that waits since ``since`` for its permit to wake, and lacks ``missing``."""
 
     uid: str
-    wish: Resources
+    missing: Resources
     since: Instant
     weight: int = DEFAULT_WEIGHT
 
-    def turn(self, total: Resources) -> tuple[float, float, str]:
+    def rank(self, total: Resources) -> tuple[float, float, str]:
         """Sort key on a node with ``total``: smallest first."""
         share = max(
-            self.wish.cpu.value / max(1, total.cpu.value),
-            self.wish.mem.value / max(1, total.mem.value),
+            self.missing.cpu.value / max(1, total.cpu.value),
+            self.missing.mem.value / max(1, total.mem.value),
         )
         return share / self.weight, self.since, self.uid
 
@@ -74,11 +74,11 @@ def due_before(waits: WakingVm, others: Iterable[WakingVm], left: Resources, tot
     >>> due_before(large, [small], room, room).vms, due_before(small, [large], room, room).vms
     (1, 0)
     """
-    own, due, vms = waits.turn(total), ZERO, 0
-    for turn, wish in sorted((other.turn(total), other.wish) for other in others):
-        if turn >= own:
+    own, due, vms = waits.rank(total), ZERO, 0
+    for rank, missing in sorted((other.rank(total), other.missing) for other in others):
+        if rank >= own:
             break
         # Skip a VM that does not fit: it cannot use the room.
-        if (due + wish).within(left):
-            due, vms = due + wish, vms + 1
+        if (due + missing).within(left):
+            due, vms = due + missing, vms + 1
     return Due(due, vms)

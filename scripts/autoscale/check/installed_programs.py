@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, is_leaving, is_over, items, labels_of, name_of, pod_phase, text
+from protocol.kubernetes.objects import Json, is_over, is_terminating, items, labels_of, name_of, pod_phase, text
 from scripts.autoscale.check.facts import CheckFacts, MetricSample, SiteObservations, Unseen
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
@@ -81,7 +81,7 @@ def program_of(pod: Json) -> str:
 def pods_of(facts: CheckFacts, program: str) -> list[Json]:
     """The pods of a program that have not ended and are not about to. Raises ``UnseenError``."""
     pods = [pod for pod in facts.pods.value if program_of(pod) == program]
-    return [pod for pod in pods if not is_leaving(pod) and not is_over(pod)]
+    return [pod for pod in pods if not is_terminating(pod) and not is_over(pod)]
 
 
 def leads(facts: CheckFacts, pod: str) -> bool:

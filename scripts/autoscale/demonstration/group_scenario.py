@@ -11,7 +11,7 @@ from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
 from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.conditions import condition_of, holds
-from protocol.kubernetes.objects import Json, child, is_leaving, items, labels_of, name_of, text, whole
+from protocol.kubernetes.objects import Json, child, is_terminating, items, labels_of, name_of, text, whole
 from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_CONFIG, LABEL_GROUP
@@ -99,7 +99,7 @@ def _row(vm: Json, state: str) -> tuple[str, str, str]:
     # As in any object of the API, the quantity may be an integer or a string.
     largest = MilliCpu.parse(most).as_cores if isinstance(most, (int, str)) else 0.0
     # The group's own state of a member says more than the phase of its VM.
-    does = "Leaving" if is_leaving(vm) else state or text(vm, "status", "phase") or "Pending"
+    does = "Leaving" if is_terminating(vm) else state or text(vm, "status", "phase") or "Pending"
     picture = f"{bar(cores(vm), cores(vm), largest, _BAR)} {cores(vm):g}/{largest:g} vCPU"
     return name_of(vm).name, picture, f"{does} on {text(vm, 'status', 'node') or '-'}"
 

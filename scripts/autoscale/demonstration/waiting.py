@@ -8,7 +8,7 @@ from typing import Final
 
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer, ObjectChange
-from protocol.kubernetes.objects import Json, is_leaving, items, name_of, text, uid_of, whole
+from protocol.kubernetes.objects import Json, is_terminating, items, name_of, text, uid_of, whole
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
@@ -81,7 +81,7 @@ def end_of(vm: Json, restarts: int = 0) -> str:
     """The VM's end, or its restarts beyond that many, as a sentence; empty if it lives or is to be deleted (pure)."""
     phase = text(vm, "status", "phase")
     # A VM that is deleted was ended on purpose.
-    if is_leaving(vm):
+    if is_terminating(vm):
         return ""
     if phase in _ENDED:
         why = next((text(condition, "message") for condition in items(vm, "status", "conditions")), "")

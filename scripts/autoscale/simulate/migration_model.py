@@ -12,13 +12,20 @@ from typing import Final
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.units import Instant, Resources, Seconds
-from scheduler_plugin.ledger.events import MigrationGone, MigrationSeen, MoveAnswered, MoveWanted, PodGone, WriteEnd
+from scheduler_plugin.ledger.events import (
+    MigrationCreateEnded,
+    MigrationGone,
+    MigrationSeen,
+    MoveRequested,
+    PodGone,
+    WriteOutcome,
+)
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
 from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.placement.verdict import FITS
-from scheduler_plugin.planner.cost import Freedom, HasPlace, Selection, in_order, least_cost
+from scheduler_plugin.planner.cost import HasTarget, RoomGoal, Selection, least_cost, ordered_by
 from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan
-from scheduler_plugin.planner.planner import Planner, completed
+from scheduler_plugin.planner.planner import Planner, run_steps
 from scheduler_plugin.planner.victims import Now, Victim
 from scripts.autoscale.simulate.fleet import SimulationSettings
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
@@ -50,16 +57,16 @@ def _how_many(size: Resources, excess: Resources | None) -> float:
 
 def oldest_first(victim: Victim, _: Resources | None) -> tuple[float, ...]:
     """The original's rule: the VM that has been on the node longest goes first."""
-    return (float(victim.arrived),)
+    return (float(victim.index),)
 
 
 LEAST_COST: Final = "least-cost"
 
 ORDERS: Final[dict[str, Callable[[Random], Selection]]] = {
     LEAST_COST: lambda _: least_cost,
-    "least-loaded": lambda _: in_order(least_loaded_first),
-    "random": lambda random: in_order(lambda _, __: (random.random(),)),
-    "oldest-first": lambda _: in_order(oldest_first),
+    "least-loaded": lambda _: ordered_by(least_loaded_first),
+    "random": lambda random: ordered_by(lambda _, __: (random.random(),)),
+    "oldest-first": lambda _: ordered_by(oldest_first),
     NO_MIGRATION: lambda _: least_cost,
 }
 """How victims are chosen, by name: the scheduler's rule, and others to compare. ``none`` disables migration."""
@@ -120,7 +127,7 @@ class SimulatedMigrations:
         # The planner's callback needs the loads, and only gets victims.
         ledger, self._loads = self._cluster.ledger, loads
         look = self._planner.plan(ledger, self._policy, self._ranking, Now(now, now), self._random.randint)
-        plan = completed(look)
+        plan = run_steps(look)
         for name in plan.forget:
             ledger.apply(MigrationGone(name), now)
         for move in plan.moves:
@@ -133,7 +140,7 @@ class SimulatedMigrations:
         return cores[vm.index], min(int(mem[vm.index]), vm.use.mem.value)
 
     def _by_last_reports(
-        self, victims: Sequence[Victim], need: Freedom | None, has_place: HasPlace
+        self, victims: Sequence[Victim], need: RoomGoal | None, has_place: HasTarget
     ) -> Iterable[Victim]:
         return self._select([self._reported(victim) for victim in victims], need, has_place)
 
@@ -145,11 +152,11 @@ class SimulatedMigrations:
     def _start(self, move: Move, now: Instant) -> None:
         vm, ledger, number = self._cluster.vms[move.vm], self._cluster.ledger, self.started
         name, target = _named(f"{vm.name.name}-{number}"), _named(f"{vm.name.name}-on-{number}")
-        answer = ledger.apply(MoveWanted(move, name), now)
+        answer = ledger.apply(MoveRequested(move, name), now)
         # Nothing lies between plan and reservation here, so a refusal is a bug.
         if answer.verdict is not FITS:
             raise RuntimeError(f"the planner's own move {move} is refused: {answer}")
-        ledger.apply(MoveAnswered(name, WriteEnd.DONE), now)
+        ledger.apply(MigrationCreateEnded(name, WriteOutcome.DONE), now)
         facts = MigrationFacts(
             name,
             name.name,

@@ -50,12 +50,12 @@ class SimulatedCluster:
     def ask(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
         """Answers a request of the VM's agent."""
         ceiling, denial = vm.held, vm.state.scheduler.denial
-        decision = self.ledger.apply(events.AgentAsked(vm.pod, request), now)
+        decision = self.ledger.apply(events.PermitRequested(vm.pod, request), now)
         if decision.persist is not None:
             vm.version += 1
             vm.permit = decision.persist.permit
             # The permit is stored before the answer, as in the real scheduler.
-            written = events.PermitWritten(vm.name, decision.persist.revision, events.WriteEnd.DONE, self.facts(vm))
+            written = events.PermitWritten(vm.name, decision.persist.revision, events.WriteOutcome.DONE, self.facts(vm))
             self.ledger.apply(written, now)
             vm.seen(now)
             self.touched.add(vm.node)
@@ -130,9 +130,9 @@ class SimulatedCluster:
 
     def bind(self, pod: PodFacts, node: str, now: Instant) -> bool:
         """Binds the pod, as the scheduler and the API do it. False if the scheduler refuses."""
-        if self.ledger.apply(events.PodToBind(pod, node), now).verdict is not FITS:
+        if self.ledger.apply(events.BindRequested(pod, node), now).verdict is not FITS:
             return False
-        self.ledger.apply(events.BindEnded(pod.uid, node, events.WriteEnd.DONE), now)
+        self.ledger.apply(events.BindEnded(pod.uid, node, events.WriteOutcome.DONE), now)
         self.ledger.apply(events.PodSeen(replace(pod, node=node)), now)
         self.touched.add(node)
         return True

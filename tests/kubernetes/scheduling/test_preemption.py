@@ -43,11 +43,11 @@ def test_an_urgent_vm_waits_until_its_victim_has_ended_and_nobody_else_takes_the
     stage.pod("urgent", priorityClassName=urgent)
     leaving: list[str] = []
 
-    def is_leaving() -> bool:
+    def is_terminating() -> bool:
         leaving[:] = [p["metadata"]["name"] for p in stage.pods() if "deletionTimestamp" in p["metadata"]]
         return bool(leaving)
 
-    eventually(is_leaving, "a victim is chosen", 30.0)
+    eventually(is_terminating, "a victim is chosen", 30.0)
     stage.until_books_agree()
     stage.delete_pods(*leaving)
     assert (len(leaving), stage.until_placed("urgent")) == (1, {"urgent": node})

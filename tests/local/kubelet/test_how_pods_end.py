@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.kubernetes.objects import Json, child, is_leaving, items, node_of, text
+from protocol.kubernetes.objects import Json, child, is_terminating, items, node_of, text
 from protocol.kubernetes.resources import NODES, PODS
 from protocol.messages import ObjectName
 from tests.neonvm.runtime_fixture import RuntimeFixture, running_runtime
@@ -80,7 +80,7 @@ async def test_stopped_kubelet_keeps_guests_running(runtime: RuntimeFixture) -> 
     runtime.controllers.stop_kubelet(node)
     await runtime.client.delete(PODS, ObjectName("default", pod))
     await runtime.pass_time(60)
-    assert (runtime.guests.running, is_leaving((await runtime.pods())[pod])) == ([pod], True)
+    assert (runtime.guests.running, is_terminating((await runtime.pods())[pod])) == ([pod], True)
     found = await runtime.client.get(NODES, ObjectName("", node))
     assert [text(each, "status") for each in items(found, "status", "conditions")] == ["Unknown"]
     runtime.controllers.start_kubelet(node)

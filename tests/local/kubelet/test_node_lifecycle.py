@@ -16,8 +16,8 @@ from protocol.kubernetes.resources import NODES
 from protocol.messages import ObjectName
 from protocol.units import Resources
 from scheduler_plugin.cluster.scheduling_fields import pod_constraints
+from scheduler_plugin.constraints.checker import Candidate, ConstraintChecker
 from scheduler_plugin.constraints.cluster_view import ClusterView
-from scheduler_plugin.constraints.judge import Candidate, Judge
 from scheduler_plugin.constraints.model import NodeTraits
 from tests.fake_clock import FakeClock
 from tests.neonvm.in_process import InProcess
@@ -88,7 +88,7 @@ async def test_local_nodes_have_an_architecture() -> None:
     async with watched_node(NodeSpec("node-1", SIZE)) as node:
         traits = NodeTraits(labels_of(await node.client.get(NODES, NAME)))
     candidate = Candidate("default", pod_constraints({"targetArchitecture": "amd64"}))
-    assert Judge(ClusterView({"node-1": traits}, [])).judge(candidate).hindrance("node-1") is None
+    assert ConstraintChecker(ClusterView({"node-1": traits}, [])).check(candidate).obstacle("node-1") is None
 
 
 async def test_stopped_kubelet_makes_node_unreachable() -> None:

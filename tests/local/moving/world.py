@@ -31,8 +31,8 @@ from protocol.kubernetes.objects import (
     Json,
     annotations_of,
     child,
-    is_leaving,
     is_over,
+    is_terminating,
     items,
     labels_of,
     name_of,
@@ -329,7 +329,7 @@ class World:
     async def _is_at_rest(self) -> bool:
         if self.api.is_away or len(self.guests.running) != 1:
             return False
-        active = [each for each in await self.migrations() if is_leaving(each) or not _has_ended(each)]
+        active = [each for each in await self.migrations() if is_terminating(each) or not _has_ended(each)]
         return not active and (await self.status())["phase"] == "Running"
 
     # What must hold in the end --------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ class World:
         assert ledger is not None
         found = [each for each in await self.pods() if not is_over(each)]
         (own,) = [each for each in found if LABEL_VM_NAME in child(each, "metadata", "labels")]
-        assert (name_of(own).name, is_leaving(own)) == (text(await self.status(), "podName"), False)
+        assert (name_of(own).name, is_terminating(own)) == (text(await self.status(), "podName"), False)
         assert {uid: claim.node for uid, claim in ledger.claims.items()} == {uid_of(e): node_of(e) for e in found}
         assert ledger.claims[uid_of(own)].reserved == size
         assert not self.follows or requests_of(own) == size

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from protocol.kubernetes.objects import Json, child, is_leaving, name_of, text, uid_of
+from protocol.kubernetes.objects import Json, child, is_terminating, name_of, text, uid_of
 
 Objects = dict[str, Json]
 
@@ -59,10 +59,10 @@ class FakeApi:
 
     def _delete(self, kind: Objects, name: str) -> None:
         found = kind.get(name)
-        if found is not None and not is_leaving(found):
+        if found is not None and not is_terminating(found):
             self._patch(kind, found, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
 
     def _drop_released(self, kind: Objects, name: str) -> None:
         found = kind[name]
-        if is_leaving(found) and not child(found, "metadata").get("finalizers") and kind is not self.pods:
+        if is_terminating(found) and not child(found, "metadata").get("finalizers") and kind is not self.pods:
             del kind[name]

@@ -16,7 +16,7 @@ from deploy.neonvm.objects.pods import runner_pod
 from deploy.neonvm.objects.target_pod import target_pod
 from deploy.neonvm.objects.vm_spec import FINALIZER, is_under_way, machine_of, needs_cleanup
 from deploy.neonvm.ports import GuestPhase, GuestState, PodRole
-from protocol.kubernetes.objects import Json, child, is_leaving, is_over, items, name_of, node_of, text, uid_of
+from protocol.kubernetes.objects import Json, child, is_over, is_terminating, items, name_of, node_of, text, uid_of
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.units import Bytes, MilliCpu, Resources
 from tests.neonvm.migration.fake_api import FakeApi, Objects, RefusedError
@@ -83,13 +83,13 @@ class MigrationModel(FakeApi):
 
     def place(self) -> None:
         for pod in list(self.pods.values()):
-            if not node_of(pod) and not is_leaving(pod):
+            if not node_of(pod) and not is_terminating(pod):
                 self._patch(self.pods, pod, spec={"nodeName": "n2" if migration_of(pod) else "n1"})
 
     def attend(self) -> None:
         """The kubelets: pods begin, end and go."""
         for name, pod in list(self.pods.items()):
-            if is_leaving(pod):
+            if is_terminating(pod):
                 self._end_guest(name)
                 del self.pods[name]
             elif is_over(pod) or not node_of(pod):

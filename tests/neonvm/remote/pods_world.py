@@ -34,7 +34,7 @@ from deploy.neonvm.service.__main__ import FencedTransport
 from deploy.neonvm.service.app import ControllerService, ServiceDependencies
 from deploy.neonvm.service.runner_authority import AUTHORITIES, OF_AGENTS, OWN, RunnerAuthority
 from protocol.kubernetes.api import ApiRefusedError
-from protocol.kubernetes.objects import Json, child, is_leaving, is_over, items, name_of, text, texts, uid_of
+from protocol.kubernetes.objects import Json, child, is_over, is_terminating, items, name_of, text, texts, uid_of
 from protocol.kubernetes.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     IP_ADDRESSES,
@@ -293,12 +293,12 @@ class World:
 
     async def _sync(self, pod: Json) -> None:
         name, found = name_of(pod).name, self.pods.get(name_of(pod).name)
-        if found is None and not is_over(pod) and not is_leaving(pod):
+        if found is None and not is_over(pod) and not is_terminating(pod):
             await self._begin(name, pod)
-        elif is_leaving(pod) and (found is None or found.life.done()):
+        elif is_terminating(pod) and (found is None or found.life.done()):
             self.pods.pop(name, None)
             await self._ignore_gone(self.client.delete(PODS, name_of(pod), uid_of(pod), grace=0))
-        elif is_leaving(pod) and found is not None:
+        elif is_terminating(pod) and found is not None:
             found.stop.set()
         elif found is not None and found.life.done() and not is_over(pod):
             ending = found.life.result()

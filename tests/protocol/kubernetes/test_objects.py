@@ -26,7 +26,7 @@ sources = st.dictionaries(st.sampled_from(["metadata", "spec", "status", "items"
         (objects.version_of, str),
         (objects.labels_of, dict),
         (objects.annotations_of, dict),
-        (objects.is_leaving, bool),
+        (objects.is_terminating, bool),
         (objects.node_of, str),
         (objects.pod_phase, str),
         (objects.is_over, bool),

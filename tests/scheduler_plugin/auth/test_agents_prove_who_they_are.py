@@ -145,7 +145,7 @@ async def test_token_is_looked_at_before_the_body(cluster: FakeCluster, path: st
     async with running(cluster, FakeClock()) as scheduler:
         asked = agents_app(scheduler.parts.service).paths[path]
         for authorization in (None, "Bearer junk"):
-            refusal = asked.introduction(authorization, "10.0.0.9")
+            refusal = asked.precheck(authorization, "10.0.0.9")
             assert refusal is not None
             assert (refusal.status, refusal.headers["www-authenticate"]) == (401, "Bearer")
-        assert asked.introduction(f"Bearer {token_text('agent')}", "10.0.0.9") is None
+        assert asked.precheck(f"Bearer {token_text('agent')}", "10.0.0.9") is None

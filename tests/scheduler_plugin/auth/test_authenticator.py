@@ -96,7 +96,7 @@ async def test_junk_tokens_cost_few_reviews(
 
 
 async def test_bad_token_flood_keeps_good_verdicts(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authenticator, "REMEMBERED", 100)
+    monkeypatch.setattr(authenticator, "CACHE_SIZE", 100)
     async with asking(server) as found:
         await shows(found, "good")
         for i in range(1000):
@@ -139,7 +139,7 @@ async def test_known_token_costs_no_review(server: ApiServer) -> None:
 
 
 async def test_only_so_many_verdicts_are_kept(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authenticator, "REMEMBERED", 2)
+    monkeypatch.setattr(authenticator, "CACHE_SIZE", 2)
     async with asking(server) as found:
         for label in ("a", "b", "c", "c", "a"):
             assert await shows(found, label) is None

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_plugin.auth.token_shape import LEEWAY, LONGEST_TOKEN, bearer_token, plausible_until
+from scheduler_plugin.auth.token_shape import LEEWAY, MAX_TOKEN, bearer_token, plausible_until
 from tests.nesting import DEEP
 from tests.scheduler_plugin.objects import token_text
 
@@ -113,8 +113,8 @@ def test_no_claim_of_any_kind_raises(claim: str, value: object) -> None:
         ("Basic abc", None),
         ("Bearer", None),
         (None, None),
-        ("Bearer " + "x" * LONGEST_TOKEN, "x" * LONGEST_TOKEN),
-        ("Bearer " + "x" * (LONGEST_TOKEN + 1), None),
+        ("Bearer " + "x" * MAX_TOKEN, "x" * MAX_TOKEN),
+        ("Bearer " + "x" * (MAX_TOKEN + 1), None),
     ],
 )
 def test_the_token_of_a_header(header: str | None, found: str | None) -> None:

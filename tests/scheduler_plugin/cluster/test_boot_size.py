@@ -9,7 +9,7 @@ import pytest
 
 from protocol.units import ZERO
 from protocol.vm_arguments import encode_dump
-from scheduler_plugin.cluster.pods.reading import _use, decode_pod, read_pod, watched_pod
+from scheduler_plugin.cluster.pods.reading import _use, decode_pod, decode_watched_pod, read_pod
 from tests.scheduler_plugin.objects import Obj, vm_pod
 
 GUEST: Obj = {"cpus": {"min": 1, "max": 4, "use": 3}, "memorySlots": {"min": 1, "max": 8, "use": 2}}
@@ -27,7 +27,7 @@ def test_our_pods_say_the_size_in_their_arguments() -> None:
     facts = read_pod(pod)
     assert str(facts.boots_with) == "3 cpu, 2Gi"
     assert decode_pod(json.dumps(pod).encode()).boots_with == facts.boots_with
-    seen = watched_pod(json.dumps({"type": "ADDED", "object": pod}).encode())
+    seen = decode_watched_pod(json.dumps({"type": "ADDED", "object": pod}).encode())
     assert seen is not None
     assert seen.fact.boots_with == facts.boots_with
 

@@ -58,7 +58,7 @@ def test_a_fresh_one_is_pending() -> None:
 
 def test_manual_migration_has_no_target() -> None:
     found = read_migration(migration(labels=None, annotations=None, deletionTimestamp="2026-01-01T00:00:05Z"))
-    assert found == ClusterMigration(facts(target=None, is_ours=False, is_leaving=True))
+    assert found == ClusterMigration(facts(target=None, is_ours=False, is_terminating=True))
 
 
 def test_running_migration_names_pods_and_dirty_rate() -> None:

@@ -96,4 +96,4 @@ def test_constraint_fields_are_read() -> None:
     assert found.traits == NodeTraits({"zone": "a"}, (Taint("gpu", "", "NoSchedule"),), ("not ready",))
     pod = plain_pod("p", "1", "1Gi")
     pod["metadata"] |= {"labels": {"app": "db"}, "deletionTimestamp": "2026-01-01T00:00:00Z"}
-    assert read_pod(pod).traits == PodTraits({"app": "db"}, is_leaving=True)
+    assert read_pod(pod).traits == PodTraits({"app": "db"}, is_terminating=True)

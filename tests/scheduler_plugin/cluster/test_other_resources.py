@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_plugin.cluster.pods.reading import read_pod, watched_pod
+from scheduler_plugin.cluster.pods.reading import decode_watched_pod, read_pod
 from scheduler_plugin.cluster.translate import read_node
 from scheduler_plugin.constraints.model import PLAIN_POD
 from tests.scheduler_plugin.objects import Obj, node, plain_pod
@@ -25,10 +25,10 @@ def asked(*containers: Obj, inits: tuple[Obj, ...] = ()) -> tuple[tuple[str, int
     """What a pod of them asks for, read from an object and from a line of a watch."""
     pod = plain_pod("a", "1", "1Gi")
     pod["spec"] |= {"containers": list(containers), "initContainers": list(inits)}
-    found = watched_pod(json.dumps({"type": "ADDED", "object": pod}).encode())
+    found = decode_watched_pod(json.dumps({"type": "ADDED", "object": pod}).encode())
     assert found is not None
     assert found.fact == read_pod(pod)
-    return found.fact.traits.asks
+    return found.fact.traits.other_requests
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,4 @@ def test_empty_requests_share_one_value() -> None:
 def test_a_node_has_what_it_says_is_allocatable() -> None:
     obj = node("n1", "8", "32Gi")
     obj["status"]["allocatable"] |= {DEVICE: "110", "pods": "250", "ephemeral-storage": "1k", "odd": "?"}
-    assert read_node(obj).traits.has == {DEVICE: 110, "pods": 250, "ephemeral-storage": 1000}
+    assert read_node(obj).traits.other_allocatable == {DEVICE: 110, "pods": 250, "ephemeral-storage": 1000}

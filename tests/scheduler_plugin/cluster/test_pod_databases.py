@@ -21,7 +21,7 @@ from scheduler_plugin.cluster.pods.conflicts import (
     read_vertical,
 )
 from scheduler_plugin.cluster.pods.databases import ClusterDatabase, database_facts, read_database
-from scheduler_plugin.cluster.pods.reading import decode_pod, read_pod, watched_pod
+from scheduler_plugin.cluster.pods.reading import decode_pod, decode_watched_pod, read_pod
 from scheduler_plugin.ledger.facts import PodFacts, VmFacts
 from tests.scheduler_plugin.objects import Obj, has, owner_of, plain_pod, postgres_pod
 
@@ -40,9 +40,9 @@ def test_pod_counts_as_its_database() -> None:
         node="n1",
         scheduler="default-scheduler",
         vm_uid="pod-pg-1",
-        around=Resources.parse("100m", "64Mi"),
+        overhead=Resources.parse("100m", "64Mi"),
         traits=read_pod(obj).traits,
-        asks_room=True,
+        make_room=True,
         database=database,
     )
     assert ClusterDatabase(**{name: getattr(database, name) for name in database.__struct_fields__}) == database
@@ -79,7 +79,7 @@ def test_annotations_of_others_are_not_kept() -> None:
     obj["metadata"]["annotations"] |= {"notes": "x" * 200_000, "autoscaling.neon.tech/resize": "true"}
     assert read_database(obj).annotations == {"autoscaling.neon.tech/resize": "true"}
     obj["metadata"]["annotations"]["autoscaling.neon.tech/container"] = "x" * 200_000
-    assert len(read_pod(obj).unserved) == 300
+    assert len(read_pod(obj).resize_problem) == 300
 
 
 def test_no_pod_runs_the_database_of_another() -> None:
@@ -101,7 +101,7 @@ def test_deferred_resize_asks_for_room() -> None:
     obj["status"]["containerStatuses"] = [has({"cpu": "1", "memory": "4Gi"})]
     obj["status"]["conditions"] = [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}]
     pod = read_pod(obj)
-    assert (pod.deferred, pod.asks_room) == (Resources.parse(2, 0), True)
+    assert (pod.deferred, pod.make_room) == (Resources.parse(2, 0), True)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_unreadable_pod_counts_as_a_plain_one(change: dict[str, str | None], uns
         if value is not None:
             obj["metadata"]["annotations"][f"autoscaling.neon.tech/{name}"] = value
     pod = read_pod(obj)
-    assert pod.unserved.startswith(unserved)
+    assert pod.resize_problem.startswith(unserved)
     plain = decode_pod(json.dumps(obj).encode())
-    assert replace(pod, unserved="", traits=plain.traits) == plain
-    assert (plain.vm, plain.around, plain.asks_room) == (None, ZERO, False)
+    assert replace(pod, resize_problem="", traits=plain.traits) == plain
+    assert (plain.vm, plain.overhead, plain.make_room) == (None, ZERO, False)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_other_pods_stay_plain(change: dict[str, Any]) -> None:
     obj["metadata"]["labels"] = change.get("labels", obj["metadata"]["labels"])
     obj["status"] = change.get("status", obj["status"])
     pod = read_pod(obj)
-    assert (pod.vm, pod.database, pod.unserved) == (None, None, "")
+    assert (pod.vm, pod.database, pod.resize_problem) == (None, None, "")
 
 
 def line(obj: Obj, *, compact: bool = False) -> bytes:
@@ -159,7 +159,7 @@ def decodes(text: bytes) -> int:
 
     sys.setprofile(profile)
     try:
-        watched_pod(text)
+        decode_watched_pod(text)
     finally:
         sys.setprofile(None)
     return len(calls)
@@ -176,10 +176,10 @@ def test_watch_line_of_database_is_decoded_once() -> None:
 def test_watch_line_takes_general_path() -> None:
     plain = postgres_pod("pg-1", node="n1")
     plain["metadata"]["labels"] = {}
-    watched = watched_pod(line(plain))
+    watched = decode_watched_pod(line(plain))
     assert watched is not None
     assert watched.fact == read_pod(plain)
-    assert watched_pod(line(postgres_pod("pg-1", node="n1"))) is None
+    assert decode_watched_pod(line(postgres_pod("pg-1", node="n1"))) is None
 
 
 def owned(kind: str, api_version: str, name: str, **labels: str) -> Obj:

@@ -9,7 +9,7 @@ import pytest
 
 from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.watches.kinds import Watched
-from scheduler_plugin.cluster.pods.reading import AskedPod, asked_pod, read_pod, watched_pod
+from scheduler_plugin.cluster.pods.reading import PodHeader, decode_watched_pod, pod_header, read_pod
 from tests.scheduler_plugin.cluster.test_hostile_objects import WRONG, changed, full_pod, paths
 from tests.scheduler_plugin.objects import Obj, plain_pod, vm_pod
 
@@ -40,7 +40,7 @@ def test_typed_pod_matches_generic_one(make: Any) -> None:
     pod = make()
     pod["metadata"]["resourceVersion"] = "7"
     facts = read_pod(pod)
-    assert watched_pod(line(pod)) == Watched(facts.name, facts.uid, "7", facts)
+    assert decode_watched_pod(line(pod)) == Watched(facts.name, facts.uid, "7", facts)
 
 
 def test_bad_pod_decodes_same_or_falls_back() -> None:
@@ -48,7 +48,7 @@ def test_bad_pod_decodes_same_or_falls_back() -> None:
     for path in paths(good):
         for value in WRONG:
             pod = changed(good, path, value)
-            found = watched_pod(line(pod))
+            found = decode_watched_pod(line(pod))
             if found is not None:
                 assert found.fact == read_pod(pod), (path, value)
                 same += 1
@@ -66,7 +66,7 @@ def test_bad_pod_decodes_same_or_falls_back() -> None:
     ],
 )
 def test_any_other_line_is_left_to_others(said: bytes) -> None:
-    assert watched_pod(said) is None
+    assert decode_watched_pod(said) is None
 
 
 @pytest.mark.parametrize(
@@ -86,11 +86,11 @@ def test_who_is_asked_about(more: Obj, expected: bool) -> None:
     pod = plain_pod("p")
     pod["metadata"] |= {"uid": "u", "resourceVersion": "7"}
     pod["spec"] |= more
-    assert asked_pod(json.dumps(pod).encode()) == AskedPod(ObjectName("default", "p"), "u", "7", expected)
+    assert pod_header(json.dumps(pod).encode()) == PodHeader(ObjectName("default", "p"), "u", "7", expected)
 
 
 @pytest.mark.parametrize(
     "said", [b"{}", b"[", b'{"metadata":{"name":"p","namespace":"n","uid":"u"},"spec":{}}', b"[" * 5000]
 )
 def test_who_cannot_be_told_is_not_guessed(said: bytes) -> None:
-    assert asked_pod(said) is None
+    assert pod_header(said) is None

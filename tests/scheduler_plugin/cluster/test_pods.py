@@ -100,9 +100,9 @@ def test_what_the_kubelet_has_deferred_is_told_apart(reason: str, labels: Obj, e
     pod["spec"] = {"containers": [container("a", "64", "512Gi")]}
     pod["status"] = {"conditions": [condition], "containerStatuses": [held]}
     found = read_pod(pod)
-    assert (str(found.deferred), found.asks_room) == expected
+    assert (str(found.deferred), found.make_room) == expected
     pod["metadata"]["ownerReferences"] = [VM]
-    assert (read_pod(pod).deferred, read_pod(pod).asks_room) == (ZERO, False), "not for the pod of a VM"
+    assert (read_pod(pod).deferred, read_pod(pod).make_room) == (ZERO, False), "not for the pod of a VM"
 
 
 def test_only_sidecar_init_containers_resize() -> None:
@@ -296,7 +296,7 @@ def test_vm_runs_in_its_container_only(pod: Obj, expected: bool) -> None:
 
 
 def around(**spec: Any) -> str:
-    return str(read_pod(owned(VM) | {"spec": spec}).around)
+    return str(read_pod(owned(VM) | {"spec": spec}).overhead)
 
 
 def test_overhead_is_all_but_guest_container() -> None:
@@ -313,7 +313,7 @@ def test_overhead_is_all_but_guest_container() -> None:
 def test_pod_without_guest_has_no_overhead() -> None:
     pod = plain_pod("p")
     pod["spec"]["overhead"] = amounts("1", "1Gi")
-    assert str(read_pod(pod).around) == "0 cpu, 0"
+    assert str(read_pod(pod).overhead) == "0 cpu, 0"
 
 
 # What cannot be read ------------------------------------------------------------------------------------------------

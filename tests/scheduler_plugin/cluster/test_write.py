@@ -49,7 +49,7 @@ async def test_server_timeout_matches_scheduler() -> None:
     await writer.bind(NAME, "uid", "node-1")
     await writer.resize_pod(ResizePod("uid", NAME, SIZE, "7"))
     await writer.touch_node("node-1", "now")
-    await writer.tell(EventRecord(EventSubject(PODS, NAME, "uid"), "Reason", "note"), "now")
+    await writer.create_event(EventRecord(EventSubject(PODS, NAME, "uid"), "Reason", "note"), "now")
     await writer.create_migration(ORDER, Seconds(60.0), Bytes(1))
     await writer.delete_migration(NAME, "uid")
     assert [(each.timeout, each.query) for each in api.calls] == [(3.0, {"timeout": "3000ms"})] * 7

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scheduler_plugin.cluster.pods.requests import other_requests, other_resources
 from scheduler_plugin.cluster.pods.shapes import PodSpec
 from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constraints, pod_traits
+from scheduler_plugin.constraints.checker import Candidate, ConstraintChecker
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
-from scheduler_plugin.constraints.judge import Candidate, Judge
 from tests.examples import examples
 from tests.scheduler_plugin.constraints.oracle import REQUIRED, Cluster, Json
 
@@ -160,20 +160,20 @@ def judged(nodes: list[Json], pods: list[Json], pod: Json, *, late: bool) -> dic
         for node in nodes
     }
     view = ClusterView(known, (), NAMESPACES)
-    judge, candidate = Judge(view), _candidate(pod)
+    judge, candidate = ConstraintChecker(view), _candidate(pod)
     for number, each in enumerate(pods):
         if late and number == len(pods) // 2:
             for name in known:
-                judge.judge(candidate).hindrance(name)
+                judge.check(candidate).obstacle(name)
         view.add(PlacedPod(each["spec"]["nodeName"], each["metadata"]["namespace"], _traits(each)))
-    judgement = judge.judge(candidate)
-    return {name: judgement.hindrance(name) is None for name in known}
+    judgement = judge.check(candidate)
+    return {name: judgement.obstacle(name) is None for name in known}
 
 
 def _traits(pod: Json) -> Any:
     leaving = "deletionTimestamp" in pod["metadata"]
     asks = other_requests(msgspec.convert(pod["spec"], PodSpec))
-    return pod_traits(pod["metadata"]["labels"], pod["spec"], is_leaving=leaving, asks=asks)
+    return pod_traits(pod["metadata"]["labels"], pod["spec"], is_terminating=leaving, others=asks)
 
 
 def _candidate(pod: Json) -> Candidate:

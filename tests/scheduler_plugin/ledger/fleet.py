@@ -12,14 +12,14 @@ from protocol.ranking.config import RankingConfig
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources
 from scheduler_plugin.ledger.accounts.waiting_pods import PERCENT
 from scheduler_plugin.ledger.events import (
-    AgentAsked,
     Fact,
     Listed,
+    PermitRequested,
     PermitWritten,
     Report,
     SettingsRead,
     VmSeen,
-    WriteEnd,
+    WriteOutcome,
 )
 from scheduler_plugin.ledger.facts import (
     MigrationFacts,
@@ -92,7 +92,7 @@ def migration(
     version: int = 1,
     source_pod: str | None = None,
     target_pod: str | None = None,
-    is_leaving: bool = False,
+    is_terminating: bool = False,
     is_ours: bool = True,
     ended_at: float | None = None,
 ) -> MigrationFacts:
@@ -107,7 +107,7 @@ def migration(
         target=to,
         source_pod=None if source is None else name(source),
         target_pod=None if target_pod is None else name(target_pod),
-        is_leaving=is_leaving,
+        is_terminating=is_terminating,
         is_ours=is_ours,
         ended_at=ended_at,
     )
@@ -115,7 +115,7 @@ def migration(
 
 def permit_stored(revision: int, facts: VmFacts) -> PermitWritten:
     """The API took a write of a permit, and returned ``facts``."""
-    return PermitWritten(facts.name, revision, WriteEnd.DONE, facts)
+    return PermitWritten(facts.name, revision, WriteOutcome.DONE, facts)
 
 
 def settings_read(
@@ -154,7 +154,7 @@ class Fleet:
     ) -> PermitDecision:
         """An agent's request, decided and not yet persisted."""
         request = AgentRequest(name(f"{of}-pod"), wanted, last_permit, sequence=number)
-        decision = self.ledger.apply(AgentAsked(f"uid-{of}", request), now)
+        decision = self.ledger.apply(PermitRequested(f"uid-{of}", request), now)
         self.did(decision.effects)
         return decision
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.units import ZERO
-from scheduler_plugin.ledger.events import MigrationGone, MigrationSeen, MoveWanted, PodGone, PodSeen, VmSeen
+from scheduler_plugin.ledger.events import MigrationGone, MigrationSeen, MoveRequested, PodGone, PodSeen, VmSeen
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
 from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.placement.verdict import FITS
@@ -36,7 +36,7 @@ def target_pod(on: str | None = None, *, owner: str | None = "a-1", uid: str = "
 
 def reserved_move() -> Fleet:
     fleet = two_nodes()
-    assert fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER).verdict is FITS
+    assert fleet.ledger.apply(MoveRequested(MOVE, ONE), LATER).verdict is FITS
     return fleet
 
 

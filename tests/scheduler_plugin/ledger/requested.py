@@ -9,9 +9,9 @@ from msgspec import structs
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, MilliCpu, Resources, Seconds
 from scheduler_plugin.ledger.events import (
-    AgentAsked,
+    PermitRequested,
     PodSeen,
-    RaiseWanted,
+    RaiseRequested,
     RequestsFollow,
     ResizeDue,
     ResizeRefused,
@@ -89,7 +89,7 @@ class Requested:
         return AgentRequest(name("a-pod"), wanted)
 
     def raising(self, wanted: Resources) -> ResizePod | None:
-        order, effects = self.ledger.apply(RaiseWanted("uid-a", self.request(wanted)), self.now)
+        order, effects = self.ledger.apply(RaiseRequested("uid-a", self.request(wanted)), self.now)
         self.fleet.did(effects)
         return order
 
@@ -147,7 +147,7 @@ class Requested:
         self.look()
 
     def decide(self, wanted: Resources) -> PermitDecision:
-        decision = self.ledger.apply(AgentAsked("uid-a", self.request(wanted)), self.now)
+        decision = self.ledger.apply(PermitRequested("uid-a", self.request(wanted)), self.now)
         self.fleet.did(decision.effects)
         return decision
 
@@ -176,9 +176,9 @@ class Requested:
         self.fleet.apply(VmSeen(self.vm), self.now)
 
 
-def order(size: float, version: int, withdraws: str = "") -> ResizePod:
+def order(size: float, version: int, reverts: str = "") -> ResizePod:
     """To resize the pod of the VM ``a``."""
-    return ResizePod("uid-a", name("a-pod"), amount(size), str(version), withdraws)
+    return ResizePod("uid-a", name("a-pod"), amount(size), str(version), reverts)
 
 
 def problem_of(at: Requested) -> str:

@@ -10,15 +10,15 @@ from scheduler_plugin.ledger.accounts.permit_state import SETTLE, SILENT
 from scheduler_plugin.ledger.events import (
     Listed,
     MigrationSeen,
-    MoveWanted,
+    MoveRequested,
     PermitWritten,
     PodGone,
     PodSeen,
+    StoreRestored,
     TimePassed,
-    VersionsForgotten,
     VmGone,
     VmSeen,
-    WriteEnd,
+    WriteOutcome,
 )
 from scheduler_plugin.ledger.facts import MigrationPhase, VmFacts
 from scheduler_plugin.ledger.ledger import Ledger
@@ -52,7 +52,7 @@ def pending(of: str, use: float, *, permit: float | None = None, version: int = 
 
 
 def taken_back(to: float, revision: int) -> PersistPermit:
-    return PersistPermit(name("a"), amount(to), revision, before_answer=False, uid="a-first", takes_back=True)
+    return PersistPermit(name("a"), amount(to), revision, before_answer=False, uid="a-first", revokes=True)
 
 
 def test_unheard_agent_holds_nothing() -> None:
@@ -149,11 +149,11 @@ def test_agentless_vm_wants_take_back() -> None:
     fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
     fleet.grant("a", amount(8), number=1)
     order = off(fleet)
-    assert fleet.ledger.wants(order)
+    assert fleet.ledger.is_write_needed(order)
     fleet.apply(VmSeen(vm("a", amount(1), permit=amount(8), version=8)), LATER)
-    assert not fleet.ledger.wants(order)
-    assert fleet.ledger.wants(replace(order, takes_back=False))
-    assert fleet.ledger.wants(replace(order, vm=name("gone")))
+    assert not fleet.ledger.is_write_needed(order)
+    assert fleet.ledger.is_write_needed(replace(order, revokes=False))
+    assert fleet.ledger.is_write_needed(replace(order, vm=name("gone")))
 
 
 def test_opt_out_during_downtime_is_taken_back() -> None:
@@ -161,7 +161,7 @@ def test_opt_out_during_downtime_is_taken_back() -> None:
     effects = ledger.apply(Listed([node()], [vm_pod("a", "n1")], [opted_out("a", 1, permit=8)]), NOW)
     assert (effects, ledger.nodes["n1"].reserved) == ((), amount(8))
     assert ledger.apply(TimePassed(), AFTER) == (taken_back(1, 1),)
-    ledger.apply(PermitWritten(name("a"), 1, WriteEnd.REFUSED, why="403"), LATER)
+    ledger.apply(PermitWritten(name("a"), 1, WriteOutcome.REFUSED, why="403"), LATER)
     assert ledger.nodes["n1"].reserved == amount(8)
     assert ledger.apply(TimePassed(), LATER) == (taken_back(1, 2),)
     ledger.apply(permit_stored(2, opted_out("a", 1, permit=1, version=2)), LATER)
@@ -238,7 +238,7 @@ def test_orphaned_permit_is_taken_back() -> None:
 def test_failed_take_back_is_retried() -> None:
     fleet = Fleet(node(total=4), pending("a", 2, permit=8))
     assert fleet.ledger.filter(vm_pod("a"), ["n1"]).fits == []
-    fleet.apply(PermitWritten(name("a"), 1, WriteEnd.UNKNOWN))
+    fleet.apply(PermitWritten(name("a"), 1, WriteOutcome.UNKNOWN))
     (order,) = fleet.apply(TimePassed(), LATER)
     assert isinstance(order, PersistPermit)
     assert order == taken_back(2, order.revision)
@@ -266,7 +266,7 @@ def test_a_store_that_went_back_is_followed() -> None:
     fleet.apply(PodGone("uid-a"))
     fleet.apply(MigrationSeen(migration("a", version=90)), LATER)
     fleet.apply(PodSeen(vm_pod("b", "n1")))
-    fleet.ledger.apply(VersionsForgotten(), LATER)
+    fleet.ledger.apply(StoreRestored(), LATER)
     pods, moves = [vm_pod("a", "n1"), vm_pod("b", "n1")], [migration("a", MigrationPhase.PENDING, version=7)]
     fleet.apply(Listed([node()], pods, [vm("a", amount(2), version=7)], moves), LATER)
     assert fleet.reserved("a") == amount(2)
@@ -275,8 +275,8 @@ def test_a_store_that_went_back_is_followed() -> None:
 
 def test_unseen_migration_has_no_version() -> None:
     fleet = Fleet(node("n1"), node("n2"), vm("a", amount(1), pod=name("a-pod")), vm_pod("a", "n1"))
-    fleet.ledger.apply(MoveWanted(Move(name("a"), "uid-a", "n1", "n2", "full"), name("a-1")), LATER)
-    fleet.ledger.apply(VersionsForgotten(), LATER)
+    fleet.ledger.apply(MoveRequested(Move(name("a"), "uid-a", "n1", "n2", "full"), name("a-1")), LATER)
+    fleet.ledger.apply(StoreRestored(), LATER)
     assert list(fleet.ledger.migrations) == [name("a-1")]
 
 

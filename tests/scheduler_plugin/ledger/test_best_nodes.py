@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from protocol.units import Resources
 from scheduler_plugin.constraints.model import NodeTraits, Taint
-from scheduler_plugin.ledger.accounts.waiting_pods import ASSUMED_KEPT, AssumedPods
-from scheduler_plugin.ledger.events import PodGone, PodToBind, VmSeen
+from scheduler_plugin.ledger.accounts.waiting_pods import MAX_ASSUMED, AssumedPods
+from scheduler_plugin.ledger.events import BindRequested, PodGone, VmSeen
 from scheduler_plugin.placement.verdict import FITS
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
@@ -25,7 +25,7 @@ def sent(fleet: Fleet, of: str, size: float = 1, most: int = 1) -> list[str]:
 
 
 def bound(fleet: Fleet, of: str, size: float, on: str) -> None:
-    assert fleet.ledger.apply(PodToBind(plain_pod(of, amount(size)), on), LATER).verdict is FITS
+    assert fleet.ledger.apply(BindRequested(plain_pod(of, amount(size)), on), LATER).verdict is FITS
 
 
 def test_the_best_nodes_come_first() -> None:
@@ -61,7 +61,7 @@ def test_bind_ends_the_assumption() -> None:
     fleet = Fleet(node("n1"), node("n2"))
     bound(fleet, "first", 5, "n1")
     assert [sent(fleet, of) for of in "abc"] == [["n1"], ["n1"], ["n2"]]
-    assert fleet.ledger.apply(PodToBind(plain_pod("b", amount(9)), "n1"), LATER).verdict is not FITS
+    assert fleet.ledger.apply(BindRequested(plain_pod("b", amount(9)), "n1"), LATER).verdict is not FITS
     assert sent(fleet, "d") == ["n1"]
 
 
@@ -107,9 +107,9 @@ def test_a_vm_is_sent_with_what_it_claims() -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_only_the_last_assumptions_are_kept(size: int) -> None:
     assumed = AssumedPods()
-    for number in range(ASSUMED_KEPT + size):
+    for number in range(MAX_ASSUMED + size):
         assumed.assume(f"pod-{number}", f"n{number}", amount(1))
-    assert sorted(assumed.taken("none")) == sorted(f"n{number}" for number in range(size, ASSUMED_KEPT + size))
+    assert sorted(assumed.claimed("none")) == sorted(f"n{number}" for number in range(size, MAX_ASSUMED + size))
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["n1", "n2", ""])), max_size=20))
@@ -124,4 +124,4 @@ def test_taken_is_sum_of_assumed(steps: list[tuple[str, str]]) -> None:
             model.pop(uid, None)
     others = [on for uid, on in model.items() if uid != "a"]
     expected: dict[str, Resources] = {on: amount(others.count(on)) for on in others}
-    assert assumed.taken("a") == expected
+    assert assumed.claimed("a") == expected

@@ -8,13 +8,13 @@ import pytest
 from msgspec import structs
 
 from protocol.units import ZERO, Resources
-from scheduler_plugin.ledger.events import PodSeen, PodToBind, VmSeen
+from scheduler_plugin.ledger.events import BindRequested, PodSeen, VmSeen
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
 
 def made_with(size: Resources, on: str | None = "n1", around: Resources = ZERO) -> PodFacts:
-    return replace(vm_pod("a", on), boots_with=size, requests=around, around=around)
+    return replace(vm_pod("a", on), boots_with=size, requests=around, overhead=around)
 
 
 def lowered(pod: PodFacts, *more: NodeFacts | VmFacts | PodFacts) -> Fleet:
@@ -33,11 +33,11 @@ def says(fleet: Fleet, **changes: object) -> Resources:
 def test_lowering_frees_nothing_before_the_guest_has_booted() -> None:
     """It would be given away, and the guest would have it all the same."""
     fleet = Fleet(node(), vm("a", amount(6), pod=name("a-pod")), vm("b", amount(2)))
-    assert fleet.ledger.apply(PodToBind(made_with(amount(6), None), "n1"), LATER).needs_bind
+    assert fleet.ledger.apply(BindRequested(made_with(amount(6), None), "n1"), LATER).needs_bind
     assert says(fleet, use=amount(1)) == amount(6)
     fleet.apply(PodSeen(made_with(amount(6))))
     assert fleet.reserved("a") == amount(6)
-    assert not fleet.ledger.apply(PodToBind(plain_pod("c", amount(4)), "n1"), LATER).needs_bind
+    assert not fleet.ledger.apply(BindRequested(plain_pod("c", amount(4)), "n1"), LATER).needs_bind
 
 
 def test_a_rebuild_counts_it_too() -> None:
@@ -47,7 +47,7 @@ def test_a_rebuild_counts_it_too() -> None:
 def test_a_pod_that_waits_asks_for_it() -> None:
     fleet = lowered(made_with(amount(6), None), node("n2", total=4))
     assert fleet.ledger.claim_of(made_with(amount(6), None)) == amount(6)
-    assert not fleet.ledger.apply(PodToBind(made_with(amount(6), None), "n2"), LATER).needs_bind
+    assert not fleet.ledger.apply(BindRequested(made_with(amount(6), None), "n2"), LATER).needs_bind
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from protocol.units import MilliCpu
-from scheduler_plugin.ledger.accounts.pod_requests import LIMIT_AGAIN
+from scheduler_plugin.ledger.accounts.pod_requests import LIMIT_RETRY
 from scheduler_plugin.ledger.events import RequestsFollow
-from scheduler_plugin.ledger.request_orders import BESIDE_GUEST
+from scheduler_plugin.ledger.request_orders import QEMU_CPU
 from tests.scheduler_plugin.ledger.fleet import amount
 from tests.scheduler_plugin.ledger.requested import Requested
 
@@ -17,18 +17,18 @@ def limited() -> Requested:
 
 
 def limit(cpus: int) -> MilliCpu:
-    return MilliCpu.cores(cpus) + BESIDE_GUEST
+    return MilliCpu.cores(cpus) + QEMU_CPU
 
 
 def test_pod_is_limited_to_what_is_reserved() -> None:
     """A guest that boots with two CPUs at ``use: 250m`` is held by its container from the first seconds."""
     at = limited()
-    assert at.ledger.requests_astray() == ["uid-a"]
+    assert at.ledger.pods_to_resize() == ["uid-a"]
     first = at.due()
     assert first is not None
     assert (first.size, first.cpu_limit) == (amount(1), limit(1))
     at.written(first)
-    assert (at.ledger.requests_astray(), at.due()) == ([], None)
+    assert (at.ledger.pods_to_resize(), at.due()) == ([], None)
 
 
 def test_limit_and_permit_share_write() -> None:
@@ -55,15 +55,15 @@ def test_limit_that_does_not_stay_is_written_seldom() -> None:
     at = limited()
     assert at.due() is not None
     assert at.due() is None
-    at.pass_time(LIMIT_AGAIN - 1)
-    assert (at.due(), at.ledger.requests_astray()) == (None, ["uid-a"])
+    at.pass_time(LIMIT_RETRY - 1)
+    assert (at.due(), at.ledger.pods_to_resize()) == (None, ["uid-a"])
     at.pass_time(2)
     assert at.due() is not None
 
 
 def test_limits_are_left_alone_unless_asked_for() -> None:
     at = Requested()
-    assert (at.ledger.requests_astray(), at.due()) == ([], None)
+    assert (at.ledger.pods_to_resize(), at.due()) == ([], None)
     raised = at.raising(amount(4))
     assert raised is not None
     assert raised.cpu_limit is None
@@ -72,18 +72,18 @@ def test_limits_are_left_alone_unless_asked_for() -> None:
 def test_limit_that_follows_no_more_bars_nothing() -> None:
     """Kubernetes lets nobody remove a limit: it is raised beyond what the VM can use."""
     at = Requested(cpu_limit=limit(1))
-    most = at.vm.most.cpu + BESIDE_GUEST
+    most = at.vm.most.cpu + QEMU_CPU
     for follows in (True, False):
         at.ledger.apply(RequestsFollow(follows), at.now)
-        assert at.ledger.requests_astray() == ["uid-a"]
+        assert at.ledger.pods_to_resize() == ["uid-a"]
     freed = at.due()
     assert freed is not None
     assert (freed.size, freed.cpu_limit) == (amount(1), most)
     at.written(freed)
-    assert (at.ledger.requests_astray(), at.due()) == ([], None)
+    assert (at.ledger.pods_to_resize(), at.due()) == ([], None)
 
 
 def test_limit_waits_while_the_api_cannot_resize() -> None:
     at = Requested(cpu_limit=limit(1))
     at.ledger.apply(RequestsFollow(True, can=False, limits_cpu=True), at.now)
-    assert (at.ledger.requests_astray(), at.due()) == ([], None)
+    assert (at.ledger.pods_to_resize(), at.due()) == ([], None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.units import Instant
-from scheduler_plugin.ledger.accounts.permit_state import MOST_OUTSTANDING, SETTLE, OutstandingPermits
+from scheduler_plugin.ledger.accounts.permit_state import MAX_OUTSTANDING, SETTLE, OutstandingPermits
 from scheduler_plugin.ledger.events import VmSeen
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, node, vm, vm_pod
 
@@ -138,9 +138,9 @@ def test_older_facts_about_a_vm_change_nothing() -> None:
 
 def test_many_promises_are_merged_upwards() -> None:
     promises = OutstandingPermits()
-    for count in range(3 * MOST_OUTSTANDING, 0, -1):
+    for count in range(3 * MAX_OUTSTANDING, 0, -1):
         promises.add(amount(count), NOW)
-    assert promises.maximum == amount(3 * MOST_OUTSTANDING)
+    assert promises.maximum == amount(3 * MAX_OUTSTANDING)
     promises.add(amount(1), Instant(NOW + SETTLE))
     assert promises.maximum == amount(1)
 

@@ -26,11 +26,11 @@ def test_node_sums_match_pods(steps: list[tuple[str, str, int, bool]]) -> None:
             fleet.apply(PodGone(f"uid-{of}"))
         else:
             pod = plain_pod(of, amount(1 + waits), on)
-            fleet.apply(PodSeen(replace(pod, deferred=amount(waits), asks_room=asks)))
+            fleet.apply(PodSeen(replace(pod, deferred=amount(waits), make_room=asks)))
     for book in fleet.ledger.nodes.values():
         pods = [claim.pod for claim in book.claims.values()]
-        assert book.waits.all == Resources.sum(pod.deferred for pod in pods)
-        assert book.waits.opted_in == Resources.sum(pod.deferred for pod in pods if pod.asks_room)
+        assert book.deferred.all == Resources.sum(pod.deferred for pod in pods)
+        assert book.deferred.opted_in == Resources.sum(pod.deferred for pod in pods if pod.make_room)
 
 
 @pytest.mark.parametrize(
@@ -54,16 +54,16 @@ def test_node_sums_match_pods(steps: list[tuple[str, str, int, bool]]) -> None:
 )
 def test_need_presses_as_far_as_moves_help(waits: int, asks: bool, requests: int, excess: Resources) -> None:
     """The node has 10 to reserve and a watermark of 7: a VM of 4, and a pod of 2."""
-    pod = replace(plain_pod("p", amount(2 + waits), "n1"), deferred=amount(waits), asks_room=asks)
+    pod = replace(plain_pod("p", amount(2 + waits), "n1"), deferred=amount(waits), make_room=asks)
     runs = replace(vm_pod("v", "n1"), requests=amount(requests))
     fleet = Fleet(node(total=11), vm("v", amount(4)), runs, pod)
     book = fleet.ledger.nodes["n1"]
-    assert (book.pressure.excess, book.wished) == (excess, excess)
+    assert (book.pressure.excess, book.excess_if_granted) == (excess, excess)
 
 
 def test_impossible_need_hides_no_possible_one() -> None:
     fleet = Fleet(node(total=11), vm("v", amount(4)), replace(vm_pod("v", "n1"), requests=amount(4)))
     for of, waits in (("large", 9), ("small", 5)):
         pod = plain_pod(of, amount(1 + waits), "n1")
-        fleet.apply(PodSeen(replace(pod, deferred=amount(waits), asks_room=True)))
-    assert fleet.ledger.nodes["n1"].wished == amount(4 + 2 + 5 - 7)
+        fleet.apply(PodSeen(replace(pod, deferred=amount(waits), make_room=True)))
+    assert fleet.ledger.nodes["n1"].excess_if_granted == amount(4 + 2 + 5 - 7)

@@ -10,10 +10,10 @@ from msgspec import structs
 
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, MilliCpu, Resources
-from scheduler_plugin.ledger.accounts.claims import KEPT_WITHIN, Gift
+from scheduler_plugin.ledger.accounts.claims import SHRINK_TIMEOUT, FreedRoom
 from scheduler_plugin.ledger.accounts.early_sleep import ASK_INTERVAL, MAX_CONCURRENT
-from scheduler_plugin.ledger.accounts.sharing import NOT_ASKED, SOON, AskedBack, promised
-from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, NodeSeen, PodSeen, VmSeen
+from scheduler_plugin.ledger.accounts.sharing import FAST_POLL, NO_SHRINK_REQUEST, ShrinkRequest, promised
+from scheduler_plugin.ledger.events import MigrationSeen, NodeSeen, PermitRequested, PodSeen, VmSeen
 from scheduler_plugin.ledger.facts import RUNNING, NodeFacts
 from scheduler_plugin.ledger.wake_reserve import NO_RESERVE, WakeReserve
 from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, name, node, plain_pod, vm, vm_pod
@@ -37,16 +37,16 @@ class Idlers:
         self.fleet = SleepingFleet(facts or reserving(), *vms, *[vm_pod(of, "n1") for of in sizes])
         self.sizes, self.number = dict(sizes), 0
 
-    def asks(self, of: str, size: float, needs: Resources | None = None, after: float = 0.0) -> AskedBack:
+    def asks(self, of: str, size: float, needs: Resources | None = None, after: float = 0.0) -> ShrinkRequest:
         """The VM's agent asks for ``size``, and hears what it is asked for; ``after`` seconds."""
         self.number += 1
         request = AgentRequest(name(f"{of}-pod"), amount(size), sequence=self.number, needs=needs)
-        decision = self.fleet.ledger.apply(AgentAsked(f"uid-{of}", request), Instant(LATER + after))
+        decision = self.fleet.ledger.apply(PermitRequested(f"uid-{of}", request), Instant(LATER + after))
         self.fleet.did(decision.effects)
         self.fleet.store(decision)
-        return AskedBack(decision.shrink_to, decision.ask_again)
+        return ShrinkRequest(decision.shrink_to, decision.ask_again)
 
-    def idles(self, of: str, after: float = 0.0, mem: float | None = None) -> AskedBack:
+    def idles(self, of: str, after: float = 0.0, mem: float | None = None) -> ShrinkRequest:
         """The VM may sleep; awake it needs all that it has, or of memory ``mem``."""
         size = self.sizes[of]
         return self.asks(of, size, Resources(MilliCpu(0), amount(size if mem is None else mem).mem), after)
@@ -60,7 +60,7 @@ class Idlers:
         return promised(self.fleet.ledger.nodes["n1"], Instant(LATER + after))
 
 
-SLEEP = AskedBack(ZERO, SOON)
+SLEEP = ShrinkRequest(ZERO, FAST_POLL)
 
 
 def test_late_request_of_awake_vm_offers_no_sleep() -> None:
@@ -82,7 +82,7 @@ def test_idle_vm_sleeps_for_a_denied_one() -> None:
     assert fleet.idles("b") == SLEEP
     assert fleet.promised() == amount(20) - AROUND
     fleet.sleeps("b", after=8.0)
-    assert fleet.fleet.ledger.explain("uid-b", Instant(LATER + 8.0)).gift == Gift(
+    assert fleet.fleet.ledger.explain("uid-b", Instant(LATER + 8.0)).last_freed == FreedRoom(
         amount(20), Instant(LATER + 8.0), (name("a"),)
     )
     assert (fleet.fleet.reserved("b"), fleet.promised(8.0)) == (AROUND, ZERO)
@@ -105,8 +105,8 @@ def test_idle_vm_sleeps_for_one_that_wakes() -> None:
 
 def test_nobody_sleeps_while_there_is_room() -> None:
     """Near the watermark the largest is to ask again soon; it sleeps for nothing but a lack."""
-    assert Idlers(a=20, b=20).idles("b") == NOT_ASKED
-    assert Idlers(a=44, b=25).idles("b") == AskedBack(None, SOON)
+    assert Idlers(a=20, b=20).idles("b") == NO_SHRINK_REQUEST
+    assert Idlers(a=44, b=25).idles("b") == ShrinkRequest(None, FAST_POLL)
     assert Idlers(a=46, b=25).idles("b") == SLEEP
 
 
@@ -114,7 +114,7 @@ def test_awake_vms_give_first() -> None:
     """What a neighbour offers without sleep is enough; so is what the VM itself has beyond its need."""
     fleet = Idlers(a=50, b=25)
     assert fleet.asks("a", 50, amount(10)).shrink_to == amount(38)
-    assert fleet.idles("b") == AskedBack(None, SOON)
+    assert fleet.idles("b") == ShrinkRequest(None, FAST_POLL)
     fleet = Idlers(a=50, b=25)
     fleet.asks("a", 50, amount(10, 50))
     assert fleet.idles("b", mem=5).shrink_to == amount(25, 13)
@@ -139,9 +139,9 @@ def test_promise_of_sleepless_vm_expires() -> None:
     for after in (0.0, 20.0):
         assert [fleet.idles(of, after=after).shrink_to for of in "bc"] == [ZERO, None]
     assert fleet.promised(29.0) == amount(25) - AROUND
-    assert fleet.idles("b", after=KEPT_WITHIN).shrink_to is None
-    assert fleet.promised(KEPT_WITHIN) == ZERO
-    assert fleet.idles("c", after=KEPT_WITHIN) == SLEEP
+    assert fleet.idles("b", after=SHRINK_TIMEOUT).shrink_to is None
+    assert fleet.promised(SHRINK_TIMEOUT) == ZERO
+    assert fleet.idles("c", after=SHRINK_TIMEOUT) == SLEEP
     assert fleet.idles("b", after=ASK_INTERVAL - 1).shrink_to is None
     assert fleet.idles("b", after=ASK_INTERVAL) == SLEEP
 
@@ -179,7 +179,7 @@ def test_unneeded_vm_is_not_asked_again() -> None:
     assert fleet.idles("b") == SLEEP
     fleet.fleet.resize("a", amount(44))
     fleet.asks("a", 44, after=4.0)
-    assert (fleet.idles("b", after=5.0), fleet.promised(5.0)) == (NOT_ASKED, ZERO)
+    assert (fleet.idles("b", after=5.0), fleet.promised(5.0)) == (NO_SHRINK_REQUEST, ZERO)
 
 
 def test_few_fall_asleep_at_once() -> None:
@@ -199,7 +199,7 @@ def test_sleeper_keeps_its_offer_until_room_is_free() -> None:
     fleet.fleet.falls_asleep("b", now=Instant(LATER + 8.0))
     fleet.number += 1
     request = AgentRequest(name("b-pod"), ZERO, sequence=fleet.number)
-    decision = fleet.fleet.ledger.apply(AgentAsked("uid-b", request), Instant(LATER + 8.0))
+    decision = fleet.fleet.ledger.apply(PermitRequested("uid-b", request), Instant(LATER + 8.0))
     assert fleet.fleet.reserved("b") == amount(25)
     assert fleet.idles("c", after=8.0).shrink_to is None
     fleet.fleet.store(decision)

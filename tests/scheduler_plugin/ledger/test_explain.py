@@ -7,7 +7,7 @@ import pytest
 from protocol.messages import AgentRequest, Metrics
 from protocol.units import ZERO, Instant
 from scheduler_plugin.ledger.accounts.node_account import Pressure
-from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, MoveWanted
+from scheduler_plugin.ledger.events import MigrationSeen, MoveRequested, PermitRequested
 from scheduler_plugin.ledger.explain import ClaimExplanation
 from scheduler_plugin.ledger.moves import Creation, Move
 from scheduler_plugin.ledger.outcomes import UnknownPodError
@@ -17,7 +17,7 @@ from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration,
 def test_denial_names_node_and_time() -> None:
     fleet = Fleet(node(), vm("a", amount(2), actual=amount(1)), vm_pod("a", "n1"), plain_pod("others", amount(6), "n1"))
     request = AgentRequest(name("a-pod"), amount(4, 2), metrics=Metrics(3.5), sequence=1)
-    fleet.ledger.apply(AgentAsked("uid-a", request), LATER)
+    fleet.ledger.apply(PermitRequested("uid-a", request), LATER)
     fleet.ask("a", amount(4, 2), number=2, now=Instant(LATER + 10))
     assert fleet.ledger.explain("uid-a", Instant(LATER + 12)) == ClaimExplanation(
         floors={
@@ -31,7 +31,7 @@ def test_denial_names_node_and_time() -> None:
         denied_for=12.0,  # type: ignore[arg-type] # Seconds is a float at run time
         denied_by="node n1 has 0 cpu, 1Gi free of 9 cpu, 9Gi; 1 cpu, 0 more needed",
         promised=ZERO,
-        gift=None,
+        last_freed=None,
     )
     claim, room = fleet.ledger.claims["uid-a"], fleet.ledger.rooms["n1"]
     assert (claim.reserved, claim.unmet, claim.metrics) == (amount(3, 2), amount(1, 0), Metrics(3.5))
@@ -59,9 +59,9 @@ def test_migrating_vm_is_told_in_answer() -> None:
 
 def test_ordered_move_names_reason_and_target() -> None:
     fleet = Fleet(node(), node("n2"), vm("a", amount(2), pod=name("a-pod")), vm_pod("a", "n1"))
-    fleet.ledger.apply(MoveWanted(Move(name("a"), "uid-a", "n1", "n2", "node n1 is cordoned"), name("a-1")), LATER)
+    fleet.ledger.apply(MoveRequested(Move(name("a"), "uid-a", "n1", "n2", "node n1 is cordoned"), name("a-1")), LATER)
     ordered = fleet.ledger.migrations[name("a-1")]
-    assert (ordered.creation, ordered.source, ordered.goal, ordered.reason) == (
+    assert (ordered.creation, ordered.source, ordered.destination, ordered.reason) == (
         Creation.ORDERED,
         "n1",
         "n2",

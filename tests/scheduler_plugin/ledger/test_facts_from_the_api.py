@@ -9,16 +9,16 @@ from scheduler_plugin.ledger import state as state_module
 from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.events import (
     BindEnded,
+    BindRequested,
     Listed,
     NodeGone,
     NodeSeen,
     PermitWritten,
     PodGone,
     PodSeen,
-    PodToBind,
     VmGone,
     VmSeen,
-    WriteEnd,
+    WriteOutcome,
 )
 from scheduler_plugin.ledger.facts import ResourcePolicy
 from scheduler_plugin.ledger.invariants import overcommitted
@@ -115,8 +115,8 @@ def test_complete_list_releases_missing_pods() -> None:
 def test_older_list_keeps_newer_bind() -> None:
     fleet = Fleet(node())
     for pod in (plain_pod("a", amount(1)), plain_pod("b", amount(1))):
-        fleet.ledger.apply(PodToBind(pod, "n1"), LATER)
-    fleet.ledger.apply(BindEnded("uid-b", "n1", WriteEnd.DONE), LATER)
+        fleet.ledger.apply(BindRequested(pod, "n1"), LATER)
+    fleet.ledger.apply(BindEnded("uid-b", "n1", WriteOutcome.DONE), LATER)
     doubts = fleet.apply(Listed([node()], [], []), LATER)
     assert doubts == (ReadPod("uid-a", name("a")), ReadPod("uid-b", name("b")))
     assert fleet.on("n1") == amount(2)
@@ -169,7 +169,7 @@ def test_pod_before_vm_counts_requests() -> None:
 def test_pod_only_account_goes_with_pod() -> None:
     fleet = Fleet(node(), vm_pod("a", "n1"))
     fleet.apply(PodGone("uid-a"))
-    assert fleet.ledger.apply(PermitWritten(name("a"), 1, WriteEnd.UNKNOWN), LATER) == ()
+    assert fleet.ledger.apply(PermitWritten(name("a"), 1, WriteOutcome.UNKNOWN), LATER) == ()
     assert fleet.on("n1") == ZERO
 
 
@@ -178,14 +178,14 @@ def test_vm_without_pod_restarts_from_api() -> None:
     fleet.ask("a", amount(5), number=9)
     fleet.apply(PodGone("uid-a"))
     assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(5)
-    fleet.apply(PermitWritten(name("a"), 1, WriteEnd.UNKNOWN, version=1))
+    fleet.apply(PermitWritten(name("a"), 1, WriteOutcome.UNKNOWN, version=1))
     assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(5)
     fleet.apply(VmSeen(vm("a", amount(1), version=5)), LATER)
     assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(1), "it was for an older version"
 
 
 def test_the_memory_of_gone_pods_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_module, "REMEMBERED_GONE", 2)
+    monkeypatch.setattr(state_module, "MAX_GONE", 2)
     fleet = Fleet(node())
     for uid in ("uid-a", "uid-b", "uid-c"):
         fleet.apply(PodGone(uid))
@@ -246,7 +246,7 @@ def test_placed_or_gone_pod_stops_waiting() -> None:
     fleet = crowded()
     fleet.ledger.filter(plain_pod("x", amount(4)), ["n2"])
     fleet.apply(NodeSeen(node("n3", 9)))
-    fleet.ledger.apply(PodToBind(plain_pod("w", amount(3)), "n3"), LATER)
+    fleet.ledger.apply(BindRequested(plain_pod("w", amount(3)), "n3"), LATER)
     assert fleet.ledger.waiting == 1
     fleet.apply(PodGone("uid-x"))
     assert (fleet.ledger.waiting, fleet.apply(PodGone("uid-b"))) == (0, ())

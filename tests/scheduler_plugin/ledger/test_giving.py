@@ -8,9 +8,9 @@ from msgspec import structs
 
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources, Seconds
-from scheduler_plugin.ledger.accounts.claims import KEPT_WITHIN, KEPT_WITHIN_BY_POD
-from scheduler_plugin.ledger.accounts.sharing import PATIENCE, SOON, givers, lacking, promised
-from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, PodGone, VmSeen
+from scheduler_plugin.ledger.accounts.claims import POD_SHRINK_TIMEOUT, SHRINK_TIMEOUT
+from scheduler_plugin.ledger.accounts.sharing import FAST_POLL, PATIENCE, donors, lacking, promised
+from scheduler_plugin.ledger.events import MigrationSeen, PermitRequested, PodGone, VmSeen
 from scheduler_plugin.ledger.invariants import violations
 from tests.scheduler_plugin.ledger.fleet import LATER, UNIT, Fleet, amount, migration, name, node, vm, vm_pod
 
@@ -40,7 +40,7 @@ class Asking:
             sequence=self.number,
             needs=None if needs is None else amount(needs),
         )
-        decision = self.fleet.ledger.apply(AgentAsked(f"uid-{of}", request), at)
+        decision = self.fleet.ledger.apply(PermitRequested(f"uid-{of}", request), at)
         self.fleet.store(decision)
         self.ask_again = decision.ask_again
         return decision.shrink_to
@@ -48,7 +48,7 @@ class Asking:
     def is_soon(self, of: str, size: float, needs: float | None = None, *, at: Instant = LATER) -> bool:
         """Return True if the VM, whose agent asks for ``size``, is to ask again soon."""
         self.asks(of, size, needs, at=at)
-        assert self.ask_again in {None, SOON}
+        assert self.ask_again in {None, FAST_POLL}
         return self.ask_again is not None
 
     def promised(self, at: Instant = LATER) -> Resources:
@@ -154,8 +154,8 @@ def test_offer_that_is_not_kept_promises_nothing() -> None:
     fleet = Asking(a=60, b=39)
     for seconds in (0.0, 15.0):
         fleet.asks("a", 60, 10, at=Instant(LATER + seconds))
-    assert fleet.promised(Instant(LATER + KEPT_WITHIN - 1)) == amount(36)
-    assert fleet.promised(Instant(LATER + KEPT_WITHIN)) == ZERO
+    assert fleet.promised(Instant(LATER + SHRINK_TIMEOUT - 1)) == amount(36)
+    assert fleet.promised(Instant(LATER + SHRINK_TIMEOUT)) == ZERO
     assert fleet.fleet.reserved("a") == amount(60)
 
 
@@ -192,7 +192,7 @@ def test_partial_gift_does_not_renew_promise_for_ever() -> None:
         number = AgentRequest(
             name("a-pod"), amount(60 - turn, 60), amount(61 - turn, 60), sequence=turn, needs=amount(10, 10)
         )
-        fleet.fleet.store(fleet.fleet.ledger.apply(AgentAsked("uid-a", number), Instant(LATER + 15 * turn)))
+        fleet.fleet.store(fleet.fleet.ledger.apply(PermitRequested("uid-a", number), Instant(LATER + 15 * turn)))
     assert fleet.promised(Instant(LATER + 105)) == ZERO
 
 
@@ -202,7 +202,7 @@ def test_end_of_scarcity_forgives() -> None:
         fleet.asks("a", 60, 10, at=Instant(LATER + seconds))
     fleet.fleet.apply(PodGone("uid-b"))
     fleet.asks("a", 60, 10, at=Instant(LATER + 45))
-    assert givers(fleet.fleet.ledger.nodes["n1"], Instant(LATER + 46)) == [fleet.fleet.ledger.claims["uid-a"]]
+    assert donors(fleet.fleet.ledger.nodes["n1"], Instant(LATER + 46)) == [fleet.fleet.ledger.claims["uid-a"]]
 
 
 def test_vm_that_leaves_gives_nothing() -> None:
@@ -220,7 +220,7 @@ def test_pod_takes_longer_to_give() -> None:
     fleet.fleet.apply(VmSeen(pod))
     for seconds in (0.0, 15.0, 30.0):
         fleet.asks("a", 60, 10, at=Instant(LATER + seconds))
-    promises = [fleet.promised(Instant(LATER + KEPT_WITHIN_BY_POD - left)) for left in (1, 0)]
+    promises = [fleet.promised(Instant(LATER + POD_SHRINK_TIMEOUT - left)) for left in (1, 0)]
     assert promises == [amount(36), ZERO]
 
 
@@ -228,15 +228,15 @@ def test_offer_of_lost_agent_promises_nothing() -> None:
     """It is not asked any more, so that nothing shows that it does not give."""
     fleet = Asking(a=60, b=20)
     fleet.asks("b", 20, 10)
-    assert fleet.promised(Instant(LATER + KEPT_WITHIN - 1)) == amount(10)
-    assert fleet.promised(Instant(LATER + KEPT_WITHIN)) == ZERO
+    assert fleet.promised(Instant(LATER + SHRINK_TIMEOUT - 1)) == amount(10)
+    assert fleet.promised(Instant(LATER + SHRINK_TIMEOUT)) == ZERO
 
 
 def test_offer_kept_in_part_promises_the_rest() -> None:
     fleet = Asking(a=60, b=39)
     fleet.asks("a", 60, 10)
     fleet.asks("a", 40, 10, at=Instant(LATER + 15.0))
-    assert fleet.promised(Instant(LATER + KEPT_WITHIN)) == amount(16)
+    assert fleet.promised(Instant(LATER + SHRINK_TIMEOUT)) == amount(16)
 
 
 def test_offer_that_nobody_asked_for_promises_nothing() -> None:
@@ -248,7 +248,7 @@ def test_offer_ends_with_its_pod() -> None:
     fleet = Asking(a=60, b=39)
     fleet.asks("a", 60, 10)
     fleet.fleet.apply(PodGone("uid-a"))
-    assert givers(fleet.fleet.ledger.nodes["n1"], LATER) == []
+    assert donors(fleet.fleet.ledger.nodes["n1"], LATER) == []
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 40)), min_size=1, max_size=6))

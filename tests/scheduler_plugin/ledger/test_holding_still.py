@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from protocol.messages import AgentRequest
 from protocol.units import Instant
-from scheduler_plugin.ledger.events import AgentAsked, BindEnded, MigrationSeen, PodToBind, WriteEnd
+from scheduler_plugin.ledger.events import BindEnded, BindRequested, MigrationSeen, PermitRequested, WriteOutcome
 from scheduler_plugin.ledger.outcomes import PermitDecision
 from scheduler_plugin.placement.verdict import FITS
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name
@@ -24,7 +24,7 @@ def placed() -> Fleet:
     """The VM with 2 CPUs was permitted 4, then its target pod got a node."""
     fleet = reserved_move()
     assert asked(fleet, 4, 1) == (False, 4)
-    assert fleet.ledger.apply(PodToBind(target_pod(), "n2"), LATER).verdict is FITS
+    assert fleet.ledger.apply(BindRequested(target_pod(), "n2"), LATER).verdict is FITS
     return fleet
 
 
@@ -41,19 +41,19 @@ def test_placed_target_freezes_permits() -> None:
         (True, 2),
         (True, 1),
     ]
-    assert fleet.ledger.claims["uid-a"].holds_still
+    assert fleet.ledger.claims["uid-a"].is_frozen
 
 
 def test_a_late_message_gets_no_more_either() -> None:
     fleet = placed()
     late = AgentRequest(name("a-pod"), amount(4), sequence=0)
-    decision = fleet.ledger.apply(AgentAsked("uid-a", late), Instant(LATER + 1))
+    decision = fleet.ledger.apply(PermitRequested("uid-a", late), Instant(LATER + 1))
     assert (decision.migrate, decision.permit) == (True, amount(2))
 
 
 def test_target_without_node_frees_growth() -> None:
     fleet = placed()
-    fleet.apply(BindEnded("uid-t", "n2", WriteEnd.REFUSED))
+    fleet.apply(BindEnded("uid-t", "n2", WriteOutcome.REFUSED))
     assert asked(fleet, 4, 2) == (False, 4)
 
 

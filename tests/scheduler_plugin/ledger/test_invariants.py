@@ -54,7 +54,7 @@ def attempt_when_bound(ledger: Ledger) -> None:
 def permit_above_reservation(ledger: Ledger) -> None:
     account = ledger.claims["uid-a"].vm
     assert account is not None
-    account.promises.maximum = amount(9)
+    account.outstanding.maximum = amount(9)
 
 
 def stored_upside_down(ledger: Ledger) -> None:
@@ -134,7 +134,7 @@ def book_for_nobody(ledger: Ledger) -> None:
 
 
 def book_where_nothing_goes(ledger: Ledger) -> None:
-    ledger._state.nodes["n2"].know(node("n2", is_open=False))
+    ledger._state.nodes["n2"].update(node("n2", is_open=False))
     ledger._state.rooms["n2"] = ledger.nodes["n2"].room
 
 
@@ -193,7 +193,7 @@ def test_pod_of_gone_vm_blocks_node() -> None:
     """A scheduler that starts after the VM was deleted knows of its last pod only that it may have anything."""
     orphan = replace(plain_pod("a", amount(1), "n1"), vm=name("a"), vm_uid="a-1")
     fleet = Fleet(node(), orphan)
-    assert fleet.ledger.claims[orphan.uid].is_unmeasured
+    assert fleet.ledger.claims[orphan.uid].is_unbounded
     assert violations(fleet.ledger, {orphan.uid: VmTruth(amount(3), amount(3))}) == []
 
 

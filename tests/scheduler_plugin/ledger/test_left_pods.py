@@ -8,11 +8,11 @@ import pytest
 
 from protocol.messages import AgentRequest
 from scheduler_plugin.ledger.events import (
-    AgentAsked,
     Listed,
     MigrationGone,
     MigrationSeen,
     NodeGone,
+    PermitRequested,
     PodGone,
     PodSeen,
     VmSeen,
@@ -25,7 +25,7 @@ from tests.scheduler_plugin.ledger.moving import DONE, PENDING, STARTED, on_both
 
 HOME = target_pod("n2", owner=None)
 SOURCE = vm_pod("a", "n1")
-LEAVING = replace(SOURCE, is_leaving=True)
+LEAVING = replace(SOURCE, is_terminating=True)
 
 
 def moved(*, total: float = 20, size: float = 2) -> Fleet:
@@ -59,7 +59,7 @@ def restarted(
 
 def asked(fleet: Fleet, cpu: float) -> float:
     """What the agent in the target gets, in CPUs, with as much memory."""
-    request = fleet.ledger.apply(AgentAsked("uid-t", AgentRequest(HOME.name, amount(cpu), None)), LATER)
+    request = fleet.ledger.apply(PermitRequested("uid-t", AgentRequest(HOME.name, amount(cpu), None)), LATER)
     fleet.did(request.effects)
     fleet.store(request)
     return request.permit.cpu.as_cores
@@ -102,7 +102,7 @@ def test_vm_ended_elsewhere_is_not_back() -> None:
     assert asked(fleet, 16) == 16
     stopped(fleet)
     assert on_both(fleet) == (9, 16)
-    assert fleet.ledger.nodes["n1"].over == amount(0)
+    assert fleet.ledger.nodes["n1"].overcommit == amount(0)
     fleet.apply(PodGone(HOME.uid))
     assert on_both(fleet) == (9, 0)
 
@@ -112,14 +112,14 @@ def test_agent_in_the_old_pod_is_not_answered() -> None:
     fleet = moved()
     stopped(fleet)
     with pytest.raises(NotReadyError, match="has left pod db/a-pod"):
-        fleet.ledger.apply(AgentAsked(SOURCE.uid, AgentRequest(SOURCE.name, amount(3), None)), LATER)
+        fleet.ledger.apply(PermitRequested(SOURCE.uid, AgentRequest(SOURCE.name, amount(3), None)), LATER)
 
 
 def test_restart_fits_the_old_pod_beside_its_neighbours() -> None:
     """What it had is not known any more, only that it fitted."""
     fleet = restarted(HOME, pod=HOME, permit=16)
     assert on_both(fleet) == (9, 16)
-    assert fleet.ledger.nodes["n1"].over == amount(0)
+    assert fleet.ledger.nodes["n1"].overcommit == amount(0)
 
 
 def test_restart_fits_pod_of_deleted_migration() -> None:
@@ -133,7 +133,7 @@ def test_restart_fits_pod_of_deleted_migration() -> None:
 def test_restart_counts_a_target_in_full() -> None:
     """Its guest comes there with all that it has."""
     fleet = restarted(target_pod("n1"), pod=SOURCE, permit=3, moves=(STARTED,))
-    assert (fleet.ledger.claims["uid-t"].reserved, fleet.ledger.claims["uid-t"].left) == (amount(3), None)
+    assert (fleet.ledger.claims["uid-t"].reserved, fleet.ledger.claims["uid-t"].left_with) == (amount(3), None)
 
 
 def test_restart_takes_back_old_pods_permit() -> None:
@@ -173,7 +173,7 @@ def test_returned_vm_is_bounded_by_pod() -> None:
     fleet = moved()
     asked(fleet, 16)
     fleet.apply(VmSeen(vm("a", amount(2), version=99, pod=SOURCE.name)), LATER)
-    assert fleet.ledger.claims[SOURCE.uid].left is None
+    assert fleet.ledger.claims[SOURCE.uid].left_with is None
 
 
 def test_returning_vm_has_own_room() -> None:
@@ -204,4 +204,4 @@ def test_growth_spares_neighbours_room() -> None:
     fleet = moved()
     fleet.apply(PodSeen(plain_pod("other", amount(7), "n1")))
     assert asked(fleet, 16) == 16
-    assert fleet.ledger.nodes["n1"].over == amount(0)
+    assert fleet.ledger.nodes["n1"].overcommit == amount(0)

@@ -123,7 +123,7 @@ def test_dead_source_keeps_booking_until_failure() -> None:
 
 def test_cancelled_migration_drops_booking_first() -> None:
     fleet = reserved_move()
-    hear(fleet, migration("a", PENDING, to="n2", is_leaving=True))
+    hear(fleet, migration("a", PENDING, to="n2", is_terminating=True))
     assert (on_both(fleet), fleet.ledger.nodes["n1"].migrating) == ((2, 0), amount(2))
     hear(fleet, "migration")
     assert fleet.ledger.nodes["n1"].migrating == ZERO

@@ -6,16 +6,16 @@ import pytest
 
 from scheduler_plugin.ledger import moves as moves_module
 from scheduler_plugin.ledger.events import (
+    BindRequested,
+    MigrationCreateEnded,
     MigrationGone,
     MigrationSeen,
-    MoveAnswered,
-    MoveWanted,
+    MoveRequested,
     NodeGone,
     NodeSeen,
     PodSeen,
-    PodToBind,
     VmSeen,
-    WriteEnd,
+    WriteOutcome,
 )
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.outcomes import RoomFreed
@@ -58,7 +58,7 @@ def test_cordoned_target_drops_booking() -> None:
     fleet = reserved_move()
     fleet.apply(NodeSeen(node("n2", is_open=False)))
     assert (on_both(fleet), fleet.ledger.migrations[ONE].problem) == ((2, 0), "node n2: node(s) were unschedulable")
-    assert fleet.ledger.apply(PodToBind(target_pod(), "n2"), LATER).verdict is CORDONED
+    assert fleet.ledger.apply(BindRequested(target_pod(), "n2"), LATER).verdict is CORDONED
 
 
 def test_full_target_is_not_overcommitted() -> None:
@@ -67,21 +67,21 @@ def test_full_target_is_not_overcommitted() -> None:
     fleet.apply(PodSeen(plain_pod("b", amount(8), "n2")))
     fleet.apply(NodeSeen(node("n2")))
     assert (on_both(fleet), fleet.ledger.migrations[ONE].problem) == ((2, 8), "node n2: Insufficient cpu")
-    assert fleet.ledger.apply(PodToBind(target_pod(), "n2"), LATER).verdict is NO_FREE_CPU
+    assert fleet.ledger.apply(BindRequested(target_pod(), "n2"), LATER).verdict is NO_FREE_CPU
 
 
 def test_ended_booking_wakes_waiters() -> None:
     fleet = two_nodes(total=3)
-    fleet.did(fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER).effects)
+    fleet.did(fleet.ledger.apply(MoveRequested(MOVE, ONE), LATER).effects)
     assert not fleet.ledger.filter(plain_pod("b", amount(2)), ["n2"]).fits
-    assert fleet.apply(MoveAnswered(ONE, WriteEnd.REFUSED)) == (RoomFreed("n2"),)
+    assert fleet.apply(MigrationCreateEnded(ONE, WriteOutcome.REFUSED)) == (RoomFreed("n2"),)
 
 
 def test_a_booking_takes_nobodys_name() -> None:
     fleet = reserved_move()
     assert fleet.ledger.uid_of(ONE) is None
     fleet.apply(PodSeen(PodFacts("uid-x", ONE, amount(1), None, "n1")))
-    fleet.apply(MoveAnswered(ONE, WriteEnd.REFUSED))
+    fleet.apply(MigrationCreateEnded(ONE, WriteOutcome.REFUSED))
     assert fleet.ledger.uid_of(ONE) == "uid-x"
 
 
@@ -94,7 +94,7 @@ def test_replaced_vm_keeps_reservation_until_end() -> None:
 
 
 def test_only_so_many_of_the_dead_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moves_module, "REMEMBERED_GONE", 1)
+    monkeypatch.setattr(moves_module, "MAX_GONE", 1)
     fleet = two_nodes()
     for number in (1, 2):
         fleet.apply(MigrationSeen(migration("a", PENDING, number=number)), NOW)

@@ -8,15 +8,15 @@ import pytest
 
 from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.events import (
+    BindRequested,
     Listed,
+    MigrationCreateEnded,
     MigrationGone,
     MigrationSeen,
-    MoveAnswered,
-    MoveWanted,
+    MoveRequested,
     NodeSeen,
     PodSeen,
-    PodToBind,
-    WriteEnd,
+    WriteOutcome,
 )
 from scheduler_plugin.ledger.facts import MigrationFacts
 from scheduler_plugin.ledger.ledger import Ledger
@@ -48,7 +48,7 @@ from tests.scheduler_plugin.ledger.moving import (
 
 def test_move_books_before_creation() -> None:
     fleet = two_nodes()
-    reservation = fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER)
+    reservation = fleet.ledger.apply(MoveRequested(MOVE, ONE), LATER)
     fleet.did(reservation.effects)
     assert reservation == Reservation(FITS, effects=(CreateMigration(ONE, MOVE),))
     assert on_both(fleet) == (2, 2)
@@ -74,38 +74,38 @@ def test_impossible_move_changes_nothing(move: Move, verdict: object) -> None:
     fleet = two_nodes()
     fleet.apply(NodeSeen(node("closed", is_open=False)))
     fleet.apply(PodSeen(plain_pod("plain", amount(1), "n1")))
-    answer = fleet.ledger.apply(MoveWanted(move, ONE), LATER)
+    answer = fleet.ledger.apply(MoveRequested(move, ONE), LATER)
     assert (answer.verdict, answer.effects) == (verdict, ())
     assert (dict(fleet.ledger.migrations), on_both(fleet)) == ({}, (3, 0))
 
 
 def test_a_full_target_is_refused_with_numbers() -> None:
     fleet = two_nodes(total=2)
-    answer = fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER)
+    answer = fleet.ledger.apply(MoveRequested(MOVE, ONE), LATER)
     detail = "pod needs 2 cpu, 2Gi; node n2 has 1 cpu, 1Gi free of 1 cpu, 1Gi"
     assert answer == Reservation(NeverFits("Insufficient cpu: more than the node has"), detail)
 
 
 def test_impossible_orders_are_refused() -> None:
     fleet = reserved_move()
-    assert fleet.ledger.apply(MoveWanted(MOVE, name("a-2")), LATER).verdict is ON_THE_WAY
+    assert fleet.ledger.apply(MoveRequested(MOVE, name("a-2")), LATER).verdict is ON_THE_WAY
     fleet.apply(MigrationSeen(migration("a", FAILED)), LATER)
-    assert fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER).verdict is TAKEN
+    assert fleet.ledger.apply(MoveRequested(MOVE, ONE), LATER).verdict is TAKEN
     fleet.apply(PodSeen(vm_pod("a", "n2", uid="second")))
-    assert fleet.ledger.apply(MoveWanted(MOVE, name("a-2")), LATER).verdict is NOT_SETTLED
+    assert fleet.ledger.apply(MoveRequested(MOVE, name("a-2")), LATER).verdict is NOT_SETTLED
 
 
 def test_nothing_is_reserved_before_the_cluster_was_read() -> None:
     with pytest.raises(NotReadyError):
-        Ledger().apply(MoveWanted(MOVE, ONE), LATER)
+        Ledger().apply(MoveRequested(MOVE, ONE), LATER)
 
 
 def test_reserved_room_is_exclusive() -> None:
     fleet = two_nodes(total=4)
-    fleet.did(fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER).effects)
+    fleet.did(fleet.ledger.apply(MoveRequested(MOVE, ONE), LATER).effects)
     other = plain_pod("b", amount(2))
     assert fleet.ledger.filter(other, ["n2"]).refused == {"n2": "Insufficient cpu"}
-    assert fleet.ledger.apply(PodToBind(other, "n2"), LATER).verdict is NO_FREE_CPU
+    assert fleet.ledger.apply(BindRequested(other, "n2"), LATER).verdict is NO_FREE_CPU
 
 
 def by_hand(number: int, **more: object) -> MigrationFacts:
@@ -133,7 +133,7 @@ def test_oldest_migration_reserves_room() -> None:
     assert booked(fleet) == {"n2": 2, "n3": 0, "n4": 0}
     fleet.apply(MigrationSeen(by_hand(2, version=2, phase=FAILED)), LATER)
     assert booked(fleet) == {"n2": 0, "n3": 2, "n4": 0}
-    fleet.apply(MigrationSeen(by_hand(3, version=2, is_leaving=True)), LATER)
+    fleet.apply(MigrationSeen(by_hand(3, version=2, is_terminating=True)), LATER)
     assert booked(fleet) == {"n2": 0, "n3": 0, "n4": 2}
 
 
@@ -151,30 +151,30 @@ def test_a_booking_follows_its_vm() -> None:
 
 def test_a_refused_creation_ends_booking_and_order() -> None:
     fleet = reserved_move()
-    fleet.apply(MoveAnswered(ONE, WriteEnd.REFUSED))
-    fleet.apply(MoveAnswered(ONE, WriteEnd.REFUSED))
+    fleet.apply(MigrationCreateEnded(ONE, WriteOutcome.REFUSED))
+    fleet.apply(MigrationCreateEnded(ONE, WriteOutcome.REFUSED))
     assert (on_both(fleet), dict(fleet.ledger.migrations)) == ((2, 0), {})
     assert fleet.ask("a", amount(3), number=1).migrate is False
 
 
 def test_unknown_creation_keeps_everything() -> None:
     fleet = reserved_move()
-    assert fleet.apply(MoveAnswered(ONE, WriteEnd.UNKNOWN)) == (ReadMigration(ONE),)
+    assert fleet.apply(MigrationCreateEnded(ONE, WriteOutcome.UNKNOWN)) == (ReadMigration(ONE),)
     assert on_both(fleet) == (2, 2)
     fleet.apply(MigrationSeen(migration("a", PENDING, to="n2")), LATER)
-    fleet.apply(MoveAnswered(ONE, WriteEnd.REFUSED))
-    assert fleet.ledger.apply(MoveAnswered(ONE, WriteEnd.UNKNOWN), LATER) == ()
+    fleet.apply(MigrationCreateEnded(ONE, WriteOutcome.REFUSED))
+    assert fleet.ledger.apply(MigrationCreateEnded(ONE, WriteOutcome.UNKNOWN), LATER) == ()
     assert on_both(fleet) == (2, 2)
 
 
 def test_unordered_migration_news_is_ignored() -> None:
     fleet = two_nodes()
     assert (
-        fleet.ledger.apply(MoveAnswered(ONE, WriteEnd.DONE), LATER)
-        == fleet.ledger.apply(MoveAnswered(ONE, WriteEnd.UNKNOWN), LATER)
+        fleet.ledger.apply(MigrationCreateEnded(ONE, WriteOutcome.DONE), LATER)
+        == fleet.ledger.apply(MigrationCreateEnded(ONE, WriteOutcome.UNKNOWN), LATER)
         == ()
     )
-    fleet.apply(MoveAnswered(ONE, WriteEnd.REFUSED))
+    fleet.apply(MigrationCreateEnded(ONE, WriteOutcome.REFUSED))
     fleet.apply(MigrationGone(ONE))
     assert dict(fleet.ledger.migrations) == {}
 
@@ -183,7 +183,7 @@ def test_list_ends_seen_questions_created() -> None:
     fleet = reserved_move()
     facts = [node(), node("n2")], [vm_pod("a", "n1")], list(fleet.vms.values())
     assert fleet.apply(Listed(*facts), LATER) == ()
-    assert fleet.ledger.apply(MoveAnswered(ONE, WriteEnd.DONE), LATER) == ()
+    assert fleet.ledger.apply(MigrationCreateEnded(ONE, WriteOutcome.DONE), LATER) == ()
     assert fleet.apply(Listed(*facts), LATER) == (ReadMigration(ONE),)
     assert on_both(fleet) == (2, 2)
     fleet.apply(Listed(*facts, [migration("a", to="n2")]), LATER)

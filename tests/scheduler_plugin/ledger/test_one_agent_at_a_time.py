@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE, SILENT
-from scheduler_plugin.ledger.events import AgentAsked, PodGone, PodSeen, TimePassed, VmSeen
+from scheduler_plugin.ledger.events import PermitRequested, PodGone, PodSeen, TimePassed, VmSeen
 from scheduler_plugin.ledger.outcomes import OtherAgentError
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
@@ -33,7 +33,7 @@ def asks(
 ) -> Resources:
     """A whole round of one of the agents."""
     request = AgentRequest(name("a-pod"), amount(wish), last, sequence=number)
-    decision = fleet.ledger.apply(AgentAsked("uid-a", request, agent), now)
+    decision = fleet.ledger.apply(PermitRequested("uid-a", request, agent), now)
     fleet.did(decision.effects)
     fleet.store(decision)
     return decision.permit
@@ -125,12 +125,12 @@ def restarted(fleet: Fleet, *holders: str, on: str = "uid-a", now: Instant = AFT
 def test_written_permit_names_its_holders() -> None:
     fleet = fleet_of_two()
     request = AgentRequest(name("a-pod"), amount(8), None, sequence=1)
-    order = fleet.ledger.apply(AgentAsked("uid-a", request, NODE_AGENT), LATER).persist
+    order = fleet.ledger.apply(PermitRequested("uid-a", request, NODE_AGENT), LATER).persist
     assert order is not None
     assert order.holders == ("uid-a", NODE_AGENT)
-    fleet.ledger.apply(AgentAsked("uid-a", request, SIDECAR), AFTER)
+    fleet.ledger.apply(PermitRequested("uid-a", request, SIDECAR), AFTER)
     order = fleet.ledger.apply(
-        AgentAsked("uid-a", replace(request, resources=amount(9), sequence=2), SIDECAR), AFTER
+        PermitRequested("uid-a", replace(request, resources=amount(9), sequence=2), SIDECAR), AFTER
     ).persist
     assert order is not None
     assert order.holders == ("uid-a", SIDECAR, NODE_AGENT)
@@ -164,14 +164,14 @@ def test_agent_that_took_over_holds_after_restart() -> None:
 def test_write_for_the_agent_before_names_nobody_else() -> None:
     """What was stored by a write ordered before an agent took over does not name it."""
     fleet, request = fleet_of_two(), AgentRequest(name("a-pod"), amount(8), None)
-    before = fleet.ledger.apply(AgentAsked("uid-a", replace(request, sequence=1), SIDECAR), LATER)
-    fleet.ledger.apply(AgentAsked("uid-a", replace(request, sequence=2), NODE_AGENT), AFTER)
+    before = fleet.ledger.apply(PermitRequested("uid-a", replace(request, sequence=1), SIDECAR), LATER)
+    fleet.ledger.apply(PermitRequested("uid-a", replace(request, sequence=2), NODE_AGENT), AFTER)
     fleet.store(before)
-    again = fleet.ledger.apply(AgentAsked("uid-a", replace(request, sequence=3), NODE_AGENT), AFTER)
+    again = fleet.ledger.apply(PermitRequested("uid-a", replace(request, sequence=3), NODE_AGENT), AFTER)
     assert again.persist is not None
     assert (again.persist.before_answer, again.persist.holders) == (True, ("uid-a", NODE_AGENT, SIDECAR))
     fleet.store(again)
-    assert fleet.ledger.apply(AgentAsked("uid-a", replace(request, sequence=4), NODE_AGENT), AFTER).persist is None
+    assert fleet.ledger.apply(PermitRequested("uid-a", replace(request, sequence=4), NODE_AGENT), AFTER).persist is None
 
 
 def test_holders_in_other_pod_hold_nothing() -> None:

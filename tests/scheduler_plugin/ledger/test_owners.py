@@ -1,4 +1,4 @@
-"""A pod is a VM's by its owner's UID alone; what it claims is its guest, what lies around it, and its requests."""
+"""A pod is a VM's by its owner's UID alone; what it claims is its guest, what lies overhead it, and its requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from protocol.units import ZERO, Resources
-from scheduler_plugin.ledger.events import MigrationGone, MigrationSeen, PodGone, PodSeen, PodToBind, VmSeen
+from scheduler_plugin.ledger.events import BindRequested, MigrationGone, MigrationSeen, PodGone, PodSeen, VmSeen
 from scheduler_plugin.ledger.facts import PodFacts, VmFacts
 from scheduler_plugin.ledger.outcomes import NotReadyError
 from scheduler_plugin.placement.verdict import FITS
@@ -21,7 +21,7 @@ def owned(of: str, on: str | None = None, *, by: str = "first", uid: str | None 
 
 
 @pytest.mark.parametrize(
-    ("requests", "around", "expected"),
+    ("requests", "overhead", "expected"),
     [
         (amount(0), amount(0), amount(2)),
         (amount(0.5), amount(0.25), amount(2.25)),
@@ -29,13 +29,13 @@ def owned(of: str, on: str | None = None, *, by: str = "first", uid: str | None 
         (amount(5, 1), amount(1, 0.5), amount(5, 2.5)),
     ],
 )
-def test_claim_is_larger_of_guest_and_requests(requests: Resources, around: Resources, expected: Resources) -> None:
-    fleet = Fleet(node(), vm("a", amount(2)), owned("a", "n1", requests=requests, around=around))
+def test_claim_is_larger_of_guest_and_requests(requests: Resources, overhead: Resources, expected: Resources) -> None:
+    fleet = Fleet(node(), vm("a", amount(2)), owned("a", "n1", requests=requests, overhead=overhead))
     assert fleet.reserved("a") == expected
 
 
 def test_growth_leaves_room_for_overhead() -> None:
-    fleet = Fleet(node(total=9), vm("a", amount(2)), owned("a", "n1", around=amount(1)))
+    fleet = Fleet(node(total=9), vm("a", amount(2)), owned("a", "n1", overhead=amount(1)))
     assert fleet.grant("a", amount(20), number=1) == amount(7)
     assert (fleet.reserved("a"), fleet.on("n1")) == (amount(8), amount(8))
 
@@ -47,10 +47,10 @@ def test_vm_grows_into_pod_requests() -> None:
 
 
 def test_target_booking_includes_overhead() -> None:
-    fleet = Fleet(node("n1"), node("n2"), vm("a", amount(2)), owned("a", "n1", around=amount(1)))
+    fleet = Fleet(node("n1"), node("n2"), vm("a", amount(2)), owned("a", "n1", overhead=amount(1)))
     fleet.apply(MigrationSeen(migration("a", to="n2")), LATER)
     assert (fleet.on("n1"), fleet.on("n2")) == (amount(3), amount(3))
-    target = replace(vm_pod("a", uid="t"), name=name("t"), migration=name("a-1"), around=amount(2))
+    target = replace(vm_pod("a", uid="t"), name=name("t"), migration=name("a-1"), overhead=amount(2))
     assert fleet.ledger.filter(target, ["n2"]).fits == ["n2"]
     fleet.apply(PodSeen(plain_pod("full", amount(5.5), "n2")))
     assert fleet.ledger.filter(target, ["n2"]).fits == [], "more than was reserved, and no room for the rest"
@@ -198,6 +198,6 @@ def test_unreadable_pod_blocks_node() -> None:
 def test_unreadable_vm_is_not_placed() -> None:
     fleet = Fleet(node(), unreadable(amount(1)))
     with pytest.raises(NotReadyError, match="of pod db/a-pod cannot be read: spec: garbage"):
-        fleet.ledger.apply(PodToBind(owned("a"), "n1"), LATER)
+        fleet.ledger.apply(BindRequested(owned("a"), "n1"), LATER)
     fleet.apply(VmSeen(vm("a", amount(1), version=9)), LATER)
-    assert fleet.ledger.apply(PodToBind(owned("a"), "n1"), LATER).verdict is FITS
+    assert fleet.ledger.apply(BindRequested(owned("a"), "n1"), LATER).verdict is FITS

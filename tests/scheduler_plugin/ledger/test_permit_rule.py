@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.messages import AgentRequest, Metrics
 from protocol.units import ZERO, ComputeUnit, Resources
-from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, NodeSeen, PodSeen, PodToBind, VmSeen
+from scheduler_plugin.ledger.events import BindRequested, MigrationSeen, NodeSeen, PermitRequested, PodSeen, VmSeen
 from scheduler_plugin.ledger.facts import NodeFacts
 from scheduler_plugin.ledger.invariants import overcommitted, violations
 from scheduler_plugin.ledger.outcomes import NotReadyError, UnknownPodError
@@ -101,8 +101,8 @@ def test_answer_carries_current_compute_unit() -> None:
 
 def test_the_last_metrics_are_kept() -> None:
     fleet = fleet_with(free=1, has=1)
-    fleet.ledger.apply(AgentAsked("uid-a", AgentRequest(name("a-pod"), amount(1), metrics=Metrics(0.5))), LATER)
-    fleet.ledger.apply(AgentAsked("uid-a", AgentRequest(name("a-pod"), amount(1))), LATER)
+    fleet.ledger.apply(PermitRequested("uid-a", AgentRequest(name("a-pod"), amount(1), metrics=Metrics(0.5))), LATER)
+    fleet.ledger.apply(PermitRequested("uid-a", AgentRequest(name("a-pod"), amount(1))), LATER)
     assert fleet.ledger.claims["uid-a"].metrics == Metrics(0.5)
 
 
@@ -143,7 +143,7 @@ def test_a_persisted_permit_knows_better_than_the_agent() -> None:
 def test_freshly_placed_vm_has_no_permit() -> None:
     fleet = Fleet(node(total=4))
     fleet.apply(VmSeen(vm("a", amount(3))), NOW)
-    fleet.ledger.apply(PodToBind(vm_pod("a"), "n1"), LATER)
+    fleet.ledger.apply(BindRequested(vm_pod("a"), "n1"), LATER)
     assert fleet.ask("a", amount(9), last_permit=amount(9)).permit == amount(3)
 
 

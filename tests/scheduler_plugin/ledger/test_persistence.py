@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from protocol.units import Instant
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
-from scheduler_plugin.ledger.events import Listed, PermitWritten, PodGone, VmGone, VmSeen, WriteEnd
+from scheduler_plugin.ledger.events import Listed, PermitWritten, PodGone, VmGone, VmSeen, WriteOutcome
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.outcomes import PermitDecision, PersistPermit
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, UNIT, Fleet, amount, name, node, permit_stored, vm, vm_pod
@@ -79,7 +79,7 @@ def test_unknown_write_is_reordered() -> None:
     first = fleet.ask("a", amount(4), number=1)
     assert first.persist is not None
     for revision in (first.persist.revision, 99):
-        fleet.apply(PermitWritten(name("a"), revision, WriteEnd.UNKNOWN))
+        fleet.apply(PermitWritten(name("a"), revision, WriteOutcome.UNKNOWN))
     again = fleet.ask("a", amount(4), number=2)
     assert again.persist == order(4, 2)
     fleet.store(again)
@@ -91,7 +91,7 @@ def test_unknown_decrease_may_be_stored() -> None:
     fleet.grant("a", amount(4), number=1)
     down = fleet.ask("a", amount(1), number=2)
     assert down.persist is not None
-    fleet.apply(PermitWritten(name("a"), down.persist.revision, WriteEnd.UNKNOWN))
+    fleet.apply(PermitWritten(name("a"), down.persist.revision, WriteOutcome.UNKNOWN))
     up = fleet.ask("a", amount(3), number=3)
     assert up.persist is not None
     assert up.persist.before_answer
@@ -136,7 +136,7 @@ def test_confirmation_for_other_uid_is_ignored() -> None:
 def test_outcomes_for_forgotten_vm_are_ignored() -> None:
     fleet = Fleet(node())
     assert fleet.ledger.apply(permit_stored(1, vm("a", amount(1))), LATER) == ()
-    assert fleet.ledger.apply(PermitWritten(name("a"), 1, WriteEnd.UNKNOWN), LATER) == ()
+    assert fleet.ledger.apply(PermitWritten(name("a"), 1, WriteOutcome.UNKNOWN), LATER) == ()
 
 
 def test_removed_permit_is_rewritten() -> None:

@@ -65,9 +65,9 @@ def pod(of: str, use: Resources, on: str | None = "n1", objection: ResizeObjecti
         read.name,
         on,
         vm_uid=read.uid,
-        around=AROUND,
+        overhead=AROUND,
         scheduler="default-scheduler",
-        asks_room=True,
+        make_room=True,
         database=read,
     )
 
@@ -230,7 +230,7 @@ def test_deferred_resize_presses_vms() -> None:
     story.apply(VmSeen(database("pg", amount(6), 2)))
     for waits, asked in ((4, amount(4)), (5, amount(5)), (9, ZERO)):
         story.apply(PodSeen(replace(pod("pg", amount(2 + waits)), deferred=amount(waits))))
-        assert story.ledger.nodes["n1"].asked == asked
+        assert story.ledger.nodes["n1"].movable_deferred == asked
 
 
 def test_databases_make_no_room() -> None:
@@ -239,7 +239,7 @@ def test_databases_make_no_room() -> None:
         story.apply(VmSeen(database(of, amount(1))))
         story.apply(PodSeen(pod(of, amount(1))))
     story.apply(PodSeen(replace(pod("a", amount(4)), deferred=amount(3))))
-    assert story.ledger.nodes["n1"].asked == ZERO
+    assert story.ledger.nodes["n1"].movable_deferred == ZERO
 
 
 def test_pods_of_any_scheduler_are_scaled() -> None:

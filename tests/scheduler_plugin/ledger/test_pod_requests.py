@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.units import ZERO, Instant, Resources
-from scheduler_plugin.ledger.accounts.pod_requests import SETTLE, TOGETHER, PodRequests
+from scheduler_plugin.ledger.accounts.pod_requests import MERGE_WINDOW, SETTLE, PodRequests
 from scheduler_plugin.ledger.facts import RunnerRequests
 from tests.scheduler_plugin.ledger.fleet import amount
 
 SIZES = st.builds(amount, st.integers(1, 9), st.integers(1, 9))
 WRITES = st.lists(st.tuples(SIZES, st.sampled_from([0.0, 0.25, 1.0, 4.0, 11.0]), st.booleans()), max_size=30)
 POD = RunnerRequests(amount(5), amount(5), version="1")
-MANY = SETTLE / TOGETHER + 2
+MANY = SETTLE / MERGE_WINDOW + 2
 
 
 @given(WRITES)
@@ -34,7 +34,7 @@ def test_possible_writes_count_until_impossible(
             requests.refused(size, POD.requested, "", now, is_of_size=True)
             open_writes.pop()
         between(requests, [each for each, at in open_writes if now - at < SETTLE])
-        lately = [each for each, at in open_writes if now - at < SETTLE + TOGETHER]
+        lately = [each for each, at in open_writes if now - at < SETTLE + MERGE_WINDOW]
         assert least_of(lately).within(requests.least(POD))
         assert requests.most.within(Resources.most(lately))
         assert len(requests.may_land) <= MANY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from protocol.units import ZERO
-from scheduler_plugin.ledger.binding import PreemptionCandidate, helped
+from scheduler_plugin.ledger.binding import PreemptionCandidate, nodes_after_preemption
 from scheduler_plugin.ledger.events import PodSeen
 from tests.scheduler_plugin.ledger.fleet import Fleet, amount, node, plain_pod, vm, vm_pod
 
@@ -18,7 +18,7 @@ def busy() -> Fleet:
 
 def found(fleet: Fleet, needs: float, **victims: set[str]) -> list[str]:
     candidates = [PreemptionCandidate(on, uids) for on, uids in victims.items()]
-    return helped(fleet.ledger.rooms, fleet.ledger.claims, amount(needs), candidates)
+    return nodes_after_preemption(fleet.ledger.rooms, fleet.ledger.claims, amount(needs), candidates)
 
 
 def test_a_victim_frees_what_it_reserves() -> None:

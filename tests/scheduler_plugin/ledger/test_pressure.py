@@ -31,7 +31,7 @@ def test_worked_cases_of_the_original(case: dict[str, dict[str, dict[str, int]]]
         return Resources(MilliCpu(cpu[what]), Bytes(mem[what]))
 
     full = room(both("reserved"), both("watermark"), both("reserved").at_least(both("watermark")))
-    assert Pressure.of(full, both("pressure"), both("accounted")).too_much is bool(case["expect"]["too_much"])
+    assert Pressure.of(full, both("pressure"), both("accounted")).has_excess is bool(case["expect"]["too_much"])
 
 
 def test_pressure_is_named_by_where_it_comes_from() -> None:
@@ -48,16 +48,16 @@ def test_pressure_is_named_by_where_it_comes_from() -> None:
 def test_fitting_needs_are_no_pressure() -> None:
     fleet = Fleet(node(total=11), vm("a", amount(2)), vm_pod("a", "n1"), plain_pod("b", amount(8), "n1"))
     fleet.grant("a", amount(5), number=1)
-    assert fleet.ledger.nodes["n1"].pressure.too_much
+    assert fleet.ledger.nodes["n1"].pressure.has_excess
     fleet.apply(PodGone("uid-b"))
     assert fleet.ledger.nodes["n1"].unmet == amount(3)
-    assert not fleet.ledger.nodes["n1"].pressure.too_much
+    assert not fleet.ledger.nodes["n1"].pressure.has_excess
 
 
 def test_watermark_at_total_has_pressure() -> None:
     full = room(amount(4), amount(4), amount(4))
-    assert Pressure.of(full, amount(1), ZERO).too_much
-    assert not Pressure.of(full, ZERO, ZERO).too_much
+    assert Pressure.of(full, amount(1), ZERO).has_excess
+    assert not Pressure.of(full, ZERO, ZERO).has_excess
 
 
 def test_leaving_vm_counts_as_relieved() -> None:
@@ -65,7 +65,7 @@ def test_leaving_vm_counts_as_relieved() -> None:
     assert fleet.ledger.nodes["n1"].pressure.excess == amount(2)
     fleet.apply(MigrationSeen(migration("a")), LATER)
     book = fleet.ledger.nodes["n1"]
-    assert (book.migrating, book.pressure.too_much) == (amount(3), False)
+    assert (book.migrating, book.pressure.has_excess) == (amount(3), False)
     for number in (1, 2):
         decision = fleet.ask("a", amount(4), number=number)
         assert (decision.permit, decision.migrate) == (amount(3), True)
@@ -86,6 +86,6 @@ def test_gone_migrating_pod_frees_all() -> None:
 
 def test_a_changed_policy_changes_the_pressure_at_once() -> None:
     fleet = Fleet(node(total=11), plain_pod("b", amount(7), "n1"))
-    assert not fleet.ledger.nodes["n1"].pressure.too_much
+    assert not fleet.ledger.nodes["n1"].pressure.has_excess
     fleet.apply(NodeSeen(node(total=10)))
-    assert fleet.ledger.nodes["n1"].pressure.too_much
+    assert fleet.ledger.nodes["n1"].pressure.has_excess

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from protocol.units import ZERO, Resources
-from scheduler_plugin.ledger.events import PodSeen, PodToBind, RequestsFollow, ResizeDue, ResizeRefused
+from scheduler_plugin.ledger.events import BindRequested, PodSeen, RequestsFollow, ResizeDue, ResizeRefused
 from scheduler_plugin.ledger.facts import RunnerRequests
 from scheduler_plugin.ledger.outcomes import RoomFreed
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, node, plain_pod, vm, vm_pod
@@ -52,8 +52,8 @@ def test_withdrawn_resize_reserves_nothing() -> None:
     at.kubelet_refuses()
     at.fleet.apply(PodSeen(plain_pod("other", amount(8), "n1")))
     at.pass_time(5)
-    assert at.due() == order(1, at.version, withdraws="Infeasible")
-    assert (at.fleet.reserved("a"), at.ledger.nodes["n1"].over) == (amount(1), ZERO)
+    assert at.due() == order(1, at.version, reverts="Infeasible")
+    assert (at.fleet.reserved("a"), at.ledger.nodes["n1"].overcommit) == (amount(1), ZERO)
 
 
 def test_refusal_ends_one_doubtful_write() -> None:
@@ -118,7 +118,7 @@ def test_unresizable_pod_ignores_requests() -> None:
     assert raised is not None
     at.refused(raised, "422: Pod running on node without support for resize", is_final=True)
     assert at.grant(amount(4)) == amount(4)
-    assert (at.raising(amount(5)), at.due(), at.ledger.requests_astray()) == (None, None, [])
+    assert (at.raising(amount(5)), at.due(), at.ledger.pods_to_resize()) == (None, None, [])
     assert problem_of(at) == (
         "the pod's requests cannot be changed, so permits do not wait for them: "
         "422: Pod running on node without support for resize"
@@ -129,7 +129,7 @@ def test_deferred_resize_is_withdrawn() -> None:
     at = Requested(room=Resources.parse(2, "1Gi"))
     wanted, less = Resources.parse(4, "1Gi"), Resources.parse(2, "1Gi")
     at.written(at.raising(wanted))
-    assert (at.ledger.is_awaited("uid-a"), at.raising(wanted), at.grant(wanted)) == (False, None, amount(1))
+    assert (at.ledger.awaits_kubelet("uid-a"), at.raising(wanted), at.grant(wanted)) == (False, None, amount(1))
     assert problem_of(at) == (
         "the kubelet has not granted the pod's requests: Deferred: Node didn't have enough resource: cpu"
     )
@@ -294,9 +294,9 @@ def test_failed_resize_retries_after_minutes() -> None:
     assert raised is not None
     at.refused(raised, "422: Pod running on node without support for resize", is_final=True)
     at.pass_time(299)
-    assert (at.grant(amount(4)), at.ledger.requests_astray()) == (amount(4), [])
+    assert (at.grant(amount(4)), at.ledger.pods_to_resize()) == (amount(4), [])
     at.pass_time(1)
-    assert (at.ledger.requests_astray(), at.grant(amount(5))) == (["uid-a"], amount(4))
+    assert (at.ledger.pods_to_resize(), at.grant(amount(5))) == (["uid-a"], amount(4))
     at.written(at.raising(amount(5)))
     assert at.grant(amount(5)) == amount(5)
 
@@ -324,10 +324,10 @@ def test_unbound_pod_resizes_later() -> None:
     ledger = fleet.ledger
     ledger.apply(RequestsFollow(True), LATER)
     pod = replace(vm_pod("a"), runner=RunnerRequests(amount(0.1), version="5"))
-    ledger.apply(PodToBind(pod, "n1"), LATER)
+    ledger.apply(BindRequested(pod, "n1"), LATER)
     raised, effects = ledger.apply(ResizeDue("uid-a"), LATER)
     assert raised is not None
     fleet.did(effects)
     fleet.apply(ResizeRefused(raised, "422: it has no node", is_final=True), LATER)
     fleet.apply(PodSeen(replace(pod, node="n1", runner=RunnerRequests(amount(0.1), version="6"))))
-    assert (fleet.grant("a", amount(4), number=1), ledger.requests_astray()) == (amount(3), ["uid-a"])
+    assert (fleet.grant("a", amount(4), number=1), ledger.pods_to_resize()) == (amount(3), ["uid-a"])

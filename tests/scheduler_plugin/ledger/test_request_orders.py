@@ -9,20 +9,20 @@ import pytest
 from protocol.units import ZERO
 from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.events import (
+    BindRequested,
     MigrationSeen,
     NodeGone,
     NodeSeen,
     PodSeen,
-    PodToBind,
-    RaiseWanted,
+    RaiseRequested,
     RequestsFollow,
     ResizeDue,
+    ResizeOutcomeUnknown,
     ResizeRefused,
-    ResizeUnanswered,
     VmSeen,
 )
 from scheduler_plugin.ledger.facts import RunnerRequests
-from scheduler_plugin.ledger.outcomes import NotReadyError, RequestsSeen, ResizePod
+from scheduler_plugin.ledger.outcomes import NotReadyError, PodRequestsChanged, ResizePod
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.ledger.requested import Requested, order, problem_of
 
@@ -36,11 +36,11 @@ def test_nothing_is_permitted_before_the_requests_hold_it() -> None:
     assert at.grant(amount(4)) == amount(1)
     assert at.lands(raised)
     assert at.look() == (), "there is nothing to wait for before"
-    assert (at.ledger.is_awaited("uid-a"), at.grant(amount(4))) == (True, amount(1))
+    assert (at.ledger.awaits_kubelet("uid-a"), at.grant(amount(4))) == (True, amount(1))
     assert problem_of(at) == "the kubelet has not applied the pod's requests yet"
     at.kubelet_answers()
-    assert at.look() == (RequestsSeen("uid-a"),)
-    assert (at.ledger.is_awaited("uid-a"), at.grant(amount(4)), problem_of(at)) == (False, amount(4), "")
+    assert at.look() == (PodRequestsChanged("uid-a"),)
+    assert (at.ledger.awaits_kubelet("uid-a"), at.grant(amount(4)), problem_of(at)) == (False, amount(4), "")
 
 
 def test_what_the_requests_lack_is_no_pressure() -> None:
@@ -120,14 +120,14 @@ def test_growth_after_shrink_waits_for_kubelet() -> None:
     assert raised is not None
     assert at.lands(raised)
     at.look()
-    assert (at.asked, at.allocated, at.ledger.is_awaited("uid-a")) == (amount(4), amount(4), True)
+    assert (at.asked, at.allocated, at.ledger.awaits_kubelet("uid-a")) == (amount(4), amount(4), True)
     assert at.grant(amount(4)) == amount(1)
     assert problem_of(at) == "the kubelet has not applied the pod's requests yet"
     assert at.ledger.explain("uid-a", at.now).requests_secured == amount(1)
     at.is_seen = True
     at.kubelet_answers()
-    assert at.look() == (RequestsSeen("uid-a"),)
-    assert (at.ledger.is_awaited("uid-a"), at.grant(amount(4)), problem_of(at)) == (False, amount(4), "")
+    assert at.look() == (PodRequestsChanged("uid-a"),)
+    assert (at.ledger.awaits_kubelet("uid-a"), at.grant(amount(4)), problem_of(at)) == (False, amount(4), "")
 
 
 def test_unused_requests_linger_briefly() -> None:
@@ -145,7 +145,7 @@ def test_unanswered_write_counts_both_ways(is_known: bool) -> None:
     assert raised is not None
     assert (at.grant(amount(4)), at.fleet.reserved("a")) == (amount(1), amount(4))
     at.look()
-    at.ledger.apply(ResizeUnanswered(raised, "failed calling webhook"), at.now)
+    at.ledger.apply(ResizeOutcomeUnknown(raised, "failed calling webhook"), at.now)
     said = "unknown whether the pod's requests were changed: failed calling webhook"
     assert (at.fleet.reserved("a"), problem_of(at)) == (amount(4), said)
     if is_known:
@@ -161,7 +161,7 @@ def test_unanswered_write_counts_both_ways(is_known: bool) -> None:
 
 def test_requests_below_the_reservation_are_raised_to_it() -> None:
     at = Requested(asked=amount(0.1), allocated=amount(0.1))
-    assert (at.ledger.is_unheld("uid-a"), problem_of(at)) == (True, "the pod requests less than its VM needs")
+    assert (at.ledger.lacks_requests("uid-a"), problem_of(at)) == (True, "the pod requests less than its VM needs")
     raised = at.due()
     assert raised == order(1, 1)
     while raised is not None:
@@ -169,7 +169,7 @@ def test_requests_below_the_reservation_are_raised_to_it() -> None:
         raised = at.due()
     at.pass_time(5)
     at.written(at.due())
-    assert (at.ledger.is_unheld("uid-a"), at.due()) == (False, None)
+    assert (at.ledger.lacks_requests("uid-a"), at.due()) == (False, None)
 
 
 def test_requests_never_exceed_node() -> None:
@@ -177,7 +177,7 @@ def test_requests_never_exceed_node() -> None:
     raised = at.due()
     assert raised == order(10, 1)
     at.written(raised)
-    assert (at.due(), at.ledger.is_unheld("uid-a")) == (None, False)
+    assert (at.due(), at.ledger.lacks_requests("uid-a")) == (None, False)
     assert problem_of(at) == "the pod requests less than its VM needs: its node is too small"
 
 
@@ -217,17 +217,17 @@ def test_restart_distrusts_lowerable_requests() -> None:
 def test_restart_hears_kubelet_verdict() -> None:
     at = Requested(asked=amount(4), allocated=amount(1))
     at.pass_time(10)
-    assert (at.raising(amount(4)), at.ledger.is_awaited("uid-a")) == (None, True)
+    assert (at.raising(amount(4)), at.ledger.awaits_kubelet("uid-a")) == (None, True)
     at.kubelet_answers()
-    assert at.look() == (RequestsSeen("uid-a"),)
-    assert (at.ledger.is_awaited("uid-a"), at.grant(amount(4))) == (False, amount(4))
+    assert at.look() == (PodRequestsChanged("uid-a"),)
+    assert (at.ledger.awaits_kubelet("uid-a"), at.grant(amount(4))) == (False, amount(4))
 
 
 def test_moving_vm_keeps_requests() -> None:
     at = Requested(asked=amount(4), allocated=amount(4))
     at.pass_time(10)
     at.fleet.apply(MigrationSeen(migration("a")), LATER)
-    assert (at.due(), at.raising(amount(5)), at.ledger.requests_astray()) == (None, None, ["uid-a"])
+    assert (at.due(), at.raising(amount(5)), at.ledger.pods_to_resize()) == (None, None, ["uid-a"])
 
 
 def test_fixed_requests_write_nothing() -> None:
@@ -235,7 +235,7 @@ def test_fixed_requests_write_nothing() -> None:
     at.ledger.apply(RequestsFollow(False), at.now)
     assert not at.ledger.follows_requests
     assert (at.raising(amount(4)), at.due(), at.grant(amount(4))) == (None, None, amount(4))
-    assert (at.ledger.requests_astray(), at.ledger.is_unheld("uid-a")) == ([], False)
+    assert (at.ledger.pods_to_resize(), at.ledger.lacks_requests("uid-a")) == ([], False)
     assert at.ledger.explain("uid-a", at.now).requests is None
 
 
@@ -245,15 +245,15 @@ def test_pods_without_vm_are_left_alone() -> None:
     ledger.apply(RequestsFollow(True), LATER)
     at = Requested()
     for uid in ("uid-a", "uid-b", "gone"):
-        assert ledger.apply(RaiseWanted(uid, at.request(amount(4))), LATER) == (None, ())
+        assert ledger.apply(RaiseRequested(uid, at.request(amount(4))), LATER) == (None, ())
         assert ledger.apply(ResizeDue(uid), LATER) == (None, ())
-        assert (ledger.is_unheld(uid), ledger.is_awaited(uid)) == (False, False)
+        assert (ledger.lacks_requests(uid), ledger.awaits_kubelet(uid)) == (False, False)
     assert fleet.grant("a", amount(2), number=1) == amount(2)
     assert ledger.explain("uid-a", LATER).requests_problem == (
         "the pod's requests are not changed: it has none, or its guest container has limits or restarts"
     )
     assert ledger.apply(ResizeRefused(order(1, 1), "why"), LATER) == ()
-    ledger.apply(ResizeUnanswered(order(1, 1), "why"), LATER)
+    ledger.apply(ResizeOutcomeUnknown(order(1, 1), "why"), LATER)
     assert ledger.apply(ResizeRefused(ResizePod("gone", name("x"), amount(1), ""), "why"), LATER) == ()
 
 
@@ -267,7 +267,7 @@ def test_unknown_vm_raises_no_requests() -> None:
     fleet = Fleet(node(), pod)
     fleet.ledger.apply(RequestsFollow(True), LATER)
     assert fleet.ledger.apply(ResizeDue("uid-a"), LATER) == (None, ())
-    assert fleet.ledger.apply(RaiseWanted("uid-a", Requested().request(amount(4))), LATER) == (None, ())
+    assert fleet.ledger.apply(RaiseRequested("uid-a", Requested().request(amount(4))), LATER) == (None, ())
 
 
 def waiting(asked: float = 0.1) -> tuple[Fleet, RunnerRequests]:
@@ -297,21 +297,21 @@ def test_requests_are_raised_before_a_bind_is_sent() -> None:
     ledger = fleet.ledger
     ledger.apply(RequestsFollow(True), LATER)
     pod = replace(vm_pod("a"), runner=RunnerRequests(amount(0.1), version="5"))
-    ledger.apply(PodToBind(pod, "n1"), LATER)
-    assert ledger.is_unheld("uid-a")
+    ledger.apply(BindRequested(pod, "n1"), LATER)
+    assert ledger.lacks_requests("uid-a")
     raised, effects = ledger.apply(ResizeDue("uid-a"), LATER)
     assert raised == order(3, 5)
     fleet.did(effects)
     fleet.apply(PodSeen(replace(pod, requests=amount(3), runner=RunnerRequests(amount(3), version="6"))))
     claim = ledger.claims["uid-a"]
-    assert (claim.state, claim.reserved, ledger.is_unheld("uid-a")) == (ClaimState.TENTATIVE, amount(3), False)
+    assert (claim.state, claim.reserved, ledger.lacks_requests("uid-a")) == (ClaimState.TENTATIVE, amount(3), False)
 
 
 def test_unseen_pod_limits_permit_to_reservation() -> None:
     fleet = Fleet(node(), vm("a", amount(1)))
     fleet.ledger.apply(RequestsFollow(True), LATER)
     pod = replace(vm_pod("a"), requests=amount(4), runner=RunnerRequests(amount(4), version="5"))
-    fleet.ledger.apply(PodToBind(pod, "n1"), LATER)
+    fleet.ledger.apply(BindRequested(pod, "n1"), LATER)
     assert fleet.grant("a", amount(3), number=1) == amount(1)
     fleet.apply(PodSeen(replace(pod, node="n1", runner=RunnerRequests(amount(4), version="6"))))
     assert fleet.grant("a", amount(3), number=2) == amount(3)

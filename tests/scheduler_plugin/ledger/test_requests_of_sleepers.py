@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from protocol.guest.sleep import ASLEEP, WAKING
 from protocol.units import ZERO
-from scheduler_plugin.ledger.accounts.pod_requests import LEAST
+from scheduler_plugin.ledger.accounts.pod_requests import MIN_REQUESTS
 from scheduler_plugin.ledger.events import PodSeen
 from tests.scheduler_plugin.ledger.fleet import amount, plain_pod, vm
 from tests.scheduler_plugin.ledger.requested import Requested
@@ -29,9 +29,9 @@ def asleep() -> Requested:
 def test_requests_of_a_sleeper_fall_to_the_least() -> None:
     """Not to nothing: that would change the pod's class of service."""
     at = asleep()
-    assert at.asked == LEAST
-    assert at.fleet.reserved("a") == LEAST
-    assert (at.due(), at.ledger.requests_astray()) == (None, [])
+    assert at.asked == MIN_REQUESTS
+    assert at.fleet.reserved("a") == MIN_REQUESTS
+    assert (at.due(), at.ledger.pods_to_resize()) == (None, [])
 
 
 def test_requests_rise_before_the_permit_to_wake() -> None:
@@ -69,5 +69,5 @@ def test_requests_rise_whole_or_not_at_all() -> None:
 
 def test_claim_falls_to_what_lies_around_the_guest() -> None:
     at = asleep()
-    at.fleet.apply(PodSeen(replace(at.pod, around=amount(0.5), requests=at.pod.requests + amount(0.5))))
-    assert at.fleet.reserved("a") == LEAST + amount(0.5)
+    at.fleet.apply(PodSeen(replace(at.pod, overhead=amount(0.5), requests=at.pod.requests + amount(0.5))))
+    assert at.fleet.reserved("a") == MIN_REQUESTS + amount(0.5)

@@ -26,11 +26,11 @@ def switched_off(first: Resources | None) -> Requested:
 
 def test_disabling_restores_original_requests() -> None:
     at = switched_off(amount(0.5, 1))
-    assert at.ledger.requests_astray() == ["uid-a"]
+    assert at.ledger.pods_to_resize() == ["uid-a"]
     lowered = at.due()
     assert lowered == ResizePod("uid-a", name("a-pod"), amount(0.5, 1), "3")
     at.written(lowered)
-    assert (at.due(), at.ledger.requests_astray(), at.fleet.reserved("a")) == (None, [], amount(4))
+    assert (at.due(), at.ledger.pods_to_resize(), at.fleet.reserved("a")) == (None, [], amount(4))
 
 
 def test_re_enabling_distrusts_falling_requests() -> None:
@@ -50,7 +50,7 @@ def test_disabling_keeps_unknown_requests(
 ) -> None:
     """A pod that was made with none would have another class of service, so the VM says something else by now."""
     at = switched_off(first)
-    assert (at.ledger.requests_astray(), at.due()) == ([], None)
+    assert (at.ledger.pods_to_resize(), at.due()) == ([], None)
 
 
 def test_switched_off_what_an_operator_has_written_stays() -> None:
@@ -60,7 +60,7 @@ def test_switched_off_what_an_operator_has_written_stays() -> None:
     assert at.due() == ResizePod("uid-a", name("a-pod"), amount(1, 4), "9")
     at.asked, at.by_us, at.version = amount(4), ZERO, 10
     at.look()
-    assert (at.ledger.requests_astray(), at.due()) == ([], None)
+    assert (at.ledger.pods_to_resize(), at.due()) == ([], None)
 
 
 def test_switched_off_a_refusal_is_tried_again_later() -> None:
@@ -76,4 +76,4 @@ def test_switched_off_a_refusal_is_tried_again_later() -> None:
 def test_unresizable_api_keeps_requests() -> None:
     at = switched_off(amount(0.5, 1))
     at.ledger.apply(RequestsFollow(True, can=False), at.now)
-    assert (at.ledger.follows_requests, at.ledger.requests_astray(), at.due()) == (False, [], None)
+    assert (at.ledger.follows_requests, at.ledger.pods_to_resize(), at.due()) == (False, [], None)

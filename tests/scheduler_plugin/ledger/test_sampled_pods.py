@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_plugin.ledger.accounts.waiting_pods import SAMPLED_KEPT, SampledPods
-from scheduler_plugin.ledger.events import PodGone, PodRefused, PodSeen, PodToBind
+from scheduler_plugin.ledger.accounts.waiting_pods import MAX_SAMPLED, SampledPods
+from scheduler_plugin.ledger.events import BindRequested, PodGone, PodRefused, PodSeen
 from scheduler_plugin.ledger.outcomes import RoomFreed
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, node, plain_pod, settings_read
 
@@ -27,15 +27,15 @@ def refused(fleet: Fleet, asked: list[str]) -> tuple[object, ...]:
 def test_sampled_refusal_retries_pod() -> None:
     fleet = sampled("free")
     assert refused(fleet, FULL) == (RoomFreed("free"),)
-    assert fleet.ledger.is_sent_round(POD.uid)
+    assert fleet.ledger.is_retried(POD.uid)
     assert fleet.ledger.best(POD, ["free", *FULL[1:]], 1) == ["free"]
-    assert not fleet.ledger.is_sent_round(POD.uid)
+    assert not fleet.ledger.is_retried(POD.uid)
 
 
 def test_pod_retries_until_all_nodes_sampled_twice() -> None:
     fleet = sampled("free")
     assert [bool(refused(fleet, FULL)) for _ in range(6)] == [True] * 4 + [False] * 2
-    assert not fleet.ledger.is_sent_round(POD.uid)
+    assert not fleet.ledger.is_retried(POD.uid)
     assert fleet.apply(PodGone("uid-on-full-007")) == (RoomFreed("full-007"),)
 
 
@@ -43,7 +43,7 @@ def test_pod_retries_until_all_nodes_sampled_twice() -> None:
 def test_pod_waits_if_no_node_fits(asked: list[str]) -> None:
     fleet = sampled(*(["free"] if asked != FULL else []))
     assert refused(fleet, asked) == ()
-    assert not fleet.ledger.is_sent_round(POD.uid)
+    assert not fleet.ledger.is_retried(POD.uid)
 
 
 def test_sampled_refusal_wakes_on_any_room() -> None:
@@ -55,7 +55,7 @@ def test_sampled_refusal_wakes_on_any_room() -> None:
 
 def test_gone_or_served_pod_is_not_retried() -> None:
     fleet = sampled("free")
-    fleet.ledger.apply(PodToBind(POD, "free"), LATER)
+    fleet.ledger.apply(BindRequested(POD, "free"), LATER)
     assert fleet.ledger.apply(PodRefused(POD, FULL), LATER) == ()
     fleet.apply(PodGone(POD.uid))
     assert fleet.ledger.apply(PodRefused(POD, FULL), LATER) == ()
@@ -85,6 +85,6 @@ def test_ledger_hears_kube_scheduler_answers() -> None:
 
 def test_only_the_last_pods_are_remembered() -> None:
     pods = SampledPods()
-    for number in range(SAMPLED_KEPT + 1):
-        pods.send_round(f"pod-{number}", 100, 200)
-    assert [pods.is_sent_round(f"pod-{number}") for number in (0, 1, SAMPLED_KEPT)] == [False, True, True]
+    for number in range(MAX_SAMPLED + 1):
+        pods.should_retry(f"pod-{number}", 100, 200)
+    assert [pods.is_retried(f"pod-{number}") for number in (0, 1, MAX_SAMPLED)] == [False, True, True]

@@ -13,8 +13,8 @@ from msgspec import structs
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
-from scheduler_plugin.ledger.accounts.sharing import TURN
-from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, PermitWritten, WriteEnd
+from scheduler_plugin.ledger.accounts.sharing import REQUEST_TIMEOUT
+from scheduler_plugin.ledger.events import MigrationSeen, PermitRequested, PermitWritten, WriteOutcome
 from scheduler_plugin.ledger.outcomes import PermitDecision
 from tests.scheduler_plugin.ledger.fleet import LATER, UNIT, Fleet, amount, migration, name, node, vm, vm_pod
 
@@ -85,8 +85,8 @@ def test_silent_agent_loses_its_turn() -> None:
     starving = Starving({"a": 16, "b": 2, "c": 2})
     starving.permits([("b", 9), ("c", 9)])
     starving.asks("a", 10, SOON)
-    assert starving.asks("c", 9, Instant(LATER + TURN)).permit == amount(5)
-    assert starving.asks("c", 9, Instant(LATER + TURN + 0.1)).permit == amount(8)
+    assert starving.asks("c", 9, Instant(LATER + REQUEST_TIMEOUT)).permit == amount(5)
+    assert starving.asks("c", 9, Instant(LATER + REQUEST_TIMEOUT + 0.1)).permit == amount(8)
 
 
 def test_refused_permit_keeps_no_room_idle() -> None:
@@ -95,9 +95,11 @@ def test_refused_permit_keeps_no_room_idle() -> None:
     starving.permits([("b", 9), ("c", 9)])
     starving.asks("a", 10)
     request = AgentRequest(name("b-pod"), amount(9), amount(2), sequence=50)
-    order = starving.fleet.ledger.apply(AgentAsked("uid-b", request), SOON).persist
+    order = starving.fleet.ledger.apply(PermitRequested("uid-b", request), SOON).persist
     assert order is not None
-    starving.fleet.apply(PermitWritten(name("b"), order.revision, WriteEnd.REFUSED, None, "a webhook refuses"), SOON)
+    starving.fleet.apply(
+        PermitWritten(name("b"), order.revision, WriteOutcome.REFUSED, None, "a webhook refuses"), SOON
+    )
     assert starving.asks("c", 9, SOON).permit == amount(8)
 
 
@@ -153,7 +155,7 @@ class Storm(Starving):
     def __init__(self) -> None:
         super().__init__(SIZES)
         self.holds = {of: amount(size) for of, size in SIZES.items()}
-        self.sent: list[tuple[Instant, AgentAsked]] = []
+        self.sent: list[tuple[Instant, PermitRequested]] = []
         self.at = LATER
         # An agent of which nothing is known yet holds what its first message says.
         for of in ("b", "c", "d"):
@@ -168,14 +170,14 @@ class Storm(Starving):
         request = AgentRequest(
             name(f"{of}-pod"), wanted, self.holds[of].at_most(wanted), sequence=self.number, needs=needs
         )
-        event = AgentAsked(f"uid-{of}", request)
+        event = PermitRequested(f"uid-{of}", request)
         self.sent.append((self.at, event))
         if fate != "late":
             self.arrives(event, of if fate != "lost" else None)
         if fate == "twice":
             self.arrives(event, None)
 
-    def arrives(self, event: AgentAsked, hearing: str | None) -> None:
+    def arrives(self, event: PermitRequested, hearing: str | None) -> None:
         decision = self.fleet.ledger.apply(event, self.at)
         self.fleet.did(decision.effects)
         self.fleet.store(decision)

@@ -10,14 +10,14 @@ from msgspec import structs
 from protocol.guest.sleep import ASLEEP, WAKING
 from protocol.units import ZERO, Instant
 from scheduler_plugin.ledger.events import (
+    BindRequested,
     Listed,
     MigrationSeen,
     PermitWritten,
     PodSeen,
-    PodToBind,
     TimePassed,
     VmSeen,
-    WriteEnd,
+    WriteOutcome,
 )
 from scheduler_plugin.ledger.facts import MigrationPhase, PodFacts
 from scheduler_plugin.ledger.outcomes import PersistPermit
@@ -93,10 +93,10 @@ def test_lowering_is_dropped_once_the_vm_is_waking() -> None:
     fleet.falls_asleep("a")
     order = fleet.ask("a", ZERO, number=2).persist
     assert order is not None
-    assert fleet.ledger.wants(order)
+    assert fleet.ledger.is_write_needed(order)
     fleet.wakes("a")
-    assert not fleet.ledger.wants(order)
-    fleet.apply(PermitWritten(name("a"), order.revision, WriteEnd.REFUSED, None, "not wanted"))
+    assert not fleet.ledger.is_write_needed(order)
+    fleet.apply(PermitWritten(name("a"), order.revision, WriteOutcome.REFUSED, None, "not wanted"))
     assert fleet.reserved("a") == amount(3)
     assert fleet.is_woken("a")
 
@@ -212,8 +212,8 @@ def test_waking_vm_may_grow_before_it_moves() -> None:
     """Its migration waits for it to wake, so its permit must not wait for the migration. Both nodes must have room."""
     fleet = SleepingFleet(node(), node("n2"), sleeper("a", amount(3)), vm_pod("a", "n1"))
     fleet.apply(MigrationSeen(migration("a", MigrationPhase.PENDING, to="n2")))
-    assert fleet.ledger.apply(PodToBind(target_pod(), "n2"), LATER).verdict is FITS
-    assert fleet.ledger.claims["uid-a"].holds_still
+    assert fleet.ledger.apply(BindRequested(target_pod(), "n2"), LATER).verdict is FITS
+    assert fleet.ledger.claims["uid-a"].is_frozen
     fleet.wakes("a")
     decision = fleet.asks_to_wake("a")
     assert (decision.permit, decision.migrate) == (amount(3), False)

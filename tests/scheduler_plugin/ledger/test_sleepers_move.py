@@ -9,7 +9,7 @@ from msgspec import structs
 
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.accounts.claims import ClaimState
-from scheduler_plugin.ledger.events import MigrationSeen, MoveWanted, PodGone, PodSeen, PodToBind, VmSeen
+from scheduler_plugin.ledger.events import BindRequested, MigrationSeen, MoveRequested, PodGone, PodSeen, VmSeen
 from scheduler_plugin.ledger.facts import RUNNING, MigrationPhase
 from scheduler_plugin.placement.verdict import FITS
 from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, name, node, plain_pod, vm_pod
@@ -28,7 +28,7 @@ def full_node(*, there: float = 10) -> SleepingFleet:
 def ordered() -> SleepingFleet:
     """The scheduler has ordered the move."""
     fleet = full_node()
-    reservation = fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER)
+    reservation = fleet.ledger.apply(MoveRequested(MOVE, ONE), LATER)
     fleet.did(reservation.effects)
     assert reservation.verdict is FITS
     return fleet
@@ -38,7 +38,7 @@ def transferring() -> SleepingFleet:
     """The target pod has its node, and the memory is on its way."""
     fleet = ordered()
     fleet.apply(MigrationSeen(migration("a", MigrationPhase.PENDING, to="n2")))
-    assert fleet.ledger.apply(PodToBind(target_pod(), "n2"), LATER).verdict is FITS
+    assert fleet.ledger.apply(BindRequested(target_pod(), "n2"), LATER).verdict is FITS
     fleet.apply(PodSeen(target_pod("n2")))
     fleet.apply(MigrationSeen(STARTED))
     return fleet
@@ -65,7 +65,7 @@ def test_move_reserves_room_to_wake() -> None:
 
 def test_move_without_room_to_wake_is_refused() -> None:
     fleet = full_node(there=3)
-    reservation = fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER)
+    reservation = fleet.ledger.apply(MoveRequested(MOVE, ONE), LATER)
     assert reservation.verdict is not FITS
     assert fleet.on("n2") == ZERO
 
@@ -74,7 +74,7 @@ def test_target_pod_without_room_to_wake_is_refused() -> None:
     """A person has ordered the move, to any node."""
     fleet = full_node(there=3)
     fleet.apply(MigrationSeen(migration("a", MigrationPhase.PENDING, is_ours=False)))
-    assert fleet.ledger.apply(PodToBind(target_pod(), "n2"), LATER).verdict is not FITS
+    assert fleet.ledger.apply(BindRequested(target_pod(), "n2"), LATER).verdict is not FITS
 
 
 def test_sleeper_arrives_and_runs() -> None:
@@ -139,6 +139,6 @@ def test_two_vms_do_not_share_the_room() -> None:
     fleet = SleepingFleet(
         node(), node("n2", 6), sleeper("a", amount(3)), sleeper("b", amount(3)), vm_pod("a", "n1"), vm_pod("b", "n1")
     )
-    fleet.did(fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER).effects)
+    fleet.did(fleet.ledger.apply(MoveRequested(MOVE, ONE), LATER).effects)
     other = replace(MOVE, vm=name("b"), uid="uid-b")
-    assert fleet.ledger.apply(MoveWanted(other, name("b-1")), LATER).verdict is not FITS
+    assert fleet.ledger.apply(MoveRequested(other, name("b-1")), LATER).verdict is not FITS

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.units import ZERO, Instant
 from scheduler_plugin.ledger.events import MigrationSeen, PodSeen, TimePassed, VmSeen
-from scheduler_plugin.ledger.moves import BEGINS_WITHIN
+from scheduler_plugin.ledger.moves import START_TIMEOUT
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, vm, vm_pod
 from tests.scheduler_plugin.ledger.moving import (
     INCOMING,
@@ -19,12 +19,12 @@ from tests.scheduler_plugin.ledger.moving import (
     two_nodes,
 )
 
-OVERDUE = Instant(LATER + BEGINS_WITHIN)
+OVERDUE = Instant(LATER + START_TIMEOUT)
 
 
-def ordered(fleet: Fleet, *, to: str | None = None, is_ours: bool = False, is_leaving: bool = False) -> Fleet:
+def ordered(fleet: Fleet, *, to: str | None = None, is_ours: bool = False, is_terminating: bool = False) -> Fleet:
     """A person has ordered the migration of ``a``."""
-    order = migration("a", PENDING, to=to, is_ours=is_ours, is_leaving=is_leaving)
+    order = migration("a", PENDING, to=to, is_ours=is_ours, is_terminating=is_terminating)
     fleet.apply(MigrationSeen(order), LATER)
     return fleet
 
@@ -60,7 +60,7 @@ def test_migration_counts_again_once_target_is_placed() -> None:
     fleet.apply(TimePassed(), OVERDUE)
     fleet.apply(PodSeen(target_pod("n2")))
     assert fleet.ledger.nodes["n1"].migrating == amount(2)
-    assert (fleet.ledger.claims["uid-a"].holds_still, fleet.ledger.migrations[name("a-1")].problem) == (True, None)
+    assert (fleet.ledger.claims["uid-a"].is_frozen, fleet.ledger.migrations[name("a-1")].problem) == (True, None)
 
 
 def test_one_that_runs_is_never_overdue() -> None:
@@ -73,7 +73,7 @@ def test_one_that_runs_is_never_overdue() -> None:
 
 def test_lingering_cancelled_migration_does_not_count() -> None:
     """Its controller is dead, and so is what would take its finalizer away."""
-    fleet = ordered(two_nodes(), is_leaving=True)
+    fleet = ordered(two_nodes(), is_terminating=True)
     fleet.apply(TimePassed(), OVERDUE)
     assert fleet.ledger.nodes["n1"].migrating == ZERO
 

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from protocol.units import Instant, Resources
-from scheduler_plugin.ledger.accounts.permit_account import MEND_EVERY, PermitAccount
+from scheduler_plugin.ledger.accounts.permit_account import RESTORE_INTERVAL, PermitAccount
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
-from scheduler_plugin.ledger.events import PermitWritten, PodSeen, TimePassed, VersionsForgotten, VmSeen, WriteEnd
+from scheduler_plugin.ledger.events import PermitWritten, PodSeen, StoreRestored, TimePassed, VmSeen, WriteOutcome
 from scheduler_plugin.ledger.invariants import overcommitted
 from scheduler_plugin.ledger.outcomes import PersistPermit
 from tests.scheduler_plugin.ledger.fleet import (
@@ -89,7 +89,7 @@ def test_unanswered_permit_gets_no_room_that_others_took() -> None:
     fleet = two_vms()
     lost = fleet.ask("a", amount(8), number=2, last_permit=amount(2))
     assert lost.persist is not None
-    fleet.apply(PermitWritten(name("a"), lost.persist.revision, WriteEnd.UNKNOWN))
+    fleet.apply(PermitWritten(name("a"), lost.persist.revision, WriteOutcome.UNKNOWN))
     fleet.apply(PodSeen(plain_pod("foreign", amount(3), "n1")))
     assert fleet.ask("a", amount(8), number=3, last_permit=amount(2)).permit == amount(5)
 
@@ -106,9 +106,9 @@ def test_permit_fight_does_not_fill_queue() -> None:
     fleet = two_vms()
     (order,) = edited(fleet, "a", amount(1))
     assert isinstance(order, PersistPermit)
-    fleet.apply(PermitWritten(name("a"), order.revision, WriteEnd.REFUSED, why="403: no"))
+    fleet.apply(PermitWritten(name("a"), order.revision, WriteOutcome.REFUSED, why="403: no"))
     assert edited(fleet, "a", None) == ()
-    assert len(edited(fleet, "a", amount(1), now=Instant(LATER + MEND_EVERY))) == 1
+    assert len(edited(fleet, "a", amount(1), now=Instant(LATER + RESTORE_INTERVAL))) == 1
 
 
 def test_raised_permit_of_a_silent_agent_is_lowered() -> None:
@@ -128,7 +128,7 @@ def test_newer_version_settles_an_unknown_write(version: int, is_settled: bool) 
     fleet = two_vms()
     lost = fleet.ask("a", amount(6), number=2)
     assert lost.persist is not None
-    fleet.apply(PermitWritten(name("a"), lost.persist.revision, WriteEnd.UNKNOWN, version=version))
+    fleet.apply(PermitWritten(name("a"), lost.persist.revision, WriteOutcome.UNKNOWN, version=version))
     assert fleet.reserved("a") == amount(6)
     fleet.apply(VmSeen(vm("a", amount(2), permit=amount(2), version=4)), LATER)
     assert fleet.reserved("a") == amount(2 if is_settled else 6)
@@ -138,8 +138,8 @@ def test_restored_store_settles_no_unknown_write() -> None:
     fleet = two_vms()
     lost = fleet.ask("a", amount(6), number=2)
     assert lost.persist is not None
-    fleet.apply(PermitWritten(name("a"), lost.persist.revision, WriteEnd.UNKNOWN, version=1))
-    fleet.ledger.apply(VersionsForgotten(), LATER)
+    fleet.apply(PermitWritten(name("a"), lost.persist.revision, WriteOutcome.UNKNOWN, version=1))
+    fleet.ledger.apply(StoreRestored(), LATER)
     fleet.apply(VmSeen(vm("a", amount(2), permit=amount(2), version=4)), LATER)
     assert fleet.reserved("a") == amount(6)
 
@@ -153,7 +153,7 @@ def test_refused_write_leaves_nothing_reserved() -> None:
         decision = fleet.ask("a", amount(wish), number=number, last_permit=amount(2))
         assert decision.persist is not None
         assert (decision.permit, fleet.reserved("a")) == (amount(wish), amount(wish))
-        fleet.apply(PermitWritten(name("a"), decision.persist.revision, WriteEnd.REFUSED, why="422: denied"))
+        fleet.apply(PermitWritten(name("a"), decision.persist.revision, WriteOutcome.REFUSED, why="422: denied"))
         assert fleet.reserved("a") == amount(2)
     assert fleet.ledger.vms[name("a")].refusal == "422: denied"
     assert fleet.grant("b", amount(8), number=2) == amount(8)
@@ -163,7 +163,7 @@ def test_smaller_wish_after_a_refusal_needs_no_write() -> None:
     fleet = two_vms()
     decision = fleet.ask("a", amount(8), number=2)
     assert decision.persist is not None
-    fleet.apply(PermitWritten(name("a"), decision.persist.revision, WriteEnd.REFUSED, why="422: denied"))
+    fleet.apply(PermitWritten(name("a"), decision.persist.revision, WriteOutcome.REFUSED, why="422: denied"))
     again = fleet.ask("a", amount(2), number=3)
     assert (again.permit, again.persist) == (amount(2), None)
 
@@ -174,9 +174,9 @@ def test_refusal_keeps_possible_late_write() -> None:
         decision = fleet.ask("a", amount(wish), number=number, last_permit=amount(2))
         assert decision.persist is not None
         if is_refused:
-            fleet.apply(PermitWritten(name("a"), decision.persist.revision, WriteEnd.REFUSED, why="403"))
+            fleet.apply(PermitWritten(name("a"), decision.persist.revision, WriteOutcome.REFUSED, why="403"))
         else:
-            fleet.apply(PermitWritten(name("a"), decision.persist.revision, WriteEnd.UNKNOWN))
+            fleet.apply(PermitWritten(name("a"), decision.persist.revision, WriteOutcome.UNKNOWN))
         assert fleet.reserved("a") == amount(8)
 
 
@@ -186,7 +186,7 @@ def test_unsent_write_is_forgotten_with_a_later_refusal() -> None:
     fleet.ask("a", amount(3), number=3)
     decision = fleet.ask("a", amount(8), number=4, last_permit=amount(6))
     assert decision.persist is not None
-    fleet.apply(PermitWritten(name("a"), decision.persist.revision, WriteEnd.REFUSED, why="403"))
+    fleet.apply(PermitWritten(name("a"), decision.persist.revision, WriteOutcome.REFUSED, why="403"))
     again = fleet.ask("a", amount(6), number=5, last_permit=amount(6))
     assert (again.permit, again.persist) == (amount(6), None), "the decrease to 3 was never sent"
 
@@ -198,7 +198,7 @@ def test_altered_permit_is_not_held(stored: Resources | None) -> None:
     assert decision.persist is not None
     altered = vm("a", amount(2), permit=stored, version=9)
     fleet.apply(
-        PermitWritten(name("a"), decision.persist.revision, WriteEnd.REFUSED, altered, why="stored something else")
+        PermitWritten(name("a"), decision.persist.revision, WriteOutcome.REFUSED, altered, why="stored something else")
     )
     assert fleet.reserved("a") == amount(2)
     assert fleet.grant("b", amount(8), number=2) == amount(8)
@@ -206,11 +206,11 @@ def test_altered_permit_is_not_held(stored: Resources | None) -> None:
 
 def test_refusals_for_vms_that_are_forgotten_say_nothing() -> None:
     fleet = Fleet(node(), vm_pod("b", "n1"))
-    assert fleet.ledger.apply(PermitWritten(name("a"), 1, WriteEnd.REFUSED, why="403"), LATER) == ()
-    assert fleet.ledger.apply(PermitWritten(name("b"), 1, WriteEnd.REFUSED, why="403"), LATER) == ()
+    assert fleet.ledger.apply(PermitWritten(name("a"), 1, WriteOutcome.REFUSED, why="403"), LATER) == ()
+    assert fleet.ledger.apply(PermitWritten(name("b"), 1, WriteOutcome.REFUSED, why="403"), LATER) == ()
     other = vm("a", amount(9), uid="second", version=9)
     fleet = two_vms()
-    fleet.apply(PermitWritten(name("a"), 1, WriteEnd.REFUSED, other, why="403"))
+    fleet.apply(PermitWritten(name("a"), 1, WriteOutcome.REFUSED, other, why="403"))
     assert fleet.reserved("a") == amount(2)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
-from scheduler_plugin.ledger.events import AgentAsked
+from scheduler_plugin.ledger.events import PermitRequested
 from scheduler_plugin.ledger.outcomes import PermitDecision
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, vm
 from tests.scheduler_plugin.ledger.moving import DONE, STARTED, hear, reserved_move, target_pod
@@ -28,7 +28,7 @@ def moved_after(number: int) -> Fleet:
 def asks(fleet: Fleet, wanted: Resources, number: int, now: Instant) -> PermitDecision:
     """The agent in the target's pod; its permit is written down."""
     decision = fleet.ledger.apply(
-        AgentAsked("uid-t", AgentRequest(name("a-target"), wanted, None, sequence=number)), now
+        PermitRequested("uid-t", AgentRequest(name("a-target"), wanted, None, sequence=number)), now
     )
     fleet.did(decision.effects)
     fleet.store(decision)

@@ -10,17 +10,17 @@ from msgspec import structs
 from protocol.messages import AgentRequest
 from protocol.units import ZERO
 from scheduler_plugin.ledger.events import (
-    AgentAsked,
     BindEnded,
+    BindRequested,
     MigrationGone,
     MigrationSeen,
-    MoveWanted,
+    MoveRequested,
+    PermitRequested,
     PodGone,
     PodSeen,
-    PodToBind,
     VmGone,
     VmSeen,
-    WriteEnd,
+    WriteOutcome,
 )
 from scheduler_plugin.ledger.facts import MigrationPhase, PodFacts, VmFacts
 from scheduler_plugin.ledger.moves import Move
@@ -67,20 +67,22 @@ def test_extra_pod_claims_its_requests() -> None:
     assert (fleet.on("n1"), fleet.on("n2")) == (amount(6), amount(1))
     assert fleet.ledger.explain("uid-backup", LATER).floors == {"requests of the pod": amount(1)}
     with pytest.raises(UnknownPodError, match="pod db/backup runs no VM"):
-        fleet.ledger.apply(AgentAsked("uid-backup", AgentRequest(name("backup"), amount(8), None)), LATER)
+        fleet.ledger.apply(PermitRequested("uid-backup", AgentRequest(name("backup"), amount(8), None)), LATER)
 
 
 def test_extra_pod_does_not_bind_vm() -> None:
     fleet = fleet_of(RUNS, runner(), replace(backup(), requests=amount(38)))
     assert fleet.grant("a", amount(20), number=1) == amount(20)
-    assert fleet.ledger.apply(MoveWanted(Move(name("a"), "uid-a", "n1", "n3", ""), name("a-1")), LATER).verdict is FITS
+    assert (
+        fleet.ledger.apply(MoveRequested(Move(name("a"), "uid-a", "n1", "n3", ""), name("a-1")), LATER).verdict is FITS
+    )
 
 
 def test_extra_pod_is_placed_normally() -> None:
     fleet = fleet_of(RUNS, runner())
     assert fleet.ledger.claim_of(backup(None)) == amount(1)
-    assert fleet.ledger.apply(PodToBind(backup(None), "n1"), LATER).verdict is FITS
-    fleet.apply(BindEnded("uid-backup", "n1", WriteEnd.DONE))
+    assert fleet.ledger.apply(BindRequested(backup(None), "n1"), LATER).verdict is FITS
+    fleet.apply(BindEnded("uid-backup", "n1", WriteOutcome.DONE))
     assert fleet.on("n1") == amount(7)
 
 
@@ -175,4 +177,4 @@ def test_promise_ends_without_vm() -> None:
     fleet.grant("a", amount(9), number=1)
     assert fleet.on("n2") == amount(9)
     fleet.apply(VmSeen(status("a-pod", version=5)), LATER)
-    assert (fleet.on("n2"), fleet.ledger.vms[name("a")].promises.maximum) == (amount(1), ZERO)
+    assert (fleet.on("n2"), fleet.ledger.vms[name("a")].outstanding.maximum) == (amount(1), ZERO)

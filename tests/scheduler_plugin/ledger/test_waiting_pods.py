@@ -10,12 +10,12 @@ from protocol.units import ZERO, Instant
 from scheduler_plugin.ledger.accounts import waiting_pods
 from scheduler_plugin.ledger.accounts.waiting_pods import WaitingPods
 from scheduler_plugin.ledger.events import (
+    BindRequested,
     Listed,
     MigrationSeen,
     NodeSeen,
     PodGone,
     PodSeen,
-    PodToBind,
     TimePassed,
     VmSeen,
 )
@@ -113,7 +113,7 @@ def test_younger_pod_keeps_waiting() -> None:
 
 
 def test_unseen_waiting_pods_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_pods, "MOST_UNSEEN", 2)
+    monkeypatch.setattr(waiting_pods, "MAX_UNSEEN", 2)
     fleet = busy("n1")
     fleet.apply(PodSeen(plain_pod("seen", amount(3))))
     for of in ("seen", "w1", "w2", "w3"):
@@ -140,13 +140,13 @@ def test_nothing_waits_at_first() -> None:
 
 def test_smaller_target_wakes_waiters() -> None:
     """The source pod had a sidecar that the target has not: the bind frees its part of the reservation."""
-    source = replace(vm_pod("a", "n1"), requests=amount(1.1), around=amount(1))
+    source = replace(vm_pod("a", "n1"), requests=amount(1.1), overhead=amount(1))
     fleet = Fleet(node(), node("n2"), vm("a", amount(2), pod=source.name), source)
     fleet.apply(MigrationSeen(migration("a", to="n2")), LATER)
     assert fleet.on("n2") == amount(3)
     refused(fleet, "w", 7, "n2")
     target = replace(vm_pod("a", uid="t"), migration=migration("a").name)
-    assert fleet.ledger.apply(PodToBind(target, "n2"), LATER).effects == (RoomFreed("n2"),)
+    assert fleet.ledger.apply(BindRequested(target, "n2"), LATER).effects == (RoomFreed("n2"),)
 
 
 def waits(of: str, needs: float) -> PodFacts:
@@ -204,10 +204,10 @@ def test_failed_wake_up_repeats_after_change() -> None:
     fleet = Fleet(node(), vm("a", amount(2)))
     pod, rooms, waiting = vm_pod("a"), dict(fleet.ledger.rooms), WaitingPods()
     account = fleet.ledger.vms[pod.vm or pod.name]
-    waiting.seen(pod.uid)
+    waiting.observed(pod.uid)
     waiting.add(pod, account, ["n1"])
-    assert waiting.call(rooms, ["n1"], ()) == {pod.uid: "n1"}
-    for step in range(1, waiting_pods.MOST_CALLS):
-        for after in (0, waiting_pods.ASKED_WITHIN):
-            waiting.lapse(Instant(LATER + 100 * step + after))
-        assert waiting.call(rooms, (), [account]) == {pod.uid: "n1"}
+    assert waiting.wake(rooms, ["n1"], ()) == {pod.uid: "n1"}
+    for step in range(1, waiting_pods.MAX_WAKE_UPS):
+        for after in (0, waiting_pods.WAKE_UP_TIMEOUT):
+            waiting.expire(Instant(LATER + 100 * step + after))
+        assert waiting.wake(rooms, (), [account]) == {pod.uid: "n1"}

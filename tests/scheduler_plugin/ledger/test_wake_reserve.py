@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from protocol.guest.sleep import WAKING
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.sharing import PATIENCE
-from scheduler_plugin.ledger.accounts.waking import WakeNeed, WakingVm, due_before, kept_for_waking
-from scheduler_plugin.ledger.binding import PreemptionCandidate, helped
-from scheduler_plugin.ledger.events import NodeSeen, PodToBind
+from scheduler_plugin.ledger.accounts.waking import WakeNeed, WakingVm, due_before, room_for_waking
+from scheduler_plugin.ledger.binding import PreemptionCandidate, nodes_after_preemption
+from scheduler_plugin.ledger.events import BindRequested, NodeSeen
 from scheduler_plugin.ledger.facts import NodeFacts
 from scheduler_plugin.ledger.invariants import violations
 from scheduler_plugin.ledger.outcomes import Effect
@@ -36,7 +36,7 @@ def keeping(sleepers: int, total: float = 21, share: str = "0.5") -> NodeFacts:
 def test_reserve_is_that_of_the_largest_sleepers(sleepers: int, kept: float) -> None:
     vms = [sleeper("a", amount(3)), sleeper("b", amount(4)), sleeper("c", amount(1))]
     room = sleeping_fleet(keeping(sleepers), *vms).ledger.rooms["n1"]
-    assert (room.for_waking, room.left - room.free) == (amount(kept), amount(kept))
+    assert (room.for_waking, room.unreserved - room.free) == (amount(kept), amount(kept))
 
 
 def test_reserve_is_bounded_by_its_share() -> None:
@@ -50,7 +50,7 @@ def test_reserve_is_kept_from_growth_and_new_pods() -> None:
     fleet = sleeping_fleet(keeping(1), running, sleeper("a", amount(4)), beside=(plain_pod("x", amount(12), "n1"),))
     new = plain_pod("new", amount(3))
     assert fleet.ledger.filter(new, ["n1"]).fits == []
-    assert fleet.ledger.apply(PodToBind(new, "n1"), LATER).verdict is not FITS
+    assert fleet.ledger.apply(BindRequested(new, "n1"), LATER).verdict is not FITS
     assert fleet.grant("b", amount(9)).cpu == amount(3.9).cpu
     assert fleet.ledger.explain("uid-b", LATER).denied_by == (
         "node n1 has 0 cpu, 0 free of 20 cpu, 20Gi; 5100m cpu, 5Gi more needed; 4 cpu, 4Gi is reserved"
@@ -81,8 +81,8 @@ def test_sleeper_keeps_nothing_beside_its_own_permit() -> None:
 def test_preemption_leaves_the_reserve_alone() -> None:
     fleet = sleeping_fleet(keeping(1), sleeper("a", amount(4)), beside=(plain_pod("x", amount(10), "n1"),))
     ledger, candidate = fleet.ledger, PreemptionCandidate("n1", {"uid-x"})
-    assert helped(ledger.rooms, ledger.claims, amount(15), [candidate]) == ["n1"]
-    assert helped(ledger.rooms, ledger.claims, amount(16), [candidate]) == []
+    assert nodes_after_preemption(ledger.rooms, ledger.claims, amount(15), [candidate]) == ["n1"]
+    assert nodes_after_preemption(ledger.rooms, ledger.claims, amount(16), [candidate]) == []
 
 
 def test_small_wakes_before_large() -> None:
@@ -156,7 +156,7 @@ def test_herd_wakes_as_far_as_there_is_room() -> None:
         woken = [of for of in waiting if granted[of].any]
         assert woken, "nobody wakes although there is room for one"
         assert fleet.on("n1").within(amount(240))
-        left = fleet.ledger.rooms["n1"].left
+        left = fleet.ledger.rooms["n1"].unreserved
         assert not any(fleet.vms[name(of)].wakes_with.within(left) for of in waiting if of not in woken)  # type: ignore[union-attr]
         for of in woken:
             assert fleet.is_woken(of, now=now)
@@ -180,13 +180,13 @@ def test_those_before_never_take_more_than_there_is(waits: list[tuple[Resources,
         one.uid: due_before(one, [other for other in sleepers if other is not one], left, amount(9)) for one in sleepers
     }
     assert all(before.room.within(left) for before in due.values())
-    fitting = [one for one in sleepers if one.wish.within(left)]
+    fitting = [one for one in sleepers if one.missing.within(left)]
     if fitting:
-        first = min(fitting, key=lambda one: one.turn(amount(9)))
-        assert (due[first.uid].room + first.wish).within(left)
+        first = min(fitting, key=lambda one: one.rank(amount(9)))
+        assert (due[first.uid].room + first.missing).within(left)
 
 
 @given(needs=st.lists(st.builds(WakeNeed, sizes, sizes), max_size=5), sleepers=st.integers(0, 3))
 def test_what_was_denied_is_always_kept(needs: list[WakeNeed], sleepers: int) -> None:
-    kept = kept_for_waking(needs, WakeReserve(sleepers), amount(12))
+    kept = room_for_waking(needs, WakeReserve(sleepers), amount(12))
     assert Resources.sum(need.denied for need in needs).within(kept)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from protocol.guest.sleep import WAKING
 from protocol.units import ZERO, Instant
-from scheduler_plugin.ledger.accounts.claims import LONGEST_WAKE
-from scheduler_plugin.ledger.accounts.wake_turns import wakes_at_once, wakes_under_way
+from scheduler_plugin.ledger.accounts.claims import WAKE_TIMEOUT
+from scheduler_plugin.ledger.accounts.wake_turns import active_wakes, wakes_at_once
 from scheduler_plugin.ledger.events import NodeSeen
 from scheduler_plugin.ledger.facts import NodeFacts
 from scheduler_plugin.ledger.invariants import violations
@@ -90,15 +90,15 @@ def test_stored_permit_is_not_denied() -> None:
         waking(1), sleeper("a", amount(1), WAKING), sleeper("b", amount(1), WAKING, permit=amount(1))
     )
     assert woken(fleet, "a", "b") == "ab"
-    assert wakes_under_way(fleet.ledger.nodes["n1"], LATER) == 2
+    assert active_wakes(fleet.ledger.nodes["n1"], LATER) == 2
 
 
 def test_hanging_wake_stops_counting() -> None:
     fleet = herd(1, 1, 1)
     assert woken(fleet, "a", "b") == "a"
     fleet.is_woken("a", reads=True)
-    assert woken(fleet, "b", now=Instant(LATER + LONGEST_WAKE - 1)) == ""
-    assert woken(fleet, "b", now=Instant(LATER + LONGEST_WAKE)) == "b"
+    assert woken(fleet, "b", now=Instant(LATER + WAKE_TIMEOUT - 1)) == ""
+    assert woken(fleet, "b", now=Instant(LATER + WAKE_TIMEOUT)) == "b"
 
 
 def test_no_move_for_vm_waiting_for_turn() -> None:
@@ -108,7 +108,7 @@ def test_no_move_for_vm_waiting_for_turn() -> None:
     fleet = sleeping_fleet(waking(1, total=11), *vms)
     assert woken(fleet, "a", "b") == "a"
     book = fleet.ledger.nodes["n1"]
-    assert (book.unmet, book.is_strained, book.pressure.too_much) == (amount(3), False, False)
+    assert (book.unmet, book.is_strained, book.pressure.has_excess) == (amount(3), False, False)
     assert fleet.grant("c", amount(9)) == amount(4) - fleet.reserved("b")
 
 
@@ -132,6 +132,6 @@ def test_whole_herd_wakes(data: st.DataObject) -> None:
             if fleet.asks_to_wake(of, now=now).permit is not ZERO and fleet.is_woken(of, reads=True, now=now):
                 waits.remove(of)
                 reads.append(of)
-        assert wakes_under_way(book, now) == len(reads) <= 3
+        assert active_wakes(book, now) == len(reads) <= 3
         assert len(reads) == 3 or not waits
     assert violations(fleet.ledger) == []

@@ -12,7 +12,7 @@ from scheduler_plugin.app import SchedulerPorts, assemble
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.migration.mover import Mover
 from scheduler_plugin.migration.reporter import MigrationReporter
-from scheduler_plugin.planner.cost import Freedom, HasPlace, Selection, least_cost
+from scheduler_plugin.planner.cost import HasTarget, RoomGoal, Selection, least_cost
 from scheduler_plugin.planner.planner import Planner
 from scheduler_plugin.planner.victims import Victim
 from scheduler_plugin.settings.document import parse_settings
@@ -30,7 +30,7 @@ class FailsAtFirst:
     def __init__(self, times: int) -> None:
         self.left = times
 
-    def __call__(self, victims: Sequence[Victim], need: Freedom | None, has_place: HasPlace) -> Iterable[Victim]:
+    def __call__(self, victims: Sequence[Victim], need: RoomGoal | None, has_place: HasTarget) -> Iterable[Victim]:
         if self.left:
             self.left -= 1
             raise OverflowError("a VM like no other")

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from scheduler_plugin.planner.victims import REMEMBERED
+from scheduler_plugin.planner.victims import RECENT
 from tests.fake_clock import settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, Fault, to
 from tests.scheduler_plugin.migration.moving_cluster import (
@@ -169,7 +169,7 @@ async def test_a_deletion_that_fails_is_tried_again() -> None:
     async with moving_cluster() as s:
         await s.moved()
         s.cluster.faults.append(Fault(to("DELETE", "/virtualmachinemigrations/"), times=2))
-        s.clock.jump(REMEMBERED)
+        s.clock.jump(RECENT)
         await s.passes(1)
         assert len(s.cluster.made("DELETE", "/virtualmachinemigrations/")) == 1
         await s.passes(12)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from scheduler_plugin.planner.victims import REMEMBERED
+from scheduler_plugin.planner.victims import RECENT
 from scheduler_plugin.settings.document import parse_settings
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, NODES, PODS, VMS, Fault, to
 from tests.scheduler_plugin.migration.moving_cluster import (
@@ -51,7 +51,7 @@ async def test_full_node_sheds_vm_step_by_step() -> None:
 async def test_succeeded_migration_is_kept_one_hour() -> None:
     async with moving_cluster() as s:
         await s.moved()
-        s.clock.jump(REMEMBERED - 10)
+        s.clock.jump(RECENT - 10)
         await s.passes(1)
         assert s.migrations == [("db", "n2", "Succeeded")]
         await s.passes(20)
@@ -158,7 +158,7 @@ async def test_disabled_migrations_stop_moves() -> None:
         idle = "migration.enabled is false in the settings"
         assert (s.created(), (await s.view("nodes"))["migrationsIdle"]) == (0, idle)
         assert "autoscale_scheduler_migrations_enabled 0.0" in await s.metrics()
-        s.scheduler.parts.context.feed.use(
+        s.scheduler.parts.context.feed.apply_settings(
             parse_settings(SETTINGS + "migration: {settleSeconds: 10, maxBandwidth: 64Mi, timeoutSeconds: 60}")
         )
         await s.passes(2)

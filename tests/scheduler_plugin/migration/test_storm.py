@@ -125,7 +125,7 @@ async def test_moves_never_over_commit(seed: int, follows: bool) -> None:
     assert ledger.claims.keys() - reserved == bound, "every bound pod and nothing else is on the books"
     assert storm.outcomes, "no move was ordered that came to an end"
     if follows:
-        await storm.check_requests_in_the_end(ledger, storm.scheduler.parts.context.feed.use)
+        await storm.check_requests_in_the_end(ledger, storm.scheduler.parts.context.feed.apply_settings)
     await storm.stack.aclose()
 
 

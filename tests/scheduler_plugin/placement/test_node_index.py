@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from protocol.ranking.config import PreferredSize, RankingConfig, ScoreCurve
 from protocol.units import Resources
-from scheduler_plugin.placement.node_index import KEPT, LOGGED, NodeIndex, NodeIndexes
+from scheduler_plugin.placement.node_index import MAX_INDEXES, MIN_LOG, NodeIndex, NodeIndexes
 from scheduler_plugin.placement.verdict import FITS, Room, filter_nodes, verdict
 from tests.scheduler_plugin.ledger.fleet import amount
 
@@ -94,8 +94,8 @@ def test_a_cluster_that_grows_prefers_larger_nodes() -> None:
 def test_only_the_last_sizes_are_remembered() -> None:
     node_indexes = NodeIndexes({})
     first = node_indexes.of(amount(0))
-    kept = [node_indexes.of(amount(size)) for size in range(1, KEPT + 1)]
-    assert [node_indexes.of(amount(size)) for size in range(1, KEPT + 1)] == kept
+    kept = [node_indexes.of(amount(size)) for size in range(1, MAX_INDEXES + 1)]
+    assert [node_indexes.of(amount(size)) for size in range(1, MAX_INDEXES + 1)] == kept
     assert node_indexes.of(amount(0)) is not first
 
 
@@ -104,7 +104,7 @@ def test_long_log_drops_unused_indexes() -> None:
     rooms = {"a": room(amount(1)), "b": room(amount(1))}
     node_indexes = NodeIndexes(rooms)
     used, unused = node_indexes.of(amount(1)), node_indexes.of(amount(2))
-    for number in range(4 * LOGGED):
+    for number in range(4 * MIN_LOG):
         rooms["a"] = room(amount(number % 9))
         node_indexes.changed("a")
         if number % 100 == 0:

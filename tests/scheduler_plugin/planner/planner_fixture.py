@@ -12,14 +12,14 @@ from msgspec import structs
 from protocol.messages import AgentRequest, Metrics
 from protocol.ranking.config import RankingConfig
 from protocol.units import Bytes, Instant, Resources, Seconds
-from scheduler_plugin.constraints.judge import ConstraintContext
-from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, MoveWanted, PodSeen, VmSeen
+from scheduler_plugin.constraints.checker import ConstraintContext
+from scheduler_plugin.ledger.events import MigrationSeen, MoveRequested, PermitRequested, PodSeen, VmSeen
 from scheduler_plugin.ledger.facts import MigrationFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.placement.verdict import FITS
 from scheduler_plugin.planner.cost import Selection, least_cost
 from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan
-from scheduler_plugin.planner.planner import Planner, completed
+from scheduler_plugin.planner.planner import Planner, run_steps
 from scheduler_plugin.planner.victims import Now
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, vm, vm_pod
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
@@ -45,7 +45,7 @@ class PlannerFixture:
         self.planner = Planner(select)
         self.now = LATER
         self.numbers = 0
-        self.surroundings = ConstraintContext()
+        self.constraint_context = ConstraintContext()
 
     def add(
         self,
@@ -76,7 +76,7 @@ class PlannerFixture:
         """The VM's agent asks, and its permit is stored."""
         self.numbers += 1
         request = AgentRequest(name(f"{of}-pod"), wanted, metrics=metrics, sequence=self.numbers, needs=needs)
-        decision = self.ledger.apply(AgentAsked(f"uid-{of}", request), self.now)
+        decision = self.ledger.apply(PermitRequested(f"uid-{of}", request), self.now)
         self.fleet.did(decision.effects)
         self.fleet.store(decision)
 
@@ -88,8 +88,10 @@ class PlannerFixture:
         """The plan, so many seconds later."""
         self.now = Instant(self.now + after)
         now = Now(self.now, WALL + self.now - LATER)
-        look = self.planner.plan(self.ledger, self.policy, RANKING, now, min, surroundings=self.surroundings)
-        return completed(look)
+        look = self.planner.plan(
+            self.ledger, self.policy, RANKING, now, min, constraint_context=self.constraint_context
+        )
+        return run_steps(look)
 
     def settled(self) -> MovePlan:
         """What is planned once what is so now has lasted."""
@@ -102,7 +104,7 @@ class PlannerFixture:
 
     def carry_out(self, move: Move, number: int = 1) -> None:
         """Reserves room for a move; nothing is created yet."""
-        reservation = self.ledger.apply(MoveWanted(move, name(f"{move.vm.name}-{number}")), self.now)
+        reservation = self.ledger.apply(MoveRequested(move, name(f"{move.vm.name}-{number}")), self.now)
         assert reservation.verdict is FITS
         self.fleet.did(reservation.effects)
 

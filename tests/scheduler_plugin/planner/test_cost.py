@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.units import Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
-from scheduler_plugin.planner.cost import Freedom, cost_of, costs, least_cost
+from scheduler_plugin.planner.cost import RoomGoal, cost_of, costs, least_cost
 from scheduler_plugin.planner.victims import Victim
 from tests.scheduler_plugin.ledger.fleet import amount, name, vm_pod
 
@@ -27,7 +27,7 @@ def victim(of: str, size: Resources | float, gib: float = 1.0, load: float = 0.0
 
 
 def chosen(victims: list[Victim], excess: Resources, *, homeless: tuple[str, ...] = ()) -> list[str]:
-    found = least_cost(victims, Freedom.of(excess, WATERMARK, EMPTY), lambda each: each.vm.name not in homeless)
+    found = least_cost(victims, RoomGoal.of(excess, WATERMARK, EMPTY), lambda each: each.vm.name not in homeless)
     return [each.vm.name for each in found]
 
 
@@ -108,7 +108,7 @@ def victims_of(kinds: list[tuple[Resources, float, float]]) -> list[Victim]:
 @given(KINDS, SIZES)
 def test_enough_go_and_none_in_vain(kinds: list[tuple[Resources, float, float]], excess: Resources) -> None:
     victims = victims_of(kinds)
-    going = list(least_cost(victims, Freedom.of(excess, WATERMARK, EMPTY), lambda _: True))
+    going = list(least_cost(victims, RoomGoal.of(excess, WATERMARK, EMPTY), lambda _: True))
     freed = Resources.sum(each.size for each in going)
     if excess.within(Resources.sum(each.size for each in victims)):
         assert excess.within(freed)
@@ -121,13 +121,13 @@ def test_choice_is_order_independent(
 ) -> None:
     victims = victims_of(kinds)
     shuffled = sorted(victims, key=lambda _: random.random())  # type: ignore[attr-defined] # hypothesis' random
-    need = Freedom.of(excess, WATERMARK, EMPTY)
+    need = RoomGoal.of(excess, WATERMARK, EMPTY)
     assert list(least_cost(shuffled, need, lambda _: True)) == list(least_cost(victims, need, lambda _: True))
 
 
 @given(KINDS, SIZES)
 def test_chosen_victim_is_cheapest(kinds: list[tuple[Resources, float, float]], excess: Resources) -> None:
-    victims, need = victims_of(kinds), Freedom.of(excess, WATERMARK, EMPTY)
+    victims, need = victims_of(kinds), RoomGoal.of(excess, WATERMARK, EMPTY)
     going = list(least_cost(victims, need, lambda _: True))
     for each in victims:
         if excess.within(each.size):
@@ -138,7 +138,7 @@ def cost_of_all(going: list[Victim]) -> float:
     return sum(map(cost_of, going))
 
 
-def share_of_all(going: list[Victim], need: Freedom) -> float:
+def share_of_all(going: list[Victim], need: RoomGoal) -> float:
     return need.share(Resources.sum(each.size for each in going))
 
 
@@ -147,7 +147,7 @@ def test_higher_report_does_not_start_move(
     kinds: list[tuple[Resources, float, float]], excess: Resources, at: int, load: float, mem: int
 ) -> None:
     """Lower metrics mean more likely to go (S4.8)."""
-    victims, need = victims_of(kinds), Freedom.of(excess, WATERMARK, EMPTY)
+    victims, need = victims_of(kinds), RoomGoal.of(excess, WATERMARK, EMPTY)
     if at >= len(victims):
         return
     before = [each.vm for each in least_cost(victims, need, lambda _: True)]
@@ -160,11 +160,11 @@ def test_higher_report_does_not_start_move(
     ("slack", "welcome"), [(40, 6), (8, 5), (4, 3), (2, 2), (0, 2)], ids=["empty", "less", "tight", "no more", "full"]
 )
 def test_welcome_room_is_limited_by_target(slack: float, welcome: float) -> None:
-    assert Freedom.of(amount(2), WATERMARK, amount(slack)) == Freedom(amount(2), amount(welcome))
+    assert RoomGoal.of(amount(2), WATERMARK, amount(slack)) == RoomGoal(amount(2), amount(welcome))
 
 
 def test_waiting_pods_raise_welcome_room() -> None:
-    assert Freedom.of(amount(2), WATERMARK, EMPTY, wished=amount(3)).welcome == amount(7)
+    assert RoomGoal.of(amount(2), WATERMARK, EMPTY, wanted=amount(3)).welcome == amount(7)
 
 
 def test_move_reports_gain_cost_and_repetition() -> None:

@@ -9,8 +9,8 @@ import pytest
 from protocol.units import Bytes, Instant, Resources
 from scheduler_plugin.ledger.events import NodeGone, NodeSeen, PodGone, PodSeen, TimePassed, VmGone, VmSeen
 from scheduler_plugin.ledger.facts import MigrationPhase
-from scheduler_plugin.ledger.moves import BEGINS_WITHIN, Move, MoveCause
-from scheduler_plugin.planner.cost import in_order
+from scheduler_plugin.ledger.moves import START_TIMEOUT, Move, MoveCause
+from scheduler_plugin.planner.cost import ordered_by
 from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan, Stuck
 from scheduler_plugin.planner.victims import Victim
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod, vm_pod
@@ -191,9 +191,9 @@ def test_dirty_rate_raises_copy_cost() -> None:
 
 def test_another_order_may_be_given() -> None:
     def oldest_first(victim: Victim, _: Resources | None) -> tuple[float, ...]:
-        return (float(victim.arrived),)
+        return (float(victim.index),)
 
-    assert pressed(select=in_order(oldest_first)).moves() == {"a": "n2"}
+    assert pressed(select=ordered_by(oldest_first)).moves() == {"a": "n2"}
 
 
 # Who may not move ----------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def test_manually_moved_vm_is_left_alone() -> None:
     assert fixture.settled() == MovePlan()
     fixture.fleet.apply(PodSeen(plain_pod("c", amount(6), "n1")))
     assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 already migrating"),)
-    fixture.fleet.apply(TimePassed(), Instant(fixture.now + BEGINS_WITHIN))
+    fixture.fleet.apply(TimePassed(), Instant(fixture.now + START_TIMEOUT))
     assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 in a migration that has not started"),)
 
 

@@ -96,5 +96,5 @@ def test_each_target_keeps_tenth_of_its_own_watermark(source: int, target: int, 
     for number in range(source * 7 // 40 + 1):
         fixture.add(f"vm{number}", "n1", 4)
     fixture.add("there", "n2", there)
-    assert fixture.ledger.nodes["n1"].pressure.too_much
+    assert fixture.ledger.nodes["n1"].pressure.has_excess
     assert (first_move(fixture) is not None) is moves

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_plugin.ledger.events import PodGone, PodSeen, TimePassed
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
-from scheduler_plugin.ledger.moves import BEGINS_WITHIN, Move, MoveCause
+from scheduler_plugin.ledger.moves import START_TIMEOUT, Move, MoveCause
 from scheduler_plugin.planner import planner as planner_module
 from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan, Stuck
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod
@@ -77,7 +77,7 @@ def test_foreign_migration_blocks_until_stalled() -> None:
     fixture.migration(order_of_another("theirs"))
     waits = Stuck("n0", "concurrent migrations are at their limit of 1; ordered by others: db/theirs-1")
     assert fixture.settled() == MovePlan(stuck=(waits,))
-    assert fixture.plan(after=BEGINS_WITHIN) == MovePlan(stuck=(waits,))
+    assert fixture.plan(after=START_TIMEOUT) == MovePlan(stuck=(waits,))
     fixture.fleet.apply(TimePassed(), fixture.now)
     late = fixture.plan()
     assert (len(late.moves), late.stuck) == (1, ())
@@ -137,7 +137,7 @@ def test_undrainable_node_is_explained() -> None:
 
 
 def test_full_cluster_rotates_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner_module, "AT_ONCE", 2)
+    monkeypatch.setattr(planner_module, "NODES_PER_ROUND", 2)
     fixture = PlannerFixture(*(node(f"n{number}") for number in range(5)))
     for number in range(5):
         fixture.add(f"v{number}", f"n{number}", 8)

@@ -9,7 +9,7 @@ import pytest
 from protocol.units import Seconds
 from scheduler_plugin.ledger.events import NodeGone, PodGone
 from scheduler_plugin.planner import planner as planner_module
-from scheduler_plugin.planner.planner import Look, completed
+from scheduler_plugin.planner.planner import PlanSteps, run_steps
 from scheduler_plugin.planner.victims import Now
 from tests.scheduler_plugin.planner.planner_fixture import RANKING, WALL, PlannerFixture, node
 
@@ -24,25 +24,25 @@ def two_full_nodes() -> PlannerFixture:
     return fixture
 
 
-def look(fixture: PlannerFixture) -> Look:
+def look(fixture: PlannerFixture) -> PlanSteps:
     return fixture.planner.plan(fixture.ledger, fixture.policy, RANKING, Now(fixture.now, WALL), min)
 
 
 def test_each_node_is_a_step() -> None:
     fixture = two_full_nodes()
     assert len(list(look(fixture))) == 2
-    assert [move.source for move in completed(look(fixture)).moves] == ["n1"]
+    assert [move.source for move in run_steps(look(fixture)).moves] == ["n1"]
 
 
 def test_few_nodes_are_asked_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while no VM has to leave any of them yet; all of them have been asked in the end."""
-    monkeypatch.setattr(planner_module, "IN_STEP", 1)
+    monkeypatch.setattr(planner_module, "NODES_PER_STEP", 1)
     fixture = two_full_nodes()
     fixture.policy = replace(fixture.policy, settle=Seconds(20.0))
     assert len(list(look(fixture))) == 2
     fixture.now += 20.0  # type: ignore[assignment] # an instant and a span are an instant
     assert len(list(look(fixture))) == 4
-    assert [move.source for move in completed(look(fixture)).moves] == ["n1"]
+    assert [move.source for move in run_steps(look(fixture)).moves] == ["n1"]
 
 
 def test_the_cluster_may_change_between_steps() -> None:
@@ -52,6 +52,6 @@ def test_the_cluster_may_change_between_steps() -> None:
     for of in ("a", "b"):
         fixture.fleet.apply(PodGone(f"uid-{of}"))
     fixture.fleet.apply(NodeGone("n1"))
-    plan = completed(steps)
+    plan = run_steps(steps)
     assert [move.source for move in plan.moves] == ["n2"]
     assert plan.stuck[0].why == "no VM is on it"

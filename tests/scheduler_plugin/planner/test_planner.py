@@ -8,7 +8,15 @@ import pytest
 
 from protocol.messages import ObjectName
 from protocol.units import Seconds
-from scheduler_plugin.ledger.events import MigrationGone, MoveAnswered, NodeGone, NodeSeen, PodGone, PodSeen, WriteEnd
+from scheduler_plugin.ledger.events import (
+    MigrationCreateEnded,
+    MigrationGone,
+    NodeGone,
+    NodeSeen,
+    PodGone,
+    PodSeen,
+    WriteOutcome,
+)
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
 from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, MovePlan
 from scheduler_plugin.planner.victims import Rest
@@ -100,9 +108,9 @@ def test_vm_with_deleting_migration_rests() -> None:
     fixture = pressed()
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
-    fixture.migration(migration("a", PENDING, to="n2", is_leaving=True))
+    fixture.migration(migration("a", PENDING, to="n2", is_terminating=True))
     fixture.plan()
-    fixture.migration(migration("a", FAILED, to="n2", is_leaving=True, version=3))
+    fixture.migration(migration("a", FAILED, to="n2", is_terminating=True, version=3))
     fixture.plan()
     fixture.fleet.apply(MigrationGone(name("a-1")))
     assert moves_first_after(fixture) == 310
@@ -113,7 +121,7 @@ def test_unmade_order_does_not_blame_vm() -> None:
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
     fixture.plan()
-    fixture.fleet.apply(MoveAnswered(name("a-1"), WriteEnd.REFUSED))
+    fixture.fleet.apply(MigrationCreateEnded(name("a-1"), WriteOutcome.REFUSED))
     assert moves_first_after(fixture) == 20
 
 
@@ -126,7 +134,7 @@ def test_lost_target_does_not_blame_vm(looks: int) -> None:
     fixture.fleet.apply(NodeSeen(node("n3", 20)))  # type: ignore[arg-type] # node() makes nodes
     fixture.fleet.apply(NodeGone("n2"))
     fixture.plan()
-    fixture.migration(migration("a", PENDING, to="n2", is_leaving=True, version=3))
+    fixture.migration(migration("a", PENDING, to="n2", is_terminating=True, version=3))
     for _ in range(looks):
         fixture.plan()
     fixture.fleet.apply(MigrationGone(name("a-1")))
@@ -141,7 +149,7 @@ def test_an_ended_migration_that_is_deleted_has_ended() -> None:
 
 
 def test_how_long_vms_rest_is_a_setting() -> None:
-    rest = Rest(cooldown=Seconds(1), backoff=Seconds(100), backoff_most=Seconds(150))
+    rest = Rest(cooldown=Seconds(1), backoff=Seconds(100), max_backoff=Seconds(150))
     two = (over(1, FAILED, 0), over(2, FAILED, 0))
     assert moves_first_after(pressed(*two, policy=MigrationPolicy(rest=rest))) == 150
 
@@ -174,7 +182,7 @@ def test_needless_move_is_cancelled_after_while() -> None:
     assert fixture.plan(after=9.9).cancels == ()
     plan = fixture.plan(after=0.1)
     assert plan == MovePlan(cancels=(Cancel(name("v0-1"), "node n1 no longer needs it"),))
-    fixture.fleet.apply(MoveAnswered(name("v0-1"), WriteEnd.REFUSED))
+    fixture.fleet.apply(MigrationCreateEnded(name("v0-1"), WriteOutcome.REFUSED))
     assert fixture.plan(after=60) == MovePlan()
     assert fixture.ledger.nodes["n1"].migrating == amount(0)
 
@@ -201,7 +209,7 @@ def test_newest_needless_moves_are_cancelled() -> None:
     "facts",
     [
         migration("v0", RUNNING, to="n2"),
-        migration("v0", PENDING, to="n2", is_leaving=True),
+        migration("v0", PENDING, to="n2", is_terminating=True),
         migration("v0", PENDING, to="n2", is_ours=False),
     ],
     ids=["begun", "being cancelled", "a person's"],
@@ -247,7 +255,7 @@ def test_impossible_target_cancels_move() -> None:
     fixture = ordered()
     fixture.fleet.apply(NodeGone("n2"))
     assert cancelled(fixture.plan()) == {"v0-1": "it cannot be placed on its target: node n2 is gone"}
-    fixture.migration(migration("v0", PENDING, to="n2", is_leaving=True))
+    fixture.migration(migration("v0", PENDING, to="n2", is_terminating=True))
     assert fixture.plan().cancels == ()
 
 
@@ -270,7 +278,7 @@ def test_what_does_not_end_is_cancelled() -> None:
         ((over(1, FAILED, 7200),), ["a-1"]),
         ((over(1, FAILED, 20), over(2, SUCCEEDED, 10)), ["a-1"]),
         ((replace(over(1, SUCCEEDED, 4000), is_ours=False),), []),
-        ((replace(over(1, SUCCEEDED, 4000), is_leaving=True),), []),
+        ((replace(over(1, SUCCEEDED, 4000), is_terminating=True),), []),
         ((migration("a", RUNNING, to="n2"),), []),
     ],
 )
@@ -293,11 +301,11 @@ def test_ended_migration_stays_during_the_next_one() -> None:
 
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_vm_waits_for_deletion_of_ended_migration(is_ours: bool) -> None:
-    fixture = pressed(replace(over(1, SUCCEEDED, 4000), is_ours=is_ours, is_leaving=not is_ours), drains=True)
+    fixture = pressed(replace(over(1, SUCCEEDED, 4000), is_ours=is_ours, is_terminating=not is_ours), drains=True)
     planned = fixture.settled()
     assert planned.moves == ()
     assert "with an ended migration that is being deleted" in planned.stuck[0].why
-    fixture.migration(replace(over(1, SUCCEEDED, 4000), is_leaving=True, version=2))
+    fixture.migration(replace(over(1, SUCCEEDED, 4000), is_terminating=True, version=2))
     assert fixture.plan(after=1.0).moves == ()
     fixture.fleet.apply(MigrationGone(name("a-1")))
     assert [move.vm for move in fixture.plan(after=1.0).moves] == [name("a")]

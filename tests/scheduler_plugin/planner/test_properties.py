@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.units import Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
-from scheduler_plugin.planner.cost import enough, helps
+from scheduler_plugin.planner.cost import helps, select_enough
 from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.planner.victims import Victim
 from tests.examples import examples
@@ -29,7 +29,7 @@ def victim(number: int, size: Resources) -> Victim:
 @given(st.lists(SIZES, max_size=8), SIZES)
 def test_chosen_set_is_sufficient_and_minimal(sizes: list[Resources], excess: Resources) -> None:
     victims = [victim(number, size) for number, size in enumerate(sizes)]
-    chosen = enough(victims, excess, lambda _: True)
+    chosen = select_enough(victims, excess, lambda _: True)
     relieved = Resources.sum(each.size for each in chosen)
     assert [each for each in victims if each in chosen] == chosen
     if excess.within(Resources.sum(sizes)):

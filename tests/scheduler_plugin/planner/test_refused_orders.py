@@ -72,7 +72,7 @@ def test_what_has_been_left_in_peace_is_forgotten() -> None:
     refused = RefusedOrders()
     refused.refused(DB, Instant(0.0), REST, 0.0)
     refused.refused_all(Instant(0.0), 0.0)
-    refused.forget_old(Instant(REST.backoff + REST.backoff_most), REST)
+    refused.forget_old(Instant(REST.backoff + REST.max_backoff), REST)
     later = Instant(10_000.0)
     refused.refused(DB, later, REST, 0.0)
     refused.refused(FAR, later, REST, 0.0)

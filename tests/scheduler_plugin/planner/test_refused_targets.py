@@ -31,7 +31,7 @@ def test_refusals_are_found_by_vm() -> None:
 
 def test_quiet_refusal_is_forgotten() -> None:
     refused = noted(("a", "n1"), ("b", "n1"))
-    refused.forget_old(Instant(REST.backoff + REST.backoff_most), REST)
+    refused.forget_old(Instant(REST.backoff + REST.max_backoff), REST)
     assert (len(refused), by_node(refused, "a"), by_node(refused, "b")) == (1, {}, {"n1": ("full 1", 1)})
 
 

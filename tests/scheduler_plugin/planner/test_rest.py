@@ -12,7 +12,7 @@ from scheduler_plugin.ledger.events import MigrationSeen
 from scheduler_plugin.ledger.facts import MigrationPhase
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Migration, MoveCause
-from scheduler_plugin.planner.victims import Now, Rest, moved_lately
+from scheduler_plugin.planner.victims import Now, Rest, count_recent_moves
 from tests.scheduler_plugin.ledger.fleet import migration, name
 
 DAY = 86_400.0
@@ -47,7 +47,7 @@ def test_recent_successful_moves_count() -> None:
     moved = [
         replace(failed(at), facts=migration("a", MigrationPhase.SUCCEEDED, ended_at=at)) for at in (0.0, 1.0, 900.0)
     ]
-    assert [moved_lately([*moved, failed(950.0)], at(wall)) for wall in (1000.0, 3600.0, 3601.0, 4500.0)] == [
+    assert [count_recent_moves([*moved, failed(950.0)], at(wall)) for wall in (1000.0, 3600.0, 3601.0, 4500.0)] == [
         3,
         2,
         1,
@@ -78,8 +78,8 @@ def test_rest_counts_from_when_an_end_was_seen(phase: MigrationPhase, dated: flo
     for later in (60.0, 6000.0):
         now = Now(Instant(100.0 + later), seen_at + later)
         assert REST.until(known, now, drains=False) == seen_at + rest
-    assert moved_lately(known, Now(Instant(3700.0), seen_at + 3600.0)) == 0
-    assert [REST.forgotten(known, Now(Instant(100.0 + late), seen_at + late)) for late in (3599.0, 7200.0)] == [
+    assert count_recent_moves(known, Now(Instant(3700.0), seen_at + 3600.0)) == 0
+    assert [REST.expired(known, Now(Instant(100.0 + late), seen_at + late)) for late in (3599.0, 7200.0)] == [
         [],
         [known[0].name],
     ]

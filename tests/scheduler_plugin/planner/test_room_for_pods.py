@@ -20,7 +20,7 @@ from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture,
 def waiting(has: float, wants: float, *, asks: bool = True) -> PodFacts:
     """A pod on n1 with so much that wants more, which its kubelet has put off."""
     deferred = amount(wants - has)
-    return replace(plain_pod("web", amount(wants), "n1"), deferred=deferred, asks_room=asks)
+    return replace(plain_pod("web", amount(wants), "n1"), deferred=deferred, make_room=asks)
 
 
 def world(pod: PodFacts, *, requests: Resources | None = None) -> PlannerFixture:

@@ -24,11 +24,11 @@ from scheduler_plugin.constraints.model import (
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.planner.cost import costs, least_cost
-from scheduler_plugin.planner.drain import DrainPlan, LeftAlone
-from scheduler_plugin.planner.places import Places
-from scheduler_plugin.planner.plan import MigrationPolicy, RoomNeed, Stuck, seen_of
+from scheduler_plugin.planner.drain import DrainPlan, SkipReason
+from scheduler_plugin.planner.places import EligibleNodes
+from scheduler_plugin.planner.plan import MigrationPolicy, RoomNeed, Stuck, need_inputs
 from scheduler_plugin.planner.refused_targets import RefusedTargets
-from scheduler_plugin.planner.targets import Choice, Targets, Traffic
+from scheduler_plugin.planner.targets import ActiveMigrations, TargetRule, Targets
 from scheduler_plugin.planner.victims import Now, Rest, Victim
 from tests.examples import examples
 from tests.scheduler_plugin.ledger.fleet import LATER, name
@@ -52,14 +52,14 @@ POLICIES = st.builds(
 class PlainTargets(Targets):
     """Looks at every node for every VM."""
 
-    def has_place(self, victim: Victim) -> bool:
-        return next(self._taking(victim, victim.size), None) is not None
+    def has_target(self, victim: Victim) -> bool:
+        return next(self._accepting(victim, victim.size), None) is not None
 
-    def hindrances(self, victims: Iterable[Victim]) -> Counter[str]:
+    def obstacles(self, victims: Iterable[Victim]) -> Counter[str]:
         for victim in victims:
             large = [name for name, room in self._rooms.items() if self._has_room(room, victim.size)]
             if large:
-                hindrance = self._places.hindrances(victim.claim, victim.vm)
+                hindrance = self._eligible.obstacles(victim.claim, victim.vm)
                 found = (hindrance(name) for name in large)
                 return Counter(f"{victim.vm.name}: {why}" for why in found if why is not None)
         return Counter()
@@ -68,16 +68,18 @@ class PlainTargets(Targets):
 class EagerDrainPlan(DrainPlan):
     """Asks first which VMs have a place at all."""
 
-    def relieve(self, need: RoomNeed, traffic: Traffic, targets: Targets, left_alone: LeftAlone) -> Stuck | None:
-        node, allowed = need.book.name, traffic.may_leave(need.book.name, self._policy)
+    def relieve(
+        self, need: RoomNeed, traffic: ActiveMigrations, targets: Targets, left_alone: SkipReason
+    ) -> Stuck | None:
+        node, allowed = need.account.name, traffic.may_leave(need.account.name, self._policy)
         if not allowed:
             return None
-        share = need.kept_on_targets
-        targets.keep(share)
+        share = need.target_reserve
+        targets.set_reserve_share(share)
         victims, others = self._victims(need, left_alone, targets)
-        housed = [victim for victim in victims if targets.has_place(victim)]
+        housed = [victim for victim in victims if targets.has_target(victim)]
         moved = 0
-        for victim in least_cost(housed, need.freedom(targets.slack), lambda _: True):
+        for victim in least_cost(housed, need.goal(targets.slack), lambda _: True):
             target = targets.take(node, victim) if moved < allowed else None
             if target is not None:
                 why = need.reason if need.excess is None else f"{need.reason}; {costs(victim)}"
@@ -85,7 +87,7 @@ class EagerDrainPlan(DrainPlan):
                 moved += 1
         if moved:
             return None
-        reasons = {} if housed else targets.hindrances(victims)
+        reasons = {} if housed else targets.obstacles(victims)
         why = "".join(f"; {reason} ({count} nodes)" for reason, count in sorted(reasons.items()))
         if victims and not housed:
             mark = f"{float(1 - share):.0%} of its watermark" if share else "its watermark"
@@ -101,9 +103,9 @@ def planned(
 ) -> tuple[list[Move], list[Stuck | None]]:
     """What one look at all nodes under pressure comes to."""
     ledger, policy, now = fixture.ledger, fixture.policy, Now(LATER, WALL)
-    drain, traffic = plan(ledger, policy, now, least_cost), Traffic.of(ledger, policy)
-    places = Places(ledger, fixture.surroundings, refused, LATER)
-    chosen = targets(ledger, traffic, policy, places, Choice(RankingConfig(), min))
+    drain, traffic = plan(ledger, policy, now, least_cost), ActiveMigrations.of(ledger, policy)
+    places = EligibleNodes(ledger, fixture.constraint_context, refused, LATER)
+    chosen = targets(ledger, traffic, policy, places, TargetRule(RankingConfig(), min))
     return drain.moves, [drain.relieve(need, traffic, chosen, lambda _: None) for need in needs(ledger)]
 
 
@@ -112,7 +114,7 @@ def needs(ledger: Ledger) -> list[RoomNeed]:
     return [
         RoomNeed(
             book,
-            seen_of(book),
+            need_inputs(book),
             book.pressure.excess if book.room.is_open else None,
             LATER,
             None,

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from protocol.messages import ObjectName
-from scheduler_plugin.constraints.judge import ConstraintContext
+from scheduler_plugin.constraints.checker import ConstraintContext
 from scheduler_plugin.constraints.model import (
     NodeTerm,
     NodeTraits,
@@ -78,7 +78,7 @@ def test_vm_or_pod_toleration_opens_node(by: str) -> None:
 
 def test_vm_follows_its_volumes() -> None:
     fixture = fleet_of(n2=ZONE_A, n3=ZONE_B)
-    fixture.surroundings = ConstraintContext(
+    fixture.constraint_context = ConstraintContext(
         claims={ObjectName("db", "data"): "pv-1", ObjectName("db", "other"): "pv-2"},
         volumes={ObjectName("", "pv-1"): (IN_B,)},
     )
@@ -88,7 +88,7 @@ def test_vm_follows_its_volumes() -> None:
 def test_namespaces_match_by_labels() -> None:
     far = PodTerm("zone", APP, namespace_selector=(Requirement("team", "In", ("a",)),))
     fixture = fleet_of(n2=ZONE_A, n3=ZONE_B)
-    fixture.surroundings = ConstraintContext({ObjectName("", "db"): {"team": "a"}})
+    fixture.constraint_context = ConstraintContext({ObjectName("", "db"): {"team": "a"}})
     fixture.add("b", "n2", 1, pod={"traits": PodTraits({"app": "db"})})
     assert moved(fixture, {"constraints": PodConstraints(anti_affinity=(far,))}) == {"a": "n3"}
 
@@ -157,7 +157,7 @@ def test_refused_target_is_replaced() -> None:
     assert cancel == Cancel(ours(fixture), why)
     assert fixture.plan(after=1).cancels == (cancel,), "said until it is done, learned once"
     failed = migration("a", MigrationPhase.FAILED)
-    fixture.migration(replace(failed, target=first, is_leaving=True))
+    fixture.migration(replace(failed, target=first, is_terminating=True))
     fixture.plan(after=1)
     assert [each.failures for each in fixture.planner.refused.of(name("a")).values()] == [1]
     fixture.fleet.apply(MigrationGone(cancel.migration))
@@ -178,9 +178,9 @@ def test_time_counts_only_while_pods_are_seen() -> None:
     fixture.add("a", "n1", 8)
     refused_move(fixture)
     fixture.plan()
-    fixture.surroundings = ConstraintContext(is_current=False)
+    fixture.constraint_context = ConstraintContext(is_current=False)
     assert fixture.plan(after=60).cancels == ()
-    fixture.surroundings = ConstraintContext()
+    fixture.constraint_context = ConstraintContext()
     assert (fixture.plan().cancels, len(fixture.plan(after=2).cancels)) == ((), 1)
 
 
@@ -208,7 +208,7 @@ def failed_again(fixture: PlannerFixture) -> None:
 
 
 def test_refused_pair_backs_off_and_expires() -> None:
-    fixture = fleet_of(MigrationPolicy(settle=10.0, rest=Rest(backoff=60.0, backoff_most=100.0)), n2=ZONE_A)  # type: ignore[arg-type] # Seconds
+    fixture = fleet_of(MigrationPolicy(settle=10.0, rest=Rest(backoff=60.0, max_backoff=100.0)), n2=ZONE_A)  # type: ignore[arg-type] # Seconds
     fixture.add("a", "n1", 8)
     failed_again(fixture)
     stuck = f"{STAYS}was recently refused there: 0/2 nodes are available (1 nodes)"

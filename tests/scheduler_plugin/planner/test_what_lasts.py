@@ -225,7 +225,7 @@ def test_pod_waits_less_than_vm() -> None:
     for of, size in (("a", 3), ("b", 2)):
         fixture.add(of, "n1", size, pod={"requests": amount(size)})
     pod = plain_pod("web", amount(6), "n1")
-    fixture.fleet.apply(PodSeen(replace(pod, deferred=amount(4), asks_room=True)))
+    fixture.fleet.apply(PodSeen(replace(pod, deferred=amount(4), make_room=True)))
     fixture.tell("b", amount(4))
     assert fixture.ledger.nodes["n1"].pressure.capacity == amount(3)
     assert first_move(fixture) == (3.0, "b", "node n1 lacks 1 vCPU and 1 GiB and denies VMs")

@@ -50,7 +50,7 @@ class Process:
     @property
     def leads(self) -> bool:
         """Whether it answers."""
-        return self.replica.standing().leads
+        return self.replica.leadership().leads
 
     def stop(self) -> None:
         """SIGSTOP."""

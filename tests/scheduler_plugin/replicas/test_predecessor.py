@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_plugin.replica import acts_alone
+from scheduler_plugin.replica import runs_without_lease
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import PODS, Fault, to
 from tests.scheduler_plugin.granted import POD, granted
@@ -73,4 +73,4 @@ async def test_failed_look_is_retried() -> None:
     ],
 )
 def test_scheduler_without_lease_acts_alone(containers: list[Any], phase: str, is_alone: bool) -> None:
-    assert acts_alone({"spec": {"containers": containers}, "status": {"phase": phase}}) is is_alone
+    assert runs_without_lease({"spec": {"containers": containers}, "status": {"phase": phase}}) is is_alone

@@ -155,5 +155,5 @@ async def test_successions_lose_or_duplicate_no_permit(seed: int, follows: bool)
     bound = {a.pod["metadata"]["uid"] for a in storm.agents.values() if storm.node_of(a) != "None"}
     assert on_books == bound, "every bound pod and nothing else is on the books"
     if follows:
-        await storm.check_requests_in_the_end(context.ledger, context.feed.use)
+        await storm.check_requests_in_the_end(context.ledger, context.feed.apply_settings)
     await storm.stack.aclose()

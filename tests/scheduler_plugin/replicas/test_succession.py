@@ -132,7 +132,7 @@ async def test_stopped_or_isolated_leader_is_succeeded(pair: Replicas, harm: str
     leader.way.is_cut = False
     pair.cluster.cut_watches()
     await pair.clock.advance(30)
-    assert (leader.leads, leader.replica.standing().leader) == (False, "replica-2")
+    assert (leader.leads, leader.replica.leadership().leader) == (False, "replica-2")
     assert leader.replica.context.ledger.nodes["n1"].reserved == standby.replica.context.ledger.nodes["n1"].reserved
 
 
@@ -141,7 +141,7 @@ async def test_waking_old_leader_sends_nothing(pair: Replicas) -> None:
     leader, standby = pair.running
     leader.stop()
     asking = asyncio.create_task(leader.client.post("http://agents/", content=b"{}"))
-    growing = asyncio.create_task(leader.replica.acting().bind(*_bound(pair)))
+    growing = asyncio.create_task(leader.replica.active().bind(*_bound(pair)))
     await pair.clock.advance(20)
     assert standby.leads
     written = len(leader.way.sent)

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources
 from protocol.virtual_machine import Bounds
-from scheduler_plugin.cluster.problems import misfit
+from scheduler_plugin.cluster.problems import unit_mismatch
 
 SLOT = Bytes.parse("128Mi")
 SHIPPED = Bounds(Resources.parse(1, "256Mi"), Resources.parse(4, "1Gi"))
@@ -47,4 +47,4 @@ def unit(cpu: str, mem: str) -> ComputeUnit:
     ],
 )
 def test_unit_fits_whole_multiples(bounds: Bounds, compute_unit: ComputeUnit, said: str | None) -> None:
-    assert misfit(bounds, SLOT, compute_unit) == said
+    assert unit_mismatch(bounds, SLOT, compute_unit) == said

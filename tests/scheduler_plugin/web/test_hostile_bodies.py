@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler_plugin.web.extender import LONGEST_BODY
+from scheduler_plugin.web.extender import MAX_BODY
 from tests.examples import examples
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
@@ -70,11 +70,11 @@ async def test_no_body_makes_the_extender_fail(cluster: FakeCluster) -> None:
 async def test_a_body_that_is_too_large_is_refused(cluster: FakeCluster) -> None:
     async with running(cluster, FakeClock()) as scheduler:
         for verb in ("prioritize", "preempt"):
-            answer = await scheduler.client.post(f"http://extender/{verb}", content=b" " * (LONGEST_BODY + 1))
+            answer = await scheduler.client.post(f"http://extender/{verb}", content=b" " * (MAX_BODY + 1))
             assert answer.status_code == 413
         for verb in ("filter", "bind"):
-            answer = await scheduler.client.post(f"http://extender/{verb}", content=b" " * (LONGEST_BODY + 1))
-            assert answer.json()["Error"] == f"a request has at most {LONGEST_BODY} bytes"
+            answer = await scheduler.client.post(f"http://extender/{verb}", content=b" " * (MAX_BODY + 1))
+            assert answer.json()["Error"] == f"a request has at most {MAX_BODY} bytes"
 
 
 def request_with(**parts: object) -> bytes:

@@ -48,7 +48,7 @@ class Answers:
             "/refusing": self.refusing,
         }
         paths = {path: HotPath(handler, LONGEST) for path, handler in handlers.items()}
-        introduced = HotPath(self.now, LONGEST, introduction=self._introduce)
+        introduced = HotPath(self.now, LONGEST, precheck=self._introduce)
         return HotPaths(paths | {"/closed": HotPath(self.now, LONGEST, _only_a), "/introduced": introduced}, _Rest())
 
     def _introduce(self, authorization: str | None, address: str) -> HotResponse | None:

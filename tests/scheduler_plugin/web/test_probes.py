@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.kubernetes.timestamps import timestamp
-from scheduler_plugin.ledger.ledger import LATELY
+from scheduler_plugin.ledger.ledger import SILENT_AFTER
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.objects import node, plain_pod, postgres_pod, vm, vm_pod
@@ -105,7 +105,7 @@ async def test_pod_reports_agent_contact() -> None:
 
         await scheduler.ask(POD, 2, 8)
         heard = await is_silent()
-        await clock.advance(LATELY + 1.0)
+        await clock.advance(SILENT_AFTER + 1.0)
         assert (heard, await is_silent()) == ([False], [True])
 
 

@@ -28,7 +28,7 @@ def asks(fixture: SimulationFixture, vm: SimulatedVm, cores: float, times: int =
         fixture.run_agent(vm)
         claim = fixture.cluster.ledger.claims[vm.pod]
         assert claim.vm is not None
-        assert claim.vm.heard_at == fixture.now
+        assert claim.vm.last_message_at == fixture.now
     return counted(fixture)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.kubernetes.objects import Json, child, is_leaving, items, labels_of, name_of, text, whole
+from protocol.kubernetes.objects import Json, child, is_terminating, items, labels_of, name_of, text, whole
 from protocol.names import LABEL_VM_NAME
 
 REFERENCE: Final = "localhost:5001/{name}:dev"
@@ -104,7 +104,7 @@ def _is_rolled_out(workload: Json) -> bool:
 
 def startup_failure(pods: Iterable[Json]) -> str:
     """The reason why one of the pods can never start; empty if all can."""
-    return next((reason for pod in pods if not is_leaving(pod) and (reason := _pod_failure(pod))), "")
+    return next((reason for pod in pods if not is_terminating(pod) and (reason := _pod_failure(pod))), "")
 
 
 def _pod_failure(pod: Json) -> str:

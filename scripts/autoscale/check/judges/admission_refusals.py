@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from protocol.kubernetes.objects import is_leaving, labels_of
+from protocol.kubernetes.objects import is_terminating, labels_of
 from scripts.autoscale.check.facts import CheckFacts, UnseenError, answered
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, When, check_of
 from scripts.autoscale.check.installed_programs import SCHEDULER, by_name, installed
@@ -39,7 +39,7 @@ def exists(facts: CheckFacts) -> Verdict:
         return CheckProblem(facts.namespace, f"there is no namespace {facts.namespace}")
     if namespace is None:
         return CheckResult(f"{facts.namespace} does not exist yet; helm install --create-namespace creates it")
-    if is_leaving(namespace):
+    if is_terminating(namespace):
         return CheckProblem(facts.namespace, f"the namespace {facts.namespace} is being deleted")
     return CheckResult(facts.namespace)
 

@@ -10,12 +10,12 @@ import msgspec
 from protocol.guest.sleep import SleepState
 from protocol.permits import decode_permit
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
-from scheduler_plugin.ledger.accounts.pod_requests import LEAST
+from scheduler_plugin.ledger.accounts.pod_requests import MIN_REQUESTS
 
 TABLE_HAS: Final = "42"
 """The only row of the temporary table of the session that stays open."""
 ROUNDS: Final = 2
-KEPT: Final = LEAST
+KEPT: Final = MIN_REQUESTS
 """Requests of a pod whose VM sleeps."""
 _MIB: Final = 1024**2
 

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from protocol.guest.sleep import ASLEEP, WAKING
 from protocol.units import ZERO, Resources
-from scheduler_plugin.ledger.events import BindEnded, PodToBind, WriteEnd
+from scheduler_plugin.ledger.events import BindEnded, BindRequested, WriteOutcome
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts, VmFacts
 from scheduler_plugin.ledger.outcomes import LedgerError
 from tests.scheduler_plugin.ledger.any_order.hearing_scheduler import HearingScheduler
@@ -116,7 +116,7 @@ class ChangingObjects(HearingScheduler):
         pod = name(f"{vm}-pod-{self.api.number()}")
         self.api.put_vm(structs.replace(found, pod=pod, phase="Pending", actual=None))
         counted = requests.at_least(around)
-        self.api.put_pod(PodFacts(f"uid-{pod.name}", pod, counted, name(vm), vm_uid=found.uid, around=around))
+        self.api.put_pod(PodFacts(f"uid-{pod.name}", pod, counted, name(vm), vm_uid=found.uid, overhead=around))
 
     @rule(data=st.data(), to=st.sampled_from(NODES))
     def place(self, data: st.DataObject, to: str) -> None:
@@ -127,12 +127,12 @@ class ChangingObjects(HearingScheduler):
         pod = data.draw(st.sampled_from(unbound))
         if data.draw(st.booleans()):
             try:
-                reservation = self.ledger.apply(PodToBind(pod, to), self.now)
+                reservation = self.ledger.apply(BindRequested(pod, to), self.now)
             except LedgerError:
                 return
             if not reservation.needs_bind:
                 return
-            self.did(self.ledger.apply(BindEnded(pod.uid, to, WriteEnd.DONE), self.now))
+            self.did(self.ledger.apply(BindEnded(pod.uid, to, WriteOutcome.DONE), self.now))
         self.bound(pod, to)
 
     def bound(self, pod: PodFacts, to: str) -> None:

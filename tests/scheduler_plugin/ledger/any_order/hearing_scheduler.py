@@ -21,7 +21,7 @@ from scheduler_plugin.ledger.events import (
     TimePassed,
     VmGone,
     VmSeen,
-    WriteEnd,
+    WriteOutcome,
 )
 from scheduler_plugin.ledger.facts import MigrationFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.ledger import Ledger
@@ -124,14 +124,14 @@ class HearingScheduler(RuleBasedStateMachine):
         stored = None
         if found is not None and self.meets_news_of_sleep(found):
             self.take("vm", found)
-            if not self.ledger.wants(order):
-                ended = PermitWritten(order.vm, order.revision, WriteEnd.REFUSED, None, "not wanted")
+            if not self.ledger.is_write_needed(order):
+                ended = PermitWritten(order.vm, order.revision, WriteOutcome.REFUSED, None, "not wanted")
                 self.did(self.ledger.apply(ended, self.now))
                 return False
         if found is not None and found.uid == order.uid:
             stored = self.api.put_vm(replace(found, permit=order.permit))
         if stored is None or is_lost:
-            self.did(self.ledger.apply(PermitWritten(order.vm, order.revision, WriteEnd.UNKNOWN), self.now))
+            self.did(self.ledger.apply(PermitWritten(order.vm, order.revision, WriteOutcome.UNKNOWN), self.now))
             return False
         self.did(self.ledger.apply(permit_stored(order.revision, stored), self.now))
         return True

@@ -23,7 +23,7 @@ from protocol.messages import AgentRequest
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
 from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
-from scheduler_plugin.ledger.events import AgentAsked
+from scheduler_plugin.ledger.events import PermitRequested
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
 from scheduler_plugin.ledger.invariants import VmTruth, violations
 from scheduler_plugin.ledger.outcomes import LedgerError
@@ -50,7 +50,7 @@ class AnyOrder(ChangingObjects):
             wanted = amount(1) if is_lost else wanted
         request = AgentRequest(pod.name, wanted, self.agents.get(pod.uid), sequence=self.api.number())
         try:
-            decision = self.ledger.apply(AgentAsked(pod.uid, request), self.now)
+            decision = self.ledger.apply(PermitRequested(pod.uid, request), self.now)
         except LedgerError:
             return
         self.did(decision.effects)
@@ -126,7 +126,7 @@ class AnyOrder(ChangingObjects):
 
     def left(self) -> set[str]:
         """The pods that their VMs have left: they keep what they had, whatever becomes of the VM."""
-        left = [each for each in self.ledger.claims.values() if each.left is not None]
+        left = [each for each in self.ledger.claims.values() if each.left_with is not None]
         for claim in left:
             assert claim.vm is not None
             assert claim.vm.facts is not None
@@ -163,7 +163,7 @@ class AnyOrder(ChangingObjects):
             if pod.node is None or pod.vm_uid not in self.uids() or pod.uid in self.left():
                 continue
             is_run = vm is not None and (pod.has_runner or vm.pod is None)
-            guest = vm.use.at_least(vm.actual or ZERO) + pod.around if vm is not None and is_run else ZERO
+            guest = vm.use.at_least(vm.actual or ZERO) + pod.overhead if vm is not None and is_run else ZERO
             needed[pod.uid] = guest.at_least(pod.requests)
         return needed
 

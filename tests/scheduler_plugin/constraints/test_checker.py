@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constraints, pod_traits, volume_terms
+from scheduler_plugin.constraints.checker import Candidate, ConstraintChecker
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod, PodsOnNode
-from scheduler_plugin.constraints.judge import Candidate, Judge
 from scheduler_plugin.constraints.model import (
     PLAIN_POD,
     PODS,
@@ -40,16 +40,19 @@ def why_not(
 ) -> str | None:
     """What keeps the pod from ``node``, on which ``pods`` are."""
     view = ClusterView({"n": node}, [PlacedPod("n", "default", pod) for pod in pods])
-    return Judge(view).judge(Candidate("default", constraints, traits, volumes)).hindrance("n")
+    return ConstraintChecker(view).check(Candidate("default", constraints, traits, volumes)).obstacle("n")
 
 
 def test_full_nodes_equal_judging_pods_one_by_one() -> None:
     """Two nodes take two pods each; one is full, on the other is a pod that repels, and a third node is not known."""
-    place = {"n": NodeTraits({"zone": "a"}, has={PODS: 2}), "m": NodeTraits({"zone": "b"}, has={PODS: 2})}
+    place = {
+        "n": NodeTraits({"zone": "a"}, other_allocatable={PODS: 2}),
+        "m": NodeTraits({"zone": "b"}, other_allocatable={PODS: 2}),
+    }
     pods = [PlacedPod(node, "default", traits) for node, traits in (("n", REPELS), ("m", PLAIN_POD), ("m", PLAIN_POD))]
     one_by_one, at_once = ClusterView(place, [*pods, PlacedPod("gone", "default", REPELS)]), ClusterView(place)
     for node in ("n", "m", "gone"):
-        at_once.put(
+        at_once.set_pods(
             node, PodsOnNode.of(pod for pod in [*pods, PlacedPod("gone", "default", REPELS)] if pod.node == node)
         )
     near = PodConstraints(affinity=(PodTerm("zone", APP),))
@@ -58,8 +61,8 @@ def test_full_nodes_equal_judging_pods_one_by_one() -> None:
         (near, ["node(s) didn't satisfy existing pods anti-affinity rules", "Too many pods"]),
     ):
         for view in (one_by_one, at_once):
-            judged = Judge(view).judge(Candidate("default", constraints, PodTraits({"app": "db"})))
-            assert [judged.hindrance(node) for node in ("n", "m")] == expected
+            judged = ConstraintChecker(view).check(Candidate("default", constraints, PodTraits({"app": "db"})))
+            assert [judged.obstacle(node) for node in ("n", "m")] == expected
 
 
 REPELS = PodTraits({"app": "db"}, anti_affinity=(PodTerm("zone", APP),))
@@ -89,33 +92,33 @@ HINDRANCES = {
         PodTraits({"app": "db"}),
         traits=PodTraits({"app": "db"}),
     ),
-    "Too many pods": why_not(UNCONSTRAINED, NodeTraits(has={PODS: 1}), PLAIN_POD),
+    "Too many pods": why_not(UNCONSTRAINED, NodeTraits(other_allocatable={PODS: 1}), PLAIN_POD),
     "Insufficient example.com/gpu": why_not(
         UNCONSTRAINED,
-        NodeTraits(has={"example.com/gpu": 2}),
-        PodTraits(asks=(("example.com/gpu", 1),)),
-        traits=PodTraits(asks=(("example.com/gpu", 2),)),
+        NodeTraits(other_allocatable={"example.com/gpu": 2}),
+        PodTraits(other_requests=(("example.com/gpu", 1),)),
+        traits=PodTraits(other_requests=(("example.com/gpu", 2),)),
     ),
-    "Insufficient example.com/nic": why_not(traits=PodTraits(asks=(("example.com/nic", 1),))),
+    "Insufficient example.com/nic": why_not(traits=PodTraits(other_requests=(("example.com/nic", 1),))),
     "node(s) didn't have free ports for the requested pod ports (80)": why_not(
         UNCONSTRAINED, ZONE_A, PodTraits(host_ports=(HostPort(80),)), traits=PodTraits(host_ports=(HostPort(80),))
     ),
 }
 
 
-def test_every_hindrance_is_said_in_words() -> None:
+def test_obstacles() -> None:
     assert {words: words for words in HINDRANCES} == HINDRANCES
 
 
 def test_unknown_node_is_not_excluded() -> None:
-    judgement = Judge(ClusterView({})).judge(Candidate("default", PodConstraints(node_terms=())))
-    assert (judgement.hindrance("n"), judgement.preference("n")) == (None, (0, 0))
+    judgement = ConstraintChecker(ClusterView({})).check(Candidate("default", PodConstraints(node_terms=())))
+    assert (judgement.obstacle("n"), judgement.preference("n")) == (None, (0, 0))
 
 
 def test_pods_on_unknown_nodes_do_not_count() -> None:
     view = ClusterView({"n": ZONE_A}, [PlacedPod("gone", "default", REPELS)])
     candidate = Candidate("default", traits=PodTraits({"app": "db"}))
-    assert Judge(view).judge(candidate).hindrance("n") is None
+    assert ConstraintChecker(view).check(candidate).obstacle("n") is None
 
 
 def test_unknown_operators_are_conservative() -> None:
@@ -146,17 +149,17 @@ def test_unknown_namespaces_exclude_nothing(term: str) -> None:
     elsewhere = PodTerm("zone", APP, namespace_selector=(Requirement("team", "In", ("a",)),))
     constraints = PodConstraints(**{term: (elsewhere,)})  # type: ignore[arg-type] # the name of a field
     view = ClusterView({"n": ZONE_A}, [PlacedPod("n", "other", PodTraits({"app": "db"}))])
-    assert Judge(view).judge(Candidate("default", constraints)).hindrance("n") is None
+    assert ConstraintChecker(view).check(Candidate("default", constraints)).obstacle("n") is None
 
 
 def test_what_is_placed_is_seen_by_the_next() -> None:
-    judge = Judge(ClusterView({"n": ZONE_A, "m": ZONE_B}))
+    judge = ConstraintChecker(ClusterView({"n": ZONE_A, "m": ZONE_B}))
     apart = PodConstraints(anti_affinity=(PodTerm("zone", APP),))
     first = Candidate("default", apart, PodTraits({"app": "db"}))
-    assert judge.judge(first).hindrance("n") is None
+    assert judge.check(first).obstacle("n") is None
     judge.place(first, "n")
-    second = judge.judge(first)
-    assert [second.hindrance(name) for name in ("n", "m")] == [
+    second = judge.check(first)
+    assert [second.obstacle(name) for name in ("n", "m")] == [
         "node(s) didn't match pod anti-affinity rules",
         None,
     ]
@@ -188,14 +191,14 @@ def test_preferences_order_nodes_and_forbid_none() -> None:
     patient = PodConstraints(
         tolerations, preferred_nodes=constraints.preferred_nodes, preferred_pods=constraints.preferred_pods
     )
-    judgement = Judge(ClusterView(nodes, pods)).judge(Candidate("default", patient))
+    judgement = ConstraintChecker(ClusterView(nodes, pods)).check(Candidate("default", patient))
     assert {name: judgement.preference(name) for name in nodes} == {
         "a": (0, 12),
         "b": (0, -11),
         "c": (0, 0),
         "d": (1, -5),
     }
-    assert [judgement.hindrance(name) for name in nodes] == [None] * 4
+    assert [judgement.obstacle(name) for name in nodes] == [None] * 4
 
 
 def _term(app: str) -> dict[str, object]:
@@ -207,8 +210,10 @@ def test_spread_ignores_excluded_nodes() -> None:
     pods = [PlacedPod("a", "default", PodTraits({"app": "db"}))]
     for honors, expected in ((False, "node(s) didn't match pod topology spread constraints (zone)"), (True, None)):
         constraints = PodConstraints(spreads=(Spread("zone", 1, APP, honors_taints=honors),))
-        judgement = Judge(ClusterView(nodes, pods)).judge(Candidate("default", constraints, PodTraits({"app": "db"})))
-        assert judgement.hindrance("a") == expected
+        judgement = ConstraintChecker(ClusterView(nodes, pods)).check(
+            Candidate("default", constraints, PodTraits({"app": "db"}))
+        )
+        assert judgement.obstacle("a") == expected
 
 
 # Reading --------------------------------------------------------------------------------------------------------------
@@ -216,16 +221,16 @@ def test_spread_ignores_excluded_nodes() -> None:
 
 def test_objects_without_constraints_share_one_value() -> None:
     assert pod_constraints({"guest": {}, "tolerations": []}) is UNCONSTRAINED
-    assert pod_traits({}, {"containers": [{"ports": [{"containerPort": 80}]}]}, is_leaving=False) is PLAIN_POD
+    assert pod_traits({}, {"containers": [{"ports": [{"containerPort": 80}]}]}, is_terminating=False) is PLAIN_POD
 
 
 def test_vm_moves_to_nodes_of_its_architecture() -> None:
     """NeonVM's controller would require it of the target pod, which would then find no node."""
     nodes = {arch: NodeTraits({"kubernetes.io/arch": arch, "zone": "a"}) for arch in ("amd64", "arm64")}
     constraints = pod_constraints({"targetArchitecture": "arm64", "nodeSelector": {"zone": "a"}})
-    judgement = Judge(ClusterView(nodes, [])).judge(Candidate("default", constraints))
-    assert judgement.hindrance("amd64") is not None
-    assert judgement.hindrance("arm64") is None
+    judgement = ConstraintChecker(ClusterView(nodes, [])).check(Candidate("default", constraints))
+    assert judgement.obstacle("amd64") is not None
+    assert judgement.obstacle("arm64") is None
 
 
 @pytest.mark.parametrize("spec", [{"affinity": 7}, {"tolerations": [3]}, {"nodeSelector": {"a": {}}}])
@@ -236,7 +241,9 @@ def test_unreadable_constraint_is_reported(spec: dict[str, object]) -> None:
 
 
 def test_unreadable_pod_keeps_labels() -> None:
-    assert pod_traits({"app": "db"}, {"volumes": 3}, is_leaving=True) == PodTraits({"app": "db"}, is_leaving=True)
+    assert pod_traits({"app": "db"}, {"volumes": 3}, is_terminating=True) == PodTraits(
+        {"app": "db"}, is_terminating=True
+    )
 
 
 def test_pod_volumes_ports_tolerations_are_read() -> None:
@@ -246,7 +253,7 @@ def test_pod_volumes_ports_tolerations_are_read() -> None:
         "tolerations": [{"key": "gpu"}, {"key": "node.kubernetes.io/not-ready", "operator": "Exists"}],
         "affinity": {"podAntiAffinity": {REQUIRED: [_term("db")]}},
     }
-    assert pod_traits({}, spec, is_leaving=False) == PodTraits(
+    assert pod_traits({}, spec, is_terminating=False) == PodTraits(
         anti_affinity=(PodTerm("zone", APP),),
         host_ports=(HostPort(80), HostPort(81, "UDP", "10.0.0.1")),
         volumes=("data",),
@@ -267,5 +274,5 @@ def test_volume_affinity_terms_are_alternatives() -> None:
 
 def test_weights_are_those_of_the_terms_that_hold() -> None:
     constraints = PodConstraints(preferred_nodes=(Weighted(5, IN_A), Weighted(7, NodeTerm())))
-    judgement = Judge(ClusterView({"a": ZONE_A, "b": ZONE_B})).judge(Candidate("default", constraints))
+    judgement = ConstraintChecker(ClusterView({"a": ZONE_A, "b": ZONE_B})).check(Candidate("default", constraints))
     assert [judgement.preference(name) for name in ("a", "b")] == [(0, -5), (0, 0)]

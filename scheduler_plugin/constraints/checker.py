@@ -1,6 +1,6 @@
 """Checks nodes for a VM's target pod against all its constraints and preferences.
 
-A hindrance is a reason for which kube-scheduler would refuse the node. Unknown facts are no hindrance.
+An obstacle is a reason for which kube-scheduler would refuse the node. Unknown facts are no obstacle.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from protocol.messages import ObjectName
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
 from scheduler_plugin.constraints.model import (
     UNCONSTRAINED,
-    Asked,
     HostPort,
     Labels,
     NodeTerm,
     NodeTraits,
     PodConstraints,
     PodTraits,
+    ResourceCounts,
 )
 from scheduler_plugin.constraints.pod_affinity import PodAffinity, pod_affinity
 from scheduler_plugin.constraints.selectors import (
@@ -37,7 +37,7 @@ EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::", ""})
 VolumeTerms = tuple[tuple[NodeTerm, ...], ...]
 """Alternatives of node affinity, for each bound volume."""
 
-Shape = tuple[PodConstraints, VolumeTerms, Asked]
+Shape = tuple[PodConstraints, VolumeTerms, ResourceCounts]
 """The constraints of a pod that other pods affect only by their number and requests."""
 
 
@@ -55,8 +55,8 @@ class Candidate:
 class NodeConstraints:
     """A candidate's constraints on each node.
 
-    ``by_node`` caches results that depend on the pod and one node. ``is_alone``: other pods matter only by the
-    resources that they take. ``prefers``: it has preferences among nodes.
+    ``by_node`` caches results that depend on the pod and one node. ``ignores_pods``: other pods matter only by the
+    resources that they use. ``prefers``: it has preferences among nodes.
     """
 
     candidate: Candidate
@@ -64,26 +64,26 @@ class NodeConstraints:
     spreads: tuple[SpreadLimit, ...]
     by_node: dict[str, str | None]
     view: ClusterView
-    is_alone: bool
+    ignores_pods: bool
     prefers: bool
 
     @property
     def shape(self) -> Shape:
-        """Cache key of pods that fit the same nodes, as far as other pods do not matter."""
-        return self.candidate.constraints, self.candidate.volumes, self.candidate.traits.asks
+        """Cache key of pods that fit the same nodes if other pods do not matter."""
+        return self.candidate.constraints, self.candidate.volumes, self.candidate.traits.other_requests
 
-    def hindrance(self, name: str) -> str | None:
+    def obstacle(self, name: str) -> str | None:
         """The reason why the pod cannot be placed on the node; None if there is none."""
         if name not in self.by_node:
             traits = self.view.nodes.get(name)
-            self.by_node[name] = None if traits is None else hindrance_of_node(self.candidate, name, traits)
+            self.by_node[name] = None if traits is None else node_obstacle(self.candidate, name, traits)
         # Not cached: it changes with each placed pod.
-        why = self.by_node[name] or self._by_what_is_left(name)
+        why = self.by_node[name] or self._by_resources(name)
         # Expensive; skipped for pods without inter-pod constraints.
-        if why is not None or self.is_alone:
+        if why is not None or self.ignores_pods:
             return why
         node = self.view.nodes.get(name)
-        return None if node is None else self._by_others(name, node)
+        return None if node is None else self._by_pods(name, node)
 
     def preference(self, name: str) -> tuple[int, int]:
         """Sort key of the node, best first."""
@@ -95,28 +95,28 @@ class NodeConstraints:
         # Negative: the lowest key is the best.
         return discouragements(node.taints, constraints.tolerations), -weight
 
-    def _by_what_is_left(self, name: str) -> str | None:
+    def _by_resources(self, name: str) -> str | None:
         """The reason why the node lacks devices, other resources or pod slots."""
         if name in self.view.full:
             return refusals.TOO_MANY_PODS
-        requests = self.candidate.traits.asks
-        lacking = self.view.lacks(name, requests) if requests and name in self.view.nodes else None
+        requests = self.candidate.traits.other_requests
+        lacking = self.view.lacking_resource(name, requests) if requests and name in self.view.nodes else None
         return None if lacking is None else refusals.INSUFFICIENT.format(resource=lacking)
 
-    def _by_others(self, name: str, node: NodeTraits) -> str | None:
-        why = self.affinity.hindrance(node.labels)
-        why = why or next((reason for limit in self.spreads if (reason := limit.hindrance(node.labels))), None)
+    def _by_pods(self, name: str, node: NodeTraits) -> str | None:
+        why = self.affinity.obstacle(node.labels)
+        why = why or next((reason for limit in self.spreads if (reason := limit.obstacle(node.labels))), None)
         return why or self._port(name)
 
     def _port(self, name: str) -> str | None:
         wanted = self.candidate.traits.host_ports
         if not wanted:
             return None
-        taken = port_taken(wanted, (port for pod in self.view.on(name) for port in pod.traits.host_ports))
+        taken = port_taken(wanted, (port for pod in self.view.pods_on(name) for port in pod.traits.host_ports))
         return None if taken is None else refusals.PORT_TAKEN.format(port=taken.port)
 
 
-def hindrance_of_node(candidate: Candidate, name: str, node: NodeTraits) -> str | None:
+def node_obstacle(candidate: Candidate, name: str, node: NodeTraits) -> str | None:
     """The reason why the pod cannot be placed on the node, independent of other pods."""
     if node.faults:
         return explanations.NODE_STATE.format(faults=" and ".join(node.faults))
@@ -130,14 +130,14 @@ def hindrance_of_node(candidate: Candidate, name: str, node: NodeTraits) -> str 
     return None
 
 
-class Judge:
+class ConstraintChecker:
     """Checks candidates against one view of the cluster."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
         self._known: dict[tuple[PodConstraints, VolumeTerms], dict[str, str | None]] = {}
 
-    def judge(self, candidate: Candidate) -> NodeConstraints:
+    def check(self, candidate: Candidate) -> NodeConstraints:
         """Constraints of ``candidate`` on every node. Valid until pods are added to the view."""
         constraints, namespace, labels = candidate.constraints, candidate.namespace, candidate.traits.labels
         affinity = pod_affinity(constraints, namespace, labels, self._view)
@@ -149,7 +149,7 @@ class Judge:
             # Pods with the same constraints share results that depend on one node only.
             self._known.setdefault((constraints, candidate.volumes), {}),
             self._view,
-            is_alone=not (affinity.binds or spreads or candidate.traits.host_ports),
+            ignores_pods=not (affinity.excludes_nodes or spreads or candidate.traits.host_ports),
             prefers=bool(affinity.preferred or constraints.preferred_nodes) or self._view.discourages,
         )
 
@@ -174,10 +174,11 @@ def _clash(one: HostPort, other: HostPort) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ConstraintContext:
-    """``namespaces`` are labels by namespace, None if unknown.
+    """Facts that constraints refer to besides nodes and pods.
 
-    ``claims`` has the bound volume of each PersistentVolumeClaim; ``volumes`` the node affinity of volumes that have
-    one. Unknown volumes constrain nothing. ``is_current``: the pods are at most moments old.
+    ``namespaces`` are labels by namespace, None if unknown. ``claims`` has the bound volume of each
+    PersistentVolumeClaim, ``volumes`` the node affinity of volumes that have one. Unknown volumes constrain nothing.
+    ``is_current``: the watch of pods is up to date.
     """
 
     namespaces: Mapping[ObjectName, Labels] | None = None
@@ -197,4 +198,4 @@ class ConstraintContext:
         return tuple(terms for volume in volumes if (terms := self.volumes.get(volume)))
 
 
-NOTHING_KNOWN = ConstraintContext()
+EMPTY_CONTEXT = ConstraintContext()

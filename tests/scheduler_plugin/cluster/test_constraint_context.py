@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.messages import ObjectName
-from scheduler_plugin.constraints.judge import ConstraintContext
+from scheduler_plugin.constraints.checker import ConstraintContext
 from scheduler_plugin.constraints.model import NodeTerm, Requirement
 from tests.scheduler_plugin.fake_cluster import CLAIMS, NAMESPACES, VOLUMES, FakeCluster, Fault, to
 from tests.scheduler_plugin.migration.moving_cluster import full_cluster, moving_cluster
@@ -26,7 +26,7 @@ def with_volumes() -> FakeCluster:
 
 async def test_volumes_constrain_the_vm() -> None:
     async with moving_cluster(with_volumes()) as s:
-        known = s.scheduler.parts.context.feed.surroundings
+        known = s.scheduler.parts.context.feed.constraint_context
         terms = (NodeTerm((Requirement("zone", "In", ("a",)),)),)
         assert known.namespace_labels == {"default": {"team": "a"}}
         assert known.terms_of("default", ("data", "other")) == (terms,)
@@ -38,7 +38,7 @@ async def test_missing_or_forbidden_kind_is_optional(status: int) -> None:
     for path in (NAMESPACES, CLAIMS, VOLUMES):
         cluster.faults.append(Fault(to("GET", path), refuse=status, times=9))
     async with moving_cluster(cluster) as s:
-        known = s.scheduler.parts.context.feed.surroundings
+        known = s.scheduler.parts.context.feed.constraint_context
         assert known == ConstraintContext(is_current=True)
         assert (await s.scheduler.probe("readyz")).text == "ok\n"
         await s.passes(12)

@@ -11,10 +11,10 @@ from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.ledger.events import (
-    AgentAsked,
     Listed,
     NodeGone,
     NodeSeen,
+    PermitRequested,
     PodGone,
     PodSeen,
     TimePassed,
@@ -66,7 +66,7 @@ def test_an_edit_beyond_the_room_blocks_no_neighbour(changes: dict[str, object])
     for number in range(2, 6):
         edit(fleet, has_agent=False, use=amount(8))
         assert fleet.on("n1").within(amount(2 + number))
-        assert not fleet.ledger.nodes["n1"].over.any
+        assert not fleet.ledger.nodes["n1"].overcommit.any
         assert fleet.grant("b", amount(number + 1), number=number) == amount(number + 1)
         assert not fleet.ledger.nodes["n1"].unmet.any
 
@@ -223,7 +223,7 @@ def test_foreign_pod_counts_within_node() -> None:
 
 
 def test_overhead_is_not_guest_size() -> None:
-    around = replace(vm_pod("a", "n1"), requests=amount(1), around=amount(1))
+    around = replace(vm_pod("a", "n1"), requests=amount(1), overhead=amount(1))
     fleet = Fleet(node(), known(), around)
     edit(fleet, permit=HUGE, most=HUGE)
     assert fleet.on("n1") == amount(9)
@@ -400,7 +400,7 @@ def test_refused_request_leaves_the_room_published(runs_in: str) -> None:
     fleet.apply(PodGone("uid-b"), LATER)
     stranger = "" if runs_in == "other-pod" else "uid-of-another-agent"
     with pytest.raises(LedgerError):
-        fleet.ledger.apply(AgentAsked("uid-a", AgentRequest(name("a-pod"), amount(2), None), stranger), LATER)
+        fleet.ledger.apply(PermitRequested("uid-a", AgentRequest(name("a-pod"), amount(2), None), stranger), LATER)
     assert violations(fleet.ledger) == []
 
 
