@@ -90,7 +90,7 @@ class RequestedTokens:
 def bearer_header(token: str) -> dict[str, str]:
     """Header with ``token``; none if it is empty.
 
-    >>> shown("t"), shown("")
+    >>> bearer_header("t"), bearer_header("")
     ({'Authorization': 'Bearer t'}, {})
     """
     return {"Authorization": f"Bearer {token}"} if token else {}

@@ -222,9 +222,9 @@ INTERVAL: Final = Seconds(0.5)
 def runs_without_lease(pod: JsonObject) -> bool:
     """Return True if the scheduler in that pod acts without a Lease, now or later.
 
-    >>> acts_alone({"spec": {"containers": [{"args": ["--config=a"]}]}})
+    >>> runs_without_lease({"spec": {"containers": [{"args": ["--config=a"]}]}})
     True
-    >>> acts_alone({"spec": {"containers": [{"args": ["--lease=a/b"]}, {"args": []}]}})
+    >>> runs_without_lease({"spec": {"containers": [{"args": ["--lease=a/b"]}, {"args": []}]}})
     False
     """
     containers = items(pod, "spec", "containers")

@@ -192,7 +192,7 @@ class RaiseRequested(msgspec.Struct, frozen=True, gc=False):
 
 
 class ResizeDue(msgspec.Struct, frozen=True, gc=False):
-    """The pod's requests may be wrong (``requests_astray``). Result: a ``ResizeDecision``."""
+    """The pod's requests may be wrong (``pods_to_resize``). Result: a ``ResizeDecision``."""
 
     uid: str
 

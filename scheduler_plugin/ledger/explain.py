@@ -1,4 +1,4 @@
-"""The explanation of a VM's size: everything that the ledger knows about one pod."""
+"""Explanation of a VM's size, from everything that the ledger knows about one pod."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _pod_problem(database: PodDatabase, account: VmAccount) -> str:
 
 
 def _pending_requests(runner: RunnerRequests, resizes: PodRequests, account: VmAccount) -> str:
-    """The requested amounts that are not known to be in effect."""
+    """The reason why requests may not be in effect yet; empty if they are."""
     if resizes.no_answer:
         return explanations.CHANGE_UNKNOWN.format(why=resizes.no_answer)
     if not runner.requested.within(resizes.least(runner)):

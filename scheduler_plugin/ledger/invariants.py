@@ -4,8 +4,8 @@ Rules:
 
 - Guest use <= permit held by the agent <= reservation <= node. The ledger shows the last two; a ``World`` that knows
   agents and guests shows the rest.
-- A migrating VM has one reservation on each node where it is or will be; nothing else is reserved for migrations.
-- Nothing is written for a database in an ordinary pod, and it never moves.
+- A migrating VM has one reservation on each node where it runs or will run; migrations reserve nothing else.
+- A database in an ordinary pod has no permit to write, and it never moves.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def violations(ledger: Ledger, world: World | None = None) -> list[str]:
 
 
 def violations_on(ledger: Ledger, nodes: Iterable[str], world: World) -> list[str]:
-    """Violations on these nodes and of the pods in ``world``: all that a small step can cause.
+    """Violations on these nodes and of the pods in ``world``: all that one small step can cause.
 
-    For fleets too large to run ``violations`` after every step.
+    For fleets that are too large to run ``violations`` after every step.
     """
     return _broken(ledger, nodes, [uid for uid in world if uid in ledger.claims], world)
 

@@ -192,14 +192,14 @@ def all_moves_taken(most: int, of_others: Sequence[ObjectName]) -> str:
     return f"concurrent migrations are at their limit of {most}; ordered by others: {names}"
 
 
-def unrelieved(movable: int, others: Mapping[str, int], hindrances: Mapping[str, int], full_from: str | None) -> str:
+def unrelieved(movable: int, others: Mapping[str, int], obstacles: Mapping[str, int], full_from: str | None) -> str:
     """The reason why none of ``movable`` VMs leaves a node, with counts of ``others`` that may not move.
 
-    ``full_from`` is the level below which no node has room, with ``hindrances`` against nodes that have; None if one of
+    ``full_from`` is the level below which no node has room, with ``obstacles`` against nodes that have; None if one of
     the VMs has a target.
     """
     if movable and full_from is not None:
-        reasons = "".join(f"; {reason} ({count} nodes)" for reason, count in sorted(hindrances.items()))
+        reasons = "".join(f"; {reason} ({count} nodes)" for reason, count in sorted(obstacles.items()))
         return f"no node has room below {full_from} for any of {movable} movable VMs{reasons}"
     if movable:
         return f"none of {movable} movable VMs would relieve it"

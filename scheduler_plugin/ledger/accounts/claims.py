@@ -16,19 +16,21 @@ from scheduler_plugin.ledger.accounts.waking import NO_WAKE_NEED, WakeNeed
 from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, PodFacts, VmFacts
 
 SHRINK_TIMEOUT: Final = Seconds(30.0)
-"""An agent sends a request at least every 15 s; its guest shrinks or sleeps within seconds of the response."""
+"""Time within which a VM that was asked should shrink: its agent sends a request at least every 15 s, and its guest
+shrinks or sleeps within seconds of the response.
+"""
 
 POD_SHRINK_TIMEOUT: Final = Seconds(45.0)
-"""A pod gives memory back after a trial of up to 30 s."""
+"""The same for a pod, which gives memory back after a trial of up to 30 s."""
 
 
 WAKE_TIMEOUT: Final = Seconds(30.0)
-"""A wake usually takes a few seconds. A longer one hangs, or reads a very large memory from disk."""
+"""A wake usually takes a few seconds. One that takes longer hangs, or reads a very large memory from disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeferredResizes:
-    """Deferred pod resizes on a node, per resource: ``all`` of them, and the part of pods labelled to get room made."""
+    """Deferred pod resizes on a node: ``all`` of them, and the part of pods with the opt-in label."""
 
     all: Resources = ZERO
     opted_in: Resources = ZERO
@@ -66,7 +68,7 @@ class ClaimState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FreedRoom:
-    """Room that a VM freed on request, at ``at``. ``to`` are the VMs that lacked it then; empty if none did."""
+    """Room that a VM freed on request, at ``at``. ``to`` are the VMs that lacked it then, if any."""
 
     amount: Resources
     at: Instant
@@ -200,7 +202,7 @@ class Claim:
 class VmAccount(PermitAccount):
     """Account of one VM: its permit, and the claims of its pods (two during a migration).
 
-    ``uid`` is empty while the only known pods do not name it. ``is_replaced``: another VM has the same name now.
+    ``uid`` is empty as long as all known pods lack it. ``is_replaced``: another VM has the same name now.
     """
 
     name: ObjectName | None = None
@@ -249,7 +251,7 @@ class VmAccount(PermitAccount):
 
 
 def _after_restart(pod: PodFacts, vm: VmFacts) -> Resources:
-    """Size in the spec, for a pod that boots a new machine because the VM's status does not name it."""
+    """Size in the spec, if the pod boots a new machine because the VM's status does not name it; otherwise zero."""
     # A migration's target keeps the machine of its source, whatever the spec says now.
     is_new = pod.migration is None and pod.name != vm.pod
     return vm.after_restart if is_new and vm.after_restart is not None else ZERO

@@ -1,8 +1,8 @@
-"""Early sleep: idle VMs that a short node asks to sleep before ``sleep.after`` (B.18).
+"""Early sleep: a node short of room asks idle VMs to sleep before ``sleep.after`` (B.18).
 
 Rules:
 
-- Ask a VM only while its agent reports that it needs no CPU, which means idle and allowed to sleep by policy.
+- Ask a VM only while its agent reports that it needs no CPU: then it is idle, and its policy allows sleep.
 - Do not ask for room that other VMs can free by shrinking, or that would only fill the wake reserve.
 - Lowest weight first, then largest; ``MAX_CONCURRENT`` at a time, because each writes its memory to disk.
 - Ask a VM once per ``ASK_INTERVAL``, whether it slept, refused or was woken soon.
@@ -30,16 +30,16 @@ class Shortfall(NamedTuple):
     denied: Resources = ZERO
 
     def after(self, freed: Resources, kept: Resources) -> Shortfall:
-        """The shortfall left after ``freed`` room, of which the wake reserve takes ``kept``."""
+        """The shortfall after ``freed`` room, of which ``kept`` goes to the wake reserve."""
         return Shortfall(self.over.minus_or_zero(freed), self.denied.minus_or_zero(freed.minus_or_zero(kept)))
 
 
 def update_asleep_size(claim: Claim, permit: Resources, needs: Resources | None, *, follows_requests: bool) -> None:
-    """Update the claim's reservation if its VM slept; None if the VM cannot sleep now with this ``permit``.
+    """Update ``asleep_size`` after a request with this ``permit``; None if the VM cannot sleep now.
 
     ``needs`` is the minimum in the agent's last request. ``follows_requests``: pod requests follow permits.
     """
-    # The room is freed a little after the VM gives up its permit; the offer stands until then, or until the agent
+    # The room becomes free a little after the VM gives up its permit; the offer is valid until then, or until the agent
     # withdraws it.
     if not permit.any and (claim.sleeps or needs is None):
         return
@@ -50,7 +50,7 @@ def update_asleep_size(claim: Claim, permit: Resources, needs: Resources | None,
 
 
 def offered(claim: Claim, permit: Resources, needs: Resources | None) -> Resources:
-    """The part of ``permit`` that the VM can free by shrinking to ``needs``, without sleep."""
+    """The part of ``permit`` that the VM can free without sleep, by shrinking to ``needs``."""
     if needs is None or claim.is_migrating:
         return ZERO
     # A VM that may sleep is already at its minimum CPU.
@@ -83,7 +83,7 @@ def request_sleep(claim: Claim, permit: Resources, now: Instant) -> None:
 def sleep_candidates(node: NodeAccount, lacks: Shortfall, now: Instant, asks: Claim | None = None) -> list[Claim]:
     """Claims whose VMs should sleep to cover what the node ``lacks``; empty if that would not help.
 
-    Leaves out VMs that were asked within ``ASK_INTERVAL``, except ``asks``.
+    Skips VMs that the node asked within ``ASK_INTERVAL``, except ``asks``.
     """
     # With a pod of unknown size nothing counts as free. VMs of a cordoned node will be drained.
     if node.unbounded or not node.room.is_open or not (lacks.over.any or lacks.denied.any):

@@ -18,15 +18,15 @@ SHRINK_THRESHOLD: Final = Fraction(9, 10)
 """Share of the watermark above which a node asks its VMs to shrink."""
 
 SUDDEN_GROWTH: Final = Fraction(1, 4)
-"""Share of the watermark by which the need of its VMs may jump."""
+"""Share of the watermark by which the need of a node's VMs may jump within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """Amounts per resource that should leave a node.
+    """Amounts that should leave a node.
 
     ``logical`` is reserved above the watermark. ``capacity`` was denied to VMs and would not fit now. ``slack`` is room
-    below the watermark; it is used before any migration. ``migrating`` is already leaving.
+    below the watermark, which is used up before any migration. ``migrating`` is already leaving.
     """
 
     logical: Resources
@@ -100,7 +100,7 @@ class NodeAccount:
 
     @property
     def known_total(self) -> Resources | None:
-        """The total for pods; None if the node is unknown."""
+        """The total room for pods; None if the node is unknown."""
         return None if self.facts is None else self.room.total
 
     @property
@@ -130,13 +130,13 @@ class NodeAccount:
 
     @property
     def excess_if_granted(self) -> Resources:
-        """Amount above the watermark if every request were granted."""
+        """Amount that would be above the watermark if every request were granted."""
         granted = self.reserved.minus_or_zero(self.deferred.all)
         return (granted + self.unmet + self.movable_deferred).minus_or_zero(self.room.watermark)
 
     @property
     def movable_deferred(self) -> Resources:
-        """Deferred resizes with the opt-in label that do not fit now, and that the kubelet could grant if VMs left."""
+        """Opted-in deferred resizes that do not fit now, but that the kubelet could grant if VMs moved away."""
         if not self.deferred.opted_in.any:
             return ZERO
         wanted, free = (
@@ -170,7 +170,7 @@ class NodeAccount:
 
     @property
     def free_for_denied(self) -> Resources:
-        """The free room that denied VMs would get now."""
+        """The free room that denied VMs could get now."""
         return self.room.free + self.room.for_waking.at_most(self.waking)
 
     def update(self, facts: NodeFacts | None) -> None:
@@ -203,7 +203,7 @@ class NodeAccount:
         )
 
     def replace(self, taken: Resources, new: Resources) -> None:
-        """Change a claim's part of the sum from ``taken`` to ``new``."""
+        """Change a claim's part of ``reserved`` from ``taken`` to ``new``."""
         self.reserved = self.reserved - taken + new
         room, left = self.room, self._left(self.room.total)
         waking = self._for_waking(room.total, left)

@@ -14,12 +14,12 @@ late write of a predecessor, or an edit, was never sent to an agent.
 Rules:
 
 - ``reserved`` falls only when each of its parts has provably fallen.
-- A message that is not newer than the last one changes no amount; it gets the current permit.
-- One agent at a time: others are refused while it is active.
+- A message that is not newer than the last one changes no amount; its response has the current permit.
+- Only one agent is active at a time; requests of others are refused.
 - The stored permit is the maximum that any agent may hold, not the last decision: a restarted scheduler must know it.
-- Without an agent (autoscaling off for ``SETTLE``, or no pod left) the permit is first lowered in the API, then the VM
-  follows its object. Until then the agent may not know that it was switched off, or its last resize may be in flight;
-  an original agent's resize applies to any version of the object.
+- Without an agent (autoscaling off for ``SETTLE``, or no pod left) the scheduler first lowers the permit in the API;
+  then the VM's object alone counts. Until then the agent may not know that it was switched off, or its last resize may
+  be in flight; an original agent's resize applies to any version of the object.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class PermitAccount(PermitState):
         self.others[message.agent] = other.after(message.sequence, reported, now)
 
     def record_wake_request(self, wanted: Resources, now: Instant) -> None:
-        """Record the request of a sleeping VM's agent; zero means that it gives up its permit."""
+        """Record the request of a sleeping VM's agent; zero gives up its permit."""
         if not wanted.any:
             # A VM that waits to wake has been waiting since its first request, whatever its agent says in between.
             is_waking = self.facts is not None and self.facts.phase == WAKING
@@ -84,7 +84,7 @@ class PermitAccount(PermitState):
             self.wake_asked_at = now
 
     def is_silent(self, now: Instant) -> bool:
-        """Return True if no agent has sent a request for ``SILENT``; its last request no longer counts."""
+        """Return True if no agent has sent a request for ``SILENT``, so that the last one no longer counts."""
         return now - self.last_message_at >= SILENT
 
     def forget_version(self) -> None:
@@ -98,7 +98,7 @@ class PermitAccount(PermitState):
         self._update_reserved()
 
     def is_old(self, message: Message, now: Instant) -> bool:
-        """Return True if the message is a duplicate, or a later one was answered before it."""
+        """Return True if the message is a duplicate, or arrived after a later one."""
         if message.sequence is None or self.last_sequence is None or now - self.last_message_at >= SETTLE:
             return False
         # Sequences are comparable only within one agent process of one pod.

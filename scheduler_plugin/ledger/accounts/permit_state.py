@@ -1,8 +1,8 @@
 """Fields of a VM's account, the sums over them (held, stored, reserved), and updates from the VM's object.
 
 See ``permit_account`` for the terms. An agent holds the response to its newest message. Any response of the last
-``SETTLE`` may be that one, unless a message is known to be newer. Older responses are not, once another message
-arrives.
+``SETTLE`` may be that one, unless a message is known to be newer. An older response is not, once another message has
+arrived.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ so sequences further apart belong to two processes.
 LONG_AGO: Final = Instant(float("-inf"))
 
 SILENT: Final = Seconds(45.0)
-"""An agent silent for this long wants nothing: three times the longest interval between requests of our agents.
+"""An agent silent for this long requests nothing: three times the longest interval between requests of our agents.
 
-For a slower agent, a denial is forgotten between its requests.
+Denials of a slower agent expire between its requests.
 """
 
 
 class OtherAgent(NamedTuple):
-    """An agent that is refused now: its last sequence, and what it may hold.
+    """An agent whose requests are refused now: its last sequence, and what it may hold.
 
     Since ``since`` it has reported at most ``reported``.
     """
@@ -61,7 +61,7 @@ class OtherAgent(NamedTuple):
 
 
 def follows(sequence: int | None, other: int | None) -> bool:
-    """Return True if ``sequence`` was given out after ``other`` by the same process."""
+    """Return True if the same process certainly created ``sequence`` after ``other``."""
     # Clocks can be set back, so the process with lower sequences may be the newer one. Only a small step up is proof.
     return sequence is not None and other is not None and 0 < sequence - other <= MAX_LOST
 
@@ -74,7 +74,7 @@ class OutstandingPermits:
     _recent: list[tuple[Instant, Resources]] = field(default_factory=list)
 
     def add(self, permit: Resources, now: Instant) -> None:
-        """Add a response to a message that may be older than those answered before."""
+        """Add a response to a message that may be older than earlier ones."""
         # The agent holds at most this, whichever message is the newest.
         if self.maximum.within(permit):
             self.replace(permit, now)
@@ -92,7 +92,7 @@ class OutstandingPermits:
             self.maximum = self.maximum.at_least(older)
 
     def cap(self, most: Resources) -> None:
-        """Lower all permits to at most ``most``: the rest was taken back."""
+        """Lower all permits to at most ``most``: the rest was revoked."""
         self._recent = [(at, permit.at_most(most)) for at, permit in self._recent]
         self.maximum = self.maximum.at_most(most)
 
@@ -215,7 +215,7 @@ class PermitState:
         self.stored_low, self.stored_high = low, high
 
     def _settle(self) -> None:
-        """Update the reservation. After its permit was taken back, a disabled agent holds only what the VM has."""
+        """Update the reservation. Once its permit is revoked, a disabled agent holds only what the VM has."""
         if self.is_off and self.facts and not self.facts.unreadable and self.stored_high.within(self.in_use):
             # A guest that shrank after the last response may grow back to it.
             answered = ZERO if self.is_quiet or self.permit is None else self.permit
@@ -223,7 +223,7 @@ class PermitState:
         self._update_reserved()
 
     def _cap(self, most: Resources) -> None:
-        """Cap what agents hold: an agent that does not know that it was switched off cannot use what was taken back."""
+        """Cap what agents hold: even an agent that still runs cannot use a revoked permit."""
         self.outstanding.cap(most)
         self.others = {
             agent: OtherAgent(other.sequence, other.maximum.at_most(most)) for agent, other in self.others.items()
@@ -298,7 +298,7 @@ class PermitState:
     def expire(self, now: Instant) -> bool:
         """Expire what agents no longer hold. Return True if the reservation or ``awaits_first_message`` changed.
 
-        The agent of a VM that was opted out ``SETTLE`` ago holds nothing once its permit was taken back.
+        The agent of a VM that opted out ``SETTLE`` ago holds nothing once its permit is revoked.
         """
         if self.has_agent and not (self.is_unproven or self.uncertain_wake.any):
             return False
@@ -319,13 +319,13 @@ class PermitState:
             self.is_quiet = now - self.last_message_at >= SETTLE
 
     def learn(self, facts: VmFacts) -> None:
-        """As ``observe``, for facts that did not come from a watch: a deleted VM stays deleted."""
+        """Like ``observe``, for facts that did not come from a watch: a deleted VM stays deleted."""
         current, is_deleted = self.facts, self.is_deleted
         self.observe(facts if current is None or facts.version >= current.version else current)
         self.is_deleted = is_deleted
 
     def agent_gone(self) -> None:
-        """The VM's last pod and its agent are gone: only the stored permit still counts."""
+        """Forget the agent when the VM's last pod is gone: only the stored permit still counts."""
         self.permit, self.outstanding, self.last_sequence, self.last_pod = None, OutstandingPermits(), None, None
         self.agent, self.others, self.offers, self.refusal = None, {}, {}, ""
         self.last_message_at = self.trusted_from = self.active_until = LONG_AGO

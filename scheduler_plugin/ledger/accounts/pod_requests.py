@@ -2,12 +2,12 @@
 
 Rules:
 
-- A write is for one resourceVersion of the pod. While the pod has that version, the write may still land. Once another
-  version is seen, or ``SETTLE`` has passed, it has landed or never will.
-- A permit relies on the minimum that the requests may be; the node's sum has the maximum.
+- A write applies to one resourceVersion of the pod. While the pod has that version, the write may still land. Once
+  another version is seen, or ``SETTLE`` has passed, it has landed or never will.
+- A permit relies on the minimum that the requests may be; the node's sum contains the maximum.
 - A refused resize, by the API server or the kubelet, is retried with backoff; nothing else waits for it. Raises and
   lowerings back off separately: a pod whose requests cannot be lowered may still be raised, and the other way round.
-- Only the resource that a refusal names is paused. If it names none, memory is paused, until CPU alone is refused too.
+- A refusal pauses only the resource that it names. If it names none, it pauses memory, until CPU alone is refused too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EXEMPT_RETRY: Final = Seconds(300.0)
 """Retry interval for a pod that could not be resized: its cluster may have been upgraded."""
 
 HOLD_TIME: Final = Seconds(5.0)
-"""How long requests stay raised without a permit: the kubelet may be slow, and the agent asks again."""
+"""How long requests stay raised without a permit: the kubelet may be slow, and the agent repeats its request."""
 
 LIMIT_RETRY: Final = Seconds(30.0)
 """Retry interval for a CPU limit that was written and is missing because a webhook dropped it."""
@@ -41,7 +41,7 @@ MIN_REQUESTS: Final = Resources(MilliCpu(1), Bytes(1024**2))
 """Requests of a pod whose VM sleeps. Zero requests would change its QoS class, which the API refuses."""
 
 MERGE_WINDOW: Final = Seconds(2.0)
-"""Writes sent within this time are tracked as one."""
+"""Writes sent within this time count as one."""
 
 BACKOFF: Final = Backoff(Seconds(5.0), Seconds(60.0))
 """Backoff of refused resizes."""
@@ -91,9 +91,9 @@ class ResizeChange(NamedTuple):
 
         >>> both = ResizeChange(raised=BOTH, lowered=NEITHER)
         >>> both.at_fault("exceeded quota: q, requested: requests.cpu=2")
-        RefusedParts(parts=ResourceMask(cpu=True, mem=False), is_guess=False)
+        RefusedResources(parts=ResourceMask(cpu=True, mem=False), is_guess=False)
         >>> both.at_fault("no")
-        RefusedParts(parts=ResourceMask(cpu=False, mem=True), is_guess=True)
+        RefusedResources(parts=ResourceMask(cpu=False, mem=True), is_guess=True)
         >>> ResizeChange(raised=NEITHER, lowered=ResourceMask(cpu=True)).at_fault("no").is_guess
         False
         """
@@ -227,7 +227,7 @@ class PodRequests:
         self.newest, self.version = Sent(size, size, now, now), runner.version
 
     def seen(self, runner: RunnerRequests) -> None:
-        """Update from the pod as the watch shows it."""
+        """Update from a pod that the watch has delivered."""
         # A write carries a resourceVersion: once another version is seen, it has landed or never will.
         if runner.version != self.version:
             self.newest, self.earlier, self.no_answer = None, (), ""
@@ -242,7 +242,7 @@ class PodRequests:
                 self.raising = Pause()
 
     def hold(self, wanted: Resources, now: Instant) -> None:
-        """Keep requests raised to ``wanted`` for ``HOLD_TIME``, because an agent wants it."""
+        """Keep requests raised to ``wanted`` for ``HOLD_TIME``, because an agent requests that."""
         self.wanted, self.held_until = wanted, Instant(now + HOLD_TIME)
 
     def kept(self, requested: Resources, needed: Resources, now: Instant) -> Resources:
@@ -303,7 +303,7 @@ class PodRequests:
 
 
 def _joined(sent: tuple[Sent, ...]) -> Iterator[Sent]:
-    """The last two as one if both were sent within ``MERGE_WINDOW``."""
+    """The writes, with the last two as one if both were sent within ``MERGE_WINDOW``."""
     yield from sent[:-2]
     match sent[-2:]:
         case (before, last) if last.last - before.first < MERGE_WINDOW:

@@ -1,4 +1,4 @@
-"""A node short of room: asking VMs to shrink, and fair shares of the free room (B.17).
+"""Asks VMs of a node short of room to shrink, and computes fair shares of its free room (B.17).
 
 Rules:
 
@@ -47,7 +47,7 @@ class VmShare:
 
 
 def fair_shares(room: Resources, spans: Sequence[VmShare], unit: ComputeUnit) -> list[Resources]:
-    """The share of each span: together ``room`` of each resource, or as much as their bounds allow.
+    """Divide ``room`` by weight among ``spans``, within their bounds.
 
     Shares rise from ``least`` in whole units, except for the last step. Nobody gets less than ``least``, even with too
     little room.
@@ -106,10 +106,10 @@ def _level(room: int, bounds: list[_Bounds]) -> tuple[int, int]:
 
 
 MAX_NAMED: Final = 3
-"""Maximum number of VMs that a gift names: those that lacked the most when the room was freed."""
+"""Maximum number of VMs to name as receivers of freed room: those that lacked the most at that time."""
 
 SHOWN_FOR: Final = Seconds(3600.0)
-"""Older gifts are hidden: they explain nothing any more, and are shown with a time of day only."""
+"""Room freed earlier is not shown: it explains nothing any more, and the page shows only the time of day."""
 
 
 def record_freed(node: NodeAccount, claim: Claim, permit: Resources, now: Instant) -> None:
@@ -117,7 +117,7 @@ def record_freed(node: NodeAccount, claim: Claim, permit: Resources, now: Instan
     if claim.asked_since is None or permit == claim.permit_when_asked:
         return
     amount, last = claim.permit_when_asked.minus_or_zero(permit), claim.last_freed
-    # Requests repeat, and memory follows CPU: count both as one gift.
+    # Requests repeat, and memory follows CPU: record both once.
     is_noted = last is not None and last.at > claim.asked_since and last.amount == amount
     if amount.any and not is_noted:
         claim.last_freed = FreedRoom(amount, now, tuple(_receivers(node, claim, amount)))
@@ -132,12 +132,12 @@ def _receivers(node: NodeAccount, donor: Claim, amount: Resources) -> Iterator[O
 
 
 def recently_freed(claim: Claim, now: Instant) -> FreedRoom | None:
-    """The last gift of the claim's VM within an hour; None if there is none."""
+    """The room that the claim's VM last freed within ``SHOWN_FOR``, if any."""
     return None if claim.last_freed is None or now - claim.last_freed.at >= SHOWN_FOR else claim.last_freed
 
 
 def promised_to(denied: Resources, node: NodeAccount, now: Instant) -> Resources:
-    """The part of ``denied`` that the VMs of the node were asked to free and are about to free."""
+    """The part of ``denied`` that VMs of the node are about to free on request."""
     if not denied.any:
         return ZERO
     return Resources.sum(donor.offered for donor in donors(node, now) if donor.asked_since is not None).at_most(denied)
@@ -166,7 +166,7 @@ NO_SHRINK_REQUEST: Final = ShrinkRequest()
 def shrink_request(
     node: NodeAccount, claim: Claim, permit: Resources, needs: Resources | None, now: Instant
 ) -> ShrinkRequest:
-    """The response to a VM with this ``permit`` that ``needs`` that much."""
+    """The request to a VM with this ``permit`` that ``needs`` that much."""
     record_freed(node, claim, permit, now)
     # By the permit: the reservation falls only once a smaller permit is stored.
     claim.offered = offered(claim, permit, needs)
@@ -199,7 +199,7 @@ def shrink_request(
 def _has_kept_promise(claim: Claim, permit: Resources, lack: Resources) -> bool:
     """Return True if the VM has shrunk in each lacking resource that it still offers, since it was first asked.
 
-    Without this, an offer that comes and goes with the need would be promised for ever.
+    Without this check, an offer that changes with the need would count as promised for ever.
     """
     gave, offered = claim.permit_when_asked.minus_or_zero(permit), claim.offered
     has_given_cpu = gave.cpu.value > 0 or not offered.cpu or not lack.cpu
@@ -298,7 +298,7 @@ def _is_unresponsive(claim: Claim, now: Instant) -> bool:
 
 
 REQUEST_TIMEOUT: Final = Seconds(15.0)
-"""A denied agent of ours asks again within 8 s, any agent within 15 s."""
+"""A denied agent of ours repeats its request within 8 s, any agent within 15 s."""
 
 
 def room_due_to_others(node: NodeAccount, claim: Claim, wanted: Resources, now: Instant) -> Resources:

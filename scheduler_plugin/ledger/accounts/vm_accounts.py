@@ -5,7 +5,7 @@ Rules:
 - The UID of its owner decides which VM a pod belongs to. A migration's target has no such owner yet and belongs to the
   migration's VM.
 - A pod that a VM owns but that does not run it, such as a backup, claims its own requests, like any pod. Three
-  conditions must hold: the VM's status names another pod, no migration of the VM names this one, and it has no runner
+  conditions must be met: the VM's status names another pod, no migration of the VM names this one, and it has no runner
   container.
 - The last condition makes this safe. VMs, pods and migrations come from separate watches: a runner pod may be seen
   before the status that names it (restart, finished migration), after it (source of a deleted migration), or without
@@ -55,7 +55,7 @@ class VmAccounts:
         return pod.has_runner or not pod.vm_uid or self._is_named(pod, pod.vm)
 
     def _is_target(self, pod: PodFacts, migration: ObjectName) -> bool:
-        """Return False if the migration that controls the pod has another UID, or is of another VM."""
+        """Return False if the migration that controls the pod has another UID or belongs to another VM."""
         owner = self._migrations.named.get(migration)
         # The pod may be seen before its migration.
         if owner is None:
@@ -74,7 +74,7 @@ class VmAccounts:
         return None if pod.vm is None or not self.is_run_by(pod) else self.open(pod.vm, pod.vm_uid)
 
     def miscounted(self, vm: ObjectName | None) -> list[Claim]:
-        """Claims of pods that name ``vm`` and that are wrongly counted as its own, or wrongly not."""
+        """Claims of pods that name ``vm`` and wrongly count as its own, or wrongly do not."""
         doubtful = {} if vm is None else self._doubtful.get(vm, {})
         return [claim for claim in doubtful.values() if self._is_miscounted(claim)]
 
@@ -85,7 +85,7 @@ class VmAccounts:
         return is_run if claim.vm is None else not (is_run or claim.pod.migration is not None)
 
     def find(self, name: ObjectName, uid: str) -> VmAccount | None:
-        """The account of the VM with this UID, whoever has its name now; None if unknown."""
+        """The account of the VM with this UID, even if another VM has its name now; None if unknown."""
         account = self._by_uid.get(uid) or self.named.get(name)
         return None if account is None or (uid and account.uid not in ("", uid)) else account
 

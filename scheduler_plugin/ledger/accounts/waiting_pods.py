@@ -1,12 +1,12 @@
-"""Pods without a node: pods that wait for room, and pods whose bind has not come yet.
+"""Pods without a node: those that wait for room, and those whose bind has not arrived yet.
 
 Rules:
 
-- A pod waits for the nodes that refused it. It is woken once, when one of them has room; then kube-scheduler asks about
-  it again, and it waits again if refused.
+- A pod waits for the nodes that refused it. The ledger wakes it once, when one of them has room; then kube-scheduler
+  filters again, and the pod waits again if refused.
 - A new process finds waiting pods by kube-scheduler's ``PodScheduled`` condition; they wait for all nodes.
-- An assumed pod was sent to one node, and its bind has not come yet. Nothing is reserved: an assumption ranks the nodes
-  that fit a pod, and never refuses one.
+- An assumed pod was sent to one node, and its bind has not arrived yet. Nothing is reserved: an assumption only ranks
+  the nodes that fit other pods.
 - kube-scheduler stops after ``sample_size`` feasible nodes and starts its next cycle there, so a retried pod meets
   other nodes. A pod is retried until every node could have been sampled twice; then it waits like any other, and may be
   retried again once room was freed for it.
@@ -44,7 +44,7 @@ class AssumedPods:
             del self._pods[next(iter(self._pods))]
 
     def settle(self, uid: str) -> None:
-        """Remove a pod: its bind has come, kube-scheduler asks again, or it is gone."""
+        """Remove a pod: its bind has arrived, kube-scheduler filters again, or it is gone."""
         self._pods.pop(uid, None)
 
     def claimed(self, besides: str) -> dict[str, Resources]:
@@ -118,7 +118,7 @@ MAX_UNSEEN: Final = 1_000
 """Maximum number of waiting pods that no watch has shown."""
 
 WAKE_UP_TIMEOUT: Final = Seconds(30.0)
-"""kube-scheduler asks about a woken pod within this time: its backoff is 10 s at most."""
+"""kube-scheduler filters a woken pod within this time: its backoff is at most 10 s."""
 
 MAX_WAKE_UPS: Final = 4
 """After this many wake-ups without effect a pod only waits for room again."""
@@ -233,7 +233,7 @@ class WaitingPods:
         return calls
 
     def observed(self, uid: str) -> None:
-        """A watch shows the pod, without a node."""
+        """Record that a watch has shown the pod without a node."""
         self._seen.add(uid)
         self._unseen.pop(uid, None)
         if uid in self._unlisted:

@@ -1,4 +1,4 @@
-"""The order of waking VMs on a node, and the limit of concurrent wakes (B.18)."""
+"""The order in which VMs of a node may wake, and the limit of concurrent wakes (B.18)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _EACH_CPU: Final = 2
 
 
 def wakes_at_once(node: NodeAccount) -> int:
-    """Limit of concurrent wakes on the node: from its policy, or two per allocatable CPU."""
+    """Limit of concurrent wakes on the node: by its policy, or two per allocatable CPU."""
     by_policy = None if node.policy is None else node.policy.wakes_at_once
     return by_policy or max(MIN_CONCURRENT_WAKES, _EACH_CPU * node.room.total.cpu.value // 1000)
 
 
 def active_wakes(node: NodeAccount, now: Instant, besides: Claim | None = None) -> int:
-    """Number of VMs on the node, without that of ``besides``, that may wake and may not be running yet."""
+    """Number of VMs on the node, except that of ``besides``, that may wake and may not be running yet."""
     return sum(claim.is_waking(now) for claim in node.claims.values() if claim is not besides)
 
 

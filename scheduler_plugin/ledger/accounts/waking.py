@@ -1,4 +1,4 @@
-"""Room for waking VMs, and the order in which they get it (B.18).
+"""Room for waking VMs, and their order (B.18).
 
 Rules:
 
@@ -9,8 +9,8 @@ Rules:
   waking VMs pass, but not ordinary growth.
 - The number of concurrent wakes is limited: each reads its memory from the node's disk and keeps a CPU busy. A wake
   that hangs stops counting after a while.
-- ``WakeReserve.share`` does not limit the room for denied VMs, which are about to use it. A VM denied for longer
-  than ``PATIENCE`` does not count: the node keeps no more than its reserve for it.
+- ``WakeReserve.share`` does not limit the room for denied VMs, which are about to use it. A VM denied for longer than
+  ``PATIENCE`` does not count: the node keeps only its reserve for it.
 """
 
 from __future__ import annotations
