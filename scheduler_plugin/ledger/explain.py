@@ -11,7 +11,7 @@ from scheduler_plugin.ledger.accounts.claims import Claim, FreedRoom, VmAccount
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
 from scheduler_plugin.ledger.accounts.sharing import promised_to, recently_freed
-from scheduler_plugin.ledger.accounts.wake_turns import active_wakes, wakes_at_once
+from scheduler_plugin.ledger.accounts.wake_order import active_wakes, wakes_at_once
 from scheduler_plugin.ledger.facts import RunnerRequests
 from scheduler_plugin.ledger.permit_rule import fits_ever
 from scheduler_plugin.texts import explanations

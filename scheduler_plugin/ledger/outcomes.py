@@ -72,9 +72,9 @@ class PersistPermit(msgspec.Struct, frozen=True, gc=False):
 class ResizePod:
     """Write ``size`` as the requests of the guest's container of ``pod``, only to this ``version`` of it.
 
-    Report a certain refusal with ``ResizeRefused``; other outcomes are seen on the pod. ``reverts`` is the kubelet's
+    Report a certain refusal with ``ResizeRefused``; other outcomes show on the pod. ``reverts`` is the kubelet's
     verdict (``Deferred``, ``Infeasible``) on a resize that this one reverts; empty for others. ``cpu_limit`` is the
-    container's new CPU limit; None keeps it.
+    container's new CPU limit; None keeps the present one.
     """
 
     uid: str

@@ -26,7 +26,7 @@ from scheduler_plugin.ledger.accounts.early_sleep import update_asleep_size
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.permit_account import Message
 from scheduler_plugin.ledger.accounts.sharing import PATIENCE, room_due_to_others, shrink_request
-from scheduler_plugin.ledger.accounts.wake_turns import is_next_to_wake
+from scheduler_plugin.ledger.accounts.wake_order import is_next_to_wake
 from scheduler_plugin.ledger.effective_facts import effective_facts, node_maximum, reevaluate, size_limit
 from scheduler_plugin.ledger.events import PermitRequested, PermitWritten, WriteOutcome
 from scheduler_plugin.ledger.facts import VmFacts

@@ -20,21 +20,16 @@ from scheduler_plugin.texts import refusals
 
 
 class Room(msgspec.Struct, frozen=True, gc=False):
-    """Room of one node.
-
-    ``total`` is the maximum for pods. ``free`` is available for new pods and ordinary growth, ``for_waking`` only for
-    VMs that sleep there. ``watermark`` is the level above which the node is under pressure. A node that is not
-    ``is_open`` is cordoned. ``price`` is per hour.
-    """
+    """Room of one node."""
 
     node: str
-    total: Resources
+    total: Resources  # for pods
     reserved: Resources
-    free: Resources
-    watermark: Resources
-    is_open: bool
-    price: float = 0.0
-    for_waking: Resources = ZERO
+    free: Resources  # for new pods and ordinary growth
+    watermark: Resources  # above this level the node is under pressure
+    is_open: bool  # False if cordoned
+    price: float = 0.0  # per hour
+    for_waking: Resources = ZERO  # only for VMs that sleep there
 
     @property
     def unreserved(self) -> Resources:

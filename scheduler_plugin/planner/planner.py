@@ -24,7 +24,7 @@ from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Migration, Move
 from scheduler_plugin.planner.cost import Selection, least_cost
 from scheduler_plugin.planner.drain import DrainPlan
-from scheduler_plugin.planner.places import EligibleNodes
+from scheduler_plugin.planner.eligible_nodes import EligibleNodes
 from scheduler_plugin.planner.plan import (
     GRACE,
     SHORT_SETTLE,

@@ -3,7 +3,7 @@
 Rules:
 
 - A target is open and under no pressure, may get one more incoming migration, stays below its watermark
-  (``placement.best_target``), and is eligible by constraints and past refusals (``places``).
+  (``placement.best_target``), and is eligible by constraints and past refusals (``eligible_nodes``).
 - The VM's preferences order the remaining targets.
 """
 
@@ -26,7 +26,7 @@ from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.placement.scoring import best_target, stays_below_watermark
 from scheduler_plugin.placement.verdict import Room
-from scheduler_plugin.planner.places import EligibleNodes
+from scheduler_plugin.planner.eligible_nodes import EligibleNodes
 from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.planner.victims import Victim
 from scheduler_plugin.texts import explanations

@@ -11,7 +11,7 @@ from protocol.units import Bytes, Resources
 from scheduler_plugin.texts.amounts import memory, some
 from scheduler_plugin.texts.events import UNKNOWN_TARGET, because
 
-# Amounts of which a reservation is the largest
+# Sources of a reservation, which is the largest of their amounts
 
 POD_REQUESTS: Final = "requests of the pod"
 LEFT_WITH: Final = "size of the VM when it left this pod"
@@ -26,7 +26,7 @@ CONTAINER_HAS: Final = "what the container has"
 OTHERS_GRANT: Final = "granted by the original's scheduler: annotation {annotation}"
 RESIZE_LANDING: Final = "pod resize in progress"
 
-# Denials, and requests of pods that do not follow
+# Denials, and pod requests that differ from reservations
 
 HOLDS_STILL: Final = "the VM is being migrated and cannot grow until that ends"
 NODE_FULL: Final = "node {room.node} has {free} free of {room.total}; {lacking} more needed"
@@ -90,7 +90,7 @@ KUBEBLOCKS: Final = (
     ' {annotation}: "true"'
 )
 
-# Why no VM is moved at all
+# Why no VM moves at all
 
 NO_ROUND_YET: Final = "no planning round has run yet"
 DISABLED: Final = "migration.enabled is false in the settings"
@@ -99,7 +99,7 @@ PLANNING_FAILED: Final = "planning migrations failed; see the scheduler log"
 ORDER_REFUSED: Final = "the API refused the last migration; see the scheduler log"
 ORDER_IN_DOUBT: Final = "the API has not confirmed yet that it created {migration}"
 
-# Why a VM is not moved: each follows a number of VMs
+# Why VMs do not move: each follows a number of VMs
 
 NOT_KNOWN: Final = "not known to the scheduler"
 NOT_AUTOSCALED: Final = "not autoscaled"
@@ -121,7 +121,7 @@ BESIDE: Final = "beside a VM that requests more than the whole node"
 REFUSED_BY_API: Final = "refused by the API"
 REFUSED_NAMESPACE: Final = "in a namespace whose last migration the API refused"
 
-# Where a VM is not sent
+# Why a node is not a target
 
 NODE_STATE: Final = "the node is {faults}"
 NOT_READY: Final = "not ready"
@@ -139,7 +139,7 @@ WAITED: Final = "its target pod has waited for {span:g} s"
 NO_OTHER_NODE: Final = "no other node accepts pods"
 NEAREST: Final = "no node has room for {need}; closest is {node}, which lacks {lacking}"
 
-# Why a VM is moved, and a migration has no room or is cancelled
+# Why a VM moves, and why a migration has no room or is cancelled
 
 CORDONED: Final = "node {node} is cordoned"
 ABOVE_WATERMARK: Final = "node {node} is {excess} above its watermark"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from protocol.guest.sleep import WAKING
 from protocol.units import ZERO, Instant
 from scheduler_plugin.ledger.accounts.claims import WAKE_TIMEOUT
-from scheduler_plugin.ledger.accounts.wake_turns import active_wakes, wakes_at_once
+from scheduler_plugin.ledger.accounts.wake_order import active_wakes, wakes_at_once
 from scheduler_plugin.ledger.events import NodeSeen
 from scheduler_plugin.ledger.facts import NodeFacts
 from scheduler_plugin.ledger.invariants import violations

@@ -25,7 +25,7 @@ from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.planner.cost import costs, least_cost
 from scheduler_plugin.planner.drain import DrainPlan, SkipReason
-from scheduler_plugin.planner.places import EligibleNodes
+from scheduler_plugin.planner.eligible_nodes import EligibleNodes
 from scheduler_plugin.planner.plan import MigrationPolicy, RoomNeed, Stuck, need_inputs
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.targets import ActiveMigrations, TargetRule, Targets
