@@ -38,7 +38,7 @@ class OverloadedError(Exception):
     """More tokens wait for a review than can be reviewed in time."""
 
 
-class _Review(msgspec.Struct, eq=False):
+class _PendingReview(msgspec.Struct, eq=False):
     """A token under review, valid until ``until`` (Unix seconds), and the requests that wait for it."""
 
     key: bytes
@@ -91,9 +91,9 @@ class TokenAuthenticator:
         self._clock = clock
         # Separate, so that bad tokens cannot evict good ones.
         self._accepted, self._refused = _Verdicts(ACCEPTED_FOR), _Verdicts(REFUSED_FOR)
-        self._open: dict[bytes, _Review] = {}
+        self._open: dict[bytes, _PendingReview] = {}
         # Bounded: further requests get 503 at once.
-        self._waiting: asyncio.Queue[_Review] = asyncio.Queue(QUEUE)
+        self._waiting: asyncio.Queue[_PendingReview] = asyncio.Queue(QUEUE)
 
     async def run(self) -> None:
         """Send reviews until cancelled."""
@@ -142,12 +142,12 @@ class TokenAuthenticator:
             until = plausible_until(token, audience, self._clock.wall())
             if until is None:
                 return None
-            review = self._put(_Review(key, token, audience, now, until))
+            review = self._put(_PendingReview(key, token, audience, now, until))
         answer: asyncio.Future[CallerIdentity | None] = asyncio.get_running_loop().create_future()
         review.waiting.append(answer)
         return await answer
 
-    def _put(self, review: _Review) -> _Review:
+    def _put(self, review: _PendingReview) -> _PendingReview:
         try:
             self._waiting.put_nowait(review)
         except asyncio.QueueFull:
