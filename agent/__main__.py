@@ -25,7 +25,7 @@ def main() -> None:
         sys.stderr.write(f"autoscaler-agent: {error}\n")
         sys.exit(2)
     log_as_json()
-    # Otherwise every stage of the histogram of growths has one more series (``_created``).
+    # Otherwise each stage of the growth histogram exports one more series (``_created``).
     disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types here
     asyncio.run(_main(settings))
 

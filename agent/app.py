@@ -13,6 +13,7 @@ import httpx2 as httpx
 from prometheus_client import Histogram
 
 from agent import texts
+from agent.adapters.batch_connection import BatchConnection
 from agent.adapters.guest_database import GuestDatabase
 from agent.adapters.guest_monitor import GuestMonitor
 from agent.adapters.kubernetes_api import LightKubernetesApi
@@ -22,19 +23,18 @@ from agent.adapters.node_scheduler import NodeScheduler
 from agent.adapters.pod_api import PodApi
 from agent.adapters.pod_reclaim import PodReclaim
 from agent.adapters.scheduler_client import HttpScheduler
-from agent.adapters.scheduler_line import SchedulerLine
 from agent.adapters.scrape import NodeExporter
 from agent.adapters.token import AgentToken, no_token
 from agent.assignments import Assignment, OwnVm, PodContainer
 from agent.cgroups.metrics import CgroupMetrics
 from agent.config import read_policy
 from agent.core.events import Fault
-from agent.core.policy import Policy, Rhythm
+from agent.core.policy import BatchSchedule, Policy
 from agent.exporter import explain_guard, routes
 from agent.ports import PortError, SchedulerClient, TokenSource
 from agent.runner import Ports, Runner
 from agent.settings import AgentSettings
-from agent.supervisor import Make, Supervisor
+from agent.supervisor import RunnerFactory, Supervisor
 from agent.telemetry import LOG
 from protocol.guest.database import DatabaseState
 from protocol.kubernetes.objects import JsonObject
@@ -62,28 +62,28 @@ MONITOR_DEADLINE = Seconds(3.0)
 ASK_DEADLINE = Seconds(5.0)
 API_DEADLINE = Seconds(5.0)
 
-RHYTHM = Seconds(5.0)
+BATCH_INTERVAL = Seconds(5.0)
 """A third of the default tick, so that the requests of a node's VMs go in three batches."""
 
-NOBODY_WAITS_LONGER = 30.0
-"""Default time-out of the HTTP clients; every call has its own, usually shorter deadline."""
+DEFAULT_TIMEOUT = 30.0
+"""Time-out of the HTTP clients in seconds; every call also has its own, usually shorter deadline."""
 
 
 async def run(settings: AgentSettings, clock: Clock, stop: asyncio.Event) -> None:
     """Run the agent until ``stop`` is set. Raises ``OSError`` if it cannot listen."""
     to_scheduler = _trust("scheduler", settings.scheduler_url, settings.scheduler_ca)
     to_api = _trust("kubernetes-api", settings.api_url, settings.api_ca)
-    to_guests = _shown(settings.guest_certificates)
+    to_guests = _guest_tls(settings.guest_certificates)
     async with AsyncExitStack() as stack:
         # One connection pool per kind of peer, each with its own trust.
-        guests, to_ask, http = [
+        guests, for_scheduler, for_api = [
             await stack.enter_async_context(plain_pool(tls)) for tls in (to_guests, to_scheduler, to_api)
         ]
-        api = LightKubernetesApi(http, settings.api_url, _identity(settings.api_token), API_DEADLINE)
-        scheduler = _scheduler(settings, clock, to_ask, to_scheduler)
+        api = LightKubernetesApi(for_api, settings.api_url, _identity(settings.api_token), API_DEADLINE)
+        scheduler = _scheduler(settings, clock, for_scheduler, to_scheduler)
         source = _source(settings, api)
-        make = _maker(settings, clock, api, guests, scheduler, source)
-        supervisor = Supervisor(source, make, Policy(), clock)
+        create_runner = _runner_factory(settings, clock, api, guests, scheduler, source)
+        supervisor = Supervisor(source, create_runner, Policy(), clock)
         watched = [file for tls in (to_scheduler, to_api, to_guests) for file in followed_by(tls)]
         messages = scheduler.messages if isinstance(scheduler, NodeScheduler) else None
         served = routes(supervisor, clock, watched, alone=settings.assignment is not None, messages=messages)
@@ -141,27 +141,27 @@ async def _until(
 def _scheduler(
     settings: AgentSettings, clock: Clock, client: httpx.AsyncClient, tls: ssl.SSLContext
 ) -> SchedulerClient:
-    """The client of the scheduler, with batches for a node's agent."""
+    """The scheduler client. A node's agent sends batches."""
     identity, url = _identity(settings.scheduler_token), settings.scheduler_url
-    alone = HttpScheduler(client, url, identity, ASK_DEADLINE, settings.protocol)
-    # Only the current wire version has batches, and a sidecar has only one VM.
+    single = HttpScheduler(client, url, identity, ASK_DEADLINE, settings.protocol)
+    # Only the current wire version supports batches, and a sidecar has only one VM.
     if settings.node is None or settings.protocol is not AGENT_SPEAKS:
-        return alone
-    return NodeScheduler(alone, SchedulerLine(url, tls, identity, ASK_DEADLINE), clock)
+        return single
+    return NodeScheduler(single, BatchConnection(url, tls, identity, ASK_DEADLINE), clock)
 
 
-def _maker(  # noqa: PLR0913, PLR0917 - what the agents of one process share
+def _runner_factory(  # noqa: PLR0913, PLR0917 - shared by all runners
     settings: AgentSettings,
     clock: Clock,
     api: LightKubernetesApi,
     guests: httpx.AsyncClient,
     scheduler: SchedulerClient,
     source: OwnVm | NodePods,
-) -> Make:
-    # All VMs of the node share a phase, so that their requests are due together and go in few batches. The jitter
+) -> RunnerFactory:
+    # All VMs of the node share a phase, so that their requests are due together and fit into few batches. The jitter
     # spreads the nodes of a cluster.
-    phase = Instant(clock.now() + RHYTHM * clock.jitter())
-    rhythm = Rhythm(RHYTHM, phase) if isinstance(scheduler, NodeScheduler) else None
+    phase = Instant(clock.now() + BATCH_INTERVAL * clock.jitter())
+    schedule = BatchSchedule(BATCH_INTERVAL, phase) if isinstance(scheduler, NodeScheduler) else None
 
     def ports_of(assignment: Assignment) -> Ports:
         container = assignment.container
@@ -176,27 +176,27 @@ def _maker(  # noqa: PLR0913, PLR0917 - what the agents of one process share
             metrics=NodeExporter(metrics, SCRAPE_DEADLINE),
             scheduler=scheduler,
             vm_api=NeonVm(api, assignment.vm),
-            database=GuestDatabase(guests, database, DATABASE_DEADLINE).look,
+            database=GuestDatabase(guests, database, DATABASE_DEADLINE).fetch,
             clock=clock,
             monitor=GuestMonitor(monitor, MONITOR_DEADLINE).connect if monitor else None,
         )
 
-    def make(assignment: Assignment, policy: Policy, growths: Histogram) -> Runner:
+    def create_runner(assignment: Assignment, policy: Policy, growths: Histogram) -> Runner:
         return Runner(
             assignment,
             ports_of(assignment),
             policy,
-            # The wall clock as the first sequence number, so that a restarted agent continues above its predecessor.
+            # Start sequence numbers at the wall clock, so that a restarted agent continues above its predecessor.
             time.time_ns(),
             growths,
             unit=settings.compute_unit,
-            rhythm=rhythm,
+            schedule=schedule,
         )
 
-    return make
+    return create_runner
 
 
-def _pod_ports(  # noqa: PLR0913, PLR0917 - a pod's part of the world
+def _pod_ports(  # noqa: PLR0913, PLR0917 - the inputs of its ports
     settings: AgentSettings,
     clock: Clock,
     vm_api: PodApi,
@@ -209,25 +209,25 @@ def _pod_ports(  # noqa: PLR0913, PLR0917 - a pod's part of the world
         metrics=CgroupMetrics(root, container.pod_uid, container.container_id),
         scheduler=scheduler,
         vm_api=vm_api,
-        database=_no_view,
+        database=_no_database_status,
         clock=clock,
         monitor=reclaim.connect,
     )
 
 
-async def _no_view() -> DatabaseState:
-    raise PortError(Fault.GUEST, texts.NO_DATABASE_VIEW)
+async def _no_database_status() -> DatabaseState:
+    raise PortError(Fault.GUEST, texts.NO_DATABASE_STATUS)
 
 
 def plain_pool(verify: ssl.SSLContext) -> httpx.AsyncClient:
-    """A client that ignores proxies and certificates from the environment."""
-    # With httpx's default limit of connections, the VMs of a large node would wait for each other.
+    """An HTTP client that ignores proxies and certificates from the environment."""
+    # With httpx's default connection limit, the VMs of a large node would wait for each other.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=30.0)
-    return httpx.AsyncClient(transport=probed_transport(verify, limits), trust_env=False, timeout=NOBODY_WAITS_LONGER)
+    return httpx.AsyncClient(transport=probed_transport(verify, limits), trust_env=False, timeout=DEFAULT_TIMEOUT)
 
 
 def no_authorities() -> ssl.SSLContext:
-    """A context for plain HTTP, without the system's CAs, which would cost memory in every sidecar."""
+    """A TLS context for plain HTTP. It loads no CAs, which would cost memory in every sidecar."""
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -235,14 +235,14 @@ def _trust(name: str, url: str, authority: Path | None) -> ssl.SSLContext:
     """The TLS context for ``url``. While the CA file is missing, connections fail."""
     if not url.startswith("https://"):
         return no_authorities()
-    # By default, the system's CAs.
+    # Without a CA file, trust the system's CAs.
     if authority is None:
         return trusting()
     return following(client_tls(name, authority), ssl.PROTOCOL_TLS_CLIENT)
 
 
-def _shown(folder: Path | None) -> ssl.SSLContext:
-    """The TLS context with the agent's certificate for guests. It does not verify the runner's, because guests are not
+def _guest_tls(folder: Path | None) -> ssl.SSLContext:
+    """The TLS context for guests, with the agent's certificate. It does not verify the runner's, because guests are not
     trusted anyway.
     """
     if folder is None:

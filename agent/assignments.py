@@ -12,7 +12,7 @@ from protocol.messages import ObjectName
 
 @dataclass(frozen=True, slots=True, order=True)
 class PodContainer:
-    """The running database container of a pod. A restart or a new pod gives another one."""
+    """The running database container of a pod; a restart or a new pod creates another."""
 
     pod_uid: str
     container_id: str
@@ -29,14 +29,14 @@ class Assignment:
 
 
 class AssignmentSource(Protocol):
-    """A source of assignments."""
+    """The VMs that an agent must serve."""
 
     @property
     def unreadable(self) -> Mapping[ObjectName, str]:
-        """Pods that cannot be decoded, and why; their last assignments stay."""
+        """Pods that cannot be decoded, and why; they keep their last assignments."""
 
     def sets(self) -> AsyncIterator[frozenset[Assignment]]:
-        """The whole set, now and after each change. May end or raise ``PortError``; the caller calls it again."""
+        """Yield the whole set, now and after each change. May end or raise ``PortError``; the caller calls it again."""
 
 
 class OwnVm:
@@ -48,7 +48,7 @@ class OwnVm:
         self._assignment = assignment
 
     async def sets(self) -> AsyncIterator[frozenset[Assignment]]:
-        """The only set; never ends."""
+        """Yield the only set, and never end."""
         yield frozenset({self._assignment})
-        # If the iterator ended, the supervisor would call ``sets`` again and again.
+        # If the iterator ended, the supervisor would call ``sets`` in a loop.
         await asyncio.Event().wait()

@@ -24,7 +24,7 @@ from agent.core.policy import (
 )
 from agent.core.sleep.windows import parse_window
 from agent.local_time import local_time
-from agent.original_config import in_our_words
+from agent.original_config import translate_original
 from protocol.durations import parse_duration
 from protocol.field_errors import field_message, shown
 from protocol.kubernetes.objects import Json
@@ -35,10 +35,10 @@ from protocol.units import Bytes, QuantityError, Seconds
 from protocol.yaml_text import read_yaml
 
 SOONEST_SCRAPE: Final = 0.25
-"""Minimum scrape interval in seconds; over shorter ones the counters say little."""
+"""Minimum scrape interval in seconds; counters change too little over shorter ones."""
 
 LONGEST_POLICY: Final = 8192
-"""Maximum length of a policy in characters: users write annotations, and parsing one blocks the agent's other VMs."""
+"""Maximum length of a policy in characters: any user may annotate a VM, and parsing blocks the agent's other VMs."""
 
 
 class PolicyError(ValueError):
@@ -84,17 +84,15 @@ def read_policy(text: str, base: Policy) -> Policy:
     """``base`` with the fields of the YAML or JSON document ``text``. Raises ``PolicyError``."""
     try:
         # Policies of the original project are accepted, too.
-        document, passed_over = in_our_words(read_yaml(text, LONGEST_POLICY))
+        document, ignored = translate_original(read_yaml(text, LONGEST_POLICY))
         decoded = msgspec.convert(_over(_written(base), {} if document is None else document), _Document)
         smoothing = _smoothing(base.smoothing, decoded.smoothing)
         _check_sleep(decoded.sleep)
-        policy = Policy(
-            decoded.cpu, decoded.memory, smoothing, decoded.timing, decoded.monitor, decoded.sleep, passed_over
-        )
-    # Any user of a VM may write a document nested deeply enough to overflow the decoder.
+        policy = Policy(decoded.cpu, decoded.memory, smoothing, decoded.timing, decoded.monitor, decoded.sleep, ignored)
+    # A user may write a document nested deeply enough to overflow the decoder's stack.
     except (ValueError, RecursionError) as error:
         raise PolicyError(field_message(error)) from None
-    # Checks of two fields come after the merge, because one of them may be the default.
+    # Compare fields after the merge, because either may be a default.
     if policy.timing.tick_jitter >= policy.timing.tick:
         raise PolicyError(f"timing.tickJitter: expected less than timing.tick ({policy.timing.tick:g} s)")
     if policy.cpu.pressure_from >= policy.cpu.pressure_full:
@@ -117,7 +115,7 @@ def for_pod(policy: Policy) -> Policy:
     return replace(
         policy,
         memory=structs.replace(policy.memory, kernel_allowance=Bytes(0)),
-        # This halves the delay until a load is seen, at a tenth of the cost of scraping a guest.
+        # This halves the delay until a load is noticed, at a tenth of the cost of scraping a guest.
         timing=structs.replace(policy.timing, scrape=Seconds(max(SOONEST_SCRAPE, policy.timing.scrape / 2))),
     )
 
@@ -159,7 +157,7 @@ def _stages(found: object, resource: Resource) -> Stages:
         return DEFAULT_CPU if resource == "cpu" else DEFAULT_MEMORY
     path = f"smoothing.{resource}"
     stages = parse_policy(found, resource, path)
-    # Stages name their resource, because those of the other one are in another unit.
+    # Stages name their resource, because CPU and memory have different units.
     if stages.resource != resource:
         raise ValueError(f"{path}.resource: expected {resource}, got {stages.resource}")
     return stages
@@ -173,7 +171,7 @@ def _written(policy: Policy) -> Json:
 
 
 def _over(base: Json, document: object, path: str = "") -> object:
-    """``base`` overridden by ``document``, the section at ``path``. The decoder reports what is not a section."""
+    """``base`` overridden by ``document``, the section at ``path``. Anything but a section is left to the decoder."""
     if not isinstance(document, dict):
         return document
     named = {name: value for name, value in document.items() if value is not None or not path}
@@ -181,13 +179,13 @@ def _over(base: Json, document: object, path: str = "") -> object:
 
 
 def _read(base: object, value: object, place: str) -> object:
-    """The value, parsed to seconds or bytes if the field at ``place`` is in these."""
+    """The value, parsed if the field at ``place`` is in seconds or bytes."""
     if place in LIMITS:
         return _seconds(place, value)
     if place not in AMOUNTS:
         return _over(base, value, f"{place}.") if isinstance(base, dict) else value
     try:
-        return Bytes.parse(value)  # type: ignore[arg-type]  # it refuses other types
+        return Bytes.parse(value)  # type: ignore[arg-type]  # it rejects other types
     except QuantityError as error:
         raise ValueError(f"{place}: {error}") from None
 

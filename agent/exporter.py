@@ -37,7 +37,7 @@ VM_LABELS = ("namespace", "vm")
 
 
 class AgentCollector(Collector):
-    """The state of every runner as metrics. ``messages``: counts of messages to the scheduler, if it takes batches."""
+    """The state of every runner as metrics. ``messages``: counts of messages to the scheduler, None without batches."""
 
     def __init__(self, supervisor: Supervisor, clock: Clock, messages: Mapping[str, int] | None = None) -> None:
         self._supervisor = supervisor
@@ -58,7 +58,7 @@ class AgentCollector(Collector):
             for form, count in self._messages.items():
                 sent.add_metric((form,), count)
             yield sent
-        for family, values in _of_vms(now):
+        for family, values in _vm_metrics(now):
             for runner in runners:
                 vm = runner.assignment.vm
                 for label, value in values(runner).items():
@@ -75,14 +75,15 @@ def routes(
     alone: bool,
     messages: Mapping[str, int] | None = None,
 ) -> Mapping[str, Route]:
-    """The routes of the HTTP server. ``alone``: a sidecar, for which ``/explain`` and ``/database`` need no name.
-    ``tls``: certificates to export metrics of. ``messages``: see ``AgentCollector``.
+    """The routes of the HTTP server. For a sidecar (``alone``), ``/explain`` and ``/database`` need no name.
+
+    ``tls``: certificates whose metrics to export. ``messages``: see ``AgentCollector``.
     """
     registry = registry_of(supervisor, clock, messages)
     watch_tls(registry, tls)
     return {
         "/metrics": lambda _: HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_PLAIN_0_0_4),
-        # Live as long as the event loop runs: an API server outage must not restart the agent.
+        # Alive as long as the event loop runs: an API server outage must not restart the agent.
         "/healthz": lambda _: HttpResponse(b"ok\n"),
         "/readyz": lambda _: _ready(supervisor),
         "/explain": lambda rest: _explain(supervisor, clock, rest, alone=alone),
@@ -96,7 +97,7 @@ def explain_guard(access: ExplainAccess, alone: Assignment | None) -> Guard:
     async def guard(route: str, rest: str, caller: Caller) -> HttpResponse | None:
         if route not in _EXPLANATIONS:
             return None
-        # Rights are per namespace and kind, which the path contains.
+        # Rights depend on namespace and kind, and the path names both.
         namespace, _, name = rest.removeprefix("/").partition("/")
         vm = ObjectName(namespace, name) if alone is None else alone.vm
         denial = await access.denial(caller, Scope(vm.namespace, of_pods=pod_of(vm) is not None))
@@ -117,7 +118,7 @@ def registry_of(supervisor: Supervisor, clock: Clock, messages: Mapping[str, int
 
 def _ready(supervisor: Supervisor) -> HttpResponse:
     unseen = [str(assignment.vm) for assignment, runner in supervisor.runners.items() if runner.state.vm.seen is None]
-    # Before the first list the set is empty, and would look ready.
+    # Before the first list the set is empty, which must not count as ready.
     if not supervisor.is_listed:
         return HttpResponse(texts.VMS_UNKNOWN.encode(), HTTPStatus.SERVICE_UNAVAILABLE)
     if unseen:
@@ -131,29 +132,29 @@ def _explain(supervisor: Supervisor, clock: Clock, rest: str, *, alone: bool) ->
         # Without a name, a node's agent lists its VMs.
         unreadable = {str(pod): reason for pod, reason in sorted(supervisor.source.unreadable.items())}
         return _json({"vms": sorted(_by_vm(supervisor)), "unreadable": unreadable})
-    runner = _chosen(supervisor, rest, alone=alone)
+    runner = _runner_at(supervisor, rest, alone=alone)
     if isinstance(runner, HttpResponse):
         return runner
     return _json(explain(runner.state, str(runner.assignment.vm), clock.now()))
 
 
 async def _database(supervisor: Supervisor, rest: str, *, alone: bool) -> HttpResponse:
-    runner = _chosen(supervisor, rest, alone=alone)
+    runner = _runner_at(supervisor, rest, alone=alone)
     if isinstance(runner, HttpResponse):
         return runner
     try:
-        return _json(await runner.look_at_database())
+        return _json(await runner.fetch_database())
     except PortError as error:
         return _json({"error": error.reason}, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-def _chosen(supervisor: Supervisor, rest: str, *, alone: bool) -> Runner | HttpResponse:
+def _runner_at(supervisor: Supervisor, rest: str, *, alone: bool) -> Runner | HttpResponse:
     """The runner of the VM in the path, or the only runner; a 404 response if there is none."""
-    wanted, runners = rest.removeprefix("/"), _by_vm(supervisor)
-    # A sidecar accepts the name of its VM as well.
-    runner = next(iter(runners.values()), None) if alone and not wanted else runners.get(wanted)
+    name, runners = rest.removeprefix("/"), _by_vm(supervisor)
+    # A sidecar also accepts the name of its VM.
+    runner = next(iter(runners.values()), None) if alone and not name else runners.get(name)
     if runner is None:
-        return _json({"error": texts.NO_SUCH_VM.format(vm=wanted or "none yet")}, HTTPStatus.NOT_FOUND)
+        return _json({"error": texts.NO_SUCH_VM.format(vm=name or "none yet")}, HTTPStatus.NOT_FOUND)
     return runner
 
 
@@ -166,13 +167,13 @@ def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
 
 
 Values = Mapping[str, float | None]
-"""One VM's values by the metric's own label (empty if it has none); None is not exported."""
+"""One VM's values by the metric's own label (empty if it has none). A value of None is not exported."""
 
-OfVms = tuple[CounterMetricFamily | GaugeMetricFamily, Callable[[Runner], Values]]
+VmMetric = tuple[CounterMetricFamily | GaugeMetricFamily, Callable[[Runner], Values]]
 
 
-def _of_vms(now: Instant) -> Iterator[OfVms]:
-    """The metric families of VMs, each with the function that computes its values."""
+def _vm_metrics(now: Instant) -> Iterator[VmMetric]:
+    """The metric families of VMs, each with the function that computes a VM's values."""
     yield _gauge("cpu_cores", "CPU of a VM, by kind.", "kind"), _cpu
     yield _gauge("memory_bytes", "Memory of a VM, by kind.", "kind"), _memory
     text = "1 while less is granted than requested."
@@ -209,7 +210,7 @@ def _of_vms(now: Instant) -> Iterator[OfVms]:
     text = "1 while the kubelet has not carried out a pod's resize, by its verdict."
     yield _gauge("resize_objection", text, "verdict"), _objection
     text = "1 while there is a problem, by the part it concerns."
-    yield _gauge("trouble", text, "about"), lambda runner: _failing(runner, now)
+    yield _gauge("trouble", text, "about"), lambda runner: _problems(runner, now)
 
 
 def _gauge(name: str, text: str, *label: str) -> GaugeMetricFamily:
@@ -274,7 +275,7 @@ def _objection(runner: Runner) -> Values:
     return {} if vm is None or vm.objection is None else {vm.objection.verdict: 1.0}
 
 
-def _failing(runner: Runner, now: Instant) -> Values:
+def _problems(runner: Runner, now: Instant) -> Values:
     state = runner.state
     is_paused = any(pause.holds(now) for pause in state.vm.pauses.known)
     failures = {

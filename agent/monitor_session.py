@@ -36,22 +36,22 @@ from protocol.guest.monitor_messages import (
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
-CHECK: Final = Seconds(5.0)
-"""Interval of health checks, and the time-out of their answers."""
+CHECK_INTERVAL: Final = Seconds(5.0)
+"""Interval of health checks, and time-out of their answers."""
 
 RECONNECT: Final = Backoff(Seconds(1.0), Seconds(15.0))
 """Delay before the next connection."""
 
 STEADY: Final = Seconds(60.0)
-"""After a connection that lasted this long, the delay starts over."""
+"""A connection that lasted this long resets the delay."""
 
-MOST_AT_ONCE: Final = 20.0
-PER_SECOND: Final = 10.0
+MESSAGE_BURST: Final = 20.0
+MESSAGES_PER_SECOND: Final = 10.0
 """Burst and rate limit of a monitor's messages."""
 
 
 class MonitorSession:
-    """Keeps one agent connected to the monitor of its guest, and passes every event to ``take``."""
+    """Keeps one agent connected to its guest's monitor, and passes every event to ``take``."""
 
     def __init__(self, source: MonitorSource, clock: Clock, take: Callable[[Event], None]) -> None:
         self._source = source
@@ -62,9 +62,9 @@ class MonitorSession:
         self._asked: int | None = None
         self._asked_at = Instant(0.0)
         self._checked: int | None = None
-        self._allowed = TokenBucket(MOST_AT_ONCE, PER_SECOND, Instant(0.0))
+        self._allowed = TokenBucket(MESSAGE_BURST, MESSAGES_PER_SECOND, Instant(0.0))
 
-    def say(self, message: MonitorMessage) -> None:
+    def send(self, message: MonitorMessage) -> None:
         """Queue ``message``; its outcome will be an event."""
         self._outbox.put_nowait(message)
 
@@ -73,25 +73,25 @@ class MonitorSession:
         retries, never = Retries(RECONNECT, STEADY), asyncio.Event()
         while True:
             began = self._clock.now()
-            # In a separate task: with Python 3.11, a failed task group breaks later time-outs of its task.
+            # In a separate task: in Python 3.11, a failed task group breaks later time-outs in its task.
             async with asyncio.TaskGroup() as tasks:
-                conversation = tasks.create_task(self._once())
-            has_joined, error = conversation.result()
+                connection = tasks.create_task(self._connect_once())
+            has_joined, error = connection.result()
             # A guest without a monitor is not a failure.
             if has_joined or error.fault is Fault.GUEST:
                 self._take(MonitorLost(error.fault, error.reason))
             wait = retries.failed(self._clock.jitter(), Seconds(self._clock.now() - began))
             await self._clock.wait(never, Instant(self._clock.now() + wait))
 
-    async def _once(self) -> tuple[bool, PortError]:
-        """Connect once and run until the connection ends. Return True if it was established, and why it ended."""
+    async def _connect_once(self) -> tuple[bool, PortError]:
+        """Connect once and run until the connection ends. Return whether it was established, and why it ended."""
         has_joined, ended = False, PortError(Fault.GUEST, texts.MONITOR_ENDED.format(why=""))
         try:
             async with self._source() as connection:
                 has_joined = True
                 self._begin(connection)
                 async with asyncio.TaskGroup() as tasks:
-                    for part in (self._read(connection), self._speak(connection), self._check(connection)):
+                    for part in (self._read(connection), self._write(connection), self._check(connection)):
                         tasks.create_task(part)
         except* PortError as errors:
             ended = _first(errors)
@@ -101,24 +101,24 @@ class MonitorSession:
         self._outbox = asyncio.Queue()  # drop messages queued for the last connection
         # Answers on this connection must not match ids from the last one.
         self._asked = self._checked = None
-        self._allowed = TokenBucket(MOST_AT_ONCE, PER_SECOND, self._clock.now())
+        self._allowed = TokenBucket(MESSAGE_BURST, MESSAGES_PER_SECOND, self._clock.now())
         self._take(MonitorJoined(connection.version))
 
     async def _read(self, connection: MonitorConnection) -> None:
         while True:
             message = await connection.receive()
             if not self._allowed.take(1.0, self._clock.now()):
-                raise PortError(Fault.GUEST, texts.MONITOR_SAYS_TOO_MUCH.format(rate=PER_SECOND))
-            self._hear(message, connection.version)
+                raise PortError(Fault.GUEST, texts.MONITOR_SAYS_TOO_MUCH.format(rate=MESSAGES_PER_SECOND))
+            self._handle(message, connection.version)
 
-    def _hear(self, message: FromMonitor, version: int) -> None:
+    def _handle(self, message: FromMonitor, version: int) -> None:
         match message:
             # Ignore answers to earlier checks.
             case HealthCheck(number) if number == self._checked:
                 self._checked = None
             # ``LoadReport`` needs version 2.
             case LoadReport(number) if version < 2:
-                self._outbox.put_nowait(NotUnderstood(number, texts.OF_VERSION_2))
+                self._outbox.put_nowait(NotUnderstood(number, texts.NEEDS_VERSION_2))
             case UpscaleRequest() | LoadReport():
                 self._take(MonitorSaid(message))
             case UpscaleConfirmation() | DownscaleResult() | InternalError() | InvalidMessage():
@@ -132,14 +132,14 @@ class MonitorSession:
             self._asked = None
             self._take(MonitorAnswered(None if isinstance(message, InternalError | InvalidMessage) else message))
 
-    async def _speak(self, connection: MonitorConnection) -> None:
+    async def _write(self, connection: MonitorConnection) -> None:
         while True:
             message = await self._outbox.get()
             await connection.send(message, self._numbered(message))
 
     def _numbered(self, message: ToMonitor) -> int:
         """The id for ``message``, which the monitor's answer repeats."""
-        # Our answers repeat the id of the monitor's message.
+        # An answer to the monitor repeats the monitor's id.
         if isinstance(message, NotUnderstood):
             return message.id
         self._number += 2
@@ -151,10 +151,10 @@ class MonitorSession:
 
     async def _check(self, connection: MonitorConnection) -> None:
         while True:
-            await self._clock.sleep(CHECK)
-            is_late = self._asked is not None and self._clock.now() - self._asked_at >= connection.patience
+            await self._clock.sleep(CHECK_INTERVAL)
+            is_late = self._asked is not None and self._clock.now() - self._asked_at >= connection.answer_timeout
             if self._checked is not None or is_late:
-                late = connection.patience if is_late else CHECK
+                late = connection.answer_timeout if is_late else CHECK_INTERVAL
                 raise PortError(Fault.GUEST, texts.MONITOR_DID_NOT_ANSWER.format(seconds=late))
             self._outbox.put_nowait(CheckHealth())
 

@@ -1,4 +1,4 @@
-"""Kubernetes Events on a VM's object for serious conditions, as shown by ``kubectl describe``."""
+"""Kubernetes Events on a VM's object for serious conditions; ``kubectl describe`` shows them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 QUIET: Final = Seconds(300.0)
+"""Minimum time between two Events with the same reason."""
 
 OUT_OF_MEMORY: Final = "GuestOutOfMemory"
 RESIZE_REFUSED: Final = "ResizeRefused"
@@ -32,9 +33,9 @@ class Notices:
         self._queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     def take(self, state: State, event: Event, now: Instant) -> None:
-        """Queue the notice for ``event``, if any; ``event`` is not applied to ``state`` yet."""
+        """Queue the notice for ``event``, if any. ``state`` does not include ``event`` yet."""
         notice = notice_of(state, event, now)
-        # At most one per reason in ``QUIET`` seconds: every scrape may show OOM kills.
+        # Every scrape may show OOM kills.
         if notice is None or now - self._noted_at.get(notice[0], -QUIET) < QUIET:
             return
         self._noted_at[notice[0]] = now
@@ -44,9 +45,9 @@ class Notices:
         """Write queued Events until cancelled."""
         while True:
             reason, note = await self._queue.get()
-            # Drop it on failure: log, metrics and ``/explain`` have the same information.
+            # Drop it on failure: log, metrics and ``/explain`` show the same information.
             with suppress(PortError):
-                await self._vm_api.tell(reason, note, self._clock.wall())
+                await self._vm_api.write_event(reason, note, self._clock.wall())
 
 
 def notice_of(state: State, event: Event, now: Instant) -> tuple[str, str] | None:

@@ -8,9 +8,9 @@ from typing import Final
 from protocol.field_errors import shown
 
 TARGETS: Final[Mapping[str, str]] = {"loadAverageFractionTarget": "cpu", "memoryUsageFractionTarget": "memory"}
-"""Target shares of CPU and memory, and the sections of this project's policy that have them."""
+"""Target shares of CPU and memory, and the section of this project's policy for each."""
 
-# Parameters of the original's algorithm (its zones, its file cache), which this project measures instead.
+# Parameters of the original's algorithm (zones, local file cache), for which this project uses measurements.
 WITHOUT_COUNTERPART: Final = frozenset({
     "memoryTotalFractionTarget",
     *("enableLFCMetrics", "lfcUseLargestWindow", "lfcToMemoryRatio", "lfcWindowSizeMinutes"),
@@ -20,40 +20,40 @@ WITHOUT_COUNTERPART: Final = frozenset({
 
 _FIELDS: Final = frozenset(TARGETS) | WITHOUT_COUNTERPART
 _OURS: Final = frozenset({"cpu", "memory", "timing", "monitor", "sleep", "smoothing"})
-"""Sections of this project's policy. A document with one of them is not translated, so the decoder refuses a mix."""
+"""Sections of this project's policy. A document with any of them is not translated, so the decoder rejects a mix."""
 
 _WHOLE: Final = "scaling"
 _DEFAULTS: Final = "defaultConfig"
 
 
-def in_our_words(document: object) -> tuple[object, tuple[str, ...]]:
-    """Translate a policy of the original project; return any other document unchanged. Also return the fields without
-    effect: a target of 0, by which the original divides, and unknown fields.
+def translate_original(document: object) -> tuple[object, tuple[str, ...]]:
+    """Translate a policy of the original project; return any other document unchanged. Also return the ignored fields:
+    a target of 0, by which the original would divide, and unknown fields.
 
     A target above 1 (a load average above the number of CPUs) becomes 1, because usage cannot exceed the CPUs.
 
-    >>> in_our_words({"loadAverageFractionTarget": 0.7, "enableLFCMetrics": True})
+    >>> translate_original({"loadAverageFractionTarget": 0.7, "enableLFCMetrics": True})
     ({'cpu': {'target': 0.7}}, ())
-    >>> in_our_words({"loadAverageFractionTarget": 0.7, "speed": 3})[1]
-    ("'speed': passed over: no field of the original's",)
+    >>> translate_original({"loadAverageFractionTarget": 0.7, "speed": 3})[1]
+    ("'speed': ignored: not a field of the original policy",)
     """
     if not isinstance(document, dict):
         return document, ()
-    # A whole ``config.json``: only its default policy is about scaling.
+    # A whole ``config.json``: only its default policy concerns scaling.
     if isinstance(scaling := document.get(_WHOLE), dict) and isinstance(scaling.get(_DEFAULTS), dict):
-        return in_our_words(scaling[_DEFAULTS])
+        return translate_original(scaling[_DEFAULTS])
     if _FIELDS.isdisjoint(document) or not _OURS.isdisjoint(document):
         return document, ()
     values = {field: document.get(field) for field in TARGETS}
     # ``False == 0``, but a boolean is an error for the decoder to report.
     zeros = [field for field, value in values.items() if value == 0 and not isinstance(value, bool)]
-    passed_over = [f"{field}: passed over: expected a share above 0, got 0" for field in zeros]
+    ignored = [f"{field}: ignored: expected a share above 0, got 0" for field in zeros]
     unknown = [name for name in document if name not in _FIELDS]
-    passed_over += [f"{shown(name)}: passed over: no field of the original's" for name in unknown]
+    ignored += [f"{shown(name)}: ignored: not a field of the original policy" for name in unknown]
     targets = {TARGETS[field]: value for field, value in values.items() if value is not None and field not in zeros}
-    return {section: {"target": _share(value)} for section, value in targets.items()}, tuple(passed_over)
+    return {section: {"target": _share(value)} for section, value in targets.items()}, tuple(ignored)
 
 
 def _share(value: object) -> object:
-    # ``min(1.0, nan)`` is 1.0; the decoder refuses the NaN.
+    # ``min(1.0, nan)`` would be 1.0; leave NaN for the decoder to reject.
     return 1.0 if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 1.0 else value

@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - A call makes one attempt within its own deadline. Retries and backoff belong to the core.
-- Every failure is one of the errors below and names the party at fault. Only ``CancelledError`` is raised besides.
+- Every failure is one of the errors below and names the party at fault. The only other exception is
+  ``CancelledError``.
 """
 
 from __future__ import annotations
@@ -25,33 +26,33 @@ from protocol.virtual_machine import VirtualMachine
 class PortError(Exception):
     """A call through a port failed, for the human-readable ``reason``.
 
-    ``retry_after`` is from the scheduler; ``is_others_turn``: it answers another agent of the VM.
+    ``retry_after`` comes from the scheduler; ``is_superseded``: it now serves another agent of the VM.
     """
 
     def __init__(
-        self, fault: Fault, reason: str, retry_after: Seconds | None = None, *, is_others_turn: bool = False
+        self, fault: Fault, reason: str, retry_after: Seconds | None = None, *, is_superseded: bool = False
     ) -> None:
         super().__init__(reason)
         self.fault = fault
         self.reason = reason
         self.retry_after = retry_after
-        self.is_others_turn = is_others_turn
+        self.is_superseded = is_superseded
 
 
 class ConflictError(PortError):
-    """The object has changed since it was read, so the patch took no effect."""
+    """The object has changed since it was read, so the patch had no effect."""
 
 
 class RefusedError(PortError):
-    """The API refused the request permanently, or has no such object: a patch took no effect."""
+    """The API rejected the request permanently, or has no such object: a patch had no effect."""
 
 
 class ExpiredError(PortError):
-    """The version to watch from has expired: list the objects again at once."""
+    """The version to watch from has expired: list the objects again."""
 
 
 class UnwatchedError(PortError):
-    """Nothing can be watched for a while. The object may still be readable."""
+    """Watching is impossible for a while. The object may still be readable."""
 
 
 class MetricsSource(Protocol):
@@ -69,16 +70,16 @@ DatabaseSource = Callable[[], Awaitable[DatabaseState]]
 
 
 class MonitorConnection(Protocol):
-    """A connection to the guest's monitor, with protocol ``version``. ``patience`` is the time-out of answers."""
+    """A connection to the guest's monitor, with protocol ``version``."""
 
     version: int
-    patience: Seconds
+    answer_timeout: Seconds
 
     async def receive(self) -> FromMonitor:
         """The next message. Raises ``PortError`` if the connection is closed or the message is malformed."""
 
     async def send(self, message: ToMonitor, number: int) -> None:
-        """Send ``message`` as number ``number``. Raises ``PortError``."""
+        """Send ``message`` with the id ``number``. Raises ``PortError``."""
 
 
 MonitorSource = Callable[[], AbstractAsyncContextManager[MonitorConnection]]
@@ -96,10 +97,10 @@ class VmApi(Protocol):
     """One VirtualMachine object."""
 
     async def get(self) -> VirtualMachine:
-        """The object now. Raises ``PortError``."""
+        """Read the object. Raises ``PortError``."""
 
     def watch(self) -> AsyncIterator[VirtualMachine]:
-        """The object now and after each change, until the server ends the watch.
+        """Yield the object, now and after each change, until the server ends the watch.
 
         Raises like ``get``, and ``UnwatchedError``.
         """
@@ -116,7 +117,7 @@ class VmApi(Protocol):
         Raises like ``patch``.
         """
 
-    async def tell(self, reason: str, note: str, wall: float) -> None:
+    async def write_event(self, reason: str, note: str, wall: float) -> None:
         """Write an Event about the object: ``reason`` in CamelCase, ``note`` for people. Raises ``PortError``.
 
         ``wall`` is the time of the Event in seconds since 1970.

@@ -28,7 +28,7 @@ from agent.core.advance import advance
 from agent.core.events import Event
 from agent.core.growth import PendingGrowth, follow
 from agent.core.plan import plan
-from agent.core.policy import Policy, Rhythm
+from agent.core.policy import BatchSchedule, Policy
 from agent.core.sleep.windows import window_now
 from agent.core.state import State, begin
 from agent.core.vm import Vm, VmFloor, view
@@ -60,10 +60,10 @@ WATCH_BACKOFF = Backoff(Seconds(1.0), Seconds(20.0))
 
 
 WAKEUPS: Final = 20
-"""Moments per second at which scrapes begin, so that several of a node share one wakeup of the process."""
+"""Scrapes start at this many fixed points per second, so that several of a node share one wakeup of the process."""
 
 LONGEST_FLOOR: Final = 86_400.0
-"""Maximum duration of a floor in seconds: a longer one comes from a wrong clock."""
+"""Maximum duration of a floor in seconds: a longer one means that a clock is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Ports:
 class Runner:
     """Runs the agent of one VM."""
 
-    def __init__(  # noqa: PLR0913 - what a VM's agent is made of
+    def __init__(  # noqa: PLR0913 - the dependencies of a VM's agent
         self,
         assignment: Assignment,
         ports: Ports,
@@ -90,10 +90,10 @@ class Runner:
         growths: Histogram,
         *,
         unit: ComputeUnit | None = None,
-        rhythm: Rhythm | None = None,
+        schedule: BatchSchedule | None = None,
     ) -> None:
         self.assignment = assignment
-        self.look_at_database = ports.database
+        self.fetch_database = ports.database
         self.tally: Counter[str] = Counter()
         self._growths = growths
         self.pending: tuple[PendingGrowth, ...] = ()
@@ -108,14 +108,14 @@ class Runner:
         self._changed = asyncio.Event()
         self._guest_runs, self._guest_sleeps = asyncio.Event(), asyncio.Event()
         now, jitter = ports.clock.now(), ports.clock.jitter()
-        self.state: State = begin(assignment.pod, self._base, now, jitter, sequence, unit=unit, rhythm=rhythm)
+        self.state: State = begin(assignment.pod, self._base, now, jitter, sequence, unit=unit, schedule=schedule)
         self._session = None if ports.monitor is None else MonitorSession(ports.monitor, ports.clock, self._take)
 
     async def run(self) -> None:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch())
-            tasks.create_task(self._attend())
+            tasks.create_task(self._follow_guest())
             tasks.create_task(self._act(tasks))
             tasks.create_task(self._notices.run())
             tasks.create_task(self._follow_windows())
@@ -134,7 +134,7 @@ class Runner:
 
     def _take(self, event: Event) -> None:
         now = self._ports.clock.now()
-        # First, because log and notices compare the event with the state before it.
+        # Before ``advance``, because log and notices compare the event with the previous state.
         note(self.tally, self.assignment.vm, self.state, event, now)
         self._notices.take(self.state, event, now)
         advance(self.state, event, now, self._ports.clock.jitter())
@@ -149,16 +149,16 @@ class Runner:
 
     async def _act(self, tasks: asyncio.TaskGroup) -> None:
         while True:
-            # Before planning, so that an event during it causes another plan.
+            # Clear before planning, so that an event meanwhile causes another plan.
             self._changed.clear()
             planned = plan(self.state, self._ports.clock.now())
             for action in planned.actions:
-                # Before the call: the action may take effect from here on, and the next plan must allow for it.
+                # Record it before the call: it may take effect from now on, and the next plan must allow for that.
                 self._take(events.Started(action))
                 tasks.create_task(self._do(action))
             if planned.message is not None and self._session is not None:
                 self._take(events.Started(planned.message))
-                self._session.say(planned.message)
+                self._session.send(planned.message)
             await self._ports.clock.wait(self._changed, planned.wake_at)
 
     async def _do(self, action: Action) -> None:
@@ -174,7 +174,7 @@ class Runner:
         try:
             self._take(events.Answered(await self._ports.scheduler.ask(action.request, action.slot_size)))
         except PortError as error:
-            self._take(events.AskFailed(error.fault, error.reason, error.retry_after, error.is_others_turn))
+            self._take(events.AskFailed(error.fault, error.reason, error.retry_after, error.is_superseded))
 
     async def _patch(self, action: PatchVm) -> None:
         try:
@@ -183,26 +183,26 @@ class Runner:
         except ConflictError as error:
             self._take(events.PatchConflicted(error.reason))
             # Read the new version; a patch based on the old one would conflict again.
-            await self._look()
+            await self._refresh()
         except RefusedError as error:
             self._take(events.PatchFailed(error.fault, error.reason, refused=True))
         except PortError as error:
-            # The API may have applied the patch; a newer version of the VM settles it.
+            # The API may have applied the patch; only a newer version of the VM shows.
             self._take(events.PatchFailed(error.fault, error.reason, refused=False))
-            await self._look()
+            await self._refresh()
 
     async def _order_sleep(self, action: OrderSleep) -> None:
         try:
-            # Each order is a new text, so that the controller never repeats one.
+            # Each order has a new text, so that the controller never executes one twice.
             ordered = await self._ports.vm_api.order_sleep(micro_timestamp(self._ports.clock.wall()), action.base)
             self._take(events.SleepOrdered(self._view(ordered)))
         except PortError as error:
             self._take(events.SleepNotOrdered(error.fault, error.reason))
-            # The object has or may have changed: read it before the next order.
-            await self._look()
+            # The object may have changed: read it before the next order.
+            await self._refresh()
 
-    async def _look(self) -> None:
-        """Read the VM at once, because the watch may lag."""
+    async def _refresh(self) -> None:
+        """Read the VM immediately, because the watch may lag."""
         try:
             await self._read()
         except PortError as error:
@@ -221,19 +221,19 @@ class Runner:
         failures = 0
         while True:
             try:
-                # A watch cannot tell a restored store from a stale event, so start with a read.
+                # A watch cannot distinguish a restored store from a stale event, so start with a read.
                 await self._read()
                 async for changed in self._ports.vm_api.watch():
                     failures = 0
                     self._note(changed, events.VmSeen(self._view(changed)))
                 failures = 0
             except UnwatchedError:
-                # Until there is a watch again, reads follow the object, and tell whether it is lost.
+                # Until watching works again, the reads show changes, and whether the object is lost.
                 failures += 1
             except PortError as error:
                 failures += 1
                 self._take(events.VmLost(error.fault, error.reason))
-            # Delay even after a watch without an error, in case the API server ends watches at once.
+            # Delay even after a watch without an error, in case the API server keeps ending watches immediately.
             wait = WATCH_BACKOFF.delay(max(1, failures), self._ports.clock.jitter())
             await self._ports.clock.sleep(wait)
 
@@ -253,7 +253,7 @@ class Runner:
         floor, clock = _read_floor(found)[0], self._ports.clock
         if floor != self._floor:
             self._floor, self._held = floor, None
-        # Convert the wall-clock end only once, when it is first seen: later conversions would move it.
+        # Convert the wall-clock end only once: converting it again would move it.
         if floor is not None and self._held is None:
             lasts = min(LONGEST_FLOOR, floor.until - clock.wall())
             self._held = VmFloor(floor.size, Instant(clock.now() + lasts))
@@ -265,7 +265,7 @@ class Runner:
             self._bounds = found.bounds
             return found
         spec, old = found.bounds, self._bounds
-        # The bounds in the spec may now be narrower than the old annotation.
+        # The spec's bounds may now be narrower than the old annotation.
         low, high = (size.at_least(spec.min).at_most(spec.max) for size in (old.min, old.max))
         return replace(found, bounds=Bounds(low, high))
 
@@ -275,43 +275,43 @@ class Runner:
         except PolicyError as error:
             self._take(events.PolicyRefused(f"annotation {ANNOTATION_CONFIG}: {error}"))
             return
-        # Without an annotation the policy is the base, whose ignored settings are included already.
-        own = () if self._annotation is None else policy.passed_over
-        passed_over = (*self._base.passed_over, *(f"annotation {ANNOTATION_CONFIG}: {setting}" for setting in own))
-        self._take(events.PolicySet(policy, (*self._problems, *passed_over)))
-        # Before the next plan, so that a new window counts at once.
-        self._see_window()
+        # Without an annotation the policy is the base, whose ignored settings are already included.
+        own = () if self._annotation is None else policy.ignored
+        ignored = (*self._base.ignored, *(f"annotation {ANNOTATION_CONFIG}: {setting}" for setting in own))
+        self._take(events.PolicySet(policy, (*self._problems, *ignored)))
+        # Before the next plan, so that a new window applies immediately.
+        self._update_window()
 
-    def _see_window(self) -> None:
+    def _update_window(self) -> None:
         clock = partial(local_time, self._ports.clock.wall())
         window = window_now(self.state.policy.sleep.keep_awake, clock)
         if window != self.state.sleep.window:
-            self._take(events.WindowSeen(window))
+            self._take(events.WindowChanged(window))
 
     async def _follow_windows(self) -> None:
-        """Evaluate the windows each minute, at which they begin and end."""
+        """Evaluate the windows at the start of each minute, when they may begin or end."""
         clock = self._ports.clock
         while True:
-            self._see_window()
+            self._update_window()
             await clock.sleep(Seconds(60.0 - clock.wall() % 60.0))
 
-    async def _attend(self) -> None:
+    async def _follow_guest(self) -> None:
         """Scrape and connect to the guest while it runs; even a connection attempt could wake a sleeping VM."""
         while True:
             await self._guest_runs.wait()
             async with asyncio.TaskGroup() as tasks:
-                conversing = [tasks.create_task(self._scrape())]
+                running = [tasks.create_task(self._scrape())]
                 if self._session is not None:
-                    conversing.append(tasks.create_task(self._session.run()))
+                    running.append(tasks.create_task(self._session.run()))
                 await self._guest_sleeps.wait()
-                for task in conversing:
+                for task in running:
                     task.cancel()
 
     async def _scrape(self) -> None:
-        """Scrape until cancelled, with a random start so that the scrapes of a node spread over the interval."""
+        """Scrape until cancelled, from a random start that spreads the scrapes of a node over the interval."""
         interval, clock = self.state.policy.timing.scrape, self._ports.clock
         at = Instant(floor((clock.now() + interval * clock.jitter()) * WAKEUPS) / WAKEUPS)
-        # Close the connection with the runner, because the pod may be gone.
+        # Close the connection when the runner ends, because the pod may be gone.
         with closing(self._ports.metrics) as metrics:
             while True:
                 await clock.sleep(Seconds(at - clock.now()))
@@ -319,8 +319,8 @@ class Runner:
                     self._take(events.Scraped(await metrics.scrape()))
                 except PortError as error:
                     self._take(events.ScrapeFailed(error.fault, error.reason))
-                # Skip missed scrapes and keep the moment in the interval: after a stall of the process, the VMs of a
-                # node would otherwise all be scraped at once from then on.
+                # Skip missed scrapes but keep the phase: otherwise, after a stall of the process, scrapes of all VMs of a
+                # node would coincide from then on.
                 interval = self.state.policy.timing.scrape
                 at = Instant(at + interval * max(1, ceil((clock.now() - at) / interval)))
 

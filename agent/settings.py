@@ -69,8 +69,8 @@ _URL: Final = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0
 class AgentSettings:
     """Validated settings. ``assignment`` is set for a sidecar, ``node`` for a node's agent.
 
-    ``compute_unit`` is set if ``protocol`` does not carry it. ``scheduler_name`` is empty for all VMs. ``namespace`` is
-    that of the agent's pod, empty if unknown. Pods are scaled if ``cgroup_root`` is set.
+    ``compute_unit`` is set if ``protocol`` does not transmit it. An empty ``scheduler_name`` selects all VMs.
+    ``namespace`` is that of the agent's pod, empty if unknown. Pods are scaled if ``cgroup_root`` is set.
     """
 
     assignment: Assignment | None
@@ -146,12 +146,12 @@ def _flags(arguments: Sequence[str]) -> dict[str, str | None]:
 
 
 def _protocol_and_unit(settings: Mapping[str, str]) -> tuple[ProtocolVersion, ComputeUnit | None]:
-    """The protocol version, and the agent's own compute unit if that version carries none."""
+    """The protocol version, and the agent's own compute unit if that version does not transmit one."""
     name, unit = settings["SCHEDULER_PROTOCOL"], settings["COMPUTE_UNIT"]
     if name not in SPOKEN:
         raise SettingsError(f"SCHEDULER_PROTOCOL: expected {' or '.join(SPOKEN)}, got {name!r}")
     if SPOKEN[name] is not ProtocolVersion.V5_0:
-        # The scheduler's unit and this one could differ.
+        # It could differ from the scheduler's unit.
         if unit:
             raise SettingsError("COMPUTE_UNIT: only with SCHEDULER_PROTOCOL=v5.0; otherwise the scheduler sets it")
         return SPOKEN[name], None
@@ -200,7 +200,7 @@ def _guest_url(name: str, settings: Mapping[str, str]) -> str:
 
 def _metrics(settings: Mapping[str, str]) -> str:
     url = _guest_url("METRICS_URL", settings)
-    # No https, because the agent could not verify a guest's certificate.
+    # No HTTPS, because the agent could not verify a guest's certificate.
     if not url.startswith("http://"):
         raise SettingsError(f"METRICS_URL: expected http://HOST…, got {url!r}")
     return url
@@ -238,14 +238,14 @@ def _optional_path(name: str, settings: Mapping[str, str]) -> Path | None:
 
 def _own_namespace() -> str:
     try:
-        # The kubelet writes the namespace next to the token.
+        # The kubelet mounts the namespace next to the token.
         return (ACCOUNT / "namespace").read_text().strip()
     except OSError:
         return ""
 
 
 def _listen(text: str) -> tuple[str, int]:
-    # From the right, because an IPv6 address contains colons.
+    # Split at the last colon, because an IPv6 address contains colons.
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
         raise SettingsError(f"AGENT_LISTEN: expected HOST:PORT, got {text!r}")

@@ -3,8 +3,8 @@
 Rules that hold here:
 
 - Level-triggered: exactly the VMs in the current set have a runner.
-- Runners are isolated. One that crashes is logged and restarted after a delay with a new state, in which nothing is
-  proven or permitted. Only the OOM kills that it counted remain.
+- Runners are isolated. If one crashes, the supervisor logs it and restarts it after a delay. Its new state has no
+  evidence and no permit; it inherits only the counted OOM kills.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
 BACKOFF = Backoff(Seconds(2.0), Seconds(60.0))
-"""Delay before a restart of a runner that crashed."""
+"""Delay before a crashed runner is restarted."""
 
 HEALTHY = Seconds(600.0)
-"""A runner that ran this long before it crashed restarts with the initial delay."""
+"""A crash after running this long resets the delay."""
 
 STEADY_WATCH = Seconds(1.0)
-"""A watch that ends without an error after at least this long is resumed at once, a shorter one after a delay."""
+"""A watch that lasted at least this long and ended without an error is resumed immediately, any other after a delay."""
 
 
 MOST_KILLS: Final = 256
-"""Maximum pods whose kills are remembered between containers; a node has about 110 pods."""
+"""Maximum pods whose kills are remembered between containers; a node runs about 110 pods."""
 
-Make = Callable[[Assignment, Policy, Histogram], Runner]
+RunnerFactory = Callable[[Assignment, Policy, Histogram], Runner]
 """Creates the runner of one VM."""
 
 
 class Supervisor:
     """Keeps one runner for every VM in the set."""
 
-    def __init__(self, source: AssignmentSource, make: Make, policy: Policy, clock: Clock) -> None:
+    def __init__(self, source: AssignmentSource, create_runner: RunnerFactory, policy: Policy, clock: Clock) -> None:
         self.runners: dict[Assignment, Runner] = {}
         self.crashes = 0
         self.growths = growth_times()
         self.is_listed = False
         self.source = source
-        self._make = make
+        self._create_runner = create_runner
         self._policy = policy
         self._clock = clock
         self._kills: dict[str, Kills] = {}
@@ -67,14 +67,14 @@ class Supervisor:
                 self.runners.clear()
 
     async def _follow(self, tasks: asyncio.TaskGroup) -> None:
-        """Keep the runners in line with the source until cancelled."""
-        tended: dict[Assignment, asyncio.Task[None]] = {}
+        """Start and stop runners as the source changes, until cancelled."""
+        running: dict[Assignment, asyncio.Task[None]] = {}
         retries, now = Retries(WATCH_BACKOFF, STEADY_WATCH), self._clock.now
         while True:
             began = now()
             try:
-                async for wanted in self.source.sets():
-                    self._adjust(tasks, tended, wanted)
+                async for assignments in self.source.sets():
+                    self._adjust(tasks, running, assignments)
             except PortError as error:
                 fields = {"fault": error.fault.value, "reason": error.reason}
                 LOG.warning(texts.PODS_NOT_READ, extra=fields)
@@ -92,7 +92,7 @@ class Supervisor:
             runner.use_policy(policy)
 
     def settings_accepted(self, generation: int) -> None:
-        """See ``SettingsReport``."""
+        """Log that a new policy file applies."""
         LOG.info(texts.POLICY_IN_FORCE, extra={"generation": generation})
 
     def settings_refused(self, reason: str) -> None:
@@ -102,26 +102,29 @@ class Supervisor:
             runner.refuse_policy(reason)
 
     def _adjust(
-        self, tasks: asyncio.TaskGroup, tended: dict[Assignment, asyncio.Task[None]], wanted: frozenset[Assignment]
+        self,
+        tasks: asyncio.TaskGroup,
+        running: dict[Assignment, asyncio.Task[None]],
+        assignments: frozenset[Assignment],
     ) -> None:
-        # Also with an empty set: a node without VMs is ready.
+        # Even for an empty set: a node without VMs is ready.
         self.is_listed = True
-        # A pod with a new address is another assignment, and gets a new runner.
-        for assignment in tended.keys() - wanted:
-            tended.pop(assignment).cancel()
-            # Now, not once it has ended: its successor may begin before, and takes over the kills.
+        # A pod with a new address is a new assignment, and gets a new runner.
+        for assignment in running.keys() - assignments:
+            running.pop(assignment).cancel()
+            # Before the task has ended: its successor takes over the kills and may start earlier.
             self._remember(self.runners.pop(assignment, None))
-        for assignment in wanted - tended.keys():
-            tended[assignment] = tasks.create_task(self._tend(assignment))
+        for assignment in assignments - running.keys():
+            running[assignment] = tasks.create_task(self._keep_running(assignment))
 
-    async def _tend(self, assignment: Assignment) -> None:
+    async def _keep_running(self, assignment: Assignment) -> None:
         retries, now = Retries(BACKOFF, HEALTHY), self._clock.now
         crashed: Runner | None = None
         while True:
-            # One histogram for all runners, so that the growths of former runners still count.
-            runner = self._make(assignment, self._policy, self.growths)
+            # One histogram for all runners, so that it keeps the growths of earlier ones.
+            runner = self._create_runner(assignment, self._policy, self.growths)
             if crashed is not None:
-                # Or the VM would shrink to what it has run out of.
+                # Otherwise the VM would shrink back to the size at which it ran out of memory.
                 runner.state.guest.kills = crashed.state.guest.kills
             self._recall(runner)
             self.runners[assignment] = crashed = runner
@@ -132,7 +135,7 @@ class Supervisor:
                 self.crashes += 1
                 fields = {"vm": str(assignment.vm), "error": "".join(traceback.format_exception(bugs))}
                 LOG.error(texts.CRASHED, extra=fields)
-            # With Python 3.11, an error while it ends hides that it was cancelled.
+            # In Python 3.11, an exception during cancellation hides the cancellation.
             if self.runners.get(assignment) is not runner:
                 return
             await self._pause(retries, Seconds(now() - began))

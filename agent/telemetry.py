@@ -33,17 +33,17 @@ GROWTH_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 def growth_times() -> Histogram:
-    """The waits for growth by stage, in no registry yet."""
+    """A histogram of waits for growth by stage, not yet registered."""
     name, text = "autoscale_agent_growth_seconds", "Time from a VM's need to its permit, and to its size."
     times = Histogram(name, text, ("stage",), registry=None, buckets=GROWTH_BUCKETS)
-    # Shown from the start, so that the first wait counts as an increase.
+    # Export zeros from the start, so that the first wait counts as an increase.
     for stage in WaitStage:
         times.labels(stage)
     return times
 
 
 def note(tally: Counter[str], vm: ObjectName, state: State, event: Event, now: Instant) -> None:
-    """Count ``event``, and log it if it changes anything compared with ``state``, to which it is not yet applied."""
+    """Count ``event``, and log it if it changes anything in ``state``, which does not include it yet."""
     tally[KINDS[type(event.action if isinstance(event, events.Started) else event)]] += 1
     line = _line(state, event, now, is_pod=pod_of(vm) is not None)
     if line is not None:
@@ -72,7 +72,7 @@ KINDS: Final[Mapping[type, str]] = {
     events.PatchFailed: "patch_failed",
     events.SleepOrdered: "sleep_ordered",
     events.SleepNotOrdered: "sleep_failed",
-    events.WindowSeen: "window_seen",
+    events.WindowChanged: "window_seen",
     events.PolicySet: "policy_set",
     events.PolicyRefused: "policy_refused",
     events.MonitorJoined: "monitor_joined",
@@ -80,13 +80,13 @@ KINDS: Final[Mapping[type, str]] = {
     events.MonitorSaid: "monitor_said",
     events.MonitorAnswered: "monitor_answered",
 }
-"""Label of an event, or of the action that started, in the metric of events."""
+"""The ``kind`` label of an event, or of a started action, in the metric ``events``."""
 
 Line = tuple[int, str, dict[str, object]]
 """Level, message and fields of a log line."""
 
 
-def _line(  # noqa: PLR0911, PLR0912 - one for each event
+def _line(  # noqa: PLR0911, PLR0912 - one branch per event
     state: State, event: Event, now: Instant, *, is_pod: bool
 ) -> Line | None:
     match event:
@@ -137,12 +137,12 @@ def _sleep_news(before: Vm, vm: Vm) -> str:
 
 def _answered(state: State, event: events.Answered) -> Line | None:
     response, asking = event.response, state.scheduler.asking
-    # A late answer is not applied.
+    # The core ignores a late answer.
     if asking is None:
         return None
     side, requested, permit = state.scheduler, asking.request.resources, response.permit
     was_denied, is_denied = side.denial is not None, not requested.within(permit)
-    # Do not repeat an answer: an agent sends a request every 15 s.
+    # Log only changes: an agent sends a request every 15 s.
     if side.failure is None and (side.permit, side.migrate, was_denied) == (permit, response.migrate, is_denied):
         return None
     fields: dict[str, object] = {
@@ -159,7 +159,7 @@ def _answered(state: State, event: events.Answered) -> Line | None:
 
 def _conflicted(state: State, reason: str) -> Line | None:
     side = state.vm
-    # A first conflict is normal. One at the same version is about another object; log that once.
+    # A first conflict is normal. A second at the same version concerns another object; log it once.
     is_repeated = side.patching is not None and side.patching.base == side.stale_at
     if not is_repeated or (side.failure is not None and side.failure.reason == reason):
         return None
@@ -179,7 +179,6 @@ def _metrics_back(state: State) -> Line | None:
 
 
 def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
-    """At most one line per ``KILLS_APART`` seconds."""
     count, last = state.guest.kills_in(sample), state.guest.kills.at
     if not count or (last is not None and now - last < KILLS_APART):
         return None
@@ -187,7 +186,7 @@ def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
 
 
 def _failed(state: State, event: events.CallFailed, *, is_pod: bool) -> Line | None:
-    # The event is not applied yet, so these are the failures before it.
+    # The event is not applied yet, so these are the previous failures.
     message, before = {
         events.AskFailed: (texts.NO_PERMIT, state.scheduler.failure),
         events.PatchFailed: (texts.NOT_RESIZED, state.vm.failure),

@@ -1,7 +1,7 @@
-"""Events, refusals, faults of others and log lines of ``autoscaler-agent``. Pure.
+"""Texts of ``autoscaler-agent``: Kubernetes Events, refusals, errors of peers and log lines. Pure.
 
-A text without a choice is a template for ``str.format``. The sentences of ``/explain`` stand with the rules that they
-explain, and help texts with their flags and metrics.
+Texts with braces are templates for ``str.format``. The sentences of ``/explain`` are next to the rules that they
+explain, help texts next to their flags and metrics.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Final
 # Events of a database
 
 OUT_OF_MEMORY: Final = (
-    "the kernel killed {count} processes for lack of memory; the database grows as far as its bounds and node allow"
+    "the kernel OOM-killed {count} processes; the database grows as far as its bounds and its node allow"
 )
 WOKEN_FOR_NOTHING: Final = (
-    "woken without use: {by}, then no client activity for {seconds:.0f} s; ordering it to sleep again. Point health "
+    "woken for nothing: {by}, then no client activity for {seconds:.0f} s; ordering it to sleep again. Point health "
     "checks and scrapes at the agent's metrics, which do not wake the VM"
 )
 RESIZE_REFUSED: Final = "growth to {target} was refused: {reason}; no room is reserved for it until the next try"
@@ -26,11 +26,11 @@ VMS_UNKNOWN: Final = "VMs not listed yet\n"
 VMS_UNREAD: Final = "waiting for the first read of {vms}\n"
 PERMIT_WITH_ZERO: Final = "permit with a zero amount: {permit}"
 PERMIT_TOO_LARGE: Final = "the permit ({permit}) is above the request ({requested})"
-PERMIT_TOO_SMALL: Final = "the permit ({permit}) is below what the database has ({in_use})"
-OF_VERSION_2: Final = "LoadReport needs protocol version 2"
+PERMIT_TOO_SMALL: Final = "the permit ({permit}) is below the size in use ({in_use})"
+NEEDS_VERSION_2: Final = "LoadReport needs protocol version 2"
 UNKNOWN_MESSAGE: Final = "unknown message type"
 
-# Faults of others
+# Errors of peers
 
 NO_ANSWER: Final = "{who} did not answer within {seconds:g} s"
 UNREACHABLE: Final = "{who} cannot be reached: {kind}: {error}"
@@ -44,7 +44,7 @@ OBJECT_DELETED: Final = "{kind} {name} was deleted"
 OBJECT_UNREADABLE: Final = "the {kind} cannot be decoded: {reason}"
 POD_REPLACED: Final = "{pod} was replaced by another pod of that name"
 NO_RIGHT: Final = "cannot patch resource"
-NO_DATABASE_VIEW: Final = "the agent has no report of a database in a pod"
+NO_DATABASE_STATUS: Final = "database status is not available for a database in a pod"
 CREDENTIAL_UNREADABLE: Final = "cannot read token file {file}: {error}"
 CREDENTIAL_EMPTY: Final = "token file {file} is empty"
 
@@ -56,7 +56,7 @@ NOT_UNDERSTOOD: Final = "the scheduler cannot decode this agent's request"
 NOT_ACCEPTED: Final = "the scheduler rejected this agent's token"
 NOT_ITS_POD: Final = "the scheduler does not authorize this agent for this pod"
 POD_UNKNOWN: Final = "the scheduler does not know this pod"
-OTHER_AGENT: Final = "the scheduler answers another agent of this database"
+OTHER_AGENT: Final = "the scheduler serves another agent of this database"
 NOT_READY: Final = "the scheduler is not ready"
 
 METRICS: Final = "the guest's metrics at {url}"
@@ -83,7 +83,7 @@ MONITOR_SAYS_TOO_MUCH: Final = "the guest's monitor exceeds {rate:g} messages pe
 TOO_MANY_FRAMES: Final = "too many frames"
 PINGS_NOT_READ: Final = "too many unread pongs"
 
-# Log lines; what each is about stands in the fields of the entry
+# Log lines; the fields of the entry say which VM or pod
 
 POLICY_IN_FORCE: Final = "policy applied"
 POLICY_REFUSED: Final = "policy rejected; keeping the previous one"
@@ -102,17 +102,17 @@ SLEEP_REFUSED: Final = "the guest refused to sleep"
 ASLEEP: Final = "asleep"
 WAKING: Final = "waking"
 AWAKE: Final = "awake again"
-RESTORED: Final = "the object's version went back: its cluster was restored from a backup"
+RESTORED: Final = "resourceVersion went backwards: the cluster was restored from a backup"
 VM_READ_AGAIN: Final = "reading the object works again"
 VM_NOT_READ: Final = "cannot read the object"
 NO_METRICS: Final = "scrape failed"
 METRICS_BACK: Final = "scrape works again"
-KILLED: Final = "the kernel killed processes for lack of memory"
+KILLED: Final = "the kernel OOM-killed processes"
 MONITOR_JOINED: Final = "connected to the guest's monitor"
-MONITOR_GONE: Final = "lost the guest's monitor"
+MONITOR_GONE: Final = "lost the connection to the guest's monitor"
 MONITOR_KEEPS: Final = "the guest's monitor refused a shrink"
-TRIALS_READY: Final = "ready to try less memory in the pod"
-TRIALS_GONE: Final = "cannot try less memory in the pod"
+TRIALS_READY: Final = "ready for trials of less memory in the pod"
+TRIALS_GONE: Final = "trials of less memory in the pod are not possible"
 TRIAL_FAILED: Final = "a trial of less memory in the pod failed"
 
 # The reclaimer
@@ -120,7 +120,7 @@ TRIAL_FAILED: Final = "a trial of less memory in the pod failed"
 RECLAIMER_SERVES: Final = "the reclaimer is ready"
 PEER_REFUSED: Final = "connection refused: the peer is neither the agent nor root, or there are too many"
 FOREIGN_RECORDS: Final = "not a folder owned by this program's user"
-NOT_RELEASED: Final = "cannot put back a pod's memory limit"
+NOT_RELEASED: Final = "cannot restore a pod's memory limit"
 HELD_ALREADY: Final = "another connection already holds this pod"
 OTHER_POD: Final = "this connection already holds another pod"
 NO_POD_GROUP: Final = "no cgroup found for pod {pod}"

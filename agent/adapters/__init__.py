@@ -1,1 +1,1 @@
-"""Implementations of the agent's ports: the guest's metrics and monitor, the scheduler, the VM's object, tokens."""
+"""Implementations of the agent's ports: guest metrics and monitor, scheduler, VM object, tokens."""

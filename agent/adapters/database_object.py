@@ -1,6 +1,6 @@
 """The Kubernetes object that a database runs in, VM or pod: all calls except the resize.
 
-An object that cannot be parsed is ``Fault.VM_API``, with the path of the field.
+If an object cannot be parsed, the error is ``Fault.VM_API`` and names the field.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMPONENT: Final = "autoscaler-agent"
 
 
 class DatabaseObject(ABC):
-    """The object ``name`` of the resource ``kind``."""
+    """The object ``name`` of kind ``kind``."""
 
     def __init__(self, api: LightKubernetesApi, kind: Resource, name: ObjectName) -> None:
         self._api = api
@@ -36,16 +36,16 @@ class DatabaseObject(ABC):
 
     @abstractmethod
     def _parsed(self, found: JsonObject) -> VirtualMachine:
-        """The object as a database. Raises ``InvalidObjectError`` or ``PortError``."""
+        """Parse the object. Raises ``InvalidObjectError`` or ``PortError``."""
 
     async def get(self) -> VirtualMachine:
-        """The object now. Raises ``PortError``."""
+        """See ``VmApi``. Raises ``PortError``."""
         return self._read(await self._api.get(self._path))
 
     async def watch(self) -> AsyncIterator[VirtualMachine]:
         """See ``VmApi``. Raises like ``get``."""
         collection, selector = self._kind.path(self._name.namespace), f"metadata.name={self._name.name}"
-        # Without a version: the version of an unchanged object soon expires at the API server.
+        # Without a version: the API server soon forgets the version of an object that does not change.
         async for event in self._api.watch(collection, {"fieldSelector": selector}, ""):
             if event.type == "DELETED":
                 raise RefusedError(Fault.VM_API, texts.OBJECT_DELETED.format(kind=self._kind.kind, name=self._name))
@@ -59,7 +59,7 @@ class DatabaseObject(ABC):
         metadata = {"resourceVersion": str(base), "annotations": {ANNOTATION_SLEEP: order}}
         return self._read(await self._api.merge_patch(self._path, {"metadata": metadata}))
 
-    async def tell(self, reason: str, note: str, wall: float) -> None:
+    async def write_event(self, reason: str, note: str, wall: float) -> None:
         """See ``VmApi``. Raises ``PortError``."""
         event = EventRecord(EventSubject(self._kind, self._name, self._uid), reason, note)
         await self._api.post(event.path, event_body(event, micro_timestamp(wall), COMPONENT))

@@ -1,10 +1,10 @@
-"""Parses the metrics that decisions need from a guest's page: node_exporter's, or vector's ``host_*`` (S4.3).
+"""Parses a guest's metrics page, node_exporter's or vector's (``host_*``), for the metrics that decisions need (S4.3).
 
 Rules that hold here:
 
 - ``SCALARS``, the two CPU families and the reasons against sleep are parsed; everything else is ignored.
-- Time is linear in the size of the page and bounded: no pattern backtracks, and overlong lines and pages are skipped.
-- prometheus_client's parser is the test oracle; it is 15 to 35 times slower.
+- Parsing takes bounded time, linear in the page size: no pattern backtracks, and overlong lines are skipped.
+- prometheus_client's parser, which is 15 to 35 times slower, is the test oracle.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agent.core.guest import CpuSeconds, GuestSample
 from protocol.units import Bytes
 
 COLLECTORS: Final = ("cpu", "stat", "loadavg", "meminfo", "pressure", "vmstat", "textfile")
-"""The collectors of node_exporter with these metrics; requesting only them keeps the page small."""
+"""The node_exporter collectors that provide these metrics; requesting only them keeps the page small."""
 
 SCALARS: Final[Mapping[bytes, str]] = {
     b"node_boot_time_seconds": "boot_time",
@@ -43,7 +43,7 @@ SCALARS: Final[Mapping[bytes, str]] = {
     b"host_memory_available_bytes": "mem_available",
     b"host_memory_free_bytes": "mem_free",
 }
-"""Metric families with a single value, and their names in ``_sample``."""
+"""Metric families with a single value, by their name in ``_sample``."""
 
 _PAGE: Final = 4096.0
 """Page size in bytes, the kernel's unit of refaults; disk traffic is in KiB."""
@@ -58,16 +58,16 @@ MOST_LINES: Final = 8192
 """Maximum parsed lines per page: ``MOST_CPUS`` with eight modes each."""
 
 MOST_CPUS: Final = 1024
-"""Maximum CPUs of a sample; each costs time at every later step."""
+"""Maximum CPUs of a sample; each costs time in every later step."""
 
 LONGEST_LINE: Final = 1024
 MOST_LABELS: Final = 16
 
 LARGEST: Final = 2.0**63
-"""Upper bound of values: larger ones are implausible and do not fit the wire format."""
+"""Upper bound of values: larger ones are implausible and overflow the wire format."""
 
 _SAMPLED: Final = b"host_cpu_seconds_total"
-"""Vector's family. Vector samples on its own clock (every 1 or 15 s) and repeats a sample until the next."""
+"""Vector's CPU family. Vector samples on its own clock (every 1 or 15 s) and repeats a sample until the next."""
 
 MOST_REASONS: Final = 8
 """Maximum reasons against sleep; one is enough."""
@@ -81,12 +81,12 @@ _CPU: Final = (b"node_cpu_seconds_total", _SAMPLED)
 
 
 def _any_of(names: Iterable[bytes]) -> bytes:
-    """A pattern of ``names`` in groups by their first word, so that most other lines fail at its first letters."""
-    of_word: dict[bytes, list[bytes]] = {}
+    """A pattern for ``names``, grouped by first word, so that most other lines fail within a few characters."""
+    by_prefix: dict[bytes, list[bytes]] = {}
     for name in names:
         word, _, rest = name.partition(b"_")
-        of_word.setdefault(word, []).append(re.escape(rest))
-    return b"|".join(word + b"_(?:" + b"|".join(rests) + b")" for word, rests in of_word.items())
+        by_prefix.setdefault(word, []).append(re.escape(rest))
+    return b"|".join(word + b"_(?:" + b"|".join(rests) + b")" for word, rests in by_prefix.items())
 
 
 _LINE: Final = re.compile(rb"^(" + _any_of((*_CPU, *SCALARS, _AWAKE)) + rb")([ \t{][^\n]*+)", re.MULTILINE)
@@ -95,7 +95,7 @@ _LABEL: Final = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\
 _ANY_LABEL: Final = rb'[ \t]*+[a-zA-Z_][a-zA-Z0-9_]*+[ \t]*+=[ \t]*+"(?:[^"\\]++|\\.)*+"[ \t]*+'
 # Python 3.11.2 backtracks into possessive groups, so these are not; each label is.
 _LABELLED: Final = re.compile(rb"\s*+\{((?:%b(?:,%b){0,%d})?)[ \t,]*\}" % (_ANY_LABEL, _ANY_LABEL, MOST_LABELS - 1))
-"""All labels at once, as text: only those of CPUs and reasons are needed one by one."""
+"""All labels as one text: only those of CPUs and reasons are parsed individually."""
 
 _IOWAIT: Final = (b"iowait", b"io_wait")
 
@@ -109,11 +109,11 @@ def read_sample(page: bytes) -> GuestSample:
     scalars: dict[str, float] = {}
     cpus: dict[bytes, dict[bytes, float]] = {}
     awake: dict[str, None] = {}
-    for name, rest in _wanted(page):
+    for name, rest in _relevant_lines(page):
         if name in _CPU:
             cpu, mode, text, stamp = _cpu_line(rest)
             value = _number(text)
-            # A line with a bad value counts as missing, which the core handles.
+            # A line with an invalid value counts as missing, which the core handles.
             if value is not None and (cpu in cpus or len(cpus) < MOST_CPUS):
                 cpus.setdefault(cpu, {})[mode] = value
                 _note_sampling(scalars, name, value, _number(stamp))
@@ -146,7 +146,7 @@ def _note_reason(awake: dict[str, None], rest: bytes) -> None:
     awake[reason.decode() if _REASON.fullmatch(reason) else UNREADABLE] = None
 
 
-def _wanted(page: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _relevant_lines(page: bytes) -> Iterator[tuple[bytes, bytes]]:
     for line in islice(_LINE.finditer(page), MOST_LINES):
         name, rest = line.groups()
         # No real exporter writes longer lines, so the label pattern never sees them.
@@ -167,7 +167,7 @@ def _cpu_line(rest: bytes) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 def _fields(rest: bytes) -> tuple[bytes, bytes, bytes]:
-    """Labels as text, value and timestamp; the value of a malformed line is no number."""
+    """Labels as text, value and timestamp; all empty for a malformed line."""
     block = _LABELLED.match(rest)
     labels, end = (b"", 0) if block is None else (block[1], block.end())
     words = rest[end:].split()
@@ -184,7 +184,7 @@ def _number(text: bytes) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    # Also refuses NaN, which compares as false.
+    # Also rejects NaN, for which comparisons are false.
     return value if 0 <= value < LARGEST else None
 
 

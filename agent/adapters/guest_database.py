@@ -1,6 +1,6 @@
-"""Status of the guest's database, from the daemon in the guest (S4.3).
+"""The status of the guest's database, from the daemon in the guest (S4.3).
 
-Fetched only on request, because it costs the guest a query and only groups of VMs need it.
+It is fetched only on request, because it costs the guest a query and only VM groups need it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GuestDatabase:
         self._url = url
         self._deadline = deadline
 
-    async def look(self) -> DatabaseState:
+    async def fetch(self) -> DatabaseState:
         """Fetch the status. Raises ``PortError``."""
         try:
             async with asyncio.timeout(self._deadline):
@@ -38,7 +38,7 @@ class GuestDatabase:
         except (httpx.HTTPError, OSError) as error:
             raise no_answer(texts.DATABASE.format(url=self._url), error, self._deadline) from None
         try:
-            # The guest is not trusted, so validate its response; the caller gets a new encoding of it.
+            # The guest is not trusted: validate its response, which the caller encodes again.
             return msgspec.json.decode(body, type=DatabaseState)
         except (ValueError, RecursionError) as error:
             raise PortError(
@@ -46,14 +46,14 @@ class GuestDatabase:
             ) from None
 
     async def _body(self) -> bytes:
-        async with self._client.stream("GET", self._url) as answer:
+        async with self._client.stream("GET", self._url) as response:
             body = bytearray()
-            # Raw, because a small compressed body could unpack to any size.
-            async for chunk in answer.aiter_raw():
+            # Raw, because a small compressed body could decompress to any size.
+            async for chunk in response.aiter_raw():
                 body += chunk
                 if len(body) > LARGEST:
                     raise PortError(Fault.GUEST, texts.DATABASE_SAYS_TOO_MUCH.format(most=LARGEST))
-            # Read the body first, because that of an error has the reason.
-            if answer.status_code != httpx.codes.OK:
+            # Check the status after reading the body, which contains the reason of an error.
+            if response.status_code != httpx.codes.OK:
                 raise PortError(Fault.GUEST, texts.DATABASE_SILENT.format(reason=reason_in(bytes(body)).strip()))
             return bytes(body)

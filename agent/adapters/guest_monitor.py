@@ -31,10 +31,10 @@ from protocol.guest.monitor_messages import (
 )
 from protocol.units import Instant, Seconds
 
-UNREAD = 8
+MAX_QUEUED = 8
 """Maximum queued messages; beyond that, reading from the network pauses."""
 
-UNSENT = 64 * 1024
+MAX_UNSENT = 64 * 1024
 """Maximum bytes of unsent pongs; beyond that, the connection is closed."""
 
 SLICE = 1024
@@ -42,13 +42,14 @@ SLICE = 1024
 
 MOST_FRAMES = 1000.0
 FRAMES_PER_SECOND = 200.0
-"""Burst and rate limit of frames and reads per guest: each takes CPU from the agent of the whole node, and the
-session's limit does not count pings, pongs and empty fragments."""
+"""Burst and rate limit of frames and reads per guest: each costs CPU of the node's agent, and the session's limit does
+not count pings, pongs and empty fragments.
+"""
 
-PATIENCE = Seconds(5.0)
+ANSWER_TIMEOUT = Seconds(5.0)
 """Time-out of an answer, for which the monitor may query its database."""
 
-POLITE = Seconds(0.5)
+CLOSE_TIMEOUT = Seconds(0.5)
 """Time-out of the closing handshake."""
 
 
@@ -64,23 +65,23 @@ class GuestMonitor:
         """See ``MonitorSource``."""
         connecting = _NoRedirects(
             self._url,
-            # A small compressed message could unpack to any size.
+            # A small compressed message could decompress to any size.
             compression=None,
             # Ignore proxies from the environment.
             proxy=None,
             user_agent_header=None,
             open_timeout=self._deadline,
-            # The session's health checks find a dead connection.
+            # The session's health checks detect a dead connection.
             ping_interval=None,
             max_size=LARGEST_MONITOR_MESSAGE,
-            max_queue=UNREAD,
+            max_queue=MAX_QUEUED,
             create_connection=_RateLimited,
         )
         try:
             socket = await connecting
             async with _closing(socket):
                 yield await self._greeted(socket)
-        # Something responds, but not as a monitor: the guest's fault.
+        # Something responds, but it is not a monitor: the guest's fault.
         except InvalidHandshake as error:
             raise PortError(Fault.GUEST, printable(texts.MONITOR_FAILED.format(url=self._url, error=error))) from None
         # Most likely a guest without a monitor, which is not a failure. It looks like a network fault.
@@ -108,17 +109,17 @@ async def _closing(socket: ClientConnection) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        # The closing handshake waits for the peer, so abort it after the time-out.
+        # The closing handshake waits for the peer, so abort it after a time-out.
         closing = asyncio.ensure_future(socket.close())
         try:
-            await asyncio.wait((closing,), timeout=POLITE)
+            await asyncio.wait((closing,), timeout=CLOSE_TIMEOUT)
         finally:
             socket.transport.abort()
             closing.cancel()
 
 
 class _RateLimited(ClientConnection):
-    """A connection with a limit on frames and on unsent pongs; the library has neither."""
+    """A connection with limits on frames and on unsent pongs, which the library lacks."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See ``asyncio.Protocol``."""
@@ -134,10 +135,10 @@ class _RateLimited(ClientConnection):
             super().data_received(data[at : at + SLICE])
             read, self._frames = self._frames, 0
             if not self._allowed.take(read, Instant(self.loop.time())):
-                self._give_up(texts.TOO_MANY_FRAMES)
+                self._abort(texts.TOO_MANY_FRAMES)
             # The library answers every ping, and buffers pongs for a guest that does not read.
-            elif self.transport.get_write_buffer_size() > UNSENT:
-                self._give_up(texts.PINGS_NOT_READ)
+            elif self.transport.get_write_buffer_size() > MAX_UNSENT:
+                self._abort(texts.PINGS_NOT_READ)
             if self.transport.is_closing():
                 return
 
@@ -146,7 +147,7 @@ class _RateLimited(ClientConnection):
         self._frames += 1
         super().process_event(event)
 
-    def _give_up(self, why: str) -> None:
+    def _abort(self, why: str) -> None:
         self.protocol.fail(CloseCode.POLICY_VIOLATION, why)
         self.send_data()
         self.transport.abort()
@@ -165,7 +166,7 @@ class GuestConnection:
 
     def __init__(self, socket: ClientConnection, deadline: Seconds) -> None:
         self.version = 1
-        self.patience = PATIENCE
+        self.answer_timeout = ANSWER_TIMEOUT
         self._socket = socket
         self._deadline = deadline
 
@@ -189,7 +190,7 @@ class GuestConnection:
         await self.write(write_to_monitor(message, number))
 
     async def write(self, text: str) -> None:
-        """Send a text. Raises ``PortError``."""
+        """Send a text frame. Raises ``PortError``."""
         try:
             async with asyncio.timeout(self._deadline):
                 await self._socket.send(text)
@@ -201,7 +202,7 @@ class GuestConnection:
 
 def _ended(error: ConnectionClosed) -> PortError:
     """The error for a closed connection, with the reason from the close frame."""
-    # The side that closed first gives the reason, ours for a message that is too large; the other echoes it.
+    # The side that closes first sends the reason (ours if a message was too large), and the other echoes it.
     frame = error.sent if error.sent is not None and not error.rcvd_then_sent else error.rcvd
     why = "" if frame is None else printable(f" ({frame.code} {frame.reason})")
     return PortError(Fault.GUEST, texts.MONITOR_ENDED.format(why=why))

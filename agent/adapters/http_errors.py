@@ -1,6 +1,6 @@
 """Errors of HTTP calls, with the party at fault.
 
-A message quotes at most ``SHOWN`` characters of a response, which may come from any program.
+A message quotes at most ``SHOWN`` characters of a response, because any program may have sent it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ SHOWN: Final = 200
 
 
 def no_answer(what: str, error: Exception, deadline: Seconds) -> PortError:
-    """The error of a call to ``what`` without a response."""
-    # The cause is unknown, so it counts as a network fault.
+    """The error of a call to ``what`` that got no response."""
+    # The cause is unknown, so blame the network.
     if isinstance(error, (TimeoutError, httpx.TimeoutException)):
         return PortError(Fault.NETWORK, texts.NO_ANSWER.format(who=what, seconds=deadline))
     reason = texts.UNREACHABLE.format(who=what, kind=type(error).__name__, error=error)
@@ -39,7 +39,7 @@ def reason_in(body: bytes) -> str:
     """The message of an error response: this project's ``error``, the API server's ``message``, or the text."""
     try:
         decoded = _BODY.decode(body)
-    # A proxy in between responds with HTML or plain text.
+    # A proxy may respond with HTML or plain text.
     except (ValueError, RecursionError):
         decoded = _ErrorBody()
     return (decoded.error or decoded.message or body[:SHOWN].decode(errors="replace"))[:SHOWN]

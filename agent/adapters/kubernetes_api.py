@@ -1,6 +1,6 @@
 """A minimal client of the Kubernetes API: get, list, watch, post and patch JSON, with a rotating token.
 
-It raises the errors of ``agent.ports``; the caller never sees a status code.
+It raises the errors of ``agent.ports`` instead of exposing status codes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ TIMES: Final = WatchTimes.spread(0.0)
 
 _ERRORS: Final[Mapping[RefusalKind, type[PortError]]] = {
     RefusalKind.UNAVAILABLE: PortError,
-    RefusalKind.TOO_MANY_REQUESTS: PortError,  # temporary, so it must not delay a growth as a refusal does
-    RefusalKind.UNAUTHORIZED: PortError,  # temporary, too: the token may just have expired
+    RefusalKind.TOO_MANY_REQUESTS: PortError,  # temporary: must not delay a growth like a refusal
+    RefusalKind.UNAUTHORIZED: PortError,  # temporary: the token may have just expired
     RefusalKind.CONFLICT: ConflictError,
     RefusalKind.GONE: ExpiredError,
 }
@@ -57,28 +57,30 @@ class LightKubernetesApi:
         self._deadline = deadline
 
     async def get(self, path: str) -> Json:
-        """The object at ``path``. Raises ``PortError``."""
+        """Get the object at ``path``. Raises ``PortError``."""
         return _read(read_object, await self._call("GET", path), texts.NO_OBJECT)
 
     async def list(self, path: str, params: Mapping[str, str]) -> Page:
-        """The objects of the collection at ``path``. Raises ``PortError``."""
+        """List the collection at ``path``. Raises ``PortError``."""
         return _read(read_page, await self._call("GET", path, params=params), texts.BAD_LIST)
 
     async def merge_patch(self, path: str, patch: Mapping[str, object]) -> Json:
-        """The object at ``path`` after ``patch``. Raises ``PortError``: ``ConflictError`` if it had changed."""
+        """Apply ``patch`` to the object at ``path`` and return it. Raises ``PortError``; ``ConflictError`` if it had
+        changed.
+        """
         return await self._patch(path, patch, MERGE_PATCH)
 
     async def strategic_patch(self, path: str, patch: Mapping[str, object]) -> Json:
-        """As ``merge_patch``, but lists merge by their keys: containers by name."""
+        """Like ``merge_patch``, but merge lists by key, such as containers by name."""
         return await self._patch(path, patch, STRATEGIC_PATCH)
 
     async def post(self, path: str, body: Mapping[str, object]) -> Json:
-        """Create the object ``body``; the object as stored. Raises ``PortError``."""
+        """Create the object ``body`` and return it as stored. Raises ``PortError``."""
         answer = await self._call("POST", path, body=msgspec.json.encode(body), content_type="application/json")
         return _read(read_object, answer, texts.NO_OBJECT)
 
     async def watch(self, path: str, params: Mapping[str, str], version: str) -> AsyncGenerator[WatchEvent]:
-        """The changes at ``path`` since ``version`` (empty: start with all objects) until the server ends the watch.
+        """Yield changes at ``path`` since ``version`` (empty: start with all objects) until the server ends the watch.
 
         Raises ``PortError``; ``ExpiredError`` if ``version`` is too old.
         """
@@ -105,10 +107,10 @@ class LightKubernetesApi:
             self._url + path,
             params=params,
             headers=self._headers(),
-            # Without events nothing arrives until the server ends the watch, so reads may take that long.
+            # Without events, nothing arrives until the server ends the watch.
             timeout=httpx.Timeout(self._deadline, read=TIMES.silence),
         )
-        # Up to the headers only: events arrive as long as the watch lasts.
+        # The deadline covers only the headers: events arrive as long as the watch lasts.
         async with asyncio.timeout(self._deadline):
             answer = await self._client.send(request, stream=True)
         try:
@@ -145,7 +147,7 @@ class LightKubernetesApi:
 
 
 def _refusal(method: str, path: str, refusal: Refusal) -> PortError:
-    # The agent built the request, so a 400 is its own fault, too.
+    # The agent built the request, so a 400 is also its own fault.
     ours = refusal.kind in _OURS or refusal.status == _BAD_REQUEST
     message = f": {refusal.message}" if refusal.message else ""
     reason = texts.API_REFUSES.format(status=refusal.status, method=method, path=path, message=message)

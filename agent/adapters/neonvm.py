@@ -21,7 +21,7 @@ class NeonVm(DatabaseObject):
     async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:
         """See ``VmApi``."""
         last = self._seen
-        # At the version seen last, the patch can leave out unchanged fields.
+        # If ``base`` is the last version seen, the patch can omit unchanged fields.
         body = use_patch(use, slot_size, last.use if last is not None and last.resource_version == str(base) else None)
         if base:
             # Optimistic locking: a late or repeated patch cannot undo later changes.

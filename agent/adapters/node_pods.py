@@ -29,7 +29,7 @@ RUNNING: Final = "Running"
 
 
 class PodStates:
-    """The last state of each postgres pod in the watch of a node, which its agent follows: one watch serves all."""
+    """The latest state of each postgres pod of a node. One watch serves the agents of all these pods."""
 
     def __init__(self) -> None:
         self._latest: dict[ObjectName, PodDatabase | str] = {}
@@ -38,38 +38,38 @@ class PodStates:
         self._followers: defaultdict[ObjectName, set[asyncio.Event]] = defaultdict(set)
 
     def put(self, pod: ObjectName, state: PodDatabase | str) -> None:
-        """The pod now, or the reason why it cannot be decoded."""
-        # The store was restored from a backup. Its own version may be higher than before, those of its objects are old.
+        """Store the pod, or the reason why it cannot be decoded."""
+        # An older pod means that the store was restored from a backup. The store's own revision may still be higher.
         self._restores += _is_older(state, self._latest.get(pod))  # booleans are 0 or 1
         self._latest[pod] = state
         self._wake(pod)
 
     def remove(self, pod: ObjectName) -> None:
-        """The pod was deleted, its container has ended, or it is no longer selected."""
-        # The supervisor ends its agent, which would otherwise report a trouble first.
+        """Drop a pod that was deleted, whose container has ended, or that is no longer selected."""
+        # Do not wake its follower: the supervisor stops that agent, which would first report an error.
         self._latest.pop(pod, None)
 
     def listed(self, pods: Set[ObjectName]) -> None:
-        """The watch begins again, with these pods."""
+        """Start over with these pods, after a new list."""
         self._lost = None
         for pod in self._latest.keys() - pods:
             self.remove(pod)
 
     def lost(self, error: PortError) -> None:
-        """The watch failed: followers fail, too, until the next list."""
+        """Record that the watch failed: followers fail as well until the next list."""
         self._lost = error
         for pod in self._latest:
             self._wake(pod)
 
     async def follow(self, pod: ObjectName) -> AsyncIterator[PodDatabase]:
-        """The pod now and after changes; some states may be skipped. Ends if the store was restored from a backup.
+        """Yield the pod, now and after changes; skips some states. Ends if the store was restored from a backup.
 
         Raises ``UnwatchedError`` while the watch is down, ``RefusedError`` if there is no such pod, or ``PortError``.
         """
         changed, began = asyncio.Event(), self._restores
         self._followers[pod].add(changed)
         try:
-            # Readers must compare with a read: what they have seen is newer than the store.
+            # After a restore the caller must read the pod, because its last view is newer than the store.
             while self._restores == began:
                 yield self._state(pod)
                 await changed.wait()
@@ -80,7 +80,7 @@ class PodStates:
                 del self._followers[pod]
 
     def _state(self, pod: ObjectName) -> PodDatabase:
-        # A new error for each follower: a raised one collects the traceback of everybody who raises it.
+        # A new error for each follower: an exception raised again accumulates tracebacks.
         if self._lost is not None:
             raise UnwatchedError(self._lost.fault, self._lost.reason)
         state = self._latest.get(pod)
@@ -96,9 +96,9 @@ class PodStates:
 
 
 class NodePods:
-    """The VM pods on ``node``; if ``scheduler`` is given, only its pods.
+    """The VM pods on ``node``, only those of ``scheduler`` if set.
 
-    With ``serves_pods`` also the opted-in postgres pods, of any scheduler (B.7), whose ``states`` agents can follow.
+    With ``serves_pods``, also the opted-in postgres pods of any scheduler (B.7), whose ``states`` agents can follow.
     """
 
     def __init__(self, api: LightKubernetesApi, node: str, scheduler: str = "", *, serves_pods: bool = False) -> None:
@@ -107,8 +107,8 @@ class NodePods:
         self._api = api
         self._known: dict[ObjectName, Assignment] = {}
         self._scheduler = scheduler
-        # The server selects this node's opted-in pods, so that an agent's traffic does not grow with the cluster. VMs
-        # of other schedulers are left to their own agents (B.11).
+        # Select on the server, so that an agent's traffic does not grow with the cluster. VMs of other schedulers are
+        # left to their own agents (B.11).
         of_vms, by_scheduler = f",{LABEL_VM_NAME}", f",spec.schedulerName={scheduler}" if scheduler else ""
         self._selected = {
             "fieldSelector": f"spec.nodeName={node}" + ("" if serves_pods else by_scheduler),
@@ -116,12 +116,12 @@ class NodePods:
         }
 
     async def sets(self) -> AsyncIterator[frozenset[Assignment]]:
-        """All databases on the node, now and after each change. Ends when the watch ends or its version is too old."""
+        """See ``AssignmentSource``. Ends when the watch ends or its version is too old."""
         try:
             page = await self._api.list(PODS.path(), self._selected)
             self._listed(page)
             yield frozenset(self._known.values())
-            # An expired version is not a failure: the supervisor calls again, which lists the pods.
+            # An expired version is not a failure: the supervisor calls again, and the pods are listed.
             with suppress(ExpiredError):
                 async for event in self._api.watch(PODS.path(), self._selected, page.version):
                     if event.type != "BOOKMARK":
@@ -132,7 +132,7 @@ class NodePods:
             raise
 
     def _listed(self, page: Page) -> None:
-        # A pod that cannot be decoded keeps its runner: its database is still there.
+        # A pod that cannot be decoded keeps its runner, because its database still runs.
         before, self._known = self._known, {}
         self.unreadable = {}
         self.states.listed({name_of(pod) for pod in page.objects} | {pod.name for pod in page.unreadable})
@@ -159,7 +159,7 @@ class NodePods:
         except InvalidObjectError as error:
             self._refuse(name, str(error))
             return
-        # Removed and added again if it still counts: it may have ended or have a new address.
+        # Remove it first: it may have ended or have a new address.
         self._known.pop(name, None)
         if assignment is not None:
             self._known[name] = assignment
@@ -181,7 +181,7 @@ class NodePods:
 
 
 def _is_older(state: PodDatabase | str, last: PodDatabase | str | None) -> bool:
-    """Return True if the pod has an older version than it had."""
+    """Return True if ``state`` has an older version than ``last``."""
     if not (isinstance(state, PodDatabase) and isinstance(last, PodDatabase)):
         return False
     return number(state.resource_version) < number(last.resource_version)
@@ -190,8 +190,7 @@ def _is_older(state: PodDatabase | str, last: PodDatabase | str | None) -> bool:
 def assignment_of(pod: JsonObject) -> Assignment | None:
     """The VM of ``pod``; None unless it is a running VM pod with an address. Never raises."""
     name, vm, address = name_of(pod), labels_of(pod).get(LABEL_VM_NAME), text(pod, "status", "podIP")
-    # Without an address the guest cannot be reached yet. A pod that is terminating still counts: its VM may be
-    # migrating away.
+    # Without an address the guest cannot be reached yet. A terminating pod still counts: its VM may be migrating away.
     if not (vm and address) or is_over(pod):
         return None
     try:

@@ -20,7 +20,7 @@ from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 
 
 class PodApi(DatabaseObject):
-    """The pod ``name`` with the UID ``uid``, watched through ``states``; a recreated pod is refused."""
+    """The pod ``name`` with the UID ``uid``, watched through ``states``. Rejects a recreated pod."""
 
     def __init__(self, api: LightKubernetesApi, name: ObjectName, uid: str, states: PodStates) -> None:
         super().__init__(api, PODS, name)
@@ -29,25 +29,25 @@ class PodApi(DatabaseObject):
         self._seen: PodDatabase | None = None
 
     async def watch(self) -> AsyncIterator[PodDatabase]:
-        """See ``VmApi``. Raises as ``PodStates.follow``."""
+        """See ``VmApi``. Raises like ``PodStates.follow``."""
         async for database in self._states.follow(self._name):
             self._require_same(database.uid)
             self._seen = database
             yield database
 
     async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:  # noqa: ARG002 - see ``VmApi``
-        """Resize the container to ``use``. Raises as ``VmApi`` says."""
+        """Resize the container to ``use``. Raises like ``VmApi.patch``."""
         last = self._seen
-        # A new watch may begin with an older version than was read.
+        # A new watch may start with an older version than the last read.
         if last is None or base not in (0, number(last.resource_version)):
             last = await self._get_parsed()
-        # The UID as a precondition: the pod may have been recreated under its name.
+        # The UID is a precondition: the pod may have been recreated under its name.
         metadata = {"uid": self._uid, **({"resourceVersion": str(base)} if base else {})}
         body = {"metadata": metadata, **resize_body(last, use)}
         try:
             return self._read(await self._api.strategic_patch(f"{self._path}/{RESIZE}", body))
         except RefusedError as error:
-            raise _of_resize(error) from None
+            raise _resize_error(error) from None
 
     async def _get_parsed(self) -> PodDatabase:
         pod = await self._api.get(self._path)
@@ -69,8 +69,8 @@ class PodApi(DatabaseObject):
         return self._seen
 
 
-def _of_resize(error: RefusedError) -> RefusedError:
-    """The API server's message without the request path."""
+def _resize_error(error: RefusedError) -> RefusedError:
+    """``error`` without the request path in its message."""
     reason = error.reason.partition(": ")[2] or error.reason
-    # Only this 403 is about RBAC; quotas, policies and impossible sizes are 403s, too.
+    # Only this 403 comes from RBAC; quotas, policies and impossible sizes also cause 403s.
     return RefusedError(Fault.AGENT if texts.NO_RIGHT in reason else Fault.VM_API, reason[:SHOWN])

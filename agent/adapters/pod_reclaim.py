@@ -1,10 +1,11 @@
-"""A ``MonitorSource`` for pods: a shrink is approved after a trial with the node's reclaimer (B.7).
+"""A ``MonitorSource`` for pods, which approves a shrink after a trial with the node's reclaimer (B.7).
 
 Rules that hold here:
 
-- Each downscale request starts a trial (``ShrinkTrial``). The pod is held below the new limit until it is in force.
+- Each downscale request starts a trial (``ShrinkTrial``). The reclaimer holds the pod below the new limit until that is
+  in force.
 - Growth, refaults, stalls, errors and the end of the connection release the pod within a second.
-- Without a reclaimer nothing is held, and only a pod that already uses less passes.
+- Without a reclaimer there is no hold, and only a pod that already uses less passes.
 """
 
 from __future__ import annotations
@@ -38,22 +39,22 @@ from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Seconds
 
 STEP: Final = Seconds(1.0)
-"""Between checks of a held pod. The reclaimer releases after 10 s of silence."""
+"""Interval between checks of a held pod. The reclaimer releases it after 10 s of silence."""
 
-LARGE: Final = Bytes(512 * 1024**2)
-"""After a step that reclaimed this much, the next follows at once: the reclaimer returns early from a long reclaim."""
+LARGE_RECLAIM: Final = Bytes(512 * 1024**2)
+"""After reclaiming this much in one step, continue immediately: the reclaimer returns early from a long reclaim."""
 
-KEPT: Final = 60
-"""Steps that a hold lasts after approval. A kubelet lowers the limit within these, or never."""
+HOLD_STEPS: Final = 60
+"""Steps that a hold lasts after approval. A kubelet lowers the limit within this time, or never."""
 
-PATIENCE: Final = Seconds(60.0)
-"""Timeout of a trial: it takes up to 30 s, and each of its last steps may wait for reclaim."""
+ANSWER_TIMEOUT: Final = Seconds(60.0)
+"""Time-out of a trial: it takes up to 30 s, and each of its last steps may wait for reclaim."""
 
-SLOWEST: Final = 5.0
-"""Timeout in seconds of one request to the reclaimer."""
+REQUEST_TIMEOUT: Final = 5.0
+"""Time-out in seconds of one request to the reclaimer."""
 
-RELEASED: Final = 1.0
-"""Timeout in seconds for the end of a hold."""
+RELEASE_TIMEOUT: Final = 1.0
+"""Time-out in seconds for the end of a hold."""
 
 MARGIN_V1: Final = 0.15
 """Share of a new limit to keep free: on v1 a pod is reclaimed once per step and fills again in between."""
@@ -63,7 +64,7 @@ MARGIN_V2: Final = 0.05
 
 
 class PodReclaim:
-    """Trials for one container; ``socket`` is the reclaimer's, None if the node has none."""
+    """Trials for one container. ``socket`` is the reclaimer's; None if the node has none."""
 
     def __init__(self, socket: Path | None, root: Path, pod_uid: str, container_id: str, clock: Clock) -> None:
         self._socket = socket
@@ -74,13 +75,13 @@ class PodReclaim:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[MonitorConnection]:
-        """See ``MonitorSource``. Never fails: without a connection memory would shrink without a trial."""
+        """See ``MonitorSource``. Never fails, because without a connection memory would shrink without a trial."""
         async with asyncio.TaskGroup() as tasks:
-            conversation = _Conversation(self, _ReclaimerHold(self._socket, self._pod_uid), self._clock, tasks)
+            connection = _TrialConnection(self, _ReclaimerHold(self._socket, self._pod_uid), self._clock, tasks)
             try:
-                yield conversation
+                yield connection
             finally:
-                await conversation.release()
+                await connection.release()
 
     def files(self) -> PodFiles:
         """Locate the cgroup files. Raises ``OSError`` or ``ValueError``."""
@@ -116,12 +117,12 @@ class PodFiles:
         )
 
 
-class _Conversation:
+class _TrialConnection:
     """See ``MonitorConnection``. At most one trial runs, in its own task."""
 
     def __init__(self, pod: PodReclaim, hold: _ReclaimerHold, clock: Clock, tasks: asyncio.TaskGroup) -> None:
         self.version = 1
-        self.patience = PATIENCE
+        self.answer_timeout = ANSWER_TIMEOUT
         self._pod = pod
         self._hold = hold
         self._clock = clock
@@ -139,7 +140,7 @@ class _Conversation:
             case CheckHealth():
                 self._outbox.put_nowait(HealthCheck(number))
             case AskToShrink(target):
-                # A hold after an earlier approval moves on to the new size.
+                # A hold that continues after an earlier approval moves to the new size.
                 await self._stop()
                 self._trial = self._tasks.create_task(self._try(number, target.mem))
             case TellGrown():
@@ -162,14 +163,14 @@ class _Conversation:
             first = files.view(self._clock)
             trial = ShrinkTrial(target, first, files.margin, reclaims=self._hold.is_possible)
         except (OSError, ValueError) as error:
-            self._answer(number, _untried(error))
+            self._answer(number, _failed_trial(error))
             return
         verdict = await self._verdict(trial, files, first.pod_used)
         if verdict.ok:
             self._answer(number, verdict)
-            # An error ends the hold; the kubelet then decides by actual usage.
+            # An error ends the hold; the kubelet then goes by actual usage.
             with suppress(OSError, ValueError):
-                await self._keep(trial, files)
+                await self._keep_hold(trial, files)
         await self._hold.release()
         if not verdict.ok:
             self._answer(number, verdict)
@@ -184,15 +185,15 @@ class _Conversation:
                 await self._hold.at(trial.size)
                 view = files.view(self._clock)
                 verdict, freed, used = trial.judge(view), used.minus_or_zero(view.pod_used), view.pod_used
-                if verdict is None and (freed < LARGE or used <= trial.size):
+                if verdict is None and (freed < LARGE_RECLAIM or used <= trial.size):
                     await self._clock.sleep(STEP)
         except (OSError, ValueError) as error:
-            verdict = _untried(error)
+            verdict = _failed_trial(error)
         return verdict
 
-    async def _keep(self, trial: ShrinkTrial, files: PodFiles) -> None:
-        """Keep the hold until the new limit is in force, hurts, or is overdue."""
-        for _ in range(KEPT):
+    async def _keep_hold(self, trial: ShrinkTrial, files: PodFiles) -> None:
+        """Hold the pod until the new limit is in force, does harm, or is overdue."""
+        for _ in range(HOLD_STEPS):
             await self._clock.sleep(STEP)
             await self._hold.at(trial.size)
             view = files.view(self._clock)
@@ -200,7 +201,7 @@ class _Conversation:
                 return
 
 
-def _untried(error: Exception) -> TrialVerdict:
+def _failed_trial(error: Exception) -> TrialVerdict:
     # A TimeoutError has no message.
     return TrialVerdict(False, texts.SHRINK_NOT_TRIED.format(error=str(error) or type(error).__name__))
 
@@ -223,7 +224,7 @@ class _ReclaimerHold:
         if self._path is None:
             return
         try:
-            async with asyncio.timeout(SLOWEST):
+            async with asyncio.timeout(REQUEST_TIMEOUT):
                 self._streams = self._streams or await asyncio.open_unix_connection(self._path, limit=LONGEST_LINE)
                 reader, writer = self._streams
                 writer.write(write_line(HoldRequest(self._pod_uid, size.value)))
@@ -233,7 +234,7 @@ class _ReclaimerHold:
                 raise ConnectionResetError(texts.RECLAIMER_ENDED)
             reply = read_held(line)
         except BaseException:
-            # A late reply would be taken for the next one.
+            # A late reply could be mistaken for the next one.
             self._close()
             raise
         if reply.refusal:
@@ -248,7 +249,7 @@ class _ReclaimerHold:
         try:
             with suppress(OSError):
                 writer.write_eof()
-                async with asyncio.timeout(RELEASED):
+                async with asyncio.timeout(RELEASE_TIMEOUT):
                     await reader.read()
         finally:
             self._close()

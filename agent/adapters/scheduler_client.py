@@ -1,4 +1,4 @@
-"""The scheduler's port for agents over HTTP (S4.4, B.4, B.11): one wire version, one POST for each request."""
+"""The HTTP client of the scheduler (S4.4, B.4, B.11): one wire version, and one POST per request."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class SchedulerAnswer:
     def refusal(self) -> PortError:
         """The error for a response without a permit."""
         fault, what = _FAULTS.get(self.status, (Fault.SCHEDULER, texts.SCHEDULER_SAYS.format(status=self.status)))
-        is_others_turn = self.status == _CONFLICT
-        return PortError(fault, f"{what}: {reason_in(self.body)}", self.retry_after, is_others_turn=is_others_turn)
+        is_superseded = self.status == _CONFLICT
+        return PortError(fault, f"{what}: {reason_in(self.body)}", self.retry_after, is_superseded=is_superseded)
 
     def permit(self, version: ProtocolVersion, slot_size: Bytes) -> PluginResponseView:
         """Decode the permit. Raises ``PortError``."""
         if self.status != 200:
             raise self.refusal()
-        # A permit has a few hundred bytes.
+        # A valid permit has a few hundred bytes.
         if len(self.body) > LARGEST:
             raise PortError(Fault.SCHEDULER, texts.SCHEDULER_SAYS_TOO_MUCH.format(most=LARGEST))
         try:
@@ -81,12 +81,12 @@ class HttpScheduler:
     version: ProtocolVersion = AGENT_SPEAKS
 
     async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
-        """Send one request and return its answer. Raises ``PortError``."""
+        """See ``SchedulerClient``."""
         body = encode_request(self.version, request, slot_size)
         try:
             async with asyncio.timeout(self.deadline):
                 answer = await self.client.post(self.url, content=body, headers=self._headers())
-        # The scheduler may have applied the request although its answer is lost; the core allows for that.
+        # The scheduler may have applied the request although the answer is lost; the core allows for that.
         except (httpx.HTTPError, OSError) as error:
             raise no_answer(texts.SCHEDULER.format(url=self.url), error, self.deadline) from None
         wait = retry_after(answer.headers.get("Retry-After", ""))

@@ -1,6 +1,6 @@
 """Scrapes the guest's node_exporter over HTTP (S4.3).
 
-The guest is not trusted: a page that is late or larger than ``LARGEST`` is an error.
+The guest is not trusted: a page that is late or exceeds ``LARGEST`` bytes is an error.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from protocol.units import Seconds
 LARGEST: Final = 1024 * 1024
 """Maximum page in bytes. A full page of node_exporter has about 100 KiB, and each CPU adds half a KiB."""
 
-AS_IT_IS: Final = "Accept-Encoding: identity"
-"""Compressing a small page costs the guest more than sending it, and a compressed one could unpack to any size."""
+IDENTITY_ENCODING: Final = "Accept-Encoding: identity"
+"""Compressing a small page costs the guest more than sending it, and a compressed one could decompress to any size."""
 
 
 SELECTIONS: Final = (
@@ -31,7 +31,7 @@ SELECTIONS: Final = (
     tuple(name for name in COLLECTORS if name not in {"textfile", "vmstat"}),
     (),
 )
-"""Collectors to request. If the exporter refuses a selection, use the next; the empty one requests all."""
+"""Collectors to request. If the exporter rejects a selection, use the next; the empty one requests all."""
 
 
 class NodeExporter:
@@ -65,8 +65,8 @@ class NodeExporter:
         connection = self._connection
         if connection is None or not connection.is_reusable:
             self.close()
-            # A plain connection, kept between scrapes: with httpx2, a scrape took more CPU than the rest of the agent
-            # (decision 8).
+            # A bare connection, kept open between scrapes: with httpx2, a scrape took more CPU than the rest of the
+            # agent (decision 8).
             connection = self._connection = await self._open(deadline)
         try:
             answer, page = await connection.whole(self._request, deadline, LARGEST)
@@ -90,6 +90,7 @@ class NodeExporter:
 
 
 def _request(url: SplitResult, collectors: tuple[str, ...]) -> bytes:
-    wanted = [part for part in (url.query, urlencode([("collect[]", name) for name in collectors])) if part]
-    target = "?".join((url.path or "/", *(["&".join(wanted)] if wanted else [])))
-    return f"GET {target} HTTP/1.1\r\nHost: {url.netloc}\r\nUser-Agent: autoscale-agent\r\n{AS_IT_IS}\r\n\r\n".encode()
+    query = [part for part in (url.query, urlencode([("collect[]", name) for name in collectors])) if part]
+    target = "?".join((url.path or "/", *(["&".join(query)] if query else [])))
+    headers = f"Host: {url.netloc}\r\nUser-Agent: autoscale-agent\r\n{IDENTITY_ENCODING}\r\n\r\n"
+    return f"GET {target} HTTP/1.1\r\n{headers}".encode()

@@ -10,7 +10,7 @@ from agent.ports import PortError
 
 
 class AgentToken:
-    """The token in a file, which is small and on this machine: read each time, because the kubelet replaces it."""
+    """The token in a file. It reads the file on each call, because the kubelet replaces it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

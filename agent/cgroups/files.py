@@ -1,4 +1,4 @@
-"""Reading cgroup files, with bounded size; parse errors name the path."""
+"""Reads cgroup files, up to a bounded size. Parse errors name the path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGEST: Final = 64 * 1024
 """Bytes to read of one file: ``memory.stat`` has up to 4 KiB, ``io.stat`` about 100 bytes per device."""
 
 _ABSENT: Final = (errno.ENOENT, errno.EOPNOTSUPP)
-"""Without PSI the kernel has no pressure files, or ones that cannot be read."""
+"""Without PSI, pressure files do not exist or cannot be read."""
 
 
 def read(path: Path, parse: Callable[[bytes], T]) -> T:
@@ -31,7 +31,7 @@ def read(path: Path, parse: Callable[[bytes], T]) -> T:
 
 
 def read_optional(path: Path, parse: Callable[[bytes], T]) -> T | None:
-    """Parse a file that some kernels lack; None if it is absent. Raises like ``read``."""
+    """Parse a file that some kernels lack; return None if it is absent. Raises like ``read``."""
     try:
         return read(path, parse)
     except OSError as error:

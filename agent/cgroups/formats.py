@@ -15,7 +15,7 @@ def number(text: bytes) -> int:
     >>> number(b"1048576\\n")
     1048576
     """
-    # ``int`` also takes signs, underscores and other digits.
+    # ``int`` would also accept signs, underscores and non-ASCII digits.
     if not text.strip().isdigit():
         raise ValueError(f"expected a number, got {text[:80]!r}")
     return int(text)
@@ -50,7 +50,7 @@ def counter(counts: Mapping[bytes, bytes], name: bytes) -> int:
     4096
     """
     if name not in counts:
-        raise ValueError(f"expected {name.decode()}, which is missing")
+        raise ValueError(f"{name.decode()} is missing")
     return number(counts[name])
 
 

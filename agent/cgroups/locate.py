@@ -1,4 +1,4 @@
-"""Locates the cgroups of a pod: v1 or v2, systemd or cgroupfs driver, also below a prefix (B.7).
+"""Locates the cgroups of a pod: v1 or v2, systemd or cgroupfs driver, with or without a prefix (B.7).
 
 Rules that hold here:
 
@@ -21,16 +21,16 @@ _UID: Final = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
 _CONTAINER: Final = re.compile(r"[0-9a-f]{16,128}")
 
 _CONTAINERS: Final = ("cri-containerd-{}.scope", "crio-{}.scope", "docker-{}.scope", "{}", "crio-{}")
-"""Names of a container's cgroup by runtime. CRI-O also has ``crio-conmon-ID``, which is not the container."""
+"""Names of a container's cgroup, by runtime. CRI-O's ``crio-conmon-ID`` is not the container."""
 
 DEEPEST: Final = 5
-"""Levels from the root to ``kubepods``. A node in a container of a systemd service has four."""
+"""Maximum levels from the root to ``kubepods``. A node in a container of a systemd service has four."""
 
 MOST_FOLDERS: Final = 5000
-"""Folders that one search reads: a busy node has a few hundred outside ``kubepods``."""
+"""Maximum folders that one search reads: a busy node has a few hundred outside ``kubepods``."""
 
 SEARCH_EACH: Final = 60
-"""After a miss only one search in this many reads the whole tree; the others read the first level."""
+"""While a pod is not found, one search in this many reads the whole tree; the others read the first level."""
 
 
 class BadNameError(ValueError):
@@ -100,7 +100,7 @@ class Locator:
     def _folders(self, top: Path) -> Iterator[str]:
         if self._kubepods is not None:
             yield self._kubepods
-        # Without this bound a root without any pods would be read whole every second for each pod.
+        # Otherwise, below a root without pods, the whole tree would be read every second for each pod.
         yield from kubepods_folders(top, DEEPEST if self._misses % SEARCH_EACH == 0 else 1)
 
 
@@ -125,7 +125,7 @@ def _candidates(kubepods: str, uid: str) -> Iterator[str]:
         yield f"{kubepods}/burstable/pod{uid}"
         yield f"{kubepods}/pod{uid}"
         return
-    # The name of a systemd slice repeats its parents', and a dash starts another level.
+    # A systemd slice's name includes those of its parents, and a dash starts another level.
     stem, name = kubepods.rpartition("/")[2].removesuffix(".slice"), uid.replace("-", "_")
     yield f"{kubepods}/{stem}-burstable.slice/{stem}-burstable-pod{name}.slice"
     yield f"{kubepods}/{stem}-pod{name}.slice"

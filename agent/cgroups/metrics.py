@@ -1,4 +1,4 @@
-"""Metrics of one container from its cgroups, in the form of a guest's metrics (B.7).
+"""Metrics of one container from its cgroups, as a ``GuestSample`` (B.7).
 
 Rules that hold here:
 
@@ -35,8 +35,8 @@ _CPUS: Final = os.cpu_count() or 1
 class CgroupMetrics:
     """The metrics of one container below ``root``, the node's ``/sys/fs/cgroup``.
 
-    The cgroup is located once, and again if a file is gone. There is no ``boot_time``: after a container restart the
-    counters fall, and OOM kills still count.
+    It locates the cgroup once, and again if a file is gone. Samples have no ``boot_time``: the counters fall after a
+    container restart, and OOM kills still count.
     """
 
     def __init__(self, root: Path, pod_uid: str, container_id: str) -> None:
@@ -47,7 +47,7 @@ class CgroupMetrics:
 
     async def scrape(self) -> GuestSample:
         """See ``MetricsSource``."""
-        # Not in a thread: the kernel answers from memory, in about ten microseconds per file.
+        # No thread: reading takes about ten microseconds per file.
         try:
             self._sample = self._sample or self._located()
             return self._sample()
@@ -97,8 +97,8 @@ class _Version2:
             container.file("", f"{resource}.pressure") for resource in ("cpu", "memory", "io")
         )
         self._kills = container.file("", "memory.events")
-        # An OOM-killed container loses its cgroup and the counter with it, so the count continues that of the pod. From
-        # here on the kills of other containers do not count.
+        # An OOM-killed container loses its cgroup and thus the counter, so start from the pod's count. From then on,
+        # kills in other containers do not count.
         self._killed_before = read(pod.file("", "memory.events"), _oom_kills) - read(self._kills, _oom_kills)
 
     def sample(self) -> GuestSample:
@@ -117,14 +117,14 @@ class _Version2:
 
 
 class _MemorySampler:
-    """A container's memory, as of a guest with as much memory as the limit."""
+    """A container's memory, presented as a guest whose memory is the limit."""
 
     def __init__(self, pod: ControlGroup, container: ControlGroup) -> None:
         self._files, self._pods = MemoryFiles.of(container), MemoryFiles.of(pod)
 
     def sample(self) -> GuestSample:
         memory = self._files.read()
-        # The reclaimer lowers the pod's limit for moments, so it counts only if the container has none.
+        # The reclaimer lowers the pod's limit temporarily, so use that limit only if the container has none.
         limit = memory.limit or read(self._pods.limit, byte_limit) or _NODE
         free = max(0, limit - memory.used)
         return GuestSample(

@@ -45,7 +45,7 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  #
             patch_failed(state, event, now, jitter)
         case events.SleepOrdered() | events.SleepNotOrdered():
             _sleep_ordered(state, event, now, jitter)
-        case events.WindowSeen(window):
+        case events.WindowChanged(window):
             state.sleep.see_window(window, now, jitter)
         case events.PolicySet(policy, problems):
             state.sleep.see_policy(state.policy.sleep, policy.sleep, now, jitter)

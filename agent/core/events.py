@@ -81,11 +81,11 @@ class Answered:
 class AskFailed(CallFailed):
     """The request failed, and may or may not have been applied. ``retry_after`` is from the scheduler.
 
-    ``is_others_turn``: the scheduler answers another agent of the VM.
+    ``is_superseded``: the scheduler answers another agent of the VM.
     """
 
     retry_after: Seconds | None = None
-    is_others_turn: bool = False
+    is_superseded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class SleepNotOrdered(CallFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class WindowSeen:
+class WindowChanged:
     """The window of the policy that keeps the VM awake now; None if there is none."""
 
     window: str | None
@@ -181,7 +181,7 @@ Event = (
     | PatchFailed
     | SleepOrdered
     | SleepNotOrdered
-    | WindowSeen
+    | WindowChanged
     | PolicySet
     | PolicyRefused
     | MonitorJoined

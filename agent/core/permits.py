@@ -17,7 +17,7 @@ from agent.core.policy import (
     SCHEDULER_BACKOFF,
     SOONEST,
     SUCCESSION_BACKOFF,
-    Rhythm,
+    BatchSchedule,
     Timing,
 )
 from agent.core.state import Denial, State, failed_again
@@ -29,8 +29,8 @@ from protocol.units import ZERO, Instant, Resources, Seconds
 
 Response = PluginResponse | PluginResponseView
 
-JUST_BEEN: Final = 0.5
-"""Seconds: a time of the rhythm this close is skipped."""
+MIN_LEAD: Final = 0.5
+"""Minimum seconds between now and the chosen time of the schedule."""
 
 
 def sent(state: State, ask: AskScheduler, now: Instant, jitter: float) -> None:
@@ -46,23 +46,23 @@ def sent(state: State, ask: AskScheduler, now: Instant, jitter: float) -> None:
     # The scheduler may apply the request even if its answer is lost.
     side.ceiling = side.ceiling and side.ceiling.at_most(ask.request.resources)
     side.retry_at = None
-    side.next_at = _next_at(state.rhythm, timing, now, jitter)
+    side.next_at = _next_at(state.schedule, timing, now, jitter)
 
 
-def _next_at(rhythm: Rhythm | None, timing: Timing, now: Instant, jitter: float) -> Instant:
-    """The latest time of the next request. Ticks shorter than two steps ignore the rhythm."""
-    if rhythm is not None and timing.tick >= 2 * rhythm.step:
-        return rhythm.before(Instant(now + timing.tick))
+def _next_at(schedule: BatchSchedule | None, timing: Timing, now: Instant, jitter: float) -> Instant:
+    """The latest time of the next request. A tick shorter than two intervals ignores the schedule."""
+    if schedule is not None and timing.tick >= 2 * schedule.interval:
+        return schedule.last_before(Instant(now + timing.tick))
     return Instant(now + timing.tick - timing.tick_jitter * jitter)
 
 
-def _soon(rhythm: Rhythm | None, wait: Seconds, now: Instant) -> Instant:
+def _soon(schedule: BatchSchedule | None, wait: Seconds, now: Instant) -> Instant:
     """The time of the next request if the scheduler asks for it after ``wait``."""
     wait = max(wait, SOONEST)
-    if rhythm is None:
+    if schedule is None:
         return Instant(now + wait)
-    # Rather a little late than at a time of the rhythm that has just passed.
-    return rhythm.quick.before(Instant(now + max(wait, rhythm.quick.step) + JUST_BEEN))
+    # Rather a little late than too soon after the last time of the schedule.
+    return schedule.doubled.last_before(Instant(now + max(wait, schedule.doubled.interval) + MIN_LEAD))
 
 
 def has_lapsed(state: State, now: Instant) -> bool:
@@ -114,12 +114,12 @@ def _accept(state: State, request: AgentRequest, response: Response, now: Instan
     side.compute_unit = response.compute_unit or side.compute_unit
     side.migrate = response.migrate
     side.freezes = side.freezes + 1 if side.migrate else 0
-    side.is_stood_back = False
+    side.is_superseded = False
     side.giving.hear(response.shrink_to, now)
     side.answered_version = 0 if state.vm.seen is None else state.vm.seen.version
     side.answered_at = now
     if response.ask_again is not None:
-        side.next_at = min(side.next_at, _soon(state.rhythm, response.ask_again, now))
+        side.next_at = min(side.next_at, _soon(state.schedule, response.ask_again, now))
     if side.migrate:
         # Only an answer tells the end of a migration.
         wait = state.policy.timing.migrating_tick
@@ -147,8 +147,8 @@ def ask_failed(state: State, event: AskFailed, now: Instant, jitter: float) -> N
     if side.asking is None:
         return
     side.asking = None
-    if event.is_others_turn:
-        side.is_stood_back = True
+    if event.is_superseded:
+        side.is_superseded = True
         # The permit belongs to the VM, and the other agent has it now.
         side.permit = side.ceiling = None
     _ask_again_later(state, event, now, jitter)

@@ -92,7 +92,7 @@ def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
     if side.patching is not None or not vm.resizable:
         return None
     # If the scheduler answers another agent of the VM, only that one patches.
-    if state.scheduler.migrate or state.scheduler.is_stood_back:
+    if state.scheduler.migrate or state.scheduler.is_superseded:
         return None
     waits = [state.begins_at, side.retry_at, _permit_shown_at(state, vm, patch)]
     # Reverting a resize that the kubelet did not apply is not a shrink.
@@ -198,7 +198,7 @@ def _in_the_way_of_sleep(state: State, vm: Vm, size: Resources, now: Instant) ->
     if not side.stores_permits:
         yield "the original project's scheduler does not support sleep"
     # Without a scheduler the VM would get no permit to wake.
-    if side.permit is None or side.failure is not None or side.is_stood_back:
+    if side.permit is None or side.failure is not None or side.is_superseded:
         yield "no permit from the scheduler"
     if side.migrate or side.denial is not None:
         yield "it is about to migrate" if side.migrate else "the scheduler denied its request"

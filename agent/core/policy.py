@@ -148,24 +148,24 @@ class Timing(PolicySection, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Rhythm:
-    """The times at which all VMs of an agent send requests that can wait: every ``step`` seconds, one at ``phase``.
+class BatchSchedule:
+    """The times at which all VMs of an agent send requests that can wait: one at ``phase``, and every ``interval``.
 
-    So one message can carry many requests. Each agent has another phase.
+    Thus one message can carry many requests. Each agent has a different phase.
     """
 
-    step: Seconds
+    interval: Seconds
     phase: Instant
 
-    def before(self, at: Instant) -> Instant:
+    def last_before(self, at: Instant) -> Instant:
         """The last of these times up to ``at``."""
-        # Python's modulo is never negative here, so this also holds before ``phase``.
-        return Instant(at - (at - self.phase) % self.step)
+        # Python's modulo is never negative here, so this also works before ``phase``.
+        return Instant(at - (at - self.phase) % self.interval)
 
     @property
-    def quick(self) -> Rhythm:
-        """The times for requests that are due sooner: twice as many."""
-        return Rhythm(Seconds(self.step / 2), self.phase)
+    def doubled(self) -> BatchSchedule:
+        """A schedule with twice as many times, for requests that are due sooner."""
+        return BatchSchedule(Seconds(self.interval / 2), self.phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class Smoothing:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The scaling policy of one VM. ``passed_over``: settings of its document without effect, and why."""
+    """The scaling policy of one VM. ``ignored`` lists settings of its document that have no effect, and why."""
 
     cpu: CpuPolicy = field(default_factory=CpuPolicy)
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
@@ -190,7 +190,7 @@ class Policy:
     timing: Timing = field(default_factory=Timing)
     monitor: MonitorPolicy = field(default_factory=MonitorPolicy)
     sleep: SleepPolicy = field(default_factory=SleepPolicy)
-    passed_over: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
 
 SCHEDULER_BACKOFF: Final = Backoff(Seconds(3.0), Seconds(12.0), factor=1.5)

@@ -23,7 +23,7 @@ from agent.core.memory.kills import Kills
 from agent.core.memory.probing import Probing
 from agent.core.monitor.monitor_side import MonitorSide
 from agent.core.pods.pauses import NO_PAUSES, Pauses
-from agent.core.policy import SOONEST, Policy, Rhythm
+from agent.core.policy import SOONEST, BatchSchedule, Policy
 from agent.core.sleep.sleep_side import SleepSide
 from agent.core.stabilizer import Stabilizer
 from agent.core.vm import Vm
@@ -131,7 +131,7 @@ class SchedulerSide:
     ``sequence`` numbers the next request, so that the scheduler can drop late messages. ``is_void``: the VM was opted
     out or restored while a request was in flight, so the permit in its answer does not count. ``knows_load``: the
     scheduler has the VM's load, without which it cannot tell an idle VM from a busy one. ``answered_version`` is the
-    VM's version when the last permit came. ``is_stood_back``: the scheduler answers another agent of the VM.
+    VM's version when the last permit came. ``is_superseded``: the scheduler answers another agent of the VM.
     ``migrate``: the last answer forbids any change; ``freezes`` answers in a row did.
     ``stores_permits``: permits are stored on the VM's object. The original project's scheduler stores none, and trusts
     the permit that an agent presents, so one stored by another scheduler must not reach it.
@@ -142,7 +142,7 @@ class SchedulerSide:
     compute_unit: ComputeUnit | None = None
     stores_permits: bool = True
     answered_version: int = 0
-    is_stood_back: bool = False
+    is_superseded: bool = False
     permit: Resources | None = None
     ceiling: Resources | None = None
     asking: AskScheduler | None = None
@@ -251,7 +251,7 @@ class GuestSide:
 @dataclass(slots=True)
 class State:
     """The whole state. ``settings_failure``: some settings do not apply; ``monitor_failure``: the guest's monitor is
-    lost; ``sleep_failure``: the last order to sleep was not written. All VMs of a node share ``rhythm``.
+    lost; ``sleep_failure``: the last order to sleep was not written. All VMs of a node share ``schedule``.
     """
 
     pod: ObjectName
@@ -265,7 +265,7 @@ class State:
     settings_failure: Failure | None = None
     monitor_failure: Failure | None = None
     sleep_failure: Failure | None = None
-    rhythm: Rhythm | None = None
+    schedule: BatchSchedule | None = None
 
     @property
     def sleeps(self) -> bool:
@@ -328,14 +328,14 @@ def begin(  # noqa: PLR0913 - what a state begins with
     sequence: int,
     *,
     unit: ComputeUnit | None = None,
-    rhythm: Rhythm | None = None,
+    schedule: BatchSchedule | None = None,
 ) -> State:
     """The initial state: nothing is proven, nothing is permitted.
 
     ``jitter`` (0..1) spreads the first requests of many agents over ``policy.timing.start_spread``, and the sleep of
     their VMs if these have long been idle. ``sequence`` numbers the first request, and must exceed every number used by
     an earlier agent of this VM. ``unit`` is the agent's own compute unit, for a scheduler that has none (B.11).
-    ``rhythm`` is shared by all VMs of the agent.
+    ``schedule`` is shared by all VMs of the agent.
     """
     begins_at = Instant(now + policy.timing.start_spread * jitter)
     return State(
@@ -346,5 +346,5 @@ def begin(  # noqa: PLR0913 - what a state begins with
         scheduler=SchedulerSide(begins_at, sequence, compute_unit=unit, stores_permits=unit is None),
         guest=GuestSide(stabilizer=Stabilizer(policy.smoothing)),
         sleep=SleepSide(spread_fraction=jitter),
-        rhythm=rhythm,
+        schedule=schedule,
     )

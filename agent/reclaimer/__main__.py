@@ -30,7 +30,7 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> int:
-    """The entry point; returns the code to exit with."""
+    """The entry point; returns the exit status."""
     settings = _settings(arguments, environment)
     log_as_json()
     holds = Holds(Path(settings["CGROUP_ROOT"]), Path(settings["RECLAIMER_RECORDS"]))
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
         print(f"reclaimer: cannot start: {error}", file=sys.stderr)
         return 2
     LOG.info(texts.RECLAIMER_SERVES, extra={"version": VERSION, **settings, "restored": restored})
-    # Blocked before any thread starts, so that only the waiting thread gets signals.
+    # Block signals before any thread starts, so that only the waiting thread gets them.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     threading.Thread(target=_stop_on_signal, args=(server,), daemon=True).start()
     server.run()
@@ -61,7 +61,7 @@ def _settings(arguments: Sequence[str] | None, environment: Mapping[str, str]) -
     )
     for name, (default, text) in OPTIONS.items():
         flag = f"--{name.lower().replace('_', '-')}"
-        # Empty counts as unset: manifests often pass an empty variable.
+        # Empty counts as unset, because manifests often pass empty variables.
         value = environment.get(name) or default
         parser.add_argument(flag, dest=name, metavar=name, default=value, help=f"{text} (default: {default})")
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")

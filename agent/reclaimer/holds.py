@@ -2,12 +2,12 @@
 
 Rules that hold here:
 
-- Only a pod's cgroup is written, and only a limit that throttles or reclaims: ``memory.high``, on v1 for a moment
+- It writes only to a pod's own cgroup, and only limits that throttle or reclaim: ``memory.high``, on v1 briefly
   ``memory.limit_in_bytes``. Never ``memory.max``, which kills.
 - A limit is recorded on disk before it is lowered, so that the next process can restore it after a crash.
-- If someone else changes the limit meanwhile, theirs stays: only our own value is replaced.
-- On v1 the kubelet may raise the same limit while it is lowered, and that write is lost. It raises the containers'
-  limits next. So the pod is checked for a while, and its limit raised to the sum of its containers'.
+- If someone else changes the limit meanwhile, their value stays: only our own is replaced.
+- On v1 the kubelet may raise the limit while it is lowered, and that write is lost. It raises the containers' limits
+  next. So afterwards the pod is checked for a while, and its limit is raised to the sum of its containers' limits.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ LOG: Final = logging.getLogger("reclaimer")
 HEADROOM: Final = 32 * 1024**2
 """Bytes that a hold leaves above unreclaimable memory, for allocations during the hold."""
 
-AT_ONCE: Final = 8 * 1024**2
+RECLAIM_STEP: Final = 8 * 1024**2
 """Bytes to reclaim per write: kernels may reclaim 50% more than requested."""
 
-AT_ONCE_V1: Final = 1024**3
+RECLAIM_STEP_V1: Final = 1024**3
 """Bytes to reclaim per call on v1, where one write blocks until all is reclaimed."""
 
 LONGEST_RECLAIM: Final = 1.0
-"""Seconds after which ``hold`` returns with what was reclaimed, since a hold must end soon once memory is needed."""
+"""Maximum seconds that ``hold`` spends reclaiming, because a hold must end soon once the pod needs memory."""
 
-LOOKS: Final = 60
-"""Calls of ``settle``, one a second, for a v1 pod: kubelets resize within seconds."""
+SETTLE_CHECKS: Final = 60
+"""Calls of ``settle``, one per second, for a v1 pod: kubelets resize within seconds."""
 
 _GONE: Final = (errno.ENOENT, errno.ENODEV)
-"""Errors if the cgroup was removed before or after its file was opened."""
+"""Errors for a cgroup that was removed before or after its file was opened."""
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class RefusedHoldError(Exception):
-    """The hold would hurt the pod, or there is no such pod."""
+    """The hold would harm the pod, or there is no such pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Lowered:
-    """A limit that was lowered from ``was`` (None: unlimited) to the last of ``sizes``, in bytes; to the one before if
-    that was not written.
+    """A limit that was lowered from ``was`` (None: unlimited) to the last of ``sizes`` in bytes, or to the previous one
+    if the write failed.
     """
 
     file: Path
@@ -66,14 +66,14 @@ class _Lowered:
     was: int | None
     sizes: tuple[int, ...]
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         if read(self.file, byte_limit) in self.sizes:
             none = b"max" if self.is_v2 else b"-1"
             _write(self.file, none if self.was is None else b"%d" % self.was)
 
 
 class Holds:
-    """The holds on pods below ``root``. ``records`` is the folder with the limits to restore, ``now`` a clock in
+    """The holds on pods below ``root``. ``records`` is the folder with the limits to restore; ``now`` is a clock in
     seconds.
 
     Not thread-safe for one pod; calls for different pods may run concurrently.
@@ -84,7 +84,7 @@ class Holds:
         self._locator = Locator(root)
         self._records = records
         self._lowered: dict[str, _Lowered] = {}
-        self._looks: dict[str, int] = {}
+        self._unsettled: dict[str, int] = {}
 
     def hold(self, pod_uid: str, size: int) -> int:
         """Reclaim the pod down to ``size`` bytes and return its usage; repeated calls continue.
@@ -97,10 +97,10 @@ class Holds:
         least = max(files.read().needed, _protected(group)) + HEADROOM
         if size < least:
             raise RefusedHoldError(texts.HOLD_TOO_LOW.format(size=size, least=least))
-        # v1 has only the hard limit. It is lowered just long enough for the kernel to reclaim.
+        # v1 has only the hard limit, so lower it just long enough for the kernel to reclaim.
         if not group.is_v2 and not _is_below_containers(group):
-            self._looks[pod_uid] = LOOKS
-        self._lower(pod_uid, group, max(size, _left_by_reclaim(group, files, size, self._now)))
+            self._unsettled[pod_uid] = SETTLE_CHECKS
+        self._lower(pod_uid, group, max(size, _reclaim(group, files, size, self._now)))
         if not group.is_v2:
             self.release(pod_uid)
         return read(files.used, number)
@@ -111,32 +111,32 @@ class Holds:
         if lowered is None:
             return
         try:
-            lowered.put_back()
+            lowered.restore()
         except OSError as error:
-            # If the pod is gone, so is its limit.
+            # If the pod is gone, there is nothing to restore.
             if error.errno not in _GONE:
                 raise
         del self._lowered[pod_uid]
         (self._records / pod_uid).unlink(missing_ok=True)
 
     def unsettled(self) -> list[str]:
-        """The pods to ``settle``, once a second while nobody holds them."""
-        return list(self._looks)
+        """The pods to ``settle`` once per second while they are not held."""
+        return list(self._unsettled)
 
     def settle(self, pod_uid: str) -> None:
         """Raise the pod's limit to the sum of its containers' if the kubelet's write was lost. Raises like ``hold``."""
-        left = self._looks.pop(pod_uid, 0) - 1
+        left = self._unsettled.pop(pod_uid, 0) - 1
         group = self._pod(pod_uid)
         if _is_below_containers(group):
             _write(_limit(group), b"%d" % _containers_limit(group))
         if left > 0:
-            self._looks[pod_uid] = left
+            self._unsettled[pod_uid] = left
 
     def restore(self) -> list[str]:
         """Restore the limits that an earlier process left lowered; returns the pod UIDs. Raises ``OSError``."""
         self._records.mkdir(mode=0o700, exist_ok=True)
         status = self._records.lstat()
-        # Another owner of the folder could choose what is written and removed here.
+        # Another owner of the folder could control what is written and removed here.
         if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):
             raise OSError(errno.EPERM, texts.FOREIGN_RECORDS, str(self._records))
         restored = []
@@ -146,11 +146,11 @@ class Holds:
                 self._lowered[record.name] = _Lowered(_limit(group), group.is_v2, *_read_record(record))
                 self.release(record.name)
                 restored.append(record.name)
-            # The pod is gone, or this is not a record of ours.
+            # The pod is gone, or this is not one of our records.
             except (RefusedHoldError, ValueError):
                 record.unlink()
             except OSError as error:
-                # Go on with the other pods; this record stays for the next process.
+                # Continue with the other pods; keep this record for the next process.
                 LOG.error(texts.NOT_RELEASED, extra={"pod": record.name, "reason": str(error)})
         return restored
 
@@ -168,18 +168,18 @@ class Holds:
         now = read(file, byte_limit)
         before = before if before is not None and now in before.sizes else None
         was = now if before is None else before.was
-        # A hold above the present limit would raise it.
+        # A hold above the current limit would raise it.
         if was is not None and was <= size:
             self.release(pod_uid)
             return
-        # With the present size, in case that the new one is not written.
+        # Include the current size, in case the write fails.
         sizes = (size,) if before is None or now is None else (now, size)
         _write_record(self._records / pod_uid, was, sizes)
         self._lowered[pod_uid] = _Lowered(file, group.is_v2, was, sizes)
         try:
             _write(file, b"%d" % size)
         except OSError as error:
-            # v1: the kernel could not reclaim enough, and the limit is unchanged.
+            # v1: the kernel could not reclaim enough, and left the limit unchanged.
             if error.errno != errno.EBUSY:
                 raise
 
@@ -200,24 +200,24 @@ def _is_below_containers(group: ControlGroup) -> bool:
     return limit is not None and limit < _containers_limit(group)
 
 
-def _left_by_reclaim(group: ControlGroup, files: MemoryFiles, size: int, now: Callable[[], float]) -> int:
-    """Reclaim down to ``size`` with ``memory.reclaim`` and return the usage after it; 0 without that file. On v1, the
-    usage to reclaim down to first.
+def _reclaim(group: ControlGroup, files: MemoryFiles, size: int, now: Callable[[], float]) -> int:
+    """Reclaim towards ``size`` with ``memory.reclaim`` and return the usage reached, 0 without that file. On v1, only
+    return the usage to reclaim to in this step.
 
     Setting ``memory.high`` far below usage throttles each allocating task for up to two seconds at a time until all is
-    reclaimed, which takes long if pages are dirty. ``memory.reclaim`` throttles nobody, so the limit follows it.
+    reclaimed, which takes long if pages are dirty. ``memory.reclaim`` throttles no task, so the limit follows it down.
     """
     reclaim, used = group.file("memory", "memory.reclaim"), read(files.used, number)
     ends = now() + LONGEST_RECLAIM
     if not group.is_v2:
-        return max(0, used - AT_ONCE_V1) // _PAGE * _PAGE
+        return max(0, used - RECLAIM_STEP_V1) // _PAGE * _PAGE
     # Kernels before 5.19 lack the file.
     if used <= size or not reclaim.exists():
         return 0
     try:
-        # Bounded, since the cache may fill again at once.
-        for _ in range((used - size) // AT_ONCE + 1):
-            _write(reclaim, b"%d" % min(used - size, AT_ONCE))
+        # Bounded, because the cache may fill again immediately.
+        for _ in range((used - size) // RECLAIM_STEP + 1):
+            _write(reclaim, b"%d" % min(used - size, RECLAIM_STEP))
             used = read(files.used, number)
             if used <= size or now() >= ends:
                 break
@@ -235,7 +235,7 @@ def _protected(group: ControlGroup) -> int:
 
 
 def _write(file: Path, text: bytes) -> None:
-    # Without O_CREAT: the cgroup may have just been removed.
+    # No O_CREAT: the cgroup may have just been removed.
     opened = os.open(file, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(opened, text)
@@ -244,7 +244,7 @@ def _write(file: Path, text: bytes) -> None:
 
 
 def _write_record(file: Path, was: int | None, sizes: tuple[int, ...]) -> None:
-    # Replaced as a whole: a crash must not leave a limit without a record. A file left over is no record.
+    # Replace it atomically: a crash must not leave a lowered limit without a record. ``restore`` drops a leftover file.
     fresh = file.with_suffix(".new")
     fresh.write_text("\n".join(map(str, ("max" if was is None else was, *sizes, ""))))
     fresh.replace(file)

@@ -28,7 +28,7 @@ class HoldRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HoldReply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The pod's usage in bytes; or the hold was refused and has ended, because of ``refusal``."""
+    """The pod's usage in bytes. If ``refusal`` is set, it says why the hold was refused and has ended."""
 
     used: ByteCount = 0
     refusal: str = ""

@@ -1,11 +1,11 @@
-"""The reclaimer's server: a unix socket for the agent of its node, with one thread per connection (B.7).
+"""The reclaimer's server: a unix socket for the node's agent, with one thread per connection (B.7).
 
 Rules that hold here:
 
-- Peers are authenticated by SO_PEERCRED: only the agent's UID and root.
-- A connection holds one pod, exclusively. The hold ends when the peer closes, falls silent or sends a refused message,
+- SO_PEERCRED authenticates peers: only the agent's UID and root may connect.
+- A connection holds one pod, exclusively. The hold ends when the peer closes, falls silent or sends an invalid message,
   and when the program stops.
-- Threads, because a write to a cgroup file blocks until the kernel has reclaimed.
+- It uses threads, because a write to a cgroup file blocks until the kernel has reclaimed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ MOST_CONNECTIONS: Final = 128
 """A node has about 110 pods, and an agent holds few of them at once."""
 
 LONGEST_SILENCE: Final = 10.0
-"""Seconds of silence after which a peer loses its hold; agents repeat the request each second."""
+"""Seconds of silence after which a peer loses its hold; agents repeat the request every second."""
 
-SETTLE_EACH: Final = 1.0
+SETTLE_INTERVAL: Final = 1.0
 """Seconds between checks of restored v1 limits."""
 
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -96,16 +96,16 @@ class ReclaimServer:
         with self._lock:
             try:
                 thread.start()
-            # The pod's PID limit is reached. Existing holds stay.
+            # The pod's PID limit is reached. Existing holds continue.
             except RuntimeError as error:
                 LOG.warning(texts.PEER_REFUSED, extra={"uid": uid, "reason": str(error)})
                 connection.close()
                 return
-            # After the start, since only a thread that runs can be waited for. It cannot end before: it needs the lock.
+            # After the start, because only a started thread can be joined. It cannot end earlier: it needs the lock.
             self._connections[connection] = thread
 
     def _settle(self) -> None:
-        while not self._has_ended.wait(SETTLE_EACH):
+        while not self._has_ended.wait(SETTLE_INTERVAL):
             for pod_uid in self._holds.unsettled():
                 with suppress(RefusedHoldError, OSError, ValueError), self._claimed(pod_uid):
                     self._holds.settle(pod_uid)
@@ -158,12 +158,12 @@ class ReclaimServer:
 
 
 def _listen(path: Path) -> socket.socket:
-    # Left over from a process that was killed.
+    # A killed process leaves its socket behind.
     if path.is_socket():
         path.unlink()
     listener = socket.socket(socket.AF_UNIX)
-    # Anyone in the pod may connect; SO_PEERCRED identifies them. Not by chmod: the agent shares the folder and could
-    # replace the socket by a link.
+    # Any process in the pod may connect; SO_PEERCRED identifies it. Set the mode by umask, not chmod: the agent shares
+    # the folder and could replace the socket by a link.
     mask = os.umask(0o111)
     try:
         listener.bind(str(path))
@@ -184,6 +184,6 @@ def _peer(connection: socket.socket) -> int:
 
 def _lines(connection: socket.socket) -> Iterator[bytes]:
     """Whole lines until the peer closes or sends anything else. Raises ``TimeoutError`` after too long a silence."""
-    # Agents send a line in one write. A peer that sends it in pieces could keep the hold for hours.
+    # Agents send a line in one write. Otherwise a peer that sends it byte by byte could keep the hold for hours.
     while (line := connection.recv(LONGEST_LINE + 1)).endswith(b"\n"):
         yield line

@@ -18,7 +18,7 @@ class FakeMonitor:
     """See ``MonitorSource``. Connections fail with the next of ``absent``; ``heard`` is all but health checks."""
 
     version: int = 2
-    patience: Seconds = Seconds(5.0)
+    answer_timeout: Seconds = Seconds(5.0)
     absent: list[PortError] = field(default_factory=list)
     is_well: bool = True
     heard: list[tuple[int, ToMonitor]] = field(default_factory=list)

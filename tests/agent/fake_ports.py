@@ -212,7 +212,7 @@ class FakeVmApi:
         self.change(shown=False, annotations={**self.found.annotations, ANNOTATION_SLEEP: order})
         return self.found
 
-    async def tell(self, reason: str, note: str, wall: float) -> None:
+    async def write_event(self, reason: str, note: str, wall: float) -> None:
         """See ``VmApi``."""
         self.told.append((reason, note))
         if self.tell_errors:

@@ -79,4 +79,7 @@ async def test_pod_is_found_measured_and_explained(tmp_path: Path) -> None:
     assert known["size"]["least"] == {"cpu": "250m", "mem": "512Mi"}
     assert (known["metrics"]["mem_total"], known["metrics"]["mem_used"]) == ("512Mi", "200Mi")
     assert known["resize"] == {"objection": None, "pauses": []}
-    assert (database.status_code, database.json()) == (503, {"error": "the agent has no report of a database in a pod"})
+    assert (database.status_code, database.json()) == (
+        503,
+        {"error": "database status is not available for a database in a pod"},
+    )

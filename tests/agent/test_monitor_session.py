@@ -46,7 +46,7 @@ class Conversing(FakeMonitor):
 
     async def asked(self, action: MonitorMessage) -> int:
         """The number under which the monitor heard ``action``."""
-        self.session.say(action)
+        self.session.send(action)
         await settle()
         return self.last_number
 
@@ -163,6 +163,6 @@ async def test_unanswered_request_disconnects(
 
 async def test_reconnect_drops_queued_messages(monitor: Conversing) -> None:
     await monitor.says(HUNG_UP)
-    monitor.session.say(TellGrown(cu(1)))
+    monitor.session.send(TellGrown(cu(1)))
     await monitor.clock.advance(2.0)
     assert monitor.heard == []

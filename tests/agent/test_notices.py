@@ -7,7 +7,7 @@ from agent.ports import PortError, RefusedError
 from tests.agent.core.story import cu
 from tests.agent.fake_ports import RunnerFixture
 
-KILLED = "the kernel killed 2 processes for lack of memory; the database grows as far as its bounds and node allow"
+KILLED = "the kernel OOM-killed 2 processes; the database grows as far as its bounds and its node allow"
 
 
 async def test_kills_become_an_event_every_five_minutes() -> None:

@@ -65,22 +65,22 @@ def test_its_targets_are_ours(text: str, policy: Policy) -> None:
         (
             '{"loadAverageFractionTarget": 0, "memoryUsageFractionTarget": 0.5}',
             with_targets(memory=0.5),
-            "loadAverageFractionTarget: passed over: expected a share above 0, got 0",
+            "loadAverageFractionTarget: ignored: expected a share above 0, got 0",
         ),
         (
             '{"loadAverageFractionTarget": 0.7, "memoryUsageFractionTarget": 0.0}',
             with_targets(cpu=0.7),
-            "memoryUsageFractionTarget: passed over: expected a share above 0, got 0",
+            "memoryUsageFractionTarget: ignored: expected a share above 0, got 0",
         ),
         (
             '{"loadAverageFractionTarget": 0.7, "speed": 3}',
             with_targets(cpu=0.7),
-            "'speed': passed over: no field of the original's",
+            "'speed': ignored: not a field of the original policy",
         ),
     ],
 )
 def test_unknown_settings_are_skipped_and_reported(text: str, policy: Policy, told: str) -> None:
-    assert read_policy(text, Policy()) == replace(policy, passed_over=(told,))
+    assert read_policy(text, Policy()) == replace(policy, ignored=(told,))
 
 
 @pytest.mark.parametrize(

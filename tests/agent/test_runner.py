@@ -65,13 +65,13 @@ async def test_guest_that_kills_is_logged_once_a_minute() -> None:
         for _ in range(30):
             fixture.guest.oom_kills += 2.0
             await fixture.clock.advance(1.0)
-        killed = [fields for _, message, fields in fixture.log.lines if message.startswith("the kernel killed")]
+        killed = [fields for _, message, fields in fixture.log.lines if message.startswith("the kernel OOM-killed")]
         assert killed == [{"vm": "default/vm-1", "kills": 2}]
         assert fixture.runner.state.guest.kills.total == 60
         await fixture.clock.advance(60.0)
         fixture.guest.oom_kills += 1.0
         await fixture.clock.advance(1.0)
-        assert fixture.log.messages.count("the kernel killed processes for lack of memory") == 2
+        assert fixture.log.messages.count("the kernel OOM-killed processes") == 2
 
 
 async def test_absent_scheduler_is_retried() -> None:
@@ -270,7 +270,7 @@ async def test_floor_expires_and_bad_floor_is_reported() -> None:
 
 async def test_annotation_skips_and_reports_unknown_settings() -> None:
     said = '{"loadAverageFractionTarget": 0, "memoryUsageFractionTarget": 0.6}'
-    reason = f"annotation {ANNOTATION_CONFIG}: loadAverageFractionTarget: passed over: expected a share above 0, got 0"
+    reason = f"annotation {ANNOTATION_CONFIG}: loadAverageFractionTarget: ignored: expected a share above 0, got 0"
     async with RunnerFixture() as fixture:
         fixture.vm_api.change(annotations={ANNOTATION_CONFIG: said})
         await fixture.clock.advance(1.0)
@@ -279,7 +279,7 @@ async def test_annotation_skips_and_reports_unknown_settings() -> None:
         assert state.settings_failure is not None
         assert state.settings_failure.reason == reason
         assert fixture.log.messages.count("some settings were ignored") == 1
-        fixture.runner.use_policy(replace(POLICY, passed_over=("of the file",)))
+        fixture.runner.use_policy(replace(POLICY, ignored=("of the file",)))
         assert state.settings_failure.reason == f"of the file; {reason}"
         fixture.vm_api.change(annotations={})
         await fixture.clock.advance(1.0)
@@ -314,7 +314,7 @@ async def test_new_watch_notices_restored_store() -> None:
         fixture.vm_api.restore(kept)
         await fixture.clock.advance(2.0)
         assert fixture.vm_api.patched == [(cu(2), 1)], "onto the object as it is now"
-        assert fixture.log.messages.count("the object's version went back: its cluster was restored from a backup") == 1
+        assert fixture.log.messages.count("resourceVersion went backwards: the cluster was restored from a backup") == 1
 
 
 async def test_monitor_report_grows_and_agreement_shrinks() -> None:
@@ -338,4 +338,4 @@ async def test_monitor_report_grows_and_agreement_shrinks() -> None:
         assert fixture.vm_api.found.use.mem == cu(8).mem
         await fixture.clock.advance(2.0)
         assert fixture.vm_api.found.use == cu(1)
-        assert fixture.log.messages.count("lost the guest's monitor") == 1
+        assert fixture.log.messages.count("lost the connection to the guest's monitor") == 1

@@ -145,7 +145,7 @@ async def test_wake_that_nobody_used_becomes_an_event() -> None:
         assert len(fixture.vm_api.ordered) == 2
         ((reason, note),) = fixture.vm_api.told
         assert reason == "WokenForNothing"
-        assert note.startswith(f"woken without use: {who}, then no client activity for 60 s")
+        assert note.startswith(f"woken for nothing: {who}, then no client activity for 60 s")
         shows(fixture, "Running", SleepState.REFUSED, "a query runs")
         await fixture.clock.advance(900.0)
         assert (len(fixture.vm_api.ordered) > 2, len(fixture.vm_api.told)) == (True, 1), "once for each wake"

@@ -150,7 +150,7 @@ async def test_a_patch_that_the_schema_forbids_is_refused(cluster: Cluster) -> N
 async def test_an_event_is_written_about_the_vm(cluster: Cluster) -> None:
     vm = cluster.vm
     uid = (await vm.get()).uid
-    await vm.tell("ResizeRefused", "x" * 2000, 1.5)
+    await vm.write_event("ResizeRefused", "x" * 2000, 1.5)
     (event,) = (await cluster.http.get("/api/v1/namespaces/default/events")).json()["items"]
     about = event["involvedObject"]
     assert (about["kind"], about["name"], about["uid"]) == ("VirtualMachine", "vm-1", uid)

@@ -16,7 +16,7 @@ URL = "http://10.255.255.254:25183/database"
 
 
 async def look(http: httpx.AsyncClient) -> DatabaseState:
-    return await GuestDatabase(http, URL, Seconds(0.05)).look()
+    return await GuestDatabase(http, URL, Seconds(0.05)).fetch()
 
 
 def saying(body: bytes, status: int = 200) -> httpx.AsyncClient:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from agent.adapters.node_scheduler import FOLLOW, GATHER, OFFER_AGAIN, RECONNECT, NodeScheduler
+from agent.adapters.batch_connection import BatchConnection
+from agent.adapters.node_scheduler import BATCH_DELAY, OFFER_RETRY, OFFER_WAIT, RECONNECT, NodeScheduler
 from agent.adapters.scheduler_client import HttpScheduler
-from agent.adapters.scheduler_line import SchedulerLine
 from agent.adapters.token import no_token
 from agent.core.events import Fault
 from agent.ports import PortError
@@ -38,7 +38,7 @@ def request(number: int, wants: Resources = HAS) -> AgentRequest:
 class Node:
     """The agent of a node, and the scheduler it talks to."""
 
-    def __init__(self, peer: Peer, line: SchedulerLine, scheduler: NodeScheduler, clock: FakeClock) -> None:
+    def __init__(self, peer: Peer, line: BatchConnection, scheduler: NodeScheduler, clock: FakeClock) -> None:
         self.peer, self.line, self.scheduler, self.clock = peer, line, scheduler, clock
 
     def begins(self, *numbers: int, wants: Resources = HAS) -> list[asyncio.Task[PluginResponseView]]:
@@ -48,7 +48,7 @@ class Node:
     async def asks(self, *numbers: int) -> list[Any]:
         """What these VMs, which are due together, are answered."""
         asking = self.begins(*numbers)
-        await self.clock.advance(GATHER)
+        await self.clock.advance(BATCH_DELAY)
         return await asyncio.gather(*asking, return_exceptions=True)
 
 
@@ -57,7 +57,7 @@ async def node(peer: Peer, deadline: float = 2.0) -> AsyncIterator[Node]:
     clock = FakeClock()
     async with scheduler_peer(peer), plain_client() as http:
         alone = HttpScheduler(http, f"{peer.url}/", no_token, Seconds(deadline))
-        line = SchedulerLine(peer.url, TRUSTS_NONE, no_token, Seconds(deadline))
+        line = BatchConnection(peer.url, TRUSTS_NONE, no_token, Seconds(deadline))
         scheduler = NodeScheduler(alone, line, clock)
         running = asyncio.create_task(scheduler.run())
         try:
@@ -87,11 +87,11 @@ async def test_late_request_joins_batch() -> None:
     async with node(Peer()) as here:
         await here.asks(0)
         asking = here.begins(1)
-        await here.clock.advance(Seconds(GATHER / 2))
+        await here.clock.advance(Seconds(BATCH_DELAY / 2))
         asking += here.begins(2)
-        await here.clock.advance(Seconds(GATHER / 2))
+        await here.clock.advance(Seconds(BATCH_DELAY / 2))
         assert await asyncio.gather(*asking) == [ANSWER] * 2
-        await here.clock.advance(GATHER)
+        await here.clock.advance(BATCH_DELAY)
         assert await here.asks(3, 4) == [ANSWER] * 2
         assert here.peer.asked == [ONE, ("/permits", ["vm-1", "vm-2"]), ("/permits", ["vm-3", "vm-4"])]
 
@@ -101,7 +101,7 @@ async def test_older_scheduler_gets_no_batch() -> None:
         for _ in range(3):
             assert await here.asks(0, 1) == [ANSWER] * 2
         assert ({path for path, _ in here.peer.asked}, here.peer.sizes, here.peer.offered) == ({"/"}, [1] * 6, 1)
-        await here.clock.advance(OFFER_AGAIN)
+        await here.clock.advance(OFFER_RETRY)
         here.peer.offers = "128"
         await here.asks(0)
         await here.asks(0, 1)
@@ -146,7 +146,7 @@ async def test_growing_vm_skips_the_batch() -> None:
         here.peer.silent = True
         here.peer.heard.clear()
         asking = here.begins(2, 3)
-        await here.clock.advance(GATHER)
+        await here.clock.advance(BATCH_DELAY)
         await here.peer.heard.wait()
         here.peer.silent = False
         (growth,) = here.begins(2, wants=Resources.parse(4, "8Gi"))
@@ -245,7 +245,7 @@ async def test_starting_scheduler_gets_batches() -> None:
     async with node(Peer(single=starting, batch=lambda _: starting, retry=1)) as here:
         asking = here.begins(*range(30))
         await asyncio.wait(asking[:1])
-        await here.clock.advance(GATHER)
+        await here.clock.advance(BATCH_DELAY)
         said = await asyncio.gather(*asking, return_exceptions=True)
         assert faults(said) == [(Fault.SCHEDULER, "the scheduler is not ready: starting", 1.0)] * 30
         here.peer.single, here.peer.batch = None, entries
@@ -263,7 +263,7 @@ async def test_followers_share_refusal_by_standby() -> None:
         here.peer.single = None
         asking = here.begins(*range(30))
         await asking[0]
-        await here.clock.advance(GATHER)
+        await here.clock.advance(BATCH_DELAY)
         assert await asyncio.gather(*asking) == [ANSWER] * 30
         assert here.peer.sizes[-2:] == [1, 29]
 
@@ -274,7 +274,7 @@ async def test_all_follow_the_one_that_connects() -> None:
         for _ in range(2):
             asking = here.begins(*range(110))
             await asking[0]
-            await here.clock.advance(GATHER)
+            await here.clock.advance(BATCH_DELAY)
             assert await asyncio.gather(*asking) == [ANSWER] * 110
             here.peer.hang_up()
             while here.line.most:
@@ -288,7 +288,7 @@ async def test_slow_offer_holds_up_others_for_a_second() -> None:
         slow, other = here.begins(0, 1)
         await here.peer.heard.wait()
         here.peer.silent = False
-        await here.clock.advance(FOLLOW)
+        await here.clock.advance(OFFER_WAIT)
         assert await other == ANSWER
         assert (slow.done(), here.peer.asked) == (False, [("/", ["vm-1"])])
         here.peer.hang_up()
@@ -314,7 +314,7 @@ async def test_vm_that_leaves_does_not_affect_batch() -> None:
         gone, stays = here.begins(1, 2)
         await asyncio.sleep(0)
         gone.cancel()
-        await here.clock.advance(GATHER)
+        await here.clock.advance(BATCH_DELAY)
         assert await stays == ANSWER
 
 

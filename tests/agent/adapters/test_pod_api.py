@@ -169,7 +169,7 @@ async def test_first_call_may_be_a_resize(cluster: Cluster) -> None:
 
 async def test_event_is_written_about_the_pod(cluster: Cluster) -> None:
     uid = await cluster.made(pod())
-    await cluster.pod(uid).tell("ResizeRefused", "quota", 1.5)
+    await cluster.pod(uid).write_event("ResizeRefused", "quota", 1.5)
     (event,) = (await cluster.http.get("/api/v1/namespaces/default/events")).json()["items"]
     about = event["involvedObject"]
     assert (about["apiVersion"], about["kind"], about["name"], about["uid"]) == ("v1", "Pod", "pg-1", uid)

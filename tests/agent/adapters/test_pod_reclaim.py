@@ -271,7 +271,7 @@ async def test_faults_of_the_reclaimer(at: float, answer: bytes, reclaimer: Fake
 
 
 async def test_silent_reclaimer(reclaimer: FakeReclaimer, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.adapters.pod_reclaim.SLOWEST", 0.01)
+    monkeypatch.setattr("agent.adapters.pod_reclaim.REQUEST_TIMEOUT", 0.01)
     reclaimer.is_silent = True
     await agent.shrink()
     answer = await agent.connection.receive()
@@ -327,9 +327,9 @@ async def test_whole_session(reclaimer: FakeReclaimer) -> None:
     session = MonitorSession(pod.connect, clock, events.append)
     running = asyncio.create_task(session.run())
     await settle()
-    session.say(TellGrown(Resources.parse(1, "512Mi")))
+    session.send(TellGrown(Resources.parse(1, "512Mi")))
     await settle()
-    session.say(AskToShrink(Resources.parse(1, TARGET)))
+    session.send(AskToShrink(Resources.parse(1, TARGET)))
     await clock.advance(30.0)
     assert events == [
         MonitorJoined(1),

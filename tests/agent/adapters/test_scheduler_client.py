@@ -102,7 +102,7 @@ async def test_original_scheduler_refuses_other_versions() -> None:
         (401, Fault.AGENT, "rejected this agent's token"),
         (403, Fault.AGENT, "does not authorize this agent for this pod"),
         (404, Fault.SCHEDULER, "does not know this pod"),
-        (409, Fault.AGENT, "answers another agent of this database"),
+        (409, Fault.AGENT, "serves another agent of this database"),
         (500, Fault.SCHEDULER, "the scheduler returned 500"),
     ],
 )

@@ -43,7 +43,7 @@ def _in_the_way(state: State, planned: Plan, now: Instant) -> list[str]:
     waits = [state.begins_at, side.retry_at or Instant(0.0)]
     if side.patching or max(waits) > now or not (vm.resizable and vm.ours):
         return []
-    if scheduler.migrate or scheduler.is_stood_back:
+    if scheduler.migrate or scheduler.is_superseded:
         return []
     use, has = vm.use, vm.actual
     if vm.objection.verdict != DEFERRED:
@@ -103,7 +103,7 @@ def _order(state: State, planned: Plan, now: Instant) -> list[str]:
         and min(-1.0 if sample.quiet is None else sample.quiet, has_run) >= least,
         "orders sleep although something is in flight": all(each is None for each in in_flight),
         "orders sleep of a VM that is denied or moves": side.denial is None and not side.migrate,
-        "orders sleep without a permit": side.permit is not None and side.failure is None and not side.is_stood_back,
+        "orders sleep without a permit": side.permit is not None and side.failure is None and not side.is_superseded,
         "orders sleep of a VM with CPUs above its minimum": side.compute_unit is None
         or vm.holds.cpu <= vm.sizes(side.compute_unit, vm.bounds_at(now)).covering(ZERO).cpu,
         "orders sleep against its monitor": all(until <= now for until in monitor),

@@ -22,7 +22,7 @@ from tests.agent.core.story import GIB, POLICY, Story, asks, cu, holding, planne
     [
         (Resources(MilliCpu(0), Bytes(GIB)), "permit with a zero amount: 0 cpu, 1Gi"),
         (cu(3), "the permit (750m cpu, 3Gi) is above the request (500m cpu, 2Gi)"),
-        (cu(0.5), "the permit (125m cpu, 512Mi) is below what the database has (250m cpu, 1Gi)"),
+        (cu(0.5), "the permit (125m cpu, 512Mi) is below the size in use (250m cpu, 1Gi)"),
     ],
 )
 def test_impossible_permit_is_rejected_and_retried(permit: Resources, complaint: str) -> None:

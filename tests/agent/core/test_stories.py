@@ -74,7 +74,7 @@ def test_agent_stands_back_on_conflict() -> None:
     """The scheduler answers another agent of the VM: this one patches nothing."""
     story = settled(1).looks(cores=0.25)
     story.acts()
-    story.at(1.1).happens(AskFailed(Fault.AGENT, "the scheduler answers another agent", is_others_turn=True))
+    story.at(1.1).happens(AskFailed(Fault.AGENT, "the scheduler serves another agent", is_superseded=True))
     story.sees(vm(cu(4), version=9))
     assert story.acts() == []
     assert story.state.scheduler.permit is None
@@ -82,14 +82,14 @@ def test_agent_stands_back_on_conflict() -> None:
     assert isinstance(ask, AskScheduler)
     assert ask.request.last_permit is None
     story.at(20.1).answers(cu(4)).at(40.0).looks(cores=0.1).looks(cores=0.1)
-    assert not story.state.scheduler.is_stood_back
+    assert not story.state.scheduler.is_superseded
 
 
 def test_agent_that_stands_back_shrinks_nothing() -> None:
     """The one that is answered decides; this one shrinks its idle VM once it is answered again."""
     story = settled(4).at(8.0)
     story.acts()
-    story.happens(AskFailed(Fault.AGENT, "the scheduler answers another agent", is_others_turn=True))
+    story.happens(AskFailed(Fault.AGENT, "the scheduler serves another agent", is_superseded=True))
     for second in range(9, 30):
         story.at(second).looks()
         assert not [each for each in story.acts() if isinstance(each, PatchVm)]

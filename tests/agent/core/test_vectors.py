@@ -29,7 +29,7 @@ def test_a_permit_between_use_and_request_is_believed(permit: Resources) -> None
         (size(500, 0), "permit with a zero amount: 500m cpu, 0"),
         (size(750, 2), "the permit (750m cpu, 2Gi) is above the request (500m cpu, 2Gi)"),
         (size(500, 3), "the permit (500m cpu, 3Gi) is above the request (500m cpu, 2Gi)"),
-        (size(200, 2), "the permit (200m cpu, 2Gi) is below what the database has (250m cpu, 1Gi)"),
+        (size(200, 2), "the permit (200m cpu, 2Gi) is below the size in use (250m cpu, 1Gi)"),
     ],
 )
 def test_every_other_permit_is_refused_with_the_reason(permit: Resources, complaint: str) -> None:

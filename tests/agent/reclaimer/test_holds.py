@@ -261,7 +261,7 @@ def test_growth_that_a_kubelet_writes_during_a_hold_is_not_lost(
     tree.write("memory.limit_in_bytes", f"{1024 * MIB}\n")
     held.settle(UID)
     assert limit(tree) == str(1024 * MIB)
-    for _ in range(holds.LOOKS - 2):
+    for _ in range(holds.SETTLE_CHECKS - 2):
         held.settle(UID)
     assert held.unsettled() == []
 
@@ -347,7 +347,7 @@ def test_next_process_puts_back_what_it_can(
         faults.setattr(holds, "_write", failing)
         assert (again.restore(), records(tree)) == ([], [UID])
     assert [(record.message, record.__dict__["pod"]) for record in caplog.records] == [
-        ("cannot put back a pod's memory limit", UID)
+        ("cannot restore a pod's memory limit", UID)
     ]
     assert (again.restore(), limit(tree), records(tree)) == ([UID], "max", [])
 

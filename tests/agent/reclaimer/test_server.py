@@ -73,7 +73,7 @@ def test_line_in_pieces_ends_the_hold(node: Node) -> None:
 
 def test_growth_is_settled_after_the_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Version 1: a kubelet raised the limit while it was low; it has raised the container's by now."""
-    monkeypatch.setattr(server, "SETTLE_EACH", 0.01)
+    monkeypatch.setattr(server, "SETTLE_INTERVAL", 0.01)
     node = Node(tmp_path, is_v2=False)
     with node.serving(), node.connected() as client:
         assert client.hold() == HoldReply(USED)
@@ -148,7 +148,7 @@ def test_hold_that_cannot_be_released_is_logged(node: Node, caplog: pytest.LogCa
         client.hold()
         node.tree.write("memory.high", "nonsense", of_pod=True)
     assert [(record.message, record.__dict__["pod"]) for record in caplog.records] == [
-        ("cannot put back a pod's memory limit", UID)
+        ("cannot restore a pod's memory limit", UID)
     ]
 
 

@@ -194,7 +194,7 @@ class Agents:
             Exporter(name, self._puppets, self._clock, self.demand),
             HttpScheduler(line, "http://scheduler", proof, DEADLINE),
             NeonVm(api, vm),
-            GuestDatabase(line, "http://guest/database", DEADLINE).look,
+            GuestDatabase(line, "http://guest/database", DEADLINE).fetch,
             self._clock,
         )
         policy = replace(POLICY, memory=msgspec.structs.replace(POLICY.memory, target=0.25))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.adapters.guest_database import GuestDatabase
-from agent.app import _shown, plain_pool
+from agent.app import _guest_tls, plain_pool
 from agent.ports import PortError
 from deploy.neonvm.access.callers import AGENT
 from protocol.runtime.certificates.issuing import Purpose, issue
@@ -19,12 +19,12 @@ async def test_database_query_uses_client_certificate(tmp_path: Path) -> None:
     """Its files may come after it, and may be renewed: they are read for each connection."""
     folder = tmp_path / "guests"
     folder.mkdir()
-    async with secured_pod(tmp_path) as pod, plain_pool(_shown(folder)) as http:
+    async with secured_pod(tmp_path) as pod, plain_pool(_guest_tls(folder)) as http:
         database = GuestDatabase(http, f"https://127.0.0.1:{pod.api.port}/database", Seconds(2.0))
         with pytest.raises(PortError, match="cannot be reached"):
-            await database.look()
+            await database.fetch()
         pair = issue(authority("ours"), Purpose(AGENT), YEAR, NOW).pair
         (folder / "tls.crt").write_bytes(pair.certificate)
         (folder / "tls.key").write_bytes(pair.key)
         pod.pod.daemon.answers["GET /database"] = (200, '{"standby": false, "sessions": 3}')
-        assert (await database.look()).sessions == 3
+        assert (await database.fetch()).sessions == 3

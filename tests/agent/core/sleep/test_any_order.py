@@ -27,7 +27,7 @@ from agent.core.events import (
     SleepOrdered,
     Started,
     VmSeen,
-    WindowSeen,
+    WindowChanged,
 )
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.core.plan import plan
@@ -109,7 +109,7 @@ class SleepsAndWakes(RuleBasedStateMachine):
     @rule(steps=st.integers(0, 12), asks=st.sampled_from([None, ZERO]))
     def quiet_minute_passes(self, steps: int, asks: Resources | None) -> None:
         """A minute of nothing, and ``steps`` moments in which the agent does what it wants and is granted it."""
-        self.send(WindowSeen(None))
+        self.send(WindowChanged(None))
         for seconds in (61.0, *[1.0] * steps):
             self.time_passes(seconds)
             self.agent_sees_the_vm()
@@ -225,7 +225,7 @@ class SleepsAndWakes(RuleBasedStateMachine):
 
     @rule(window=st.sampled_from([None, "Mon 07:00-20:00 UTC"]))
     def window_changes(self, window: str | None) -> None:
-        self.send(WindowSeen(window))
+        self.send(WindowChanged(window))
 
     @invariant()
     def plan_keeps_every_rule(self) -> None:

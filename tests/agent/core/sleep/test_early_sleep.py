@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from agent.core.actions import AskScheduler, OrderSleep, PatchVm
-from agent.core.events import Answered, Fault, PolicySet, SleepNotOrdered, SleepOrdered, WindowSeen
+from agent.core.events import Answered, Fault, PolicySet, SleepNotOrdered, SleepOrdered, WindowChanged
 from agent.core.explain import explain
 from agent.core.policy import SleepPolicy
 from protocol.guest.sleep import SleepState
@@ -96,7 +96,7 @@ OBSTACLES: list[Callable[[Story], object]] = [
     lambda story: quiet_since(story, 99.0),
     lambda story: quiet_since(story, 1000.0, "backup"),
     lambda story: quiet_since(story, 1000.0, cores=4.0),
-    lambda story: story.happens(WindowSeen("Mon 07:00-20:00 UTC")),
+    lambda story: story.happens(WindowChanged("Mon 07:00-20:00 UTC")),
     lambda story: story.happens(PolicySet(POLICY)),
     lambda story: story.sees(replace(seen(story), never_sleeps="it is a standby", version=2)),
     lambda story: story.sees(replace(seen(story), phase="Scaling", version=2)),

@@ -19,7 +19,7 @@ from agent.core.events import (
     SleepNotOrdered,
     SleepOrdered,
     VmSeen,
-    WindowSeen,
+    WindowChanged,
 )
 from agent.core.explain import explain
 from agent.core.growth import follow
@@ -75,7 +75,7 @@ OBSTACLES: list[tuple[Callable[[Story], object], str]] = [
     (lambda story: quiet_since(story, 99.0, "cron", "backup"), "its database is busy: cron, backup"),
     (lambda story: story.looks(), "its guest does not report database idle time"),
     (lambda story: story.at(80.0), "no recent metrics from its guest"),
-    (lambda story: story.happens(WindowSeen("Mon 07:00-20:00 UTC")), "kept awake by the window Mon 07:00-20:00 UTC"),
+    (lambda story: story.happens(WindowChanged("Mon 07:00-20:00 UTC")), "kept awake by the window Mon 07:00-20:00 UTC"),
     (lambda story: changed(story, never_sleeps="it is a standby"), "it is a standby"),
     (lambda story: changed(story, phase="Scaling"), "its phase is Scaling"),
     (lambda story: changed(story, phase=""), "its phase is unknown"),
@@ -98,12 +98,12 @@ def test_obstacle_prevents_order_and_is_explained(happens: Callable[[Story], obj
 
 def test_vms_sleep_one_after_another_when_their_window_ends() -> None:
     """A whole fleet may have the same window; each VM waits a part of five minutes."""
-    story = idle(settled_sleeper().happens(WindowSeen("Mon 07:00-20:00 UTC")), until=70.0)
+    story = idle(settled_sleeper().happens(WindowChanged("Mon 07:00-20:00 UTC")), until=70.0)
     story.jitter = 0.1
-    story.happens(WindowSeen(None))
+    story.happens(WindowChanged(None))
     assert (orders(story), "next order in 30 s, so that not all VMs sleep at once" in why(story)) == (False, True)
     assert orders(idle(story, until=100.0))
-    story.happens(WindowSeen(None))
+    story.happens(WindowChanged(None))
     assert orders(story), "nothing has ended"
 
 

@@ -1,7 +1,7 @@
 """A connection to the scheduler for batches of requests (decision 55).
 
-Each connection starts with a single request that offers batches, and carries them only if the scheduler accepts. So a
-scheduler without batches never gets one, not even after a downgrade.
+Each connection begins with a single request that offers batches, and carries them only if the scheduler accepts. So a
+scheduler that does not support batches never gets one, not even after a downgrade.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _PORTS: Final = {"https": 443, "http": 80}
 _OFFER: Final = OFFER.encode()
 
 
-class LineClosedError(Exception):
-    """The connection cannot carry batches, or the scheduler refused one unread: send the requests alone."""
+class BatchRefusedError(Exception):
+    """The connection does not accept batches, or the scheduler rejected one unread: send the requests one by one."""
 
 
-class SchedulerLine:
+class BatchConnection:
     """A connection to the scheduler at ``url``; ``tls`` is for https only."""
 
     def __init__(self, url: str, tls: ssl.SSLContext, identity: TokenSource, deadline: Seconds) -> None:
@@ -48,16 +48,16 @@ class SchedulerLine:
 
     async def offer(self, request: bytes) -> SchedulerAnswer:
         """Send one request over a new connection, and offer batches. Raises ``PortError``."""
-        # A new connection, because an old one belongs to a scheduler process that may no longer be the leader.
+        # A new connection, because the process behind an old one may no longer be the leader.
         self.close()
-        return await self._asked("/", request, offers=True)
+        return await self._exchange("/", request, offers=True)
 
     async def ask(self, requests: Sequence[bytes]) -> SchedulerAnswer:
-        """Send a batch of at most ``most`` requests. Raises ``PortError`` and ``LineClosedError``."""
-        # The connection may have ended since the batch was started.
+        """Send a batch of at most ``most`` requests. Raises ``PortError`` and ``BatchRefusedError``."""
+        # The connection may have ended since the batch was collected.
         if len(requests) > self.most:
-            raise LineClosedError
-        return await self._asked(PATH, encode_batch(requests), offers=False)
+            raise BatchRefusedError
+        return await self._exchange(PATH, encode_batch(requests), offers=False)
 
     def close(self) -> None:
         """Close the connection; batches need a new offer."""
@@ -66,7 +66,7 @@ class SchedulerLine:
             self._connection.close()
             self._connection = None
 
-    async def _asked(self, path: str, body: bytes, *, offers: bool) -> SchedulerAnswer:
+    async def _exchange(self, path: str, body: bytes, *, offers: bool) -> SchedulerAnswer:
         deadline = asyncio.get_running_loop().time() + self._deadline
         try:
             message = self._message(path, body, offers=offers)
@@ -78,7 +78,7 @@ class SchedulerLine:
         except (BrokenConnectionError, OSError, ValueError) as error:
             raise no_answer(texts.SCHEDULER.format(url=self._url), error, self._deadline) from None
         finally:
-            # After a failure or cancellation, a late response could be taken for that of the next request.
+            # After a failure or cancellation, a late response could be mistaken for that of the next request.
             if self._connection is not None and not self._connection.is_reusable:
                 self.close()
         if offers:
