@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 
 from agent.core.policy import (
-    SHORTEST_QUIET,
+    MIN_QUIET,
     CpuPolicy,
     MemoryPolicy,
     MonitorPolicy,
@@ -34,7 +34,7 @@ from protocol.smoothing.policy import SmoothingPolicy as Stages
 from protocol.units import Bytes, QuantityError, Seconds
 from protocol.yaml_text import read_yaml
 
-SOONEST_SCRAPE: Final = 0.25
+MIN_SCRAPE_INTERVAL: Final = 0.25
 """Minimum scrape interval in seconds; counters change too little over shorter ones."""
 
 LONGEST_POLICY: Final = 8192
@@ -75,7 +75,7 @@ LIMITS: Final[dict[str, tuple[float, float]]] = {
     "timing.unfinishedShrink": (0.0, 300.0),
     "timing.settle": (0.0, 60.0),
     "timing.stale": (1.0, 300.0),
-    "timing.scrape": (SOONEST_SCRAPE, 60.0),
+    "timing.scrape": (MIN_SCRAPE_INTERVAL, 60.0),
 }
 """Bounds of the fields in seconds. The scheduler relies on a request every 15 s."""
 
@@ -116,13 +116,13 @@ def for_pod(policy: Policy) -> Policy:
         policy,
         memory=structs.replace(policy.memory, kernel_allowance=Bytes(0)),
         # This halves the delay until a load is noticed, at a tenth of the cost of scraping a guest.
-        timing=structs.replace(policy.timing, scrape=Seconds(max(SOONEST_SCRAPE, policy.timing.scrape / 2))),
+        timing=structs.replace(policy.timing, scrape=Seconds(max(MIN_SCRAPE_INTERVAL, policy.timing.scrape / 2))),
     )
 
 
 def _check_sleep(sleep: SleepPolicy) -> None:
-    if 0.0 < sleep.after < SHORTEST_QUIET:
-        raise ValueError(f"sleep.after: expected 0 (never) or at least {SHORTEST_QUIET:g} seconds, got {sleep.after:g}")
+    if 0.0 < sleep.after < MIN_QUIET:
+        raise ValueError(f"sleep.after: expected 0 (never) or at least {MIN_QUIET:g} seconds, got {sleep.after:g}")
     for place, text in enumerate(sleep.keep_awake):
         try:
             local_time(0.0, parse_window(text).zone)

@@ -319,8 +319,8 @@ class Runner:
                     self._take(events.Scraped(await metrics.scrape()))
                 except PortError as error:
                     self._take(events.ScrapeFailed(error.fault, error.reason))
-                # Skip missed scrapes but keep the phase: otherwise, after a stall of the process, scrapes of all VMs of a
-                # node would coincide from then on.
+                # Skip missed scrapes but keep the phase: otherwise, after a stall of the process, scrapes of all VMs of
+                # a node would coincide from then on.
                 interval = self.state.policy.timing.scrape
                 at = Instant(at + interval * max(1, ceil((clock.now() - at) / interval)))
 

@@ -19,7 +19,7 @@ from agent.core.monitor.monitor_side import printable
 from agent.core.sleep.obstacles import SHOWN
 from agent.core.state import State
 from agent.core.vm import Vm
-from protocol.guest.monitor_messages import AskToShrink, DownscaleResult, TellGrown
+from protocol.guest.monitor_messages import DownscaleRequest, DownscaleResult, UpscaleNotification
 from protocol.guest.sleep import SleepState
 from protocol.messages import ObjectName
 from protocol.pod_database import pod_of
@@ -58,8 +58,8 @@ KINDS: Final[Mapping[type, str]] = {
     AskScheduler: "ask_started",
     PatchVm: "patch_started",
     OrderSleep: "sleep_started",
-    AskToShrink: "monitor_asked",
-    TellGrown: "monitor_asked",
+    DownscaleRequest: "monitor_asked",
+    UpscaleNotification: "monitor_asked",
     events.VmSeen: "vm_seen",
     events.VmRestored: "vm_restored",
     events.VmLost: "vm_lost",

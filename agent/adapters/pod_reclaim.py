@@ -26,14 +26,14 @@ from agent.core.monitor.shrink_trial import PodView, ShrinkTrial, TrialVerdict
 from agent.ports import MonitorConnection
 from agent.reclaimer.messages import LONGEST_LINE, HoldRequest, read_held, write_line
 from protocol.guest.monitor_messages import (
-    AskToShrink,
     CheckHealth,
+    DownscaleRequest,
     DownscaleResult,
     FromMonitor,
     HealthCheck,
-    TellGrown,
     ToMonitor,
     UpscaleConfirmation,
+    UpscaleNotification,
 )
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Seconds
@@ -139,11 +139,11 @@ class _TrialConnection:
         match message:
             case CheckHealth():
                 self._outbox.put_nowait(HealthCheck(number))
-            case AskToShrink(target):
+            case DownscaleRequest(target):
                 # A hold that continues after an earlier approval moves to the new size.
                 await self._stop()
                 self._trial = self._tasks.create_task(self._try(number, target.mem))
-            case TellGrown():
+            case UpscaleNotification():
                 await self.release()
                 self._outbox.put_nowait(UpscaleConfirmation(number))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent.core.pods.pauses import Resource
-from protocol.guest.monitor_messages import AskToShrink, TellGrown
+from protocol.guest.monitor_messages import DownscaleRequest, UpscaleNotification
 from protocol.messages import AgentRequest
 from protocol.units import Bytes, Instant, Resources
 
@@ -25,20 +25,20 @@ class AskScheduler:
 class PatchVm:
     """Set the VM's ``use`` to ``target`` (in slots of ``slot_size``) if its object is still at version ``base``.
 
-    ``puts_back`` names the resource of a pod that it takes back for an objection of the kubelet.
+    ``reverts`` names the resource of a pod that the patch reverts because the kubelet objected.
     Outcomes: ``Patched``, ``PatchConflicted`` or ``PatchFailed``. One at a time.
     """
 
     target: Resources
     base: int
     slot_size: Bytes
-    puts_back: Resource | None = None
+    reverts: Resource | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OrderSleep:
-    """Order the VM to sleep if its object is still at version ``base``. ``is_early``: its node is short and asked for
-    it.
+    """Order the VM to sleep if its object is still at version ``base``. ``is_early``: its node is short and the
+    scheduler asked for it.
 
     Outcomes: ``SleepOrdered`` or ``SleepNotOrdered``. One at a time.
     """
@@ -49,7 +49,7 @@ class OrderSleep:
 
 Action = AskScheduler | PatchVm | OrderSleep
 
-MonitorMessage = AskToShrink | TellGrown
+MonitorMessage = DownscaleRequest | UpscaleNotification
 """A message to send to the monitor in the guest. Outcomes: ``MonitorAnswered`` or ``MonitorLost``. One at a time."""
 
 
@@ -57,7 +57,7 @@ MonitorMessage = AskToShrink | TellGrown
 class Plan:
     """The actions due now, the time of the next plan (None: after the next event), and the reason.
 
-    ``message`` goes to the guest's monitor.
+    ``message`` is for the guest's monitor.
     """
 
     actions: tuple[Action, ...]

@@ -12,8 +12,8 @@ from agent.core.state import State, failed_again
 from protocol.units import Instant
 
 
-def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  # noqa: PLR0912 - a branch for each event
-    """Apply ``event`` to ``state``. ``now`` never goes back; ``jitter`` (0..1) spreads the delays."""
+def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  # noqa: PLR0912 - one branch per event
+    """Apply ``event`` to ``state``. ``now`` never decreases; ``jitter`` (0..1) spreads delays."""
     expire(state, now)
     match event:
         case events.VmSeen(vm):
@@ -46,9 +46,9 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  #
         case events.SleepOrdered() | events.SleepNotOrdered():
             _sleep_ordered(state, event, now, jitter)
         case events.WindowChanged(window):
-            state.sleep.see_window(window, now, jitter)
+            state.sleep.update_window(window, now, jitter)
         case events.PolicySet(policy, problems):
-            state.sleep.see_policy(state.policy.sleep, policy.sleep, now, jitter)
+            state.sleep.update_policy(state.policy.sleep, policy.sleep, now, jitter)
             state.use(policy, "; ".join(problems), now)
         case events.PolicyRefused(reason):
             state.settings_failure = failed_again(state.settings_failure, events.Fault.SETTINGS, reason, now)
@@ -62,7 +62,7 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  #
             is_trial = state.vm.seen is not None and state.vm.seen.is_pod
             state.monitor.answered(answer, now, jitter, is_trial=is_trial)
         case _:  # MonitorSaid
-            state.monitor.hear(event.message, state.vm.seen, state.policy, now, settling=state.is_settling(now))
+            state.monitor.apply(event.message, state.vm.seen, state.policy, now, settling=state.is_settling(now))
 
 
 def _sleep_ordered(

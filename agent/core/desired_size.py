@@ -3,9 +3,9 @@
 Rules that hold here:
 
 - Each resource follows the target of its policy, which decides growth and proves that less is enough.
-- Without metrics, a compute unit or that proof, a resource keeps its size.
-- A VM that gives room back keeps its recent need instead of what its policy would keep (``state.Giving``).
-- Bounds and floor apply without proof, but even they never take away memory in use.
+- Without metrics, compute unit or proof, a resource keeps its size.
+- A VM that gives room back keeps only its recent need, not what its policy would keep (``state.GiveBack``).
+- Bounds and floor apply without proof, but never take away memory in use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from agent.core.goal import NO_GOAL, NOTHING, Goal, Part
 from agent.core.memory.kills import MEMORY_KILLS
 from agent.core.memory.memory_view import kernel_share
-from agent.core.monitor.monitor_plan import kept_by, mem_to_ask, wanted_by, why_kept
+from agent.core.monitor.monitor_plan import mem_to_propose, requested_size, retained_mem, retention_reason
 from agent.core.pods.requests import cpu_first
 from agent.core.stabilizer import Stabilizer
 from agent.core.state import State
@@ -24,7 +24,7 @@ from agent.core.vm import Sizes, Vm
 from protocol.units import Amount, Bytes, ComputeUnit, Instant, MilliCpu, Resources
 
 ASLEEP: Final = "asleep: holds no permit and requests this size on wake"
-FROZEN: Final = "frozen: the scheduler does not let this pod be resized, and explains why"
+FROZEN: Final = "frozen: the scheduler forbids resizing this pod and explains why"
 MIGRATING: Final = "migrating: size frozen until the scheduler releases it"
 WAKING: Final = "waking: requesting a permit for this size"
 
@@ -33,31 +33,31 @@ A = TypeVar("A", bound=Amount)
 
 @dataclass(frozen=True, slots=True)
 class DesiredSize:
-    """The desired size and its reason in one line. ``unasked`` is the size to ask the guest's monitor about."""
+    """The desired size and its reason in one line. ``proposed`` is the size to propose to the guest's monitor."""
 
     size: Resources
     because: str
-    unasked: Resources
+    proposed: Resources
 
 
 def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
     """The desired size of the VM at ``now``."""
     base, because = _without_monitor(state, vm, now)
     unit, side = state.scheduler.compute_unit, state.monitor
-    # The monitor's requests count only while the VM can be resized.
+    # Ignore the monitor's requests while the VM cannot be resized.
     if unit is None or state.scheduler.migrate or not vm.resizable:
         return DesiredSize(base, because, base)
-    requested, reasons = wanted_by(side, vm, vm.sizes(unit), now)
+    requested, reasons = requested_size(side, vm, vm.sizes(unit), now)
     wanted = base.at_least(requested)
-    unasked = cpu_first(vm, state.vm.pauses.limits(wanted, vm, now)) if vm.is_pod else wanted
+    proposed = cpu_first(vm, state.vm.pauses.limits(wanted, vm, now)) if vm.is_pod else wanted
     # The VM keeps its memory until the monitor has agreed.
-    size = unasked.at_least(Resources(NOTHING.cpu, kept_by(side, vm, now)))
-    if size != unasked:
-        because = why_kept(side, vm)
+    size = proposed.at_least(Resources(NOTHING.cpu, retained_mem(side, vm, now)))
+    if size != proposed:
+        because = retention_reason(side, vm)
     elif wanted != base:
         because = f"growing: {reasons}" if not size.within(vm.use) else f"holding: {reasons}"
-    mem = mem_to_ask(side, vm, vm.sizes(unit), unasked.mem, now)
-    return DesiredSize(size, because, Resources(unasked.cpu, mem))
+    mem = mem_to_propose(side, vm, vm.sizes(unit), proposed.mem, now)
+    return DesiredSize(size, because, Resources(proposed.cpu, mem))
 
 
 def _without_monitor(state: State, vm: Vm, now: Instant) -> tuple[Resources, str]:
@@ -69,32 +69,32 @@ def _without_monitor(state: State, vm: Vm, now: Instant) -> tuple[Resources, str
     if not vm.resizable:
         return vm.use, "not resizable: its phase forbids it, or its opt-in label is missing"
     if unit is None:
-        return vm.use, "no compute unit yet: asking for what it has"
-    size, because = _by_policy(state, vm, unit, now)
-    if state.scheduler.giving.is_lean(now):
-        least, _ = _by_policy(state, vm, unit, now, is_lean=True)
-        most = least.at_least((state.scheduler.giving.shrink_to or vm.use).at_most(vm.use))
+        return vm.use, "no compute unit yet: requesting its current size"
+    size, because = _policy_size(state, vm, unit, now)
+    if state.scheduler.give_back.is_lean(now):
+        least, _ = _policy_size(state, vm, unit, now, is_lean=True)
+        most = least.at_least((state.scheduler.give_back.shrink_to or vm.use).at_most(vm.use))
         if not size.within(most):
-            return size.at_most(most), "freeing room on a short node: keeping only its recent need"
+            return size.at_most(most), "giving back room on a short node: keeping only its recent need"
     return size, because
 
 
 def least_size(state: State, report: Resources, now: Instant) -> Resources | None:
-    """The size that the VM could shrink to at once if its node is short; None if it has nothing to offer.
+    """The size that the VM could shrink to immediately if its node is short; None if it has nothing to offer.
 
-    A resource of which it requests more than it has (``report``) is not offered.
+    It does not offer a resource of which it requests more than it has (``report``).
     """
     vm, side = state.vm.seen, state.scheduler
     # Only this project's scheduler, which stores permits, asks for room back.
     if vm is None or side.compute_unit is None or not side.stores_permits:
         return None
-    if not vm.resizable or side.migrate or not side.giving.offers(now):
+    if not vm.resizable or side.migrate or not side.give_back.offers(now):
         return None
-    least = _by_policy(state, vm, side.compute_unit, now, is_lean=True)[0]
-    requested, _ = wanted_by(state.monitor, vm, vm.sizes(side.compute_unit), now)
-    # A monitor that refused recently, or that may reconnect, would refuse this shrink, too.
+    least = _policy_size(state, vm, side.compute_unit, now, is_lean=True)[0]
+    requested, _ = requested_size(state.monitor, vm, vm.sizes(side.compute_unit), now)
+    # A monitor that refused recently would refuse this shrink, too, and so might one that reconnects.
     if state.monitor.refusal is not None or state.monitor.version is None:
-        requested = requested.at_least(Resources(NOTHING.cpu, kept_by(state.monitor, vm, now)))
+        requested = requested.at_least(Resources(NOTHING.cpu, retained_mem(state.monitor, vm, now)))
     least = least.at_least(requested).at_most(vm.use)
     least = Resources(
         report.cpu if report.cpu > vm.use.cpu else least.cpu, report.mem if report.mem > vm.use.mem else least.mem
@@ -102,56 +102,56 @@ def least_size(state: State, report: Resources, now: Instant) -> Resources | Non
     return None if vm.use.within(least) else least
 
 
-def _by_policy(
+def _policy_size(
     state: State, vm: Vm, unit: ComputeUnit, now: Instant, *, is_lean: bool = False
 ) -> tuple[Resources, str]:
-    """The size by the policy, or by the recent need if ``is_lean``, and the reason."""
+    """The size from the policy, or from the recent need if ``is_lean``, and the reason."""
     current, used = _known(state, now), in_use(state, vm, now)
     sizes = vm.sizes(unit, vm.bounds_at(now))
     target = (
-        state.guest.stabilizer.just_needed(state.guest.awake_time(now)) if is_lean else state.guest.stabilizer.target
+        state.guest.stabilizer.recent_need(state.guest.awake_time(now)) if is_lean else state.guest.stabilizer.target
     )
-    size, is_for_cache = _wanted(state, vm, sizes, target, now)
+    size, is_for_cache = _target_size(state, vm, sizes, target, now)
     if vm.floor is not None:
         # Name the floor as the reason only if the size would be smaller without it.
-        without, _ = _wanted(state, vm, vm.sizes(unit), target, now)
+        without, _ = _target_size(state, vm, vm.sizes(unit), target, now)
         if not size.within(without.at_least(used)):
             return size.at_least(used), f"not below its floor of {sizes.bounds.min} "
     size = size.at_least(used)
-    return size, _for_the_cache(vm, size) if is_for_cache else _because(vm, size, current, sizes)
+    return size, _cache_reason(vm, size) if is_for_cache else _because(vm, size, current, sizes)
 
 
-def _wanted(state: State, vm: Vm, sizes: Sizes, target: Resources | None, now: Instant) -> tuple[Resources, bool]:
-    """The size for ``target`` within the bounds of ``sizes``, and True if the page cache determines its memory."""
+def _target_size(state: State, vm: Vm, sizes: Sizes, target: Resources | None, now: Instant) -> tuple[Resources, bool]:
+    """The size for ``target`` within the bounds of ``sizes``, and whether the page cache determines its memory."""
     known = _known(state, now)
     size = _size(vm, sizes, known, state.guest.stabilizer, target)
     # Kills count even with stale metrics, because a thrashing guest responds late.
     killed = state.guest.kills.needed(now)
     if killed:
         size = size.at_least(sizes.covering(Resources(NOTHING.cpu, killed)))
-    with_cache = size.at_least(_for_cache(state, vm, sizes, known)).at_most(vm.bounds.max)
+    with_cache = size.at_least(_cache_memory(state, vm, sizes, known)).at_most(vm.bounds.max)
     return with_cache, with_cache.mem > size.mem
 
 
 def _size(vm: Vm, sizes: Sizes, known: Goal, stabilizer: Stabilizer, target: Resources | None) -> Resources:
-    """The smoothed target. If a need is unknown, the known needs but no less than the VM has."""
-    # A target from when the VM was smaller proves nothing about the current size.
-    proven = stabilizer.asked_with is not None and vm.use.within(stabilizer.asked_with)
+    """The smoothed target. If a need is unknown: the known needs, but at least the current size."""
+    # A target computed when the VM was smaller proves nothing about the current size.
+    proven = stabilizer.observed_size is not None and vm.use.within(stabilizer.observed_size)
     if known.need is None or target is None:
         return sizes.covering(known.at_least).at_least(vm.use)
     grown = Resources(
-        _grown(known.need.cpu, target.cpu, vm.use.cpu, stabilizer.kept.cpu),
-        _grown(known.need.mem, target.mem, vm.use.mem, stabilizer.kept.mem),
+        _grown(known.need.cpu, target.cpu, vm.use.cpu, stabilizer.hold.cpu),
+        _grown(known.need.mem, target.mem, vm.use.mem, stabilizer.hold.mem),
     )
     return sizes.covering(grown).at_least(sizes.covering(target).at_most(vm.use) if proven else vm.use)
 
 
-def _grown(need: A, target: A, has: A, kept: A) -> A:
+def _grown(need: A, target: A, has: A, hold: A) -> A:
     """The target if it is above ``has``, otherwise at most the need, so that a held size is never rounded up."""
-    return target if target > has and need >= kept else min(need, target)
+    return target if target > has and need >= hold else min(need, target)
 
 
-def _for_cache(state: State, vm: Vm, sizes: Sizes, known: Goal) -> Resources:
+def _cache_memory(state: State, vm: Vm, sizes: Sizes, known: Goal) -> Resources:
     """The memory to keep or grow to for the page cache, with zero CPU."""
     keep = state.guest.probing.keep
     if known.need is None:
@@ -164,8 +164,8 @@ def in_use(state: State, vm: Vm, now: Instant) -> Resources:
     observed = state.guest.seen
     if observed is None or not is_fresh(state, now) or observed.sample.mem_used is None:
         return Resources(NOTHING.cpu, vm.use.mem)
-    # The size at the time of the sample. The kernel has what the guest does not report of it.
-    has = state.guest.had or vm.actual
+    # Of the size at the time of the sample, the kernel uses what the guest does not report.
+    has = state.guest.sampled_size or vm.actual
     used = observed.sample.mem_used + kernel_share(observed.sample, has, state.policy.memory)
     return Resources(NOTHING.cpu, min(vm.use.mem, used.up_to(vm.slot_size)))
 
@@ -186,7 +186,7 @@ def _because(vm: Vm, size: Resources, known: Goal, sizes: Sizes) -> str:
         return f"growing for {_strongest(known, vm, sizes, size) or MEMORY_KILLS}"
     if known.need is None:
         what = "no metrics" if not known.parts else "some metrics are missing"
-        return f"{what}: not below what it has"
+        return f"{what}: not below its current size"
     if size != vm.use:
         return f"shrinking: {size} is proven to be enough"
     if size.within(sizes.covering(known.need)):
@@ -194,7 +194,7 @@ def _because(vm: Vm, size: Resources, known: Goal, sizes: Sizes) -> str:
     return "holding: less has not been proven to be enough"
 
 
-def _for_the_cache(vm: Vm, size: Resources) -> str:
+def _cache_reason(vm: Vm, size: Resources) -> str:
     if size.mem > vm.use.mem:
         return "growing memory for the page cache"
     what = "shrinking in steps, " if size.mem < vm.use.mem else ""
@@ -202,15 +202,15 @@ def _for_the_cache(vm: Vm, size: Resources) -> str:
 
 
 def _strongest(known: Goal, vm: Vm, sizes: Sizes, size: Resources) -> str:
-    """Names of the parts that determine the size: those that need the most compute units.
+    """Names of the parts that determine the size: those with the most compute units.
 
     For a pod, the largest part of each resource that grows to ``size``, or of both if none does.
     """
     if vm.is_pod:
         grows: tuple[tuple[type[Amount], bool], ...] = (MilliCpu, size.cpu > vm.use.cpu), (Bytes, size.mem > vm.use.mem)
         kinds = [kind for kind, is_growing in grows if is_growing] or [kind for kind, _ in grows]
-        of_kinds = [[part for part in known.parts if isinstance(part.need, kind)] for kind in kinds]
-        return " and ".join(max(parts, key=lambda part: part.need.value).name for parts in of_kinds if parts)
+        candidates = [[part for part in known.parts if isinstance(part.need, kind)] for kind in kinds]
+        return " and ".join(max(parts, key=lambda part: part.need.value).name for parts in candidates if parts)
     units = {part.name: _units(part, sizes.unit) for part in known.parts}
     most = max(units.values(), default=0)
     return " and ".join(name for name, count in units.items() if count == most)

@@ -1,4 +1,4 @@
-"""Events of an agent, among them the outcome of every action."""
+"""Events of an agent, including the outcome of every action."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class AskFailed(CallFailed):
-    """The request failed, and may or may not have been applied. ``retry_after`` is from the scheduler.
+    """The request failed, but may have been applied. ``retry_after`` comes from the scheduler.
 
-    ``is_superseded``: the scheduler answers another agent of the VM.
+    ``is_superseded``: the scheduler now serves another agent of the VM.
     """
 
     retry_after: Seconds | None = None
@@ -97,14 +97,14 @@ class Patched:
 
 @dataclass(frozen=True, slots=True)
 class PatchConflicted:
-    """The patch took no effect, usually because the object had changed: then a newer view follows."""
+    """The patch had no effect, usually because the object had changed; then a newer view follows."""
 
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PatchFailed(CallFailed):
-    """The patch failed. If ``refused``, it took no effect; otherwise its outcome is unknown."""
+    """The patch failed. If ``refused``, it had no effect; otherwise its outcome is unknown."""
 
     refused: bool
 
@@ -122,14 +122,14 @@ class SleepNotOrdered(CallFailed):
 
 @dataclass(frozen=True, slots=True)
 class WindowChanged:
-    """The window of the policy that keeps the VM awake now; None if there is none."""
+    """The policy's window that keeps the VM awake has changed; None if none applies."""
 
     window: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """A new policy applies. ``problems``: settings that could not be applied."""
+    """A new policy applies. ``problems`` lists settings that could not be applied."""
 
     policy: Policy
     problems: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ class MonitorLost(CallFailed):
 
 @dataclass(frozen=True, slots=True)
 class MonitorSaid:
-    """An unsolicited message of the monitor: memory is short, or a load begins."""
+    """An unsolicited message from the monitor: memory is short, or load is rising."""
 
     message: UpscaleRequest | LoadReport
 

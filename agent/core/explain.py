@@ -1,4 +1,4 @@
-"""The explanation of a database's size, with all its evidence, read from the state.
+"""The explanation of a database's size, with all its evidence, derived from the state.
 
 The schema is documented in ``docs/operations-agent.md``; fields are added, never renamed.
 """
@@ -22,7 +22,7 @@ from protocol.units import ZERO, Instant, Resources
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The explanation: ``because`` is the summary in one line, the rest the evidence."""
+    """The explanation: ``because`` is a one-line summary, the rest is the evidence."""
 
     vm: str
     pod: str
@@ -52,7 +52,7 @@ class Explanation:
 def explain(state: State, vm_name: str, now: Instant) -> Explanation:
     """Explain the size of the database ``vm_name`` (``namespace/name``, in a pod ``namespace/pod/name``) at ``now``."""
     vm, side, guest = state.vm.seen, state.scheduler, state.guest
-    # Planning has no side effects, so this is the plan that the agent executes.
+    # Planning has no side effects, so this is the agent's own plan.
     planned = plan(state, now)
     return Explanation(
         vm=vm_name,
@@ -83,12 +83,12 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
 
 def _sleep(state: State, vm: Vm, now: Instant) -> Json:
     sample = state.guest.seen.sample if state.guest.seen is not None and is_fresh(state, now) else None
-    in_the_way = sleep_obstacles(state, vm, desired_size(state, vm, now).size, now)
-    return sleep_state(state.sleep, state.policy.sleep, vm, sample, in_the_way, now)
+    obstacles = sleep_obstacles(state, vm, desired_size(state, vm, now).size, now)
+    return sleep_state(state.sleep, state.policy.sleep, vm, sample, obstacles, now)
 
 
 def _giving(state: State, now: Instant) -> Json:
-    giving = state.scheduler.giving
+    giving = state.scheduler.give_back
     least = None if state.vm.seen is None else least_size(state, state.vm.seen.use, now)
     return {
         "asked": _shown(ZERO if giving.asks_sleep else giving.shrink_to),
@@ -101,8 +101,8 @@ def _monitor(side: MonitorSide) -> Json:
     refusal = side.refusal
     return {
         "version": side.version,
-        # ``told`` is kept after a disconnect, but without a monitor nothing counts on that memory.
-        "counts_on": None if side.version is None or side.told is None else str(side.told),
+        # ``known_mem`` is kept after a disconnect, but without a monitor nothing counts on that memory.
+        "counts_on": None if side.version is None or side.known_mem is None else str(side.known_mem),
         "refused": None if refusal is None else str(refusal.target),
         "refused_because": None if refusal is None else refusal.status,
         "reports": None if side.alarm is None else side.alarm.because,
@@ -156,7 +156,7 @@ def _failures(state: State, kind: str, now: Instant) -> list[Json]:
 def _headline(state: State, because: str, now: Instant) -> str:
     side, denial = state.vm, state.scheduler.denial
     if side.grows_from is not None and not side.may_grow(now):
-        # A refused growth outranks a denial, because nothing is requested before the next try.
+        # A refused growth takes precedence over a denial, because nothing is requested before the next try.
         left = side.grows_from - now
         return f"{because}; the API refused this growth; try {side.refused + 1} in {left:.0f} s"
     because = "; ".join([because, *sentences(side.seen, side.pauses, now)])
@@ -193,7 +193,7 @@ def _metrics(state: State, now: Instant) -> Json | None:
         "mem_total": None if sample.mem_total is None else str(sample.mem_total),
         "oom_kills": None if sample.oom_kills is None else int(sample.oom_kills),
         "oom_kills_seen": guest.kills.total,
-        # Since the agent started; the difference of two responses gives an exact mean.
+        # Totals since the agent started: the difference between two responses gives an exact mean.
         "cpu_seconds": round(guest.counted.used, 3),
         "seen_seconds": round(guest.counted.seen, 3),
     }
@@ -204,12 +204,11 @@ def _shown(amounts: Resources | None) -> Json | None:
 
 
 def _size(amounts: Resources) -> Json:
-    # As in manifests.
     return {"cpu": str(amounts.cpu), "mem": str(amounts.mem)}
 
 
 def _age(at: Instant, now: Instant) -> float:
-    # An age, because the agent's clock is monotonic and has no meaning elsewhere.
+    # Not a timestamp, because the agent's monotonic clock has no meaning elsewhere.
     return round(now - at, 3)
 
 

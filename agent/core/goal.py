@@ -3,10 +3,10 @@
 Rules that hold here:
 
 - The need of a resource is its largest part.
-- Busy time never exceeds the guest's CPUs, so it cannot show unmet demand. Stalled tasks do (PSI).
+- Busy time never exceeds the guest's CPUs, so it cannot show unmet demand. Stalled tasks can (PSI).
 - A shrink itself makes the guest busy and stalls it: CPUs go offline, memory is unplugged. That noise ends once the
   guest is calm; anything later is load.
-- Evidence ignored as noise causes no growth, but does not prove that less is enough either: see ``Goal.kept``.
+- Evidence ignored as noise causes no growth, but does not prove that less is enough either: see ``Goal.possible``.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ class Part:
 class Goal:
     """The guest's need of each resource (None if unknown), and its parts.
 
-    ``kept`` is the need with all ignored evidence: what the guest has of that must not be taken away.
+    ``possible`` is the need if the ignored evidence counted. The VM must not shrink below it.
     """
 
     cpu: MilliCpu | None
     mem: Bytes | None
     parts: tuple[Part, ...]
-    kept: Resources = NOTHING
+    possible: Resources = NOTHING
 
     @property
     def need(self) -> Resources | None:
-        """Both needs; None if either is unknown, because nothing proves then that less is enough."""
+        """Both needs; None if either is unknown, because then nothing proves that less is enough."""
         return None if self.cpu is None or self.mem is None else Resources(self.cpu, self.mem)
 
     @property
@@ -74,25 +74,25 @@ NO_GOAL: Final = Goal(None, None, ())
 
 
 def goal(sample: GuestSample, over: Rates, has: Resources, policy: Policy, *, settling: bool) -> Goal:
-    """The need of a guest of size ``has`` (the smaller of before and after the interval ``over``).
+    """The need of a guest of size ``has`` (the smaller of the sizes before and after the interval ``over``).
 
     ``settling``: it may still be busy with a recent shrink.
     """
     parts = _parts(sample, over, has, policy)
-    in_doubt = _in_doubt(parts, over, has, policy) if settling or over.is_partial else NOTHING
+    possible = _possible_need(parts, over, has, policy) if settling or over.is_partial else NOTHING
     if not settling:
-        return Goal(_most(parts, MilliCpu), _most(parts, Bytes), tuple(parts), in_doubt)
-    counted = _parts(sample, _sifted(sample, over, has, policy), has, policy)
+        return Goal(_most(parts, MilliCpu), _most(parts, Bytes), tuple(parts), possible)
+    counted = _parts(sample, _without_noise(sample, over, has, policy), has, policy)
     return Goal(
         cpu=_most(counted, MilliCpu),
         mem=_most(counted, Bytes),
         parts=tuple(_as_counted(part, counted) for part in parts),
-        kept=in_doubt,
+        possible=possible,
     )
 
 
-def _in_doubt(seen: list[Part], over: Rates, has: Resources, policy: Policy) -> Resources:
-    """The most that the guest may need: all evidence counts, and unknown time counts as busy or stalled."""
+def _possible_need(seen: list[Part], over: Rates, has: Resources, policy: Policy) -> Resources:
+    """The maximum need: all evidence counts, and unknown time counts as busy or stalled."""
     most = Resources(_most(seen, MilliCpu) or NOTHING.cpu, _most(seen, Bytes) or NOTHING.mem)
     # Unknown cores may have been busy.
     if over.unknown and over.busy is not None:
@@ -113,7 +113,7 @@ def without_waiting(known: Goal) -> Goal:
 
 def with_part(known: Goal, part: Part) -> Goal:
     """The goal with one more part for memory."""
-    # An unknown need stays unknown: this part says nothing about the missing ones.
+    # An unknown need stays unknown, because this part does not replace the missing ones.
     mem = known.mem if known.mem is None or not isinstance(part.need, Bytes) else max(known.mem, part.need)
     return replace(known, mem=mem, parts=(*known.parts, part))
 
@@ -145,9 +145,9 @@ def _as_counted(part: Part, counted: list[Part]) -> Part:
     return Part(part.name, need, f"{part.because}; not {part.need}, because noise after a shrink is ignored")
 
 
-def _sifted(sample: GuestSample, over: Rates, has: Resources, policy: Policy) -> Rates:
-    """The interval without possible effects of a shrink: excess kernel time, and stalls without other evidence."""
-    # A stall counts only with other evidence: more runnable tasks than online CPUs, or programs that fill the VM.
+def _without_noise(sample: GuestSample, over: Rates, has: Resources, policy: Policy) -> Rates:
+    """``over`` without possible effects of a shrink: excess kernel time, and stalls without other evidence."""
+    # Stalls count only if there are more runnable tasks than online CPUs, or if programs fill the VM's memory.
     is_crowded = sample.runnable is not None and sample.runnable - OBSERVER > has.cpu.whole_cpus
     return replace(
         over,
@@ -163,7 +163,7 @@ def _is_full(sample: GuestSample, has: Bytes, policy: MemoryPolicy) -> bool:
 
 
 def _worked(over: Rates) -> float | None:
-    """Busy cores, with kernel time at most that of programs; steal is split in the same proportion."""
+    """Busy cores, where kernel time counts at most as much as program time; steal is split in proportion."""
     if over.busy is None or not over.kernel:
         return over.busy
     # Unplugging CPUs and memory is kernel work.
@@ -198,18 +198,18 @@ def cpu_demand(sample: GuestSample, over: Rates, has: MilliCpu, policy: CpuPolic
 
 def _unmet(sample: GuestSample, over: Rates, busy: float, cores: float, policy: CpuPolicy) -> tuple[float, str] | None:
     """Cores needed beyond the busy ones, and the evidence; None if no task waited."""
-    # Tasks that stall while most of the CPU is idle wait for the host or for each other's locks. So stalls count only
-    # to the extent that the CPU is busy.
+    # Tasks that stall while most of the CPU is idle wait for the host or for each other's locks. So weigh stalls by how
+    # busy the CPU is.
     if over.cpu_stall is not None:
         beyond = _between(over.cpu_stall, policy.pressure_deadband, 1.0) * _between(
             busy / cores, policy.pressure_from, policy.pressure_full
         )
-        # The run queue sets the size of the step, so that one or two decisions cover a jump in load.
+        # The run queue limits the step, so that one or two decisions cover a jump in load.
         queue = cores if sample.runnable is None else max(cores, sample.runnable - OBSERVER)
         reach = min(queue, policy.reach * cores)
         because = f"tasks waited {over.cpu_stall:.0%} of the time, {_shown(sample.runnable)} runnable"
         return (beyond * reach, because) if beyond else None
-    # Without PSI there is only the load average, which lags, so it counts only if the CPU is saturated.
+    # Without PSI, use the load average; it lags, so it counts only if the CPU is saturated.
     if busy < SATURATED * cores or sample.load1 is None or sample.load1 <= busy:
         return None
     return min(sample.load1 - busy, cores), f"saturated, load average {sample.load1:.2f} (no PSI)"

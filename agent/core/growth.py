@@ -13,7 +13,7 @@ from agent.core.state import State
 from protocol.units import Instant, Resources, Seconds
 
 MOST_OPEN: Final = 8
-"""Maximum open waits; a further rise of the need counts once one of them has ended."""
+"""Maximum open waits; a further rise of the need starts a wait only after one of them has ended."""
 
 
 class WaitStage(StrEnum):
@@ -45,7 +45,7 @@ def follow(
 ) -> tuple[tuple[PendingGrowth, ...], tuple[Wait, ...]]:
     """The growths still pending, oldest first, and the waits that ended now."""
     vm, need = state.vm.seen, state.guest.goal.need
-    # Nothing waits for this agent if another one resizes the VM, none does, or the VM sleeps.
+    # Nothing waits for this agent if the VM is another agent's, is not autoscaled, or sleeps.
     if vm is None or not (vm.ours and vm.enabled) or vm.sleeps:
         return (), ()
     # A need beyond the VM's maximum is never met, and does not count as a wait.
@@ -58,7 +58,7 @@ def follow(
         ended += waits
     covered = vm.actual if not open_now else open_now[-1].size.at_least(vm.actual)
     if not wanted.within(covered) and len(open_now) < MOST_OPEN:
-        # If the ceiling covers it already, its permit took no time.
+        # If the ceiling already covers it, its permit took no time.
         left, waits = _step(state, PendingGrowth(wanted, now), vm.actual, wanted, now)
         open_now += left
         ended += waits
@@ -70,11 +70,11 @@ def _step(
 ) -> tuple[list[PendingGrowth], list[Wait]]:
     took, ceiling = Seconds(now - growth.since), state.scheduler.ceiling
     is_over = growth.size.within(has)
-    # A VM that has the size was permitted it, even if the answer was lost.
+    # A VM of that size had a permit for it, even if the answer was lost.
     is_permitted = growth.is_permitted or is_over or (ceiling is not None and growth.size.within(ceiling))
     ended = [Wait(WaitStage.PERMIT, took)] if is_permitted and not growth.is_permitted else []
     if is_over:
         return [], [*ended, Wait(WaitStage.SIZE, took)]
-    # A falling need makes the pending size smaller, and keeps its start. Drop it if the VM has that size.
+    # If the need falls, reduce the pending size but keep its start; drop it once the VM has that size.
     left = replace(growth, size=growth.size.at_most(wanted), is_permitted=is_permitted)
     return ([] if left.size.within(has) else [left]), ended

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- A counter gives a rate if both samples have it and it did not fall. A missing rate is None, never zero.
+- A counter yields a rate if both samples contain it and it did not fall. A missing rate is None, never zero.
 - Steal counts as demand, because the guest wanted to run. Iowait does not, because more CPU would not help.
 """
 
@@ -15,20 +15,20 @@ from typing import Final
 from protocol.units import Bytes, Instant, Seconds
 
 SHORTEST: Final = Seconds(0.2)
-"""Minimum interval of a rate; shorter ones are noise."""
+"""Minimum interval of a rate; rates over shorter ones are noise."""
 
 LONGEST: Final = Seconds(30.0)
-"""Maximum interval of a rate; longer ones do not describe the present."""
+"""Maximum interval of a rate; rates over longer ones are outdated."""
 
 CLOCK_TOLERANCE: Final = Seconds(1.0)
-"""Tolerated difference between the guest's clock and ours over an interval; beyond it, the guest's clock was set."""
+"""Tolerated drift between the guest's clock and ours over an interval; beyond it, the guest's clock was set."""
 
 BOOT_TOLERANCE: Final = Seconds(5.0)
-"""The boot time moves this far when the guest's clock is adjusted; beyond it, the guest rebooted."""
+"""Clock adjustments move the reported boot time by at most this; beyond it, the guest rebooted."""
 
 
-FALL: Final = 0.01
-"""Seconds: a CPU counter that falls by less jitters within the kernel's tick, and counts as unchanged."""
+COUNTER_JITTER: Final = 0.01
+"""A CPU counter that falls by fewer seconds than this (the kernel's tick) counts as unchanged."""
 
 FASTEST: Final = 1e12
 """Maximum plausible rate in bytes per second."""
@@ -83,7 +83,7 @@ class GuestSample:
         """Return True if the exporter returned the sample ``before`` again."""
         if self.stamp is not None and before.stamp is not None:
             return self.stamp == before.stamp
-        # Without stamps: the sum includes idle time, so it is unchanged only if the exporter did not sample.
+        # Without stamps, compare total CPU time: it includes idle time, so it changes with every new sample.
         return self.counted is not None and self.counted == before.counted
 
     @property
@@ -153,9 +153,9 @@ NO_RATES: Final = Rates()
 
 @dataclass(frozen=True, slots=True)
 class CpuCount:
-    """CPU seconds used by the guest, steal included, over ``seen`` observed seconds; both only rise.
+    """CPU seconds used by the guest, steal included, over ``seen`` observed seconds. Neither ever falls.
 
-    The difference of two counts gives an exact mean over any time; a rate covers one scrape interval.
+    The difference between two counts gives an exact mean over any time, while a rate covers one scrape interval.
     """
 
     used: float = 0.0
@@ -204,8 +204,8 @@ def _span(before: ObservedSample, now: ObservedSample) -> float:
     ours, was, is_now = now.at - before.at, before.sample.stamp, now.sample.stamp
     if was is None or is_now is None:
         return ours
-    # An exporter with its own clock (vector) may have sampled long before the scrape. Its counters cover the time
-    # between its samples, not between our scrapes.
+    # An exporter that samples on its own clock (vector) may have done so long before the scrape. Its counters cover the
+    # time between its samples, not between our scrapes.
     theirs = is_now - was
     return theirs if abs(theirs - ours) <= now.at - before.last + CLOCK_TOLERANCE else ours
 
@@ -230,11 +230,11 @@ def _cores(
         in_kernel, stolen = a.kernel - b.kernel, a.steal - b.steal
         # ``busy`` includes kernel time but not steal.
         parts = (a.busy - b.busy - in_kernel, in_kernel, stolen)
-        # A CPU cannot be occupied for longer than the span.
+        # A CPU cannot be busy for longer than the span.
         most = span * a.cpus
         occupied = min(sum(max(0.0, part) for part in parts), most)
         busy += occupied
-        comparable += most if min(parts) > -FALL else occupied
+        comparable += most if min(parts) > -COUNTER_JITTER else occupied
         steal += min(max(0.0, stolen), most)
         kernel += min(max(0.0, in_kernel), most)
         iowait += min(max(0.0, a.iowait - b.iowait), most)

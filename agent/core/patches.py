@@ -7,7 +7,7 @@ from dataclasses import replace
 from agent.core.actions import PatchVm
 from agent.core.events import Fault, PatchFailed
 from agent.core.pods.pauses import ResizePause, amount
-from agent.core.pods.requests import grown_by, shrunk_by
+from agent.core.pods.requests import lowered_resource, raised_resource
 from agent.core.policy import LONGEST_PATCH, REFUSED_GROWTH_BACKOFF, VM_API_BACKOFF
 from agent.core.state import State, VmSide, failed_again
 from agent.core.vm import Vm
@@ -22,7 +22,7 @@ def adopt(state: State, vm: Vm, now: Instant) -> None:
         return
     _follow_sleep(state, side.seen, vm, now)
     if side.seen is not None and not vm.sleeps and not side.seen.actual.within(vm.actual):
-        side.fell_at = now
+        side.shrink_seen_at = now
     # An agreement covers one shrink from the memory at that time.
     if side.seen is not None and vm.has_mem != side.seen.has_mem:
         state.monitor.agreed = None
@@ -30,7 +30,8 @@ def adopt(state: State, vm: Vm, now: Instant) -> None:
     # A VM without the opt-in label has no permit.
     if not vm.enabled:
         state.scheduler.forget_permit()
-    # A newer version than the base proves that the patch was applied or can no longer be; so does the same one, later.
+    # A version newer than the base proves that the patch was applied or no longer can be. After ``settles_at``, so does
+    # any version.
     if side.unsettled is not None and (vm.follows(side.unsettled.base) or now >= side.settles_at):
         side.unsettled = None
     if side.stale_at is not None and vm.follows(side.stale_at):
@@ -38,7 +39,7 @@ def adopt(state: State, vm: Vm, now: Instant) -> None:
 
 
 def _follow_sleep(state: State, before: Vm | None, vm: Vm, now: Instant) -> None:
-    state.sleep.see(before, vm, state.policy.sleep, now)
+    state.sleep.update(before, vm, state.policy.sleep, now)
     if not vm.sleeps:
         if before is not None and before.sleeps:
             # A running VM has its permit; a denial from before its wake must not shrink it.
@@ -46,7 +47,7 @@ def _follow_sleep(state: State, before: Vm | None, vm: Vm, now: Instant) -> None
         state.guest.wake(now)
         return
     state.guest.fall_asleep(now)
-    # The monitor of a suspended guest is disconnected without a failure.
+    # Losing the monitor of a suspended guest is not a failure.
     state.monitor.leave(now)
     state.monitor_failure = None
 
@@ -54,8 +55,7 @@ def _follow_sleep(state: State, before: Vm | None, vm: Vm, now: Instant) -> None
 def restored(state: State, vm: Vm, now: Instant) -> None:
     """Restart versions at ``vm`` after the store was restored from a backup.
 
-    Patches based on a later version can no longer take effect, and a new scheduler does not know the permit stored
-    there.
+    Patches based on a later version can no longer take effect, and a permit stored at a later version is lost.
     """
     state.scheduler.forget_permit()
     side = state.vm
@@ -69,12 +69,12 @@ def sent_patch(state: State, patch: PatchVm, now: Instant, jitter: float) -> Non
     """Record that ``patch`` was sent."""
     side = state.vm
     side.patching = patch
-    if side.seen is not None and patch.puts_back is not None:
-        side.pauses = side.pauses.objected(patch.puts_back, side.seen, now, jitter)
+    if side.seen is not None and patch.reverts is not None:
+        side.pauses = side.pauses.objected(patch.reverts, side.seen, now, jitter)
     if side.seen is not None and not side.seen.use.within(patch.target):
-        # At the order, not at its outcome: the guest may start to shrink before the answer arrives.
+        # Count from the order, not from its outcome: the guest may start to shrink before the answer arrives.
         side.shrunk_at = now
-        state.scheduler.giving.note_shrink(now)
+        state.scheduler.give_back.note_shrink(now)
 
 
 def patched(state: State, vm: Vm, now: Instant) -> None:
@@ -87,20 +87,20 @@ def patched(state: State, vm: Vm, now: Instant) -> None:
 
 
 def patch_conflicted(state: State, reason: str, now: Instant, jitter: float) -> None:
-    """Record that the patch took no effect, usually because the object had changed."""
+    """Record that the patch had no effect, usually because the object had changed."""
     side = state.vm
     patch, side.patching = side.patching, None
     # A conflict at an older version says nothing about the newest view.
     if patch is None or not _is_newest(side.seen, patch):
         return
-    # No newer view since the last conflict: it was about another object, such as a quota.
+    # Without a newer view since the last conflict, the conflict concerns another object, such as a quota.
     if side.stale_at == patch.base:
         side.failure = failed_again(side.failure, Fault.VM_API, reason, now)
     side.stale_at, side.retry_at = patch.base, Instant(now + VM_API_BACKOFF.delay(1, jitter))
 
 
 def _is_newest(seen: Vm | None, patch: PatchVm) -> bool:
-    """Return True if ``patch`` is based on the newest view, and that has a version."""
+    """Return True if ``patch`` is based on the newest view, and that view has a version."""
     return seen is not None and not seen.follows(patch.base) and seen.version == patch.base
 
 
@@ -116,19 +116,19 @@ def patch_failed(state: State, event: PatchFailed, now: Instant, jitter: float) 
     side.retry_at = Instant(now + VM_API_BACKOFF.delay(side.failure.count, jitter))
     if patch is None or event.refused or not _is_newest(side.seen, patch):
         return
-    # Any of several patches with unknown outcomes may be in effect, so the largest counts.
+    # Any of several patches with unknown outcomes may be in effect, so assume the largest.
     earlier = patch.target if side.unsettled is None else side.unsettled.target
     side.unsettled = replace(patch, target=patch.target.at_least(earlier))
     side.settles_at = Instant(now + LONGEST_PATCH)
 
 
 def _pause_resource(side: VmSide, pod: Vm, patch: PatchVm, because: str, now: Instant, jitter: float) -> bool:  # noqa: PLR0913, PLR0917
-    """Pause the resource of a pod that ``patch`` was to raise, or else to lower. Return True if there is one; the next
-    patch may follow at once.
+    """Pause the resource of a pod that ``patch`` would have raised, or else lowered. Return True if there is one; then
+    the next patch may follow immediately.
     """
-    grown = grown_by(pod, patch.target)
-    # Pauses do not hold up a revert, which is to be repeated.
-    resource = grown or (None if patch.puts_back else shrunk_by(pod, patch.target))
+    grown = raised_resource(pod, patch.target)
+    # Pauses must not delay a revert, which is repeated.
+    resource = grown or (None if patch.reverts else lowered_resource(pod, patch.target))
     if resource is None or not pod.is_pod:
         return False
     pause = ResizePause(resource, grown is not None, amount(pod.actual, resource), because)

@@ -12,10 +12,10 @@ from agent.core.actions import AskScheduler
 from agent.core.events import AskFailed, Fault
 from agent.core.policy import (
     DENIED_BACKOFF,
-    MOST_OF_SUCCESSION,
+    MAX_SUCCESSION_FAILURES,
+    MIN_REQUEST_DELAY,
     POD_PERMIT_LASTS,
     SCHEDULER_BACKOFF,
-    SOONEST,
     SUCCESSION_BACKOFF,
     BatchSchedule,
     Timing,
@@ -38,11 +38,11 @@ def sent(state: State, ask: AskScheduler, now: Instant, jitter: float) -> None:
     side, timing = state.scheduler, state.policy.timing
     side.asking = ask
     side.is_void = state.vm.seen is not None and not state.vm.seen.enabled
-    # A failed request uses up its number too, so that a late copy cannot pass for the next one.
+    # A failed request also uses up its number, so that a late copy cannot pass for the next one.
     side.sequence += 1
     if side.ceiling is not None and not ask.request.resources.within(side.ceiling):
-        side.giving.note_growth(now)
-    side.giving.note_offer(ask.request.needs, now)
+        side.give_back.note_growth(now)
+    side.give_back.note_offer(ask.request.needs, now)
     # The scheduler may apply the request even if its answer is lost.
     side.ceiling = side.ceiling and side.ceiling.at_most(ask.request.resources)
     side.retry_at = None
@@ -58,7 +58,7 @@ def _next_at(schedule: BatchSchedule | None, timing: Timing, now: Instant, jitte
 
 def _soon(schedule: BatchSchedule | None, wait: Seconds, now: Instant) -> Instant:
     """The time of the next request if the scheduler asks for it after ``wait``."""
-    wait = max(wait, SOONEST)
+    wait = max(wait, MIN_REQUEST_DELAY)
     if schedule is None:
         return Instant(now + wait)
     # Rather a little late than too soon after the last time of the schedule.
@@ -90,41 +90,42 @@ def answered(state: State, response: Response, now: Instant, jitter: float) -> N
     in_use = ZERO if state.sleeps else state.held or request.resources
     if state.vm.seen is not None and state.vm.seen.is_pod:
         # A pod may have started with any size, but permits are in whole slots. A resize that the kubelet has not
-        # applied is not in use: a new scheduler does not count it if its node is full.
+        # applied is not in use: a new scheduler ignores it if its node is full.
         in_use = whole_slots(in_use.at_most(state.vm.seen.actual), state.vm.seen.slot_size)
-    # If another client patched the VM above its permit, the excess does not make that permit invalid.
-    complaint = objection(
+    # If another client patched the VM above its permit, the excess does not make the permit invalid.
+    error = permit_error(
         response.permit, request.resources, in_use.at_most(side.ceiling or in_use), may_be_zero=state.sleeps
     )
-    if complaint is not None:
-        # A scheduler whose watch lags still sees a VM that has just woken as asleep.
+    if error is not None:
+        # To a scheduler whose watch lags, a VM that has just woken is still asleep.
         if response.permit != ZERO or not state.sleep.has_just_woken(now):
             side.rejected += 1
-        _ask_again_later(state, AskFailed(Fault.SCHEDULER, complaint), now, jitter)
+        _ask_again_later(state, AskFailed(Fault.SCHEDULER, error), now, jitter)
         return
     side.failure = None
-    side.knows_load = side.knows_load or request.metrics is not None
+    side.has_reported_load = side.has_reported_load or request.metrics is not None
     _accept(state, request, response, now, jitter)
 
 
 def _accept(state: State, request: AgentRequest, response: Response, now: Instant, jitter: float) -> None:
     side = state.scheduler
-    # The VM was opted out or restored meanwhile, so the scheduler does not count this permit.
+    # If the VM was opted out or restored meanwhile, the scheduler does not count this permit.
     side.permit = side.ceiling = None if side.is_void else response.permit
     side.compute_unit = response.compute_unit or side.compute_unit
     side.migrate = response.migrate
     side.freezes = side.freezes + 1 if side.migrate else 0
     side.is_superseded = False
-    side.giving.hear(response.shrink_to, now)
+    side.give_back.apply(response.shrink_to, now)
     side.answered_version = 0 if state.vm.seen is None else state.vm.seen.version
     side.answered_at = now
     if response.ask_again is not None:
         side.next_at = min(side.next_at, _soon(state.schedule, response.ask_again, now))
     if side.migrate:
-        # Only an answer tells the end of a migration.
+        # Only another answer shows that a migration has ended.
         wait = state.policy.timing.migrating_tick
         if state.vm.seen is not None and state.vm.seen.is_pod:
-            # A new scheduler refuses pods for a moment, until it knows what else sizes them. Others stay refused.
+            # A new scheduler briefly freezes pods, until it knows which other controllers resize them. Back off,
+            # because some pods stay frozen.
             wait = Backoff(wait, state.policy.timing.tick).delay(side.freezes, 0.0)
         side.next_at = min(side.next_at, Instant(now + wait))
     if request.resources.within(response.permit):
@@ -137,7 +138,7 @@ def _accept(state: State, request: AgentRequest, response: Response, now: Instan
         since=now if side.denial is None else side.denial.since,
         count=count,
         # The clients of a waking VM wait for its permit.
-        retry_at=Instant(now + (SOONEST if state.sleeps else DENIED_BACKOFF.delay(count, jitter))),
+        retry_at=Instant(now + (MIN_REQUEST_DELAY if state.sleeps else DENIED_BACKOFF.delay(count, jitter))),
     )
 
 
@@ -149,13 +150,13 @@ def ask_failed(state: State, event: AskFailed, now: Instant, jitter: float) -> N
     side.asking = None
     if event.is_superseded:
         side.is_superseded = True
-        # The permit belongs to the VM, and the other agent has it now.
+        # The permit belongs to the VM, and the other agent holds it now.
         side.permit = side.ceiling = None
     _ask_again_later(state, event, now, jitter)
 
 
 def _ask_again_later(state: State, failed: AskFailed, now: Instant, jitter: float) -> None:
-    """Schedule the next request, at ``retry_after`` if the scheduler gave one within a ``tick``.
+    """Schedule the next request after a backoff, or after the scheduler's ``retry_after``, at most a ``tick``.
 
     Retry sooner if the scheduler is a standby or unreachable, because another may become leader.
     """
@@ -163,12 +164,14 @@ def _ask_again_later(state: State, failed: AskFailed, now: Instant, jitter: floa
     side.failure = failed_again(side.failure, failed.fault, failed.reason, now)
     # A standby sends ``Retry-After: 0``.
     is_elsewhere = (failed.retry_after is not None and not failed.retry_after) or failed.fault is Fault.NETWORK
-    is_soon = is_elsewhere and side.failure.count <= MOST_OF_SUCCESSION
+    is_soon = is_elsewhere and side.failure.count <= MAX_SUCCESSION_FAILURES
     wait = (SUCCESSION_BACKOFF if is_soon else SCHEDULER_BACKOFF).delay(side.failure.count, jitter)
     side.retry_at = Instant(now + max(wait, min(failed.retry_after or wait, state.policy.timing.tick)))
 
 
-def objection(permit: Resources, requested: Resources, in_use: Resources, *, may_be_zero: bool = False) -> str | None:
+def permit_error(
+    permit: Resources, requested: Resources, in_use: Resources, *, may_be_zero: bool = False
+) -> str | None:
     """The reason to reject ``permit``; None if it is valid. ``may_be_zero``: the VM sleeps."""
     if not (may_be_zero or requested == ZERO or (permit.cpu and permit.mem)):
         return texts.PERMIT_WITH_ZERO.format(permit=permit)

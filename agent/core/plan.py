@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from agent.core.actions import Action, AskScheduler, OrderSleep, PatchVm, Plan
 from agent.core.desired_size import desired_size, in_use, is_fresh, least_size
 from agent.core.goal import NOTHING
-from agent.core.monitor.monitor_plan import kept_by, message_to
+from agent.core.monitor.monitor_plan import message_to, retained_mem
 from agent.core.permits import has_lapsed
 from agent.core.pods.requests import next_requests
 from agent.core.policy import WATCH_LAG
@@ -33,10 +33,9 @@ def plan(state: State, now: Instant) -> Plan:
     if vm is None or least is None:
         return Plan((), None, "the object has not been read yet")
     if not vm.ours:
-        return Plan((), None, "the VM runs in another pod, whose agent looks after it")
+        return Plan((), None, "the VM runs in another pod, whose agent scales it")
     wanted, may_grow = desired_size(state, vm, now), state.vm.may_grow(now)
-    # After a growth that the API refused, do not request more before the next try: room that cannot be used must not
-    # stay reserved.
+    # After the API refused a growth, do not request more before the next try: unusable room must not stay reserved.
     size = wanted.size if may_grow else wanted.size.at_most(vm.use)
     size = ZERO if vm.is_asleep else size
     patch = None if vm.sleeps else _patch(state, vm, size, now)
@@ -50,20 +49,20 @@ def plan(state: State, now: Instant) -> Plan:
         needs = _needs(state, vm, report, size.at_least(least), now)
         actions.append(AskScheduler(_request(state, report, needs, now), vm.slot_size))
     if not actions and state.policy.sleep.after and not sleep_obstacles(state, vm, size, now):
-        actions.append(OrderSleep(vm.version, state.scheduler.giving.asks_sleep))
+        actions.append(OrderSleep(vm.version, state.scheduler.give_back.asks_sleep))
     pauses = [pause.until for pause in state.vm.pauses.known]
     later = [at for at in (patch_at, ask_at, state.vm.grows_from, *pauses) if at is not None and at > now]
-    message = message_to(state.monitor, vm, size, wanted.unasked, now)
+    message = message_to(state.monitor, vm, size, wanted.proposed, now)
     return Plan(tuple(actions), min(later, default=None), wanted.because, message)
 
 
 def _patch(state: State, vm: Vm, size: Resources, now: Instant) -> PatchVm | None:
     """The patch towards ``size`` as far as the permit allows; None if nothing changes."""
-    target, puts_back = size.at_most(_limit(state, vm, now)), None
+    target, reverts = size.at_most(_limit(state, vm, now)), None
     if vm.is_pod:
         # A permit may be lower than what a pause allows.
-        target, puts_back = next_requests(vm, state.vm.pauses.limits(target, vm, now))
-    return None if target == vm.use else PatchVm(target, vm.version, vm.slot_size, puts_back)
+        target, reverts = next_requests(vm, state.vm.pauses.limits(target, vm, now))
+    return None if target == vm.use else PatchVm(target, vm.version, vm.slot_size, reverts)
 
 
 def _limit(state: State, vm: Vm, now: Instant) -> Resources:
@@ -74,7 +73,7 @@ def _limit(state: State, vm: Vm, now: Instant) -> Resources:
     # If another client patched the VM above its permit and the request for that size was denied, return to the
     # ceiling, but not below the memory in use.
     if side.denial is not None and vm.use.within(side.denial.wanted):
-        least = kept_by(state.monitor, vm, now) if vm.is_pod else NOTHING.mem
+        least = retained_mem(state.monitor, vm, now) if vm.is_pod else NOTHING.mem
         return ceiling.at_least(in_use(state, vm, now)).at_least(Resources(NOTHING.cpu, least))
     # The scheduler accounts for what a pod has, whatever it requests.
     return ceiling.at_least(vm.holds if vm.is_pod else vm.use)
@@ -82,7 +81,7 @@ def _limit(state: State, vm: Vm, now: Instant) -> Resources:
 
 def _permitted(state: State, now: Instant) -> Resources | None:
     """The certain part of the permit; None if there is none."""
-    # A permit may lapse between two events, and a patch or a request may be due then.
+    # A permit may lapse between two events, just when a patch or a request is due.
     return None if has_lapsed(state, now) else state.ceiling
 
 
@@ -91,23 +90,23 @@ def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
     side, timing = state.vm, state.policy.timing
     if side.patching is not None or not vm.resizable:
         return None
-    # If the scheduler answers another agent of the VM, only that one patches.
+    # If the scheduler serves another agent of the VM, only that one patches.
     if state.scheduler.migrate or state.scheduler.is_superseded:
         return None
-    waits = [state.begins_at, side.retry_at, _permit_shown_at(state, vm, patch)]
-    # Reverting a resize that the kubelet did not apply is not a shrink.
-    is_shrink = patch.puts_back is None and not vm.use.within(patch.target)
+    waits = [state.begins_at, side.retry_at, _permit_visible_at(state, vm, patch)]
+    # A revert of a resize that the kubelet did not apply is not a shrink.
+    is_shrink = patch.reverts is None and not vm.use.within(patch.target)
     if is_shrink and vm.unfinished_shrink and side.shrunk_at is not None:
         waits.append(Instant(side.shrunk_at + timing.unfinished_shrink))
     return max(at for at in waits if at is not None)
 
 
-def _permit_shown_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
-    """The time to wait for the view that has the permit for ``patch``; None if this view has it."""
+def _permit_visible_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
+    """The time until which to wait for a view with the permit for ``patch``; None if this view has it."""
     side, recorded = state.scheduler, vm.recorded_permit
     if side.answered_at is None or recorded is None or patch.target.within(recorded) or not side.stores_permits:
         return None
-    # A larger permit is stored before it is answered, so a patch based on an older view would conflict.
+    # The scheduler stores a larger permit before it answers, so a patch based on an older view would conflict.
     return Instant(side.answered_at + WATCH_LAG)
 
 
@@ -147,9 +146,9 @@ def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> In
     # Withdraw a denied request at once, because the scheduler counts it as pressure.
     pressure_is_over = side.denial is not None and not side.migrate and report.within(ceiling)
     # Without a load the scheduler cannot tell an idle VM from a busy one.
-    load_is_news = not side.knows_load and _metrics(state) is not None
-    offer_is_news = side.giving.awaits_offer(now) and least_size(state, report, now) is not None
-    return now if less or pressure_is_over or load_is_news or offer_is_news else side.next_at
+    load_is_new = not side.has_reported_load and _metrics(state) is not None
+    offer_is_new = side.give_back.awaits_offer(now) and least_size(state, report, now) is not None
+    return now if less or pressure_is_over or load_is_new or offer_is_new else side.next_at
 
 
 def _request(state: State, report: Resources, needs: Resources | None, now: Instant) -> AgentRequest:
@@ -158,7 +157,7 @@ def _request(state: State, report: Resources, needs: Resources | None, now: Inst
     return AgentRequest(
         pod=state.pod,
         resources=report,
-        # A scheduler without state would grant again what is presented here.
+        # A scheduler without state grants again what it is shown here.
         last_permit=permitted and (ZERO if asleep else permitted),
         compute_unit=side.compute_unit,
         metrics=_metrics(state),
@@ -168,13 +167,13 @@ def _request(state: State, report: Resources, needs: Resources | None, now: Inst
 
 
 def _needs(state: State, vm: Vm, report: Resources, size: Resources, now: Instant) -> Resources | None:
-    """The offer of a VM that requests ``report`` and wants ``size``: the least size that it needs, without CPU if it
-    may sleep now; None if it has nothing to offer.
+    """The offer of a VM that requests ``report`` and wants ``size``: the smallest size that it needs, with zero CPU if
+    it may sleep now; None if it has nothing to offer.
     """
     least = least_size(state, report, now)
-    if not state.policy.sleep.after or vm.sleeps or not state.scheduler.giving.offers(now):
+    if not state.policy.sleep.after or vm.sleeps or not state.scheduler.give_back.offers(now):
         return least
-    # Keep the offer while an order to sleep is pending, so that the scheduler asks no other VM for that room.
+    # Keep offering while an order to sleep is pending, so that the scheduler asks no other VM for that room.
     is_ordered = state.sleep.ordering is not None or vm.is_ordered_to_sleep
     if not is_ordered and sleep_obstacles(state, vm, size, now, is_early=True):
         return least
@@ -183,17 +182,17 @@ def _needs(state: State, vm: Vm, report: Resources, size: Resources, now: Instan
 
 def sleep_obstacles(state: State, vm: Vm, size: Resources, now: Instant, *, is_early: bool = False) -> tuple[str, ...]:
     """Reasons not to order the VM, which wants ``size``, to sleep; empty if there are none. ``is_early``: assume that
-    the node asks for early sleep.
+    the scheduler asks for early sleep.
     """
     sample = state.guest.seen.sample if state.guest.seen is not None and is_fresh(state, now) else None
-    policy, is_early = state.policy.sleep, is_early or state.scheduler.giving.asks_sleep
+    policy, is_early = state.policy.sleep, is_early or state.scheduler.give_back.asks_sleep
     if not policy.after:
         return tuple(obstacles(state.sleep, policy.after, vm, sample, now))
     after = policy.early if is_early else policy.after
-    return (*obstacles(state.sleep, after, vm, sample, now), *_in_the_way_of_sleep(state, vm, size, now))
+    return (*obstacles(state.sleep, after, vm, sample, now), *_plan_obstacles(state, vm, size, now))
 
 
-def _in_the_way_of_sleep(state: State, vm: Vm, size: Resources, now: Instant) -> Iterator[str]:
+def _plan_obstacles(state: State, vm: Vm, size: Resources, now: Instant) -> Iterator[str]:
     side, alarm, request = state.scheduler, state.monitor.alarm, state.monitor.request
     if not side.stores_permits:
         yield "the original project's scheduler does not support sleep"

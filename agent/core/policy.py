@@ -20,8 +20,8 @@ from protocol.units import Bytes, Instant, Seconds
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
-SHORTEST_QUIET: Final = Seconds(60.0)
-"""Minimum idle time before sleep, and between two orders to sleep: a guest reports every 15 s."""
+MIN_QUIET: Final = Seconds(60.0)
+"""Minimum idle time before sleep, and between two orders to sleep: guests report every 15 s."""
 
 Step = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
@@ -119,7 +119,7 @@ class SleepPolicy(PolicySection, frozen=True):
     @property
     def early(self) -> Seconds:
         """Idle seconds before early sleep, if the node is short."""
-        return Seconds(max(SHORTEST_QUIET, self.after / 4))
+        return Seconds(max(MIN_QUIET, self.after / 4))
 
     @property
     def refused(self) -> Backoff:
@@ -194,16 +194,16 @@ class Policy:
 
 
 SCHEDULER_BACKOFF: Final = Backoff(Seconds(3.0), Seconds(12.0), factor=1.5)
-"""After a failed request; the maximum, spread included, stays below the guaranteed 15 s between requests."""
+"""After a failed request. The maximum, spread included, stays below 15 s, the guaranteed interval between requests."""
 
 SUCCESSION_BACKOFF: Final = Backoff(Seconds(0.5), Seconds(3.0), factor=1.5)
 """After a request that reached no scheduler or a standby: another may become leader within seconds."""
 
-MOST_OF_SUCCESSION: Final = 8
-"""Failures in a row (about 16 s) that a change of leader can explain."""
+MAX_SUCCESSION_FAILURES: Final = 8
+"""Maximum failures in a row (about 16 s) that a change of leader can explain."""
 
 DENIED_BACKOFF: Final = Backoff(Seconds(2.0), Seconds(3.0), factor=1.5)
-"""After a permit below the request: room that becomes free goes within seconds to the first VM that requests it."""
+"""After a permit below the request: within seconds, freed room is granted to the first VM that requests it."""
 
 POD_PERMIT_LASTS: Final = Seconds(18.0)
 """Lifetime of a pod's permit. It is not stored, and a new scheduler reserves its room for 30 s: longer than this plus
@@ -211,25 +211,25 @@ the time-outs of a request (5 s) and a patch (5 s).
 """
 
 WATCH_LAG: Final = Seconds(0.1)
-"""Within this time the VM's watch shows a permit that was stored just before it was answered."""
+"""Within this time after an answer, the VM's watch shows the permit that was stored before it."""
 
-SOONEST: Final = Seconds(2.0)
-"""Minimum time to the next request that the scheduler may ask for."""
+MIN_REQUEST_DELAY: Final = Seconds(2.0)
+"""Minimum delay of the next request, even if the scheduler asks for it sooner."""
 
 REFUSED_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(60.0))
 """After a shrink that the guest's monitor refused."""
 
 TRIAL_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(900.0))
-"""After a failed trial of less memory for a pod, or a shrink refused after it: both evict page cache for nothing."""
+"""After a failed trial of less memory for a pod, or a shrink refused after a trial: both evict page cache in vain."""
 
 MONITOR_GRACE: Final = Seconds(60.0)
-"""A VM keeps its memory for this long after its monitor was lost: time for about seven attempts to reconnect."""
+"""A VM keeps its memory for this long after losing its monitor: enough for about seven attempts to reconnect."""
 
 REFUSED_GROWTH_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(300.0))
-"""After a growth that the API refused: a webhook or a quota that forbids it rarely changes."""
+"""After the API refused a growth: the webhook or quota that forbids it rarely changes."""
 
 LONGEST_PATCH: Final = Seconds(600.0)
-"""A patch without an answer cannot take effect after this: API servers end a request after a minute by default."""
+"""An unanswered patch cannot take effect later than this: API servers end a request after a minute by default."""
 
 DEFERRED_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(40.0))
 """After a deferred resize was withdrawn because it blocked the other resource."""

@@ -19,11 +19,11 @@ def scraped(state: State, sample: GuestSample, now: Instant) -> None:
     guest, vm = state.guest, state.vm.seen
     guest.failure = None
     before = guest.seen
-    # A sample this close gives no rates, and would replace one that does.
+    # A sample this soon yields no rates, and would replace one that does.
     if before is not None and now - before.last < SHORTEST:
         return
-    # An exporter with its own clock repeats a sample until its next one.
-    if vm is not None and before is not None and guest.had is not None and sample.repeats(before.sample):
+    # An exporter with its own clock repeats a sample until it takes the next.
+    if vm is not None and before is not None and guest.sampled_size is not None and sample.repeats(before.sample):
         # After too many repetitions the exporter has stopped sampling, and the sample is stale.
         if now - before.at <= LONGEST:
             guest.seen = replace(before, again=now)
@@ -32,18 +32,18 @@ def scraped(state: State, sample: GuestSample, now: Instant) -> None:
     is_rebooted = guest.is_rebooted(sample)
     guest.seen, guest.cpus = ObservedSample(sample, now), max(guest.cpus, len(sample.cpus))
     if vm is None:
-        guest.had, guest.rates, guest.goal = None, NO_RATES, NO_GOAL
+        guest.sampled_size, guest.rates, guest.goal = None, NO_RATES, NO_GOAL
     else:
-        _look(state, vm, before, guest.seen, is_rebooted=is_rebooted)
+        _apply(state, vm, before, guest.seen, is_rebooted=is_rebooted)
 
 
-def _look(state: State, vm: Vm, before: ObservedSample | None, observed: ObservedSample, *, is_rebooted: bool) -> None:
+def _apply(state: State, vm: Vm, before: ObservedSample | None, observed: ObservedSample, *, is_rebooted: bool) -> None:
     guest, policy, sample, now = state.guest, state.policy, observed.sample, observed.at
     # The smaller of before and after, so that stalls from before a growth do not cause another.
-    has = vm.actual.at_most(guest.had or vm.actual)
+    has = vm.actual.at_most(guest.sampled_size or vm.actual)
     if _may_have_filled(sample) or (before is not None and _may_have_filled(before.sample)):
         has = vm.up_to_limit(has)
-    guest.had = vm.actual
+    guest.sampled_size = vm.actual
     guest.kills = guest.kills.after(sample, has.mem, now, policy.memory, is_rebooted=is_rebooted)
     guest.rates = rates(before, observed, min(guest.cpus, has.cpu.whole_cpus))
     guest.counted = guest.counted.plus(guest.rates)
@@ -52,13 +52,13 @@ def _look(state: State, vm: Vm, before: ObservedSample | None, observed: Observe
         guest.calm_since = since
     settling = state.is_settling(since)
     guest.goal = goal(sample, guest.rates, has, policy, settling=settling)
-    # While the guest refills reclaimed memory, stalls do not mean that it needs more.
+    # Stalls while the guest refills reclaimed memory do not mean that it needs more.
     if guest.probing.is_refilling(now, policy.memory.cache) and not sample.shows_rereading:
         guest.goal = without_waiting(guest.goal)
     killed = guest.kills.part(now)
     if killed is not None:
         guest.goal = with_part(guest.goal, killed)
-    state.monitor.looked(guest.goal.cpu, now)
+    state.monitor.check_alarm(guest.goal.cpu, now)
     _smooth(state, vm, now)
     _probe(state, vm, observed, settling=settling)
 
@@ -74,9 +74,9 @@ def _may_have_filled(sample: GuestSample) -> bool:
 
 def _smooth(state: State, vm: Vm, now: Instant) -> None:
     need = state.guest.goal.need
-    in_doubt = state.guest.goal.kept.at_most(state.vm.ordered or vm.use)
+    hold = state.guest.goal.possible.at_most(state.vm.ordered or vm.use)
     at = state.guest.awake_time(now)
-    state.guest.stabilizer.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, at, in_doubt)
+    state.guest.stabilizer.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, at, hold)
 
 
 def _probe(state: State, vm: Vm, observed: ObservedSample, *, settling: bool) -> None:

@@ -1,6 +1,6 @@
-"""Smooths a VM's need into its target size: growth at once, shrinking with proof (S0.7).
+"""Smooths a VM's need into its target size: immediate growth, shrinking only with proof (S0.7).
 
-A pipeline of stages per resource decides the target, up and down. A policy may delay growth of CPU, never of memory.
+One pipeline of stages per resource decides the target, up and down. A policy may delay growth of CPU, never of memory.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Stabilizer:
     smoothing: Smoothing
     target: Resources | None = None
     """The target for the last need; None if that is unknown."""
-    asked_with: Resources | None = None
+    observed_size: Resources | None = None
     """The VM's size at the last observation; the target proves nothing for a larger size."""
-    kept: Resources = NOTHING
-    """The size to hold at the last observation, needed or not."""
+    hold: Resources = NOTHING
+    """The size to hold at the last observation, even without a proven need."""
     _cpu: Pipeline = field(init=False)
     _mem: Pipeline = field(init=False)
     _last: Instant | None = None
-    _wanted: Resources = NOTHING
+    _need: Resources = NOTHING
     steady_until: Instant = UNSTEADY
     """Observations equal to the last one change nothing before this time; see ``repeat``."""
     _has_skipped: bool = False
@@ -46,29 +46,29 @@ class Stabilizer:
     def __post_init__(self) -> None:
         self._begin()
 
-    def observe(self, need: Resources | None, has: Resources, now: Instant, kept: Resources = NOTHING) -> None:
-        """Feed the need at ``now`` (None: unknown) and the ordered size to the pipelines. ``now`` never goes back.
+    def observe(self, need: Resources | None, has: Resources, now: Instant, hold: Resources = NOTHING) -> None:
+        """Feed the need at ``now`` (None: unknown) and the ordered size to the pipelines. ``now`` never decreases.
 
-        ``kept`` (at most the ordered size) is held without a proven need: see ``Goal``.
+        ``hold`` (at most the ordered size) is held even without a proven need: see ``Goal.possible``.
         """
-        self.kept = kept
+        self.hold = hold
         if need is None:
             self.target = None
             return
-        # After a gap start over, because nothing is known about the time in between.
+        # Start over after a gap, because the need in between is unknown.
         if self._last is not None and now - self._last > self.smoothing.max_gap:
             self._begin()
-        # The pipelines treat ``kept`` like a need. It never exceeds the ordered size, so it causes no growth.
-        wanted = need.at_least(kept)
-        is_repeated = self.target is not None and wanted == self._wanted and has == self.asked_with
+        # The pipelines treat ``hold`` like a need. It never exceeds the ordered size, so it causes no growth.
+        need = need.at_least(hold)
+        is_repeated = self.target is not None and need == self._need and has == self.observed_size
         if is_repeated and now < self.steady_until:
             self.repeat(now)
             return
-        if self._has_skipped and self._last is not None and self.asked_with is not None:
-            # Of the skipped observations the pipelines need only the last one.
-            self._look(self._wanted, self.asked_with, self._last)
+        if self._has_skipped and self._last is not None and self.observed_size is not None:
+            # The pipelines need only the last of the skipped observations.
+            self._feed(self._need, self.observed_size, self._last)
         self._last = now
-        self._look(wanted, has, now)
+        self._feed(need, has, now)
         # Most guests of a fleet are idle, and their samples do not change for minutes.
         self.steady_until = self._steady_from(now) if is_repeated else UNSTEADY
 
@@ -76,28 +76,28 @@ class Stabilizer:
         """Feed the last observation again at ``now``, before ``steady_until``."""
         self._last, self._has_skipped = now, True
 
-    def _look(self, wanted: Resources, has: Resources, now: Instant) -> None:
-        self._remember(wanted, now)
-        cpu = self._cpu.target(now, Sample(wanted.cpu.as_cores, has.cpu.as_cores))
-        mem = self._mem.target(now, Sample(float(wanted.mem.value), float(has.mem.value)))
+    def _feed(self, need: Resources, has: Resources, now: Instant) -> None:
+        self._remember(need, now)
+        cpu = self._cpu.target(now, Sample(need.cpu.as_cores, has.cpu.as_cores))
+        mem = self._mem.target(now, Sample(float(need.mem.value), float(has.mem.value)))
         # Rounded down from floats, the target could be below the need.
-        self.target, self.asked_with = Resources(MilliCpu.cores(cpu), Bytes(ceil(mem))), has
-        self._wanted, self._has_skipped = wanted, False
+        self.target, self.observed_size = Resources(MilliCpu.cores(cpu), Bytes(ceil(mem))), has
+        self._need, self._has_skipped = need, False
 
     def _steady_from(self, now: Instant) -> Instant:
         """The time before which an equal observation changes nothing."""
-        if any(need != self._wanted for _, need in self._recent):
+        if any(need != self._need for _, need in self._recent):
             return UNSTEADY
         cpu = self._cpu.steady_until(now)
         return cpu if cpu == UNSTEADY else min(cpu, self._mem.steady_until(now))
 
-    def just_needed(self, now: Instant) -> Resources | None:
+    def recent_need(self, now: Instant) -> Resources | None:
         """The maximum need of each resource within the last ``RECENT`` seconds; None if unknown."""
         if self.target is None or self._began is None or now - self._began < RECENT:
             return None
-        # Fast path: this is called often, and the need has not changed.
+        # Fast path for frequent calls: the need has not changed.
         if now < self.steady_until:
-            return self._wanted
+            return self._need
         return Resources.most(need for _, need in self._recent)
 
     def _remember(self, need: Resources, now: Instant) -> None:

@@ -3,8 +3,8 @@
 Rules that hold here:
 
 - ``advance.advance`` is the only writer. ``plan`` and ``explain`` only read.
-- ``ceiling`` is the certain part of the permit: it falls to a request when that is *sent*, and rises only with an
-  accepted answer. Before the first answer it is None, and the VM may not grow.
+- ``ceiling`` is the certain part of the permit: sending a lower request lowers it, and only an accepted answer raises
+  it. Before the first answer it is None, and the VM may not grow.
 - A patch in flight, or one with an unknown outcome (``unsettled``), counts as in effect; the latter until a newer view,
   or any view from ``settles_at`` on.
 """
@@ -23,20 +23,20 @@ from agent.core.memory.kills import Kills
 from agent.core.memory.probing import Probing
 from agent.core.monitor.monitor_side import MonitorSide
 from agent.core.pods.pauses import NO_PAUSES, Pauses
-from agent.core.policy import SOONEST, BatchSchedule, Policy
+from agent.core.policy import MIN_REQUEST_DELAY, BatchSchedule, Policy
 from agent.core.sleep.sleep_side import SleepSide
 from agent.core.stabilizer import Stabilizer
 from agent.core.vm import Vm
 from protocol.messages import ObjectName
 from protocol.units import ZERO, ComputeUnit, Instant, Resources, Seconds
 
-LEAN: Final = Seconds(240.0)
+LEAN_PERIOD: Final = Seconds(240.0)
 """A VM stays lean for this long after the last request to shrink: longer than the default policy remembers CPU need."""
 
-TOO_SOON: Final = Seconds(60.0)
-"""If a VM grows within this time of giving room back, it gave too much."""
+REGROWTH_WINDOW: Final = Seconds(60.0)
+"""A VM that grows within this time of giving room back gave too much."""
 
-REGRET: Final = Seconds(60.0)
+OFFER_PAUSE: Final = Seconds(60.0)
 """A VM that gave too much offers nothing for this long."""
 
 _NEVER: Final = Instant(-inf)
@@ -44,7 +44,7 @@ _NEVER: Final = Instant(-inf)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failure that repeats since ``since``, ``count`` times in a row, and the party at fault."""
+    """A failure that has occurred ``count`` times in a row since ``since``, and the party at fault."""
 
     fault: Fault
     reason: str
@@ -54,7 +54,7 @@ class Failure:
 
 
 def failed_again(before: Failure | None, fault: Fault, reason: str, now: Instant) -> Failure:
-    """``before`` (None: no failure yet), repeated at ``now``."""
+    """The failure after it occurred again at ``now``; ``before`` is None for the first time."""
     return Failure(
         fault, reason, now if before is None else before.since, now, 1 if before is None else before.count + 1
     )
@@ -62,7 +62,7 @@ def failed_again(before: Failure | None, fault: Fault, reason: str, now: Instant
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """The scheduler granted less than requested, ``count`` times in a row since ``since``."""
+    """The scheduler has granted less than requested, ``count`` times in a row since ``since``."""
 
     wanted: Resources
     granted: Resources
@@ -72,13 +72,13 @@ class Denial:
 
 
 @dataclass(slots=True)
-class Giving:
+class GiveBack:
     """Room given back to a short node (B.17).
 
-    ``shrink_to`` is the size that the scheduler asked for last, None if none; ``asks_sleep``: it asked for sleep. The
-    VM never gives up its recent need. Until ``lean_until`` it keeps only that, without what its policy would add. After
-    giving too much it offers nothing before ``offers_from``. ``is_offering``: its last request, at ``told_at``, offered
-    room.
+    ``shrink_to`` is the size that the scheduler last asked for, None if it does not ask; ``asks_sleep``: it asks for
+    sleep. The VM never gives up its recent need. Until ``lean_until`` it keeps only that, without what its policy would
+    add. After giving too much it offers nothing before ``offers_from``. ``is_offering``: its last request, at
+    ``requested_at``, offered room.
     """
 
     shrink_to: Resources | None = None
@@ -86,34 +86,34 @@ class Giving:
     lean_until: Instant = _NEVER
     gave_at: Instant = _NEVER
     offers_from: Instant = _NEVER
-    told_at: Instant = _NEVER
+    requested_at: Instant = _NEVER
     is_offering: bool = False
 
-    def hear(self, shrink_to: Resources | None, now: Instant) -> None:
+    def apply(self, shrink_to: Resources | None, now: Instant) -> None:
         """Apply the size that the scheduler asks the VM to shrink to; None if it does not ask."""
-        # Zero CPU asks for sleep, without a shrink first.
+        # Zero CPU asks for sleep instead of a shrink.
         self.asks_sleep = shrink_to is not None and not shrink_to.cpu
         self.shrink_to = None if self.asks_sleep else shrink_to
         if self.shrink_to is not None:
-            self.lean_until = Instant(now + LEAN)
+            self.lean_until = Instant(now + LEAN_PERIOD)
 
     def note_shrink(self, now: Instant) -> None:
-        """The VM was ordered to shrink."""
+        """Record that the VM was ordered to shrink."""
         if self.is_lean(now):
             self.gave_at = now
 
     def note_growth(self, now: Instant) -> None:
-        """The VM requests more than its permit."""
-        if now - self.gave_at < TOO_SOON:
-            self.offers_from = Instant(now + REGRET)
+        """Record that the VM requests more than its permit."""
+        if now - self.gave_at < REGROWTH_WINDOW:
+            self.offers_from = Instant(now + OFFER_PAUSE)
 
     def note_offer(self, needs: Resources | None, now: Instant) -> None:
-        """A request was sent with the offer ``needs``, the least size that the VM needs; None: no offer."""
-        self.is_offering, self.told_at = needs is not None, now
+        """Record a request with the offer ``needs``, the smallest size that the VM needs; None without an offer."""
+        self.is_offering, self.requested_at = needs is not None, now
 
     def awaits_offer(self, now: Instant) -> bool:
-        """Return True if a new offer is worth a request now."""
-        return self.is_lean(now) and not self.is_offering and now - self.told_at >= SOONEST
+        """Return True if a new offer justifies a request now."""
+        return self.is_lean(now) and not self.is_offering and now - self.requested_at >= MIN_REQUEST_DELAY
 
     def is_lean(self, now: Instant) -> bool:
         """Return True if the VM keeps only its recent need."""
@@ -129,12 +129,12 @@ class SchedulerSide:
     """State of the exchange with the scheduler. ``next_at`` is the latest time of the next request.
 
     ``sequence`` numbers the next request, so that the scheduler can drop late messages. ``is_void``: the VM was opted
-    out or restored while a request was in flight, so the permit in its answer does not count. ``knows_load``: the
-    scheduler has the VM's load, without which it cannot tell an idle VM from a busy one. ``answered_version`` is the
-    VM's version when the last permit came. ``is_superseded``: the scheduler answers another agent of the VM.
-    ``migrate``: the last answer forbids any change; ``freezes`` answers in a row did.
-    ``stores_permits``: permits are stored on the VM's object. The original project's scheduler stores none, and trusts
-    the permit that an agent presents, so one stored by another scheduler must not reach it.
+    out or restored while a request was in flight, so the permit in its answer does not count. ``has_reported_load``:
+    the scheduler knows the VM's load; otherwise it cannot distinguish an idle VM from a busy one. ``answered_version``
+    is the VM's version at the last permit. ``is_superseded``: the scheduler serves another agent of the VM.
+    ``migrate``: the last answer forbids any change, as did ``freezes`` answers in a row.
+    ``stores_permits``: permits are stored on the VM's object. The original project's scheduler stores none and trusts
+    the permit that an agent presents, so it must not get one that another scheduler stored.
     """
 
     next_at: Instant
@@ -151,16 +151,16 @@ class SchedulerSide:
     denial: Denial | None = None
     migrate: bool = False
     freezes: int = 0
-    knows_load: bool = False
+    has_reported_load: bool = False
     failure: Failure | None = None
     rejected: int = 0
     answered_at: Instant | None = None
-    giving: Giving = field(default_factory=Giving)
+    give_back: GiveBack = field(default_factory=GiveBack)
 
     def forget_permit(self) -> None:
         """Drop the permit, so that the scheduler must grant it again."""
         self.permit = self.ceiling = None
-        # An answer in flight was decided before the opt-out or the restore, so it does not count.
+        # An answer in flight precedes the opt-out or restore, so it does not count.
         self.is_void = self.asking is not None
 
 
@@ -168,10 +168,11 @@ class SchedulerSide:
 class VmSide:
     """State of the VM's object and of the patches in flight.
 
-    ``stale_at`` is a version at which a patch conflicted: the next waits for a newer one, or for ``retry_at``, because
-    other objects can conflict as well. ``shrunk_at`` is the time of the last order to shrink, ``fell_at`` the time when
-    the VM was last seen to shrink. ``failure`` is of patching, ``lost`` of reading. After ``refused`` refused growths
-    in a row, none is tried or requested before ``grows_from``. A pod has ``pauses`` for each resource instead.
+    ``stale_at`` is a version at which a patch conflicted: the next patch waits for a newer one, or for ``retry_at``,
+    because other objects can conflict as well. ``shrunk_at`` is the time of the last order to shrink,
+    ``shrink_seen_at`` the time when the VM was last observed to shrink. ``failure`` concerns patching, ``lost``
+    reading. After ``refused`` refused growths in a row, none is tried or requested before ``grows_from``. Pods have
+    ``pauses`` per resource instead.
     """
 
     seen: Vm | None = None
@@ -184,13 +185,13 @@ class VmSide:
     grows_from: Instant | None = None
     pauses: Pauses = NO_PAUSES
     shrunk_at: Instant | None = None
-    fell_at: Instant | None = None
+    shrink_seen_at: Instant | None = None
     failure: Failure | None = None
     lost: Failure | None = None
 
     @property
     def ordered(self) -> Resources | None:
-        """The smallest size ordered, a patch in flight included; None before the VM was seen."""
+        """The smallest size ordered, including a patch in flight; None before the VM was observed."""
         use = None if self.seen is None else self.seen.use
         return use if use is None or self.patching is None else use.at_most(self.patching.target)
 
@@ -203,14 +204,14 @@ class VmSide:
 class GuestSide:
     """State of the guest: its last sample, its need, and the limits on shrinking.
 
-    ``calm_since`` is the start of the last interval after a shrink without effects of it. ``cpus`` is the largest
-    number of CPUs in a sample. The guest is suspended since ``still_from`` if its VM sleeps, and was suspended for
-    ``still`` seconds in earlier sleeps.
+    ``sampled_size`` is the VM's size at the last sample. ``calm_since`` is the start of the last interval that showed
+    no effects of a shrink. ``cpus`` is the largest number of CPUs in a sample. While its VM sleeps, the guest has been
+    suspended since ``suspended_at``; earlier sleeps lasted ``suspended_seconds`` in total.
     """
 
     stabilizer: Stabilizer
     seen: ObservedSample | None = None
-    had: Resources | None = None
+    sampled_size: Resources | None = None
     rates: Rates = NO_RATES
     counted: CpuCount = NO_COUNT
     goal: Goal = NO_GOAL
@@ -219,25 +220,25 @@ class GuestSide:
     calm_since: Instant | None = None
     cpus: int = 0
     failure: Failure | None = None
-    still_from: Instant | None = None
-    still: float = 0.0
+    suspended_at: Instant | None = None
+    suspended_seconds: float = 0.0
 
     def fall_asleep(self, now: Instant) -> None:
-        """Record that the guest is suspended. Keep what was learned, but compute no rates across the sleep."""
-        if self.still_from is None:
-            self.still_from = now if self.seen is None else self.seen.last
-        self.seen = self.had = self.failure = self.calm_since = None
+        """Record that the guest is suspended. Keep what was learned, but do not compute rates across the sleep."""
+        if self.suspended_at is None:
+            self.suspended_at = now if self.seen is None else self.seen.last
+        self.seen = self.sampled_size = self.failure = self.calm_since = None
         self.rates, self.goal = NO_RATES, NO_GOAL
 
     def wake(self, now: Instant) -> None:
         """Record that the guest runs again."""
-        if self.still_from is not None:
-            self.still += now - self.still_from
-            self.still_from = None
+        if self.suspended_at is not None:
+            self.suspended_seconds += now - self.suspended_at
+            self.suspended_at = None
 
     def awake_time(self, now: Instant) -> Instant:
-        """``now`` on a clock that stops during sleep, so that sleep is no gap in the history of needs."""
-        return Instant(now - self.still)
+        """``now`` on a clock that stops during sleep, so that sleep leaves no gap in the history of needs."""
+        return Instant(now - self.suspended_seconds)
 
     def is_rebooted(self, sample: GuestSample) -> bool:
         """Return True if the guest booted between the last sample and ``sample``."""
@@ -278,19 +279,19 @@ class State:
         side, vm = self.scheduler, self.vm.seen
         if side.ceiling is None or vm is None or vm.recorded_permit is None or not side.stores_permits:
             return side.ceiling
-        # A permit is stored before it is answered. So if a newer object records less, the permit was revoked:
-        # autoscaling was off for a while, or another agent requests for the VM.
+        # The scheduler stores a permit before it answers. So if a newer object records less, the permit was revoked:
+        # autoscaling was off for a while, or another agent made requests for the VM.
         return side.ceiling.at_most(vm.recorded_permit) if vm.version > side.answered_version else side.ceiling
 
     @property
     def held(self) -> Resources | None:
-        """The size that the VM has or may reach without a further patch; None before it was seen (S4.5).
+        """The size that the VM has or may reach without another patch; None before it was observed (S4.5).
 
         A request is never below this.
         """
         if self.vm.seen is None:
             return None
-        # While asleep the VM has nothing; the permit for its wake covers the size ordered then.
+        # While asleep the VM uses nothing; the permit for its wake covers the size ordered then.
         if self.vm.seen.is_asleep:
             return ZERO
         size = self.vm.seen.holds
@@ -302,25 +303,25 @@ class State:
     def is_settling(self, since: Instant) -> bool:
         """Return True if a recent or unfinished shrink may have kept the guest busy since ``since``."""
         side, timing, calm = self.vm, self.policy.timing, self.guest.calm_since
-        # Nothing is unplugged in a pod: if it stalls right after a shrink, it has too little.
+        # Nothing is unplugged from a pod: if it stalls right after a shrink, it has too little.
         if side.seen is not None and side.seen.is_pod:
             return False
         is_unfinished = side.seen is not None and side.seen.unfinished_shrink
         # A guest that still has more than was ordered is still unplugging.
         span = max(timing.settle, timing.unfinished_shrink) if is_unfinished else timing.settle
-        shrinks = [at for at in (side.shrunk_at, side.fell_at) if at is not None and (calm is None or at > calm)]
+        shrinks = [at for at in (side.shrunk_at, side.shrink_seen_at) if at is not None and (calm is None or at > calm)]
         return any(since - at <= span for at in shrinks)
 
     def use(self, policy: Policy, problems: str, now: Instant) -> None:
-        """Put ``policy`` in force; ``problems`` names the settings that could not be applied, if any."""
+        """Apply ``policy``; ``problems`` names the settings that could not be applied, if any."""
         self.settings_failure = failed_again(None, Fault.SETTINGS, problems, now) if problems else None
-        # Keep unchanged stages with their history; otherwise each new policy would delay shrinking.
+        # Keep unchanged stages and their history; otherwise each new policy would delay shrinking.
         if policy.smoothing != self.policy.smoothing:
             self.guest.stabilizer = Stabilizer(policy.smoothing)
         self.policy = policy
 
 
-def begin(  # noqa: PLR0913 - what a state begins with
+def begin(  # noqa: PLR0913 - the inputs of a new state
     pod: ObjectName,
     policy: Policy,
     now: Instant,
@@ -333,16 +334,16 @@ def begin(  # noqa: PLR0913 - what a state begins with
     """The initial state: nothing is proven, nothing is permitted.
 
     ``jitter`` (0..1) spreads the first requests of many agents over ``policy.timing.start_spread``, and the sleep of
-    their VMs if these have long been idle. ``sequence`` numbers the first request, and must exceed every number used by
-    an earlier agent of this VM. ``unit`` is the agent's own compute unit, for a scheduler that has none (B.11).
-    ``schedule`` is shared by all VMs of the agent.
+    VMs that have long been idle. ``sequence`` numbers the first request, and must exceed every number used by an
+    earlier agent of this VM. ``unit`` is the agent's own compute unit, for a scheduler that has none (B.11). All VMs of
+    the agent share ``schedule``.
     """
     begins_at = Instant(now + policy.timing.start_spread * jitter)
     return State(
         pod=pod,
         policy=policy,
         begins_at=begins_at,
-        # An agent has a compute unit of its own only beside the original's scheduler, which stores no permits.
+        # An agent has its own compute unit only with the original project's scheduler, which stores no permits.
         scheduler=SchedulerSide(begins_at, sequence, compute_unit=unit, stores_permits=unit is None),
         guest=GuestSide(stabilizer=Stabilizer(policy.smoothing)),
         sleep=SleepSide(spread_fraction=jitter),

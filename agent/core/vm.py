@@ -4,7 +4,7 @@ A postgres pod (B.7) has the same view: ``use`` is its container's requests, ``a
 
 Rules that hold here:
 
-- ``use`` is the size in the spec, ``actual`` the size in the status. Neither is the size that the agent wants.
+- ``use`` is the size in the spec, ``actual`` the size in the status. Neither is the agent's desired size.
 - ``version`` orders the views of an object: an older view never replaces a newer one, unless the cluster's store was
   restored. If the outcome of a patch is unknown, only a version beyond its base settles it.
 """
@@ -23,7 +23,7 @@ from protocol.units import ZERO, Amount, Bytes, ComputeUnit, Instant, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine
 
 RUNNING: Final = "Running"
-"""The only phase in which a VM is ordered to sleep."""
+"""The only phase in which a VM may be ordered to sleep."""
 
 RESIZABLE_PHASES: Final = frozenset({RUNNING, "Scaling"})
 """Phases in which the controller accepts a resize."""
@@ -36,7 +36,7 @@ A = TypeVar("A", bound=Amount)
 
 @dataclass(frozen=True, slots=True)
 class VmFloor:
-    """The minimum size until ``until``, from what the same hour needed before (S3.7)."""
+    """The minimum size until ``until``, derived from earlier needs in the same hour (S3.7)."""
 
     size: Resources
     until: Instant
@@ -47,10 +47,10 @@ class Vm:
     """One view of a VM. ``recorded_permit`` is the permit stored on the object, if any.
 
     ``enabled``: it has the opt-in label, without which the scheduler counts no permit. ``resizable``: it has that label
-    and its phase allows a resize. ``ours``: its status names this agent's pod; during a migration that holds for at
+    and its phase allows a resize. ``ours``: its status names this agent's pod; during a migration that is true for at
     most one of the two pods. ``is_pod``: a pod that is resized in place. ``objection``: why the kubelet does not apply
-    its requests. ``mem_limit`` is its memory limit, None if it has none. ``order`` is the order to sleep on the object,
-    ``sleep`` its controller's report, and ``never_sleeps`` why it must not sleep, empty if it may.
+    its requests. ``mem_limit``: its memory limit, None if unlimited. ``order``: the order to sleep on the object.
+    ``sleep``: the controller's report. ``never_sleeps``: why it must not sleep, empty if it may.
     """
 
     bounds: Bounds
@@ -83,7 +83,7 @@ class Vm:
 
     @property
     def is_starting(self) -> bool:
-        """Return True if the VM has its permit to wake, and its guest does not run yet."""
+        """Return True if the VM has its permit to wake, but its guest does not run yet."""
         return _is_starting(self.phase, self.sleep)
 
     @property
@@ -108,12 +108,12 @@ class Vm:
         return min(self.use.mem, self.actual.mem)
 
     def up_to_limit(self, size: Resources) -> Resources:
-        """``size`` with the memory up to a limit above the requests: a pod may use that as well."""
+        """``size`` with its memory raised to the limit if that is above the requests: a pod may use that much."""
         limit = self.mem_limit
         return size if limit is None or limit <= self.holds.mem else Resources(size.cpu, limit)
 
     def bounds_at(self, now: Instant) -> Bounds:
-        """The bounds, with their minimum raised to the floor if one holds at ``now``."""
+        """The bounds, with the minimum raised to the floor if one applies at ``now``."""
         if self.floor is None or now >= self.floor.until:
             return self.bounds
         # The floor never raises the maximum.
@@ -124,7 +124,7 @@ class Vm:
         return self.version == 0 or self.version > version
 
     def sizes(self, unit: ComputeUnit, bounds: Bounds | None = None) -> Sizes:
-        """The sizes to request within ``bounds`` (None: its own) on a node with ``unit``."""
+        """The sizes to request within ``bounds`` (default: its own) on a node with ``unit``."""
         return Sizes(unit, bounds or self.bounds, self.slot_size, self.is_pod)
 
     @property
@@ -170,7 +170,7 @@ def _never_sleeps(vm: VirtualMachine) -> str:
         return "a postgres in a pod cannot sleep"
     if vm.labels.get(LABEL_KEEP_AWAKE) == "true":
         return f"its label {LABEL_KEEP_AWAKE} keeps it awake"
-    # The guest of a primary with standbys reports that itself.
+    # The guest of a primary with standbys reports that itself, as a reason to stay awake.
     if vm.labels.get(LABEL_ROLE) == "replica":
         return "it is a standby"
     # Only this project's controller publishes the running machine and supports sleep.
@@ -178,10 +178,10 @@ def _never_sleeps(vm: VirtualMachine) -> str:
 
 
 def _in_slots(pod: VirtualMachine) -> Bounds:
-    """The bounds of a pod in whole slots, in which the scheduler counts memory; its current size may be any."""
+    """The bounds of a pod in whole slots, in which the scheduler counts memory; a pod's current size is arbitrary."""
     low, high = pod.bounds.min.mem, pod.bounds.max.mem.down_to(pod.slot_size)
     low = low if pod.use.mem == low else low.up_to(pod.slot_size)
-    # No size in whole slots fits, so the pod keeps its memory.
+    # If no size in whole slots fits, the pod keeps its memory.
     if low > high:
         low = high = pod.use.mem
     return Bounds(Resources(pod.bounds.min.cpu, low), Resources(pod.bounds.max.cpu, high))
@@ -191,7 +191,7 @@ def _in_slots(pod: VirtualMachine) -> Bounds:
 class Sizes:
     """The sizes that a VM may request: within its bounds, in whole slots and whole compute units of its node.
 
-    CPU and memory of a pod are independent: in steps of the unit's CPU, and in slots.
+    A pod's CPU and memory are independent: CPU in steps of the unit's CPU, memory in slots.
     """
 
     unit: ComputeUnit
@@ -207,7 +207,7 @@ class Sizes:
     def covering(self, need: Resources) -> Resources:
         """The smallest size in whole steps that covers ``need``, within the bounds."""
         if self.is_pod:
-            # The minimum is the owner's own size, so a pod that needs no more gets exactly that.
+            # The minimum is the owner's own choice, so a pod that needs no more gets exactly that.
             low = self.bounds.min
             steps = Resources(need.cpu.up_to(self.unit.cpu), need.mem.up_to(self.slot_size))
             return Resources(
@@ -218,7 +218,7 @@ class Sizes:
         return self.not_less(covered).at_most(self.bounds.max)
 
     def not_less(self, amounts: Resources) -> Resources:
-        """Each amount rounded up to a step, but not beyond the maximum unless the amount itself exceeds it."""
+        """Round each amount up to a step, but not beyond the maximum unless the amount itself exceeds it."""
         most = self.bounds.max
         return Resources(
             _stepped(amounts.cpu, self.unit.cpu.value, most.cpu), _stepped(amounts.mem, self.mem_step.value, most.mem)
@@ -235,5 +235,5 @@ def _stepped(amount: A, step: int, most: A) -> A:
     if not missing:
         return amount
     up = amount.value + missing
-    # A maximum that is not a multiple may be requested exactly, so that all of it can be used.
+    # The exact maximum may be requested even if it is not a multiple, so that all of it can be used.
     return most if amount.value <= most.value < up else type(amount)(up)

@@ -42,13 +42,13 @@ class UpscaleRequest(msgspec.Struct, frozen=True, tag="UpscaleRequest"):
 
 
 class UpscaleConfirmation(msgspec.Struct, frozen=True, tag="UpscaleConfirmation"):
-    """The monitor knows of the memory that came; the answer to ``TellGrown``."""
+    """The monitor knows of the memory that came; the answer to ``UpscaleNotification``."""
 
     id: _Number
 
 
 class DownscaleResult(msgspec.Struct, frozen=True, tag="DownscaleResult"):
-    """The monitor's decision on a shrink, and why; the answer to ``AskToShrink``."""
+    """The monitor's decision on a shrink, and why; the answer to ``DownscaleRequest``."""
 
     id: _Number
     ok: bool = msgspec.field(name="Ok")
@@ -115,14 +115,14 @@ _READ_ANY: Final = msgspec.json.Decoder(UnknownMessage)
 
 
 @dataclass(frozen=True, slots=True)
-class AskToShrink:
+class DownscaleRequest:
     """May the guest be left with ``target``? ``DownscaleRequest`` on the wire."""
 
     target: Resources
 
 
 @dataclass(frozen=True, slots=True)
-class TellGrown:
+class UpscaleNotification:
     """The guest has ``granted`` now. ``UpscaleNotification`` on the wire."""
 
     granted: Resources
@@ -141,7 +141,7 @@ class NotUnderstood:
     error: str
 
 
-ToMonitor = AskToShrink | TellGrown | CheckHealth | NotUnderstood
+ToMonitor = DownscaleRequest | UpscaleNotification | CheckHealth | NotUnderstood
 
 
 def read_from_monitor(text: str | bytes) -> FromMonitor:
@@ -170,7 +170,7 @@ def _flat(found: dict[str, object]) -> dict[str, object]:
 def write_to_monitor(message: ToMonitor, number: int) -> str:
     """``message`` as number ``number``.
 
-    >>> write_to_monitor(AskToShrink(Resources.parse("250m", "1Gi")), 2)
+    >>> write_to_monitor(DownscaleRequest(Resources.parse("250m", "1Gi")), 2)
     '{"content":{"target":{"cpu":0.25,"mem":1073741824}},"type":"DownscaleRequest","id":2}'
     """
     kind, content = _content(message)
@@ -179,9 +179,9 @@ def write_to_monitor(message: ToMonitor, number: int) -> str:
 
 def _content(message: ToMonitor) -> tuple[str, dict[str, object]]:
     match message:
-        case AskToShrink(target):
+        case DownscaleRequest(target):
             return "DownscaleRequest", {"target": _allocation(target)}
-        case TellGrown(granted):
+        case UpscaleNotification(granted):
             return "UpscaleNotification", {"granted": _allocation(granted)}
         case NotUnderstood(_, error):
             return "InvalidMessage", {"error": error}

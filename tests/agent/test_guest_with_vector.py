@@ -131,4 +131,4 @@ async def test_stalled_vector_counters_expire() -> None:
         await sizes(fixture, 28)
         assert because() == "right for cpu busy"
         await sizes(fixture, 10)
-        assert because() == "no metrics: not below what it has"
+        assert because() == "no metrics: not below its current size"

@@ -13,16 +13,16 @@ from agent.core.events import Event, Fault, MonitorAnswered, MonitorJoined, Moni
 from agent.monitor_session import MonitorSession
 from agent.ports import PortError
 from protocol.guest.monitor_messages import (
-    AskToShrink,
+    DownscaleRequest,
     DownscaleResult,
     FromMonitor,
     InternalError,
     InvalidMessage,
     LoadReport,
     NotUnderstood,
-    TellGrown,
     UnknownMessage,
     UpscaleConfirmation,
+    UpscaleNotification,
     UpscaleRequest,
 )
 from tests.agent.core.story import cu
@@ -67,8 +67,8 @@ async def test_unsolicited_message_becomes_event(monitor: Conversing) -> None:
 
 
 async def test_answers_match_even_request_ids(monitor: Conversing) -> None:
-    number = await monitor.asked(AskToShrink(cu(1)))
-    assert monitor.heard == [(2, AskToShrink(cu(1)))]
+    number = await monitor.asked(DownscaleRequest(cu(1)))
+    assert monitor.heard == [(2, DownscaleRequest(cu(1)))]
     result = DownscaleResult(number, ok=True)
     await monitor.says(DownscaleResult(number + 2, ok=True), result, result)
     assert monitor.events[1:] == [MonitorAnswered(result)], "neither a stranger's number nor the same twice"
@@ -85,7 +85,7 @@ async def test_answers_match_even_request_ids(monitor: Conversing) -> None:
 async def test_what_was_told_is_confirmed_or_went_wrong(
     monitor: Conversing, answer: FromMonitor, result: UpscaleConfirmation | None
 ) -> None:
-    await monitor.asked(TellGrown(cu(2)))
+    await monitor.asked(UpscaleNotification(cu(2)))
     await monitor.says(answer)
     assert monitor.events[1:] == [MonitorAnswered(result)]
 
@@ -96,7 +96,7 @@ async def test_rejects_messages_of_newer_version(monitor: Conversing) -> None:
     assert monitor.events == [MonitorJoined(2)]
     refused = NotUnderstood(1, "LoadReport needs protocol version 2"), NotUnderstood(3, "unknown message type")
     assert monitor.heard == [(message.id, message) for message in refused]
-    assert await monitor.asked(AskToShrink(cu(1))) == 2, "questions have the next number of ours"
+    assert await monitor.asked(DownscaleRequest(cu(1))) == 2, "questions have the next number of ours"
 
 
 async def test_missing_monitor_backs_off_silently() -> None:
@@ -154,7 +154,7 @@ async def test_unanswered_request_disconnects(
     monitor: Conversing,
 ) -> None:
     await monitor.clock.advance(4.0)
-    await monitor.asked(AskToShrink(cu(1)))
+    await monitor.asked(DownscaleRequest(cu(1)))
     await monitor.clock.advance(5.0)
     assert len(monitor.events) == 1, "not before it had five seconds"
     await monitor.clock.advance(1.5)
@@ -163,6 +163,6 @@ async def test_unanswered_request_disconnects(
 
 async def test_reconnect_drops_queued_messages(monitor: Conversing) -> None:
     await monitor.says(HUNG_UP)
-    monitor.session.send(TellGrown(cu(1)))
+    monitor.session.send(UpscaleNotification(cu(1)))
     await monitor.clock.advance(2.0)
     assert monitor.heard == []

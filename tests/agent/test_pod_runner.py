@@ -183,7 +183,7 @@ async def test_quota_is_told_and_leaves_the_other_resource_alone() -> None:
         assert fixture.pod.targets == [size("500m", "1Gi")]
         refused = "growth to 500m cpu, 1Gi was refused: exceeded quota: team"
         assert fixture.pod.told == [("ResizeRefused", f"{refused}; no room is reserved for it until the next try")]
-        assert fixture.because.endswith("CPU growth is tried again in 4 s (try 2): exceeded quota: team")
+        assert fixture.because.endswith("CPU growth is retried in 4 s (try 2): exceeded quota: team")
         await fixture.clock.advance(60.0)
         assert fixture.pod.found.use == size("500m", "1Gi")
 

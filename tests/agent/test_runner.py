@@ -12,7 +12,13 @@ from agent.core.events import Fault
 from agent.core.explain import explain
 from agent.ports import PortError, RefusedError
 from protocol.floors import Floor, encode_floor
-from protocol.guest.monitor_messages import AskToShrink, DownscaleResult, LoadReport, TellGrown, UpscaleConfirmation
+from protocol.guest.monitor_messages import (
+    DownscaleRequest,
+    DownscaleResult,
+    LoadReport,
+    UpscaleConfirmation,
+    UpscaleNotification,
+)
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG, ANNOTATION_FLOOR
 from protocol.units import Resources
 from protocol.virtual_machine import Bounds
@@ -326,7 +332,11 @@ async def test_monitor_report_grows_and_agreement_shrinks() -> None:
         await fixture.clock.advance(0.0)
         await monitor.says(UpscaleConfirmation(4))
         await fixture.clock.advance(10.0)
-        assert [type(message) for _, message in monitor.heard] == [TellGrown, TellGrown, AskToShrink]
+        assert [type(message) for _, message in monitor.heard] == [
+            UpscaleNotification,
+            UpscaleNotification,
+            DownscaleRequest,
+        ]
         assert fixture.vm_api.found.use == Resources(cu(1).cpu, cu(8).mem)
         await monitor.says(DownscaleResult(monitor.last_number, ok=False, status="in use"))
         await fixture.clock.advance(1.0)

@@ -8,12 +8,12 @@ from functools import cache
 from itertools import pairwise, product
 from typing import Final
 
-from agent.core.actions import AskScheduler, PatchVm
+from agent.core.actions import AskScheduler, MonitorMessage, PatchVm
 from agent.core.advance import advance
 from agent.core.events import Answered, MonitorAnswered, MonitorJoined, Started, VmSeen
 from agent.core.goal import goal
 from agent.core.guest import NO_RATES, GuestSample
-from agent.core.permits import objection
+from agent.core.permits import permit_error
 from agent.core.plan import plan
 from agent.core.policy import (
     DENIED_BACKOFF,
@@ -26,7 +26,7 @@ from agent.core.policy import (
 )
 from agent.core.state import begin
 from agent.core.vm import Vm
-from protocol.guest.monitor_messages import AskToShrink, DownscaleResult, TellGrown, UpscaleConfirmation
+from protocol.guest.monitor_messages import DownscaleResult, UpscaleConfirmation, UpscaleNotification
 from protocol.messages import ObjectName, PluginResponse
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import Bounds
@@ -47,7 +47,7 @@ def permit_validation(case: Case) -> object:
     permit, request, using = (
         Resources(MilliCpu(cpu), GIB * gib) for cpu, gib in (case.input[key] for key in ("permit", "request", "using"))
     )
-    return objection(permit, request, using) is None
+    return permit_error(permit, request, using) is None
 
 
 def goal_mem(case: Case) -> object:
@@ -156,7 +156,7 @@ def _shrunk_against(verdicts: Sequence[bool | None]) -> str | None:
     for _ in range(60):
         story.at(story.now + 1.0).looks()
         message = story.plans().message
-        if message is not None and (left or isinstance(message, TellGrown)):
+        if message is not None and (left or isinstance(message, UpscaleNotification)):
             story.happens(Started(message))
             approved = _answered(story, message, approved, left)
         for action in story.acts():
@@ -169,9 +169,9 @@ def _shrunk_against(verdicts: Sequence[bool | None]) -> str | None:
     return None
 
 
-def _answered(story: Story, message: AskToShrink | TellGrown, approved: Bytes, left: list[bool | None]) -> Bytes:
+def _answered(story: Story, message: MonitorMessage, approved: Bytes, left: list[bool | None]) -> Bytes:
     """The monitor answers ``message``; the memory that it approves of from then on."""
-    if isinstance(message, TellGrown):
+    if isinstance(message, UpscaleNotification):
         story.happens(MonitorAnswered(UpscaleConfirmation(1)))
         return message.granted.mem
     verdict = left.pop(0)

@@ -21,7 +21,7 @@ from agent.adapters.pod_reclaim import PodReclaim
 from agent.cgroups.locate import ControlGroup, Locator
 from agent.cgroups.memory import MemoryFiles
 from agent.cgroups.metrics import CgroupMetrics
-from protocol.guest.monitor_messages import AskToShrink, DownscaleResult
+from protocol.guest.monitor_messages import DownscaleRequest, DownscaleResult
 from protocol.runtime.clock import SystemClock
 from protocol.units import Bytes, MilliCpu, Resources
 
@@ -110,7 +110,7 @@ def reclaimer() -> Iterator[subprocess.Popen[bytes]]:
 async def ask(target: int) -> None:
     """The agent: prints the answer to one question, and keeps the conversation until it is ended."""
     async with PodReclaim(SOCKET, ROOT, UID, CONTAINER, SystemClock()).connect() as connection:
-        await connection.send(AskToShrink(Resources(MilliCpu(1000), Bytes(target))), 2)
+        await connection.send(DownscaleRequest(Resources(MilliCpu(1000), Bytes(target))), 2)
         answer = await connection.receive()
         assert isinstance(answer, DownscaleResult)
         print(json.dumps([answer.ok, answer.status]), flush=True)

@@ -16,7 +16,7 @@ import pytest
 
 from deploy.neonvm.addressing import LINK_GUEST, MONITOR_PORT
 from deploy.neonvm.network.chooser import NetworkKind
-from protocol.guest.monitor_messages import AskToShrink, TellGrown, write_to_monitor
+from protocol.guest.monitor_messages import DownscaleRequest, UpscaleNotification, write_to_monitor
 from protocol.units import Bytes, MilliCpu, Resources
 from scripts.database_client import DatabaseSession
 from tests.vm.guests import MIB, PASSWORD, Booted, booted
@@ -155,11 +155,11 @@ async def test_it_speaks_up_for_load_connections_and_memory(tmp_path: Path) -> N
             seconds, report = await reported_burst(heard, port)
             print(f"the connections were reported after {seconds:.3f} s: {report}")
             async with sessions_with(port, 12):
-                heard.say(write_to_monitor(AskToShrink(mib(160)), 2))
+                heard.say(write_to_monitor(DownscaleRequest(mib(160)), 2))
                 _, refused = await heard.first(lambda each: each.get("id") == 2)
                 assert refused["Ok"] is False
                 assert "MiB would be left for them" in str(refused["Status"])
-            heard.say(write_to_monitor(TellGrown(mib(512)), 4))
+            heard.say(write_to_monitor(UpscaleNotification(mib(512)), 4))
             assert (await heard.first(lambda each: each.get("id") == 4))[1]["type"] == "UpscaleConfirmation"
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 from rich.console import Console
 
-from agent.core.state import LEAN
+from agent.core.state import LEAN_PERIOD
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.cluster.spec import ClusterSpec
 from protocol.kubernetes.conditions import holds
@@ -101,7 +101,7 @@ class Neighbours:
         while self.asked_at is None:
             lean = (await self._giving()).get("lean_seconds")
             if isinstance(lean, int | float):
-                self.asked_at = time.monotonic() - (LEAN - lean)
+                self.asked_at = time.monotonic() - (LEAN_PERIOD - lean)
             await asyncio.sleep(0.05)
 
     async def _lacks(self) -> bool:

@@ -22,15 +22,15 @@ from agent.adapters.guest_monitor import GuestConnection, GuestMonitor
 from agent.ports import PortError
 from deploy.neonvm.network.sockets import free_port
 from protocol.guest.monitor_messages import (
-    AskToShrink,
     CheckHealth,
+    DownscaleRequest,
     DownscaleResult,
     HealthCheck,
     InvalidMessage,
     LoadReport,
     NotUnderstood,
-    TellGrown,
     UpscaleConfirmation,
+    UpscaleNotification,
 )
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
 from vm_image import recipe
@@ -141,7 +141,7 @@ async def test_it_answers_every_message_of_an_agent(guest: Guest) -> None:
         talk = await begun(guest, stack)
         assert talk.version == 2
         await talk.send(CheckHealth(), 2)
-        await talk.send(TellGrown(size(1024)), 4)
+        await talk.send(UpscaleNotification(size(1024)), 4)
         await talk.send(NotUnderstood(6, "what?"), 6)
         await talk.write('{"type":"Novelty","id":8}')
         await talk.write("{}")
@@ -157,10 +157,10 @@ async def test_it_answers_every_message_of_an_agent(guest: Guest) -> None:
 async def test_it_agrees_to_a_shrink_that_leaves_room_and_holds_the_database_below_it_meanwhile(guest: Guest) -> None:
     async with AsyncExitStack() as stack:
         talk = await begun(guest, stack)
-        await talk.send(AskToShrink(size(512)), 2)
+        await talk.send(DownscaleRequest(size(512)), 2)
         assert await talk.receive() == DownscaleResult(2, ok=True, status="there is room")
         assert guest.read("memory.high") == str((512 - 100 - (124 - 64)) * MIB), "less kernel, less other programs"
-        await talk.send(TellGrown(size(1024)), 4)
+        await talk.send(UpscaleNotification(size(1024)), 4)
         assert await talk.receive() == UpscaleConfirmation(4)
         assert guest.read("memory.high") == "max"
 
@@ -177,7 +177,7 @@ async def test_it_refuses_a_shrink_that_would_hurt(guest: Guest, available: int,
     guest.has(available=available, stalled=stalled)
     async with AsyncExitStack() as stack:
         talk = await begun(guest, stack)
-        await talk.send(AskToShrink(size(512)), 2)
+        await talk.send(DownscaleRequest(size(512)), 2)
         assert await talk.receive() == DownscaleResult(2, ok=False, status=reason)
     assert guest.read("memory.high") == "max"
 

@@ -1,6 +1,6 @@
 """OOM kills in the guest: the strongest evidence that a VM has too little memory.
 
-Each sample with new kills asks for one step more than the guest had, and blocks shrinking for a while.
+Each sample with new kills calls for one step more than the guest had, and blocks shrinking for a while.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Kills:
     def count(self, sample: GuestSample, *, is_rebooted: bool) -> int:
         """Number of new kills in ``sample``."""
         before, now = self.counter, sample.oom_kills
-        # After a reboot the kernel's counter starts over, so its value says nothing about new kills.
+        # A reboot resets the kernel's counter, so its value does not show new kills.
         if is_rebooted or before is None or now is None or now <= before:
             return 0
         return int(min(_MOST, now - before))
@@ -47,7 +47,7 @@ class Kills:
         counter = sample.oom_kills if is_rebooted or sample.oom_kills is not None else self.counter
         if not count:
             return replace(self, counter=counter)
-        # One step for any number of kills, so that a guest that lies grows only its own VM, by one step per sample.
+        # One step for any number of kills, so that a lying guest grows its VM by only one step per sample.
         step = has + max(Bytes(1), has.scaled(policy.pressure_step))
         need = max(self.need, step) if now < self.until else step
         return Kills(counter, self.total + count, now, need, Instant(now + policy.kill_hold))

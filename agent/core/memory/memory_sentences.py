@@ -1,4 +1,4 @@
-"""Sentences that explain a VM's memory: the trial under way, its evidence, and the next trial."""
+"""Sentences that explain a VM's memory: the current trial, its evidence, and the next trial."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from agent.core.memory.probing import Probing
 from agent.core.memory.rereading import Cost
 from agent.core.memory.trials import Filled, Filling, Growing, Growth, Shrink
-from agent.core.memory.working_set import Fruitless, WorkingSetFloor
+from agent.core.memory.working_set import FailedGrowth, WorkingSetFloor
 from agent.core.policy import CachePolicy
 from protocol.units import Bytes, Instant
 
@@ -18,7 +18,7 @@ _MOST_SHOWN: Final = 1e6
 
 
 def memory_sentences(probing: Probing, now: Instant, policy: CachePolicy, *, is_blind: bool) -> Iterator[str]:
-    """Sentences about the learned working set and the trial under way. ``is_blind``: no refault metrics."""
+    """Sentences about the learned working set and the current trial. ``is_blind``: no refault metrics."""
     if not policy.enabled:
         yield "counts the page cache as free: memory.cache.enabled is false"
         return
@@ -31,8 +31,8 @@ def memory_sentences(probing: Probing, now: Instant, policy: CachePolicy, *, is_
             yield _shrink(trial, policy)
     if probing.floor is not None:
         yield _floor(probing, probing.floor, now, policy)
-    if probing.fruitless is not None and now < probing.fruitless.retry_at:
-        yield _fruitless(probing.fruitless, now)
+    if probing.failed_growth is not None and now < probing.failed_growth.retry_at:
+        yield _failed_growth(probing.failed_growth, now)
     if is_blind:
         yield (
             "no refault metrics (node_vmstat_workingset_refault_file or pgpgin): "
@@ -41,7 +41,7 @@ def memory_sentences(probing: Probing, now: Instant, policy: CachePolicy, *, is_
 
 
 def _why(growth: Growth) -> str:
-    return f"with {_gib(growth.base)} the database {_suffering(growth.baseline, 'rereads', 'stalls')}"
+    return f"with {_gib(growth.base)} the database {_cost_clause(growth.baseline, 'rereads', 'stalls')}"
 
 
 def _shrink(trial: Shrink, policy: CachePolicy) -> str:
@@ -52,7 +52,7 @@ def _shrink(trial: Shrink, policy: CachePolicy) -> str:
 
 def _floor(probing: Probing, floor: WorkingSetFloor, now: Instant, policy: CachePolicy) -> str:
     ago = _span(now - floor.at)
-    learned = f"with {_gib(floor.hurt)}, {ago} ago, the database {_suffering(floor.cost, 'reread', 'stalled')}"
+    learned = f"with {_gib(floor.hurt)}, {ago} ago, the database {_cost_clause(floor.cost, 'reread', 'stalled')}"
     # An idle guest gives memory back although it will need it under load.
     if probing.idle_since is not None and probing.is_lifted(now, policy):
         idle = _span(now - probing.idle_since)
@@ -64,15 +64,15 @@ def _floor(probing: Probing, floor: WorkingSetFloor, now: Instant, policy: Cache
     return f"keeps {_gib(floor.size)}: {learned}; {again}"
 
 
-def _fruitless(learned: Fruitless, now: Instant) -> str:
-    fell = f"the same work cost {learned.fell:.0%} less" if learned.fell > 0 else "the same work cost no less"
+def _failed_growth(learned: FailedGrowth, now: Instant) -> str:
+    effect = f"the same work cost {learned.drop:.0%} less" if learned.drop > 0 else "the same work cost no less"
     return (
-        f"does not grow for the page cache: with {_gib(learned.tried)} instead of {_gib(learned.base)} {fell}; "
+        f"does not grow for the page cache: with {_gib(learned.size)} instead of {_gib(learned.base)} {effect}; "
         f"retries in {_span(learned.retry_at - now)}"
     )
 
 
-def _suffering(cost: Cost, reread: str, stalled: str) -> str:
+def _cost_clause(cost: Cost, reread: str, stalled: str) -> str:
     rate = min(cost.reread_rate / _MIB, _MOST_SHOWN)
     return f"{reread} {rate:.0f} MiB/s and {stalled} on that {cost.stall:.0%} of the time"
 

@@ -44,10 +44,10 @@ def memory_view(sample: GuestSample, spent: Cost | None, vm: Vm, known: Goal, un
     if sample.shows_rereading and sample.mem_free is not None and sample.mem_available is not None:
         # The guest is not trusted: available memory cannot exceed the VM's.
         available = min(sample.mem_available, vm.actual.mem)
-        # Memory being unplugged is still reported as free, but cannot be filled.
+        # Memory that is being unplugged is still reported as free, but cannot be filled.
         free, leaving = min(sample.mem_free, available), vm.actual.mem.minus_or_zero(vm.use.mem)
         return replace(view, free=min(vm.use.mem, free.minus_or_zero(leaving)), cached=available - free)
-    # Without refault metrics only memory pressure is evidence, and only if programs leave some memory.
+    # Without refault metrics only memory pressure is evidence, and only if programs leave some memory free.
     is_crowded = used > vm.use.mem
     return replace(view, need=NOTHING.mem if is_crowded or need <= used else need, cost=None if is_crowded else spent)
 

@@ -1,4 +1,4 @@
-"""Probing: trials with less and more memory find how much the page cache needs (B.16).
+"""Probing: trials with less and more memory determine how much the page cache needs (B.16).
 
     Shrink ── HARMLESS, GREW ──►┌─────────┐── SHORT ──► Growing ── GREW ──► Filling ── full ──► Filled
       │  ▲                      │         │              │ ▲                   │                │ │ │
@@ -7,8 +7,8 @@
       ▼                         │         │                                                 USELESS │
     Reclaiming ── WAITED ──────►└─────────┘◄─ WAITED, FELL, GREW ── Returning ◄─────────────────────┘
 
-FELL leads to Shrink from every state but Returning. Resting and Growing remember the last shrink until it is EXPIRED,
-and lead to Reclaiming, like Shrink, if it is to blame. ``Probing._next`` is the transition table.
+FELL leads to Shrink from every state but Returning. Resting and Growing remember the last shrink until it is EXPIRED;
+if it is to blame, they lead to Reclaiming like Shrink. ``Probing._next`` is the transition table.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from agent.core.memory.trials import (
     suffers,
 )
 from agent.core.memory.working_set import (
-    Fruitless,
+    FailedGrowth,
     WorkingSetFloor,
+    failed_growth_after,
     floor_after_growth,
     floor_after_shrink,
-    fruitless_of,
     part_of,
 )
 from agent.core.policy import CachePolicy
@@ -53,7 +53,7 @@ RESERVE: Final = 0.08
 """Share of the memory that the kernel keeps unused."""
 
 REPEATED: Final = 0.25
-"""A repeated trial covers this share of the way to the VM's maximum, which is enough for a verdict."""
+"""A repeated trial covers this share of the distance to the VM's maximum, which is enough for a verdict."""
 
 NEARLY: Final = 0.85
 """A growth beyond this share of the maximum goes to the maximum."""
@@ -66,7 +66,7 @@ class Probing:
     keep: Bytes = NONE
     """Minimum memory for the VM; it grows if it has less."""
     floor: WorkingSetFloor | None = None
-    fruitless: Fruitless | None = None
+    failed_growth: FailedGrowth | None = None
     phase: Phase = RESTING
     recent: Cost = NO_COST
     """The cost over about the last minute."""
@@ -75,13 +75,13 @@ class Probing:
     _free: Bytes | None = None
     """Unused memory at the last view; None after a resize."""
     _changed_at: Instant = Instant(0.0)
-    """Time of the last resize, or of the harm that one did."""
+    """Time of the last resize, or of the last harm done by one."""
     _anchor: Cost | None = None
-    """The cost before the first shrink since the last growth: many small steps may hurt in sum."""
+    """The cost before the first shrink since the last growth: many small steps may hurt in total."""
     _trend: Trend = field(default_factory=Trend)
 
     def observe(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
-        """Apply one view of the VM's memory. ``now`` never goes back."""
+        """Apply one view of the VM's memory. ``now`` never decreases."""
         for observation in self._observations(view, now, policy):
             self.phase = self._next(observation, view, now, policy)
         self._use, self._free, self.keep = view.use, view.free, self._kept(view, now, policy)
@@ -97,9 +97,9 @@ class Probing:
     def _next(  # noqa: PLR0911, PLR0912 - the whole table
         self, observation: Observation, view: MemoryView, now: Instant, policy: CachePolicy
     ) -> Phase:
-        """The state after ``observation``; updates ``floor`` and ``fruitless``."""
+        """The state after ``observation``; updates ``floor`` and ``failed_growth``."""
         match self.phase, observation:
-            # At least a part of the growth was granted; the verdict is on that.
+            # At least a part of the growth was granted, and is judged.
             case Growing(growth) | Filling(growth) | Filled(growth), Observation.GREW:
                 return Filling(growth, view.use)
             # A growth that no trial asked for ends the watch of a shrink, and the return from a growth.
@@ -108,7 +108,7 @@ class Probing:
             # This shrink reverts a useless growth, so it is not a trial.
             case Returning(), Observation.FELL:
                 return Resting()
-            # Any shrink may hurt, whoever ordered it.
+            # Any shrink may hurt, no matter who ordered it.
             case phase, Observation.FELL:
                 return self._shrink(phase, view.use, now)
             # While a claim or a return is pending, no other trial starts.
@@ -117,7 +117,7 @@ class Probing:
             # Metrics were missing for a long time, so the watch continues.
             case Shrink() as shrink, Observation.EXPIRED:
                 return replace(shrink, is_expired=True)
-            # Harm this late has another cause.
+            # Harm this late must have another cause.
             case Resting(), Observation.EXPIRED:
                 return Resting()
             case Growing(growth), Observation.EXPIRED:
@@ -128,21 +128,21 @@ class Probing:
                 Observation.CROWDED,
             ):
                 return self._reclaim_for_programs(shrink, view, now, policy)
-            # Also from Resting: a shrink may hurt only after its watch.
+            # Also from Resting: harm may show only after the watch.
             case (Shrink() as shrink) | Resting(Shrink() as shrink), Observation.HURTS:
                 return self._reclaim(shrink, view, now, policy)
             case Shrink() as shrink, Observation.HARMLESS:
                 return self._lower_floor(shrink, now, policy)
             case Resting(shrunk), Observation.SHORT:
                 return Growing(Growth(view.use, self._next_larger(view, policy), self.recent), shrunk)
-            # The load of that growth has ended, and says nothing about the next one.
+            # The load behind the failed growth has ended, which says nothing about the next load.
             case Resting() as phase, Observation.RELIEVED:
-                self.fruitless = self.fruitless and replace(self.fruitless, retry_at=now)
+                self.failed_growth = self.failed_growth and replace(self.failed_growth, retry_at=now)
                 return phase
             # The rereads ended before the growth was granted.
             case Growing(_, shrunk), Observation.RELIEVED:
                 return Resting(shrunk)
-            # If the guest still suffers, Resting takes the next step.
+            # If the guest still suffers, the next step starts from Resting.
             case Filling(growth) | Filled(growth), Observation.HELPS:
                 return self._raise_floor(growth, view, now, policy)
             # Further steps count as the same growth, with the same base and baseline.
@@ -150,7 +150,7 @@ class Probing:
                 return Growing(replace(growth, wanted=self._next_larger(view, policy)))
             case Filled() as trial, Observation.USELESS:
                 return self._return_to_base(trial, now, policy)
-            # Reclaiming, GREW: possibly a part of the claim; WAITED follows once all of it is granted.
+            # Reclaiming, GREW: maybe a part of the claim; WAITED follows once all of it is granted.
             case _:
                 return self.phase
 
@@ -233,15 +233,17 @@ class Probing:
         if now - self._changed_at < policy.watch:
             return None
         if not suffers(self.recent, view.use, policy) or view.free is None:
-            barred = self.fruitless if self.fruitless is not None and now < self.fruitless.retry_at else None
-            # A growth that failed more than once stays blocked: its load is recurring.
+            barred = (
+                self.failed_growth if self.failed_growth is not None and now < self.failed_growth.retry_at else None
+            )
+            # A growth that failed more than once stays blocked, because its load recurs.
             is_new = barred is not None and barred.tries == 1
             return Observation.RELIEVED if is_new and is_over(self.recent, view.use, policy) else None
         # A size below the floor was too small before the shrink as well.
         is_known = self.floor is not None and self.floor.size > view.use
         if shrunk is not None and not is_known and shrunk.is_to_blame(self.recent):
             return Observation.HURTS
-        # If the guest rereads but does not fill unused memory, its kernel keeps that free.
+        # If the guest rereads but does not fill unused memory, its kernel keeps that memory free.
         is_full = view.free.ratio(view.use) < FULL or not self._trend.is_filling
         may_grow = is_full and not self._is_barred(view, now) and not self._trend.is_falling
         return Observation.SHORT if may_grow else None
@@ -265,7 +267,7 @@ class Probing:
         return Reclaiming(shrink.before, now)
 
     def _reclaim_for_programs(self, shrink: Shrink, view: MemoryView, now: Instant, policy: CachePolicy) -> Reclaiming:
-        # Without metrics of unused memory, only the whole size before the shrink is known to be enough.
+        # Without metrics of unused memory, only the full size before the shrink is known to be enough.
         size = shrink.before if view.free is None else min(shrink.before, view.need.up_to(view.step))
         return self._reclaim(replace(shrink, before=size), view, now, policy)
 
@@ -277,30 +279,30 @@ class Probing:
 
     def _raise_floor(self, growth: Growth, view: MemoryView, now: Instant, policy: CachePolicy) -> Resting:
         self.floor = floor_after_growth(self.floor, growth, self.recent, view, now, policy)
-        self.fruitless = None
+        self.failed_growth = None
         return Resting()
 
     def _return_to_base(self, trial: Filled, now: Instant, policy: CachePolicy) -> Returning:
         base = trial.growth.base
-        self.fruitless = fruitless_of(self.fruitless, trial, now, policy)
-        # A floor above the base was wrong, because the base turned out to be as good.
+        self.failed_growth = failed_growth_after(self.failed_growth, trial, now, policy)
+        # A floor above the base was wrong, because the base turned out to be just as good.
         self.floor = None if self.floor is None or self.floor.size > base else self.floor
-        return Returning(base, self.fruitless.retry_at)
+        return Returning(base, self.failed_growth.retry_at)
 
     def _is_barred(self, view: MemoryView, now: Instant) -> bool:
         """Return True if the VM is at its maximum, or recently gained nothing from more memory."""
-        return view.use >= view.most or (self.fruitless is not None and now < self.fruitless.retry_at)
+        return view.use >= view.most or (self.failed_growth is not None and now < self.failed_growth.retry_at)
 
     def _kept(self, view: MemoryView, now: Instant, policy: CachePolicy) -> Bytes:
         match self.phase:
             case Growing(growth) | Filling(growth) | Filled(growth):
                 return growth.wanted
-            # An idle guest gives memory back, whatever it needed under load.
+            # An idle guest gives memory back, even if it needed that under load.
             case Reclaiming(size) if not self.is_lifted(now, policy):
                 return size
             case Returning(base):
                 return base
-        # Without refault metrics the guest shrinks as far as its programs allow, until that hurts for the first time.
+        # Without refault metrics, shrink as far as the programs allow, until that hurts for the first time.
         if view.free is None and self.floor is None:
             return NONE
         # No shrink below the floor before its ``retry_at``.
@@ -322,7 +324,7 @@ class Probing:
         return min(view.use.minus_or_zero(step).up_to(view.step), view.use.minus_or_zero(view.step))
 
     def _unused(self, view: MemoryView, policy: CachePolicy) -> Bytes:
-        """Unused memory in whole steps, without what the kernel reserves and what is about to be filled."""
+        """Unused memory in whole steps, minus what the kernel reserves and what is about to be filled."""
         if view.cost is not None and view.cost.reread:
             return NONE
         fills = part_of(view.use, min(1.0, self.recent.read_rate * policy.watch / max(1, view.use.value)))
@@ -336,7 +338,7 @@ class Probing:
         if needed > view.use:
             return min(view.most, needed)
         grown = view.use + part_of(view.use, policy.step if needed == view.use else policy.growth)
-        if self.fruitless is not None:
-            # A repeated trial takes one large step, so that it gets a verdict at once.
+        if self.failed_growth is not None:
+            # A repeated trial takes one large step, to get a verdict from a single step.
             grown = max(grown, view.use + part_of(view.most.minus_or_zero(view.use), REPEATED))
         return view.most if grown.ratio(view.most) >= NEARLY else grown.up_to(view.step)

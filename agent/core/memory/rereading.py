@@ -21,11 +21,11 @@ IDLE_CORES: Final = 0.05
 """Below this CPU usage programs count as idle: scraping alone takes some."""
 
 _LEAST_WORK: Final = 0.01
-"""Cores added to the work of programs: a baseline of almost no work must not excuse any amount of rereads."""
+"""Cores added to the work of programs: a baseline of almost no work must not justify any amount of rereads."""
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
-    """The cost of an interval of ``seconds``: of the bytes ``read`` from disk, ``reread`` had been in the page cache.
+    """The cost of an interval of ``seconds``. Of the bytes ``read`` from disk, ``reread`` had been in the page cache.
 
     ``waited`` is the time in seconds stalled on memory or on any read, ``stalled`` the part on memory or rereads.
     ``work`` is the CPU time of programs in core-seconds.
@@ -72,7 +72,7 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
 
     def for_effort_of(self, other: Cost) -> Cost:
         """This cost scaled to the effort of ``other``."""
-        # Compare costs of the same work: clients of a busy disk read no faster with more misses, they get less done.
+        # Compare costs of the same work: with more misses on a busy disk, clients do not read faster but get less done.
         return self.times(other.effort / self.effort if self.effort else 0.0)
 
     def loss(self, like: Cost) -> float:
@@ -96,8 +96,8 @@ def cost(over: Rates, trickle: Bytes) -> Cost | None:
     # Refaulted pages were read, even if the guest has no counter of reads.
     read = max(over.read or 0.0, over.refaulted or 0.0)
     reread = over.refaulted if over.refaulted is not None else read
-    # I/O stalls count in proportion to the rereads in the traffic: commits stall on disks too, and memory does not
-    # help those.
+    # I/O stalls count in proportion to the share of rereads in the traffic: commits also stall on disks, and memory
+    # does not help those.
     traffic = max(1.0, read + (over.written or 0.0))
     for_memory, for_disks = over.mem_stall or 0.0, over.io_stall or 0.0
     # A trickle of rereads is normal.

@@ -1,6 +1,6 @@
 """The states of probing, and the verdict on each trial: does a shrink hurt, does a growth help (B.16)?
 
-A trial is judged by the cost of the same work before and after it.
+The verdict compares the cost of the same work before and after the trial.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from agent.core.policy import CachePolicy
 from protocol.units import Bytes, Instant
 
 ENOUGH_TO_JUDGE: Final = 0.2
-"""A growth gets a verdict if it covers this share of the way to the VM's maximum; a smaller one may continue."""
+"""A growth gets a verdict if it covers this share of the distance to the VM's maximum; a smaller one may continue."""
 
 LEAST_GAIN: Final = 0.05
 """A smaller relative drop may be noise."""
@@ -32,7 +32,7 @@ _LEAST_SECONDS: Final = 10.0
 class Observation(Enum):
     """Events that move probing from one state to another."""
 
-    GREW = auto()  # the VM has more memory than before, whoever ordered it
+    GREW = auto()  # the VM has more memory than before, no matter who ordered it
     FELL = auto()  # the VM has less memory than before
     WAITED = auto()  # a claim was granted, or the deadline of a claim or return passed
     EXPIRED = auto()  # the last shrink is too old to be blamed for what programs need
@@ -61,11 +61,11 @@ class Shrink:
     is_expired: bool = False
 
     def verdict(self, policy: CachePolicy) -> Observation | None:
-        """``HURTS`` once it exceeds a budget, ``HARMLESS`` after a whole watch without that; None until then."""
+        """``HURTS`` once a budget is exceeded, ``HARMLESS`` after a whole watch without that, otherwise None."""
         cost, expected = self.cost, self.baseline.for_effort_of(self.cost)
         taken = float(self.before.value - self.after.value)
         reading = max(policy.turnover * taken, policy.trickle.value * policy.watch)
-        # Half of the stall that makes a VM grow is enough to blame a shrink.
+        # Half of the stall that causes a growth is enough to blame a shrink.
         waiting = policy.stall * policy.watch / 2
         # All reads must have risen as well: with the same memory, first reads turn into rereads over time.
         rereads = _exceeds(cost.reread, expected.reread, reading) and _exceeds(cost.read, expected.read, reading)
@@ -142,22 +142,22 @@ class Filled:
         if self.cost.seconds < policy.recent:
             return None
         part = self._part_of(most, free)
-        # If the VM's maximum would end the rereads, this growth should end its ``part`` of them, and pays if it ends
-        # the share ``gain`` of that. A scan of more data than fits gains nothing.
-        if self.fell >= max(LEAST_GAIN, policy.gain * part):
+        # If the VM's maximum would end the rereads, this growth should end its ``part`` of them, and pays off if it
+        # ends the share ``gain`` of that. A scan of more data than fits gains nothing.
+        if self.drop >= max(LEAST_GAIN, policy.gain * part):
             return Observation.HELPS
         # A growth too small for a verdict takes another step first.
         return Observation.TOO_SMALL if part < ENOUGH_TO_JUDGE and self.size < most else Observation.USELESS
 
     @property
-    def fell(self) -> float:
+    def drop(self) -> float:
         """Relative drop of the cost of the same work; negative if it rose."""
         baseline = self.growth.baseline
         before = baseline.loss(baseline)
         return 1.0 - self.cost.loss(baseline) / before if before else 0.0
 
     def _part_of(self, most: Bytes, free: Bytes) -> float:
-        """Share (0..1) of the way to the VM's maximum that the cache has grown."""
+        """Share (0..1) of the distance to the VM's maximum that the cache has covered."""
         # Unused memory holds no cache yet.
         grown = self.size.minus_or_zero(self.growth.base).minus_or_zero(free)
         return grown.value / max(1, most.minus_or_zero(self.growth.base).value)
@@ -186,7 +186,7 @@ Phase = Resting | Shrink | Growing | Filling | Filled | Reclaiming | Returning
 
 
 def is_over(recent: Cost, memory: Bytes, policy: CachePolicy) -> bool:
-    """Return True if enough time with ``memory`` was observed to tell that the rereads have ended."""
+    """Return True if ``memory`` was observed for long enough to conclude that the rereads have ended."""
     return recent.seconds >= policy.watch / 6 and not suffers(recent, memory, policy, 0.5)
 
 

@@ -14,10 +14,11 @@ from protocol.units import Bytes, Instant, Seconds
 
 @dataclass(frozen=True, slots=True)
 class WorkingSetFloor:
-    """The guest needs ``size``: with ``hurt`` it suffered, at the cost ``cost``.
+    """The guest needs ``size``, because with ``hurt`` it suffered the cost ``cost``.
 
     Learned at ``at``, for the ``tries``-th time; no smaller size is tried before ``retry_at``. ``cores`` is the CPU use
-    of programs then. ``spare`` is the memory that stayed unused although the guest suffered: its kernel reserves it.
+    of programs at that time. ``spare`` is memory that stayed unused although the guest suffered: its kernel reserves
+    it.
     """
 
     size: Bytes
@@ -31,24 +32,24 @@ class WorkingSetFloor:
 
     def lowered(self, size: Bytes, now: Instant, policy: CachePolicy) -> WorkingSetFloor:
         """This floor after the smaller ``size`` turned out to be enough."""
-        # A further step that would reach the size that once hurt waits as long as after that.
+        # If the next step would reach the size that once hurt, wait as long as after that harm.
         is_near = part_of(size, 1 - policy.step) <= self.hurt
         return replace(self, size=size, tries=0, retry_at=next_try(1, now, policy) if is_near else self.retry_at)
 
 
 @dataclass(frozen=True, slots=True)
-class Fruitless:
-    """Growth from ``base`` to ``tried`` did not help: the cost dropped by the share ``fell`` (below 0: it rose).
+class FailedGrowth:
+    """Growth from ``base`` to ``size`` did not help: the cost dropped by the share ``drop`` (below 0: it rose).
 
     Learned at ``at``, for the ``tries``-th time in a row; not retried before ``retry_at``.
     """
 
     base: Bytes
-    tried: Bytes
+    size: Bytes
     at: Instant
     tries: int
     retry_at: Instant
-    fell: float
+    drop: float
 
 
 def floor_after_shrink(  # noqa: PLR0913, PLR0917 - the evidence
@@ -85,10 +86,10 @@ def floor_after_growth(  # noqa: PLR0913, PLR0917 - the evidence
     )
 
 
-def fruitless_of(before: Fruitless | None, trial: Filled, now: Instant, policy: CachePolicy) -> Fruitless:
+def failed_growth_after(before: FailedGrowth | None, trial: Filled, now: Instant, policy: CachePolicy) -> FailedGrowth:
     """The record of a growth that did not help."""
     tries = tries_before(before, now, policy.remember) + 1
-    return Fruitless(trial.growth.base, trial.size, now, tries, next_try(tries, now, policy), trial.fell)
+    return FailedGrowth(trial.growth.base, trial.size, now, tries, next_try(tries, now, policy), trial.drop)
 
 
 def next_try(tries: int, now: Instant, policy: CachePolicy) -> Instant:
@@ -96,11 +97,11 @@ def next_try(tries: int, now: Instant, policy: CachePolicy) -> Instant:
     return Instant(now + Backoff(policy.retry, policy.longest, spread=0.0).delay(tries, 0.0))
 
 
-def tries_before(learned: WorkingSetFloor | Fruitless | None, now: Instant, remember: Seconds) -> int:
+def tries_before(learned: WorkingSetFloor | FailedGrowth | None, now: Instant, remember: Seconds) -> int:
     """Number of times this was learned before; 0 once forgotten, so that the delay starts over."""
     return 0 if learned is None or now - learned.at > remember else learned.tries
 
 
 def part_of(amount: Bytes, share: float) -> Bytes:
-    """``amount`` times ``share`` (>= 0), in floats: exact arithmetic costs more than the rest of an observation."""
+    """``amount`` times ``share`` (>= 0), as a float: exact arithmetic would cost more than the rest of an observation."""
     return Bytes(int(amount.value * share))

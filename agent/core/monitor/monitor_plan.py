@@ -2,9 +2,10 @@
 
 Rules that hold here:
 
-- Before a shrink the agent asks the monitor, and the VM keeps its memory until it agrees. A growth is only reported.
-- Without a monitor, or a while after it was lost, this module changes nothing.
-- A pod's monitor is the reclaimer on its node, which tries less memory before it agrees. Without it memory stays.
+- Before a shrink the agent asks the monitor, and the VM keeps its memory until the monitor agrees. A growth is only
+  reported.
+- Without a monitor, or a while after losing it, this module has no effect.
+- A pod's monitor is the reclaimer on its node, which runs a trial before it agrees. Without it memory does not shrink.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from agent.core.actions import MonitorMessage
 from agent.core.goal import NOTHING
 from agent.core.monitor.monitor_side import MonitorSide
 from agent.core.vm import Sizes, Vm
-from protocol.guest.monitor_messages import AskToShrink, TellGrown
+from protocol.guest.monitor_messages import DownscaleRequest, UpscaleNotification
 from protocol.units import Bytes, Instant, Resources
 
 
-def wanted_by(side: MonitorSide, vm: Vm, sizes: Sizes, now: Instant) -> tuple[Resources, str | None]:
+def requested_size(side: MonitorSide, vm: Vm, sizes: Sizes, now: Instant) -> tuple[Resources, str | None]:
     """The size, in whole compute units, that the monitor's messages ask for at ``now``, and the reason."""
     alarm, request, size = side.alarm, side.request, NOTHING
     reasons: list[str] = []
@@ -30,7 +31,7 @@ def wanted_by(side: MonitorSide, vm: Vm, sizes: Sizes, now: Instant) -> tuple[Re
     return size.at_most(vm.bounds.max), " and ".join(reasons) or None
 
 
-def kept_by(side: MonitorSide, vm: Vm, now: Instant) -> Bytes:
+def retained_mem(side: MonitorSide, vm: Vm, now: Instant) -> Bytes:
     """The memory that the VM keeps at ``now`` until its monitor agrees to less."""
     if vm.is_pod:
         # Without a valid agreement the reclaimer no longer holds the memory down.
@@ -39,16 +40,16 @@ def kept_by(side: MonitorSide, vm: Vm, now: Instant) -> Bytes:
     if not side.keeps(now):
         return NOTHING.mem
     # A refusal holds at most the ordered memory, and only within the bounds.
-    return min(vm.use.mem, vm.bounds.max.mem, vm.use.mem if side.told is None else side.told)
+    return min(vm.use.mem, vm.bounds.max.mem, vm.use.mem if side.known_mem is None else side.known_mem)
 
 
-def mem_to_ask(side: MonitorSide, vm: Vm, sizes: Sizes, wanted: Bytes, now: Instant) -> Bytes:
-    """The memory to ask the monitor about if the VM wants ``wanted``: after a refusal, half of that shrink.
+def mem_to_propose(side: MonitorSide, vm: Vm, sizes: Sizes, wanted: Bytes, now: Instant) -> Bytes:
+    """The memory to propose to the monitor if the VM wants ``wanted``: after a refusal, half of that shrink.
 
-    NeonVM's monitor refuses a shrink as a whole, and its own agent asks it for one unit at a time.
+    NeonVM's monitor accepts or refuses a shrink as a whole, and NeonVM's agent asks for one unit at a time.
     """
-    refusal, current = side.refusal, kept_by(side, vm, now)
-    # A trial of a pod costs page cache, so it is not repeated with less.
+    refusal, current = side.refusal, retained_mem(side, vm, now)
+    # A pod's trial costs page cache, so it is not repeated with a smaller shrink.
     if vm.is_pod or refusal is None or now >= refusal.retry_at or not wanted <= refusal.target < current:
         return wanted
     half = Bytes((refusal.target.value + current.value) // 2)
@@ -56,10 +57,10 @@ def mem_to_ask(side: MonitorSide, vm: Vm, sizes: Sizes, wanted: Bytes, now: Inst
     return smaller if smaller < current else wanted
 
 
-def why_kept(side: MonitorSide, vm: Vm) -> str:
-    """The reason, in one line, why memory does not shrink yet."""
+def retention_reason(side: MonitorSide, vm: Vm) -> str:
+    """Why memory does not shrink yet, in one line."""
     if vm.is_pod:
-        return _why_kept_in_pod(side)
+        return _retention_reason_of_pod(side)
     if side.version is None:
         return "keeping memory: lost the guest's monitor, which may reconnect"
     if side.refusal is None:
@@ -67,7 +68,7 @@ def why_kept(side: MonitorSide, vm: Vm) -> str:
     return f"keeping memory: the guest's monitor refused {side.refusal.target}: {side.refusal.status}"
 
 
-def _why_kept_in_pod(side: MonitorSide) -> str:
+def _retention_reason_of_pod(side: MonitorSide) -> str:
     if side.version is None:
         return "keeping memory: no trial of less memory is possible yet"
     if side.refusal is None:
@@ -75,25 +76,25 @@ def _why_kept_in_pod(side: MonitorSide) -> str:
     return f"keeping memory: the trial of {side.refusal.target} failed: {side.refusal.status}"
 
 
-def message_to(side: MonitorSide, vm: Vm, size: Resources, unasked: Resources, now: Instant) -> MonitorMessage | None:
-    """The message to send to the monitor now: the VM goes to ``size``, and would go to ``unasked`` if it agreed."""
-    # The smaller of ordered and actual: memory being plugged or unplugged must not be counted on.
+def message_to(side: MonitorSide, vm: Vm, size: Resources, proposed: Resources, now: Instant) -> MonitorMessage | None:
+    """The message to send to the monitor now; the VM gets ``size``, and would get ``proposed`` if the monitor agreed."""
+    # The smaller of ordered and actual: memory that is being plugged or unplugged does not count.
     has = vm.has_mem
     if side.version is None:
         return None
     if side.asking is not None:
-        # A trial of less memory takes a while. It ends at once if none is to go any more.
-        is_over = vm.is_pod and isinstance(side.asking, AskToShrink) and unasked.mem >= has
-        return TellGrown(Resources(vm.actual.cpu, has)) if is_over else None
+        # A trial takes a while. Cancel it once no memory is to be taken away any more.
+        is_over = vm.is_pod and isinstance(side.asking, DownscaleRequest) and proposed.mem >= has
+        return UpscaleNotification(Resources(vm.actual.cpu, has)) if is_over else None
     # A monitor that failed to apply a growth may count on less memory, so send the size again.
-    is_untold = side.untold is not None and now >= side.untold.retry_at
-    if side.told is None or is_untold or min(has, size.mem) > side.told:
-        return TellGrown(Resources(vm.actual.cpu, has))
+    is_unknown = side.failed_notice is not None and now >= side.failed_notice.retry_at
+    if side.known_mem is None or is_unknown or min(has, size.mem) > side.known_mem:
+        return UpscaleNotification(Resources(vm.actual.cpu, has))
     refusal = side.refusal
     # The monitor would refuse a smaller target, too.
-    is_refused = refusal is not None and unasked.mem <= refusal.target and now < refusal.retry_at
-    # A pod's next trial would only disturb a shrink that is under way.
-    is_shrinking = vm.is_pod and (vm.use.mem != vm.actual.mem or kept_by(side, vm, now) < has)
-    if unasked.mem >= kept_by(side, vm, now) or is_refused or is_shrinking:
+    is_refused = refusal is not None and proposed.mem <= refusal.target and now < refusal.retry_at
+    # Another trial would only disturb a pod's shrink that is in progress.
+    is_shrinking = vm.is_pod and (vm.use.mem != vm.actual.mem or retained_mem(side, vm, now) < has)
+    if proposed.mem >= retained_mem(side, vm, now) or is_refused or is_shrinking:
         return None
-    return AskToShrink(Resources(unasked.cpu, unasked.mem))
+    return DownscaleRequest(proposed)

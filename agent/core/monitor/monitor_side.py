@@ -2,11 +2,11 @@
 
 Rules that hold here:
 
-- The guest is not trusted. A request expires, and asks for at most one step beyond the VM's size, so a monitor affects
-  only its own VM, within its bounds and what the scheduler grants.
-- ``told`` is the memory that the monitor counts on: it falls when the monitor agrees to a shrink, and rises with a
-  growth.
-- An alarm is a load report for which the VM grows. Scrapes then prove it right or false, which is counted.
+- The guest is not trusted. A request expires, and asks for at most one step beyond the VM's size. So a monitor affects
+  only its own VM, within its bounds and its permit.
+- ``known_mem`` is the memory that the monitor counts on: it falls when the monitor agrees to a shrink, and rises with
+  a growth.
+- An alarm is a load report that makes the VM grow. Later scrapes show whether it was right or false; both are counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from agent.core.goal import cpu_demand
 from agent.core.guest import GuestSample, Rates
 from agent.core.policy import MONITOR_GRACE, REFUSED_BACKOFF, TRIAL_BACKOFF, CpuPolicy, MonitorPolicy, Policy
 from agent.core.vm import Vm
-from protocol.guest.monitor_messages import DownscaleResult, LoadReport, TellGrown, UpscaleConfirmation, UpscaleRequest
+from protocol.guest.monitor_messages import (
+    DownscaleResult,
+    LoadReport,
+    UpscaleConfirmation,
+    UpscaleNotification,
+    UpscaleRequest,
+)
 from protocol.units import Bytes, Instant, MilliCpu
 
 LONGEST_STATUS: Final = 200
@@ -37,7 +43,7 @@ class ShrinkRefusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Untold:
+class FailedNotice:
     """The monitor failed to apply a growth ``count`` times in a row; repeat the message at ``retry_at``."""
 
     count: int
@@ -54,7 +60,7 @@ class MemoryRequest:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A load report: the VM needs ``need`` instead of ``before`` until ``until``. ``is_right``: a scrape agreed."""
+    """A load report: the VM needs ``need`` instead of ``before`` until ``until``. ``is_right``: a scrape confirmed it."""
 
     need: MilliCpu
     before: MilliCpu
@@ -65,37 +71,39 @@ class Alarm:
 
 @dataclass(slots=True)
 class MonitorSide:
-    """State of the monitor. ``version`` is None while disconnected. The counts of alarms only rise.
+    """State of the monitor. ``version`` is None while disconnected. The alarm counts never fall.
 
-    ``agreed`` is the memory that the monitor agreed to last; None after a resize or a refusal.
+    ``agreed`` is the memory that the monitor last agreed to; None after a resize or a refusal.
     """
 
     version: int | None = None
-    told: Bytes | None = None
+    known_mem: Bytes | None = None
     agreed: Bytes | None = None
     kept_until: Instant | None = None
     asking: MonitorMessage | None = None
     refusal: ShrinkRefusal | None = None
-    untold: Untold | None = None
+    failed_notice: FailedNotice | None = None
     request: MemoryRequest | None = None
     alarm: Alarm | None = None
     right_alarms: int = 0
     false_alarms: int = 0
 
     def join(self, version: int) -> None:
-        """A monitor connected. The first message to it will be the VM's size."""
+        """Record that a monitor connected. The first message to it will be the VM's size."""
         self.version = version
         # A new monitor may count on any size.
-        self.told = self.agreed = self.asking = self.untold = None
+        self.known_mem = self.agreed = self.asking = self.failed_notice = None
 
     def leave(self, now: Instant) -> None:
-        """The monitor disconnected: drop its requests, but remember for a while what it counts on and refused."""
-        # It may reconnect at once, so the VM keeps what the monitor did not agree to give up. A monitor that keeps
+        """Record that the monitor disconnected: drop its requests, but remember for a while what it counts on and
+        refused.
+        """
+        # It may reconnect soon, so the VM keeps what the monitor has not agreed to give up. A monitor that keeps
         # disconnecting without an answer gets this grace only once.
         has_answered = self.asking is None or self.kept_until is None
         if self.version is not None and has_answered:
             self.kept_until = Instant(now + MONITOR_GRACE)
-        self.version = self.agreed = self.asking = self.untold = self.request = None
+        self.version = self.agreed = self.asking = self.failed_notice = self.request = None
 
     def keeps(self, now: Instant) -> bool:
         """Return True if memory may shrink only as far as the monitor has agreed."""
@@ -104,7 +112,7 @@ class MonitorSide:
     def sent(self, message: MonitorMessage) -> None:
         """Record that ``message`` was sent. It may replace one in flight."""
         self.asking = message
-        if isinstance(message, TellGrown):
+        if isinstance(message, UpscaleNotification):
             self.agreed = None
 
     def answered(
@@ -112,22 +120,22 @@ class MonitorSide:
     ) -> None:
         """Apply the answer to the message in flight; ``result`` is None after an internal error of the monitor.
 
-        ``is_trial``: a shrink was not asked about but tried.
+        ``is_trial``: the answer comes from a trial, not from a guest.
         """
         message, self.asking = self.asking, None
         if message is None:
             return
-        if isinstance(message, TellGrown):
-            self.told = message.granted.mem
-            count = 1 if self.untold is None else self.untold.count + 1
+        if isinstance(message, UpscaleNotification):
+            self.known_mem = message.granted.mem
+            count = 1 if self.failed_notice is None else self.failed_notice.count + 1
             retry_at = Instant(now + REFUSED_BACKOFF.delay(count, jitter))
-            # A monitor that fails here (its database is down) may still count on less, so repeat the message.
-            self.untold = Untold(count, retry_at) if result is None else None
+            # A monitor that fails here (its database is down) may still count on less memory, so repeat the message.
+            self.failed_notice = FailedNotice(count, retry_at) if result is None else None
             return
         # An answer, even a refusal, renews the grace after a disconnect.
         self.kept_until = None if result is not None else self.kept_until
         if isinstance(result, DownscaleResult) and result.ok:
-            self.told, self.refusal, self.untold = message.target.mem, None, None
+            self.known_mem, self.refusal, self.failed_notice = message.target.mem, None, None
             self.agreed = message.target.mem
         else:
             self.agreed = None
@@ -135,7 +143,7 @@ class MonitorSide:
                 printable(result.status) if isinstance(result, DownscaleResult) else "internal error in the monitor"
             )
             before, target = self.refusal, message.target.mem
-            # A smaller shrink was asked for while a larger one waits for its retry, which this must not delay.
+            # This refusal of a smaller shrink must not delay the retry of a larger one.
             if not is_trial and before is not None and target > before.target and now < before.retry_at:
                 self.refusal = replace(before, target=target, status=status)
                 return
@@ -143,7 +151,7 @@ class MonitorSide:
             retry_at = Instant(now + (TRIAL_BACKOFF if is_trial else REFUSED_BACKOFF).delay(count, jitter))
             self.refusal = ShrinkRefusal(target, status, count, retry_at)
 
-    def hear(
+    def apply(
         self, message: UpscaleRequest | LoadReport, vm: Vm | None, policy: Policy, now: Instant, *, settling: bool
     ) -> None:
         """Apply an unsolicited message. ``settling``: the guest may be busy with a shrink."""
@@ -151,7 +159,7 @@ class MonitorSide:
             return
         if isinstance(message, UpscaleRequest):
             self.request = MemoryRequest(vm.actual.mem, Instant(now + policy.monitor.request))
-        # The load that a settling guest reports may come from the shrink.
+        # Load reported while settling may come from the shrink.
         elif not settling:
             self._report(message, vm, policy.cpu, policy.monitor, now)
 
@@ -161,7 +169,7 @@ class MonitorSide:
             return
         wanted, because = demand(report, vm, cpu, policy)
         need = min(wanted, vm.bounds.max.cpu)
-        # Compare a report during an alarm with the size before both.
+        # If an alarm is active, compare the report with the size before the alarm.
         before = vm.use.cpu if self.alarm is None else self.alarm.before
         current = MilliCpu(0) if self.alarm is None else self.alarm.need
         if need <= max(vm.use.cpu, current):
@@ -169,8 +177,8 @@ class MonitorSide:
         is_right = self.alarm is not None and self.alarm.is_right
         self.alarm = Alarm(need, before, because, Instant(now + policy.hold), is_right)
 
-    def looked(self, need: MilliCpu | None, now: Instant) -> None:
-        """Compare the alarm with the ``need`` from a scrape; count it once it expires."""
+    def check_alarm(self, need: MilliCpu | None, now: Instant) -> None:
+        """Check the alarm against the ``need`` from a scrape; count it once it expires."""
         alarm = self.alarm
         if alarm is None:
             return
@@ -185,18 +193,18 @@ class MonitorSide:
 def demand(report: LoadReport, vm: Vm, cpu: CpuPolicy, policy: MonitorPolicy) -> tuple[MilliCpu, str]:
     """The CPU needed for ``report``, and why: for waiting tasks, or for new connections.
 
-    A new connection is expected to use ``policy.connection`` cores, all of them together at most what the VM has.
+    A new connection is expected to use ``policy.connection`` cores, and all together at most as much as the VM has.
     """
     over = Rates(busy=report.cpu_busy, cpu_stall=report.cpu_stall)
     waiting = cpu_demand(GuestSample(runnable=float(report.runnable)), over, vm.actual.cpu, cpu)
     # At most doubled, because a guest may report any number of connections.
-    coming = vm.use.cpu + min(vm.use.cpu, MilliCpu.cores(report.new_processes * policy.connection))
-    if waiting is not None and waiting[0] >= coming:
-        return waiting[0], f"{waiting[1]}{_doing(report)}"
-    return coming, f"{report.new_processes} new connections within a second{_doing(report)}"
+    expected = vm.use.cpu + min(vm.use.cpu, MilliCpu.cores(report.new_processes * policy.connection))
+    if waiting is not None and waiting[0] >= expected:
+        return waiting[0], f"{waiting[1]}{_activity(report)}"
+    return expected, f"{report.new_processes} new connections within a second{_activity(report)}"
 
 
-def _doing(report: LoadReport) -> str:
+def _activity(report: LoadReport) -> str:
     if not report.active:
         return ""
     waiting = f", {report.waiting} waiting for locks" if report.waiting else ""

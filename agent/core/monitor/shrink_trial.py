@@ -1,10 +1,10 @@
-"""The trial that precedes a pod's memory shrink: does less memory hurt, and would the kubelet apply it (B.7)?
+"""The trial before a pod's memory shrink: does less memory hurt, and would the kubelet apply it (B.7)?
 
 Rules that hold here:
 
-- The kubelet lowers a limit only if usage, page cache included, is below it, and its figure may be ``AGE`` old. So the
-  pod must stay below the new limit for that long.
-- The trial ends at the first refaults or memory stalls above their thresholds.
+- The kubelet lowers a limit only if usage, page cache included, is below it, and its usage figure may be ``USAGE_AGE``
+  old. So the pod must stay below the new limit for that long.
+- The trial ends as soon as refaults or memory stalls exceed their thresholds.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final
 
 from protocol.units import Bytes, Instant, Seconds
 
-AGE: Final = Seconds(20.0)
+USAGE_AGE: Final = Seconds(20.0)
 """The maximum age of the kubelet's usage figure."""
 
-RECLAIMED: Final = Seconds(10.0)
+RECLAIM_TIMEOUT: Final = Seconds(10.0)
 """The time within which reclaim must bring the pod below its new limit."""
 
 STALL: Final = 0.1
-"""The share of time stalled on memory that fails the trial, as in ``CachePolicy.stall``."""
+"""A trial fails if this share of the time is stalled on memory, as in ``CachePolicy.stall``."""
 
 REREAD: Final = 0.25
 """The share of the reclaimed memory that may refault, as in ``CachePolicy.turnover``."""
@@ -55,9 +55,10 @@ class TrialVerdict:
 
 
 class ShrinkTrial:
-    """A trial of ``target`` for a container, starting from ``first``. ``margin``: the share of it to keep free (0..1).
+    """A trial of ``target`` for a container, starting from ``first``. ``margin``: share of the target to keep free
+    (0..1).
 
-    ``reclaims`` is False without a reclaimer: then a pod that uses more fails at once.
+    ``reclaims`` is False without a reclaimer; then a pod that uses more fails immediately.
     """
 
     def __init__(self, target: Bytes, first: PodView, margin: float, *, reclaims: bool) -> None:
@@ -66,12 +67,12 @@ class ShrinkTrial:
         self._reclaims = reclaims
         self._below_since: Instant | None = None
         others, keep = first.pod_used.minus_or_zero(first.used), _others_limit(first)
-        # The other containers keep up to their limits; what they do not use is not for this one.
+        # Allow for what the other containers use, up to their limits; this one must not use their unused share.
         self.size = target.scaled(1.0 - margin) + (others if keep is None else min(others, keep))
         self._pod_target = None if keep is None else target + keep
 
     def judge(self, now: PodView) -> TrialVerdict | None:
-        """The verdict after another view; None while the trial goes on."""
+        """The verdict after another view; None while the trial continues."""
         harm = self.harm(now)
         if harm is not None:
             return TrialVerdict(False, harm)
@@ -79,17 +80,17 @@ class ShrinkTrial:
             return TrialVerdict(False, "its memory limit changed during the trial")
         if self._is_above(now):
             self._below_since = None
-            if self._reclaims and now.at - self._first.at < RECLAIMED:
+            if self._reclaims and now.at - self._first.at < RECLAIM_TIMEOUT:
                 return None
             used = f"the pod still uses {_mib(now.pod_used)}, its container {_mib(now.used)} of it"
             return TrialVerdict(False, f"{used}, page cache included")
         self._below_since = self._below_since or now.at
-        if now.at - self._below_since >= AGE:
-            return TrialVerdict(True, f"the pod stayed below that for {AGE:.0f} s")
+        if now.at - self._below_since >= USAGE_AGE:
+            return TrialVerdict(True, f"the pod stayed below that for {USAGE_AGE:.0f} s")
         return None
 
     def harm(self, now: PodView) -> str | None:
-        """The damage done by less memory; None if there is none."""
+        """The harm done by less memory, as text; None if there is none."""
         before, self._last = self._last, now
         reread, waited = _rise(self._first.refaulted, now.refaulted), _rise(before.stall, now.stall)
         taken = self._first.pod_used.minus_or_zero(self.size)

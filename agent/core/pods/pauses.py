@@ -1,4 +1,4 @@
-"""Backoff after the kubelet or the API server did not apply a pod's resize, for CPU and memory separately (B.7)."""
+"""Backoff for a pod's CPU and memory after the kubelet or the API server rejected a resize (B.7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protocol.units import Amount, Instant, Resources
 
 Resource = Literal["cpu", "mem"]
 
-WORDS: Final[dict[Resource, str]] = {"cpu": "CPU", "mem": "memory"}
+RESOURCE_NAMES: Final[dict[Resource, str]] = {"cpu": "CPU", "mem": "memory"}
 
 
 def amount(size: Resources, resource: Resource) -> Amount:
@@ -30,14 +30,15 @@ def with_amount(size: Resources, resource: Resource, other: Resources) -> Resour
 
 @dataclass(frozen=True, slots=True)
 class ResizePause:
-    """Until ``until`` the requests of ``resource`` must not grow (``is_growth``) or not shrink.
+    """Until ``until``, the requests of ``resource`` must not grow (``is_growth``) or must not shrink.
 
-    ``had``: the pod's actual amount when the resize failed, for the ``count``-th time in a row. ``because``: why.
+    ``actual`` is the pod's actual amount when the resize failed, for the ``count``-th time in a row, and ``because``
+    the reason.
     """
 
     resource: Resource
     is_growth: bool
-    had: Amount
+    actual: Amount
     because: str
     count: int = 0
     until: Instant = Instant(0.0)
@@ -55,12 +56,12 @@ class ResizePause:
     def is_over(self, vm: Vm) -> bool:
         """Return True if the pod got at least part of the refused change."""
         has = amount(vm.actual, self.resource)
-        return has > self.had if self.is_growth else has < self.had
+        return has > self.actual if self.is_growth else has < self.actual
 
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """The last pause of each resource. An expired one is kept: the next one is longer."""
+    """The last pause of each resource. An expired one is kept, because the next one is longer."""
 
     cpu: ResizePause | None = None
     mem: ResizePause | None = None
@@ -82,7 +83,7 @@ class Pauses:
         return Pauses(pauses.get("cpu"), pauses.get("mem"))
 
     def objected(self, resource: Resource, vm: Vm, now: Instant, jitter: float) -> Pauses:
-        """These pauses after a revert of ``resource`` because of the kubelet's objection."""
+        """These pauses after reverting ``resource`` because the kubelet objected."""
         is_growth = amount(vm.use, resource) > amount(vm.actual, resource)
         pause = ResizePause(resource, is_growth, amount(vm.actual, resource), str(vm.objection))
         is_deferred = vm.objection is not None and vm.objection.verdict == DEFERRED
@@ -90,13 +91,13 @@ class Pauses:
         return self._longer(pause, DEFERRED_BACKOFF if is_deferred else _backoff(pause), now, jitter)
 
     def refused(self, pause: ResizePause, now: Instant, jitter: float) -> Pauses:
-        """These pauses after the API server refused what ``pause`` says."""
+        """These pauses after the API server refused the change described by ``pause``."""
         return self._longer(pause, _backoff(pause), now, jitter)
 
     def _longer(self, pause: ResizePause, backoff: Backoff, now: Instant, jitter: float) -> Pauses:
         last = self.cpu if pause.resource == "cpu" else self.mem
         count = last.count if last is not None and last.is_growth is pause.is_growth else 0
-        # A revert is repeated after a conflict; that is still the same objection.
+        # A revert is repeated after a conflict, but the objection is still the same.
         if last is not None and count and last.holds(now):
             return self
         until = Instant(now + backoff.delay(count + 1, jitter))
@@ -104,7 +105,7 @@ class Pauses:
 
 
 def _backoff(pause: ResizePause) -> Backoff:
-    # Each try of less memory begins with a trial, which evicts page cache. Kubernetes 1.33 refuses all of them.
+    # Each shrink of memory begins with a trial, which evicts page cache. Kubernetes 1.33 refuses all such shrinks.
     return TRIAL_BACKOFF if pause.resource == "mem" and not pause.is_growth else REFUSED_GROWTH_BACKOFF
 
 

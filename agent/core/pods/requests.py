@@ -1,8 +1,8 @@
 """The next requests of a pod, such that neither resource blocks the other (B.7).
 
-The kubelet applies a resize of CPU and memory as a whole or not at all. So
+The kubelet applies a resize of CPU and memory as a whole or not at all. Therefore
 
-- CPU goes first: while it needs to grow, memory does not shrink, and an unfinished shrink is reverted;
+- CPU has priority: while it needs to grow, memory does not shrink, and an unfinished shrink is reverted;
 - an infeasible or failed resize is reverted to the actual size, a deferred one only if it blocks the other resource.
 """
 
@@ -16,7 +16,7 @@ from protocol.pod_database import DEFERRED, ERROR
 from protocol.units import Resources
 
 ORDER: Final[tuple[Resource, Resource]] = ("mem", "cpu")
-"""If both could be reverted, memory goes first: postgres needs CPU sooner, and CPU is then tried alone."""
+"""If both could be reverted, revert memory first: postgres needs CPU more urgently, and CPU is then tried alone."""
 
 
 def cpu_first(vm: Vm, size: Resources) -> Resources:
@@ -26,14 +26,14 @@ def cpu_first(vm: Vm, size: Resources) -> Resources:
     return Resources(size.cpu, max(size.mem, vm.actual.mem))
 
 
-def put_back(vm: Vm, size: Resources) -> Resource | None:
-    """The resource to revert because of the kubelet's objection, if any; ``size`` is wanted."""
+def resource_to_revert(vm: Vm, size: Resources) -> Resource | None:
+    """The resource to revert because the kubelet objected, if any. ``size`` is the desired size."""
     if vm.objection is None:
         return None
     verdict = vm.objection.verdict
     changed = [resource for resource in ORDER if amount(vm.use, resource) != amount(vm.actual, resource)]
     growing = [resource for resource in changed if amount(vm.use, resource) > amount(vm.actual, resource)]
-    # Deferred and Infeasible are about growth. An Error comes from actuation, which may be a shrink.
+    # Deferred and Infeasible concern growth. An Error comes from actuation, which may be a shrink.
     stuck = changed if verdict == ERROR else growing or changed
     first = next(iter(stuck), None)
     if first is None or verdict != DEFERRED or len(stuck) > 1:
@@ -42,19 +42,19 @@ def put_back(vm: Vm, size: Resources) -> Resource | None:
     return first if amount(size, other) > amount(vm.actual, other) else None
 
 
-def grown_by(vm: Vm, target: Resources) -> Resource | None:
+def raised_resource(vm: Vm, target: Resources) -> Resource | None:
     """The resource that ``target`` raises; memory if both."""
     return next((resource for resource in ORDER if amount(target, resource) > amount(vm.holds, resource)), None)
 
 
-def shrunk_by(vm: Vm, target: Resources) -> Resource | None:
+def lowered_resource(vm: Vm, target: Resources) -> Resource | None:
     """The resource that ``target`` lowers; memory if both."""
     return next((resource for resource in ORDER if amount(target, resource) < amount(vm.use, resource)), None)
 
 
 def next_requests(vm: Vm, size: Resources) -> tuple[Resources, Resource | None]:
-    """The next requests on the way to the permitted ``size``, and the resource that they revert, if any."""
-    back = put_back(vm, size)
+    """The next requests towards the permitted ``size``, and the resource that they revert, if any."""
+    back = resource_to_revert(vm, size)
     size = cpu_first(vm, size if back is None else with_amount(size, back, vm.actual))
     if size.cpu > vm.use.cpu and size.mem < vm.use.mem:
         # One after the other; memory that blocks CPU is reverted first.

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from agent.core.pods.pauses import WORDS, Pauses, ResizePause
+from agent.core.pods.pauses import RESOURCE_NAMES, Pauses, ResizePause
 from agent.core.vm import Vm
 from protocol.kubernetes.objects import Json
 from protocol.pod_database import DEFERRED
 from protocol.units import Instant
 
 SHOWN: Final = 200
-"""Characters of a message of the kubelet or the API server."""
+"""Maximum characters shown of a message from the kubelet or the API server."""
 
 
 def sentences(vm: Vm | None, pauses: Pauses, now: Instant) -> Iterator[str]:
-    """A sentence for the kubelet's objection, and one for each pause."""
+    """A sentence about the kubelet's objection, and one about each pause."""
     objection = None if vm is None else vm.objection
     if vm is not None and objection is not None:
         message = objection.message[:SHOWN]
@@ -53,4 +53,4 @@ def resize_state(vm: Vm | None, pauses: Pauses, now: Instant) -> Json | None:
 def _paused(pause: ResizePause, now: Instant) -> str:
     change, left = "growth" if pause.is_growth else "shrink", pause.until - now
     because = pause.because[:SHOWN]
-    return f"{WORDS[pause.resource]} {change} is tried again in {left:.0f} s (try {pause.count + 1}): {because}"
+    return f"{RESOURCE_NAMES[pause.resource]} {change} is retried in {left:.0f} s (try {pause.count + 1}): {because}"

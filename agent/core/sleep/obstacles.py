@@ -12,12 +12,12 @@ from protocol.units import Instant, Seconds
 
 OFF: Final = "its policy does not set sleep.after"
 SHOWN: Final = 200
-"""Characters shown of a controller's message."""
+"""Maximum characters shown of a controller's message."""
 
 
 def obstacles(side: SleepSide, after: Seconds, vm: Vm, sample: GuestSample | None, now: Instant) -> Iterator[str]:
-    """Yield each obstacle as text. ``sample`` is the guest's last sample, None if too old. The database must have been
-    quiet for ``after`` (0: sleep is off).
+    """Yield each obstacle as text. ``sample`` is the guest's last sample, None if stale. The database must have been
+    idle for ``after`` (0: sleep is off).
     """
     if not after:
         yield OFF
@@ -26,7 +26,7 @@ def obstacles(side: SleepSide, after: Seconds, vm: Vm, sample: GuestSample | Non
         yield vm.never_sleeps
     if vm.phase != RUNNING or not vm.enabled:
         yield f"its phase is {vm.phase or 'unknown'}" if vm.enabled else "its opt-in label is missing"
-    # Without a resourceVersion the order could not conflict with a concurrent change.
+    # Without a resourceVersion, a concurrent change would not make the order conflict.
     if not vm.version:
         yield "its object has no resourceVersion"
     if side.window is not None:

@@ -27,16 +27,19 @@ _WOKEN: Final = frozenset({SleepState.WAKING, SleepState.AWAKE})
 
 PACKET: Final = "packet"
 WOKEN_BY: Final = (PACKET, "order")
-"""Sources of a wake: a client's packet, or everything else, such as a removed order, a migration or a drain."""
+"""Sources of a wake: a client's packet, or anything else, such as a removed order, a migration or a drain."""
+
 _SPREAD: Final = Seconds(300.0)
-"""Time over which the VMs of a fleet fall asleep after a window, a policy or a restart of the agent that they share:
-each writes its memory to disk.
+"""Time over which VMs fall asleep that share the end of a window, a policy change or an agent restart, because each
+writes its memory to disk.
 """
 
 _READ_RATE: Final = 100 * 2**20
-"""Bytes of saved memory per second that even a slow disk reads."""
+"""Bytes per second at which even a slow disk reads saved memory."""
+
 _KNOWN_WITHIN: Final = Seconds(10.0)
-"""Time within which every watcher has observed the wake."""
+"""Time within which every watcher has observed a wake."""
+
 _CLIENT: Final = re.compile(r"[0-9.]{7,15}:[0-9]{1,5} ")
 
 
@@ -68,14 +71,14 @@ class Wake:
 
 @dataclass(slots=True)
 class SleepSide:
-    """Sleep state of one VM. ``window`` is the keep-awake window that applies now. ``spread_until``: no order before
-    this time, because many VMs may sleep since the same moment.
+    """Sleep state of one VM. ``window`` is the keep-awake window that applies now. There is no order before
+    ``spread_until``, because many VMs may become ready to sleep at the same time.
 
-    ``running_from``, ``waking_from`` and ``starting_from`` are when the VM was first observed in that state; None in
-    any other. A VM whose guest is starting is in all three. ``spread_fraction`` (0..1): a VM that was idle before its
-    agent started waits for this part of the spread, because the agents of a node may restart together. ``wakes`` counts
-    observed wakes by source. ``ordering`` is the order in flight; ``failures`` writes in a row have failed, and the
-    next waits until ``retry_at``. ``is_early``: the order that is pending or in effect was given because the node was
+    ``running_from``, ``waking_from`` and ``starting_from`` are the times when the VM was first observed in that state;
+    None in any other. A VM whose guest is starting is in all three. ``spread_fraction`` (0..1): a VM that was idle
+    before its agent started waits for this part of the spread, because the agents of a node may restart together.
+    ``wakes`` counts observed wakes by source. ``ordering`` is the order in flight. After ``failures`` failed writes in
+    a row, the next waits until ``retry_at``. ``is_early``: the pending or current order was given because the node was
     short.
     """
 
@@ -93,7 +96,7 @@ class SleepSide:
     wake: Wake | None = None
     wakes: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(WOKEN_BY, 0)))
 
-    def see(self, before: Vm | None, vm: Vm, policy: SleepPolicy, now: Instant) -> None:
+    def update(self, before: Vm | None, vm: Vm, policy: SleepPolicy, now: Instant) -> None:
         """Update from a newer view of the VM; ``before`` is the previous one."""
         report = vm.sleep
         if vm.sleeps:
@@ -124,33 +127,33 @@ class SleepSide:
             retry_at = Instant(now + policy.refused.delay(count, 0.0))
             self.refusal = SleepRefusal(report.order, report.message, count, retry_at)
 
-    def see_window(self, window: str | None, now: Instant, jitter: float) -> None:
+    def update_window(self, window: str | None, now: Instant, jitter: float) -> None:
         """Update the window that applies; None if none does."""
         if self.window is not None and window is None:
             self.spread_until = Instant(now + _SPREAD * jitter)
         self.window = window
 
-    def see_policy(self, before: SleepPolicy, policy: SleepPolicy, now: Instant, jitter: float) -> None:
-        """Update for a policy that follows ``before``: VMs that have been idle for days may sleep as of now."""
+    def update_policy(self, before: SleepPolicy, policy: SleepPolicy, now: Instant, jitter: float) -> None:
+        """Update for a new policy that replaces ``before``: VMs that have been idle for days may now sleep."""
         if policy.after and (not before.after or policy.after < before.after):
             self.spread_until = Instant(now + min(_SPREAD, policy.after) * jitter)
 
     def quiet_for(self, quiet: float, after: Seconds, now: Instant) -> Seconds:
-        """The part of the guest's ``quiet`` time that counts towards ``after``: the VM was observed running in it."""
+        """The part of the guest's ``quiet`` time in which the VM was observed running, which counts towards ``after``."""
         observed = Seconds(0.0 if self.running_from is None else now - self.running_from)
-        # Observed clients of different VMs do not stop at the same time.
+        # The clients of different VMs do not all stop at the same time, so no spread is needed.
         if quiet < observed:
             return Seconds(quiet)
         return Seconds(max(0.0, observed - self.spread_fraction * min(_SPREAD, after)))
 
     def wake_overdue(self, report: SleepReport, now: Instant) -> Seconds:
-        """The time that the VM has been waking without reading its saved memory, whose size is in ``report``; 0 if it
-        is not waking.
+        """The time for which the VM has been waking, minus the time to read its saved memory (``report.saved``); 0 if
+        it is not waking.
         """
         if self.waking_from is None:
             return Seconds(0.0)
         waking = now - self.waking_from
-        # Without its permit nothing is read.
+        # Reading starts only with the permit.
         if self.starting_from is None:
             return Seconds(waking)
         return Seconds(waking - min(now - self.starting_from, report.saved / _READ_RATE))
@@ -160,7 +163,7 @@ class SleepSide:
         return self.wake is not None and self.running_from is not None and now - self.running_from < _KNOWN_WITHIN
 
     def unused_wake(self, observed: ObservedSample | None) -> Wake | None:
-        """The last wake, if the last sample shows no client activity since and no order followed it; None otherwise."""
+        """The last wake if the last sample shows no client activity since then and no order followed; otherwise None."""
         if observed is None or observed.sample.quiet is None or self.wake is None or self.wake.is_unused:
             return None
         return self.wake if observed.at - observed.sample.quiet < self.wake.at else None

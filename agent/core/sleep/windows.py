@@ -34,13 +34,13 @@ class LocalTime:
 
 
 LocalClock = Callable[[str], LocalTime]
-"""Returns the present local time in a zone, given its IANA name."""
+"""Returns the current local time in a zone, given its IANA name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """``start`` to ``end`` in minutes of the day on each of ``days``; with ``end`` before ``start`` it ends on the next
-    day.
+    """From ``start`` to ``end`` (minutes of the day) on each of ``days``; if ``end`` is before ``start``, it ends on
+    the next day.
     """
 
     days: frozenset[int]
@@ -90,5 +90,5 @@ def _minute(hour: str, minute: str, text: str) -> int:
 def _days(part: str) -> list[int]:
     first, _, last = part.partition("-")
     begin = DAYS.index(first)
-    # A range may go past Sunday.
+    # A range may wrap around at Sunday.
     return [(begin + n) % len(DAYS) for n in range((DAYS.index(last or first) - begin) % len(DAYS) + 1)]

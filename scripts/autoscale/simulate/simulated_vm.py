@@ -16,7 +16,7 @@ from agent.core.goal import OBSERVER, goal
 from agent.core.guest import GuestSample, ObservedSample, Rates
 from agent.core.plan import plan
 from agent.core.policy import Policy, Smoothing, Timing
-from agent.core.state import REGRET, TOO_SOON, Giving, State, begin
+from agent.core.state import OFFER_PAUSE, REGROWTH_WINDOW, GiveBack, State, begin
 from agent.core.vm import Vm
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.smoothing.stage import FOR_EVER
@@ -87,15 +87,15 @@ class Gifts:
     regrown: int = 0
     _recent: list[Instant] = field(default_factory=list)
 
-    def note(self, giving: Giving, now: Instant) -> None:
+    def note(self, giving: GiveBack, now: Instant) -> None:
         """Count what the agent has just noted in ``giving``."""
         # The agent sets ``offers_from`` only if it grows too soon after a gift.
-        if self._recent and giving.offers_from == now + REGRET:
-            self.regrown += sum(now - at < TOO_SOON for at in self._recent)
+        if self._recent and giving.offers_from == now + OFFER_PAUSE:
+            self.regrown += sum(now - at < REGROWTH_WINDOW for at in self._recent)
             self._recent.clear()
         if giving.gave_at == now and now not in self._recent:
             self.count += 1
-            self._recent = [at for at in self._recent if now - at < TOO_SOON] + [now]
+            self._recent = [at for at in self._recent if now - at < REGROWTH_WINDOW] + [now]
 
 
 @dataclass(slots=True, eq=False)
@@ -180,16 +180,16 @@ class SimulatedVm:
         if self.rested_at is not None:
             guest.stabilizer.repeat(self.rested_at)
             self.rested_at = None
-        made_from = (cores, mem, use, guest.had or use)
+        made_from = (cores, mem, use, guest.sampled_size or use)
         # An uneventful observation calls only the two functions inside `advance`, `goal` and `Stabilizer.observe`,
         # since it runs for every agent in every step; a test compares both forms.
         if guest.seen is None or made_from != self.observed:
             sample, over = observe_guest(cores, mem, use)
-            guest.goal = goal(sample, over, use.at_most(guest.had or use), self.policy, settling=False)
+            guest.goal = goal(sample, over, use.at_most(guest.sampled_size or use), self.policy, settling=False)
             self.observed, self.aimed = made_from, None
         else:
             sample = guest.seen.sample
-        guest.seen, guest.had, need = ObservedSample(sample, now), use, guest.goal.need
+        guest.seen, guest.sampled_size, need = ObservedSample(sample, now), use, guest.goal.need
         guest.stabilizer.observe(None if need is None else need.at_most(self.bounds.max), use, now)
         target = guest.stabilizer.target
         if need is None or target is None:
@@ -210,7 +210,7 @@ class SimulatedVm:
             actions, before = plan(self.state, now).actions, (side.ceiling, side.compute_unit, side.migrate)
             for action in actions:
                 advance(self.state, Started(action), now, jitter)
-                self.gifts.note(side.giving, now)
+                self.gifts.note(side.give_back, now)
                 if isinstance(action, AskScheduler):
                     asks, offers = True, offers or action.request.needs is not None
                     answer = cluster.ask(self, action.request, now)
@@ -221,10 +221,10 @@ class SimulatedVm:
             if not is_news and not any(isinstance(action, PatchVm) for action in actions):
                 # Until then the ledger may reserve what the agent before was answered: the next request ends that.
                 is_settled = now - self.began >= SETTLE + self.policy.timing.scrape
-                is_bound = offers or self.is_waiting or side.giving.shrink_to is not None
+                is_bound = offers or self.is_waiting or side.give_back.shrink_to is not None
                 if is_settled and asks and not is_bound and self._situation(now) == before_all:
                     # With time alone, only these change.
-                    changes = (side.giving.lean_until, side.giving.offers_from)
+                    changes = (side.give_back.lean_until, side.give_back.offers_from)
                     self.silent_until = min((at for at in changes if at > now), default=FOR_EVER)
                     self.silence = self._need(now)
                 return
@@ -232,8 +232,8 @@ class SimulatedVm:
 
     def would_repeat(self, now: Instant) -> bool:
         """Return True if the agent would only send its last request again, which offered and changed nothing."""
-        giving, stabilizer = self.state.scheduler.giving, self.state.guest.stabilizer
-        recent = stabilizer.just_needed(now)
+        giving, stabilizer = self.state.scheduler.give_back, self.state.guest.stabilizer
+        recent = stabilizer.recent_need(now)
         if now >= self.silent_until or recent is None:
             return False
         # If requests are not due in every step, another load moves the time of the next one, which may say more.
@@ -250,15 +250,15 @@ class SimulatedVm:
     def _need(self, now: Instant) -> Need:
         """All that a plan depends on and that comes from the guest."""
         stabilizer = self.state.guest.stabilizer
-        return self.observed, stabilizer.target, stabilizer.just_needed(now)
+        return self.observed, stabilizer.target, stabilizer.recent_need(now)
 
     def _situation(self, now: Instant) -> tuple[object, ...]:
         """All other things that a plan depends on, but when the next request is due."""
         side = self.state.scheduler
-        giving = side.giving
+        giving = side.give_back
         return (
             *(self.version, self.is_waiting, giving.is_lean(now), giving.offers(now), giving.shrink_to),
-            *(self.state.ceiling, side.denial, side.knows_load),
+            *(self.state.ceiling, side.denial, side.has_reported_load),
         )
 
     def _bounded(self, need: Resources) -> int:

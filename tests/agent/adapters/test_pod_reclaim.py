@@ -15,12 +15,12 @@ from agent.monitor_session import MonitorSession
 from agent.ports import MonitorConnection
 from agent.reclaimer.messages import HoldReply, read_hold, write_line
 from protocol.guest.monitor_messages import (
-    AskToShrink,
+    DownscaleRequest,
     DownscaleResult,
     NotUnderstood,
-    TellGrown,
     ToMonitor,
     UpscaleConfirmation,
+    UpscaleNotification,
 )
 from protocol.units import Resources
 from tests.agent.cgroups.trees import CONTAINER, MIB, UID, Layout, Tree
@@ -111,7 +111,7 @@ class Agent:
         await settle()
 
     async def shrink(self, mem: int = TARGET) -> None:
-        await self.ask(AskToShrink(Resources.parse(1, mem)))
+        await self.ask(DownscaleRequest(Resources.parse(1, mem)))
 
     async def answer(self, within: float = 0.0) -> DownscaleResult:
         """The answer, which has come or comes within so many seconds."""
@@ -218,7 +218,7 @@ async def test_growth_ends_the_hold(has_answered: bool, reclaimer: FakeReclaimer
     await agent.clock.advance(20.0 if has_answered else 5.0)
     if has_answered:
         await agent.answer()
-    await agent.ask(TellGrown(Resources.parse(1, "512Mi")))
+    await agent.ask(UpscaleNotification(Resources.parse(1, "512Mi")))
     assert reclaimer.held is None
     assert await agent.connection.receive() == UpscaleConfirmation(4)
 
@@ -327,9 +327,9 @@ async def test_whole_session(reclaimer: FakeReclaimer) -> None:
     session = MonitorSession(pod.connect, clock, events.append)
     running = asyncio.create_task(session.run())
     await settle()
-    session.send(TellGrown(Resources.parse(1, "512Mi")))
+    session.send(UpscaleNotification(Resources.parse(1, "512Mi")))
     await settle()
-    session.send(AskToShrink(Resources.parse(1, TARGET)))
+    session.send(DownscaleRequest(Resources.parse(1, TARGET)))
     await clock.advance(30.0)
     assert events == [
         MonitorJoined(1),

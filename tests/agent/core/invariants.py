@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from agent.core.actions import AskScheduler, OrderSleep, PatchVm, Plan
 from agent.core.desired_size import desired_size
-from agent.core.monitor.monitor_plan import kept_by
+from agent.core.monitor.monitor_plan import retained_mem
 from agent.core.state import State
 from agent.core.vm import whole_slots
-from protocol.guest.monitor_messages import AskToShrink, TellGrown
+from protocol.guest.monitor_messages import DownscaleRequest, UpscaleNotification
 from protocol.pod_database import DEFERRED
 from protocol.units import ZERO, Instant
 
@@ -26,7 +26,9 @@ def violations(state: State, planned: Plan, now: Instant) -> list[str]:
         else:
             broken += _ask(state, action, planned, now)
     # A trial of less memory for a pod may be called off.
-    is_called_off = isinstance(planned.message, TellGrown) and isinstance(state.monitor.asking, AskToShrink)
+    is_called_off = isinstance(planned.message, UpscaleNotification) and isinstance(
+        state.monitor.asking, DownscaleRequest
+    )
     is_busy = state.monitor.asking is not None and not (state.vm.seen and state.vm.seen.is_pod and is_called_off)
     if planned.message is not None and (state.monitor.version is None or is_busy):
         broken.append("speaks to a monitor that is not there, or has not answered yet")
@@ -71,7 +73,7 @@ def _patch(state: State, patch: PatchVm, now: Instant) -> list[str]:
         "patches while a patch is in flight": state.vm.patching is None,
         "patches during its wait after a failure": state.vm.retry_at is None or state.vm.retry_at <= now,
         "patches while a migration is ordered": not state.scheduler.migrate,
-        "takes memory that the guest's monitor has not given": kept_by(state.monitor, vm, now) <= patch.target.mem
+        "takes memory that the guest's monitor has not given": retained_mem(state.monitor, vm, now) <= patch.target.mem
         or (overruled and not vm.is_pod),
         "patches a part of a slot": patch.target.mem.is_multiple_of(vm.slot_size) or patch.target.mem in odd,
         "raises CPU and lowers memory at once": not vm.is_pod or target.cpu <= vm.use.cpu or target.mem >= vm.use.mem,
@@ -90,7 +92,7 @@ def _order(state: State, planned: Plan, now: Instant) -> list[str]:
     policy, sleep, sample = state.policy.sleep, state.sleep, observed.sample
     has_run = now - now if sleep.running_from is None else now - sleep.running_from
     # A quarter of the time, and a minute at least, is enough if the node is short and asks.
-    least = max(60.0, policy.after / 4) if side.giving.asks_sleep else policy.after
+    least = max(60.0, policy.after / 4) if side.give_back.asks_sleep else policy.after
     monitor = [each.until for each in (state.monitor.alarm, state.monitor.request) if each is not None]
     in_flight = (side.asking, state.vm.patching, state.vm.unsettled, sleep.ordering, state.vm.stale_at)
     rules = {

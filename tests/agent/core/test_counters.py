@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent.core.actions import PatchVm
 from agent.core.events import Scraped
 from agent.core.goal import goal, is_calm
-from agent.core.guest import FALL, CpuSeconds, GuestSample, ObservedSample, Rates, rates
+from agent.core.guest import COUNTER_JITTER, CpuSeconds, GuestSample, ObservedSample, Rates, rates
 from agent.core.policy import Policy
 from protocol.units import Bytes, Instant, MilliCpu, Resources
 from tests.agent.core.story import GIB, POLICY, Story, cu, holding, vm
@@ -107,10 +107,10 @@ def test_unknown_time_is_kept_and_asks_for_nothing() -> None:
     sample, has = Guest().page(), Resources(MilliCpu(4000), Bytes(GIB))
     found = goal(sample, Rates(busy=1.0, unknown=3.0), has, Policy(), settling=False)
     assert found.cpu == MilliCpu.cores(1.0 / 0.85)
-    assert found.kept.cpu == MilliCpu.cores(4.0 / 0.85)
+    assert found.possible.cpu == MilliCpu.cores(4.0 / 0.85)
     assert found.parts[0].because == "1.00 cores busy, target 85%; 3.00 cores unknown, so no shrink"
     lost = goal(sample, Rates(lost=frozenset({"cpu_stall", "mem_stall"})), has, Policy(), settling=False)
-    assert lost.kept == has
+    assert lost.possible == has
     assert not is_calm(Rates(busy=0.0, unknown=1.0), has, Policy())
 
 
@@ -156,7 +156,7 @@ def test_full_load_never_shrinks(
         read = {name: replace(cpu) for name, cpu in guest.cpus.items()}
         _works(guest, split)
         for name, counter, value in falls:
-            if value < getattr(read[name], counter) - FALL:
+            if value < getattr(read[name], counter) - COUNTER_JITTER:
                 setattr(guest.cpus[name], counter, value)
         if pressure:
             setattr(guest, pressure, second / 100)

@@ -12,9 +12,9 @@ from agent.core.desired_size import least_size
 from agent.core.events import Answered, Fault, MonitorAnswered, MonitorJoined, MonitorLost, Started
 from agent.core.explain import explain
 from agent.core.policy import Policy
-from agent.core.state import Giving
+from agent.core.state import GiveBack
 from agent.core.vm import VmFloor
-from protocol.guest.monitor_messages import AskToShrink, DownscaleResult
+from protocol.guest.monitor_messages import DownscaleRequest, DownscaleResult
 from protocol.messages import PluginResponse
 from protocol.smoothing.policy import parse_policy
 from protocol.units import Instant, Resources, Seconds
@@ -107,8 +107,8 @@ def test_lean_vm_grows_for_its_need_alone() -> None:
     """Its policy would have all eight units back at once, and take the room that its neighbour waits for."""
     story = busy_lately(COARSE)
     assert passes(story, 40, 0.1, cu(2)) == [cu(2)]
-    assert story.plans().because == "freeing room on a short node: keeping only its recent need"
-    lean_until = story.state.scheduler.giving.lean_until
+    assert story.plans().because == "giving back room on a short node: keeping only its recent need"
+    lean_until = story.state.scheduler.give_back.lean_until
     assert passes(story, 100, 0.1) == []
     assert passes(story, lean_until - 1, 0.4) == [cu(4)]
     assert passes(story, lean_until, 0.4) == [cu(8)]
@@ -118,7 +118,7 @@ def test_vm_that_regrets_offers_nothing_for_a_while() -> None:
     story = busy_lately()
     assert passes(story, 40, 0.1, cu(2)) == [cu(2)]
     assert passes(story, 45, 0.5) == [cu(4)]
-    regrets_until = story.state.scheduler.giving.offers_from
+    regrets_until = story.state.scheduler.give_back.offers_from
     passes(story, regrets_until - 1, 0.1)
     assert (regrets_until, offer(story)) == (101.0, None)
     passes(story, regrets_until, 0.1)
@@ -132,7 +132,7 @@ def test_explanation_shows_what_was_asked() -> None:
     assert giving == {
         "asked": {"cpu": "1250m", "mem": "5Gi"},
         "least": {"cpu": "250m", "mem": "1Gi"},
-        "lean_seconds": story.state.scheduler.giving.lean_until - 40,
+        "lean_seconds": story.state.scheduler.give_back.lean_until - 40,
     }
 
 
@@ -153,7 +153,7 @@ def test_memory_that_the_monitor_keeps_is_not_offered() -> None:
     story = busy_lately()
     story.happens(MonitorJoined(1))
     assert offer(story) == cu(1)
-    ask = AskToShrink(cu(1))
+    ask = DownscaleRequest(cu(1))
     story.happens(Started(ask)).happens(MonitorAnswered(DownscaleResult(1, ok=False, status="in use")))
     assert offer(story) == Resources(cu(1).cpu, cu(8).mem)
     story.happens(MonitorLost(Fault.GUEST, "gone"))
@@ -170,13 +170,13 @@ def test_lean_vm_tells_new_offer_at_once() -> None:
     """Others ask only as often as always: only of a VM that was asked lately the scheduler may want more."""
     asked, alone = (replace(SLOW, timing=msgspec.structs.replace(SLOW.timing, tick=Seconds(60.0))) for _ in range(2))
     stories = [busy_lately(asked), busy_lately(alone)]
-    stories[0].state.scheduler.giving.hear(cu(8), stories[0].instant)
+    stories[0].state.scheduler.give_back.apply(cu(8), stories[0].instant)
     assert [requests(story, 90, 0.1) for story in stories] == [[(31.0, True)], [(61.0, True)]]
 
 
 def test_new_offers_wait_their_time() -> None:
-    giving = Giving()
-    giving.hear(cu(2), Instant(100.0))
+    giving = GiveBack()
+    giving.apply(cu(2), Instant(100.0))
     giving.note_offer(None, Instant(100.0))
     assert [giving.awaits_offer(Instant(at)) for at in (101.5, 102.0, 339.0, 340.0)] == [False, True, True, False]
     giving.note_offer(cu(1), Instant(200.0))

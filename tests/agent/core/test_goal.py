@@ -222,7 +222,7 @@ def test_after_shrink_memory_stall_needs_full_memory(free_mib: int, counts: bool
 def test_after_shrink_kernel_time_counts_with_programs(over: Rates, counts: float) -> None:
     found = goal(QUIET, over, ONE, POLICY, settling=True)
     assert found.cpu == MilliCpu.cores(counts / 0.5)
-    assert found.kept.cpu == MilliCpu(1600)
+    assert found.possible.cpu == MilliCpu(1600)
     assert goal(QUIET, over, ONE, POLICY, settling=False).cpu == MilliCpu(1600)
 
 
@@ -274,7 +274,7 @@ def test_after_shrink_ignored_need_is_kept(sample: GuestSample, over: Rates) -> 
     assert later.need is not None
     assert soon.need is not None
     assert soon.need.within(later.need)
-    assert soon.kept == later.need
+    assert soon.possible == later.need
     assert soon.need == Resources(
         max(part.need for part in soon.parts if isinstance(part.need, MilliCpu)),
         max(part.need for part in soon.parts if isinstance(part.need, Bytes)),

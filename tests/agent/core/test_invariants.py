@@ -31,7 +31,7 @@ from agent.core.plan import plan
 from agent.core.policy import Policy
 from agent.core.state import begin
 from agent.core.vm import Vm
-from protocol.guest.monitor_messages import DownscaleResult, TellGrown
+from protocol.guest.monitor_messages import DownscaleResult, UpscaleNotification
 from protocol.messages import AgentRequest, PluginResponse
 from protocol.pod_database import DEFERRED, ERROR, INFEASIBLE, MEMORY_STEP, ResizeObjection
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
@@ -56,14 +56,14 @@ def test_a_good_plan_breaks_nothing() -> None:
 
 
 def test_violations_of_monitor_rules() -> None:
-    spoken = Plan((), None, "", TellGrown(cu(2)))
+    spoken = Plan((), None, "", UpscaleNotification(cu(2)))
     complaint = "speaks to a monitor that is not there, or has not answered yet"
     story = settled(2)
     assert violations(story.state, spoken, story.instant) == [complaint]
     story.happens(MonitorJoined(2))
     assert violations(story.state, spoken, story.instant) == []
     assert broken(story, patches(cu(1), 1)) == ["takes memory that the guest's monitor has not given"]
-    story.happens(Started(TellGrown(cu(2))))
+    story.happens(Started(UpscaleNotification(cu(2))))
     assert violations(story.state, spoken, story.instant) == [complaint]
 
 

@@ -12,7 +12,7 @@ from agent.core.vm import Vm, view
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from tests.agent.core.story import Story, asks, cu, patches, planned, settled, vm
 
-ELSEWHERE = "the VM runs in another pod, whose agent looks after it"
+ELSEWHERE = "the VM runs in another pod, whose agent scales it"
 ORDERED = "migrating: size frozen until the scheduler releases it"
 HELD = "not resizable: its phase forbids it, or its opt-in label is missing"
 

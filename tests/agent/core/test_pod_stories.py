@@ -23,7 +23,7 @@ from agent.core.explain import explain
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.core.pods.pauses import NO_PAUSES, ResizePause, Resource
 from agent.core.vm import Vm, view
-from protocol.guest.monitor_messages import AskToShrink, DownscaleResult, TellGrown, UpscaleConfirmation
+from protocol.guest.monitor_messages import DownscaleRequest, DownscaleResult, UpscaleConfirmation, UpscaleNotification
 from protocol.messages import Metrics
 from protocol.pod_database import DEFERRED, ERROR, INFEASIBLE, MEMORY_STEP, ResizeObjection, parse_pod_database
 from protocol.units import Bytes, Instant, Resources
@@ -50,18 +50,20 @@ def settled_pod(use: Resources = FLOOR, *, is_frozen: bool = False) -> Story:
     story = Story().sees(pod(use)).looks()
     story.acts()
     story.answers(use, migrate=is_frozen).happens(MonitorJoined(2))
-    return says(story, TellGrown(use), UpscaleConfirmation(2)).at(1.0)
+    return says(story, UpscaleNotification(use), UpscaleConfirmation(2)).at(1.0)
 
 
-def says(story: Story, message: TellGrown | AskToShrink, answer: UpscaleConfirmation | DownscaleResult | None) -> Story:
+def says(
+    story: Story, message: UpscaleNotification | DownscaleRequest, answer: UpscaleConfirmation | DownscaleResult | None
+) -> Story:
     """The agent says ``message`` to the reclaimer, and is answered (None: not yet)."""
     assert story.plans().message == message
     story.happens(Started(message))
     return story if answer is None else story.happens(MonitorAnswered(answer))
 
 
-def patched_to(target: Resources, base: int, puts_back: str | None = None) -> PatchVm:
-    return PatchVm(target, base, MEMORY_STEP, puts_back)  # type: ignore[arg-type]
+def patched_to(target: Resources, base: int, reverts: str | None = None) -> PatchVm:
+    return PatchVm(target, base, MEMORY_STEP, reverts)  # type: ignore[arg-type]
 
 
 def patches_in(story: Story, permit: Resources = MOST) -> list[PatchVm]:
@@ -225,7 +227,7 @@ def test_deferred_memory_makes_way_for_cpu() -> None:
     assert patches_in(story) == [patched_to(FLOOR, 3, "mem")], "one after the other"
     assert patches_in(obeys(story)) == [patched_to(size("500m", "1Gi"), 4)]
     obeys(story)
-    assert because(story).endswith("memory growth is tried again in 5 s (try 2): Deferred: no room")
+    assert because(story).endswith("memory growth is retried in 5 s (try 2): Deferred: no room")
     loaded(story, 6.0, 0.25, used=0.6)
     assert patches_in(story) == []
     loaded(story, 7.0, 0.25, used=0.6)
@@ -277,7 +279,7 @@ def test_what_the_kubelet_will_not_do_is_taken_back_at_once(verdict: str) -> Non
     accepts(story).sees(pod(size("500m", "1280Mi"), 7, actual=size("250m", "1280Mi"), verdict=verdict))
     assert patches_in(story) == [patched_to(size("250m", "1280Mi"), 7, "cpu")]
     obeys(story)
-    assert because(story).endswith(f"CPU growth is tried again in 10 s (try 3): {verdict}: no room")
+    assert because(story).endswith(f"CPU growth is retried in 10 s (try 3): {verdict}: no room")
 
 
 def shrinking(*, verdict: str = "") -> Story:
@@ -286,7 +288,7 @@ def shrinking(*, verdict: str = "") -> Story:
     story = loaded(settled_pod(has), 7.0, 0.1)
     assert patches_in(story) == []
     assert because(story) == "trying a smaller memory size before shrinking to it"
-    says(story, AskToShrink(FLOOR), DownscaleResult(2, ok=True))
+    says(story, DownscaleRequest(FLOOR), DownscaleResult(2, ok=True))
     assert patches_in(story) == [patched_to(FLOOR, 1)]
     return accepts(story).sees(pod(FLOOR, 3, actual=has, verdict=verdict))
 
@@ -297,21 +299,21 @@ def test_failed_shrink_makes_way_for_cpu_within_a_second() -> None:
     story.at(7.9).looks(cores=0.25, span=0.9)
     assert patches_in(story) == [patched_to(size("250m", "2Gi"), 3, "mem")]
     assert patches_in(obeys(story)) == [patched_to(size("500m", "2Gi"), 4)]
-    says(obeys(story), TellGrown(size("500m", "2Gi")), UpscaleConfirmation(4))
+    says(obeys(story), UpscaleNotification(size("500m", "2Gi")), UpscaleConfirmation(4))
     assert (
         because(story)
-        == "holding: less has not been proven to be enough; memory shrink is tried again in 5 s (try 2): Error: no room"
+        == "holding: less has not been proven to be enough; memory shrink is retried in 5 s (try 2): Error: no room"
     )
 
 
 def test_failed_shrink_is_tried_again_after_a_pause() -> None:
     story = shrinking(verdict=ERROR)
     assert patches_in(story) == [patched_to(size("250m", "2Gi"), 3, "mem")]
-    says(obeys(story), TellGrown(size("250m", "2Gi")), UpscaleConfirmation(4))
+    says(obeys(story), UpscaleNotification(size("250m", "2Gi")), UpscaleConfirmation(4))
     loaded(story, 11.0, 0.1)
     assert story.plans().message is None
     loaded(story, 12.0, 0.1)
-    says(story, AskToShrink(FLOOR), DownscaleResult(6, ok=True))
+    says(story, DownscaleRequest(FLOOR), DownscaleResult(6, ok=True))
     assert patches_in(story) == [patched_to(FLOOR, 4)]
     obeys(story)
     assert story.state.vm.pauses.known == (), "once it has less, nothing is remembered"
@@ -326,36 +328,36 @@ def test_unfinished_shrink_is_taken_back_for_cpu() -> None:
 
 def test_trial_is_called_off_for_cpu() -> None:
     story = loaded(settled_pod(size("250m", "2Gi")), 7.0, 0.1)
-    says(story, AskToShrink(FLOOR), None)
+    says(story, DownscaleRequest(FLOOR), None)
     loaded(story, 7.0, 0.1)
     assert story.plans().message is None, "the trial goes on"
     story.at(8.0).looks(cores=0.25)
-    says(story, TellGrown(size("250m", "2Gi")), UpscaleConfirmation(4))
+    says(story, UpscaleNotification(size("250m", "2Gi")), UpscaleConfirmation(4))
     assert patches_in(story) == [patched_to(size("500m", "2Gi"), 1)]
 
 
 def test_agreement_lapses_while_cpu_grows() -> None:
     """The reclaimer holds memory down until the patch; that must not slow a load that comes in between."""
     story = loaded(settled_pod(size("250m", "2Gi")), 7.0, 0.1)
-    says(story, AskToShrink(FLOOR), DownscaleResult(2, ok=True))
+    says(story, DownscaleRequest(FLOOR), DownscaleResult(2, ok=True))
     story.at(7.9).looks(cores=0.25, span=0.9)
     assert patches_in(story) == [patched_to(size("500m", "2Gi"), 1)]
-    says(story, TellGrown(size("250m", "2Gi")), UpscaleConfirmation(4))
+    says(story, UpscaleNotification(size("250m", "2Gi")), UpscaleConfirmation(4))
 
 
 def test_memory_stays_without_reclaimer() -> None:
     """What it agreed to before it went does not count either: it has let go of the memory."""
     has = size("250m", "2Gi")
     story = loaded(settled_pod(has), 7.0, 0.1)
-    says(story, AskToShrink(FLOOR), DownscaleResult(2, ok=False, status="reread too much"))
+    says(story, DownscaleRequest(FLOOR), DownscaleResult(2, ok=False, status="reread too much"))
     assert because(story) == "keeping memory: the trial of 1Gi failed: reread too much"
     story.happens(MonitorLost(Fault.GUEST, "gone"))
     loaded(story, 600.0, 0.1)
     assert patches_in(story) == []
     assert because(story) == "keeping memory: no trial of less memory is possible yet"
     story.happens(MonitorJoined(2))
-    says(story, TellGrown(has), UpscaleConfirmation(2))
-    says(story, AskToShrink(FLOOR), DownscaleResult(4, ok=True)).happens(MonitorLost(Fault.GUEST, "gone"))
+    says(story, UpscaleNotification(has), UpscaleConfirmation(2))
+    says(story, DownscaleRequest(FLOOR), DownscaleResult(4, ok=True)).happens(MonitorLost(Fault.GUEST, "gone"))
     assert patches_in(story) == []
 
 
@@ -386,7 +388,7 @@ def test_failed_trials_become_rare() -> None:
     has = size("250m", "2Gi")
     story, waits = loaded(settled_pod(has), 7.0, 0.1), []
     for number in range(2, 22, 2):
-        says(story, AskToShrink(FLOOR), DownscaleResult(number, ok=False, status="reread too much"))
+        says(story, DownscaleRequest(FLOOR), DownscaleResult(number, ok=False, status="reread too much"))
         refusal = story.state.monitor.refusal
         assert refusal is not None
         waits.append(refusal.retry_at - story.now)
@@ -402,11 +404,11 @@ def test_quota_for_memory_does_not_hold_up_cpu() -> None:
     obeys(story)
     assert patches_in(story) == []
     assert story.state.scheduler.permit == size("500m", "1Gi")
-    assert because(story).endswith("memory growth is tried again in 5 s (try 2): exceeded quota")
+    assert because(story).endswith("memory growth is retried in 5 s (try 2): exceeded quota")
     loaded(story, 6.0, 0.25, used=0.6)
     assert patches_in(story) == [patched_to(size("500m", "1280Mi"), 2)]
     story.happens(PatchFailed(Fault.VM_API, "exceeded quota", refused=True))
-    assert because(story).endswith("memory growth is tried again in 10 s (try 3): exceeded quota")
+    assert because(story).endswith("memory growth is retried in 10 s (try 3): exceeded quota")
 
 
 def test_refused_shrink_of_memory_does_not_hold_up_cpu() -> None:
@@ -415,12 +417,12 @@ def test_refused_shrink_of_memory_does_not_hold_up_cpu() -> None:
     story = loaded(settled_pod(has), 7.0, 0.0)
     assert patches_in(story) == [patched_to(size("250m", "2Gi"), 1)]
     story.happens(PatchConflicted()).sees(pod(has, 2))
-    says(story, AskToShrink(FLOOR), DownscaleResult(2, ok=True))
+    says(story, DownscaleRequest(FLOOR), DownscaleResult(2, ok=True))
     assert patches_in(story) == [patched_to(FLOOR, 2)]
     story.happens(PatchFailed(Fault.VM_API, "422 limits", refused=True))
     assert patches_in(story) == [patched_to(size("250m", "2Gi"), 2)], "CPU shrinks alone"
-    says(obeys(story), TellGrown(size("250m", "2Gi")), UpscaleConfirmation(4))
-    assert because(story).endswith("memory shrink is tried again in 5 s (try 2): 422 limits")
+    says(obeys(story), UpscaleNotification(size("250m", "2Gi")), UpscaleConfirmation(4))
+    assert because(story).endswith("memory shrink is retried in 5 s (try 2): 422 limits")
     story.at(8.0).looks(cores=0.25)
     assert patches_in(story) == [patched_to(size("500m", "2Gi"), 3)], "and grows at once"
 
@@ -521,7 +523,7 @@ def test_lower_bound_is_tried_before_memory_goes() -> None:
     has = size("250m", "4Gi")
     story = settled_pod(has).sees(replace(pod(has, 2), bounds=Bounds(FLOOR, size(4, "2Gi")))).looks()
     assert patches_in(story) == []
-    says(story, AskToShrink(size("250m", "2Gi")), DownscaleResult(2, ok=True))
+    says(story, DownscaleRequest(size("250m", "2Gi")), DownscaleResult(2, ok=True))
     assert patches_in(story) == [patched_to(size("250m", "2Gi"), 2)]
 
 
@@ -538,7 +540,7 @@ def test_pod_that_the_scheduler_refuses_keeps_its_size() -> None:
     # Soon, since a new scheduler refuses pods for a moment; then as rarely as others, since it may last for ever.
     assert asked == [2.0, 6.0, 13.0, 20.0, 27.0]
     assert story.plans().message is None, "and nothing is tried"
-    assert because(story) == "frozen: the scheduler does not let this pod be resized, and explains why"
+    assert because(story) == "frozen: the scheduler forbids resizing this pod and explains why"
     assert len(loaded(story, 34.0, 0.0).acts()) == 1
     story.answers(has)
     assert patches_in(story.looks()) == [patched_to(size("250m", "2Gi"), 1)]

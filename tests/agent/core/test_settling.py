@@ -149,6 +149,6 @@ def test_ignored_need_still_bars_shrink(
         size, number = guest.size, len(guest.sizes)
         guest.shows(second)
         known = guest.story.state.guest.goal
-        seen.append((guest.story.now, known.at_least.at_least(known.kept).at_most(size)))
+        seen.append((guest.story.now, known.at_least.at_least(known.possible).at_most(size)))
         for smaller in guest.sizes[number:]:
             assert all(most.within(smaller) for at, most in seen if guest.story.now - at <= 4.0)

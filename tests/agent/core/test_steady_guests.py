@@ -48,7 +48,7 @@ class EveryLook:
         mem = self.mem.target(Instant(now), Sample(float(need.mem.value), float(has.mem.value)))
         self.target = Resources(MilliCpu.cores(cpu), Bytes(ceil(mem)))
 
-    def just_needed(self, now: float) -> Resources | None:
+    def recent_need(self, now: float) -> Resources | None:
         """The most of the looks whose need still stood within ``RECENT`` before the last one."""
         if self.target is None or now - self.looks[0][0] < RECENT:
             return None
@@ -68,7 +68,7 @@ def test_skipped_looks_change_nothing(
             stabilizer.observe(need, has, Instant(now))
             every.observe(need, has, now)
             assert stabilizer.target == every.target
-            assert stabilizer.just_needed(Instant(now)) == every.just_needed(now)
+            assert stabilizer.recent_need(Instant(now)) == every.recent_need(now)
 
 
 def test_steady_guest_keeps_one_target() -> None:

@@ -31,7 +31,7 @@ def test_first_request_learns_compute_unit() -> None:
     story = Story()
     assert story.plans() == planned((), None, "the object has not been read yet")
     story.sees(vm(cu(2)))
-    because = "no compute unit yet: asking for what it has"
+    because = "no compute unit yet: requesting its current size"
     assert story.plans() == planned((asks(cu(2), None, 1, unit=None),), None, because)
     story.acts()
     assert story.plans() == planned((), None, because)
@@ -105,7 +105,7 @@ def test_ignores_recorded_permit_beside_original_scheduler() -> None:
 
 def test_start_jitter_spreads_first_requests() -> None:
     story = Story(jitter=0.5).sees(vm(cu(1)))
-    assert story.plans() == planned((), story.state.begins_at, "no compute unit yet: asking for what it has")
+    assert story.plans() == planned((), story.state.begins_at, "no compute unit yet: requesting its current size")
     assert story.state.begins_at == 0.5
     assert story.at(0.5).acts() == [asks(cu(1), None, 1, unit=None)]
 
@@ -191,7 +191,7 @@ def test_rounding_denial_does_not_loop() -> None:
     assert story.acts() == []
     assert story.at(7.0).acts() == [asks(Resources(MilliCpu(750), Bytes(GIB)), odd, 2)]
     story.answers(odd)
-    assert story.plans() == planned((), 14.0, "no metrics: not below what it has")
+    assert story.plans() == planned((), 14.0, "no metrics: not below its current size")
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_unfinished_shrink_bars_next_for_five_seconds() -> None:
 
 def test_stale_metrics_freeze_the_size() -> None:
     story = settled(2).looks(cores=0.75).at(7.0)
-    assert story.plans().because == "no metrics: not below what it has"
+    assert story.plans().because == "no metrics: not below its current size"
 
 
 def test_partial_metrics_allow_only_growth() -> None:
@@ -359,12 +359,12 @@ def test_partial_metrics_allow_only_growth() -> None:
     seen = story.state.guest.seen
     assert seen is not None
     story.at(2.0).happens(Scraped(replace(seen.sample, mem_available=None)))
-    assert story.plans().because == "some metrics are missing: not below what it has"
+    assert story.plans().because == "some metrics are missing: not below its current size"
 
 
 def test_the_agent_of_another_pod_keeps_still() -> None:
     story = Story().sees(replace(vm(cu(1)), ours=False))
-    assert story.plans() == planned((), None, "the VM runs in another pod, whose agent looks after it")
+    assert story.plans() == planned((), None, "the VM runs in another pod, whose agent scales it")
 
 
 def test_unresizable_vm_is_left_alone() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.core.permits import objection
+from agent.core.permits import permit_error
 from protocol.units import Bytes, MilliCpu, Resources
 
 GIB = 1024**3
@@ -19,7 +19,7 @@ REQUEST, USING = size(500, 2), size(250, 1)
 
 @pytest.mark.parametrize("permit", [size(500, 2), size(500, 1), size(250, 2), size(250, 1)])
 def test_a_permit_between_use_and_request_is_believed(permit: Resources) -> None:
-    assert objection(permit, REQUEST, USING) is None
+    assert permit_error(permit, REQUEST, USING) is None
 
 
 @pytest.mark.parametrize(
@@ -33,4 +33,4 @@ def test_a_permit_between_use_and_request_is_believed(permit: Resources) -> None
     ],
 )
 def test_every_other_permit_is_refused_with_the_reason(permit: Resources, complaint: str) -> None:
-    assert objection(permit, REQUEST, USING) == complaint
+    assert permit_error(permit, REQUEST, USING) == complaint

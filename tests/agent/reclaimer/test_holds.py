@@ -296,7 +296,7 @@ def test_hold_may_be_raised(tmp_path: Path) -> None:
 
 
 @BOTH
-def test_next_process_puts_back_after_a_crash(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_process_reverts_after_a_crash(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed at its worst moment, right after a limit was lowered."""
     tree = Tree(tmp_path, layout).make()
     crashed, before = holds_of(tree), limit(tree)
@@ -332,7 +332,7 @@ def test_limit_is_restored_after_crash_between_steps(
     assert (holds_of(tree).restore(), limit(tree), records(tree)) == ([], "max", [])
 
 
-def test_next_process_puts_back_what_it_can(
+def test_next_process_reverts_what_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One file that cannot be written keeps neither the program from starting nor its record from the one after."""

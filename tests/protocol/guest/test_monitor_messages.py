@@ -7,8 +7,8 @@ import json
 import pytest
 
 from protocol.guest.monitor_messages import (
-    AskToShrink,
     CheckHealth,
+    DownscaleRequest,
     DownscaleResult,
     FromMonitor,
     HealthCheck,
@@ -17,10 +17,10 @@ from protocol.guest.monitor_messages import (
     LoadReport,
     MalformedMonitorMessageError,
     NotUnderstood,
-    TellGrown,
     ToMonitor,
     UnknownMessage,
     UpscaleConfirmation,
+    UpscaleNotification,
     UpscaleRequest,
     read_from_monitor,
     read_greeting,
@@ -61,9 +61,9 @@ def test_every_message_of_a_monitor_is_read(text: str, message: FromMonitor) -> 
 @pytest.mark.parametrize(
     ("message", "kind", "content"),
     [
-        (AskToShrink(Resources.parse(2, "4Gi")), "DownscaleRequest", {"target": {"cpu": 2.0, "mem": 4 * 1024**3}}),
+        (DownscaleRequest(Resources.parse(2, "4Gi")), "DownscaleRequest", {"target": {"cpu": 2.0, "mem": 4 * 1024**3}}),
         (
-            TellGrown(Resources.parse("250m", "1Gi")),
+            UpscaleNotification(Resources.parse("250m", "1Gi")),
             "UpscaleNotification",
             {"granted": {"cpu": 0.25, "mem": 1024**3}},
         ),

@@ -14,7 +14,7 @@ from agent.core.advance import advance
 from agent.core.events import Answered, Patched, Scraped, Started, VmSeen
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.core.plan import plan
-from agent.core.state import Giving, begin
+from agent.core.state import GiveBack, begin
 from agent.core.vm import Vm
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import Bytes, Instant, Seconds
@@ -114,7 +114,7 @@ def test_a_guest_without_demand_has_nothing_that_waits() -> None:
 
 
 def test_growth_counts_for_gifts_of_its_minute() -> None:
-    gifts, giving = Gifts(), Giving(lean_until=Instant(1000.0))
+    gifts, giving = Gifts(), GiveBack(lean_until=Instant(1000.0))
     for moment, what in (
         (0, "gave"),
         (50, "gave"),

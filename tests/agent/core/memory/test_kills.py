@@ -77,7 +77,7 @@ def test_kills_need_no_fresh_metrics_to_grow() -> None:
     assert [each.request.resources.mem for each in story.acts() if isinstance(each, AskScheduler)] == [cu(3).mem]
     story.answers(cu(3))
     story.acts()
-    assert story.obeys().at(31.0).plans().because == "no metrics: not below what it has"
+    assert story.obeys().at(31.0).plans().because == "no metrics: not below its current size"
 
 
 def test_explain_tells_of_kills() -> None:

@@ -18,7 +18,7 @@ from agent.core.memory.memory_view import MemoryView, kernel_share
 from agent.core.memory.probing import Probing
 from agent.core.memory.rereading import Cost
 from agent.core.memory.trials import Filled, Filling, Growing, Growth, Observation, Phase, Resting, Returning, Shrink
-from agent.core.memory.working_set import Fruitless, WorkingSetFloor
+from agent.core.memory.working_set import FailedGrowth, WorkingSetFloor
 from agent.core.policy import CachePolicy, MemoryPolicy, Policy
 from agent.core.vm import Vm
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources
@@ -176,10 +176,10 @@ def test_claim_expires(most: float, asked: float) -> None:
 def test_blocked_return_ends_at_next_try() -> None:
     """Programs that fill the memory of a fruitless growth keep it only until the growth may be retried."""
     learned, returning = (
-        Fruitless(gib(4), gib(8), Instant(0.0), 2, Instant(7200.0), 0.0),
+        FailedGrowth(gib(4), gib(8), Instant(0.0), 2, Instant(7200.0), 0.0),
         Returning(gib(4), Instant(7200.0)),
     )
-    probing = Probing(fruitless=learned, phase=returning, recent=busy(stall=0.5).times(60))
+    probing = Probing(failed_growth=learned, phase=returning, recent=busy(stall=0.5).times(60))
     probing.observe(look(8, busy(stall=0.5), need=8), Instant(7199.0), POLICY)
     assert (probing.keep, probing.phase) == (gib(4), returning)
     for second in range(7200, 7400):
@@ -284,8 +284,8 @@ def test_fruitless_floor_is_forgotten() -> None:
     for second in range(10):
         probing.observe(look(8, suffering), Instant(10.0 * second), POLICY)
     assert (probing.floor, probing.keep) == (None, gib(4))
-    assert probing.fruitless is not None
-    assert (probing.fruitless.base, probing.fruitless.tried) == (gib(4), gib(8))
+    assert probing.failed_growth is not None
+    assert (probing.failed_growth.base, probing.failed_growth.size) == (gib(4), gib(8))
 
 
 def test_trials_are_told_while_they_last() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from agent.core.memory.rereading import NO_COST, Cost
 from agent.core.memory.trials import Filled, Filling, Growing, Growth, Observation, Shrink, suffers
-from agent.core.memory.working_set import Fruitless, WorkingSetFloor, next_try, tries_before
+from agent.core.memory.working_set import FailedGrowth, WorkingSetFloor, next_try, tries_before
 from agent.core.policy import CachePolicy
 from protocol.units import Bytes, Instant, Seconds
 
@@ -90,7 +90,7 @@ def test_growth_is_judged_by_filled_part() -> None:
 
 
 def test_a_growth_without_a_cost_before_brought_nothing() -> None:
-    assert Filled(Growth(gib(4), gib(6), NO_COST), gib(6)).fell == 0.0
+    assert Filled(Growth(gib(4), gib(6), NO_COST), gib(6)).drop == 0.0
 
 
 def test_guest_suffers_above_stall_or_turnover() -> None:
@@ -106,7 +106,7 @@ def test_failures_double_the_wait_until_forgotten() -> None:
     hours = [next_try(tries, Instant(0.0), POLICY) / 3600 for tries in (1, 2, 3, 4, 5, 99)]
     assert hours == [1, 2, 4, 8, 8, 8]
     learned = WorkingSetFloor(gib(4), gib(3), Instant(10.0), 3, Instant(20.0), NO_COST, 1.0, Bytes(0))
-    useless = Fruitless(gib(4), gib(6), Instant(10.0), 2, Instant(20.0), 0.0)
+    useless = FailedGrowth(gib(4), gib(6), Instant(10.0), 2, Instant(20.0), 0.0)
     day = Seconds(86_400.0)
     assert [tries_before(each, Instant(86_410.0), day) for each in (None, learned, useless)] == [0, 3, 2]
     assert [tries_before(each, Instant(86_411.0), day) for each in (None, learned, useless)] == [0, 0, 0]

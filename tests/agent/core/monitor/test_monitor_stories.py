@@ -13,11 +13,11 @@ from agent.core.explain import explain
 from agent.core.monitor.monitor_side import LONGEST_STATUS, printable
 from agent.core.policy import MonitorPolicy
 from protocol.guest.monitor_messages import (
-    AskToShrink,
+    DownscaleRequest,
     DownscaleResult,
     LoadReport,
-    TellGrown,
     UpscaleConfirmation,
+    UpscaleNotification,
     UpscaleRequest,
 )
 from protocol.units import Bytes, Resources
@@ -29,11 +29,11 @@ CONFIRMED = UpscaleConfirmation(2)
 
 def monitored(size: float = 1, *, version: int = 2) -> Story:
     """A settled agent whose monitor knows what the VM has."""
-    return speaks(settled(size).happens(MonitorJoined(version)), TellGrown(cu(size)), CONFIRMED)
+    return speaks(settled(size).happens(MonitorJoined(version)), UpscaleNotification(cu(size)), CONFIRMED)
 
 
 def speaks(
-    story: Story, message: AskToShrink | TellGrown, answer: DownscaleResult | UpscaleConfirmation | None
+    story: Story, message: DownscaleRequest | UpscaleNotification, answer: DownscaleResult | UpscaleConfirmation | None
 ) -> Story:
     """The agent says exactly ``message``, and is answered."""
     assert story.plans().message == message
@@ -71,14 +71,14 @@ def test_shrink_waits_for_monitor() -> None:
     planned = story.plans()
     assert planned.because == "waiting for the guest's monitor to agree to a shrink"
     assert planned.actions[0] == patches(Resources(cu(1).cpu, cu(2).mem), 1), "CPU does not wait for it"
-    speaks(story, AskToShrink(cu(1)), agrees())
+    speaks(story, DownscaleRequest(cu(1)), agrees())
     assert story.plans().actions[0] == patches(cu(1), 1)
     story.happens(Started(patches(cu(1), 1))).obeys()
     assert story.plans().message is None, "what it agreed to is what it knows"
 
 
 def test_refused_shrink_keeps_memory_and_retries() -> None:
-    story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees(ok=False, status="programs use\n1 GiB"))
+    story = speaks(idle(monitored(2), 7.0), DownscaleRequest(cu(1)), agrees(ok=False, status="programs use\n1 GiB"))
     assert story.plans().message is None
     assert story.plans().because == "keeping memory: the guest's monitor refused 1Gi: programs use 1 GiB"
     said = explain(story.state, "default/vm-1", story.instant).monitor
@@ -86,31 +86,31 @@ def test_refused_shrink_keeps_memory_and_retries() -> None:
     idle(story, 11.0)
     assert story.plans().message is None
     idle(story, 12.0)
-    speaks(story, AskToShrink(cu(1)), agrees(ok=False, status="programs use 1 GiB"))
+    speaks(story, DownscaleRequest(cu(1)), agrees(ok=False, status="programs use 1 GiB"))
     assert story.state.monitor.refusal is not None
     assert story.state.monitor.refusal.retry_at == 22.0, "twice as long"
     idle(story, 22.0)
-    speaks(story, AskToShrink(cu(1)), agrees())
+    speaks(story, DownscaleRequest(cu(1)), agrees())
     assert story.state.monitor.refusal is None
 
 
 def test_refused_shrink_is_halved_until_agreed() -> None:
     """NeonVM's monitor agrees while programs fill less than 85 % of what is left: here to 5Gi, not to 1Gi."""
     story, targets = idle(monitored(8), 7.0), list[Bytes]()
-    while isinstance(message := story.plans().message, AskToShrink):
+    while isinstance(message := story.plans().message, DownscaleRequest):
         targets.append(message.target.mem)
         speaks(story, message, agrees(ok=message.target.mem >= cu(5).mem, status="too low"))
     assert targets == [cu(size).mem for size in (1, 5, 1, 3, 4)]
     assert story.plans().because == "keeping memory: the guest's monitor refused 4Gi: too low"
     assert story.acts()[0] == patches(Resources(cu(1).cpu, cu(5).mem), 1)
     assert idle(story.obeys(), 11.0).plans().message is None
-    speaks(idle(story, 12.0), AskToShrink(cu(1)), agrees(ok=False, status="too low"))
+    speaks(idle(story, 12.0), DownscaleRequest(cu(1)), agrees(ok=False, status="too low"))
     assert story.state.monitor.refusal is not None
     assert story.state.monitor.refusal.retry_at == 22.0, "the halves have not counted"
 
 
 def test_failed_answer_counts_as_refusal() -> None:
-    story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), None)
+    story = speaks(idle(monitored(2), 7.0), DownscaleRequest(cu(1)), None)
     assert story.plans().because == "keeping memory: the guest's monitor refused 1Gi: internal error in the monitor"
 
 
@@ -122,7 +122,7 @@ def test_an_answer_without_a_question_changes_nothing() -> None:
 
 
 def test_monitor_cannot_refuse_lowered_bound() -> None:
-    story = speaks(idle(monitored(4), 7.0), AskToShrink(cu(1)), agrees(ok=False))
+    story = speaks(idle(monitored(4), 7.0), DownscaleRequest(cu(1)), agrees(ok=False))
     story.sees(vm(cu(4), version=2, high=2))
     patch = story.plans().actions[0]
     assert isinstance(patch, PatchVm)
@@ -139,35 +139,35 @@ def test_monitor_hears_of_memory_once_online() -> None:
     story.happens(VmSeen(replace(seen, use=cu(2), version=2)))
     assert story.plans().message is None
     story.obeys()
-    speaks(story, TellGrown(cu(2)), CONFIRMED)
+    speaks(story, UpscaleNotification(cu(2)), CONFIRMED)
     assert story.plans().message is None
 
 
 def failing() -> Story:
     """A monitor that could not take in what it was told, at the beginning and five seconds later."""
-    story = speaks(settled(2).happens(MonitorJoined(1)), TellGrown(cu(2)), None)
+    story = speaks(settled(2).happens(MonitorJoined(1)), UpscaleNotification(cu(2)), None)
     began = story.now
     assert idle(story, began + 4.0).plans().message is None
-    return speaks(idle(story, began + 5.0), TellGrown(cu(2)), None)
+    return speaks(idle(story, began + 5.0), UpscaleNotification(cu(2)), None)
 
 
 def test_failed_growth_message_is_repeated() -> None:
     """NeonVM's answers ``InternalError`` while its database is away, and would keep its file cache small for ever."""
     story = failing()
-    speaks(idle(story, story.now + 10.0), TellGrown(cu(2)), CONFIRMED)
-    assert story.state.monitor.untold is None
+    speaks(idle(story, story.now + 10.0), UpscaleNotification(cu(2)), CONFIRMED)
+    assert story.state.monitor.failed_notice is None
 
 
 def test_unconfirmed_growth_blocks_nothing_else() -> None:
     story = failing()
-    speaks(idle(story, story.now + 9.0), AskToShrink(cu(1)), agrees())
-    assert story.state.monitor.untold is None
+    speaks(idle(story, story.now + 9.0), DownscaleRequest(cu(1)), agrees())
+    assert story.state.monitor.failed_notice is None
 
 
 def test_agreed_shrink_can_be_withdrawn() -> None:
-    story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees())
+    story = speaks(idle(monitored(2), 7.0), DownscaleRequest(cu(1)), agrees())
     story.at(8.0).looks(used=1.0)
-    assert story.plans().message == TellGrown(cu(2))
+    assert story.plans().message == UpscaleNotification(cu(2))
 
 
 GONE = MonitorLost(Fault.GUEST, "hung up")
@@ -181,7 +181,7 @@ def shrinks(story: Story) -> bool:
 
 def test_monitor_gone_for_minute_is_ignored() -> None:
     """It refused, and its guest is too busy to answer, or it starts anew: that is no consent."""
-    story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees(ok=False))
+    story = speaks(idle(monitored(2), 7.0), DownscaleRequest(cu(1)), agrees(ok=False))
     story.happens(GONE)
     assert (story.plans().because, story.plans().message, shrinks(story)) == (KEPT, None, False)
     story.at(30.0).happens(GONE)
@@ -194,14 +194,14 @@ def test_monitor_gone_for_minute_is_ignored() -> None:
 
 
 def test_agreed_shrink_survives_lost_monitor() -> None:
-    story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees()).happens(GONE)
+    story = speaks(idle(monitored(2), 7.0), DownscaleRequest(cu(1)), agrees()).happens(GONE)
     assert story.plans().actions[0] == patches(cu(1), 1)
 
 
 def test_returning_monitor_is_asked_again() -> None:
-    story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees(ok=False)).happens(GONE)
-    speaks(idle(story, 10.0).happens(MonitorJoined(2)), TellGrown(cu(2)), CONFIRMED)
-    speaks(idle(story, 12.0), AskToShrink(cu(1)), agrees(ok=False))
+    story = speaks(idle(monitored(2), 7.0), DownscaleRequest(cu(1)), agrees(ok=False)).happens(GONE)
+    speaks(idle(story, 10.0).happens(MonitorJoined(2)), UpscaleNotification(cu(2)), CONFIRMED)
+    speaks(idle(story, 12.0), DownscaleRequest(cu(1)), agrees(ok=False))
     assert shrinks(idle(story.happens(GONE), 71.0)) is False
     assert shrinks(idle(story, 72.0)) is True
 
@@ -209,9 +209,9 @@ def test_returning_monitor_is_asked_again() -> None:
 def test_crashing_monitor_delays_shrink_for_one_minute() -> None:
     story = idle(monitored(2), 7.0)
     for until in (7.0, 30.0, 60.0):
-        speaks(idle(story, until).happens(MonitorJoined(2)), TellGrown(cu(2)), CONFIRMED)
-        assert story.plans().message == AskToShrink(cu(1))
-        story.happens(Started(AskToShrink(cu(1)))).happens(GONE)
+        speaks(idle(story, until).happens(MonitorJoined(2)), UpscaleNotification(cu(2)), CONFIRMED)
+        assert story.plans().message == DownscaleRequest(cu(1))
+        story.happens(Started(DownscaleRequest(cu(1)))).happens(GONE)
     assert (shrinks(idle(story, 66.0)), shrinks(idle(story, 67.0))) == (False, True)
 
 
@@ -221,7 +221,7 @@ def test_memory_request_grows_one_step_and_expires() -> None:
     assert story.acts() == [asks(cu(2), cu(1), 2)]
     story.answers(cu(2)).acts()
     story.obeys()
-    speaks(story, TellGrown(cu(2)), CONFIRMED)
+    speaks(story, UpscaleNotification(cu(2)), CONFIRMED)
     assert idle(story, 12.0).plans().because == "holding: the guest's monitor requested memory"
     assert idle(story, 13.0).plans().because == "waiting for the guest's monitor to agree to a shrink"
 
@@ -292,7 +292,7 @@ def test_reports_are_ignored() -> None:
     unseen = Story().happens(MonitorJoined(2)).happens(MonitorSaid(LOAD))
     assert unseen.state.monitor.alarm is None
     assert unseen.plans() == Plan((), None, "the object has not been read yet")
-    shrinking = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees())
+    shrinking = speaks(idle(monitored(2), 7.0), DownscaleRequest(cu(1)), agrees())
     shrinking.happens(Started(patches(cu(1), 1))).obeys().happens(MonitorSaid(LOAD))
     assert shrinking.state.monitor.alarm is None
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.core.monitor.shrink_trial import AGE, PodView, ShrinkTrial, TrialVerdict
+from agent.core.monitor.shrink_trial import USAGE_AGE, PodView, ShrinkTrial, TrialVerdict
 from protocol.units import Bytes, Instant
 
 MIB = 1024**2
@@ -142,6 +142,6 @@ def test_yes_means_below_and_unharmed(steps: list[tuple[float, int, float, int]]
             above_at = at
         verdict = trial.judge(after(view, at, reread, stall))
         if verdict is not None:
-            assert not verdict.ok or (at - above_at >= AGE - 1e-6 and reread <= 129 * MIB)
+            assert not verdict.ok or (at - above_at >= USAGE_AGE - 1e-6 and reread <= 129 * MIB)
             return
         assert at <= 40.0 + 5.0, "it ends in time"

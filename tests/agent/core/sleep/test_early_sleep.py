@@ -89,7 +89,7 @@ def test_memory_that_it_can_give_awake_is_offered_too() -> None:
 def test_vm_does_not_shrink_first() -> None:
     story = asked()
     assert not any(isinstance(action, PatchVm) for action in story.plans().actions)
-    assert not story.state.scheduler.giving.is_lean(story.instant)
+    assert not story.state.scheduler.give_back.is_lean(story.instant)
 
 
 OBSTACLES: list[Callable[[Story], object]] = [
@@ -135,8 +135,8 @@ def test_unwritten_order_is_not_called_early() -> None:
 
 def test_vm_that_grew_after_giving_offers_no_sleep() -> None:
     story = awake(110.0)
-    story.state.scheduler.giving.gave_at = story.instant
-    story.state.scheduler.giving.note_growth(story.instant)
+    story.state.scheduler.give_back.gave_at = story.instant
+    story.state.scheduler.give_back.note_growth(story.instant)
     assert offer(story) is None
 
 
