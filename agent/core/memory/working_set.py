@@ -103,5 +103,5 @@ def tries_before(learned: WorkingSetFloor | FailedGrowth | None, now: Instant, r
 
 
 def part_of(amount: Bytes, share: float) -> Bytes:
-    """``amount`` times ``share`` (>= 0), as a float: exact arithmetic would cost more than the rest of an observation."""
+    """``amount`` times ``share`` (>= 0), in floats: exact arithmetic would dominate the cost of an observation."""
     return Bytes(int(amount.value * share))

@@ -77,7 +77,7 @@ def _retention_reason_of_pod(side: MonitorSide) -> str:
 
 
 def message_to(side: MonitorSide, vm: Vm, size: Resources, proposed: Resources, now: Instant) -> MonitorMessage | None:
-    """The message to send to the monitor now; the VM gets ``size``, and would get ``proposed`` if the monitor agreed."""
+    """The next message to the monitor. The VM gets ``size`` now, and ``proposed`` once the monitor agrees."""
     # The smaller of ordered and actual: memory that is being plugged or unplugged does not count.
     has = vm.has_mem
     if side.version is None:

@@ -60,7 +60,7 @@ class MemoryRequest:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A load report: the VM needs ``need`` instead of ``before`` until ``until``. ``is_right``: a scrape confirmed it."""
+    """A load report: the VM needs ``need`` instead of ``before`` until ``until``. A scrape sets ``is_right``."""
 
     need: MilliCpu
     before: MilliCpu

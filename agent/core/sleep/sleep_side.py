@@ -139,7 +139,7 @@ class SleepSide:
             self.spread_until = Instant(now + min(_SPREAD, policy.after) * jitter)
 
     def quiet_for(self, quiet: float, after: Seconds, now: Instant) -> Seconds:
-        """The part of the guest's ``quiet`` time in which the VM was observed running, which counts towards ``after``."""
+        """The part of the guest's ``quiet`` time that counts towards ``after``: while the VM was observed running."""
         observed = Seconds(0.0 if self.running_from is None else now - self.running_from)
         # The clients of different VMs do not all stop at the same time, so no spread is needed.
         if quiet < observed:
@@ -163,7 +163,7 @@ class SleepSide:
         return self.wake is not None and self.running_from is not None and now - self.running_from < _KNOWN_WITHIN
 
     def unused_wake(self, observed: ObservedSample | None) -> Wake | None:
-        """The last wake if the last sample shows no client activity since then and no order followed; otherwise None."""
+        """The last wake if the last sample shows no client activity since and no order followed it, else None."""
         if observed is None or observed.sample.quiet is None or self.wake is None or self.wake.is_unused:
             return None
         return self.wake if observed.at - observed.sample.quiet < self.wake.at else None
