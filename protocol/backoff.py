@@ -1,4 +1,4 @@
-"""Back-off: the wait before a retry. The only implementation of this project."""
+"""Exponential backoff with jitter. The only implementation in this project."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _MOST_DOUBLINGS: Final = 64  # every cap in use is reached earlier, and the powe
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Waits of ``first`` seconds, then ``factor`` (>= 1) times the last, up to ``cap``; each up to ``spread`` longer.
+    """Delays of ``first`` seconds, then ``factor`` (>= 1) times the last, up to ``cap``. Jitter adds up to the share
+    ``spread`` to each.
 
     >>> [Backoff(Seconds(1.0), Seconds(5.0)).delay(failures, 0.0) for failures in (1, 2, 3, 4)]
     [1.0, 2.0, 4.0, 5.0]
@@ -24,22 +25,22 @@ class Backoff:
     spread: float = 0.25
 
     def delay(self, failures: int, jitter: float) -> Seconds:
-        """The wait in seconds after ``failures`` (>= 1) in a row; ``jitter`` in 0..1 is a random number.
+        """The delay in seconds after ``failures`` (>= 1) in a row; ``jitter`` is a random number in 0..1.
 
         >>> Backoff(Seconds(2.0), Seconds(60.0), spread=0.5).delay(1, 0.5)
         2.5
         """
         # Without the cap on the exponent, a long series of failures would overflow the float.
         grown = self.first * self.factor ** min(failures - 1, _MOST_DOUBLINGS)
-        # Jitter is added after the cap, so that clients at the cap that failed together do not come back together.
+        # Add jitter after the cap, so that clients at the cap that failed together do not retry together.
         return Seconds(min(self.cap, grown) * (1.0 + self.spread * jitter))
 
 
 @dataclass(slots=True)
 class Retries:
-    """The failures in a row of one thing that is tried again and again.
+    """Counts consecutive failures of something that is retried.
 
-    ``healthy`` is how long it must have run, in seconds, for its end to count as a first failure.
+    A failure after at least ``healthy`` seconds of running counts as the first.
 
     >>> retries = Retries(Backoff(Seconds(1.0), Seconds(60.0)), healthy=Seconds(600.0))
     >>> [retries.failed(0.0) for _ in range(3)]
@@ -53,13 +54,13 @@ class Retries:
     failures: int = 0
 
     def failed(self, jitter: float, ran: Seconds = Seconds(0.0)) -> Seconds:
-        """Counts a failure after ``ran`` seconds of running well; returns how long to wait, in seconds."""
-        # After running well for long enough, waits start from the first again.
+        """Count a failure after ``ran`` seconds of running well; return the delay before the next try in seconds."""
+        # After running well for long enough, delays start over.
         self.failures = 1 if ran >= self.healthy else self.failures + 1
         return self.backoff.delay(self.failures, jitter)
 
     def succeeded(self) -> None:
-        """Forgets the failures.
+        """Forget the failures.
 
         >>> retries = Retries(Backoff(Seconds(1.0), Seconds(60.0)), failures=7)
         >>> retries.succeeded()

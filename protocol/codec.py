@@ -1,9 +1,9 @@
-"""The agent protocol on the wire: every version to and from the one internal form (S4.4-S4.6, B.1).
+"""Converts every wire version of the agent protocol to and from the internal form (S4.4-S4.6, B.1).
 
 Rules that hold here:
 
-- A request is decoded in two steps, because only the VM's object knows the size of a memory slot: ``decode_request``
-  gives the pod, ``WireRequest.resolve`` the amounts.
+- A request is decoded in two steps, because only the VM's object says how large a memory slot is: ``decode_request``
+  returns the pod, ``WireRequest.resolve`` the amounts.
 - Whatever a peer sends, the only error is ``MalformedMessageError``, and its message begins with the path of the field.
 """
 
@@ -26,14 +26,14 @@ from protocol.wire.wire_messages import WireHead, WireMetrics, WirePod, WireRequ
 
 
 class MalformedMessageError(ValueError):
-    """A peer sent what its version of the protocol does not allow; the message begins with the path of the field."""
+    """A message violates its protocol version; the error message begins with the path of the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class PluginResponseView:
-    """A scheduler's answer as an agent sees it; from v3.0 on it does not say the compute unit.
+    """A scheduler's answer, as decoded by an agent. From v3.0 on it does not contain the compute unit.
 
-    Only ours says ``shrink_to`` and ``ask_again``.
+    Only this project's scheduler sends ``shrink_to`` and ``ask_again``.
     """
 
     permit: Resources
@@ -44,14 +44,14 @@ class PluginResponseView:
 
 
 class WireRequest(msgspec.Struct, frozen=True, gc=False):
-    """A request whose shape is right, and whose amounts still wait for the VM's slot size."""
+    """A well-formed request whose amounts cannot be resolved without the VM's slot size."""
 
     version: ProtocolVersion
     pod: ObjectName
     body: WireRequestBody
 
     def resolve(self, slot_size: Bytes) -> AgentRequest:
-        """The request in the internal form. Raises ``MalformedMessageError``."""
+        """Convert to the internal form. Raises ``MalformedMessageError``."""
         try:
             return _request(self, DIALECTS[self.version], slot_size)
         except ValueError as error:
@@ -59,7 +59,7 @@ class WireRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 def decode_request(body: bytes, accepted: VersionRange = EVERY_VERSION) -> WireRequest:
-    """Reads an agent's request of any ``accepted`` version. Raises ``MalformedMessageError``.
+    """Decode an agent's request in any ``accepted`` version. Raises ``MalformedMessageError``.
 
     >>> body = b'{"protoVersion":4,"pod":{"namespace":"a","name":"p"},"resources":{"vCPUs":"500m","mem":2}}'
     >>> str(decode_request(body).resolve(Bytes.parse("1Gi")).resources)
@@ -74,7 +74,7 @@ def decode_request(body: bytes, accepted: VersionRange = EVERY_VERSION) -> WireR
 
 
 def encode_request(version: ProtocolVersion, request: AgentRequest, slot_size: Bytes) -> bytes:
-    """An agent's request as ``version`` writes it, each amount up to what that version can say.
+    """Encode an agent's request in ``version``, rounding amounts up to what that version can express.
 
     Raises ``ValueError`` if the version requires metrics or a compute unit and ``request`` has none.
 
@@ -83,13 +83,14 @@ def encode_request(version: ProtocolVersion, request: AgentRequest, slot_size: B
     b'{"protoVersion":4,"pod":{"namespace":"a","name":"p"},"res'
     """
     dialect = DIALECTS[version]
-    # The seed's version has no field for its number.
+    # Version 0 has no version field.
     wire: dict[str, object] = {"protoVersion": int(version)} if version else {}
     wire["pod"] = WirePod(request.pod.namespace, request.pod.name)
-    # Up, so that the VM does not get less than the agent asks for.
+    # Round up, so that the VM does not get less than the agent requests.
     wire["resources"] = dialect.write_up(request.resources, slot_size)
     if dialect.last_permit:
-        # Down, like the permit itself: claiming more than was granted would make a restarted scheduler over-commit.
+        # Round down, like the permit itself: claiming more than was granted would make a restarted scheduler
+        # overcommit.
         wire["lastPermit"] = request.last_permit and dialect.write_down(request.last_permit, slot_size)
     if dialect.bytes_and_unit:
         if request.compute_unit is None:
@@ -107,18 +108,18 @@ def encode_request(version: ProtocolVersion, request: AgentRequest, slot_size: B
 
 @lru_cache(REMEMBERED)
 def encode_response(version: ProtocolVersion, response: PluginResponse, slot_size: Bytes) -> bytes:
-    """A scheduler's response as ``version`` writes it, the permit down to what that version can say.
+    """Encode a scheduler's response in ``version``, rounding the permit down to what that version can express.
 
-    Cached, since a scheduler writes the same few again and again.
+    Cached, because a scheduler keeps sending the same few responses.
 
     >>> unit = ComputeUnit.parse("250m", "1Gi")
     >>> encode_response(ProtocolVersion.V5_0, PluginResponse(Resources.parse(1, "2Gi"), unit), Bytes.parse("1Gi"))
     b'{"permit":{"vCPUs":1,"mem":"2Gi"},"migrate":null}'
     """
     dialect = DIALECTS[version]
-    # Down, so that no party uses more than was permitted.
+    # Round down, so that no VM uses more than was granted.
     wire: dict[str, object] = {"permit": dialect.write_down(response.permit, slot_size)}
-    # The seed's version leaves the field out unless a migration is wanted.
+    # Version 0 omits the field unless the VM is to migrate.
     if response.migrate or version:
         wire["migrate"] = {} if response.migrate else None
     if dialect.response_units:
@@ -131,7 +132,7 @@ def encode_response(version: ProtocolVersion, response: PluginResponse, slot_siz
 
 
 def decode_response(version: ProtocolVersion, body: bytes, slot_size: Bytes) -> PluginResponseView:
-    """Reads the answer to a request of ``version``. Raises ``MalformedMessageError``.
+    """Decode the answer to a request in ``version``. Raises ``MalformedMessageError``.
 
     >>> body = b'{"permit":{"vCPUs":1,"mem":"2Gi"},"migrate":null}'
     >>> str(decode_response(ProtocolVersion.V5_0, body, Bytes.parse("1Gi")).permit)
@@ -140,8 +141,8 @@ def decode_response(version: ProtocolVersion, body: bytes, slot_size: Bytes) -> 
     dialect = DIALECTS[version]
     try:
         wire = _RESPONSE.decode(body)
-        _require_no_key_twice(body)
-        # The seed says ``resourceUnit``, later versions ``computeUnit``.
+        _require_unique_keys(body)
+        # Version 0 calls it ``resourceUnit``, later versions ``computeUnit``.
         unit = (wire.computeUnit or wire.resourceUnit) if dialect.response_units else None
         if dialect.response_units and unit is None:
             raise ValueError(f"{dialect.response_units[0]}: expected a value, the field is missing")
@@ -160,12 +161,13 @@ def _request_in(body: bytes, accepted: VersionRange) -> WireRequestBody:
     try:
         wire = _REQUEST.decode(body)
     except (ValueError, RecursionError):
-        _require(_HEAD.decode(body).protoVersion, accepted)  # an unknown version is reported first
+        _require(_HEAD.decode(body).protoVersion, accepted)  # report an unknown version first
         raise
     _require(wire.protoVersion, accepted)
-    # Counting is cheap: with no more colons than keys, none was repeated. Colons in texts only lead to the exact check.
+    # Counting is cheap: if there are no more colons than keys, no key is repeated. Colons in strings only cause the
+    # exact check to run.
     if body.count(b":") > wire.least_keys:
-        _require_no_key_twice(body)
+        _require_unique_keys(body)
     return wire
 
 
@@ -177,11 +179,11 @@ def _require(version: int, accepted: VersionRange) -> None:
 def _request(wire: WireRequest, dialect: Dialect, slot_size: Bytes) -> AgentRequest:
     body = wire.body
     resources = dialect.read("resources", body.resources, slot_size)
-    # A VM that sleeps asks for zero of both; zero of one alone is a mistake.
+    # A sleeping VM requests zero of both; zero of only one is an error.
     for field, amount in (("vCPUs", resources.cpu), ("mem", resources.mem)) if resources.any else ():
         if not amount:
             raise ValueError(f"resources.{field}: expected more than zero")
-    # Older versions round by the unit of the scheduler and do not send one.
+    # In older versions the scheduler's unit applies, and agents send none.
     unit, metrics = None, None
     if dialect.bytes_and_unit:
         if body.computeUnit is None:
@@ -203,18 +205,18 @@ def _request(wire: WireRequest, dialect: Dialect, slot_size: Bytes) -> AgentRequ
     )
 
 
-def _unit(dialect: Dialect, path: str, found: WireResources, slot_size: Bytes) -> ComputeUnit:
-    amount = dialect.read(path, found, slot_size)
+def _unit(dialect: Dialect, path: str, unit: WireResources, slot_size: Bytes) -> ComputeUnit:
+    amount = dialect.read(path, unit, slot_size)
     if not (amount.cpu and amount.mem):
         raise ValueError(f"{path}: expected vCPUs and mem above zero, got {amount}")
     return ComputeUnit(amount.cpu, amount.mem)
 
 
-def _metrics(found: WireMetrics, dialect: Dialect) -> Metrics:
+def _metrics(wire: WireMetrics, dialect: Dialect) -> Metrics:
     if dialect.load1_only:
-        return Metrics(found.loadAvg1M)
-    used = found.memoryUsageBytes
-    return Metrics(found.loadAvg1M, found.loadAvg5M, None if used is None else Bytes(int(used)))
+        return Metrics(wire.loadAvg1M)
+    used = wire.memoryUsageBytes
+    return Metrics(wire.loadAvg1M, wire.loadAvg5M, None if used is None else Bytes(int(used)))
 
 
 def _wire_metrics(metrics: Metrics, dialect: Dialect) -> WireMetrics:
@@ -231,31 +233,31 @@ _ANY_OBJECT: Final = msgspec.json.Decoder(dict[str, object])
 _ENCODER: Final = msgspec.json.Encoder()
 
 
-def _require_no_key_twice(body: bytes) -> None:
-    # JSON allows a repeated key, and then two readers may see two different messages. Only the standard library's
-    # parser can report one, and it is slow, so it runs only if the colons outnumber the keys.
+def _require_unique_keys(body: bytes) -> None:
+    # JSON allows repeated keys, and two parsers may then read different messages. Only the standard library's parser
+    # can detect them, and it is slow, so it runs only if the colons outnumber the keys.
     if _keys(_ANY_OBJECT.decode(body)) < body.count(b":"):
-        _NO_KEY_TWICE.decode(body.decode())
+        _UNIQUE_KEYS.decode(body.decode())
 
 
 def _keys(value: dict[str, object] | list[object]) -> int:
-    """The number of keys in a decoded document. If it equals the colons in its text, no key was repeated."""
-    count, inside = (len(value), list(value.values())) if isinstance(value, dict) else (0, value)
-    for element in inside:
+    """The number of keys in a decoded document. If it equals the number of colons in the text, no key was repeated."""
+    count, children = (len(value), list(value.values())) if isinstance(value, dict) else (0, value)
+    for element in children:
         if isinstance(element, (dict, list)):
             count += _keys(element)
     return count
 
 
-def _no_key_twice(pairs: list[tuple[str, object]]) -> None:
+def _reject_repeated_keys(pairs: list[tuple[str, object]]) -> None:
     keys = set()
     for key, _ in pairs:
         if key in keys:
-            raise ValueError(f"{shown(key)}: expected once, the key comes twice in one object")
+            raise ValueError(f"{shown(key)}: expected once, but the key is repeated in one object")
         keys.add(key)
 
 
-_NO_KEY_TWICE: Final = json.JSONDecoder(object_pairs_hook=_no_key_twice)
+_UNIQUE_KEYS: Final = json.JSONDecoder(object_pairs_hook=_reject_repeated_keys)
 
 _NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
 

@@ -1,10 +1,10 @@
-"""Spans of time as people write them. The only parser of durations in this project.
+"""Durations as people write them. The only parser of durations in this project.
 
 Rules that hold here:
 
-- Plain numbers are seconds. A text is a plain number, or numbers with units in Go's form: ``90s``, ``5m``, ``1h30m``,
-  ``1.5h``, ``250ms``, without blanks or a sign. ``d`` is a day of 24 hours.
-- A span is never negative and never longer than ``LONGEST``.
+- Numbers are seconds. A text is a number, or numbers with units in Go's format: ``90s``, ``5m``, ``1h30m``, ``1.5h``,
+  ``250ms``, without spaces or sign. ``d`` is a day of 24 hours.
+- A duration is never negative and never longer than ``LONGEST``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from protocol.units import Seconds
 LONGEST: Final = Seconds(10 * 366 * 86_400.0)
 """Ten years."""
 
-# Bounds the time that a text from a stranger can take.
+# Limits the time to parse untrusted text.
 _LONGEST_TEXT: Final = 64
 _UNITS: Final = {
     "ns": 1e-9,
@@ -39,11 +39,11 @@ _EXPECTED: Final = 'expected seconds or a duration such as "90s", "5m" or "1h30m
 
 
 class DurationError(ValueError):
-    """No usable span of time; the message says what was found and what is accepted."""
+    """Not a valid duration; the message quotes the value and says what is accepted."""
 
 
-def parse_duration(given: object) -> Seconds:
-    """The span in seconds, zero or more. Raises ``DurationError``.
+def parse_duration(value: object) -> Seconds:
+    """Parse a duration to seconds, zero or more. Raises ``DurationError``.
 
     >>> parse_duration("1h30m")
     5400.0
@@ -53,22 +53,22 @@ def parse_duration(given: object) -> Seconds:
     Traceback (most recent call last):
     protocol.durations.DurationError: expected seconds or a duration such as "90s", "5m" or "1h30m", got 'soon'
     """
-    if isinstance(given, str):
-        seconds = _read(given)
-    # ``bool`` is an int in Python, and ``true`` is no number of seconds.
-    elif isinstance(given, (int, float)) and not isinstance(given, bool):
-        seconds = _plain(given)
+    if isinstance(value, str):
+        seconds = _read(value)
+    # ``bool`` is an int in Python, but ``true`` is not a number of seconds.
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = _plain(value)
     else:
         seconds = None
     if seconds is None or not isfinite(seconds):
-        raise DurationError(f"{_EXPECTED}, got {shown(given)}")
+        raise DurationError(f"{_EXPECTED}, got {shown(value)}")
     if not 0 <= seconds <= LONGEST:
-        raise DurationError(f"expected a duration of zero to ten years, got {shown(given)}")
+        raise DurationError(f"expected a duration of zero to ten years, got {shown(value)}")
     return Seconds(seconds)
 
 
 def format_duration(span: Seconds) -> str:
-    """The span as text that ``parse_duration`` reads, to the millisecond.
+    """Format a duration for ``parse_duration``, to the millisecond.
 
     >>> format_duration(Seconds(5400.0)), format_duration(Seconds(0.25)), format_duration(Seconds(0.0))
     ('1h30m', '250ms', '0s')
@@ -82,10 +82,10 @@ def format_duration(span: Seconds) -> str:
     return "".join(parts) or "0s"
 
 
-def _plain(given: float) -> float:
-    """Integers may be larger than a float holds."""
-    # ``not … >`` is also true for NaN, which the caller refuses. -1 is out of range, and refused as well.
-    return float(given) if not abs(given) > LONGEST else -1.0
+def _plain(value: float) -> float:
+    """Convert to a float; -1 (out of range) for an integer that may be too large for one."""
+    # ``not … >`` is also true for NaN, which the caller rejects.
+    return float(value) if not abs(value) > LONGEST else -1.0
 
 
 def _read(text: str) -> float | None:
@@ -96,5 +96,5 @@ def _read(text: str) -> float | None:
     total, at = 0.0, 0  # ``at`` is where the next part must begin
     while match := _PART.match(text, at):
         total, at = total + float(match[1]) * _UNITS[match[2]], match.end()
-    # Text after the last part, or no part at all, makes it no duration.
+    # Reject text after the last part, and text without any part.
     return total if at and at == len(text) else None

@@ -1,6 +1,6 @@
-"""One spelling for everything that is wrong with a field: ``resources.vCPUs: expected ..., got ...``.
+"""Uniform messages for invalid fields: ``resources.vCPUs: expected ..., got ...``.
 
-A message begins with the path of the field from the top of the document, without a leading dot or dollar sign.
+A message begins with the path of the field from the root of the document, without a leading dot or dollar sign.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Final
 import msgspec
 
 SHOWN: Final = 80
-"""At most this many characters of a bad value are repeated in a message."""
+"""Maximum characters of an invalid value that a message quotes."""
 
 _MISSING: Final = re.compile(r"Object missing required field `(?P<field>[^`]*)`")
 _QUANTITY: Final = ("`int | float | str`", 'a quantity such as 2, "250m" or "1Gi"')
 
 
 _MOST_BITS: Final = 14_000
-"""Python refuses to print numbers of more than 4,300 digits, which are 14,284 bits."""
+"""Python refuses to print integers of more than 4,300 digits (14,284 bits)."""
 
 
 class _Brief(reprlib.Repr):
@@ -32,18 +32,18 @@ _BRIEF.maxdict = _BRIEF.maxlist = _BRIEF.maxtuple = _BRIEF.maxstring = _BRIEF.ma
 
 
 def shown(value: object) -> str:
-    """``value`` as a reader of an error should see it: its ``repr``, cut to ``SHOWN`` characters.
+    """The ``repr`` of ``value`` for an error message, truncated to ``SHOWN`` characters.
 
     >>> shown("a" * 100)[-6:], shown(10**5000)
     ('aaa...', 'a number with too many digits')
     """
-    # Cut before ``repr``, since a text from a client may be very long.
+    # Truncate before ``repr``, because a text from a client may be very long.
     text = repr(value[: SHOWN + 1]) if isinstance(value, str) else _BRIEF.repr(value)
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
 
 def field_message(error: Exception) -> str:
-    """The complaint of a decoder, or of a check of ours, in this project's one spelling.
+    """The message of a decoder's error, or of one of our own checks, in this project's format.
 
     >>> field_message(ValueError("resources.vCPUs: expected more than zero"))
     'resources.vCPUs: expected more than zero'
@@ -60,16 +60,16 @@ def field_message(error: Exception) -> str:
     what, _, place = str(error).partition(" - at `$")
     path = place.removesuffix("`").removeprefix(".")
     missing = _MISSING.fullmatch(what)
-    # msgspec names the object that lacks the field; the path of the field itself is more useful.
+    # msgspec names the object that lacks the field; report the path of the field instead.
     if missing:
         return f"{'.'.join(filter(None, (path, missing['field'])))}: expected a value, the field is missing"
-    # msgspec describes a quantity by its Python types, which mean nothing to the author of a document.
+    # msgspec describes a quantity by its Python types, which do not help the author of a document.
     what = what.replace(*_QUANTITY).replace("`", "").removeprefix("JSON is ")
     return f"{path or 'document'}: {what[:1].lower()}{what[1:]}"
 
 
 def check(holds: bool, expected: str) -> None:
-    """Raises ``ValueError`` that says what was expected.
+    """Raise ``ValueError`` with ``expected`` unless ``holds``.
 
     >>> check(1 < 0, "a number above one")
     Traceback (most recent call last):

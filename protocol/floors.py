@@ -1,8 +1,8 @@
-"""The floor under one VM's size, as its VirtualMachine stores it (S3.7).
+"""The floor of one VM's size, as stored on its VirtualMachine (S3.7).
 
-The annotation ``autoscaling.neon.tech/floor`` holds ``{"vCPUs": "2", "mem": "8Gi", "until": "2026-01-01T10:00:00Z"}``:
-until that time the VM's agent does not go below it, within its bounds. ``autoscale-groups`` writes it, and the
-injector if a pod with a postgres replaces a larger one.
+The annotation ``autoscaling.neon.tech/floor`` contains ``{"vCPUs": "2", "mem": "8Gi", "until":
+"2026-01-01T10:00:00Z"}``: until then the VM's agent does not scale below it, within the bounds. ``autoscale-groups``
+writes it, and so does the injector if a postgres pod replaces a larger one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from protocol.wire.wire_quantities import cpu_from_wire, cpu_to_wire, mem_from_w
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """At least ``size`` until ``until``, in seconds since 1970. A floor that is not renewed ends by itself."""
+    """A minimum ``size`` until ``until``, in seconds since 1970. It expires unless renewed."""
 
     size: Resources
     until: float
@@ -34,7 +34,7 @@ _DECODER = msgspec.json.Decoder(_Floor)
 
 
 def encode_floor(floor: Floor) -> str:
-    """The annotation's text. Equal floors give equal texts.
+    """Encode the annotation. Equal floors have equal texts.
 
     >>> encode_floor(Floor(Resources.parse(2, "8Gi"), 1767261600.0))
     '{"vCPUs":2,"mem":"8Gi","until":"2026-01-01T10:00:00Z"}'
@@ -44,7 +44,7 @@ def encode_floor(floor: Floor) -> str:
 
 
 def decode_floor(text: str) -> Floor:
-    """Reads the annotation's text. Raises ``ValueError`` whose message names the bad field.
+    """Decode the annotation. Raises ``ValueError``, whose message names the invalid field.
 
     >>> decode_floor('{"vCPUs":2,"mem":"8Gi","until":"2026-01-01T10:00:00Z"}').until
     1767261600.0
@@ -54,7 +54,7 @@ def decode_floor(text: str) -> Floor:
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(field_message(error)) from None
     until = parse_timestamp(wire.until)
-    # Without a usable end, the floor would never expire.
+    # Without a valid end, the floor would never expire.
     if until is None:
         raise ValueError(f"until: expected a time such as 2026-01-01T10:00:00Z, got {shown(wire.until)}")
     return Floor(Resources(cpu_from_wire("vCPUs", wire.vCPUs), mem_from_wire("mem", wire.mem)), until)

@@ -1,7 +1,7 @@
-"""The agent protocol in one internal form, whatever wire version it travelled in (S4.4-S4.6, B.1).
+"""The agent protocol in one internal form, independent of the wire version (S4.4-S4.6, B.1).
 
-Amounts here are absolute and in units of ``protocol.units``. Versions before v4.0 count memory in slots, whose size
-only the VM's object knows: the codec takes it as an argument and no code past the codec sees a slot.
+Amounts are absolute and in units of ``protocol.units``. Versions before v4.0 count memory in slots, whose size only the
+VM's object contains: it is an argument of the codec, and no other code deals with slots.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from protocol.units import Bytes, ComputeUnit, Resources, Seconds
 
 
 class ObjectName(msgspec.Struct, frozen=True, order=True, gc=False):
-    """The namespace and name of one Kubernetes object; written ``namespace/name``.
+    """The namespace and name of one Kubernetes object; as text ``namespace/name``.
 
-    A struct of msgspec's: names are keys everywhere, and a dataclass is hashed and compared in Python.
+    A msgspec struct, because names are dictionary keys everywhere and a dataclass is hashed and compared in Python.
     """
 
     namespace: str
@@ -25,7 +25,7 @@ class ObjectName(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class Metrics(msgspec.Struct, frozen=True, gc=False):
-    """Load metrics of a VM. Load averages in vCPUs; a field is None if the version or agent lacks it."""
+    """Load metrics of a VM. Load averages are in vCPUs; a field is None if the version or agent lacks it."""
 
     load1: float
     load5: float | None = None
@@ -33,16 +33,17 @@ class Metrics(msgspec.Struct, frozen=True, gc=False):
 
 
 class AgentRequest(msgspec.Struct, frozen=True, gc=False):
-    """An agent's wish for its VM, absolute, and what it saw (S4.4).
+    """The size that an agent requests for its VM, in absolute amounts, and its metrics (S4.4).
 
-    ``resources`` are zero while the VM sleeps: it gives up its permit.
-    ``last_permit`` is an absolute floor that a restarted scheduler honours, never an increment. ``compute_unit`` is
-    what the agent used to round; versions before v4.0 do not say. ``metrics`` may be missing from v1.1 on.
-    ``sequence`` rises by one with every request for a pod; a process starts at its clock in nanoseconds. It identifies
-    late and doubled messages. A gap of more than 10,000 means another process, whose messages cannot be ordered by it.
-    ``needs`` is the least size that the VM can do with now; a scheduler whose node is short may ask for the rest. No
-    CPU means that it may sleep.
-    No published version has these two, so they may be missing.
+    ``resources`` are zero while the VM sleeps and so gives up its permit.
+    ``last_permit`` is an absolute amount that a restarted scheduler honours, never an increment. ``compute_unit`` is
+    the unit that the agent rounded to; versions before v4.0 do not contain it. ``metrics`` are optional from v1.1 on.
+    ``sequence`` increases by one with every request for a pod, starting at the process's clock in nanoseconds. It
+    identifies late and duplicate messages. A gap of more than 10,000 means a different process, whose messages it does
+    not order.
+    ``needs`` is the smallest size that suffices for the VM now; a scheduler whose node is short may ask for the rest.
+    Zero CPU means that the VM may sleep.
+    ``sequence`` and ``needs`` are optional, because no published version has them.
     """
 
     pod: ObjectName
@@ -55,12 +56,11 @@ class AgentRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class PluginResponse(msgspec.Struct, frozen=True, gc=False):
-    """The scheduler's answer: what the VM may use, the node's compute unit, and whether the VM is to migrate.
+    """The scheduler's answer: the VM's permit, the node's compute unit, and whether the VM is to migrate.
 
-    ``shrink_to`` asks the VM to leave room to its neighbours, as far as it does not need it; without CPU it asks a VM
-    that may sleep to do so. ``ask_again`` asks it to send
-    the next request within this time, so that it hears of a lack of room soon. Only an agent that says what its VM
-    ``needs`` gets either.
+    ``shrink_to`` asks the VM to give room that it does not need to its neighbours; with zero CPU it asks a VM that may
+    sleep to do so. ``ask_again`` asks for the next request within this time, so that the agent soon learns that room
+    is short. Both are only for agents that send ``needs``.
     """
 
     permit: Resources

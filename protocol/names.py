@@ -1,4 +1,4 @@
-"""Names that live in the Kubernetes API and that every party must spell alike."""
+"""Names in the Kubernetes API that all programs share."""
 
 from typing import Final
 
@@ -9,128 +9,130 @@ MIGRATION_PLURAL: Final = "virtualmachinemigrations"
 VM_KIND: Final = "VirtualMachine"
 
 LABEL_VM_NAME: Final = "vm.neon.tech/name"
-"""On a pod: the VirtualMachine, in the same namespace, that the pod runs."""
+"""On a pod: the VirtualMachine that the pod runs, in the same namespace."""
 
 RUNNER_CONTAINER: Final = "neonvm-runner"
-"""In the pod of a VM: the container that runs its guest."""
+"""In a VM's pod: the container that runs the guest."""
 
 RUNNER_COMMAND: Final = "neonvm-runner"
-"""What that container runs in a pod of our controller; NeonVM's has another program, and its guest another address."""
+"""That container's command in a pod of our controller. In NeonVM's pods the command and the guest's address differ."""
 
 RUNNER_AUTHORITIES: Final = "RUNNER_AUTHORITIES"
-"""In that container: the variable with the authorities whose clients its ports let in. A pod without it is open."""
+"""In that container: the variable with the CAs whose clients may connect to its ports. Without it, anyone may."""
 
 RUNNER_IGNORES: Final = "SLEEP_IGNORES"
-"""In that container: the variable with the addresses whose packets do not wake its guest."""
+"""In that container: the variable with the addresses whose packets do not wake the guest."""
 
 RUNNER_AUDIENCE: Final = "neonvm-runner"
-"""The audience of the token with which that container proves which pod it is; only our controller accepts it."""
+"""The audience of the token with which that container proves its pod's identity; only our controller accepts it."""
 
 AGENT_CONTAINER: Final = "autoscaler-agent"
-"""In the pod of a VM: the container of its agent."""
+"""In a VM's pod: the agent's container."""
 
 LABEL_INJECT: Final = "autoscaling.neon.tech/inject-agent"
-"""On a VirtualMachine, and so on its pod: ``"false"`` keeps the injector from putting the agent into the pod."""
+"""On a VirtualMachine, and thus on its pod: ``"false"`` keeps the injector from adding the agent to the pod."""
 
 LABEL_ENABLED: Final = "autoscaling.neon.tech/enabled"
 """On a VirtualMachine and its pod: ``"true"`` lets the agent resize it."""
 
 ANNOTATION_USAGE: Final = "vm.neon.tech/usage"
-"""On a VM's pod: ``{"cpu": quantity, "memory": quantity}`` that the VM has now."""
+"""On a VM's pod: the VM's current size, ``{"cpu": quantity, "memory": quantity}``."""
 
 ANNOTATION_RESOURCES: Final = "vm.neon.tech/resources"
-"""On a VM's pod, for the original's scheduler: ``cpus``, ``memorySlots`` and ``memorySlotSize`` of the VM's spec."""
+"""On a VM's pod, for the original project's scheduler: ``cpus``, ``memorySlots`` and ``memorySlotSize`` of the VM's
+spec.
+"""
 
 ANNOTATION_OVERCOMMIT: Final = "vm.neon.tech/overcommit"
-"""On a VM's pod, for the original's scheduler: ``overcommit`` of the VM's spec."""
+"""On a VM's pod, for the original project's scheduler: ``overcommit`` of the VM's spec."""
 
 ANNOTATION_BOUNDS: Final = "autoscaling.neon.tech/bounds"
 """On a VirtualMachine: bounds that replace those of its spec for autoscaling."""
 
 ANNOTATION_FLOOR: Final = "autoscaling.neon.tech/floor"
-"""On a VirtualMachine: its least size for now, from what the same hour needed before; groups write it.
+"""On a VirtualMachine: its current minimum size, which groups derive from earlier needs in the same hour.
 
-The injector writes it on a pod with a postgres that replaces a larger one.
+The injector writes it on a postgres pod that replaces a larger one.
 """
 
 ANNOTATION_CONTAINER: Final = "autoscaling.neon.tech/container"
-"""On a pod with a postgres: the container to resize, if it is neither named ``postgres`` nor the only one (B.7)."""
+"""On a postgres pod: the container to resize, if it is neither named ``postgres`` nor the only one (B.7)."""
 
 ANNOTATION_FIRST_REQUESTS: Final = "autoscaling.neon.tech/first-requests"
-"""On a pod with a postgres: ``{"cpu": quantity, "mem": quantity}`` of its template, written by the injector."""
+"""On a postgres pod: the requests of its template, ``{"cpu": quantity, "mem": quantity}``, written by the injector."""
 
 ANNOTATION_RESIZE: Final = "autoscaling.neon.tech/resize"
-"""On a pod with a postgres that KubeBlocks manages: ``"true"`` says that its operator leaves resizes alone (B.7)."""
+"""On a postgres pod of KubeBlocks: ``"true"`` means that its operator does not revert resizes (B.7)."""
 
 ANNOTATION_CNPG_POD_SPEC: Final = "cnpg.io/podSpec"
-"""On a pod of CloudNativePG: the spec that the operator made it from."""
+"""On a pod of CloudNativePG: the spec from which the operator created it."""
 
 ANNOTATION_CONFIG: Final = "autoscaling.neon.tech/config"
 """On a VirtualMachine: its own scaling policy."""
 
 ANNOTATION_SLEEP: Final = "autoscaling.neon.tech/sleep"
-"""On a VirtualMachine: the order to sleep, a text that is new each time. Each is carried out at most once; a VM that
-sleeps wakes when the order is removed.
+"""On a VirtualMachine: the order to sleep, a new text each time. Each is executed at most once; a sleeping VM wakes
+when its order is removed.
 """
 
 LABEL_KEEP_AWAKE: Final = "autoscaling.neon.tech/keep-awake"
 """On a VirtualMachine: ``"true"`` keeps its agent from ordering it to sleep."""
 
 ANNOTATION_SLEEP_IGNORES: Final = "autoscaling.neon.tech/sleep-ignores"
-"""On a VirtualMachine: IPv4 addresses and networks, with commas between them, whose packets do not wake it. Its pod
-has them from its start on.
+"""On a VirtualMachine: comma-separated IPv4 addresses and networks whose packets do not wake it. Its pod reads them at
+startup.
 """
 
 ANNOTATION_PERMIT: Final = "autoscaling.neon.tech/permit"
-"""On a VirtualMachine: the permit that the scheduler has granted, written before it is answered."""
+"""On a VirtualMachine: the permit that the scheduler granted, written before the agent gets its answer."""
 
 ANNOTATION_PERMIT_WRITER: Final = "autoscaling.neon.tech/permit-writer"
-"""On a VirtualMachine: which scheduler process wrote the permit; two at once are an error that must be seen."""
+"""On a VirtualMachine: the scheduler process that wrote the permit, to detect two that are active at the same time."""
 
 LABEL_MAKE_ROOM: Final = "autoscaling.neon.tech/make-room"
-"""On a pod that runs no VM: ``true`` lets VMs move away if an in-place resize of it is Deferred (B.14)."""
+"""On a pod without a VM: ``true`` lets VMs move away if the pod's in-place resize is Deferred (B.14)."""
 
 LABEL_WEIGHT: Final = "autoscaling.neon.tech/weight"
-"""On a VirtualMachine: how much of its node's room it is worth beside others if that is short, 1 to 100 (B.17)."""
+"""On a VirtualMachine: its weight, 1 to 100, in sharing room on a node that is short (B.17)."""
 
 ANNOTATION_APPROVED: Final = "internal.autoscaling.neon.tech/resources-approved"
-"""On a VirtualMachine: what the original's scheduler has granted its agent, written as our permits are."""
+"""On a VirtualMachine: what the original project's scheduler granted its agent, in the format of our permits."""
 
 ANNOTATION_REQUESTED: Final = "internal.autoscaling.neon.tech/resources-requested"
-"""On a VirtualMachine: what its agent has asked the original's scheduler for."""
+"""On a VirtualMachine: what its agent requested from the original project's scheduler."""
 
 ANNOTATION_SCALING_UNIT: Final = "autoscaling.neon.tech/scaling-unit"
-"""On a VirtualMachine: the steps in which its agent asked the original's scheduler."""
+"""On a VirtualMachine: the compute unit in which its agent made requests to the original project's scheduler."""
 
 LABEL_ALWAYS_MIGRATE: Final = "autoscaling.neon.tech/testing-only-always-migrate"
-"""On a VirtualMachine: ``"true"`` has the original's scheduler move it again and again."""
+"""On a VirtualMachine: ``"true"`` makes the original project's scheduler keep migrating it."""
 
 AUTO_MIGRATION: Final = "autoscaling.neon.tech/auto-migration-enabled"
-"""A label or annotation of a VirtualMachine: ``"false"`` keeps the scheduler from moving it by itself, ``"true"`` lets
-it if the settings ask VMs to opt in.
+"""A label or annotation of a VirtualMachine: ``"false"`` forbids automatic migration by the scheduler, ``"true"``
+allows it if the settings require VMs to opt in.
 """
 
 BOOTING: Final = "Booting"
-"""The reason in a VirtualMachine's condition ``Available`` while its guest boots."""
+"""Reason of a VirtualMachine's condition ``Available`` while its guest boots."""
 
 LABEL_CREATED_BY: Final = "autoscaling.neon.tech/created-by"
-"""On a VirtualMachineMigration: who made it; ``SCHEDULER_NAME`` on those of the scheduler."""
+"""On a VirtualMachineMigration: its creator; ``SCHEDULER_NAME`` for the scheduler."""
 
 ANNOTATION_TARGET_NODE: Final = "autoscaling.neon.tech/target-node"
-"""On a VirtualMachineMigration: the node that it has to go to, and on which the scheduler keeps room for it."""
+"""On a VirtualMachineMigration: its target node, on which the scheduler reserves room for it."""
 
 ANNOTATION_REASON: Final = "autoscaling.neon.tech/reason"
-"""On a VirtualMachineMigration: why the scheduler ordered it, for people."""
+"""On a VirtualMachineMigration: why the scheduler created it, as human-readable text."""
 
 ANNOTATION_ROOM_FREED: Final = "autoscaling.neon.tech/room-freed"
-"""On a Node: touched when room is freed while pods wait, so that kube-scheduler looks at them again."""
+"""On a Node: updated when room becomes free while pods are pending, so that kube-scheduler retries them."""
 
 LABEL_MACHINE: Final = "node.kubernetes.io/instance-type"
 LABEL_MACHINE_OLD: Final = "beta.kubernetes.io/instance-type"
-"""On a Node: its instance type, and the label that old clusters have for it."""
+"""On a Node: its instance type, and the deprecated label for it in old clusters."""
 
 LABEL_NODE_GROUP: Final = "autoscaling.neon.tech/node-group"
-"""On a Node: the group that it belongs to, as a price table names it, if no label of its cloud says so."""
+"""On a Node: its node group as named in a price table, if no label of its cloud names the group."""
 
 SCHEDULER_NAME: Final = "autoscale-scheduler"
 """The ``schedulerName`` of pods that our extender places."""
@@ -141,35 +143,35 @@ GROUP_PLURAL: Final = "virtualmachinegroups"
 GROUP_KIND: Final = "VirtualMachineGroup"
 
 LABEL_GROUP: Final = "autoscaling.neon.tech/group"
-"""On a VirtualMachine and its pod: the VirtualMachineGroup, in the same namespace, that it belongs to."""
+"""On a VirtualMachine and its pod: its VirtualMachineGroup, in the same namespace."""
 
 PASSWORD_SUFFIX: Final = ".postgres-password"  # noqa: S105 - a name
-"""The Secret named after the VM or its group, plus this, has the database's password in its entry ``PASSWORD_KEY``."""
+"""The Secret named like the VM or its group, plus this suffix, contains the database's password as ``PASSWORD_KEY``."""
 PASSWORD_KEY: Final = "password"  # noqa: S105 - a name
 
 LABEL_ROLE: Final = "autoscaling.neon.tech/role"
-"""On a VirtualMachine of a group and its pod, or on a pod with a postgres: ``primary`` or ``replica``."""
+"""On a VirtualMachine of a group and its pod, or on a postgres pod: ``primary`` or ``replica``."""
 
 LABEL_CNPG_ROLE: Final = "cnpg.io/instanceRole"
 """On a pod of CloudNativePG: ``primary`` or ``replica``."""
 
 ANNOTATION_SWITCHOVER: Final = "autoscaling.neon.tech/switchover"
-"""On a Cluster of CloudNativePG: ``"true"`` lets groups promote a standby if the primary's node has no room for it."""
+"""On a CloudNativePG Cluster: ``"true"`` allows groups to promote a standby if the primary's node lacks room for it."""
 
 ANNOTATION_USE_HISTORY: Final = "autoscaling.neon.tech/use-history"
-"""On a VerticalPodAutoscaler: the histograms of use from which our own recommender recommends."""
+"""On a VerticalPodAutoscaler: the usage histograms of our own recommender."""
 
 ANNOTATION_RECOMMENDATION: Final = "autoscaling.neon.tech/recommendation"
-"""On an HPA or a VerticalPodAutoscaler of VMs: what our own recommender recommends, in the words of its status."""
+"""On an HPA or a VerticalPodAutoscaler of VMs: our own recommender's recommendation, in the format of its status."""
 
 ANNOTATION_ORIGINAL: Final = "autoscaling.neon.tech/original-spec"
-"""On an HPA or a VerticalPodAutoscaler of others that a group has changed: what it was before, to be put back."""
+"""On someone else's HPA or VerticalPodAutoscaler that a group changed: its original spec, to be restored."""
 
 ANNOTATION_DRAINING: Final = "autoscaling.neon.tech/draining-since"
-"""On a VirtualMachine of a group: since when it has been about to leave, in RFC 3339."""
+"""On a VirtualMachine of a group: when its draining started (RFC 3339)."""
 
 KERNEL_PRIMARY: Final = "autoscale.primary"
-"""On a guest's kernel command line: the address of the primary that its database streams from as a standby."""
+"""On a guest's kernel command line: the address of the primary from which its standby database streams."""
 
 TOKEN_AUDIENCE: Final = "autoscale-scheduler"  # noqa: S105 - the audience of a token, not a secret
-"""The audience of the projected service-account token with which an agent speaks to the scheduler."""
+"""The audience of the projected service-account token that an agent sends to the scheduler."""

@@ -1,7 +1,7 @@
-"""The permit as a VirtualMachine stores it, so that a restarted scheduler knows what it has granted.
+"""The permit as stored on a VirtualMachine, so that a restarted scheduler knows what it has granted.
 
-The annotation ``autoscaling.neon.tech/permit`` holds ``{"vCPUs": "750m", "mem": "3Gi"}``: absolute amounts, never
-slots. It is written before an increase is answered.
+The annotation ``autoscaling.neon.tech/permit`` contains ``{"vCPUs": "750m", "mem": "3Gi"}``: absolute amounts, never
+slots. The scheduler writes an increase before it answers the request.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from protocol.wire.wire_dialects import REMEMBERED
 from protocol.wire.wire_messages import WireResources
 from protocol.wire.wire_quantities import cpu_from_wire, cpu_to_wire, mem_from_wire, mem_to_wire
 
-MOST_HOLDERS: Final = 5
-"""The VM's pod and its agents: one, and two while the form of agents is changed."""
+MAX_HOLDERS: Final = 5
+"""Maximum holders: the VM's pod and its agents, usually one, two while switching between sidecar and per-node
+agents.
+"""
 
 _DECODER: Final = msgspec.json.Decoder(WireResources)
 
 
 @lru_cache(REMEMBERED)
 def encode_permit(permit: Resources) -> str:
-    """The annotation's text. Equal permits give equal texts.
+    """Encode the annotation. Equal permits have equal texts.
 
     >>> encode_permit(Resources.parse("750m", "3Gi"))
     '{"vCPUs":"750m","mem":"3Gi"}'
@@ -35,7 +37,7 @@ def encode_permit(permit: Resources) -> str:
 
 
 def decode_permit(text: str) -> Resources:
-    """Reads the annotation's text. Raises ``ValueError`` whose message names the bad field.
+    """Decode the annotation. Raises ``ValueError``, whose message names the invalid field.
 
     >>> str(decode_permit('{"vCPUs":"750m","mem":"3Gi"}'))
     '750m cpu, 3Gi'
@@ -48,21 +50,21 @@ def decode_permit(text: str) -> Resources:
 
 
 def encode_writer(process: str, revision: int, holders: Sequence[str] = ()) -> str:
-    """Encode the process that writes a permit, the decision, and who may hold it: the UIDs of the VM's pod and of
-    the pods of its agents.
+    """Encode the process that writes a permit, the number of its decision, and the holders: the UIDs of the VM's pod
+    and of its agents' pods.
 
     >>> encode_writer("scheduler-0a1b2c3d.1", 17)
     'scheduler-0a1b2c3d.1/17'
     >>> encode_writer("scheduler-0a1b2c3d.1", 17, ["pod", "agent"])
     'scheduler-0a1b2c3d.1/17/pod,agent'
     """
-    # The revision makes every write different: an API server keeps an object's version if a write changes nothing, and
-    # a lost write could still land on that version.
+    # The revision makes every write different: if a write changes nothing, the API server keeps the object's version,
+    # to which an earlier, lost write could still apply.
     return f"{process}/{revision}/{','.join(holders)}" if holders else f"{process}/{revision}"
 
 
 def decode_writer(text: str) -> str:
-    """The process that wrote a permit. Releases up to 0.2 record nothing else.
+    """The process that wrote a permit. Releases up to 0.2 recorded nothing else.
 
     >>> decode_writer("scheduler-0a1b2c3d.1/17/pod,agent")
     'scheduler-0a1b2c3d.1'
@@ -73,11 +75,11 @@ def decode_writer(text: str) -> str:
 
 
 def decode_holders(text: str) -> tuple[str, ...]:
-    """Holders of the permit: the UIDs of the VM's pod and of its agents' pods, the last one answered first.
+    """Holders of the permit: the UIDs of the VM's pod and of its agents' pods, most recently answered first.
 
     >>> decode_holders("scheduler-0a1b2c3d.1/17/pod,agent"), decode_holders("scheduler-0a1b2c3d.1/17")
     (('pod', 'agent'), ())
     """
     holders = text.partition("/")[2].partition("/")[2]
-    # Split no further than needed: anyone who may write the object can write a long annotation.
-    return tuple(holders.split(",", MOST_HOLDERS)[:MOST_HOLDERS]) if holders else ()
+    # Limit the split: anyone who may write the object can write a long annotation.
+    return tuple(holders.split(",", MAX_HOLDERS)[:MAX_HOLDERS]) if holders else ()

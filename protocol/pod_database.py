@@ -2,11 +2,11 @@
 
 Rules that hold here:
 
-- A pod opts in with the label ``enabled`` and the annotation ``bounds``; ``bounds.min`` is optional. The size is the
-  requests of one container. The database is called ``pod/NAME``, which cannot clash with a VirtualMachine.
+- A pod opts in with the label ``enabled`` and the annotation ``bounds``; ``bounds.min`` is optional. Its size is the
+  requests of one container. The database is named ``pod/NAME``, which cannot collide with a VirtualMachine.
 - The minimum is the requests of the template, or ``bounds.min``.
 - The memory limit follows the request, but only a shrink lowers it. A CPU limit keeps its distance from the request.
-- A pod that cannot be resized, or only with a restart, raises ``InvalidObjectError``, which says what to change.
+- For a pod that cannot be resized without a restart, ``InvalidObjectError`` says what to change.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from protocol.wire.container_amounts import amounts, limits
 from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
 
 PREFIX: Final = "pod/"
-"""Prefix of the database's name; a VirtualMachine's name has no slash."""
+"""Prefix of the database's name; a VirtualMachine's name contains no slash."""
 
 DEFAULT_CONTAINER: Final = "postgres"
 
@@ -49,7 +49,7 @@ MEMORY_STEP: Final = Bytes(64 * 1024**2)
 """Memory is resized in multiples of this, independent of the node's compute unit."""
 
 MIRROR: Final = "kubernetes.io/config.mirror"
-"""Annotation of the API's image of a static pod."""
+"""Annotation on the mirror pod of a static pod."""
 
 RESIZE: Final = "resize"
 DEFERRED: Final = "Deferred"
@@ -90,7 +90,7 @@ class _Amounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Resources(cpu_from_wire(f"{path}.cpu", self.cpu), mem_from_wire(f"{path}.mem", self.mem))
 
 
-# The admission policy of agents lets nothing grow by an annotation with other fields.
+# The admission policy for agents rejects growth if the annotation contains other fields.
 class _AnnotatedBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max: _Amounts
     min: _Amounts | None = None
@@ -193,7 +193,8 @@ def resize_body(database: PodDatabase, size: Resources) -> Json:
     """
     requests: Json = {"cpu": size.cpu.quantity(), "memory": size.mem.quantity()}
     has, at_least = database.actual or database.use, database.mem_limit
-    # A shrink was tried before. Otherwise the page cache may need the limit, and a resize that fails blocks CPU.
+    # Only a shrink was tried before. Otherwise keep the limit: the page cache may need it, and a failed resize would
+    # block CPU.
     limit = size.mem if size.mem < has.mem else at_least and max(size.mem, at_least)
     limited: Json = {} if limit is None else {"memory": limit.quantity()}
     if database.cpu_above is not None:
@@ -216,7 +217,7 @@ def objection_of(pod: JsonObject) -> ResizeObjection | None:
         # PodResizeInProgress without a reason is a resize that works.
         if text(condition, "status") != "True" or verdict not in reasons:
             continue
-        # A verdict on an older generation is about other requests. Older kubelets report no generation.
+        # A verdict on an older generation concerns other requests. Older kubelets report no generation.
         if 0 < whole(condition, "observedGeneration") < whole(pod, "metadata", "generation"):
             continue
         return ResizeObjection(verdict, text(condition, "message"))
@@ -280,7 +281,7 @@ def _kept_limit(limit: Bytes | None, use: Bytes, in_force: JsonObject, most: Byt
     """``PodDatabase.mem_limit``, from the spec's ``limit`` and request, and the resources ``in_force``."""
     if limit is None or amounts("status", child(in_force, "requests")).mem in (ZERO.mem, use):
         return limit
-    # A resize that is reverted. A limit cannot be removed, and an agent may raise one up to the maximum.
+    # A resize is being reverted. A limit cannot be removed, and an agent may raise it only up to the maximum.
     _, had = limits("status", child(in_force, "limits"))
     return min(most if had is None else had, max(most, limit))
 
@@ -308,21 +309,21 @@ def _first_requests(pod: JsonObject, use: Resources, container: str) -> Resource
     annotated = annotations_of(pod).get(names.ANNOTATION_FIRST_REQUESTS)
     if annotated is not None:
         return _AMOUNTS.decode(annotated).read(names.ANNOTATION_FIRST_REQUESTS)
-    # It has not been resized since its creation.
+    # The pod has not been resized since its creation.
     if not any(text(entry, "subresource") == RESIZE for entry in items(pod, "metadata", "managedFields")):
         return use
     # CloudNativePG annotates the spec that it created the pod from. Otherwise the current requests are the minimum.
-    return _by_operator(pod, container) or use
+    return _operator_requests(pod, container) or use
 
 
-def _by_operator(pod: JsonObject, container: str) -> Resources | None:
+def _operator_requests(pod: JsonObject, container: str) -> Resources | None:
     annotated = annotations_of(pod).get(names.ANNOTATION_CNPG_POD_SPEC)
     try:
         spec = msgspec.json.decode(annotated or "{}", type=dict[str, object])
     except (msgspec.DecodeError, RecursionError):
         return None
-    made = next((part for part in items(spec, "containers") if text(part, "name") == container), {})
-    requests = amounts("cnpg.io/podSpec", child(made, "resources", "requests"))
+    template = next((part for part in items(spec, "containers") if text(part, "name") == container), {})
+    requests = amounts("cnpg.io/podSpec", child(template, "resources", "requests"))
     return requests if requests.cpu and requests.mem else None
 
 
@@ -343,7 +344,7 @@ def _actual(status: Mapping[str, object]) -> Resources | None:
 
 def _phase(pod: JsonObject, status: JsonObject) -> str:
     phase = text(pod, "status", "phase")
-    # The kubelet no longer resizes it, while postgres may take minutes to shut down.
+    # The kubelet no longer resizes a terminating pod, whose postgres may take minutes to shut down.
     if is_terminating(pod) and phase == "Running":
         return "Terminating"
     # A pod is Running once any container runs; postgres may still be starting or restarting.

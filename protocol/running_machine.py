@@ -1,8 +1,7 @@
-"""Limits of a running guest's machine, whatever the VM's spec says in the meantime (pure).
+"""Limits of a running VM's machine, even if its spec has changed since (pure).
 
-A machine is started with a number of CPUs and with the smallest and largest memory of the spec of that moment; only a
-restart changes them. The controller reads them from the arguments of the VM's pod and reports them in
-``status.machine``.
+A machine starts with the maximum CPUs and the minimum and maximum memory of the spec at that time; only a restart
+changes them. The controller reads them from the arguments of the VM's pod and reports them in ``status.machine``.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _FIELDS: Final = ("maxCpus", "minMemory", "maxMemory")
 
 @dataclass(frozen=True, slots=True)
 class RunningMachine:
-    """The limits of a machine: it boots with ``mem_min``, which cannot be taken from it."""
+    """The limits of a machine. It boots with ``mem_min``, which cannot be unplugged."""
 
     cpu_max: MilliCpu
     mem_min: Bytes
@@ -29,17 +28,17 @@ class RunningMachine:
 
     @property
     def most(self) -> Resources:
-        """The largest size that the machine can take."""
+        """The largest size that the machine supports."""
         return Resources(self.cpu_max, self.mem_max)
 
     def clip(self, size: Resources) -> Resources:
-        """The nearest size that the machine can take.
+        """The nearest size that the machine supports.
 
         >>> machine = RunningMachine(MilliCpu.cores(4), Bytes.parse("1Gi"), Bytes.parse("4Gi"))
         >>> str(machine.clip(Resources.parse("8", "512Mi")))
         '4 cpu, 1Gi'
         """
-        # The minimum is applied last: memory with which the machine booted cannot be unplugged.
+        # Apply the minimum last: memory with which the machine booted cannot be unplugged.
         return Resources(min(size.cpu, self.cpu_max), max(self.mem_min, min(size.mem, self.mem_max)))
 
     def as_status(self) -> Json:
@@ -55,7 +54,7 @@ class RunningMachine:
 
 
 def read_machine(status: JsonObject) -> RunningMachine | None:
-    """The machine in a VM's status, None if the status has none. Raises ``ValueError`` with the path of the field.
+    """The machine in a VM's status; None if missing. Raises ``ValueError`` with the path of the field.
 
     >>> machine = RunningMachine(MilliCpu.cores(4), Bytes.parse("1Gi"), Bytes.parse("4Gi"))
     >>> read_machine({"machine": machine.as_status()}) == machine
@@ -80,7 +79,7 @@ def _machine(max_cpus: int | str, min_memory: int | str, max_memory: int | str) 
         mem_from_wire("status.machine.minMemory", min_memory),
         mem_from_wire("status.machine.maxMemory", max_memory),
     )
-    # A zero maximum or an inverted range would make ``clip`` return sizes that no machine has.
+    # With a zero maximum or an inverted range, ``clip`` would return impossible sizes.
     if not (machine.cpu_max and machine.mem_max and machine.mem_min <= machine.mem_max):
         raise ValueError(f"status.machine: expected maxCpus > 0 and minMemory <= maxMemory > 0, got {machine}")
     return machine

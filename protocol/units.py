@@ -3,9 +3,9 @@
 Rules that hold here:
 
 - Amounts are never negative: subtraction below zero raises ``QuantityError``, ``minus_or_zero`` stops at zero.
-- CPU and memory share one code path: both are an ``Amount``, and ``Resources`` does every operation once for both.
+- CPU and memory share one code path: both are an ``Amount``, and ``Resources`` implements every operation for both.
 - Amounts of different kinds do not mix: ``MilliCpu(1) + Bytes(1)`` is a type error and raises ``TypeError``.
-- They are msgspec's structs, which are made and compared three times as fast as frozen dataclasses.
+- They are msgspec structs, which are created and compared three times as fast as frozen dataclasses.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import msgspec
 from protocol.field_errors import shown
 
 Seconds = NewType("Seconds", float)
-"""A span of time in seconds."""
+"""A duration in seconds."""
 
 Instant = NewType("Instant", float)
-"""A point in time in seconds on some clock that never goes back. Only differences of instants mean anything."""
+"""A point in time in seconds on a monotonic clock. Only differences between instants are meaningful."""
 
 
 class QuantityError(ValueError):
-    """A text or number that is not a usable quantity; the message says what was found and what is accepted."""
+    """Not a valid quantity; the message quotes the value and says what is accepted."""
 
 
 _SUFFIXES: Final[dict[str, Fraction]] = {
@@ -45,16 +45,16 @@ _QUANTITY: Final = re.compile(
     r"(?P<sign>[+-]?)(?:(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]*))?|\.(?P<only>[0-9]+))"
     r"(?:[eE](?P<exponent>[+-]?[0-9]+)|(?P<suffix>[numkMGTPE]|[KMGTPE]i))?"
 )
-_LONGEST: Final = 256  # characters of a text: more than any real amount needs, and few enough to be cheap
-_LARGEST_POWER: Final = 30  # of ten: beyond all suffixes together
-_NANO: Final = 6  # decimals of a thousandth of a vCPU: Kubernetes knows nothing finer
-_FEW_CORES: Final = 4096.0  # below this a float is exact to the nano-vCPU; exact arithmetic takes 20 times as long
+_LONGEST: Final = 256  # characters of a text: more than any real amount needs, but cheap to parse
+_LARGEST_POWER: Final = 30  # of ten: beyond all suffixes
+_NANO: Final = 6  # decimals of a thousandth of a vCPU: Kubernetes supports nothing finer
+_FEW_CORES: Final = 4096.0  # below this, floats are exact to a nano-vCPU; exact arithmetic takes 20 times as long
 
 
 def parse_quantity(text: str | int | float) -> Fraction:
     """The exact value of a Kubernetes quantity such as ``"250m"``, ``"1.5Gi"``, ``"1e3"`` or a plain number.
 
-    Raises ``QuantityError``, in bounded time, for anything else: also for booleans, infinities, NaN and absurd sizes.
+    Raises ``QuantityError``, in bounded time, for anything else, including booleans, infinities, NaN and absurd sizes.
 
     >>> parse_quantity("250m"), parse_quantity("1.5Ki"), parse_quantity("-2e3")
     (Fraction(1, 4), Fraction(1536, 1), Fraction(-2000, 1))
@@ -82,14 +82,14 @@ def parse_quantity(text: str | int | float) -> Fraction:
 
 
 def _number(found: re.Match[str]) -> tuple[int, int]:
-    """The digits as a whole number, and the power of ten that it counts."""
+    """The digits as an integer, and the power of ten to multiply it by."""
     # Trailing zeros would only make the integer larger.
     part = (found["part"] or found["only"] or "").rstrip("0")
     return int((found["whole"] or "") + part or "0"), int(found["exponent"] or "0") - len(part)
 
 
 class Amount(msgspec.Struct, frozen=True, order=True, gc=False):
-    """A whole, never negative count of the smallest unit of one resource. Use ``MilliCpu`` or ``Bytes``."""
+    """A non-negative integer count of a resource's smallest unit. Use ``MilliCpu`` or ``Bytes``."""
 
     value: int
 
@@ -119,32 +119,32 @@ class Amount(msgspec.Struct, frozen=True, order=True, gc=False):
         return type(self)(max(0, self.value - self._same(other)))
 
     def scaled(self, fraction: float | Fraction) -> Self:
-        """This amount times ``fraction`` (>= 0), rounded down to the whole unit; a float is the decimal it shows."""
-        # By its text, 0.1 is exactly a tenth; the float itself is slightly more.
+        """This amount times ``fraction`` (>= 0), rounded down. A float counts as the decimal that it prints as."""
+        # Printed, 0.1 is exactly a tenth; the float itself is slightly more.
         exact = fraction if isinstance(fraction, Fraction) else Fraction(str(fraction))
         return type(self)(floor(self.value * exact))
 
     def units_down(self, unit: Self) -> int:
-        """The number of whole ``unit`` (> 0) that fit into this amount."""
+        """How many times ``unit`` (> 0) fits into this amount."""
         return self.value // self._same(unit)
 
     def units_up(self, unit: Self) -> int:
-        """The least number of ``unit`` (> 0) that covers this amount."""
+        """The smallest number of ``unit`` (> 0) that covers this amount."""
         # -(-a // b) rounds up without a float.
         return -(-self.value // self._same(unit))
 
     def down_to(self, unit: Self) -> Self:
-        """The greatest multiple of ``unit`` (> 0) that is not above this amount."""
+        """The largest multiple of ``unit`` (> 0) that is not above this amount."""
         over = self.value % self._same(unit)
         return type(self)(self.value - over) if over else self
 
     def up_to(self, unit: Self) -> Self:
-        """The least multiple of ``unit`` (> 0) that is not below this amount."""
+        """The smallest multiple of ``unit`` (> 0) that is not below this amount."""
         missing = -self.value % self._same(unit)
         return type(self)(self.value + missing) if missing else self
 
     def is_multiple_of(self, unit: Self) -> bool:
-        """Return True if this amount is a whole number of ``unit`` (> 0)."""
+        """Return True if this amount is a multiple of ``unit`` (> 0)."""
         return self.value % self._same(unit) == 0
 
     def ratio(self, other: Self) -> float:
@@ -157,14 +157,15 @@ class MilliCpu(Amount, frozen=True, order=True, gc=False):
 
     @classmethod
     def parse(cls, quantity: str | int | float) -> MilliCpu:
-        """Reads ``2``, ``0.5`` or ``"250m"``; finer than a thousandth rounds up. Raises ``QuantityError``."""
+        """Parse ``2``, ``0.5`` or ``"250m"``, rounded up to a thousandth. Raises ``QuantityError``."""
         return cls(_amount(quantity, _MILLIS))
 
     @classmethod
     def cores(cls, cores: float) -> MilliCpu:
-        """This many vCPUs (>= 0), rounded up to the thousandth, but not for the sake of a float's last digits.
+        """This many vCPUs (>= 0), rounded up to the thousandth, ignoring float noise.
 
-        Less than a nano-vCPU is such noise: 0.1 + 0.2 is 300m. Raises ``QuantityError`` if it is no such number.
+        Less than a nano-vCPU is noise: 0.1 + 0.2 is 300m. Raises ``QuantityError`` for negative or infinite numbers and
+        NaN.
         """
         if not isfinite(cores):
             raise QuantityError(f"expected a number of vCPUs, got {cores!r}")
@@ -174,12 +175,12 @@ class MilliCpu(Amount, frozen=True, order=True, gc=False):
 
     @property
     def as_cores(self) -> float:
-        """The same in vCPUs."""
+        """This amount in vCPUs."""
         return self.value / 1000
 
     @property
     def whole_cpus(self) -> int:
-        """The number of vCPUs that must be plugged in to offer this much: rounded up (``vm_cpu_mem_mapping``)."""
+        """The number of vCPUs to plug in for this amount, rounded up (``vm_cpu_mem_mapping``)."""
         return -(-self.value // 1000)
 
     def quantity(self) -> str:
@@ -195,16 +196,16 @@ class Bytes(Amount, frozen=True, order=True, gc=False):
 
     @classmethod
     def parse(cls, quantity: str | int | float) -> Bytes:
-        """Reads ``1073741824``, ``"1Gi"`` or ``"1.5Gi"``; a part of a byte rounds up. Raises ``QuantityError``."""
+        """Parse ``1073741824``, ``"1Gi"`` or ``"1.5Gi"``, rounded up to a byte. Raises ``QuantityError``."""
         return cls(_amount(quantity, _BYTES))
 
     @property
     def as_gib(self) -> float:
-        """The same in GiB."""
+        """This amount in GiB."""
         return self.value / 1024**3
 
     def quantity(self) -> str:
-        """The canonical Kubernetes text with the greatest binary suffix that leaves a whole number: ``"1536Mi"``."""
+        """The canonical Kubernetes text, with the largest binary suffix that leaves an integer: ``"1536Mi"``."""
         power, value = 0, self.value
         while value and value % 1024 == 0 and power < 6:
             power, value = power + 1, value // 1024
@@ -220,7 +221,7 @@ _BYTES: Final = {"": 1, **{f"{prefix}i": 1024**power for power, prefix in enumer
 
 def _amount(quantity: str | int | float, units: dict[str, int]) -> int:
     """``quantity`` in the smallest unit, rounded up; ``units`` are the usual suffixes. Raises ``QuantityError``."""
-    # The common forms, without a fraction or an exponent, are read without the slow exact arithmetic.
+    # Fast path for the common forms without fraction or exponent: exact arithmetic is slow.
     if type(quantity) is str and len(quantity) <= 20:
         digits = quantity.rstrip("mKMGTPEi")
         factor = units.get(quantity[len(digits) :])
@@ -244,7 +245,7 @@ T = TypeVar("T")
 class Resources(msgspec.Struct, frozen=True, gc=False):
     """An amount of CPU and an amount of memory. Every operation treats the two independently (S4.5).
 
-    Every request of an agent takes a dozen comparisons, so they use the plain numbers and create no objects.
+    Every agent request causes a dozen comparisons, so they use plain numbers and create no objects.
     """
 
     cpu: MilliCpu
@@ -252,11 +253,11 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def parse(cls, cpu: str | int | float, mem: str | int | float) -> Self:
-        """Reads both as Kubernetes quantities. Raises ``QuantityError``."""
+        """Parse both as Kubernetes quantities. Raises ``QuantityError``."""
         return cls(MilliCpu.parse(cpu), Bytes.parse(mem))
 
     def __add__(self, other: Resources) -> Resources:
-        # A shortcut for a common case. A new object, since ``self`` may be a ``ComputeUnit``.
+        # Shortcut for a common case. Create a new object, because ``self`` may be a ``ComputeUnit``.
         if other is ZERO:
             return Resources(self.cpu, self.mem)
         return Resources(MilliCpu(self.cpu.value + other.cpu.value), Bytes(self.mem.value + other.mem.value))
@@ -270,23 +271,23 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
         return Resources(self.cpu * times, self.mem * times)
 
     def scaled(self, fraction: float | Fraction) -> Resources:
-        """``fraction`` of each amount, rounded as a single amount is."""
+        """Each amount times ``fraction``, rounded like ``Amount.scaled``."""
         return Resources(self.cpu.scaled(fraction), self.mem.scaled(fraction))
 
     def minus_or_zero(self, other: Resources) -> Resources:
-        """Each difference, or zero if ``other`` has the larger amount."""
+        """Each difference, or zero if ``other``'s amount is larger."""
         if self.within(other):
             return ZERO
         return Resources(self.cpu.minus_or_zero(other.cpu), self.mem.minus_or_zero(other.mem))
 
     def at_least(self, other: Resources) -> Resources:
-        """The larger of each amount."""
+        """The larger amount of each resource."""
         if other.within(self):
             return self
         return other if self.within(other) else Resources(max(self.cpu, other.cpu), max(self.mem, other.mem))
 
     def at_most(self, other: Resources) -> Resources:
-        """The smaller of each amount."""
+        """The smaller amount of each resource."""
         if self.within(other):
             return self
         return other if other.within(self) else Resources(min(self.cpu, other.cpu), min(self.mem, other.mem))
@@ -296,7 +297,7 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
         return self.cpu.value <= other.cpu.value and self.mem.value <= other.mem.value
 
     def units_up(self, unit: ComputeUnit) -> int:
-        """The least number of compute units that covers both amounts."""
+        """The smallest number of compute units that covers both amounts."""
         return max(self.cpu.units_up(unit.cpu), self.mem.units_up(unit.mem))
 
     @property
@@ -306,7 +307,7 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def sum(cls, parts: Iterable[Resources]) -> Resources:
-        """The total of ``parts``; nothing if there are none."""
+        """The sum of ``parts``; zero if there are none."""
         total = ZERO
         for part in parts:
             total = total + part
@@ -314,11 +315,11 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def most(cls, parts: Iterable[Resources]) -> Resources:
-        """The largest of each amount; nothing if there are none."""
+        """The largest amount of each resource; zero if there are none."""
         return reduce(cls.at_least, parts, ZERO)
 
     def each(self, other: Resources, check: Callable[[Amount, Amount], T]) -> tuple[T, T]:
-        """``check`` applied to CPU and to memory, in this order: one rule for both resources."""
+        """Apply ``check`` to CPU and then to memory."""
         return check(self.cpu, other.cpu), check(self.mem, other.mem)
 
     def __str__(self) -> str:
@@ -326,11 +327,11 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
 
 
 ZERO: Final = Resources(MilliCpu(0), Bytes(0))
-"""No CPU and no memory."""
+"""Zero CPU and zero memory."""
 
 
 class ComputeUnit(Resources, frozen=True, gc=False):
-    """The step in which a node's VMs are sized (S4.6). Raises ``QuantityError`` if one of the amounts is zero."""
+    """The unit by which a node's VMs are sized (S4.6). Raises ``QuantityError`` if either amount is zero."""
 
     def __post_init__(self) -> None:
         if not self.cpu or not self.mem:

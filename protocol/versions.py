@@ -1,7 +1,7 @@
-"""Every published wire version of the agent protocol, by name, with what changed in it (B.1).
+"""All published wire versions of the agent protocol and their changes (B.1).
 
-Our agent speaks ``V2_1``: in it the scheduler owns the compute unit, as the seed asks (S4.6). It can be configured to
-speak ``V5_0``, with a compute unit of its own, to a scheduler that understands nothing older. The server accepts all.
+Our agent uses ``V2_1``, in which the scheduler defines the compute unit (S4.6). It can be configured to use ``V5_0``,
+with its own compute unit, for a scheduler that supports nothing older. Our scheduler accepts all versions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 
 class ProtocolVersion(IntEnum):
-    """Wire numbers; each differs from its predecessor only as its comment says."""
+    """Version numbers on the wire. Comments list the changes from the previous version."""
 
     SEED = 0  # no ``protoVersion``; whole vCPUs, memory slots; the response calls the compute unit ``resourceUnit``
     V1_0 = 1  # adds ``protoVersion``; the response says ``computeUnit``
@@ -28,12 +28,12 @@ AGENT_SPEAKS: Final = ProtocolVersion.V2_1
 """The version that our own agent sends by default."""
 
 SPOKEN: Final = {"v2.1": ProtocolVersion.V2_1, "v5.0": ProtocolVersion.V5_0}
-"""The versions that our own agent can speak, by the names that settings use."""
+"""The versions that our own agent supports, by their name in the settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRange:
-    """The wire numbers that a party understands, both ends included. Raises ``ValueError`` if it is empty."""
+    """An inclusive range of version numbers. Raises ``ValueError`` if it is empty."""
 
     lowest: int
     highest: int

@@ -1,13 +1,13 @@
-"""NeonVM's VirtualMachine objects, read into one frozen value, and the patch that resizes one (S4.2).
+"""Parses NeonVM's VirtualMachine objects, and creates the patch that resizes one (S4.2).
 
 Rules that hold here:
 
 - A slot of memory is a multiple of 8Mi; a VM has 1 to 512 slots; min <= use <= max for CPU and for memory.
-- For autoscaling, the annotation ``bounds`` replaces the spec's bounds as far as it lies within them, and a running
-  machine clips bounds and ``use`` to what it can take.
-- A spec that breaks a rule raises ``InvalidObjectError`` naming the path of the field; nothing is guessed.
-- Annotations, labels and the status never make a VM unreadable. ``problems`` lists the unreadable parts, and a reader
-  must count each of them as its maximum.
+- For autoscaling, the annotation ``bounds`` replaces the spec's bounds but is clipped to them. Bounds and ``use`` are
+  clipped to what the running machine supports.
+- A spec that breaks a rule raises ``InvalidObjectError`` with the path of the field; nothing is guessed.
+- Invalid annotations, labels or status never make a VM unreadable. ``problems`` lists the invalid parts, and callers
+  must assume the maximum for each.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ SLOT_GRANULE: Final = Bytes(8 * 1024**2)
 MOST_SLOTS: Final = 512
 
 REMEMBERED_GUESTS: Final = 1_024
-"""How many sizes of guests are cached: thousands of VMs share a few, and most changes of a VM keep its size."""
+"""Number of cached guest sizes: thousands of VMs share a few, and most changes of a VM do not change its size."""
 
 
 class InvalidObjectError(ValueError):
-    """An object of the API breaks a rule; the message begins with the path of the field."""
+    """An API object breaks a rule; the message begins with the path of the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +53,16 @@ class Bounds:
 class VirtualMachine(msgspec.Struct, frozen=True):
     """The part of a VirtualMachine that this project uses.
 
-    ``problems`` lists what outside of the spec cannot be read, each beginning with the path of its field. Then
-    ``bounds`` are those of the spec (and ``has_bounds`` is False), ``permit`` is None although one may have been
-    granted, ``actual`` is None although the guest has something; either may be as much as ``at_most``. That is the
-    largest size of the running machine, or of the spec if no machine is known, whatever the annotation says (None for
-    an unreadable VM).
+    ``problems`` lists invalid values outside of the spec, each with the path of its field. In that case ``bounds`` are
+    those of the spec (and ``has_bounds`` is False), ``permit`` is None although one may have been granted, and
+    ``actual`` is None although the guest has some size; either may be up to ``at_most``. That is the maximum of the
+    running machine, or of the spec if no machine is known, regardless of the annotation (None for an unreadable VM).
 
-    ``use`` is what the spec asks for, clipped to the running ``machine`` (None while none runs, and under a controller
-    that does not say it); if that makes a difference, ``after_restart`` is what the spec asks for. ``actual`` is what
-    the status says the guest has (None while it does not say); ``permit`` is the last permit that a scheduler
-    persisted. ``phase`` is empty before the controller has set it.
-    ``sleep`` is what its controller says of its sleep.
-    ``unreadable`` is for readers that keep an object which breaks a rule, with the largest sizes that it names: why.
+    ``use`` is the size in the spec, clipped to the running ``machine`` (None while none runs, or if the controller does
+    not report it); if clipping changed it, ``after_restart`` is the size in the spec. ``actual`` is the guest's size
+    from the status (None if not reported); ``permit`` is the last permit that a scheduler stored. ``phase`` is empty
+    before the controller sets it. ``sleep`` is the controller's report on sleep.
+    ``unreadable`` says why the object is invalid, for callers that keep it with the largest sizes that it names.
     """
 
     name: ObjectName
@@ -92,7 +90,7 @@ class VirtualMachine(msgspec.Struct, frozen=True):
 
     @property
     def wakes_with(self) -> Resources:
-        """The size with which a sleeping guest runs on: it had that, even if the spec asks for less by now."""
+        """The size with which a sleeping guest resumes: at least its size before, even if the spec is smaller now."""
         return self.use.at_least(self.sleep.size)
 
 
@@ -138,9 +136,9 @@ _BOUNDS: Final = msgspec.json.Decoder(_Bounds)
 
 
 def parse_virtual_machine(obj: Mapping[str, object]) -> VirtualMachine:
-    """Reads a VirtualMachine as the API has it in JSON. Raises ``InvalidObjectError``.
+    """Parse a VirtualMachine from the API's JSON. Raises ``InvalidObjectError``.
 
-    Where the spec leaves something out: a slot is 1Gi, ``min`` is 1, ``use`` is ``min`` and ``max`` is ``use``.
+    Defaults of the spec: a slot is 1Gi, ``min`` is 1, ``use`` is ``min`` and ``max`` is ``use``.
 
     >>> guest = {"cpus": {"min": "250m", "max": 4}, "memorySlots": {"min": 1, "max": 8}}
     >>> vm = parse_virtual_machine({"metadata": {"namespace": "default", "name": "db"}, "spec": {"guest": guest}})
@@ -154,10 +152,10 @@ def parse_virtual_machine(obj: Mapping[str, object]) -> VirtualMachine:
 
 
 def use_patch(use: Resources, slot_size: Bytes, before: Resources | None = None) -> dict[str, object]:
-    """The merge patch that asks for ``use``; memory that does not fill a slot is not asked for.
+    """The merge patch that sets ``use``, with memory rounded down to whole slots.
 
-    An amount that equals that of ``before`` is left out: it may be clipped to the running machine, and then lie outside
-    of the spec's own bounds, for which the API would refuse the whole patch.
+    It omits an amount that equals that of ``before``: the amount may have been clipped to the running machine and thus
+    lie outside of the spec's own bounds, and then the API would reject the whole patch.
 
     >>> use_patch(Resources.parse("1500m", "2Gi"), Bytes.parse("1Gi"))
     {'spec': {'guest': {'cpus': {'use': '1500m'}, 'memorySlots': {'use': 2}}}}
@@ -176,7 +174,7 @@ def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
     slot_size, spec_bounds, spec_use = _sizes(found.spec.guest)
     bounds = _annotated(ANNOTATION_BOUNDS, annotations, partial(_bounds, spec_bounds, slot_size, problems), problems)
     machine = _read_or_problem(partial(read_machine, status), problems)
-    # What the spec says beyond the running machine applies after the next restart.
+    # The part of the spec beyond the running machine applies after the next restart.
     limits, use = _clipped(bounds or spec_bounds, spec_use, machine, slot_size)
     return VirtualMachine(
         name=ObjectName(meta.namespace, meta.name),
@@ -197,7 +195,7 @@ def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
         has_bounds=bounds is not None or ANNOTATION_BOUNDS not in annotations,
         machine=machine,
         after_restart=spec_use if spec_use != use else None,
-        # Without a machine, the annotation must not lower what an unreadable part may stand for.
+        # The annotation must not lower the maximum that is assumed for invalid parts.
         at_most=spec_bounds.max if machine is None else machine.most,
         problems=tuple(problems),
         sleep=sleep_report(obj),
@@ -214,7 +212,7 @@ def _slot_size(quantity: WireQuantity) -> Bytes:
 
 @lru_cache(REMEMBERED_GUESTS)
 def _sizes(guest: _Guest) -> tuple[Bytes, Bounds, Resources]:
-    """The size of a slot, the bounds, and what is used. Raises ``ValueError``, which is not remembered."""
+    """The slot size, the bounds and ``use``. Raises ``ValueError``, which is not cached."""
     slot_size = _slot_size(guest.memorySlotSize)
     cpu = [cpu_from_wire(path, value) for path, value in _filled("spec.guest.cpus", guest.cpus)]
     slots = [slot_count_from_wire(path, value) for path, value in _filled("spec.guest.memorySlots", guest.memorySlots)]
@@ -227,12 +225,12 @@ def _sizes(guest: _Guest) -> tuple[Bytes, Bounds, Resources]:
     return slot_size, Bounds(low, high), use
 
 
-def _filled(path: str, given: _Range) -> list[tuple[str, WireQuantity]]:
+def _filled(path: str, bounds: _Range) -> list[tuple[str, WireQuantity]]:
     """The paths and values of min, use and max, in this order, with the defaults filled in."""
     # NeonVM's defaults: ``use`` is ``min``, and ``max`` is ``use``.
-    use = given.min if given.use is None else given.use
-    most = use if given.max is None else given.max
-    return [(f"{path}.min", given.min), (f"{path}.use", use), (f"{path}.max", most)]
+    use = bounds.min if bounds.use is None else bounds.use
+    most = use if bounds.max is None else bounds.max
+    return [(f"{path}.min", bounds.min), (f"{path}.use", use), (f"{path}.max", most)]
 
 
 def _ordered(path: str, amounts: Sequence[int], written: Sequence[object]) -> None:
@@ -247,7 +245,7 @@ T = TypeVar("T")
 
 
 def _annotated(name: str, annotations: Mapping[str, str], read: Callable[[str], T], problems: list[str]) -> T | None:
-    """Decoded annotation; None if it is absent, or cannot be decoded, which becomes a problem."""
+    """The decoded annotation; None if it is missing or invalid. An invalid one is added to ``problems``."""
     annotation = annotations.get(name)
     if annotation is None:
         return None
@@ -263,17 +261,17 @@ def _problem(annotation: str, what: str) -> str:
 
 
 def _bounds(spec: Bounds, slot_size: Bytes, problems: list[str], annotated: str) -> Bounds:
-    """The intersection of the annotation and the spec; an empty one counts as unreadable."""
+    """The intersection of the annotation and the spec; an empty one counts as invalid."""
     parsed = _BOUNDS.decode(annotated)
     low, high = _bound("min", parsed.min, slot_size), _bound("max", parsed.max, slot_size)
     both = Bounds(low.at_least(spec.min), high.at_most(spec.max))
     expected = f"expected min <= max, both within {spec.min} to {spec.max} as in spec.guest, got {low} to {high}"
-    # An annotation wholly outside of the spec leaves no size to choose.
+    # If the annotation lies completely outside of the spec, no size is possible.
     if not (low.within(high) and both.min.within(both.max)):
         raise ValueError(expected)
-    # What lies beyond the spec is cut and reported, so that an old annotation does not make the VM unreadable.
+    # Clip to the spec and report it, so that an outdated annotation does not make the VM unreadable.
     if both != Bounds(low, high):
-        problems.append(_problem(ANNOTATION_BOUNDS, f"{expected}: {both.min} to {both.max} counts"))
+        problems.append(_problem(ANNOTATION_BOUNDS, f"{expected}: using {both.min} to {both.max}"))
     return both
 
 
@@ -287,13 +285,13 @@ def _bound(path: str, bound: _Bound, slot_size: Bytes) -> Resources:
 def _clipped(
     bounds: Bounds, use: Resources, machine: RunningMachine | None, slot_size: Bytes
 ) -> tuple[Bounds, Resources]:
-    """Bounds and use as far as the machine can take them, the bounds in whole slots."""
+    """Bounds and use clipped to what the machine supports, the bounds in whole slots."""
     if machine is None:
         return bounds, use
     low, high, use = machine.clip(bounds.min), machine.clip(bounds.max), machine.clip(use)
-    # A machine's memory need not be whole slots.
+    # A machine's memory may not be a multiple of the slot size.
     least, most = low.mem.up_to(slot_size), high.mem.down_to(slot_size)
-    # No size of whole slots fits into the machine, so the VM keeps its size.
+    # If no size in whole slots fits the machine, the VM keeps its size.
     if least > most:
         least = most = use.mem
     return Bounds(Resources(low.cpu, least), Resources(high.cpu, most)), use
@@ -319,7 +317,7 @@ def _read_or_problem(read: Callable[[], T | None], problems: list[str]) -> T | N
         return None
 
 
-def _read(path: str, found: object, read: Callable[[str, WireQuantity], T]) -> T:
-    if isinstance(found, bool) or not isinstance(found, (int, float, str)):
-        raise ValueError(f"{path}: expected a quantity, got {shown(found)}")
-    return read(path, found)
+def _read(path: str, value: object, read: Callable[[str, WireQuantity], T]) -> T:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"{path}: expected a quantity, got {shown(value)}")
+    return read(path, value)

@@ -1,4 +1,4 @@
-"""The arguments of a VM's pod: objects as JSON, compressed, in base64, as NeonVM writes them (pure)."""
+"""The arguments of a VM's pod: objects as gzipped JSON in base64, in NeonVM's format (pure)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import msgspec
 from protocol.kubernetes.objects import Json
 
 SPEC_FLAG: Final = "-vmspec"
-"""The flag in front of the spec with which the VM's pod was made."""
+"""The flag before the spec from which the VM's pod was created."""
 
-MOST_BYTES: Final = 4 * 1024**2
-"""No object of the API is larger than this, so no specification is."""
+MAX_BYTES: Final = 4 * 1024**2
+"""Maximum size of a spec: no API object is larger."""
 
 _GZIP: Final = 31  # zlib's window of 2^15, plus 16 for a gzip header
 
@@ -27,12 +27,12 @@ class ArgumentsError(Exception):
 
 
 def value_of(words: Sequence[str], flag: str) -> str:
-    """The word after ``flag``, or after its equals sign as Go's flags allow; empty if there is none.
+    """The value of ``flag``, as the next word or after an equals sign, like in Go; empty if there is none.
 
     >>> value_of(["-a", "1", "-b=2"], "-a"), value_of(["-a", "1", "-b=2"], "-b"), value_of(["-a"], "-b")
     ('1', '2', '')
     """
-    # The empty word is paired with the last one, so that a flag without a value reads as empty.
+    # The added empty word pairs with the last one, so that a flag without a value reads as empty.
     for word, following in pairwise([*words, ""]):
         if word == flag:
             return following
@@ -42,7 +42,7 @@ def value_of(words: Sequence[str], flag: str) -> str:
 
 
 def encode_dump(found: Mapping[str, object]) -> str:
-    """JSON, compressed, in base64; equal objects give equal texts.
+    """Encode as gzipped JSON in base64; equal objects have equal texts.
 
     >>> decode_dump(encode_dump({"guest": {"cpus": {"min": 1}}}))
     {'guest': {'cpus': {'min': 1}}}
@@ -53,7 +53,7 @@ def encode_dump(found: Mapping[str, object]) -> str:
 
 
 def decode_dump(dump: str) -> Json:
-    """The object in ``dump``. Raises ``ArgumentsError``.
+    """Decode the object in ``dump``. Raises ``ArgumentsError``.
 
     >>> decode_dump(encode_dump({"guest": {}}))
     {'guest': {}}
@@ -61,24 +61,24 @@ def decode_dump(dump: str) -> Json:
     try:
         return msgspec.json.decode(unpacked(dump), type=dict[str, object])
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise ArgumentsError(f"a specification that cannot be read: {error}") from error
+        raise ArgumentsError(f"cannot decode the spec: {error}") from error
 
 
 def unpacked(dump: str) -> bytes:
-    """The JSON text in ``dump``. Raises ``ArgumentsError``.
+    """Decode the JSON text in ``dump``. Raises ``ArgumentsError``.
 
     >>> unpacked(encode_dump({"guest": {}}))
     b'{"guest":{}}'
     """
     try:
         unpacking = zlib.decompressobj(wbits=_GZIP)
-        # Limited while unpacking: a small text may stand for gigabytes.
-        plain = unpacking.decompress(base64.b64decode(dump, validate=True), MOST_BYTES)
+        # Limit the output: a small text may decompress to gigabytes.
+        plain = unpacking.decompress(base64.b64decode(dump, validate=True), MAX_BYTES)
         if unpacking.unconsumed_tail:
-            raise ArgumentsError(f"a specification of more than {MOST_BYTES} bytes")
+            raise ArgumentsError(f"the spec has more than {MAX_BYTES} bytes")
         # A truncated stream raises nothing by itself.
         if not unpacking.eof:
-            raise ArgumentsError("a specification that cannot be read: its end is missing")
+            raise ArgumentsError("cannot decode the spec: it is truncated")
         return plain
     except (binascii.Error, zlib.error, ValueError) as error:
-        raise ArgumentsError(f"a specification that cannot be read: {error}") from error
+        raise ArgumentsError(f"cannot decode the spec: {error}") from error

@@ -1,9 +1,9 @@
-"""YAML from people: settings, policies, kubeconfigs. The only reader of YAML that the services use.
+"""Parses YAML written by people: settings, policies, kubeconfigs. The only YAML parser of the services.
 
 Rules that hold here:
 
-- A text is bounded in length, in depth, and in what its aliases stand for: reading it takes bounded time and memory.
-- Whatever is wrong is a ``YamlError`` that says it in one line.
+- Length, nesting depth and alias expansion of a text are limited, so parsing takes bounded time and memory.
+- The only error is ``YamlError``, with a one-line message.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import yaml
 # libyaml's parser is much faster.
 try:
     from yaml import CSafeLoader as _Parser
-except ImportError:  # pragma: no cover - a PyYAML that was built without libyaml reads the same, slower
+except ImportError:  # pragma: no cover - PyYAML built without libyaml: same result, but slower
     from yaml import SafeLoader as _Parser  # type: ignore[assignment]
 
 LONGEST: Final = 1024 * 1024
-"""Characters. A ConfigMap holds no more."""
+"""Maximum length in characters, which is the maximum size of a ConfigMap."""
 
 DEEPEST: Final = 64
-"""Levels of nesting: more than any settings need, and few enough for every reader after this one."""
+"""Maximum nesting: more than any settings need, but safe for recursive decoders."""
 
 
 class YamlError(ValueError):
-    """The text is not YAML, or not accepted here."""
+    """The text is not YAML, or exceeds a limit."""
 
 
 def read_yaml(text: str, longest: int = LONGEST) -> object:
@@ -58,25 +58,25 @@ def read_documents(text: str, longest: int = LONGEST) -> list[object]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-        raise YamlError(f"no YAML: {place}{error.problem or error.context}") from None
+        raise YamlError(f"invalid YAML: {place}{error.problem or error.context}") from None
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        # Ours already has its message.
+        # Our own errors already have a message.
         if isinstance(error, YamlError):
             raise
-        raise YamlError(f"no YAML: {' '.join(str(error).split())[:200]}") from None
+        raise YamlError(f"invalid YAML: {' '.join(str(error).split())[:200]}") from None
 
 
 # Python takes quadratic time for very long integers.
-_MOST_DIGITS: Final = 64
+_MAX_DIGITS: Final = 64
 
 
 class _Loader(_Parser):
-    """The safe loader, with libyaml if available, but without integers that no program can use."""
+    """The safe loader, with libyaml if available, that rejects absurdly long integers."""
 
     def short_int(self, node: yaml.ScalarNode) -> int:
-        """Also bounds integers of base 60 (``1:30`` in YAML 1.1), which Python's own limit of digits does not."""
-        if len(node.value) > _MOST_DIGITS:
-            raise YamlError(f"{_line(node)}: expected a number of at most {_MOST_DIGITS} digits")
+        """Construct an integer of limited length. Python's own limit does not cover base 60 (``1:30`` in YAML 1.1)."""
+        if len(node.value) > _MAX_DIGITS:
+            raise YamlError(f"{_line(node)}: expected a number of at most {_MAX_DIGITS} digits")
         return int(self.construct_yaml_int(node))
 
 
@@ -84,9 +84,9 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.short_int)
 
 
 def _check(text: str, most: int) -> None:
-    """Refuses deep nesting, and aliases that stand for more than ``most`` nodes, before anything is built.
+    """Reject deep nesting, and aliases that expand to more than ``most`` nodes, before constructing anything.
 
-    Nothing here recurses: an alias counts as all that it stands for, which is known when its anchor is closed.
+    It does not recurse: an alias counts as the size of its expansion, which is known once its anchor is closed.
     """
     anchors: dict[str, _Size] = {}
     open_: list[tuple[_Size, str | None]] = []
@@ -104,9 +104,9 @@ def _check(text: str, most: int) -> None:
             size, anchor = open_.pop()
             _closed(size, anchor, anchors, open_)
         elif isinstance(event, yaml.AliasEvent):
-            # Also refuses an alias inside of its own anchor, which would stand for infinitely many values.
+            # Also rejects an alias within its own anchor, whose expansion would be infinite.
             if anchor not in anchors:
-                raise YamlError(f"{_line(event)}: expected an alias of an anchor before it, got *{anchor}")
+                raise YamlError(f"{_line(event)}: expected an alias of an earlier anchor, got *{anchor}")
             size = anchors[anchor]
             total += size.nodes
             _allow(event, len(open_) + size.height, total, most)
@@ -126,7 +126,7 @@ class _Size:
 
 def _closed(size: _Size, anchor: str | None, anchors: dict[str, _Size], open_: list[tuple[_Size, str | None]]) -> None:
     if anchor is not None:
-        # Known only now that the anchor's node is closed.
+        # The size is known only now that the anchor's node is closed.
         anchors[anchor] = size
     if open_:
         outer = open_[-1][0]
@@ -138,7 +138,7 @@ def _allow(event: yaml.Event, depth: int, total: int, most: int) -> None:
     if depth > DEEPEST:
         raise YamlError(f"{_line(event)}: expected at most {DEEPEST} levels of nesting")
     if total > most:
-        raise YamlError(f"{_line(event)}: expected aliases that stand for at most {most} values in all")
+        raise YamlError(f"{_line(event)}: expected at most {most} values with all aliases expanded")
 
 
 def _line(place: yaml.Event | yaml.Node) -> str:

@@ -20,7 +20,7 @@ from agent.ports import PortError, TokenSource
 from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection, LongAnswerError
 from protocol.runtime.keep_alive import open_connection
 from protocol.units import Seconds
-from protocol.wire.wire_batches import LONGEST_BATCH, MOST_REQUESTS, OFFER, PATH, encode_batch
+from protocol.wire.wire_batches import LONGEST_BATCH, MAX_REQUESTS, OFFER, PATH, encode_batch
 
 _PORTS: Final = {"https": 443, "http": 80}
 _OFFER: Final = OFFER.encode()
@@ -106,6 +106,6 @@ class BatchConnection:
 
 
 def _most(offered: str) -> int:
-    """The batch size that the scheduler accepts, at most ``MOST_REQUESTS``; 0 if its header is not a number."""
+    """The batch size that the scheduler accepts, at most ``MAX_REQUESTS``; 0 if its header is not a number."""
     # The length is limited, because converting many digits is expensive.
-    return min(int(offered), MOST_REQUESTS) if offered.isascii() and offered.isdecimal() and len(offered) < 6 else 0
+    return min(int(offered), MAX_REQUESTS) if offered.isascii() and offered.isdecimal() and len(offered) < 6 else 0

@@ -1,1 +1,1 @@
-"""Protocols of programs in a guest."""
+"""Protocols of the programs in a guest."""

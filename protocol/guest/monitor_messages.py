@@ -2,9 +2,9 @@
 
 Rules that hold here:
 
-- The agent speaks first and says which versions it knows; the monitor picks one. Version 1 is NeonVM's v1.0.
-- An agent's numbers are even, a monitor's odd; an answer has the number of its question.
-- Whatever a monitor sends, the only error is ``MalformedMonitorMessageError``; an unknown type is no error.
+- The agent speaks first and sends the versions that it supports; the monitor picks one. Version 1 is NeonVM's v1.0.
+- Message ids of an agent are even, those of a monitor odd; an answer repeats the id of its request.
+- Whatever a monitor sends, the only error is ``MalformedMonitorMessageError``; an unknown type is not an error.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import msgspec
 from protocol.field_errors import field_message, shown
 from protocol.units import Resources
 
-# Version 2 adds ``LoadReport``; a monitor that does not know it picks 1 and never sends one.
+# Version 2 adds ``LoadReport``; a monitor that does not support it picks 1 and never sends one.
 MONITOR_VERSIONS: Final = (1, 2)
-"""The oldest and the newest version that we speak."""
+"""The oldest and newest supported version."""
 
 LARGEST_MONITOR_MESSAGE: Final = 4096
-"""Bytes of one message of a monitor."""
+"""Maximum bytes of a monitor's message."""
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
@@ -32,23 +32,23 @@ _Span = Annotated[float, msgspec.Meta(gt=0.0, le=60.0)]
 
 
 class MalformedMonitorMessageError(ValueError):
-    """A monitor sent what its protocol does not allow; the text begins with the path of the field."""
+    """A monitor's message violates the protocol; the error message begins with the path of the field."""
 
 
 class UpscaleRequest(msgspec.Struct, frozen=True, tag="UpscaleRequest"):
-    """The guest needs more memory at once."""
+    """The guest needs more memory immediately."""
 
     id: _Number
 
 
 class UpscaleConfirmation(msgspec.Struct, frozen=True, tag="UpscaleConfirmation"):
-    """The monitor knows of the memory that came; the answer to ``UpscaleNotification``."""
+    """The answer to ``UpscaleNotification``."""
 
     id: _Number
 
 
 class DownscaleResult(msgspec.Struct, frozen=True, tag="DownscaleResult"):
-    """The monitor's decision on a shrink, and why; the answer to ``DownscaleRequest``."""
+    """The answer to ``DownscaleRequest``: the monitor's decision on the shrink, and the reason."""
 
     id: _Number
     ok: bool = msgspec.field(name="Ok")
@@ -56,7 +56,7 @@ class DownscaleResult(msgspec.Struct, frozen=True, tag="DownscaleResult"):
 
 
 class HealthCheck(msgspec.Struct, frozen=True, tag="HealthCheck"):
-    """The answer to ours."""
+    """The answer to ``CheckHealth``."""
 
     id: _Number
 
@@ -69,20 +69,19 @@ class InvalidMessage(msgspec.Struct, frozen=True, tag="InvalidMessage"):
 
 
 class InternalError(msgspec.Struct, frozen=True, tag="InternalError"):
-    """The monitor could not do what message ``id`` asked for."""
+    """The monitor could not carry out message ``id``."""
 
     id: _Number
     error: str = ""
 
 
 class LoadReport(msgspec.Struct, frozen=True, tag="LoadReport", rename="camel"):
-    """Version 2: what the guest's database did within the last ``span`` seconds, sent when a load begins.
+    """Version 2: the load of the guest's database in the last ``span`` seconds, sent when it starts to rise.
 
-    ``cpu_busy`` counts cores, ``cpu_stall`` the share of the time in which its tasks waited for one. ``runnable``
-    counts tasks of the guest that ran or could run, ``processes`` those of the database (one for each connection), and
-    ``new_processes`` how many more there are than a second ago. ``active`` counts connections that do something, and
-    ``waiting`` those of them that wait for another's lock; a lower bound if there are very many. ``cause`` is what the
-    monitor noticed.
+    ``cpu_busy`` is in cores, ``cpu_stall`` the share of the time in which tasks waited for a CPU. ``runnable`` counts
+    running and runnable tasks of the guest, ``processes`` the database's processes (one per connection), and
+    ``new_processes`` their increase over the last second. ``active`` counts active connections, and ``waiting`` those
+    of them that wait for a lock; a lower bound if there are very many. ``cause`` is the monitor's trigger.
     """
 
     id: _Number
@@ -98,13 +97,13 @@ class LoadReport(msgspec.Struct, frozen=True, tag="LoadReport", rename="camel"):
 
 
 class UnknownMessage(msgspec.Struct, frozen=True):
-    """A message of a ``type`` that we do not know."""
+    """A message of unknown ``type``."""
 
     id: _Number
     type: str
 
 
-# The union that msgspec decodes by tag; ``UnknownMessage`` has no tag and is read on its own.
+# The union that msgspec decodes by tag; ``UnknownMessage`` has no tag and is decoded separately.
 _KNOWN = (
     UpscaleRequest | UpscaleConfirmation | DownscaleResult | HealthCheck | InvalidMessage | InternalError | LoadReport
 )
@@ -116,26 +115,26 @@ _READ_ANY: Final = msgspec.json.Decoder(UnknownMessage)
 
 @dataclass(frozen=True, slots=True)
 class DownscaleRequest:
-    """May the guest be left with ``target``? ``DownscaleRequest`` on the wire."""
+    """Ask whether the guest can shrink to ``target``."""
 
     target: Resources
 
 
 @dataclass(frozen=True, slots=True)
 class UpscaleNotification:
-    """The guest has ``granted`` now. ``UpscaleNotification`` on the wire."""
+    """Tell the monitor that the guest now has ``granted``."""
 
     granted: Resources
 
 
 @dataclass(frozen=True, slots=True)
 class CheckHealth:
-    """Is the monitor there? ``HealthCheck`` on the wire."""
+    """Ask whether the monitor is alive. ``HealthCheck`` on the wire."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotUnderstood:
-    """The monitor's message ``id`` was not understood. ``InvalidMessage`` on the wire, under that number."""
+    """Reply that the monitor's message ``id`` was not understood. ``InvalidMessage`` on the wire, with that id."""
 
     id: int
     error: str
@@ -145,30 +144,30 @@ ToMonitor = DownscaleRequest | UpscaleNotification | CheckHealth | NotUnderstood
 
 
 def read_from_monitor(text: str | bytes) -> FromMonitor:
-    """One message of a monitor. Raises ``MalformedMonitorMessageError``.
+    """Decode a monitor's message. Raises ``MalformedMonitorMessageError``.
 
     >>> read_from_monitor('{"type":"DownscaleResult","Ok":false,"Status":"in use","id":4}')
     DownscaleResult(id=4, ok=False, status='in use')
     """
     try:
         head = _READ_ANY.decode(text)
-        # A newer monitor may send types that this agent does not know.
+        # A newer monitor may send unknown types.
         return msgspec.convert(_flat(msgspec.json.decode(text)), _KNOWN) if head.type in _TYPES else head
     except (ValueError, RecursionError) as error:
         raise MalformedMonitorMessageError(field_message(error)) from None
 
 
-def _flat(found: dict[str, object]) -> dict[str, object]:
-    """The message with its fields beside ``type``, by the names that this module reads."""
-    # NeonVM's monitor writes fields beside ``type``; others put them below ``content``.
-    below = found.pop("content", None)
-    fields = {**below, **found} if isinstance(below, dict) else found
+def _flat(message: dict[str, object]) -> dict[str, object]:
+    """The message with its fields next to ``type``, and with normalized names."""
+    # NeonVM's monitor writes fields next to ``type``; others nest them in ``content``.
+    content = message.pop("content", None)
+    fields = {**content, **message} if isinstance(content, dict) else message
     # NeonVM's agent accepts any capitalization, so some monitors write these in lower case.
     return {_SPELLED.get(name, name): value for name, value in fields.items()}
 
 
 def write_to_monitor(message: ToMonitor, number: int) -> str:
-    """``message`` as number ``number``.
+    """Encode ``message`` with the id ``number``.
 
     >>> write_to_monitor(DownscaleRequest(Resources.parse("250m", "1Gi")), 2)
     '{"content":{"target":{"cpu":0.25,"mem":1073741824}},"type":"DownscaleRequest","id":2}'
@@ -195,7 +194,7 @@ def _allocation(amounts: Resources) -> dict[str, float]:
 
 
 def write_greeting() -> str:
-    """The agent's first message.
+    """Encode the agent's first message.
 
     >>> write_greeting()
     '{"min":1,"max":2}'
@@ -212,7 +211,7 @@ _READ_GREETED: Final = msgspec.json.Decoder(_Greeted)
 
 
 def read_greeting(text: str | bytes) -> int:
-    """The version that a monitor picked. Raises ``MalformedMonitorMessageError``, also if the monitor refuses.
+    """Decode the version that a monitor picked. Raises ``MalformedMonitorMessageError``, also if the monitor refuses.
 
     >>> read_greeting('{"version":1}')
     1

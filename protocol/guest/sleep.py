@@ -1,8 +1,8 @@
 """Sleep of a VM: the order in its annotation and the report in its status (B.18).
 
-A sleeping VM has no QEMU and reserves nothing; its runner keeps its memory in a file and answers for it on the network.
-The phase is ``Asleep`` until the guest is needed, then ``Waking`` until its agent has a permit for the size with which
-it wakes and the guest runs again.
+A sleeping VM has no QEMU process and reserves nothing. Its runner keeps its memory in a file and responds on the
+network in its place. The phase is ``Asleep`` until the guest is needed, then ``Waking`` until its agent has a permit
+for its size on wake and the guest runs again.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SLEEPING: Final = frozenset({ASLEEP, WAKING})
 """Phases without a running guest, from which it resumes with all its sessions."""
 
 MAX_ORDER_LENGTH: Final = 128
-"""Characters of an order; a longer one is ignored."""
+"""Maximum length of an order in characters; a longer one is ignored."""
 
 MAX_IGNORED: Final = 16
-"""Entries of the annotation ``sleep-ignores``."""
+"""Maximum entries of the annotation ``sleep-ignores``."""
 
 
 class SleepState(StrEnum):

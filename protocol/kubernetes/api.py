@@ -164,4 +164,4 @@ class RawApi(KubernetesApi, Protocol):
         """The body of the answer, of any length, and its headers as far as the client keeps them."""
 
     async def aclose(self) -> None:
-        """Closes its connections."""
+        """Close its connections."""

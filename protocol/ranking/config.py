@@ -107,7 +107,7 @@ class RankingConfig(RankingSection, frozen=True):
 
 
 def parse_ranking(document: object) -> RankingConfig:
-    """Reads a ranking section; None is the defaults. Raises ``RankingConfigError``.
+    """Read a ranking section; None is the defaults. Raises ``RankingConfigError``.
 
     >>> parse_ranking({"newGroupFactor": 3}).new_group_factor
     3.0

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 @asynccontextmanager
 async def beside(*jobs: Coroutine[object, object, None]) -> AsyncIterator[None]:
-    """Runs ``jobs`` as long as the block lasts. An error of one of them cancels the block, and is raised in a group."""
+    """Run ``jobs`` as long as the block lasts. An error of one of them cancels the block, and is raised in a group."""
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(job) for job in jobs]
         # A task that is cancelled before its first step runs none of its code, its clean-up included.

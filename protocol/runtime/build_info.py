@@ -8,7 +8,7 @@ from protocol import VERSION
 
 
 def describe_process(registry: CollectorRegistry, program: str) -> None:
-    """Adds ``autoscale_build_info`` and ``process_*`` to a program's metrics.
+    """Add ``autoscale_build_info`` and ``process_*`` to a program's metrics.
 
     >>> registry = CollectorRegistry()
     >>> describe_process(registry, "autoscale-example")

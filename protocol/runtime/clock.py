@@ -24,10 +24,10 @@ class Clock(Protocol):
         """
 
     async def sleep(self, duration: Seconds) -> None:
-        """Returns after ``duration``."""
+        """Return after ``duration``."""
 
     async def wait(self, event: asyncio.Event, until: Instant | None) -> None:
-        """Returns when ``event`` is set, or at ``until`` at the latest (None: only the event helps)."""
+        """Return when ``event`` is set, or at ``until`` at the latest (None: only the event helps)."""
 
     def jitter(self) -> float:
         """A random number in [0, 1) that spreads simultaneous work; not for secrets."""
@@ -45,11 +45,11 @@ class SystemClock:
         return time.time()
 
     async def sleep(self, duration: Seconds) -> None:
-        """Sleeps on the running event loop."""
+        """Sleep on the running event loop."""
         await asyncio.sleep(duration)
 
     async def wait(self, event: asyncio.Event, until: Instant | None) -> None:
-        """Waits on the running event loop."""
+        """Wait on the running event loop."""
         with suppress(TimeoutError):
             # The event loop's clock is the monotonic one, so an ``Instant`` is one of its times.
             async with asyncio.timeout_at(until):

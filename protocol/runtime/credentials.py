@@ -174,7 +174,7 @@ class PluginToken:
 
 
 def run_plugin(plugin: ExecPlugin, authority: str = "") -> ExecCredential:
-    """Runs the program, as kubectl does. Raises ``CredentialsError``."""
+    """Run the program, as kubectl does. Raises ``CredentialsError``."""
     try:
         is_interactive = plugin.may_ask(is_terminal=sys.stdin is not None and sys.stdin.isatty())
         request = plugin.request(is_interactive=is_interactive, authority=authority)

@@ -61,7 +61,7 @@ class FollowedFile(Generic[T]):
     async def follow(
         self, use: Callable[[T], None], report: SettingsReport, clock: Clock, interval: Seconds = INTERVAL
     ) -> Never:
-        """Looks at the file every ``interval`` until cancelled; ``use`` puts new settings in force at once."""
+        """Look at the file every ``interval`` until cancelled; ``use`` puts new settings in force at once."""
         while True:
             await clock.sleep(interval)
             try:

@@ -11,7 +11,7 @@ load, and stops the program meanwhile."""
 
 
 def collect_seldom() -> None:
-    """Freezes the current objects and raises the thresholds."""
+    """Freeze the current objects and raises the thresholds."""
     # No later collection scans frozen objects.
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)

@@ -89,7 +89,7 @@ class HttpConnection(asyncio.Protocol):
         return socket
 
     async def whole(self, request: bytes, deadline: float, longest: int) -> tuple[ResponseHead, bytes]:
-        """Sends a request; returns its whole answer.
+        """Send a request; return its whole answer.
 
         ``deadline`` is an instant of the event loop, ``longest`` is in bytes. Raises ``BrokenConnectionError``,
         ``LongAnswerError`` and ``TimeoutError``.
@@ -110,7 +110,7 @@ class HttpConnection(asyncio.Protocol):
             await self._progress(deadline)
 
     async def ask(self, request: bytes, deadline: float) -> ResponseHead:
-        """Sends a request; returns the head of its answer, whose body ``piece`` gives. Raises as ``whole``."""
+        """Send a request; return the head of its answer, whose body ``piece`` gives. Raises as ``whole``."""
         self._send(request, -1)
         while not self._answer.status:
             await self._progress(deadline)
@@ -127,7 +127,7 @@ class HttpConnection(asyncio.Protocol):
         return bytes(piece)
 
     def close(self) -> None:
-        """Ends the connection. An unanswered request is dropped, as far as it has not been sent."""
+        """End the connection. An unanswered request is dropped, as far as it has not been sent."""
         if self._transport is None:
             return
         if self._is_whole:
@@ -137,7 +137,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
     def _send(self, request: bytes, wakes_beyond: int, most_pieces: float = inf) -> None:
-        """Sends a request, and forgets the state of the answer before it."""
+        """Send a request, and forgets the state of the answer before it."""
         self._pieces_left = most_pieces
         # Reset before writing: an answer may arrive within the same turn of the loop.
         self._answer, self._headers, self._is_whole, self._has_lasted = ResponseHead(), 0, False, False
@@ -147,7 +147,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(request)
 
     async def _progress(self, deadline: float) -> None:
-        """Waits until the answer has progressed. A bare timer costs less than ``asyncio.timeout``."""
+        """Wait until the answer has progressed. A bare timer costs less than ``asyncio.timeout``."""
         if self._broken:
             raise BrokenConnectionError(self._broken)
         loop = asyncio.get_running_loop()

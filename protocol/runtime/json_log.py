@@ -105,7 +105,7 @@ def _without_token(run: str) -> str:
 
 
 def log_as_json(level: str = "info", stream: TextIO | None = None) -> None:
-    """Sends all logs of this process to ``stream`` (stderr) as JSON; replaces whatever was set up before."""
+    """Send all logs of this process to ``stream`` (stderr) as JSON; replaces whatever was set up before."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

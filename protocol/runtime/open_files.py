@@ -12,7 +12,7 @@ def open_files_limit() -> int:
 
 
 def allow_open_files(wanted: int) -> None:
-    """Lets this process, and those that it starts, open ``wanted`` files at a time, or as many as the system allows."""
+    """Let this process, and those that it starts, open ``wanted`` files at a time, or as many as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     # Never lowered: the process may have files open already.

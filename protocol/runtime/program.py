@@ -25,7 +25,7 @@ class StartError(Exception):
 
 
 def prepare(log_level: str) -> None:
-    """Sets up the log and the metrics of this process."""
+    """Set up the log and the metrics of this process."""
     log_as_json(log_level)
     # Otherwise every set of labels of a counter or histogram has one more series (``_created``).
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types here

@@ -43,7 +43,7 @@ class TlsMetrics(Collector):
 
 
 def watch_tls(registry: CollectorRegistry, watched: Iterable[FollowedTls[Any]]) -> None:
-    """Adds the metrics of ``watched`` to ``registry``."""
+    """Add the metrics of ``watched`` to ``registry``."""
     registry.register(TlsMetrics(watched))
 
 

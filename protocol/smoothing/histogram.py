@@ -46,7 +46,7 @@ class DecayingHistogram:
         self._unit = 1.0
 
     def age(self, seconds: float) -> None:
-        """Makes everything seen so far count less."""
+        """Make everything seen so far count less."""
         # Instead of shrinking all old weights, new ones grow: percentiles depend only on the ratio.
         self._unit *= exp2(min(seconds / self._half_life, _FORGOTTEN))
         # Long before the weights could overflow a float.
@@ -54,7 +54,7 @@ class DecayingHistogram:
             self._scale_back()
 
     def add(self, value: float, seconds: float) -> None:
-        """Counts ``value`` (>= 0) as having stood for this many seconds."""
+        """Count ``value`` (>= 0) as having stood for this many seconds."""
         index = 0 if value <= self._smallest else min(BUCKETS - 1, int(log(value / self._smallest) / _LOG_GROWTH) + 1)
         self._put(index, seconds * self._unit)
 

@@ -27,14 +27,14 @@ class Hysteresis(Stage):
 
     @classmethod
     def by_inputs(cls, curve: Callable[[float], float], inputs: float, patience: Seconds | None = None) -> Hysteresis:
-        """Delays shrinking by this many units of the input of ``curve``."""
+        """Delay shrinking by this many units of the input of ``curve``."""
         rule = f"shrinks only from above the value for {inputs:g} more of input"
         # Shrinks only if the present size is above f(input + inputs), and then to f(input).
         return cls(lambda raw, _: curve(raw + inputs), rule, patience)
 
     @classmethod
     def by_outputs(cls, outputs: float, ratio: float, patience: Seconds | None = None) -> Hysteresis:
-        """Delays shrinking until it saves more than ``outputs``, and at least ``ratio`` (below 1) of the present
+        """Delay shrinking until it saves more than ``outputs``, and at least ``ratio`` (below 1) of the present
         size.
         """
         saves = [f"more than {outputs:g}"] * bool(outputs) + [f"at least {ratio:.0%} of what there is"] * bool(ratio)

@@ -106,7 +106,7 @@ class SmoothingPolicy:
 
 
 def parse_policy(document: object, resource: Resource = "cpu", path: str = "") -> SmoothingPolicy:
-    """Reads a policy: a list of stages, each a mapping of one name to its fields, or a mapping with ``stages``.
+    """Read a policy: a list of stages, each a mapping of one name to its fields, or a mapping with ``stages``.
 
     A mapping may say ``resource: cpu`` or ``memory`` itself, which overrides ``resource``. ``path`` is the document's
     place in a larger one. Raises ``SmoothingPolicyError``.

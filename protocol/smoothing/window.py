@@ -27,7 +27,7 @@ class WindowMax:
         self._entries: deque[list[float]] = deque()  # [value, in force from, in force until], values strictly falling
 
     def add(self, value: float, at: Instant) -> None:
-        """Takes the value in force from ``at`` on; ``at`` never goes back."""
+        """Take the value in force from ``at`` on; ``at`` never goes back."""
         entries = self._entries
         if self._since is None:
             self._since = at

@@ -1,1 +1,1 @@
-"""The agent protocol on the wire; ``protocol.codec`` and the envelope of batches read and write it (B.1)."""
+"""Wire formats of the agent protocol; ``protocol.codec`` and the batch envelope use them (B.1)."""

@@ -1,4 +1,4 @@
-"""CPU and memory in the requests, limits and status of a container, as the Kubernetes API has them. Pure.
+"""Parses CPU and memory in the requests, limits and status of a container, as in the Kubernetes API. Pure.
 
 Errors are ``ValueError`` with the path of the field.
 """
@@ -11,30 +11,30 @@ from protocol.units import Bytes, MilliCpu, Resources
 from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
 
 
-def amounts(path: str, given: Mapping[str, object]) -> Resources:
-    """CPU and memory among ``given``; zero if missing.
+def amounts(path: str, fields: Mapping[str, object]) -> Resources:
+    """CPU and memory in ``fields``; zero if missing.
 
     >>> str(amounts("requests", {"cpu": "500m"}))
     '500m cpu, 0'
     """
-    cpu, mem = limits(path, given)
+    cpu, mem = limits(path, fields)
     return Resources(cpu or MilliCpu(0), mem or Bytes(0))
 
 
-def limits(path: str, given: Mapping[str, object]) -> tuple[MilliCpu | None, Bytes | None]:
-    """CPU and memory among ``given``; None if missing.
+def limits(path: str, fields: Mapping[str, object]) -> tuple[MilliCpu | None, Bytes | None]:
+    """CPU and memory in ``fields``; None if missing.
 
     >>> limits("limits", {"cpu": "500m"})
     (MilliCpu(value=500), None)
     """
-    cpu, mem = _quantity(given, "cpu"), _quantity(given, "memory")
+    cpu, mem = _quantity(fields, "cpu"), _quantity(fields, "memory")
     return (
         None if cpu is None else cpu_from_wire(f"{path}.cpu", cpu),
         None if mem is None else mem_from_wire(f"{path}.memory", mem),
     )
 
 
-def _quantity(given: Mapping[str, object], name: str) -> WireQuantity | None:
-    amount = given.get(name)
+def _quantity(fields: Mapping[str, object], name: str) -> WireQuantity | None:
+    amount = fields.get(name)
     # A bool is an int in Python.
     return amount if isinstance(amount, int | float | str) and not isinstance(amount, bool) else None

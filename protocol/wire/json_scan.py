@@ -1,7 +1,6 @@
-"""Splits JSON text one level deep, however deeply it is nested: for texts that a decoder refuses as a whole.
+"""Splits JSON text at its top level, regardless of nesting depth, for texts that a decoder rejects as a whole.
 
-The inside of a part is not checked and may be anything. A text that does not close what it opens raises
-``UnclosedError``.
+The contents of the parts are not checked. A text with an unclosed array or object raises ``UnclosedError``.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _COMMA: Final = ord(",")
 
 
 class UnclosedError(ValueError):
-    """The text ends before the array or object that it begins."""
+    """The text ends before its array or object is closed."""
 
 
 def elements(text: bytes) -> Iterator[bytes]:
@@ -30,13 +29,13 @@ def elements(text: bytes) -> Iterator[bytes]:
     >>> list(elements(b'[1, {"a": [2, 3]}, "x,y"]'))
     [b'1', b'{"a": [2, 3]}', b'"x,y"']
     """
-    # Counted instead of recursing, so that a deeply nested text cannot exhaust the stack.
+    # Count the depth instead of recursing, so that a deeply nested text cannot exhaust the stack.
     depth, start = 0, 0
     for token in _TOKEN.finditer(text):
         mark = text[token.start()]
         if mark in _OPEN:
             depth += 1
-            # Only the outermost bracket begins the first part.
+            # Only the outermost bracket starts the first part.
             start = token.end() if depth == 1 else start
         elif mark in _CLOSE:
             depth -= 1
@@ -47,11 +46,11 @@ def elements(text: bytes) -> Iterator[bytes]:
         elif mark == _COMMA and depth == 1:
             yield text[start : token.start()].strip()
             start = token.end()
-    raise UnclosedError("expected a JSON object or array that is closed")
+    raise UnclosedError("expected a closed JSON object or array")
 
 
 def members(text: bytes) -> dict[str, bytes]:
-    """The texts of an object's values by key; the last one counts. Raises ``UnclosedError``.
+    """The texts of an object's values by key; of a repeated key, the last. Raises ``UnclosedError``.
 
     >>> members(b'{"metadata": {"name": "db"}, "items": []}')
     {'metadata': b'{"name": "db"}', 'items': b'[]'}
@@ -59,7 +58,7 @@ def members(text: bytes) -> dict[str, bytes]:
     values = {}
     for part in elements(text):
         key = _KEY.match(part)
-        # An element of an array, or malformed: the decoder has refused the text already.
+        # Skip array elements and malformed parts: the decoder has already rejected the text.
         if key is not None:
             values[_name(key[1])] = part[key.end() :].strip()
     return values

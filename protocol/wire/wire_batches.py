@@ -1,9 +1,10 @@
-"""Many requests of one agent in one message: the envelope around what ``protocol.codec`` reads and writes (S4.4, B.1).
+"""Batches: many requests of one agent in one message, an envelope around the messages of ``protocol.codec`` (S4.4,
+B.1).
 
 Rules that hold here:
 
-- The message is a JSON array of requests, its answer an array of as many answers in the same order.
-- It is an extension of ours: a peer that does not know ``OFFER`` never gets a batch.
+- A batch is a JSON array of requests. Its answer is an array of the same length and order.
+- Batches are our own extension: a peer that does not support ``OFFER`` never gets one.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ from protocol.units import Seconds
 from protocol.wire.wire_messages import Wait
 
 PATH: Final = "/permits"
-"""Where batches are sent to, below the scheduler's URL."""
+"""Path for batches, below the scheduler's URL."""
 
 OFFER: Final = "autoscale-batch"
-"""The header, in lower case. A request says 1, an answer the most requests that a batch may have."""
+"""The header, in lower case. Its value is 1 in a request, and the maximum batch size in an answer."""
 
-MOST_REQUESTS: Final = 128
-"""Requests in one batch: a node runs at most 110 pods by default."""
+MAX_REQUESTS: Final = 128
+"""Maximum requests in one batch: a node runs at most 110 pods by default."""
 
 LONGEST_BATCH: Final = 128 * 1024
-"""Bytes of a batch, and of its answer; a request has 300 to 500."""
+"""Maximum bytes of a batch, and of its answer; a request has 300 to 500."""
 
-# Also how ``is_granted`` recognizes an entry without parsing it.
+# ``is_granted`` recognizes an entry by this prefix, without parsing it.
 _GRANTED: Final = b'{"status":200,'
 
 
 class MalformedBatchError(ValueError):
-    """The message is no array, or has the wrong number of entries; the text says which."""
+    """The message is not an array, or has the wrong number of entries."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -46,7 +47,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """Answer to one request of a batch: ``body`` as for a single request, or the error."""
+    """The answer to one request of a batch: ``body`` as for a single request, or the error."""
 
     status: int
     body: bytes
@@ -55,7 +56,7 @@ class BatchAnswer:
 
 
 def encode_batch(requests: Iterable[bytes]) -> bytes:
-    """Encoded requests, or encoded answers, as one message.
+    """Combine encoded requests, or encoded answers, into one message.
 
     >>> encode_batch([b'{"a":1}', b'{"b":2}'])
     b'[{"a":1},{"b":2}]'
@@ -64,16 +65,16 @@ def encode_batch(requests: Iterable[bytes]) -> bytes:
 
 
 def decode_batch(body: bytes) -> list[bytes]:
-    """The entries of a batch, not yet decoded, 1 to ``MOST_REQUESTS``. Raises ``MalformedBatchError``.
+    """The entries of a batch, still encoded, 1 to ``MAX_REQUESTS``. Raises ``MalformedBatchError``.
 
     >>> decode_batch(b'[{"a": 1}, 7]')
     [b'{"a": 1}', b'7']
     """
-    return [bytes(entry) for entry in _entries(body, range(1, MOST_REQUESTS + 1), f"1 to {MOST_REQUESTS}")]
+    return [bytes(entry) for entry in _entries(body, range(1, MAX_REQUESTS + 1), f"1 to {MAX_REQUESTS}")]
 
 
 def granted_entry(answer: bytes) -> bytes:
-    """The entry for a request that was answered with ``answer``, a JSON object.
+    """The entry for a granted request; ``answer`` is its encoded answer, a JSON object.
 
     >>> granted_entry(b'{"permit":{"vCPUs":1,"mem":"2Gi"}}')
     b'{"status":200,"permit":{"vCPUs":1,"mem":"2Gi"}}'
@@ -82,7 +83,7 @@ def granted_entry(answer: bytes) -> bytes:
 
 
 def is_granted(entry: bytes) -> bool:
-    """Return True if an entry is one of ``granted_entry``.
+    """Return True if ``entry`` was made by ``granted_entry``.
 
     >>> is_granted(granted_entry(b"{}")), is_granted(refused_entry(404, "no such pod"))
     (True, False)
@@ -91,7 +92,7 @@ def is_granted(entry: bytes) -> bool:
 
 
 def refused_entry(status: int, error: str, retry_after: Seconds | None = None) -> bytes:
-    """The entry for a request that was refused.
+    """The entry for a refused request.
 
     >>> refused_entry(404, "no such pod")
     b'{"status":404,"error":"no such pod"}'
@@ -101,9 +102,9 @@ def refused_entry(status: int, error: str, retry_after: Seconds | None = None) -
 
 
 def decode_answers(body: bytes, count: int) -> list[BatchAnswer | MalformedBatchError]:
-    """The answers to a batch of ``count`` requests, in their order; an entry that is malformed is an error by itself.
+    """Decode the answers to a batch of ``count`` requests, in order. A malformed entry yields an error in its place.
 
-    Raises ``MalformedBatchError`` if it is not as many answers.
+    Raises ``MalformedBatchError`` if the number of answers differs.
 
     >>> [answer.status for answer in decode_answers(b'[{"status":200,"permit":{}},{"status":404}]', 2)]
     [200, 404]
@@ -130,7 +131,7 @@ def _entries(body: bytes, counts: range, expected: str) -> Sequence[msgspec.Raw]
         entries = _BATCH.decode(body)
     except (ValueError, RecursionError) as error:
         raise MalformedBatchError(field_message(error)) from None
-    # An answer must be as long as its batch, since entries are matched by position.
+    # Entries are matched by position, so an answer must be as long as its batch.
     if len(entries) not in counts:
         raise MalformedBatchError(f"expected {expected} entries, got {len(entries)}")
     return entries

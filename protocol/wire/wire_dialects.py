@@ -1,9 +1,9 @@
-"""Abilities of each wire version, and its way to write amounts: one row per version (B.1).
+"""Features of each wire version, and its encoding of amounts: one row per version (B.1).
 
 Rules that hold here:
 
-- Before v2.0 CPUs are whole; before v4.0 memory is a count of the VM's slots.
-- A permit is written down and a request up to what the version can say.
+- Before v2.0, CPUs are whole; before v4.0, memory is a number of the VM's slots.
+- A permit is rounded down and a request up to what the version can express.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from protocol.wire.wire_messages import WireResources
 LARGEST_UNIT_FACTOR: Final = 16
 
 REMEMBERED: Final = 4_096
-"""How many amounts read, and answers written, are cached: a fleet has few different ones. Errors are not cached."""
+"""Number of cached amounts and responses: a fleet has few different ones. Errors are not cached."""
 
-# A peer's text of any length must not fill the cache.
+# Long texts from a peer must not fill the cache.
 _LONGEST_REMEMBERED: Final = 24  # characters
 
 _ONE_CPU: Final = MilliCpu(1000)
@@ -33,7 +33,7 @@ _ONE_BYTE: Final = Bytes(1)
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One version's rules. ``response_units`` are the names under which a response says the compute unit."""
+    """One version's rules. ``response_units`` are the names of the compute unit in a response."""
 
     response_units: tuple[str, ...]
     needs_metrics: bool
@@ -42,32 +42,32 @@ class Dialect:
     bytes_and_unit: bool
     load1_only: bool
 
-    def read(self, path: str, found: WireResources, slot_size: Bytes) -> Resources:
-        """Amounts of this version. Raises ``ValueError`` naming the field below ``path``."""
-        # Amounts repeat across a fleet, so most are read from the cache.
-        read = _read_before if _is_short(found.vCPUs) and _is_short(found.mem) else _read
-        return read(self.fractional_cpu, self.bytes_and_unit, path, found.vCPUs, found.mem, slot_size)
+    def read(self, path: str, wire: WireResources, slot_size: Bytes) -> Resources:
+        """Decode amounts in this version. Raises ``ValueError`` with the field below ``path``."""
+        # Amounts repeat across a fleet, so most come from the cache.
+        read = _read_cached if _is_short(wire.vCPUs) and _is_short(wire.mem) else _read
+        return read(self.fractional_cpu, self.bytes_and_unit, path, wire.vCPUs, wire.mem, slot_size)
 
     def write_down(self, amount: Resources, slot_size: Bytes) -> WireResources:
-        """The most that this version can say and that is not above ``amount``."""
+        """The largest amounts that this version can express and that are not above ``amount``."""
         cpu_step, mem_step = self._steps(slot_size)
-        # Down, since an agent must not use more than was granted.
+        # Round down, because an agent must not use more than was granted.
         return self._written(Resources(amount.cpu.down_to(cpu_step), amount.mem.down_to(mem_step)), slot_size)
 
     def write_up(self, amount: Resources, slot_size: Bytes) -> WireResources:
-        """The least that this version can say and that is not below ``amount``."""
+        """The smallest amounts that this version can express and that are not below ``amount``."""
         cpu_step, mem_step = self._steps(slot_size)
-        # Up, since an agent must not report less than it uses.
+        # Round up, because an agent must not report less than it uses.
         return self._written(Resources(amount.cpu.up_to(cpu_step), amount.mem.up_to(mem_step)), slot_size)
 
     def write_unit(self, unit: ComputeUnit, slot_size: Bytes) -> WireResources:
-        """``unit`` as this version can say it: exactly, or a multiple of it, or rounded up."""
+        """``unit`` as far as this version can express it: exactly, or a multiple of it, or rounded up."""
         cpu_step, mem_step = self._steps(slot_size)
-        # The least multiple that the version can say keeps the ratio of CPU to memory.
+        # A multiple keeps the ratio of CPU to memory.
         factor = lcm(_factor(unit.cpu.value, cpu_step.value), _factor(unit.mem.value, mem_step.value))
         if factor == 1:
             return self._written(unit, slot_size)
-        # Beyond this factor a unit would be too coarse, and each amount is rounded up by itself.
+        # Beyond this factor a unit would be too coarse, so round up each amount separately.
         return self.write_up(unit * factor if factor <= LARGEST_UNIT_FACTOR else unit, slot_size)
 
     def _steps(self, slot_size: Bytes) -> tuple[MilliCpu, Bytes]:
@@ -96,22 +96,22 @@ def _read(  # noqa: PLR0913, PLR0917 - the key of the cache
     return Resources(amount, slot_size * wire_quantities.slot_count_from_wire(f"{path}.mem", mem))
 
 
-_read_before: Final = lru_cache(REMEMBERED, typed=True)(_read)
+_read_cached: Final = lru_cache(REMEMBERED, typed=True)(_read)
 
 
 def _is_short(quantity: wire_quantities.WireQuantity) -> bool:
-    """Return True if it may be cached."""
+    """Return True if ``quantity`` may be cached."""
     return not isinstance(quantity, str) or len(quantity) <= _LONGEST_REMEMBERED
 
 
 def _factor(amount: int, step: int) -> int:
-    """The least number of ``amount`` that is a whole number of ``step``."""
+    """The smallest factor that makes ``amount`` a multiple of ``step``."""
     return step // gcd(amount, step)
 
 
 _SEED_UNIT: Final = ("resourceUnit",)
 _BOTH_UNITS: Final = ("computeUnit", "resourceUnit")
-"""Published agents up to v2.1 read the seed's name, newer texts say ``computeUnit``: writing both serves both."""
+"""Published agents up to v2.1 read version 0's name, newer specifications say ``computeUnit``; so write both."""
 
 # fmt: off
 DIALECTS: Final[dict[V, Dialect]] = {

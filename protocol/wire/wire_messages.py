@@ -1,10 +1,10 @@
-"""The shapes of the agent protocol's messages on the wire, one per difference between versions (B.1).
+"""Structures of the agent protocol's messages on the wire, for all versions (B.1).
 
 Rules that hold here:
 
-- A field's presence and type are checked here; what its numbers mean in a version is the codec's business.
-- Fields that a version does not know are ignored, in both directions: peers may be newer than we are.
-- Names are those of the wire.
+- These structures validate presence and type of fields; the codec interprets their values by version.
+- Fields unknown to a version are ignored in both directions, because peers may be newer.
+- Names are those on the wire.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import msgspec
 from protocol.wire.wire_quantities import WireQuantity
 
 Level = Annotated[float, msgspec.Meta(ge=0, le=2**63)]
-"""A load average in vCPUs, or an amount in bytes, which published agents write as a floating number, too."""
+"""A load average in vCPUs, or an amount in bytes, which published agents also write as a float."""
 
 Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""Our own addition to the published versions, whose peers ignore it."""
+"""Our own extension of the published versions, which other peers ignore."""
 
 
 Wait = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
-"""Seconds until another request."""
+"""Seconds until the next request."""
 
 
 class WirePod(msgspec.Struct, frozen=True):
-    """The pod for which an agent speaks."""
+    """The pod that a request is for."""
 
     namespace: str
     name: str
@@ -40,7 +40,7 @@ class WireResources(msgspec.Struct, frozen=True):
     mem: WireQuantity
 
 
-# ``omit_defaults``: v5.0 leaves the other fields out instead of writing null.
+# ``omit_defaults``: v5.0 omits the other fields instead of writing null.
 class WireMetrics(msgspec.Struct, frozen=True, omit_defaults=True):
     """Load metrics on the wire; v5.0 has only ``loadAvg1M``."""
 
@@ -56,7 +56,7 @@ class WireHead(msgspec.Struct, frozen=True):
 
 
 class WireRequestBody(msgspec.Struct, frozen=True):
-    """A request of any version; what a version requires beyond this, the codec checks."""
+    """A request in any version; the codec checks further requirements of a version."""
 
     pod: WirePod
     resources: WireResources
@@ -69,7 +69,7 @@ class WireRequestBody(msgspec.Struct, frozen=True):
 
     @property
     def least_keys(self) -> int:
-        """The least number of keys in its text, each once: if it equals the colons, no key was repeated."""
+        """The minimum number of keys in the text; if it equals the number of colons, no key was repeated."""
         # Pod and resources, with two fields each: six keys.
         count, metrics = 6, self.metrics
         if self.protoVersion:
@@ -89,7 +89,7 @@ class WireRequestBody(msgspec.Struct, frozen=True):
 
 
 class WireResponseBody(msgspec.Struct, frozen=True):
-    """A response of any version."""
+    """A response in any version."""
 
     permit: WireResources
     migrate: dict[str, msgspec.Raw] | None = None

@@ -1,10 +1,10 @@
-"""Amounts as they travel in JSON: between agents and schedulers, in permits and in VirtualMachine objects (B.1).
+"""Amounts in JSON: between agents and schedulers, in permits and in VirtualMachine objects (B.1).
 
 Rules that hold here:
 
-- Written as an integer if that is short, else as a Kubernetes quantity.
-- Read from a number or a text. An amount must fit into 63 bits of its smallest unit, as in Kubernetes.
-- Every complaint is a ``ValueError`` whose message begins with the path of the field.
+- An amount is written as an integer if that is short, otherwise as a Kubernetes quantity.
+- It is read from a number or a text, and must fit into 63 bits of its smallest unit, as in Kubernetes.
+- Every error is a ``ValueError`` whose message begins with the path of the field.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def cpu_to_wire(cpu: MilliCpu) -> int | str:
 
 
 def mem_to_wire(mem: Bytes) -> int | str:
-    """Fewer than 1024 bytes as an integer, otherwise a binary-suffix text such as ``"1536Mi"``.
+    """Less than 1024 bytes as an integer, otherwise a text with a binary suffix such as ``"1536Mi"``.
 
     >>> mem_to_wire(Bytes(1000)), mem_to_wire(Bytes(1024))
     (1000, '1Ki')
@@ -43,7 +43,7 @@ def mem_to_wire(mem: Bytes) -> int | str:
 
 
 def cpu_from_wire(path: str, quantity: WireQuantity) -> MilliCpu:
-    """Reads vCPUs. Raises ``ValueError`` naming ``path``.
+    """Parse vCPUs. Raises ``ValueError`` with ``path``.
 
     >>> str(cpu_from_wire("resources.vCPUs", 0.25))
     '250m'
@@ -52,7 +52,7 @@ def cpu_from_wire(path: str, quantity: WireQuantity) -> MilliCpu:
 
 
 def mem_from_wire(path: str, quantity: WireQuantity) -> Bytes:
-    """Reads memory in bytes. Raises ``ValueError`` naming ``path``.
+    """Parse memory in bytes. Raises ``ValueError`` with ``path``.
 
     >>> str(mem_from_wire("resources.mem", "1.5Gi"))
     '1536Mi'
@@ -61,20 +61,20 @@ def mem_from_wire(path: str, quantity: WireQuantity) -> Bytes:
 
 
 def whole_cpu_from_wire(path: str, quantity: WireQuantity) -> MilliCpu:
-    """Reads vCPUs that must be whole, as before v2.0. Raises ``ValueError`` naming ``path``.
+    """Parse vCPUs that must be whole, as before v2.0. Raises ``ValueError`` with ``path``.
 
     >>> str(whole_cpu_from_wire("resources.vCPUs", 2))
     '2'
     """
     cpu = _checked(MilliCpu.parse, path, quantity)
-    # Versions before v2.0 have no fractions, and rounding would change what the agent asked for.
+    # Versions before v2.0 have no fractions, and rounding would change the agent's request.
     if cpu.value % 1000:
         raise ValueError(f"{path}: expected a whole number of vCPUs in this version, got {shown(quantity)}")
     return cpu
 
 
 def slot_count_from_wire(path: str, quantity: WireQuantity) -> int:
-    """Reads a number of memory slots, as before v4.0: whole, at most 65535. Raises ``ValueError`` naming ``path``.
+    """Parse a number of memory slots, as before v4.0: whole, at most 65535. Raises ``ValueError`` with ``path``.
 
     >>> slot_count_from_wire("resources.mem", 4)
     4
@@ -89,7 +89,7 @@ def slot_count_from_wire(path: str, quantity: WireQuantity) -> int:
 
 def _whole_number(quantity: WireQuantity) -> int | None:
     if isinstance(quantity, str):
-        # The length bounds the work: ``int`` of a very long text is slow.
+        # Limit the length, because ``int`` of a very long text is slow.
         return int(quantity) if quantity.isascii() and quantity.isdigit() and len(quantity) < 20 else None
     # A float that is whole, such as 4.0, counts as well.
     return int(quantity) if quantity == quantity // 1 else None

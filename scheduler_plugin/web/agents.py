@@ -33,7 +33,7 @@ MAX_BODY: Final = 64 * 1024
 BATCH_WAIT: Final = Seconds(0.25)
 """Maximum wait for unfinished entries of a batch: the API server usually writes within 0.1 s."""
 
-_OFFERED: Final = {wire_batches.OFFER: str(wire_batches.MOST_REQUESTS)}
+_OFFERED: Final = {wire_batches.OFFER: str(wire_batches.MAX_REQUESTS)}
 
 _ENCODER: Final = msgspec.json.Encoder()
 

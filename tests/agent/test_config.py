@@ -137,7 +137,7 @@ def test_json_is_yaml() -> None:
         ("monitor: {connection: -1}", "monitor.connection: expected float >= 0.0"),
         ("memory: {cache: {trickle: some}}", "memory.cache.trickle: expected a quantity"),
         ("[1, 2]", "document: expected object, got array"),
-        ("cpu: {target: [}", "no YAML: "),
+        ("cpu: {target: [}", "invalid YAML: "),
         ("smoothing: best", "smoothing: expected default, or policies for cpu and memory, got 'best'"),
         ("smoothing: {gpu: []}", "smoothing.gpu: unknown field; expected cpu, memory and maxGap"),
         ("smoothing: {cpu: [{hold: {window: soon}}]}", "smoothing.cpu[0].hold.window: "),

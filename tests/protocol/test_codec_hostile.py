@@ -77,10 +77,13 @@ HEAD = b'{"protoVersion":4,"pod":{"namespace":"default","name":"pg-1"},'
         (HEAD + b'"resources":{"vCPUs":' + b"9" * 5000 + b',"mem":1}}', "resources.vCPUs: integer value out of range"),
         (HEAD + b'"resources":{"vCPUs":1,"mem":1},"x":' + b"[" * LEVELS, "document: expected fewer levels of nesting"),
         (HEAD + b'"resources":{"vCPUs":"\xff","mem":1}}', "document: expected UTF-8, got byte 0xff"),
-        (HEAD + b'"resources":{"vCPUs":1,"mem":1,"mem":2}}', "'mem': expected once, the key comes twice in one object"),
+        (
+            HEAD + b'"resources":{"vCPUs":1,"mem":1,"mem":2}}',
+            "'mem': expected once, but the key is repeated in one object",
+        ),
         (
             HEAD + b'"resources":{"vCPUs":1,"mem":1},"protoVersion":7}',
-            "'protoVersion': expected once, the key comes twice in one object",
+            "'protoVersion': expected once, but the key is repeated in one object",
         ),
     ],
 )

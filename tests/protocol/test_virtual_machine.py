@@ -180,7 +180,7 @@ def test_bounds_are_clipped_to_spec(said: tuple[str, ...], counts: tuple[str, ..
     vm = parse_virtual_machine(annotated(ANNOTATION_BOUNDS, text))
     assert (vm.bounds, vm.has_bounds) == (Bounds(least, most), True)
     expected = "expected min <= max, both within 250m cpu, 512Mi to 4 cpu, 8Gi as in spec.guest"
-    assert vm.problems == (f"{BOUNDS_AT}: {expected}, got {low} to {high}: {least} to {most} counts",)
+    assert vm.problems == (f"{BOUNDS_AT}: {expected}, got {low} to {high}: using {least} to {most}",)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from protocol.vm_arguments import MOST_BYTES, ArgumentsError, decode_dump
+from protocol.vm_arguments import MAX_BYTES, ArgumentsError, decode_dump
 
 
 def packed(plain: bytes) -> str:
@@ -20,7 +20,7 @@ def packed(plain: bytes) -> str:
     [
         ("not base64", "cannot be read"),
         (base64.b64encode(b"not packed").decode(), "cannot be read"),
-        (packed(b"x" * (MOST_BYTES + 1)), "more than"),
+        (packed(b"x" * (MAX_BYTES + 1)), "more than"),
         (base64.b64encode(base64.b64decode(packed(b"{}" * 99))[:-4]).decode(), "its end is missing"),
         (packed(b"[]"), "cannot be read"),
         (packed(b"{"), "cannot be read"),

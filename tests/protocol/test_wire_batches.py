@@ -14,7 +14,7 @@ from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import ComputeUnit, Resources, Seconds
 from protocol.versions import AGENT_SPEAKS
 from protocol.wire.wire_batches import (
-    MOST_REQUESTS,
+    MAX_REQUESTS,
     BatchAnswer,
     MalformedBatchError,
     decode_answers,
@@ -30,7 +30,7 @@ UNIT = ComputeUnit.parse("250m", "1Gi")
 SIZES = st.builds(Resources.parse, st.integers(1, 64), st.integers(1, 64).map("{}Gi".format))
 
 
-@given(st.lists(SIZES, min_size=1, max_size=MOST_REQUESTS))
+@given(st.lists(SIZES, min_size=1, max_size=MAX_REQUESTS))
 def test_batches_keep_order_and_content(sizes: list[Resources]) -> None:
     requests = [AgentRequest(ObjectName("default", f"vm-{n}"), size) for n, size in enumerate(sizes)]
     sent = encode_batch(encode_request(AGENT_SPEAKS, each, SLOT) for each in requests)

@@ -10,7 +10,7 @@ import httpx2 as httpx
 import pytest
 
 from protocol.units import Instant
-from protocol.wire.wire_batches import LONGEST_BATCH, MOST_REQUESTS, OFFER
+from protocol.wire.wire_batches import LONGEST_BATCH, MAX_REQUESTS, OFFER
 from scheduler_plugin.ledger.accounts.permit_state import SILENT
 from scheduler_plugin.ledger.events import PermitRequested
 from scheduler_plugin.ledger.ledger import Ledger
@@ -103,7 +103,7 @@ async def test_a_bad_entry_fails_alone_and_says_why(cluster: FakeCluster, clock:
             {"status": 404, "error": "pod default/ghost-pod is not known to the scheduler"},
             {"status": 400, "error": "document: expected object, got int"},
             {"status": 400, "error": "protoVersion: expected 0 to 7, got 99"},
-            {"status": 400, "error": "'pod': expected once, the key comes twice in one object"},
+            {"status": 400, "error": "'pod': expected once, but the key is repeated in one object"},
         ]
         assert 'agent_refusals_total{status="400"} 4.0' in (await scheduler.probe("metrics")).text
 
@@ -127,7 +127,7 @@ async def test_batch_covers_only_own_node(cluster: FakeCluster, clock: FakeClock
     ("entries", "by", "refusal"),
     [
         ([], "node", (400, "expected 1 to 128 entries, got 0")),
-        ([{}] * (MOST_REQUESTS + 1), "node", (400, "expected 1 to 128 entries, got 129")),
+        ([{}] * (MAX_REQUESTS + 1), "node", (400, "expected 1 to 128 entries, got 129")),
         ({"requests": []}, "node", (400, "document: expected array, got object")),
         (b"[{", "node", (400, "document: input data was truncated")),
         (b" " * (LONGEST_BATCH + 1), "node", (413, "a request has at most 131072 bytes")),
@@ -198,7 +198,7 @@ async def test_batches_are_offered_on_request(cluster: FakeCluster, clock: FakeC
         headers, content = agent_request(cluster, vm_pod("a"), 1, 4, "node")
         old = await scheduler.client.post("http://agents/", content=content, headers=headers)
         new = await scheduler.client.post("http://agents/", content=content, headers={**headers, OFFER: "1"})
-        assert (old.headers.get(OFFER), new.headers[OFFER]) == (None, str(MOST_REQUESTS))
+        assert (old.headers.get(OFFER), new.headers[OFFER]) == (None, str(MAX_REQUESTS))
         assert old.content == new.content
 
 
@@ -208,7 +208,7 @@ async def test_starting_scheduler_offers_batches(cluster: FakeCluster, clock: Fa
     async with running(cluster, clock) as scheduler:
         headers, content = agent_request(cluster, vm_pod("a"), 1, 4, "node")
         answer = await scheduler.client.post("http://agents/", content=content, headers={**headers, OFFER: "1"})
-        assert (answer.status_code, answer.headers.get(OFFER)) == (503, str(MOST_REQUESTS))
+        assert (answer.status_code, answer.headers.get(OFFER)) == (503, str(MAX_REQUESTS))
         assert (await post(scheduler, [request(cluster, "a", 1, 4)])).status_code == 503
 
 

@@ -90,7 +90,7 @@ def common_name(name: str) -> x509.Name:
 
 
 def show(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Has ``context`` show a certificate that is in no file: OpenSSL reads it from memory. Raises ``ssl.SSLError``."""
+    """Have ``context`` show a certificate that is in no file: OpenSSL reads it from memory. Raises ``ssl.SSLError``."""
     descriptor = os.memfd_create("certificate")
     try:
         os.write(descriptor, certificate + key)
@@ -224,7 +224,7 @@ class Issued:
 
 
 def read_pair(pair: Pair) -> Issued:
-    """Decodes and checks a pair. Raises ``UnusablePairError``."""
+    """Decode and checks a pair. Raises ``UnusablePairError``."""
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate)
         key = serialization.load_pem_private_key(pair.key, None)

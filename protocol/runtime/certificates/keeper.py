@@ -127,7 +127,7 @@ class CertificateKeeper:
     report: Callable[[str], None]
 
     async def turn(self) -> tuple[bytes, str]:
-        """Does what is due. Returns what is trusted from now on, in PEM, and which certificate could not be kept and
+        """Do what is due. Return what is trusted from now on, in PEM, and which certificate could not be kept and
         why (empty: none).
 
         Raises ``ApiError``, ``NotLeadingError`` and ``MissingSecretError``.

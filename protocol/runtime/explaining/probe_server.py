@@ -31,13 +31,13 @@ Guard = Callable[[str, str, Caller], Awaitable[HttpResponse | None]]
 
 
 async def anyone(_: str, __: str, ___: Caller) -> HttpResponse | None:
-    """Lets all callers in."""
+    """Let all callers in."""
     return None
 
 
 @asynccontextmanager
 async def listening(host: str, port: int, routes: Mapping[str, Route], guard: Guard = anyone) -> AsyncIterator[int]:
-    """Serves ``routes`` (by first path segment, such as ``/metrics``) while entered; yields the port."""
+    """Serve ``routes`` (by first path segment, such as ``/metrics``) while entered; yields the port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(PATIENCE):

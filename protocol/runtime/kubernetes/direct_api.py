@@ -44,7 +44,7 @@ class DirectApi:
         self._now = SystemClock().now
 
     async def aclose(self) -> None:
-        """Closes the pool."""
+        """Close the pool."""
         self._pool.close()
 
     async def call(self, call: ApiCall) -> JsonObject:

@@ -41,7 +41,7 @@ class HttpApi:
         self._token = token
 
     async def aclose(self) -> None:
-        """Closes the client."""
+        """Close the client."""
         await self._client.aclose()
 
     async def call(self, call: ApiCall) -> JsonObject:

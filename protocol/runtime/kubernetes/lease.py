@@ -151,7 +151,7 @@ class Leadership:
             self._hint.set()
 
     async def release(self) -> None:
-        """Gives the Lease back if it is ours, so that a successor need not wait. Never raises ``ApiError``."""
+        """Give the Lease back if it is ours, so that a successor need not wait. Never raises ``ApiError``."""
         # A write must not begin once the Lease is on its way back, whatever the API server answers.
         version, self._until = self.leads and self._version, NEVER
         self._tell()
@@ -259,7 +259,7 @@ class Leadership:
         self._held(sent_at, lease)
 
     async def _take(self, more: Json) -> bool:
-        """Renews the Lease, or takes it over; False if it is no longer as it was read."""
+        """Renew the Lease, or takes it over; False if it is no longer as it was read."""
         sent_at = self._clock.now()
         try:
             lease = await self._write({**self._claim(), **more})

@@ -48,7 +48,7 @@ class ConnectionPool:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections that are idle; one that is lent is closed when it is given back."""
+        """Close the connections that are idle; one that is lent is closed when it is given back."""
         for _since, connection in self._idle:
             connection.close()
         self._idle.clear()
@@ -75,7 +75,7 @@ class ConnectionPool:
         return self._kept() or await self._opened(deadline)
 
     def take_back(self, connection: HttpConnection) -> None:
-        """Ends a request; the connection is kept if it can be used again."""
+        """End a request; the connection is kept if it can be used again."""
         if connection.is_reusable:
             self._idle.append((asyncio.get_running_loop().time(), connection))
         else:

@@ -87,7 +87,7 @@ class WorkQueue:
         reconcile: Reconcile,
         expected: type[Exception] | tuple[type[Exception], ...] = ApiError,
     ) -> None:
-        """Reconciles one name after the other until cancelled; what fails is repeated, with a log line unless it raised
+        """Reconcile one name after the other until cancelled; what fails is repeated, with a log line unless it raised
         one of the ``expected`` errors.
         """
         while True:

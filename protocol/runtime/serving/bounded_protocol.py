@@ -70,7 +70,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._answering: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """Admits the connection, or turns it away."""
+        """Admit the connection, or turns it away."""
         super().connection_made(transport)
         # The listener's authority may sign for others, too; only one client is let in by name.
         self._is_for_it = self._peers.is_for(transport.get_extra_info("peercert"))
@@ -80,7 +80,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._close(TOO_MANY)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Frees its place."""
+        """Free its place."""
         self._stop()
         self._move_on()
         if self.timeout_keep_alive_task is not None:
@@ -121,7 +121,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._move_on()
 
     def data_received(self, data: bytes) -> None:
-        """Takes a piece of a request; the time runs until the request is whole."""
+        """Take a piece of a request; the time runs until the request is whole."""
         if self.transport.is_closing():
             return
         if not self._is_for_it:  # told only now: an answer before the request would be lost with the connection
@@ -145,12 +145,12 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Takes a part of the address, unless it is too long."""
+        """Take a part of the address, unless it is too long."""
         self._add_to_head(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Takes a header, unless there are too many, or all of them are too long."""
+        """Take a header, unless there are too many, or all of them are too long."""
         self._add_to_head(len(name) + len(value))
         if len(self.headers) >= MOST_HEADERS:
             raise ValueError("the head has too many headers")
@@ -170,7 +170,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuses what is not HTTP, or exceeds a limit, and ends the connection."""
+        """Reject what is not HTTP, or exceeds a limit, and ends the connection."""
         if self._may_refuse:
             super().send_400_response(msg)
         else:
@@ -184,7 +184,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return open_request is None or (open_request.more_body and not open_request.response_started)
 
     def on_body(self, body: bytes) -> None:
-        """Takes a piece of a body."""
+        """Take a piece of a body."""
         # What follows an early answer is dropped.
         if self._answering is not None:
             self._body_size += len(body)
@@ -237,7 +237,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self._end_if_idle)
 
     def _end_if_idle(self) -> None:
-        """Ends a connection that has been idle for long enough; one that is in use starts the timer again."""
+        """End a connection that has been idle for long enough; one that is in use starts the timer again."""
         self.timeout_keep_alive_task = None
         if self._idle_since is None:
             return
@@ -253,7 +253,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.client[0] if self.client else ""
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Runs the application, which authenticates the connection by ``request.state.connection``."""
+        """Run the application, which authenticates the connection by ``request.state.connection``."""
         self._answering = cycle
         super()._start_asgi_task(cycle, partial(self._answered_by, app))
 
@@ -293,7 +293,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._stalled = None
 
     def _release(self) -> None:
-        """Drops what refers back to the connection, which is then freed at once: full collections are rare."""
+        """Drop what refers back to the connection, which is then freed at once: full collections are rare."""
         self.pipeline.clear()
         self.cycle = self.scope = self.headers = self._answering = None  # type: ignore[assignment]
 

@@ -72,7 +72,7 @@ async def read_request(reader: asyncio.StreamReader, largest: int = LARGEST_BODY
 
 
 async def write_response(writer: asyncio.StreamWriter, response: HttpResponse, *headers: str) -> None:
-    """Sends one answer, with ``headers`` besides those of its body. Raises ``OSError``."""
+    """Send one answer, with ``headers`` besides those of its body. Raises ``OSError``."""
     lines = (
         f"HTTP/1.1 {response.status.value} {response.status.phrase}",
         f"Content-Type: {response.content_type}",

@@ -46,7 +46,7 @@ class Displaceable(Protocol):
     """A connection that may have to give its place away."""
 
     def displace(self) -> None:
-        """Ends it at once."""
+        """End it at once."""
 
 
 Crowds = dict[str, dict[Displaceable, None]]

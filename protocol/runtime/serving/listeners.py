@@ -95,7 +95,7 @@ class Server(PromptServer):
         return None if self.listener.sock is None else [self.listener.sock]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begins to listen, at the address or on the given socket. Raises ``ListenError``."""
+        """Begin to listen, at the address or on the given socket. Raises ``ListenError``."""
         listener = self.listener
         try:
             server: Any = await self._listening(sockets[0] if sockets else None)
@@ -124,7 +124,7 @@ class Server(PromptServer):
 
 
 def _keep_waiting(server: asyncio.Server) -> asyncio.Server:
-    """Makes the kernel queue ``WAITING`` connections for a server that was made with a small ``backlog``."""
+    """Make the kernel queue ``WAITING`` connections for a server that was made with a small ``backlog``."""
     # In one turn asyncio accepts up to ``backlog`` connections before it reads from any of them, so with a large one a
     # crowd could displace a request that has arrived.
     for listener in server.sockets:
@@ -143,7 +143,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 async def serve(listeners: list[Listener], stop: asyncio.Event) -> None:
-    """Serves all until ``stop``; raises ``ListenError`` when one cannot listen."""
+    """Serve all until ``stop``; raises ``ListenError`` when one cannot listen."""
     servers = [listener.server() for listener in listeners]
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(server.serve(server.sockets)) for server in servers]

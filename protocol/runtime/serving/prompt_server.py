@@ -33,17 +33,17 @@ class PromptServer(uvicorn.Server):
         self._told = asyncio.Event()
 
     def end(self) -> None:
-        """Makes ``serve`` return once open requests are answered."""
+        """Make ``serve`` return once open requests are answered."""
         self.should_exit = True
         self._told.set()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves the process's signals to the program."""
+        """Leave the process's signals to the program."""
         yield
 
     async def main_loop(self) -> None:
-        """Returns when the server has to stop."""
+        """Return when the server has to stop."""
         # uvicorn checks ten times a second whether it has to end; ``end`` wakes this loop, which only ticks to renew
         # the date.
         while not await self.on_tick(0):
@@ -52,7 +52,7 @@ class PromptServer(uvicorn.Server):
                     await self._told.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stops listening, lets open requests be answered, and cancels those that take too long."""
+        """Stop listening, lets open requests be answered, and cancels those that take too long."""
         # Closed first, so that no further clients come while the others are answered.
         for listening in (*self.servers, *(sockets or ())):
             listening.close()
@@ -71,7 +71,7 @@ class PromptServer(uvicorn.Server):
                 task.cancel()
 
     def _no_further_requests(self, told: set[Any]) -> set[Any]:
-        """Has connections, except those in ``told``, end after the current answer; returns those notified now."""
+        """Have connections, except those in ``told``, end after the current answer; return those notified now."""
         fresh = self.server_state.connections - told
         for connection in fresh:
             connection.shutdown()
@@ -79,7 +79,7 @@ class PromptServer(uvicorn.Server):
 
 
 async def _some_turns() -> None:
-    """Lets accepted sockets become connections, and closed ones end: each takes the loop a few turns."""
+    """Let accepted sockets become connections, and closed ones end: each takes the loop a few turns."""
     await asyncio.sleep(LOOK)
     for _ in range(TURNS):
         await asyncio.sleep(0)

@@ -71,7 +71,7 @@ class TcpListener:
         return await streams(connection, self._largest)
 
     async def close(self) -> None:
-        """Stops listening and ends all connections."""
+        """Stop listening and ends all connections."""
         ending = [*self._accepting, *self._displaceable, *self._kept]
         for task in ending:
             task.cancel()

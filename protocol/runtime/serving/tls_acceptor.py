@@ -50,19 +50,19 @@ class TlsAcceptor:
 
     @classmethod
     async def at(cls, host: str, port: int, *, context: ssl.SSLContext, limits: Limits, make: Make) -> TlsAcceptor:
-        """Listens at an address. Raises ``OSError``."""
+        """Listen at an address. Raises ``OSError``."""
         addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         family, *_, address = addresses[0]
         return cls(socket.create_server(address[:2], family=family, backlog=MOST), context, limits, make)
 
     def start(self) -> TlsAcceptor:
-        """Begins to accept."""
+        """Begin to accept."""
         self.listening.setblocking(False)
         self._accepting = asyncio.create_task(self._accept())
         return self
 
     def close(self) -> None:
-        """Ends listening, and what has not become a connection yet."""
+        """End listening, and what has not become a connection yet."""
         for task in (self._accepting, *self._pending):
             if task is not None:
                 task.cancel()

@@ -31,7 +31,7 @@ import msgspec
 from msgspec.structs import replace
 
 from protocol.guest.sleep import WAKING
-from protocol.permits import MOST_HOLDERS
+from protocol.permits import MAX_HOLDERS
 from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE, SILENT, Offer, OtherAgent, PermitState, follows
 from scheduler_plugin.ledger.facts import VmFacts
@@ -256,7 +256,7 @@ class PermitAccount(PermitState):
     ) -> PersistPermit:
         holders: tuple[str, ...] = ()
         if self.last_pod is not None and self.agent is not None:
-            holders = (self.last_pod, self.agent, *self.others)[:MOST_HOLDERS]
+            holders = (self.last_pod, self.agent, *self.others)[:MAX_HOLDERS]
         last = self.pending
         # A repeated write keeps its revision, so that one outcome settles both.
         if last is not None and (last.permit, last.holders, last.revokes) == (permit, holders, revokes):

@@ -19,7 +19,7 @@ from protocol.codec import PluginResponseView, encode_request
 from protocol.messages import AgentRequest, Metrics, ObjectName
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources, Seconds
 from protocol.versions import AGENT_SPEAKS
-from protocol.wire.wire_batches import LONGEST_BATCH, MOST_REQUESTS
+from protocol.wire.wire_batches import LONGEST_BATCH, MAX_REQUESTS
 from tests.agent.adapters.scheduler_peer import Peer, entries, scheduler_peer
 from tests.fake_clock import FakeClock, settle
 from tests.plain_http import TRUSTS_NONE, plain_client
@@ -323,4 +323,4 @@ def test_batch_fits_longest_requests() -> None:
     request = AgentRequest(
         ObjectName("n" * 63, "p" * 253), longest, longest, None, Metrics(1 / 3, 1 / 3, Bytes(2**60 + 1)), 2**63 - 1
     )
-    assert (len(encode_request(AGENT_SPEAKS, request, SLOT)) + 1) * MOST_REQUESTS < LONGEST_BATCH
+    assert (len(encode_request(AGENT_SPEAKS, request, SLOT)) + 1) * MAX_REQUESTS < LONGEST_BATCH

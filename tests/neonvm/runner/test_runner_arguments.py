@@ -15,7 +15,7 @@ from deploy.neonvm.runner.runner_arguments import RunnerArguments, guest_spec, p
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu
-from protocol.vm_arguments import MOST_BYTES, ArgumentsError, encode_dump
+from protocol.vm_arguments import MAX_BYTES, ArgumentsError, encode_dump
 
 GI = 1024**3
 SPEC: Json = {
@@ -97,7 +97,7 @@ def test_a_specification_that_cannot_be_read_is_refused(dump: str) -> None:
 
 
 def test_oversized_specification_is_refused() -> None:
-    bomb = base64.b64encode(gzip.compress(b" " * (MOST_BYTES + 1))).decode()
+    bomb = base64.b64encode(gzip.compress(b" " * (MAX_BYTES + 1))).decode()
     with pytest.raises(ArgumentsError, match="more than"):
         parse_arguments(["-vmspec", bomb], ENVIRONMENT)
 

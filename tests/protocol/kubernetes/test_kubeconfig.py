@@ -82,7 +82,7 @@ def test_plugin_command_with_slash_starts_from_the_kubeconfig(command: str, run:
         ([FIRST], "/etc/first/config: there is no user named 'u'"),
         ([EMPTY, FIRST], "/none/config, /etc/first/config: there is no user named 'u'"),
         ([EMPTY], "/none/config: there is no current-context: name one"),
-        ([FIRST, KubeconfigFile("[", "", "odd")], "odd: no YAML: "),
+        ([FIRST, KubeconfigFile("[", "", "odd")], "odd: invalid YAML: "),
         ([KubeconfigFile("users: 3", "", "odd"), FIRST], "odd: users: expected array"),
     ],
 )

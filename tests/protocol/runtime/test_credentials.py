@@ -169,7 +169,7 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(CredentialsError, match="kubeconfig: No such file or directory"):
         from_kubeconfig(tmp_path / "kubeconfig", FakeClock())
     (tmp_path / "kubeconfig").write_text("a: [")
-    with pytest.raises(CredentialsError, match="kubeconfig: no YAML: "):
+    with pytest.raises(CredentialsError, match="kubeconfig: invalid YAML: "):
         from_kubeconfig(tmp_path / "kubeconfig", FakeClock())
     (tmp_path / "kubeconfig").write_bytes(b"\xff")
     with pytest.raises(CredentialsError, match="kubeconfig: "):

@@ -52,7 +52,7 @@ def test_the_documented_settings_are_valid() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("listen: [", "no YAML: line 2, column 1: "),
+        ("listen: [", "invalid YAML: line 2, column 1: "),
         ("- a", "document: expected object, got array"),
         ("lisen: x", "document: object contains unknown field lisen"),
         ("failures: {grace: 0}", "failures.grace: expected float > 0.0"),

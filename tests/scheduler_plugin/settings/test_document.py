@@ -141,7 +141,7 @@ def test_a_bad_ranking_is_refused_with_its_path(ranking: str, problem: str) -> N
 
 
 def test_what_is_no_yaml_is_refused() -> None:
-    assert problems("a: [")[0].startswith("no YAML: ")
+    assert problems("a: [")[0].startswith("invalid YAML: ")
 
 
 def test_reserve_for_waking_is_set_by_node() -> None:

@@ -86,12 +86,12 @@ class FactInformer(KnownFacts[F]):
         return not self.retries.failures
 
     async def run(self, api: KubernetesApi, clock: Clock, on_synced: Callable[[], None]) -> Never:
-        """Lists and watches for ever; ``on_synced`` is called after each complete list."""
+        """List and watches for ever; ``on_synced`` is called after each complete list."""
         while True:
             await self._interruptible(self._round(api, clock, on_synced))
 
     async def refresh(self) -> None:
-        """Returns once a list that began after this call has been taken in: everything written before is then known.
+        """Return once a list that began after this call has been taken in: everything written before is then known.
 
         ``run`` must be running.
         """
@@ -103,7 +103,7 @@ class FactInformer(KnownFacts[F]):
             await self._listed.wait()
 
     async def list_once(self, api: KubernetesApi) -> None:
-        """Lists now, for callers that do not run this: nothing follows the changes. Raises ``ApiError``."""
+        """List now, for callers that do not run this: nothing follows the changes. Raises ``ApiError``."""
         # Before the list is sent: a refresh that is asked for meanwhile needs another list.
         self._begun = self._wanted
         await self._list(api)
@@ -131,7 +131,7 @@ class FactInformer(KnownFacts[F]):
         self._list_again()
 
     def _list_again(self) -> int:
-        """Asks for a new list, and returns its number; ``_taken`` reaches it once the list has been taken in."""
+        """Ask for a new list, and return its number; ``_taken`` reaches it once the list has been taken in."""
         self._wanted += 1
         if self._interruption is not None and not self._interruption.expired():
             # A deadline of now breaks off the watch, which would hold up the list until it ended by itself.
@@ -229,7 +229,7 @@ class FactInformer(KnownFacts[F]):
         self.report.watch_listed(self.kind.name, len(listed))
 
     async def _look_at_store(self, api: KubernetesApi) -> None:
-        """Makes the next round list if the store is older than the watch was, as after a restore."""
+        """Make the next round list if the store is older than the watch was, as after a restore."""
         # One object is enough to learn the version of the store.
         page = await api.page(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query={"limit": "1", **self.kind.query}))
         if number(page.version) < number(self._position) or self._is_restored(page, frozenset(self._gone)):

@@ -35,7 +35,7 @@ class KnownFacts(Generic[F]):
     _gone: dict[str, int] = field(default_factory=dict)
 
     def learn(self, obj: JsonObject, *, reread: bool = False) -> F | None:
-        """Takes an object that was read on its own, as if it had been watched; with ``reread`` a known version, too.
+        """Take an object that was read on its own, as if it had been watched; with ``reread`` a known version, too.
 
         Returns its fact; its maximum if it cannot be read, None if the kind has no such fact.
         """
@@ -71,7 +71,7 @@ class KnownFacts(Generic[F]):
             self.facts[name] = fact
 
     def forget(self, name: ObjectName, version: int = 0) -> None:
-        """Records that the object is gone, in every version up to ``version``."""
+        """Record that the object is gone, in every version up to ``version``."""
         newest = self._versions.pop(name, 0)
         uid = self._uids.pop(name, "")
         if uid:
@@ -127,7 +127,7 @@ class KnownFacts(Generic[F]):
             self.forget(name)
 
     def forget_unlisted(self, listed: AbstractSet[ObjectName], version: int) -> None:
-        """Forgets all but the ``listed`` objects of a list of that version; objects that are younger stay."""
+        """Forget all but the ``listed`` objects of a list of that version; objects that are younger stay."""
         for name in (self.facts.keys() | self.unreadable.keys()) - listed:
             self.forget_at(name, version)
 

@@ -37,7 +37,7 @@ async def test_bookmark_moves_version_and_reconnects_back_off() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b"{", "watch of nodes: document: expected a JSON object or array that is closed"),
+        (b"{", "watch of nodes: document: expected a closed JSON object or array"),
         (b"[]", "watch of nodes: document: expected an object"),
         (b'{"type": "ERROR", "object": {"code": 500, "message": "broken"}}', "500: broken"),
         (b'{"type": "ERROR", "object": {}}', "500: unavailable"),
