@@ -1,5 +1,5 @@
-"""The Kubernetes API without any input or output: paths, refusals, pages, watch lines, metadata, kubeconfigs.
+"""The Kubernetes API without I/O: paths, refusals, pages, watch events, metadata, kubeconfigs.
 
-- Every program of this project that speaks to an API server speaks through these modules; only sockets differ.
-- Bytes from a server never raise anything but the error that a function declares, and cost time linear in their length.
+- Every program of this project that talks to an API server uses these modules; only the transports differ.
+- Whatever a server sends, a function raises only the errors that it declares, in time linear in the input's length.
 """

@@ -1,6 +1,6 @@
-"""Questions to the API server about a bearer token, and what its answers say (pure).
+"""Reviews of bearer tokens by the API server: request bodies and answers (pure).
 
-TokenReview says whose a token is; SubjectAccessReview says whether that party may list VirtualMachines, or get pods.
+A TokenReview identifies a token's owner; a SubjectAccessReview says if that user may list VirtualMachines, or get pods.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from protocol.kubernetes.resources import PODS, SUBJECT_ACCESS_REVIEWS, TOKEN_RE
 _ACCOUNT: Final = "system:serviceaccount:"
 _BOUND: Final = "authentication.kubernetes.io"
 LONGEST_TOKEN: Final = 16 * 1024
-"""Characters. Real ones have about 1,300."""
+"""Maximum length in characters. Real tokens have about 1,300."""
 
 
 class _Claims(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class _Claims(msgspec.Struct, frozen=True):
 
 
 def token_review(token: str, audience: str = "") -> JsonObject:
-    """The body that asks whose ``token`` is; an empty ``audience`` is the API server's own.
+    """The body of a TokenReview for ``token``; an empty ``audience`` is the API server's own.
 
     >>> token_review("a.b.c", "autoscale-scheduler")["spec"]
     {'token': 'a.b.c', 'audiences': ['autoscale-scheduler']}
@@ -37,7 +37,7 @@ def token_review(token: str, audience: str = "") -> JsonObject:
 
 
 def user_in(review: JsonObject, audience: str = "") -> JsonObject | None:
-    """The user that a TokenReview names; None if it accepts none for ``audience``.
+    """The user that a TokenReview identified; None if the token is not valid for ``audience``.
 
     >>> review = {"status": {"authenticated": True, "audiences": ["page"], "user": {"username": "ann"}}}
     >>> user_in(review, "page"), user_in(review, "scheduler")
@@ -46,16 +46,16 @@ def user_in(review: JsonObject, audience: str = "") -> JsonObject | None:
     status = child(review, "status")
     user = child(status, "user")
     named = status.get("audiences")
-    # An API server that does not know audiences leaves the field out, having checked none.
+    # An API server without support for audiences omits the field and has not checked them.
     accepts = not audience or (isinstance(named, list) and audience in named)
     return user if flag(status, "authenticated") and accepts and text(user, "username") else None
 
 
 @dataclass(frozen=True, slots=True)
 class CallerIdentity:
-    """The owner of a token. ``account`` is ``namespace:name``; the rest says what the token is bound to.
+    """The owner of a token. ``account`` is ``namespace:name``; the other fields are the objects it is bound to.
 
-    ``by_address``: there is no token, and the pod was identified by its address; ``account`` names it.
+    ``by_address``: without a token, the pod was identified by its address, and ``account`` names it.
     """
 
     account: str
@@ -67,7 +67,7 @@ class CallerIdentity:
 
 
 def identity_in(review: Mapping[str, object], audience: str) -> CallerIdentity | None:
-    """The service account that a TokenReview names; None if the token is not valid for ``audience``.
+    """The service account that a TokenReview identified; None if the token is not valid for ``audience``.
 
     >>> user = {"username": "system:serviceaccount:shop:vm-agent"}
     >>> identity_in({"status": {"authenticated": True, "audiences": ["page"], "user": user}}, "page").account
@@ -78,18 +78,18 @@ def identity_in(review: Mapping[str, object], audience: str) -> CallerIdentity |
     if not name.startswith(_ACCOUNT):
         return None
     account = name.removeprefix(_ACCOUNT)
-    # The API server sets these only for tokens that are bound to a pod or a node.
+    # The API server sets these only for tokens bound to a pod or a node.
     pod, uid, node = (_only(extra.get(f"{_BOUND}/{key}")) for key in ("pod-name", "pod-uid", "node-name"))
     return CallerIdentity(account, account.partition(":")[0], pod, uid, node)
 
 
 def _only(values: object) -> str | None:
-    # The API server never sends several values; with several it would be unclear which one counts.
+    # The API server never sends several values; they would be ambiguous.
     return values[0] if isinstance(values, list) and len(values) == 1 and isinstance(values[0], str) else None
 
 
 class Scope(NamedTuple):
-    """The databases that one right covers: of a namespace, of all of them if it is empty; pods or VirtualMachines."""
+    """The databases that a permission covers: VirtualMachines or pods, of one namespace or (empty) of all."""
 
     namespace: str = ""
     of_pods: bool = False
@@ -101,7 +101,7 @@ class Scope(NamedTuple):
 
 
 def may_read(user: JsonObject, scope: Scope) -> JsonObject:
-    """The body that asks whether ``user`` may read about the databases of ``scope``: list VMs, or get pods.
+    """The body of a SubjectAccessReview: may ``user`` read about the databases of ``scope`` (list VMs, or get pods)?
 
     >>> may_read({"username": "ann"}, Scope("shop", of_pods=True))["spec"]["resourceAttributes"]
     {'verb': 'get', 'group': '', 'resource': 'pods', 'namespace': 'shop'}
@@ -111,7 +111,7 @@ def may_read(user: JsonObject, scope: Scope) -> JsonObject:
     spec: Json = {
         "user": text(user, "username"),
         "uid": text(user, "uid"),
-        # The API wants a list even if the user is in no group.
+        # The API requires a list even if the user is in no group.
         "groups": user.get("groups") or [],
         "extra": child(user, "extra"),
         "resourceAttributes": resource,
@@ -129,7 +129,7 @@ def is_allowed(review: JsonObject) -> bool:
 
 
 def names_audience(token: str, audience: str) -> bool:
-    """Return True if a JSON Web Token says that it is for ``audience``. This saves reviews; it proves nothing.
+    """Return True if a JSON Web Token claims ``audience``. This only saves reviews; it proves nothing.
 
     >>> names_audience("no token", "autoscale-scheduler")
     False
@@ -140,7 +140,7 @@ def names_audience(token: str, audience: str) -> bool:
 
 
 def account_in(token: str) -> tuple[str, str] | None:
-    """Namespace and name of the service account that a JSON Web Token says it is of; None for any other user's.
+    """Namespace and name of the service account that a JSON Web Token claims; None for any other user.
 
     >>> body = base64.urlsafe_b64encode(b'{"sub":"system:serviceaccount:shop:vm-agent"}').decode()
     >>> account_in(f"head.{body}.signature"), account_in("no token")
@@ -152,12 +152,12 @@ def account_in(token: str) -> tuple[str, str] | None:
 
 
 def _claims(token: str) -> _Claims:
-    # A very long text is no token, and not worth decoding.
+    # A very long text is not a token, and not worth decoding.
     segments = token.split(".") if len(token) <= LONGEST_TOKEN else []
     if len(segments) != 3:
         return _Claims()
     try:
-        # JSON Web Tokens leave the padding out.
+        # JSON Web Tokens omit the padding.
         body = base64.urlsafe_b64decode(segments[1] + "=" * (-len(segments[1]) % 4))
         return msgspec.json.decode(body, type=_Claims)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""The port to the Kubernetes API: one call, one page, one stream, and errors that tell refused from unknown.
+"""The port to the Kubernetes API: calls, pages, streams, and errors that distinguish refused from unknown.
 
-A write ends in one of three ways: done (a value), refused (``ApiRefusedError``: nothing was changed), or unknown
-(``ApiUnknownError``: it may have happened, or may yet happen). Every writer must treat the three differently.
+A write ends in one of three ways: done (a value), refused (``ApiRefusedError``: nothing changed), or unknown
+(``ApiUnknownError``: it may have been applied, or may still be). Every caller must treat the three differently.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from protocol.kubernetes.refusals import SHOWN, Refusal, RefusalKind, read_refus
 from protocol.units import Instant, Seconds
 
 LONGEST_PAGE: Final = 8 * 1024 * 1024
-"""Bytes of one page of a list. 500 ordinary pods have half of that."""
+"""Maximum bytes of one page of a list. 500 ordinary pods take half of that."""
 
 
 class ApiError(Exception):
-    """A call to the Kubernetes API failed; see the two kinds. ``retry_after`` is the wait that the server asks for."""
+    """A call to the Kubernetes API failed; see the two subclasses. ``retry_after`` is the server's Retry-After,
+    if any.
+    """
 
-    # Added to every back-off; None unless the server sent Retry-After.
+    # Added to every backoff.
     retry_after: Seconds | None = None
 
 
 class ApiRefusedError(ApiError):
-    """The API answered that it did not do it; nothing was changed. ``message`` replaces the refusal's own text."""
+    """The API refused the request, and nothing changed. ``message`` replaces the refusal's own text."""
 
     def __init__(self, refusal: Refusal, message: str = "") -> None:
         super().__init__(message or str(refusal))
@@ -44,7 +46,7 @@ class ApiRefusedError(ApiError):
 
 
 class ApiUnknownError(ApiError):
-    """No usable answer: a time-out, a broken connection or a fault of the server. A write may have happened."""
+    """No usable answer: a time-out, a broken connection or a server error. A write may have been applied."""
 
     def __init__(self, message: str, retry_after: Seconds | None = None) -> None:
         super().__init__(message)
@@ -53,7 +55,7 @@ class ApiUnknownError(ApiError):
 
 @dataclass(frozen=True, slots=True)
 class Tolerating:
-    """Suppresses refusals of this kind (``with``): what the call was for is the case already.
+    """Suppresses refusals of this kind (``with``), because the desired state is already reached.
 
     >>> with Tolerating(RefusalKind.NOT_FOUND):
     ...     raise complaint(404, b"no such pod", "")
@@ -67,13 +69,13 @@ class Tolerating:
 
     def __enter__(self) -> None: ...
 
-    # A ``bool``, not a generator: type checkers then know that the statements behind a ``with`` are reached.
+    # Not a generator: because of the ``bool``, type checkers know that statements after the ``with`` are reachable.
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
         return isinstance(error, ApiRefusedError) and error.kind is self.kind
 
 
 class PageTooLargeError(ApiUnknownError):
-    """A page of a list has more bytes than are read at once: ask for fewer objects."""
+    """A page of a list is too large: request fewer objects."""
 
 
 def complaint(status: int, body: bytes, retry_after: str) -> ApiError:
@@ -83,20 +85,20 @@ def complaint(status: int, body: bytes, retry_after: str) -> ApiError:
     (ApiRefusedError('409: taken'), 2.0)
     """
     refusal = read_refusal(status, body, retry_after)
-    # A 5xx may come from a proxy while the API server still does the work, so it refuses nothing.
+    # A 5xx may come from a proxy while the API server still processes the request, so it is not a refusal.
     return ApiUnknownError(str(refusal), refusal.retry_after) if refusal.is_unknown else ApiRefusedError(refusal)
 
 
 class ApiCall(msgspec.Struct, frozen=True):
     """One request. ``path`` begins with a slash; ``body`` is encoded as JSON; ``timeout`` covers the whole call.
 
-    From ``not_after`` on, on the machine's monotonic clock, it must not be sent any more: the process may have been
-    suspended between the decision and the call.
+    It must not be sent after ``not_after`` (on the monotonic clock), because the process may have been suspended
+    between the decision and the call.
     """
 
     method: str
     path: str
-    # No default: nothing in this project waits for the API without a time-out.
+    # No default, so that no call waits for the API without a time-out.
     timeout: Seconds
     query: Mapping[str, str] = {}
     body: JsonObject | None = None
@@ -104,20 +106,19 @@ class ApiCall(msgspec.Struct, frozen=True):
     not_after: Instant | None = None
 
     def within(self, timeout: Seconds, not_after: Instant | None = None) -> ApiCall:
-        """The call with this time-out, which the API server is asked to observe, too.
+        """The call with this time-out, which is also sent to the API server.
 
         >>> ApiCall("DELETE", "/api/v1/nodes/n1", Seconds(3.0)).within(Seconds(1.5)).query
         {'timeout': '1500ms'}
         """
-        least_ms = 1  # the server takes 0 for no time-out at all
-        # The server gives up a request that takes this long, so that a write does not land after its sender has gone
-        # on.
+        least_ms = 1  # for the server, 0 means no time-out
+        # The server aborts the request after this time, so that a write is not applied after its sender gave up.
         query = {**self.query, "timeout": f"{max(least_ms, int(timeout * 1000))}ms"}
         return ApiCall(self.method, self.path, timeout, query, self.body, self.content_type, not_after)
 
 
 def for_people(refusal: Refusal) -> ApiError:
-    """The error of a refusal, as people read it: the reason first, and the status after it.
+    """The error for a refusal, in a form for people: first the reason, then the status.
 
     >>> for_people(read_refusal(404, b"no such pod")), for_people(read_refusal(503, b"later"))
     (ApiRefusedError('no such pod (404)'), ApiUnknownError('503: later'))
@@ -128,24 +129,26 @@ def for_people(refusal: Refusal) -> ApiError:
 
 
 def unknown(call: ApiCall, error: Exception) -> ApiUnknownError:
-    """The error that the outcome of the call is unknown, for this reason.
+    """The error for a call whose outcome is unknown because of ``error``.
 
     >>> unknown(ApiCall("GET", "/version", Seconds(5.0)), TimeoutError("late"))
     ApiUnknownError('GET /version: TimeoutError: late')
     >>> unknown(ApiCall("GET", "/version", Seconds(5.0)), TimeoutError())
     ApiUnknownError('GET /version: TimeoutError')
     """
-    # Client errors may quote a whole response; a log line must stay readable.
+    # Errors of HTTP clients may quote a whole response; keep log lines readable.
     reason = f"{type(error).__name__}: {error}".removesuffix(": ")
     return ApiUnknownError(f"{call.method} {call.path}: {reason}"[:SHOWN])
 
 
 Writing = Callable[[ApiCall], AbstractContextManager[ApiCall]]
-"""Entered around each write: the call as it may be made now, or an ``ApiUnknownError`` if nothing may be written."""
+"""Entered around each write: yields the call as it may be sent now, or raises ``ApiUnknownError`` if writes are
+forbidden.
+"""
 
 
 class KubernetesApi(Protocol):
-    """The API of one cluster; faults are injected here. Each method raises one of the two kinds of ``ApiError``."""
+    """The API of one cluster; tests inject faults here. Each method raises one of the two kinds of ``ApiError``."""
 
     async def call(self, call: ApiCall) -> JsonObject:
         """The decoded answer."""
@@ -154,14 +157,14 @@ class KubernetesApi(Protocol):
         """One page of a list, decoded object by object; also raises ``PageTooLargeError``."""
 
     def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """The lines of a watch; ``timeout`` is how long it may stay silent. Raises also while it is read."""
+        """The lines of a watch; ``timeout`` limits its silence. Iterating also raises."""
 
 
 class RawApi(KubernetesApi, Protocol):
-    """The API of one cluster with its other paths, such as ``/readyz`` and the proxies of pods. Close it when done."""
+    """Also gives access to other paths of the API, such as ``/readyz`` and pod proxies. Close it when done."""
 
     async def raw(self, call: ApiCall) -> tuple[bytes, Mapping[str, str]]:
-        """The body of the answer, of any length, and its headers as far as the client keeps them."""
+        """The body of the answer, of any length, and the headers that the client keeps."""
 
     async def aclose(self) -> None:
-        """Close its connections."""
+        """Close all connections."""

@@ -1,4 +1,4 @@
-"""EndpointSlices: where new clients of a Service can go (pure)."""
+"""EndpointSlices: the ready addresses of a Service (pure)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from collections.abc import Iterable
 from protocol.kubernetes.objects import Json, JsonObject, child, items
 
 
-def ready_addresses(found: JsonObject) -> list[tuple[str, int]]:
-    """Addresses and the port of a slice that accept new clients.
+def ready_addresses(endpoint_slice: JsonObject) -> list[tuple[str, int]]:
+    """Addresses and ports of a slice that accept new connections.
 
     >>> serving = {"addresses": ["10.0.0.1"], "conditions": {"ready": True}}
     >>> ready_addresses({"endpoints": [serving, {"addresses": ["10.0.0.2"]}], "ports": [{"port": 5432}]})
     [('10.0.0.1', 5432)]
     """
-    ports = [port["port"] for port in items(found, "ports") if isinstance(port.get("port"), int)]
-    return [
-        (address, port) for address in _addresses(items(found, "endpoints")) for port in ports if isinstance(port, int)
-    ]
+    ports = [port["port"] for port in items(endpoint_slice, "ports") if isinstance(port.get("port"), int)]
+    addresses = _addresses(items(endpoint_slice, "endpoints"))
+    return [(address, port) for address in addresses for port in ports if isinstance(port, int)]
 
 
 def _addresses(endpoints: Iterable[Json]) -> Iterable[str]:

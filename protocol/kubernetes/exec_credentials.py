@@ -17,14 +17,14 @@ ALWAYS: Final = "Always"
 
 
 class ExecCredentialError(ValueError):
-    """The plug-in cannot be run, or its output has no credential."""
+    """The plug-in cannot be run, or its output contains no credential."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecPlugin:
     """A program that prints an ``ExecCredential`` of ``api_version``.
 
-    ``cluster`` is its view of the cluster, without the authority; None unless ``provideClusterInfo``.
+    ``cluster`` is the cluster as passed to it, without the CA; None unless ``provideClusterInfo``.
     """
 
     command: str
@@ -36,13 +36,13 @@ class ExecPlugin:
     cluster: Mapping[str, object] | None = field(default=None, hash=False)
 
     def may_ask(self, *, is_terminal: bool) -> bool:
-        """Return True if the plug-in may use standard input. Raises ``ExecCredentialError`` if it must and cannot."""
+        """Return True if the plug-in may use standard input. Raises ``ExecCredentialError`` if it needs it in vain."""
         if self.interactive == ALWAYS and not is_terminal:
-            raise ExecCredentialError("it asks questions (interactiveMode: Always), and standard input is no terminal")
+            raise ExecCredentialError("it is interactive (interactiveMode: Always), and standard input is no terminal")
         return is_terminal and self.interactive != NEVER
 
     def request(self, *, is_interactive: bool, authority: str = "") -> str:
-        """The JSON of ``$KUBERNETES_EXEC_INFO``; ``authority`` is the PEM text of the cluster's certificate authority.
+        """The JSON for ``$KUBERNETES_EXEC_INFO``; ``authority`` is the PEM text of the cluster's CA.
 
         >>> ExecPlugin("login", (), (), "client.authentication.k8s.io/v1", "").request(is_interactive=False)
         '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","spec":{"interactive":false}}'
@@ -73,7 +73,7 @@ _PRINTED: Final = msgspec.json.Decoder(_Printed)
 
 
 def read_exec_credential(printed: bytes) -> ExecCredential:
-    """An ``ExecCredential`` of ``client.authentication.k8s.io``. Raises ``ExecCredentialError``.
+    """Decode an ``ExecCredential`` of ``client.authentication.k8s.io``. Raises ``ExecCredentialError``.
 
     >>> read_exec_credential(b'{"kind": "ExecCredential", "status": {"token": "t"}}').token
     't'
@@ -81,8 +81,8 @@ def read_exec_credential(printed: bytes) -> ExecCredential:
     try:
         status = _PRINTED.decode(printed).status
     except (ValueError, RecursionError) as error:
-        raise ExecCredentialError(f"the credential plug-in's answer: {field_message(error)}") from None
-    # A certificate without its key cannot be used to log in.
+        raise ExecCredentialError(f"output of the credential plug-in: {field_message(error)}") from None
+    # A certificate without its key does not authenticate.
     if not status.token and not (status.certificate and status.key):
-        raise ExecCredentialError("the credential plug-in's answer has neither a token nor a certificate with its key")
+        raise ExecCredentialError("output of the credential plug-in: neither a token nor a certificate with its key")
     return status

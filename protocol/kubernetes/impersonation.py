@@ -1,4 +1,4 @@
-"""Impersonation: requests in the name of another user (``kubectl --as``)."""
+"""Impersonation: requests on behalf of another user (``kubectl --as``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HEADER_SAFE: Final = "!#$&'*+.^_`|~-"
 
 @dataclass(frozen=True, slots=True)
 class Impersonation:
-    """The user that requests are made as; an empty ``user`` is ourselves. ``extra`` are keys with their values."""
+    """The user on whose behalf requests are made; if ``user`` is empty, our own. ``extra``: keys with their values."""
 
     user: str = ""
     groups: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class Impersonation:
         return bool(self.user or self.groups or self.uid or self.extra)
 
     def over(self, other: Impersonation) -> Impersonation:
-        """This one, completed by ``other`` field by field, as flags override a kubeconfig.
+        """This one, with empty fields filled from ``other``, like flags over a kubeconfig.
 
         >>> Impersonation("eve").over(Impersonation("bob", ("ops",)))
         Impersonation(user='eve', groups=('ops',), uid='', extra=())
@@ -34,7 +34,7 @@ class Impersonation:
         )
 
     def headers(self) -> Iterator[tuple[str, str]]:
-        """The headers of a request; keys of ``extra`` are escaped as header names need it.
+        """The headers of a request; keys of ``extra`` are escaped for use in header names.
 
         >>> list(Impersonation("eve", extra=(("example.org/team", ("a",)),)).headers())
         [('Impersonate-User', 'eve'), ('Impersonate-Extra-example.org%2Fteam', 'a')]

@@ -1,6 +1,6 @@
-"""One context of kubeconfigs: the server, its authority, and our credentials. Reads text, opens no files.
+"""One context of kubeconfigs: the server, its CA, and our credentials. Parses text, opens no files.
 
-Only the chosen context, cluster and user are checked: other entries may hold anything.
+Only the selected context, cluster and user are validated; other entries may contain anything.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from protocol.kubernetes.proxies import ProxyError, checked_proxy
 from protocol.yaml_text import read_yaml
 
 LONGEST: Final = 16 * 1024 * 1024
-"""Characters of one file: it may have hundreds of clusters with their certificates."""
+"""Maximum length of a file in characters: it may contain hundreds of clusters with their certificates."""
 
 
 class KubeconfigError(ValueError):
-    """The kubeconfig cannot be used; the message says which file, which part, and why."""
+    """The kubeconfig is invalid; the message says which file, which part, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class KubeconfigFile:
-    """The text of one file. Paths in it start from ``folder``; ``name`` is what messages call it."""
+    """The text of one file. Paths in it are relative to ``folder``; ``name`` is its name in messages."""
 
     text: str
     folder: str = ""
@@ -39,7 +39,7 @@ class KubeconfigFile:
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """A certificate or key: its text, or the path of its file. Both empty: none."""
+    """A certificate or key: its text, or the path of its file. Both are empty if there is none."""
 
     text: str = ""
     path: str = ""
@@ -52,8 +52,8 @@ class Pem:
 class Login:
     """One context of a kubeconfig.
 
-    ``server_name`` is the name in the server's certificate, if it is not the URL's. ``basic`` is USER:PASSWORD. If both
-    are there, the token in the file ``token_path`` goes before ``token``. ``proxy`` is a URL.
+    ``server_name`` is the name in the server's certificate, if it differs from the URL's. ``basic`` is USER:PASSWORD.
+    The token in the file ``token_path`` takes precedence over ``token``. ``proxy`` is a URL.
     """
 
     server: str
@@ -72,7 +72,7 @@ class Login:
 
 
 def read_login(files: Sequence[KubeconfigFile], context: str = "") -> Login:
-    """The context of that name, or the current one, of merged files. Raises ``KubeconfigError``.
+    """The named context, or the current one, of merged files. Raises ``KubeconfigError``.
 
     >>> contexts = "contexts: [{name: a, context: {cluster: c}}]"
     >>> clusters = "clusters: [{name: c, cluster: {server: 'https://c', certificate-authority: ca.crt}}]"
@@ -82,14 +82,14 @@ def read_login(files: Sequence[KubeconfigFile], context: str = "") -> Login:
     parsed = [_parsed(file) for file in files]
     name = context or _current(parsed)
     if not name:
-        raise KubeconfigError(f"{_prefix(files)}there is no current-context: name one")
+        raise KubeconfigError(f"{_prefix(files)}no current-context is set: name a context")
     chosen = _chosen("context", files, parsed, name, _Context)
-    # An entry is taken whole from the first file that has it; kubectl does not mix entries either.
-    cluster = _chosen("cluster", files, parsed, chosen.held.cluster, _Cluster)
-    # A context without a user is anonymous.
+    # Like kubectl, use the whole entry from the first file that contains it.
+    cluster = _chosen("cluster", files, parsed, chosen.content.cluster, _Cluster)
+    # A context may have no user: then requests are anonymous.
     nobody = _Chosen(_User(), "user", "", chosen.file)
-    user = _chosen("user", files, parsed, chosen.held.user, _User) if chosen.held.user else nobody
-    return _login(chosen.held.namespace or "", cluster, user)
+    user = _chosen("user", files, parsed, chosen.content.user, _User) if chosen.content.user else nobody
+    return _login(chosen.content.namespace or "", cluster, user)
 
 
 def current_context(files: Sequence[KubeconfigFile]) -> str:
@@ -165,7 +165,7 @@ class _Context(msgspec.Struct, frozen=True):
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """One entry; what it holds is read only if it is chosen."""
+    """One entry; its content is decoded only if it is selected."""
 
     name: str | None = None
     cluster: object = None
@@ -183,14 +183,14 @@ class _Kubeconfig(msgspec.Struct, frozen=True):
 T = TypeVar("T")
 _SCHEMES: Final = ("http://", "https://")
 _CLUSTER_SETTINGS: Final = "client.authentication.k8s.io/exec"
-"""The name of the extension that a cluster's entry holds for credential plug-ins."""
+"""The name of a cluster's extension with settings for credential plug-ins."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Chosen(Generic[T]):
-    """Content of the chosen entry of one kind, and the file that it stands in."""
+    """The selected entry of one kind, and its file."""
 
-    held: T
+    content: T
     kind: str
     name: str
     file: KubeconfigFile
@@ -199,15 +199,15 @@ class _Chosen(Generic[T]):
     def title(self) -> str:
         return f"{_prefix([self.file])}{self.kind} {self.name}"
 
-    def path(self, given: str | None) -> str:
-        """A path of this entry, which is relative to its file's folder."""
-        return str(PurePosixPath(self.file.folder) / given) if given else ""
+    def path(self, path: str | None) -> str:
+        """A path in this entry, resolved from its file's folder."""
+        return str(PurePosixPath(self.file.folder) / path) if path else ""
 
     def pem(self, name: str, data: str | None, path: str | None) -> Pem:
         if not data:
             return Pem(path=self.path(path))
         try:
-            # YAML may fold long base64 into several lines.
+            # YAML may contain long base64 in several lines.
             return Pem(text=base64.b64decode("".join(data.split()), validate=True).decode())
         except (binascii.Error, ValueError):
             raise KubeconfigError(f"{self.title}: {name}: expected base64 of a PEM text") from None
@@ -233,7 +233,7 @@ def _prefix(files: Sequence[KubeconfigFile]) -> str:
 def _chosen(
     kind: str, files: Sequence[KubeconfigFile], parsed: Sequence[_Kubeconfig], name: str, form: type[T]
 ) -> _Chosen[T]:
-    """The first entry of that name, whichever file it stands in; an entry that holds nothing counts as empty."""
+    """The first entry with that name in any file; a null entry counts as empty."""
     for file, content in zip(files, parsed, strict=True):
         for entry in getattr(content, f"{kind}s") or ():
             if entry is None or entry.name != name:
@@ -243,14 +243,14 @@ def _chosen(
                 return _Chosen(msgspec.convert({} if settings is None else settings, form), kind, name, file)
             except (ValueError, RecursionError) as error:
                 raise KubeconfigError(f"{_prefix([file])}{kind} {name}: {field_message(error)}") from None
-    raise KubeconfigError(f"{_prefix(files)}there is no {kind} named {name!r}")
+    raise KubeconfigError(f"{_prefix(files)}no {kind} named {name!r}")
 
 
 def _login(namespace: str, cluster: _Chosen[_Cluster], user: _Chosen[_User]) -> Login:
-    server, identity = cluster.held, user.held
-    # Ignoring it would send anonymous requests, whose refusals are hard to explain.
+    server, identity = cluster.content, user.content
+    # Ignoring it would cause anonymous requests, whose refusals are hard to explain.
     if identity.auth_provider:
-        remedy = "name a credential plug-in (exec), such as kubelogin or gke-gcloud-auth-plugin"
+        remedy = "use a credential plug-in (exec), such as kubelogin or gke-gcloud-auth-plugin"
         raise KubeconfigError(f"{user.title}: auth-provider is not supported; {remedy}")
     try:
         proxy = checked_proxy(server.proxy, "proxy-url") if server.proxy else ""
@@ -258,7 +258,7 @@ def _login(namespace: str, cluster: _Chosen[_Cluster], user: _Chosen[_User]) -> 
         raise KubeconfigError(f"{cluster.title}: {error}") from None
     certificate = user.pem("client-certificate-data", identity.certificate_data, identity.certificate)
     # As in kubectl, a plug-in runs only if the user has no other credential.
-    shows = bool(identity.token or identity.token_file or identity.username or certificate)
+    has_credential = bool(identity.token or identity.token_file or identity.username or certificate)
     return Login(
         server=_server(cluster),
         authority=cluster.pem("certificate-authority-data", server.authority_data, server.authority),
@@ -268,7 +268,7 @@ def _login(namespace: str, cluster: _Chosen[_Cluster], user: _Chosen[_User]) -> 
         token_path=user.path(identity.token_file),
         certificate=certificate,
         key=user.pem("client-key-data", identity.key_data, identity.key),
-        plugin=None if shows or identity.exec is None else _plugin(identity.exec, user, server),
+        plugin=None if has_credential or identity.exec is None else _plugin(identity.exec, user, server),
         namespace=namespace,
         proxy=proxy,
         basic=f"{identity.username}:{identity.password or ''}"
@@ -279,40 +279,40 @@ def _login(namespace: str, cluster: _Chosen[_Cluster], user: _Chosen[_User]) -> 
 
 
 def _server(cluster: _Chosen[_Cluster]) -> str:
-    """The server's URL; without a scheme it is HOST:PORT without TLS, as in kubectl."""
-    server = cluster.held.server.strip().rstrip("/")
+    """The server's URL; without a scheme it is HOST:PORT without TLS, like in kubectl."""
+    server = cluster.content.server.strip().rstrip("/")
     if "://" not in server:
         server = f"http://{server}"
     if not server.startswith(_SCHEMES) or server in _SCHEMES:
-        written = cluster.held.server[:80]  # may be any text
+        written = cluster.content.server[:80]  # may be any text
         raise KubeconfigError(f"{cluster.title}: server: expected http://… or https://…, got {written!r}")
     return server
 
 
 def _impersonation(user: _Chosen[_User]) -> Impersonation:
-    identity = user.held
+    identity = user.content
     extra = tuple((key, tuple(values)) for key, values in (identity.extra or {}).items())
     impersonation = Impersonation(identity.impersonate or "", tuple(identity.groups or ()), identity.uid or "", extra)
     # The API server rejects groups without a user, but with an internal error that names no file.
     if impersonation and not impersonation.user:
-        raise KubeconfigError(f"{user.title}: as-groups, as-uid and as-user-extra need the user's name in as")
+        raise KubeconfigError(f"{user.title}: as-groups, as-uid and as-user-extra require a user in as")
     return impersonation
 
 
-def _plugin(given: _Exec, user: _Chosen[_User], cluster: _Cluster) -> ExecPlugin:
+def _plugin(settings: _Exec, user: _Chosen[_User], cluster: _Cluster) -> ExecPlugin:
     return ExecPlugin(
-        # A name without a slash is searched in $PATH.
-        user.path(given.command) if "/" in given.command else given.command,
-        tuple(given.args or ()),
-        tuple((variable.name, variable.value) for variable in given.env or ()),
-        given.api_version,
-        given.hint or "",
-        given.interactive or "IfAvailable",
-        dict(_told(cluster)) if given.cluster else None,
+        # A name without a slash is looked up in $PATH.
+        user.path(settings.command) if "/" in settings.command else settings.command,
+        tuple(settings.args or ()),
+        tuple((variable.name, variable.value) for variable in settings.env or ()),
+        settings.api_version,
+        settings.hint or "",
+        settings.interactive or "IfAvailable",
+        dict(_plugin_cluster(cluster)) if settings.cluster else None,
     )
 
 
-def _told(cluster: _Cluster) -> Iterator[tuple[str, object]]:
+def _plugin_cluster(cluster: _Cluster) -> Iterator[tuple[str, object]]:
     """The fields of the ``Cluster`` passed to a plug-in, without the authority."""
     yield "server", cluster.server
     fields = {

@@ -1,6 +1,6 @@
-"""``metadata.managedFields``: which client wrote which requests and limits of a container through ``pods/resize`` last.
+"""``metadata.managedFields``: the client that last wrote a container's requests or limits through ``pods/resize``.
 
-The API server maintains it: a client's entry loses a field once another client changes that field.
+The API server maintains it: a client's entry loses a field when another client changes that field.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from protocol.names import RUNNER_CONTAINER
 
 RESIZE: Final = "resize"
 
-# managedFields names list elements by their merge key, as JSON without blanks.
+# managedFields identifies list elements by their merge key, as JSON without spaces.
 _RUNNER: Final = f'k:{{"name":"{RUNNER_CONTAINER}"}}'
 
 
@@ -36,7 +36,7 @@ class _Fields(msgspec.Struct, frozen=True):
 
 
 class ManagedFields(msgspec.Struct, frozen=True):
-    """Fields that one client wrote last, as far as they concern the requests of the guest's container."""
+    """The fields last written by one client; only resources of containers are decoded."""
 
     manager: str = ""
     subresource: str = ""
@@ -46,7 +46,7 @@ class ManagedFields(msgspec.Struct, frozen=True):
 def resized_by(
     manager: str, entries: Sequence[ManagedFields], part: Literal["requests", "limits"] = "requests"
 ) -> frozenset[str]:
-    """The resources whose requests, or limits, in the container ``neonvm-runner`` the client wrote last, by
+    """The resources of the container ``neonvm-runner`` whose requests (or limits) the client last wrote through
     ``pods/resize``.
 
     >>> runner = {"f:resources": {"f:requests": {"f:cpu": {}}}}

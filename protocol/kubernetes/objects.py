@@ -1,7 +1,7 @@
-"""Kubernetes objects as plain JSON, read through accessors that never raise.
+"""Kubernetes objects as plain JSON, with accessors that never raise.
 
-- An object is the JSON that the API gave. A field that is missing, null or of the wrong type reads as empty.
-- ``number`` orders resource versions by age, as the API server of etcd makes them.
+- An object is the API's JSON. A field that is missing, null or of the wrong type reads as empty.
+- ``number`` orders resource versions by age, which works for API servers with etcd.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Json = dict[str, object]
 JsonObject = Mapping[str, object]
 """One JSON object that is only read."""
 
-# The number of digits of the largest 64-bit version.
+# Digits of the largest 64-bit version.
 _LONGEST_VERSION = 20
 
 
@@ -29,7 +29,7 @@ def child(source: JsonObject, *path: str) -> Json:
     {}
     """
     value = _leaf(source, path)
-    # ``type(...) is dict`` first: almost all are, and ``isinstance`` with an abstract type is ten times as slow.
+    # Fast path for ``dict``: ``isinstance`` with an abstract type is ten times as slow.
     return dict(value) if type(value) is dict or isinstance(value, Mapping) else {}
 
 
@@ -50,17 +50,17 @@ def text(source: JsonObject, *path: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def shortened(found: str, most: int = 300) -> str:
-    """At most this many characters of a text: a field of an object may have a million.
+def shortened(text: str, limit: int = 300) -> str:
+    """``text``, truncated to ``limit`` characters: a field of an object may have a million.
 
     >>> shortened("phase", 5), shortened("phases", 5)
     ('phase', 'phas…')
     """
-    return found if len(found) <= most else f"{found[: most - 1]}…"
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def texts(source: JsonObject, *path: str) -> dict[str, str]:
-    """The mapping of texts at ``path`` (labels, annotations, selectors).
+    """The string mapping at ``path`` (labels, annotations, selectors).
 
     >>> texts({"labels": {"a": "b", "c": 1}}, "labels")
     {'a': 'b'}
@@ -72,7 +72,7 @@ def texts(source: JsonObject, *path: str) -> dict[str, str]:
 
 
 def texts_at(source: JsonObject, *path: str) -> list[str]:
-    """The texts of the list at ``path``; what is no text is left out.
+    """The strings of the list at ``path``; other elements are skipped.
 
     >>> texts_at({"verbs": ["get", 7, "list"]}, "verbs")
     ['get', 'list']
@@ -82,7 +82,7 @@ def texts_at(source: JsonObject, *path: str) -> list[str]:
 
 
 def whole(source: JsonObject, *path: str) -> int:
-    """The whole number at ``path``; 0 if there is none.
+    """The integer at ``path``; 0 if there is none.
 
     >>> whole({"spec": {"replicas": 3}}, "spec", "replicas"), whole({"spec": {"replicas": True}}, "spec", "replicas")
     (3, 0)
@@ -93,7 +93,7 @@ def whole(source: JsonObject, *path: str) -> int:
 
 
 def flag(source: JsonObject, *path: str) -> bool:
-    """Return True if there is ``true`` at ``path``.
+    """Return True if the value at ``path`` is ``true``.
 
     >>> flag({"spec": {"unschedulable": True}}, "spec", "unschedulable"), flag({}, "spec", "unschedulable")
     (True, False)
@@ -102,13 +102,13 @@ def flag(source: JsonObject, *path: str) -> bool:
 
 
 def items(source: JsonObject, *path: str) -> list[Json]:
-    """The JSON objects of the list at ``path``.
+    """The JSON objects in the list at ``path``; other elements are skipped.
 
     >>> items({"items": [{"a": 1}, None, {"b": 2}]}, "items")
     [{'a': 1}, {'b': 2}]
     """
     value = _leaf(source, path)
-    # A text is a sequence too.
+    # A string is a sequence, too.
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
         return []
     return [dict(item) for item in value if isinstance(item, Mapping)]
@@ -124,7 +124,7 @@ def name_of(source: JsonObject) -> ObjectName:
 
 
 def uid_of(source: JsonObject) -> str:
-    """The object's uid, which distinguishes it from others of the same name.
+    """The object's UID, which distinguishes it from others of the same name.
 
     >>> uid_of({"metadata": {"uid": "u-1"}})
     'u-1'
@@ -133,7 +133,7 @@ def uid_of(source: JsonObject) -> str:
 
 
 def version_of(source: JsonObject) -> str:
-    """The object's resourceVersion; empty if it says none.
+    """The object's resourceVersion; empty if missing.
 
     >>> version_of({"metadata": {"resourceVersion": "42"}})
     '42'
@@ -142,7 +142,7 @@ def version_of(source: JsonObject) -> str:
 
 
 def number(version: object) -> int:
-    """A resourceVersion in its order of age; 0 if it is no number, so that everything counts as new.
+    """A resourceVersion as a number that increases over time; 0 if it is not a number.
 
     >>> number("42"), number("opaque"), number(None)
     (42, 0, 0)
@@ -151,7 +151,7 @@ def number(version: object) -> int:
         digits = version
     else:
         digits = str(version) if isinstance(version, (str, int)) and not isinstance(version, bool) else ""
-    # A version is opaque by the API's contract. The length is checked first, since int() of a very long text is slow.
+    # By the API's contract, a version is opaque. Check the length first, because int() of a very long text is slow.
     return int(digits) if len(digits) <= _LONGEST_VERSION and digits.isascii() and digits.isdigit() else 0
 
 
@@ -174,7 +174,7 @@ def annotations_of(source: JsonObject) -> dict[str, str]:
 
 
 def controller_of(source: JsonObject) -> Json:
-    """The owner reference of the object's controller; empty if it has none.
+    """The owner reference of the object's controller; empty if there is none.
 
     >>> controller_of({"metadata": {"ownerReferences": [{"name": "a"}, {"name": "b", "controller": True}]}})
     {'name': 'b', 'controller': True}
@@ -192,7 +192,7 @@ def is_terminating(source: JsonObject) -> bool:
 
 
 def node_of(pod: JsonObject) -> str:
-    """The node that a pod is bound to; empty while it is not.
+    """The node that a pod is bound to; empty if it is not bound.
 
     >>> node_of({"spec": {"nodeName": "n1"}})
     'n1'
@@ -201,7 +201,7 @@ def node_of(pod: JsonObject) -> str:
 
 
 def pod_phase(pod: JsonObject) -> str:
-    """Pending, Running, Succeeded or Failed.
+    """The pod's phase: Pending, Running, Succeeded or Failed.
 
     >>> pod_phase({"status": {"phase": "Pending"}})
     'Pending'
@@ -219,8 +219,8 @@ def is_over(pod: JsonObject) -> bool:
 
 
 def selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
-    """Return True if a label selector (``matchLabels``, ``matchExpressions``) selects; one that is empty selects
-    nothing here.
+    """Return True if a label selector (``matchLabels``, ``matchExpressions``) matches ``labels``. Here an empty one
+    matches nothing.
 
     >>> selects({"matchLabels": {"app": "web"}}, {"app": "web", "tier": "1"}), selects({}, {"app": "web"})
     (True, False)
@@ -236,5 +236,5 @@ def _holds(requirement: JsonObject, labels: Mapping[str, str]) -> bool:
     if operator in {"Exists", "DoesNotExist"}:
         return (key in labels) is (operator == "Exists")
     is_among = labels.get(key) in (values if isinstance(values, list) else ())
-    # `NotIn` also holds for a pod without the label, as in the API.
+    # Like in the API, `NotIn` also matches a pod without the label.
     return is_among if operator == "In" else operator == "NotIn" and not is_among

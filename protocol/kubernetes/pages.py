@@ -1,6 +1,6 @@
-"""Lists and watch lines decoded object by object, so that one unreadable object does not spoil the others.
+"""Decodes lists and watch events object by object, so that one invalid object does not affect the others.
 
-Anything that is no page, or no event, raises ``UnreadableAnswerError``.
+Anything that is not a page or an event raises ``UnreadableAnswerError``.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from protocol.messages import ObjectName
 from protocol.wire.json_scan import UnclosedError, elements, members
 
 LONGEST_LINE: Final = 4 * 1024 * 1024
-"""An object of the API server has at most 1.5 MiB; JSON may escape it to more."""
+"""An API object has at most 1.5 MiB; JSON escapes may make it longer."""
 
 
 class UnreadableAnswerError(ValueError):
-    """The server's answer is not what it should be; the message says how."""
+    """The server's answer is malformed; the message says how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list. ``rest`` is the token that asks for the next page; empty on the last one."""
+    """One page of a list. ``rest`` is the continue token for the next page; empty on the last one."""
 
     version: str
     rest: str
@@ -58,17 +58,17 @@ class WatchEvent:
 
     @property
     def name(self) -> ObjectName:
-        """The object that the event is about, as far as it is known."""
+        """The name of the event's object, as far as known."""
         return name_of(self.object) if self.unreadable is None else self.unreadable.name
 
     @property
     def version(self) -> str:
-        """The object's version, from which a watch can be resumed; empty if it is not known."""
+        """The object's version, from which a watch can resume; empty if unknown."""
         return version_of(self.object) if self.unreadable is None else self.unreadable.version
 
     @property
     def refusal(self) -> Refusal | None:
-        """The reason why the server ends the watch, if this is an ERROR event.
+        """Why the server ends the watch, if this is an ERROR event.
 
         >>> read_event(b'{"type":"ERROR","object":{"code":410,"reason":"Expired"}}').refusal.kind.value
         'gone'
@@ -78,7 +78,7 @@ class WatchEvent:
 
 @dataclass(slots=True)
 class LineSplitter:
-    """Makes whole lines of the pieces that a socket delivers. A last line without its end is incomplete, and dropped.
+    """Splits the chunks from a socket into lines. An incomplete last line is dropped.
 
     >>> lines = LineSplitter()
     >>> lines.feed(b'{"a":1}\\n{"b"'), lines.feed(b':2}\\n')
@@ -92,12 +92,12 @@ class LineSplitter:
     def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that ``chunk`` completes. Raises ``UnreadableAnswerError`` if a line grows too long."""
         if not self._size and chunk.find(b"\n") == len(chunk) - 1 <= self.longest:
-            return [chunk[:-1]] if len(chunk) > 1 else []  # one whole line, as most pieces of a quiet watch are
+            return [chunk[:-1]] if len(chunk) > 1 else []  # one whole line, like most chunks of a quiet watch
         first, *others = chunk.split(b"\n")
         lines = []
         self._add(first)
         for following in others:
-            # Joined once per line: appending to a growing text would take quadratic time.
+            # Join once per line: appending to a growing text would take quadratic time.
             lines.append(b"".join(self._pieces))
             self._pieces, self._size = [], 0
             self._add(following)
@@ -111,7 +111,7 @@ class LineSplitter:
 
 
 def read_object(body: bytes) -> Json:
-    """An answer that is one object. Raises ``UnreadableAnswerError``.
+    """Decode an answer that is one object. Raises ``UnreadableAnswerError``.
 
     >>> read_object(b'{"kind": "Pod"}')
     {'kind': 'Pod'}
@@ -126,7 +126,7 @@ def read_object(body: bytes) -> Json:
 
 
 def read_page(body: bytes) -> Page:
-    """One page of a list. Raises ``UnreadableAnswerError``.
+    """Decode one page of a list. Raises ``UnreadableAnswerError``.
 
     >>> page = read_page(b'{"metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"a"}},7]}')
     >>> page.version, len(page.objects), page.unreadable[0].reason
@@ -134,7 +134,7 @@ def read_page(body: bytes) -> Page:
     """
     try:
         whole = _PAGE.decode(body)
-    # One bad object fails the whole page, so each object is decoded by itself.
+    # One invalid object fails the whole page, so decode each object separately.
     except (ValueError, RecursionError):
         return _by_parts(body)
     head = {"metadata": whole.metadata or {}}
@@ -142,7 +142,7 @@ def read_page(body: bytes) -> Page:
 
 
 def read_event(line: bytes) -> WatchEvent:
-    """One line of a watch. Raises ``UnreadableAnswerError``.
+    """Decode one line of a watch. Raises ``UnreadableAnswerError``.
 
     >>> event = read_event(b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"7"}}}')
     >>> event.type, str(event.name), event.version
@@ -181,7 +181,7 @@ def _by_parts(body: bytes) -> Page:
         raw_items = None
     if raw_items is None:
         raise UnreadableAnswerError("items: expected an array of objects")
-    # Without readable metadata the version is empty, and a watch from it starts with the present state.
+    # With invalid metadata the version is empty, and a watch from it starts with the current state.
     empty: Json = {}
     metadata = {"metadata": _or(_OBJECT.decode, parts.get("metadata", b""), empty)}
     page = Page(version_of(metadata), text(metadata, "metadata", "continue"), [], [])
@@ -217,12 +217,12 @@ def _object(raw: bytes) -> Json | Unreadable:
         return _OBJECT.decode(raw)
     except (ValueError, RecursionError) as error:
         reason = field_message(error)
-    # Too deep or with a value that the decoder refuses: the metadata alone is usually still readable.
+    # The object is nested too deeply or contains an invalid value, but its metadata is usually still readable.
     try:
         metadata = members(members(raw).get("metadata", b"{}"))
     except UnclosedError:
         metadata = {}
-    # Best effort: a part that cannot be decoded reads as empty.
+    # Best effort: an invalid part reads as empty.
     identity_fields = {key: _or(_TEXT.decode, metadata.get(key, b""), "") for key in _IDENTITY}
     identity = {"metadata": identity_fields}
     return Unreadable(name_of(identity), uid_of(identity), version_of(identity), reason)

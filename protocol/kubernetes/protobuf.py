@@ -1,8 +1,8 @@
-"""Field numbers of Kubernetes' protobuf messages, and message classes made of such tables at run time.
+"""Field numbers of Kubernetes' protobuf messages, and message classes created from such tables at run time.
 
-- A table names only fields that a program reads; protobuf skips the rest. Fewer declared fields decode faster.
-- Each call of ``message_classes`` has a descriptor pool of its own: nothing collides with generated code.
-- The agent does not import this module: it is the only one here that needs the package ``protobuf``.
+- A table contains only the fields that a program reads, because protobuf skips the rest and decodes faster.
+- Each call of ``message_classes`` uses its own descriptor pool, so nothing collides with generated code.
+- The agent does not import this module, the only one here that needs the package ``protobuf``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
 Fields = tuple[tuple[str, int, str], ...]
-"""Name, number and type of each field. ``many T`` repeats, ``map T`` maps texts to T; a name of a message is a type."""
+"""Name, number and type of each field. ``many T`` is repeated, ``map T`` maps strings to T; message names are types."""
 
 
 def _fields(text: str) -> Fields:
-    """Fields as ``name number type``, separated by commas."""
+    """Parse comma-separated fields, each ``name number type``."""
     parts = (field.split(maxsplit=2) for field in text.split(","))
     return tuple((name, int(number), kind) for name, number, kind in parts)
 
@@ -69,7 +69,7 @@ KUBERNETES: Final[Mapping[str, Fields]] = {
     ),
     "BoundObjectReference": _fields("kind 1 string, apiVersion 2 string, name 3 string, uid 4 string"),
 }
-"""The Kubernetes messages that this project reads, by a name of our own if Kubernetes has several of one name."""
+"""The Kubernetes messages that this project reads, by our own name if Kubernetes has several with the same name."""
 
 _F = descriptor_pb2.FieldDescriptorProto
 _TYPES: Final = {
@@ -82,7 +82,7 @@ _TYPES: Final = {
 
 
 def only(message: str, *fields: str) -> Fields:
-    """Some fields of a message of Kubernetes.
+    """A subset of a Kubernetes message's fields.
 
     >>> only("ObjectMeta", "name", "uid")
     (('name', 1, 'string'), ('uid', 5, 'string'))
@@ -93,7 +93,7 @@ def only(message: str, *fields: str) -> Fields:
 def message_classes(
     package: str, messages: Mapping[str, Fields], syntax: Literal["proto2", "proto3"]
 ) -> dict[str, type[Message]]:
-    """The classes of ``messages`` by name. In proto2, which Kubernetes uses, a field set to zero still counts as set.
+    """Create the classes of ``messages``, by name. In proto2, which Kubernetes uses, a field set to zero counts as set.
 
     >>> classes = message_classes("example", {"Quantity": KUBERNETES["Quantity"]}, "proto3")
     >>> classes["Quantity"](string="1Gi").SerializeToString()
@@ -104,7 +104,6 @@ def message_classes(
         message = file.message_type.add(name=name)
         for field, number, kind in fields:
             _add_field(message, field, number, kind, package)
-    # A pool of its own: names cannot collide with generated code that the process imports.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}

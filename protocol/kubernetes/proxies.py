@@ -1,4 +1,4 @@
-"""Proxies by kubectl's rule (Go's ``httpproxy``): which one leads to a URL.
+"""Selects the proxy for a URL by kubectl's rules (Go's ``httpproxy``).
 
 ``HTTPS_PROXY`` or ``HTTP_PROXY`` by the URL's scheme, in upper case first, unless ``NO_PROXY`` names the host.
 """
@@ -16,7 +16,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class ProxyError(ValueError):
-    """The proxy cannot be used; the message says where it is set and why."""
+    """The proxy is invalid; the message says where it is set and why."""
 
 
 def proxy_for(url: str, environment: Mapping[str, str]) -> str:
@@ -30,18 +30,18 @@ def proxy_for(url: str, environment: Mapping[str, str]) -> str:
     target = urlsplit(url)
     variable = f"{target.scheme}_proxy"
     proxy = environment.get(variable.upper()) or environment.get(variable) or ""
-    # A trailing dot marks an absolute name, and is no part of the host in ``NO_PROXY``.
+    # A trailing dot marks an absolute name, and is not part of the host in ``NO_PROXY``.
     host, port = (target.hostname or "").rstrip("."), target.port or _PORTS.get(target.scheme, 0)
     excluded = environment.get("NO_PROXY") or environment.get("no_proxy") or ""
     # Go's ``httpproxy`` never proxies loopback addresses, and does not read ``ALL_PROXY``.
     if not proxy or is_loopback(host) or any(_covers(entry, host, port) for entry in excluded.split(",")):
         return ""
-    # A proxy is commonly written as HOST:PORT.
+    # Proxies are commonly written as HOST:PORT.
     return checked_proxy(proxy if "://" in proxy else f"http://{proxy}", variable.upper())
 
 
 def checked_proxy(proxy: str, setting: str) -> str:
-    """The URL of a proxy, if it can be used; ``setting`` is what messages call it. Raises ``ProxyError``.
+    """Validate a proxy's URL and return it; ``setting`` names it in messages. Raises ``ProxyError``.
 
     >>> checked_proxy("socks5://127.0.0.1:1080", "proxy-url")
     Traceback (most recent call last):
@@ -50,7 +50,7 @@ or reach the API server by kubectl proxy
     """
     try:
         parts = urlsplit(proxy)
-        # Reading ``port`` raises for one that is no number.
+        # ``port`` raises ``ValueError`` if it is not a number.
         is_usable = parts.scheme in _SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         is_usable = False
@@ -59,12 +59,13 @@ or reach the API server by kubectl proxy
             hint = "use an HTTP proxy, or reach the API server by kubectl proxy"
             raise ProxyError(f"{setting}: SOCKS proxies are not supported; {hint}")
     if not is_usable:
-        raise ProxyError(f"{setting}: expected a proxy as http://HOST:PORT")  # not shown: it may hold a password
+        # Do not quote it: it may contain a password.
+        raise ProxyError(f"{setting}: expected a proxy as http://HOST:PORT")
     return proxy
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if a host is this machine itself; a name could resolve to anything, except ``localhost``.
+    """Return True for a loopback address or ``localhost``; any other name could resolve to anything.
 
     >>> is_loopback("127.0.0.2"), is_loopback("::1"), is_loopback("localhost"), is_loopback("db.example")
     (True, True, True, False)
@@ -76,7 +77,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _covers(entry: str, host: str, port: int) -> bool:
-    """Return True if an entry of ``NO_PROXY`` (host, domain, address or network, maybe with a port) covers the host."""
+    """Return True if an entry of ``NO_PROXY`` (host, domain, address or network, optional port) covers the host."""
     entry, host = entry.strip().lower(), host.lower()
     if entry == "*":
         return True

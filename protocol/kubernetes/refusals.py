@@ -1,7 +1,7 @@
-"""Meaning of an API server's refusals and failures. The only place that knows its status codes.
+"""Classifies an API server's refusals and failures. The only place that interprets its status codes.
 
-5xx says nothing about the outcome: a proxy may answer for a server that still works. Everything else is a refusal, made
-before anything was changed.
+After a 5xx the outcome is unknown: it may come from a proxy while the server still processes the request. Everything
+else is a refusal, which changed nothing.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from protocol.kubernetes.objects import JsonObject, child, text, whole
 from protocol.units import Seconds
 
 SHOWN: Final = 300
-"""Characters to which a server's message is cut."""
+"""Maximum characters of a server's message."""
 
-LONGEST_HEEDED: Final = Seconds(10.0)
-"""A watch waits no longer than this at a server's request, since its state goes stale meanwhile."""
+LONGEST_RETRY_AFTER: Final = Seconds(10.0)
+"""Maximum delay of a watch because of ``Retry-After``: its state becomes stale meanwhile."""
 
 LONGEST_WAIT: Final = 3600
-"""A ``Retry-After`` of more seconds than this is ignored."""
+"""A ``Retry-After`` above this many seconds is ignored."""
 
-# The words with which apimachinery's ``NewInvalid`` begins.
+# The beginning of messages of apimachinery's ``NewInvalid``.
 _INVALID: Final = re.compile(r'[\w.]+ "[^"]*" is invalid: ')
 
 
 class RefusalKind(StrEnum):
-    """Kind of a server's refusal."""
+    """The kind of a refusal."""
 
     NOT_FOUND = "not found"
     ALREADY_EXISTS = "already exists"
@@ -74,7 +74,7 @@ _STATUSES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A server's refusal. ``reason`` is its one word; ``retry_after`` the wait it asks for, in seconds."""
+    """A server's refusal. ``reason`` is its CamelCase reason, ``retry_after`` its Retry-After."""
 
     kind: RefusalKind
     status: int
@@ -84,9 +84,9 @@ class Refusal:
 
     @property
     def is_by_validation(self) -> bool:
-        """True if the server's own rules for such objects forbid it, and no policy, webhook or quota of this cluster.
+        """True if the server's built-in validation refused it, not a policy, webhook or quota of this cluster.
 
-        Policies and webhooks may answer with the same status and reason, but the message begins differently.
+        Policies and webhooks may use the same status and reason, but their message begins differently.
 
         >>> Refusal(RefusalKind.INVALID, 422, 'Pod "db" is invalid: spec: Forbidden: no').is_by_validation
         True
@@ -108,29 +108,29 @@ class Refusal:
         return f"{self.status}: {self.message or self.reason or self.kind.value}"
 
 
-def heeded(retry_after: Seconds | None) -> Seconds:
-    """The wait, in seconds, that a server's ``retry_after`` asks for, at most ``LONGEST_HEEDED``; 0 without one.
+def capped_retry_after(retry_after: Seconds | None) -> Seconds:
+    """``retry_after`` in seconds, at most ``LONGEST_RETRY_AFTER``; 0 without one.
 
-    >>> heeded(None), heeded(Seconds(2.0)), heeded(Seconds(600.0))
+    >>> capped_retry_after(None), capped_retry_after(Seconds(2.0)), capped_retry_after(Seconds(600.0))
     (0.0, 2.0, 10.0)
     """
-    return Seconds(0.0) if retry_after is None else min(retry_after, LONGEST_HEEDED)
+    return Seconds(0.0) if retry_after is None else min(retry_after, LONGEST_RETRY_AFTER)
 
 
 def classify(status: int, reason: str = "") -> Refusal:
-    """The refusal that an HTTP status and a one-word reason stand for.
+    """The refusal for an HTTP status and a reason.
 
     >>> classify(409).kind, classify(409, "AlreadyExists").kind, classify(502).kind, classify(418).kind
     (<RefusalKind.CONFLICT: 'conflict'>, <RefusalKind.ALREADY_EXISTS: 'already exists'>, \
 <RefusalKind.UNAVAILABLE: 'unavailable'>, <RefusalKind.OTHER: 'other'>)
     """
-    # 409 is a conflict or a name that is taken: only the reason of a ``Status`` tells them apart.
+    # 409 is a conflict or a name that is taken; only the reason of a ``Status`` distinguishes them.
     by_status = RefusalKind.UNAVAILABLE if status >= 500 else _STATUSES.get(status, RefusalKind.OTHER)
     return Refusal(_REASONS.get(reason, by_status), status, reason=reason)
 
 
 def read_refusal(status: int, body: bytes, retry_after: str = "") -> Refusal:
-    """An answer that is no success, by its HTTP status, body and ``Retry-After`` header. Never raises.
+    """The refusal in an unsuccessful response with this status, body and ``Retry-After`` header. Never raises.
 
     >>> str(read_refusal(404, b'{"kind":"Status","reason":"NotFound","message":"pods \\\\"db\\\\" not found"}'))
     '404: pods "db" not found'
@@ -140,9 +140,9 @@ def read_refusal(status: int, body: bytes, retry_after: str = "") -> Refusal:
     try:
         parsed = _STATUS.decode(body)
     except (msgspec.MsgspecError, RecursionError, ValueError):
-        # Proxies answer in plain text or HTML.
+        # Proxies respond with plain text or HTML.
         parsed = _Status(message=body[: SHOWN * 4].decode(errors="replace"))
-    # A 5xx stays one whatever its body says, since the body may come from a proxy.
+    # For a 5xx ignore the reason in the body, which may come from a proxy.
     plain = classify(status, parsed.reason[:SHOWN] if status < 500 else "")
     return Refusal(plain.kind, status, parsed.message[:SHOWN], parsed.reason[:SHOWN], _seconds(retry_after))
 
@@ -154,7 +154,7 @@ def refusal_in(status: JsonObject) -> Refusal:
     <RefusalKind.GONE: 'gone'>
     """
     code = whole(status, "code")
-    # A code outside of HTTP's range counts as a failure of the server, which leaves the outcome unknown.
+    # A code outside of HTTP's range counts as a server error, so the outcome is unknown.
     plain = classify(code if 100 <= code < 600 else 500, text(status, "reason")[:SHOWN])
     wait = whole(child(status, "details"), "retryAfterSeconds")
     return Refusal(plain.kind, plain.status, text(status, "message")[:SHOWN], plain.reason, _seconds(str(wait or "")))
@@ -169,8 +169,8 @@ _STATUS: Final = msgspec.json.Decoder(_Status)
 
 
 def _seconds(header: str) -> Seconds | None:
-    """The header's seconds; a date, or more than ``LONGEST_WAIT``, is ignored."""
-    # RFC 9110 also allows a date, which would need this machine's clock to be right.
+    """The header's seconds; None for a date, or above ``LONGEST_WAIT``."""
+    # RFC 9110 also allows a date, but that depends on a correct local clock.
     if not (header.isascii() and header.isdecimal() and len(header) <= 6):
         return None
     return Seconds(float(header)) if int(header) <= LONGEST_WAIT else None

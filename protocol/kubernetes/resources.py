@@ -1,4 +1,4 @@
-"""Kinds of objects, the paths of their API, and the content types of patches."""
+"""Resources of the Kubernetes API, their paths, and the content types of patches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 
 
 def escaped(part: str) -> str:
-    """One part of a path, as a URL writes it. Clients resolve ``.`` and ``..``, so these are escaped too.
+    """Escape one segment of a URL path, including ``.`` and ``..``, which clients would resolve.
 
     >>> escaped("a/b"), escaped(".."), escaped("db.1")
     ('a%2Fb', '%2E%2E', 'db.1')
@@ -23,7 +23,7 @@ def escaped(part: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of object: its API group (empty for the core group), version, and names."""
+    """One resource: its API group (empty for the core group), version, and names."""
 
     group: str
     version: str
@@ -65,7 +65,7 @@ class Resource:
         """
         if name == "":
             raise ValueError(f"a {self.kind} without a name has no path")
-        # Without a namespace, a namespaced kind is listed over all namespaces.
+        # Without a namespace, this is the collection in all namespaces.
         scope = ("namespaces", namespace) if self.namespaced and namespace else ()
         parts = (*scope, self.plural, *(part for part in (name, subresource) if part))
         return "/".join((self.prefix, *(escaped(part) for part in parts)))
@@ -110,4 +110,4 @@ CUSTOM_RESOURCE_DEFINITIONS: Final = Resource(
 )
 
 VERSION_PATH: Final = "/version"
-"""Where the API server reports its version."""
+"""Path of the API server's version."""

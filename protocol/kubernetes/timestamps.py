@@ -1,4 +1,4 @@
-"""Moments as the Kubernetes API writes them: RFC 3339 in UTC."""
+"""Timestamps of the Kubernetes API: RFC 3339 in UTC."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 def timestamp(wall: float) -> str:
-    """Seconds since 1970 as ``metav1.Time``.
+    """Format seconds since 1970 as ``metav1.Time``.
 
     >>> timestamp(1767225600.9)
     '2026-01-01T00:00:00Z'
@@ -15,7 +15,7 @@ def timestamp(wall: float) -> str:
 
 
 def micro_timestamp(wall: float) -> str:
-    """Seconds since 1970 as ``metav1.MicroTime``, which leases and events use.
+    """Format seconds since 1970 as ``metav1.MicroTime``, which Leases and Events use.
 
     >>> micro_timestamp(1767225600.25)
     '2026-01-01T00:00:00.250000Z'
@@ -24,7 +24,7 @@ def micro_timestamp(wall: float) -> str:
 
 
 def parse_moment(text: object) -> datetime | None:
-    """``parse_timestamp`` as an aware time in UTC.
+    """Like ``parse_timestamp``, as an aware ``datetime`` in UTC.
 
     >>> str(parse_moment("2026-01-01T00:00:00Z"))
     '2026-01-01 00:00:00+00:00'
@@ -34,19 +34,19 @@ def parse_moment(text: object) -> datetime | None:
 
 
 def parse_timestamp(text: object) -> float | None:
-    """Seconds since 1970 of such a text; None if it is none, or says no time zone.
+    """Parse a timestamp to seconds since 1970; None if it is invalid or has no time zone.
 
     >>> parse_timestamp("2026-01-01T00:00:00Z")
     1767225600.0
     >>> parse_timestamp("yesterday") is None
     True
     """
-    # No timestamp of the API is longer; the text may come from anyone.
+    # No valid timestamp is longer, and the text is untrusted.
     if not isinstance(text, str) or len(text) > 64:
         return None
     try:
         moment = datetime.fromisoformat(text)
-        # Without a zone, the local zone of this machine would be assumed.
+        # Without a zone, Python would assume the local one.
         return moment.timestamp() if moment.tzinfo is not None else None
     except (ValueError, OverflowError):
         return None

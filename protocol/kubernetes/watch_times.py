@@ -1,4 +1,4 @@
-"""Duration of a watch, and its query."""
+"""The duration of a watch, and its query."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import Final
 from protocol.units import Seconds
 
 WATCH_SPAN: Final = Seconds(240.0)
-"""How long the server is asked to keep a watch open; jitter adds up to as much again, so that few end together."""
+"""Requested duration of a watch; jitter up to doubles it, so that watches do not all end together."""
 
 SILENCE_BEYOND: Final = Seconds(10.0)
-"""If the server stays silent for this long after a watch should have ended, it or the connection is gone."""
+"""If the server is silent for this long after a watch should have ended, it or the connection is dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchTimes:
-    """Duration of one watch, in seconds: the time asked of the server, and the silence the client tolerates."""
+    """Durations of one watch in seconds: requested from the server, and the maximum silence for the client."""
 
-    asked: int
+    requested: int
     silence: Seconds
 
     @classmethod
     def spread(cls, jitter: float, span: Seconds = WATCH_SPAN) -> WatchTimes:
-        """``span`` and, by ``jitter`` in 0..1, up to as much again.
+        """``span``, up to doubled by ``jitter`` in 0..1.
 
         >>> WatchTimes.spread(0.5)
-        WatchTimes(asked=360, silence=370.0)
+        WatchTimes(requested=360, silence=370.0)
         """
         duration = int(span * (1.0 + jitter))
-        # Longer than the watch, so that reaching this limit always means a fault.
+        # Longer than the watch, so that reaching this limit always indicates a fault.
         return cls(duration, Seconds(duration + SILENCE_BEYOND))
 
 
 def watch_query(version: str, times: WatchTimes) -> dict[str, str]:
-    """The query of a watch from ``version`` on; if that is empty, the current state comes first, as ADDED events.
+    """The query of a watch from ``version``; if that is empty, the watch starts with the current state as ADDED events.
 
     >>> watch_query("41", WatchTimes(240, Seconds(250.0)))["timeoutSeconds"]
     '240'
     """
-    query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(times.asked)}
+    query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(times.requested)}
     return query | {"resourceVersion": version} if version else query

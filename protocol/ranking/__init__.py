@@ -1,1 +1,1 @@
-"""Costs of a choice of node: prices, fitness and node scores, for placing, moving, emptying and adding nodes (S2)."""
+"""Costs of node choices: prices, fitness and scores, for placing and moving VMs, and draining and adding nodes (S2)."""

@@ -1,7 +1,7 @@
-"""Everything that ranking depends on, with the published constants as defaults (S2.1, S2.4-S2.7).
+"""The configuration of ranking, with the published constants as defaults (S2.1, S2.4-S2.7).
 
-Prices are in any one currency per hour; only their ratios matter. Reading refuses unknown fields and values out of
-range, with the path of the bad value.
+All prices are in the same currency per hour; only their ratios matter. Unknown fields and values out of range are
+errors that begin with the path of the value.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import msgspec
 
 from protocol.field_errors import check, field_message
 
-DEAREST: Final = 1e12
-"""More per hour than any currency needs; sums of it over months stay numbers."""
+MAX_PRICE: Final = 1e12
+"""More per hour than any currency needs; sums over months remain finite."""
 
 
 class RankingConfigError(ValueError):
-    """A ranking section that cannot be used; the message begins with the path of the bad value."""
+    """An invalid ranking section; the message begins with the path of the value."""
 
 
 class RankingSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
@@ -36,12 +36,12 @@ class Prices(RankingSection, frozen=True):
 
     def __post_init__(self) -> None:
         prices = (self.cpu, self.mem_gib, self.gpu, self.storage_50gb)
-        # Comparisons with NaN are false, so this also refuses it.
-        check(all(0 <= price <= DEAREST for price in prices), "prices from 0 to 1e12")
+        # Comparisons with NaN are false, so this also rejects NaN.
+        check(all(0 <= price <= MAX_PRICE for price in prices), "prices from 0 to 1e12")
 
 
 class Damper(RankingSection, frozen=True):
-    """The pod whose price steadies the rank of small expansions (S2.5)."""
+    """The pod whose price dampens the ranks of small expansions (S2.5)."""
 
     cpu: float = 0.5
     mem_mib: float = 500
@@ -51,7 +51,7 @@ class Damper(RankingSection, frozen=True):
 
 
 class PreferredSize(RankingSection, frozen=True):
-    """The preferred vCPUs of a node in clusters of at most ``nodes``; without ``nodes``, in all larger ones (S2.6)."""
+    """The preferred vCPUs of a node in clusters of up to ``nodes``; without ``nodes``, in all larger ones (S2.6)."""
 
     vcpus: float = msgspec.field(name="vCPUs")
     nodes: int | None = None
@@ -71,7 +71,7 @@ PREFERRED_SIZES: Final = (
 
 
 class ScoreCurve(RankingSection, frozen=True):
-    """A node's score by its utilisation: ``empty`` at 0, 1 at ``peak``, ``full`` at 1, straight between (S2.8b)."""
+    """A node's score by utilisation: ``empty`` at 0, 1 at ``peak``, ``full`` at 1, linear in between (S2.8b)."""
 
     empty: float = 0.5
     full: float = 0.0
@@ -82,7 +82,7 @@ class ScoreCurve(RankingSection, frozen=True):
 
 
 class RankingConfig(RankingSection, frozen=True):
-    """The ranking section of a configuration file. ``node_prices`` has keys as ``price_keys`` makes them."""
+    """The ranking section of a configuration file. The keys of ``node_prices`` are those of ``price_keys``."""
 
     prices: Prices = Prices()
     node_prices: dict[str, float] = {}
@@ -98,8 +98,8 @@ class RankingConfig(RankingSection, frozen=True):
         check(0 < self.suppress_over < inf, "suppressOver above zero")
         check(self.unwanted_gpu_unfitness >= 1, "unwantedGPUUnfitness of at least 1")
         check(self.new_group_factor >= 1, "newGroupFactor of at least 1")
-        # Also refuses NaN and infinity, which would make ranks meaningless.
-        check(all(0 <= price <= DEAREST for price in self.node_prices.values()), "nodePrices from 0 to 1e12")
+        # Also rejects NaN and infinity, which would make ranks meaningless.
+        check(all(0 <= price <= MAX_PRICE for price in self.node_prices.values()), "nodePrices from 0 to 1e12")
         bounds = [inf if size.nodes is None else size.nodes for size in self.preferred_sizes]
         rising = all(left < right for left, right in pairwise(bounds))
         # The last size must be open-ended, so that every cluster has a preferred size.
@@ -107,7 +107,7 @@ class RankingConfig(RankingSection, frozen=True):
 
 
 def parse_ranking(document: object) -> RankingConfig:
-    """Read a ranking section; None is the defaults. Raises ``RankingConfigError``.
+    """Parse a ranking section; None means the defaults. Raises ``RankingConfigError``.
 
     >>> parse_ranking({"newGroupFactor": 3}).new_group_factor
     3.0

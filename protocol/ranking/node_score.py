@@ -1,4 +1,4 @@
-"""Scores of existing nodes: utilisation against the watermark decides, price only breaks ties (S2.8b)."""
+"""Scores of existing nodes by utilisation relative to the watermark; price only breaks ties (S2.8b)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from protocol.ranking.config import ScoreCurve
 K = TypeVar("K")
 
 Draw = Callable[[int, int], int]
-"""A whole number drawn uniformly from a closed range: ``random.Random(...).randint``."""
+"""Draws a uniform integer from a closed range, like ``random.Random(...).randint``."""
 
 NodeRank = tuple[int, float, float]
-"""The rank of a node, the best sorting first: its score below zero, its price, its unfitness."""
+"""The rank of a node, best first: negated score, price, unfitness."""
 
 
 def fraction(used: int, watermark: int, total: int, curve: ScoreCurve) -> float:
-    """The score (0..1) of one resource of a node, which has ``total`` of it.
+    """The score (0..1) of one resource of a node with ``total`` of it.
 
-    Plain numbers of one unit: this runs for every node of every pending pod.
+    All amounts are plain numbers in the same unit, because this runs for every node of every pending pod.
 
     >>> fraction(400, 900, 1000, ScoreCurve()), fraction(1001, 900, 1000, ScoreCurve())
     (0.75, 0.0)
     """
-    # A node that would hold more than it has scores 0, whatever the curve says.
+    # An overcommitted node scores 0, regardless of the curve.
     if total <= 0 or used > total:
         return 0.0
     peak, part = watermark / total, used / total
@@ -37,7 +37,7 @@ def fraction(used: int, watermark: int, total: int, curve: ScoreCurve) -> float:
 
 
 def percent(cpu: float, mem: float) -> int:
-    """The score of a node, 0..100, from those of its resources.
+    """The score of a node, 0..100, from the scores of its resources.
 
     >>> percent(0.75, 1.0)
     75
@@ -47,20 +47,20 @@ def percent(cpu: float, mem: float) -> int:
 
 
 def extender_score(score: int) -> int:
-    """A score of 0..100 as kube-scheduler takes it from an extender: 0 stays 0, everything else is 1..10.
+    """A score of 0..100 on an extender's scale: 0 stays 0, everything else becomes 1..10.
 
     >>> extender_score(75), extender_score(1), extender_score(0)
     (8, 1, 0)
     """
-    # Rounded, but never down to 0, which means that the node is full.
+    # Never round down to 0, which means that the node is full.
     return max(1, (score + 5) // 10) if score > 0 else 0
 
 
 def extender_scores(ranks: Iterable[NodeRank]) -> dict[NodeRank, int]:
-    """The extender's score (0..10) for each different rank of the nodes to choose from.
+    """The extender's score (0..10) for each distinct rank of the candidate nodes.
 
-    Of those that share an extender score only the best keeps it; the others get one less, but never 0. Nodes that end
-    up equal are kube-scheduler's to choose from: it does so at random.
+    If several ranks have the same extender score, only the best keeps it; the others get one less, but never 0.
+    kube-scheduler chooses randomly among nodes with equal scores.
 
     >>> extender_scores([(-100, 1.0, 1.0), (-100, 2.0, 1.0)])
     {(-100, 1.0, 1.0): 10, (-100, 2.0, 1.0): 9}
@@ -69,14 +69,14 @@ def extender_scores(ranks: Iterable[NodeRank]) -> dict[NodeRank, int]:
     above = 0
     for rank in sorted(set(ranks)):
         level = extender_score(-rank[0])
-        # Only the best of an equal score keeps it, so that kube-scheduler sees the difference in price.
+        # Only the best keeps the score, so that kube-scheduler sees the difference in price.
         scores[rank] = level - 1 if level == above > 1 else level
         above = level
     return scores
 
 
 def choose_target(ranks: Mapping[K, NodeRank], draw: Draw) -> K | None:
-    """The best target for a VM: by score, then price, then unfitness, then chance. None without nodes.
+    """The best target for a VM by score, price and unfitness, with random choice among equals. None without nodes.
 
     >>> choose_target({"cheap": (-90, 1.0, 1.0), "dear": (-90, 2.0, 1.0)}, lambda low, high: low)
     'cheap'
@@ -85,5 +85,5 @@ def choose_target(ranks: Mapping[K, NodeRank], draw: Draw) -> K | None:
         return None
     best = min(ranks.values())
     equal = [name for name, rank in ranks.items() if rank == best]
-    # Chance is injected, so that tests are repeatable.
+    # ``draw`` is injected, so that tests are deterministic.
     return equal[draw(0, len(equal) - 1)]

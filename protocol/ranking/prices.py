@@ -1,6 +1,7 @@
-"""Prices per hour: of a node from a table, by its keys, and of a pod as on a machine that fits it perfectly (S2.1).
+"""Prices per hour: of a node, from a table, and of a pod, as on a machine that fits it perfectly (S2.1).
 
-Of extended resources only accelerators have a price: GPUs and slices of them, Gaudi, Neuron, TPUs and others (S2.7).
+Among extended resources, only accelerators have a price: GPUs and slices of them, Gaudi, Neuron, TPUs and others
+(S2.7).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MIB = 1024**2  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Requests of a pod, or offers of a node. ``gpus`` counts accelerators of any kind, storage is local, in GB."""
+    """The requests of a pod, or the capacity of a node. ``gpus`` counts accelerators of any kind; storage is local."""
 
     resources: Resources
     gpus: int = 0
@@ -27,7 +28,7 @@ class Needs:
 
 
 def perfect_price(needs: Needs, config: RankingConfig) -> float:
-    """The price per hour of a machine that offers exactly this.
+    """The price per hour of a machine with exactly this capacity.
 
     >>> round(perfect_price(Needs(Resources.parse(2, "8Gi")), RankingConfig()), 6)
     0.101916
@@ -42,18 +43,18 @@ def perfect_price(needs: Needs, config: RankingConfig) -> float:
 
 
 def damper_price(config: RankingConfig) -> float:
-    """X of the rank: the price per hour of the damper's pod (S2.5).
+    """X in the rank's formula: the price per hour of the damper's pod (S2.5).
 
     >>> damper_price(RankingConfig()) > 0
     True
     """
-    # The damper's pod has no accelerators or storage: it only steadies small differences.
+    # The damper's pod has no accelerators or storage: it only dampens small differences.
     pod = Resources(MilliCpu.parse(config.damper.cpu), Bytes(round(config.damper.mem_mib * MIB)))
     return perfect_price(Needs(pod), config)
 
 
 def price_key(keys: Iterable[str], config: RankingConfig) -> str | None:
-    """The first of ``keys`` (see ``price_keys``) that the table has; None if it has none of them.
+    """The first of ``keys`` (see ``price_keys``) in the price table; None if none is.
 
     >>> price_key(("pool", "m5"), RankingConfig(node_prices={"m5": 0.5}))
     'm5'
@@ -62,7 +63,7 @@ def price_key(keys: Iterable[str], config: RankingConfig) -> str | None:
 
 
 def node_price(keys: Iterable[str], needs: Needs, config: RankingConfig) -> float:
-    """The price per hour of a node: the table's for the first of ``keys`` that it has, else of the node's parts.
+    """The price per hour of a node: that of the first of ``keys`` in the table, otherwise the sum of its parts' prices.
 
     >>> config = RankingConfig(node_prices={"m5": 0.5})
     >>> node_price(("group", "m5"), Needs(Resources.parse(2, "8Gi")), config)
@@ -73,9 +74,9 @@ def node_price(keys: Iterable[str], needs: Needs, config: RankingConfig) -> floa
 
 
 def is_estimated(keys: Iterable[str], config: RankingConfig) -> bool:
-    """Return True if there is a price table and it has none of ``keys``.
+    """Return True if there is a price table and it contains none of ``keys``.
 
-    The price of the node's parts may then be in another currency: it compares with that of no node in the table (S2.5).
+    The prices of the node's parts may then be in another currency, and not comparable with those in the table (S2.5).
 
     >>> config = RankingConfig(node_prices={"m5": 0.5})
     >>> is_estimated(("group", "m5"), config), is_estimated(("m6",), config), is_estimated(("m6",), RankingConfig())
@@ -95,18 +96,18 @@ _ORDINARY: Final = frozenset(
         "vpc.amazonaws.com",  # network interfaces and addresses of every EC2 instance
     }
 )
-"""Domains whose resources ordinary nodes offer at no extra price."""
+"""Domains of resources that ordinary nodes provide at no extra price."""
 
 
 @lru_cache(maxsize=4096)
 def is_accelerator(resource: str) -> bool:
-    """Return True for an extended resource (``domain/name``), unless ordinary nodes offer it too.
+    """Return True for an extended resource (``domain/name``), unless ordinary nodes provide it, too.
 
     >>> [is_accelerator(name) for name in ("nvidia.com/mig-1g.5gb", "google.com/tpu", "hugepages-2Mi", "memory")]
     [True, True, False, False]
     """
     domain, slash, _ = resource.partition("/")
-    # kubernetes.io and its subdomains are reserved for resources of Kubernetes itself.
+    # kubernetes.io and its subdomains are reserved for Kubernetes' own resources.
     is_native = domain == "kubernetes.io" or domain.endswith(".kubernetes.io")
     return bool(slash) and not is_native and domain not in _ORDINARY
 
@@ -127,7 +128,7 @@ NODE_GROUP_LABELS: Final = (
     "lke.linode.com/pool-id",
     "yandex.cloud/node-group-id",
 )
-"""Labels whose value is the name of a node's group: ours, which anybody may set, and those of the clouds."""
+"""Labels whose value is the name of a node group: our own, for any cluster, and those of the clouds."""
 
 SPOT_LABELS: Final[Mapping[str, str]] = {
     "cloud.google.com/gke-preemptible": "true",
@@ -138,10 +139,10 @@ SPOT_LABELS: Final[Mapping[str, str]] = {
     "kubernetes.azure.com/scalesetpriority": "spot",
     "node.kubernetes.io/lifecycle": "spot",
 }
-"""Labels of nodes that the cloud may take back, with their values in lower case."""
+"""Labels of nodes that the cloud may reclaim, with their values in lower case."""
 
 SPOT_SUFFIX: Final = "/spot"
-"""Follows an instance type in the key of its spot price. No instance type has a slash."""
+"""Suffix of an instance type in the key of its spot price. No instance type contains a slash."""
 
 PRICE_LABELS: Final = (*NODE_GROUP_LABELS, *SPOT_LABELS, LABEL_MACHINE, LABEL_MACHINE_OLD)
 """All labels that ``price_keys`` reads."""
@@ -155,8 +156,8 @@ def price_keys(labels: Mapping[str, str]) -> tuple[str, ...]:
     """
     groups = [group for label in NODE_GROUP_LABELS if (group := labels.get(label))]
     machine = labels.get(LABEL_MACHINE) or labels.get(LABEL_MACHINE_OLD)
-    # Without a price as a spot instance, the ordinary one is better than none.
+    # Without a spot price, the ordinary price is better than none.
     is_spot = any((labels.get(label) or "").lower() == value for label, value in SPOT_LABELS.items())
     types = [] if not machine else [f"{machine}{SPOT_SUFFIX}", machine] if is_spot else [machine]
-    # A group may be named like an instance type, and a node may have several labels of one group.
+    # Remove duplicates: a group may be named like an instance type, and several labels may name the same group.
     return tuple(dict.fromkeys((*groups, *types)))

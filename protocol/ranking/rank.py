@@ -1,7 +1,8 @@
-"""The rank of an expansion: price paid over price of a perfect fit, weighed by how well the node suits the cluster.
+"""The rank of an expansion: its price relative to a perfect fit, weighted by how well the node suits the cluster.
 
-``rank = suppress(unfitness, count) * (C + X) / (T + X)``, with the price C paid, T of a perfect fit and X of the
-damper: lowest wins, ties stay, and an option whose rank is no number or whose price is missing is left out (S2.3-S2.7).
+``rank = suppress(unfitness, count) * (C + X) / (T + X)``, with the actual price C, the price T of a perfect fit, and
+the damper's price X. The lowest wins, ties keep their order, and options without a price or a finite rank are dropped
+(S2.3-S2.7).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """An option with its rank and the parts of it, for explanation. Lower is better."""
+    """An option with its rank (lower is better), and its unfitness for explanations."""
 
     option: Option
     rank: float
@@ -36,19 +37,19 @@ class Ranked:
 
 
 def preferred_vcpus(cluster_nodes: int, config: RankingConfig) -> float:
-    """The vCPUs of a node that suits a cluster of this many nodes (S2.6).
+    """The preferred vCPUs of a node in a cluster of this many nodes (S2.6).
 
     >>> preferred_vcpus(2, RankingConfig()), preferred_vcpus(1000, RankingConfig())
     (1, 32)
     """
-    # Never exhausted: the configuration checks that the last size is for all larger clusters.
+    # Never exhausted: the configuration ensures that the last size covers all larger clusters.
     return next(
         size.vcpus for size in config.preferred_sizes if cluster_nodes <= (inf if size.nodes is None else size.nodes)
     )
 
 
 def unfitness(preferred_cpu: float, node_cpu: float) -> float:
-    """Ratio (1 or more) of a node's vCPUs to the preferred, or the inverse (S2.3). Both are above zero.
+    """The ratio of a node's vCPUs to the preferred number, or its inverse, whichever is at least 1 (S2.3).
 
     >>> unfitness(4, 8), unfitness(4, 4)
     (2.0, 1.0)
@@ -57,7 +58,7 @@ def unfitness(preferred_cpu: float, node_cpu: float) -> float:
 
 
 def suppress(unfit: float, count: int, over: float) -> float:
-    """Unfitness, mattering less the more nodes are added at once (S2.4).
+    """``unfit`` reduced towards 1 the more nodes are added at once (S2.4).
 
     >>> suppress(3.0, 1, 15.0), suppress(3.0, 1000, 15.0)
     (3.0, 1.0)
@@ -66,7 +67,7 @@ def suppress(unfit: float, count: int, over: float) -> float:
 
 
 def rank(paid: float, perfect: float, damper: float, unfit: float) -> float | None:
-    """``unfit * (C + X) / (T + X)`` (S2.5); None if that is no finite number.
+    """``unfit * (C + X) / (T + X)`` (S2.5); None if that is not finite.
 
     >>> rank(paid=2.0, perfect=1.0, damper=1.0, unfit=2.0)
     3.0
@@ -81,9 +82,10 @@ def rank(paid: float, perfect: float, damper: float, unfit: float) -> float | No
 
 
 def rank_options(options: Sequence[Option], cluster_nodes: int | None, config: RankingConfig) -> list[Ranked]:
-    """The usable options, best first; equal ranks keep their order. No size is preferred in a cluster of unknown size.
+    """The valid options, best first; equal ranks keep their order. Without ``cluster_nodes``, no node size is
+    preferred.
 
-    A pod that occurs in many options as the same object is priced once.
+    A pod that several options share as the same object is priced once.
 
     >>> from protocol.units import Resources
     >>> node, pod = Needs(Resources.parse(4, "16Gi")), Needs(Resources.parse(3, "12Gi"))
@@ -92,7 +94,7 @@ def rank_options(options: Sequence[Option], cluster_nodes: int | None, config: R
     ['cheap', 'dear']
     """
     preferred = None if cluster_nodes is None else preferred_vcpus(cluster_nodes, config)
-    # By identity: the same pod fits into many options, and pricing it each time would dominate the ranking.
+    # By identity, because pricing a pod again for each option would dominate the cost of ranking.
     pods = {id(pod): pod for option in options for pod in option.pods}
     prices = {key: perfect_price(pod, config) for key, pod in pods.items()}
     damper = damper_price(config)
@@ -109,7 +111,7 @@ def _rank_one(
     cores = option.node.resources.cpu.as_cores
     if option.price is None or option.count < 1 or cores <= 0:
         return None
-    # Without a preferred size, the ratio is 1 and unfitness does not matter.
+    # Without a preferred size the ratio is 1, so unfitness has no effect.
     unfit = suppress(unfitness(preferred or cores, cores), option.count, config.suppress_over)
     # Nodes with GPUs are reserved for pods that need them.
     if option.node.gpus and not any(pod.gpus for pod in option.pods):

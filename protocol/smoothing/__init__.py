@@ -1,1 +1,1 @@
-"""Smoothing as composable stages: what size, and when to shrink (S0)."""
+"""Smoothing as composable stages that decide the size, and when to shrink (S0)."""

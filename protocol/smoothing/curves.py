@@ -1,4 +1,4 @@
-"""The linear model and the segment model (S0.1, S0.2): what an input of some size should be given."""
+"""The linear model and the segment model (S0.1, S0.2), which map an input to a size."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import ClassVar, Final
 from protocol.smoothing.stage import Curve
 
 NOISE: Final = 1e-12
-"""The relative error of sums of floats: a value this little above a multiple counts as that multiple."""
+"""The relative error of float sums: a value this little above a multiple counts as that multiple."""
 
 # Summing the sizes of many nodes leaves noise in an input.
 INPUT_SLACK: Final = 1e-3
-"""The part of a segment's step by which an input may exceed a multiple and still count as that multiple."""
+"""The share of a segment's step by which an input may exceed a multiple and still count as that multiple."""
 
 
 def without_noise(value: float) -> float:
-    """``value`` less what may be float noise, at most half a unit.
+    """``value`` minus possible float noise, at most half a unit.
 
     >>> without_noise(2.0**40 + 1) > 2.0**40
     True
@@ -27,7 +27,7 @@ def without_noise(value: float) -> float:
 
 
 class CurveModel(Curve):
-    """``base + slope * input / per``, at most ``limit`` (S0.1). A missing input is an input of zero."""
+    """``base + slope * input / per``, at most ``limit`` (S0.1). A missing input counts as zero."""
 
     __slots__ = ("_base", "_limit", "_per", "_slope")
     name: ClassVar[str] = "model"
@@ -46,11 +46,11 @@ class CurveModel(Curve):
 
 
 class Segments(Curve):
-    """Rounds the input up to a multiple of ``every`` of the segment with the greatest ``at`` not above it (S0.2).
+    """Rounds the input up to a multiple of ``every`` of the segment with the largest ``at`` not above it (S0.2).
 
-    ``steps`` are pairs ``(at, every)``; inputs below the first segment pass unchanged. A coarse segment never rounds
-    past the start of the next, so that a finer one cannot make the result fall. Those of an output (``is_output``) have
-    none of the slack of inputs.
+    ``steps`` are pairs ``(at, every)``; inputs below the first segment pass unchanged. A segment never rounds past the
+    start of the next, so that the result never falls if that is finer. The slack does not apply to outputs
+    (``is_output``).
     """
 
     __slots__ = ("_is_output", "_starts", "_steps")
@@ -63,7 +63,7 @@ class Segments(Curve):
         self._steps = [every for _, every in ordered]
 
     def at(self, value: float) -> float:
-        """The input rounded up as its segment says."""
+        """The input, rounded up in its segment."""
         index = bisect_right(self._starts, value) - 1
         if index < 0:
             return value

@@ -1,6 +1,6 @@
-"""The default policies, as the lists of stages that a policy file would hold (see docs/policies.md).
+"""The default policies, in the format of a policy file (see docs/policies.md).
 
-How they were chosen, and what else was tried, is in docs/decisions/0007-default-policy.md.
+docs/decisions/0007-default-policy.md explains the choice, and the alternatives.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEFAULT_MEMORY_STAGES: Final[tuple[dict[str, object], ...]] = (
     {"hold": {"window": "5m"}},
     {"hysteresis": {"ratio": 0.1, "patience": "30m"}},
 )
-"""Memory in bytes: grows at once, and shrinks only after five minutes without a greater need."""
+"""Memory in bytes: grows immediately, and shrinks only after five minutes without a larger need."""
 
 DEFAULT_CPU: Final[SmoothingPolicy] = parse_policy(DEFAULT_CPU_STAGES, "cpu")
 """The policy for CPU if none is configured."""

@@ -1,11 +1,11 @@
-"""The beginning of growth: the rise that counts (``sustain``) and the first step beyond it (``surge``).
+"""The start of growth: how much of a rise counts (``sustain``), and the first step beyond it (``surge``).
 
 Rules that hold here:
 
-- ``sustain`` weighs a need by how long it has lasted: after ``over`` seconds about two thirds of a rise count, and
-  nearly all of it after three times that. It delays growth, so only a policy for CPU may use it.
-- ``surge`` answers a need above the present size with more than the need, for a short time: a rise that has outrun the
-  allocation usually goes on.
+- ``sustain`` weights a need by its duration: after ``over`` seconds about two thirds of a rise count, and nearly all of
+  it after three times that. It delays growth, so only a policy for CPU may use it.
+- ``surge`` responds to a need above the current size with more than the need, for a short time, because a rise that
+  exceeds the allocation usually continues.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from protocol.units import Instant, Seconds
 
 
 class Sustain(Stage):
-    """An exponentially weighed mean over ``over`` seconds (> 0). The first value counts in full."""
+    """An exponentially weighted mean over ``over`` seconds (> 0). The first value counts in full."""
 
     __slots__ = ("_at", "_is_level", "_keep", "_level", "_over", "_pause")
     name: ClassVar[str] = "sustain"
@@ -32,29 +32,29 @@ class Sustain(Stage):
         self._pause = self._keep = 0.0
 
     def step(self, now: Instant, value: float, sample: Sample) -> float:  # noqa: ARG002 - the past decides
-        """The weighed level; the value counts as having stood since the sample before it."""
+        """The weighted mean; the value counts for the whole time since the previous sample."""
         if self._at is None:
             self._level = value
         else:
             pause = now - self._at
-            # Samples mostly come at regular intervals, so the exponential is seldom computed.
+            # Samples usually come at regular intervals, so the exponential is rarely computed.
             if pause != self._pause:
                 self._pause, self._keep = pause, exp(-pause / self._over)
             self._level = value + (self._level - value) * self._keep
         self._at, self._is_level = now, self._level == value
         return self._level
 
-    def steady_until(self, now: Instant) -> Instant:  # noqa: ARG002 - time changes nothing once the mean is level
-        """For ever once the mean has come to the value."""
+    def steady_until(self, now: Instant) -> Instant:  # noqa: ARG002 - a level mean does not change with time
+        """Forever once the mean equals the value."""
         return FOR_EVER if self._is_level else UNSTEADY
 
     def explain(self) -> str:
-        """The span of the mean."""
-        return f"weighed by how long it stood, over {self._over:g} s"
+        """The time constant of the mean."""
+        return f"weighted by duration, over {self._over:g} s"
 
 
 class Surge(Stage):
-    """While the need is above the present size: ``factor`` (>= 1) times the need, kept for ``span`` seconds."""
+    """While the need exceeds the current size: ``factor`` (>= 1) times the need, held for ``span`` seconds."""
 
     __slots__ = ("_factor", "_span", "_surging", "_window")
     name: ClassVar[str] = "surge"
@@ -65,9 +65,9 @@ class Surge(Stage):
         self._surging = False
 
     def step(self, now: Instant, value: float, sample: Sample) -> float:
-        """The greater of the value and the last surge that still stands."""
+        """The larger of the value and the surge that is still held."""
         short = sample.current is not None and value > sample.current
-        # Zeros are added too: only an ``add`` drops old values, so without them a surge would never end.
+        # Also add zeros: only ``add`` drops old values, so without them a surge would never end.
         self._window.add(value * self._factor if short else 0.0, now)
         surge = self._window.max() or 0.0
         self._surging = surge > value

@@ -1,9 +1,9 @@
-"""A decaying histogram: a size that was enough most of the time over the last days, from a few hundred numbers.
+"""A decaying histogram: the size that was enough most of the time over the last days, in constant memory.
 
 Rules that hold here:
 
 - Buckets grow geometrically, so an estimate is at most one bucket (``GROWTH``) above the true percentile, never below.
-- Weights halve every half-life; time counts, not the number of samples: a value weighs as long as it stood.
+- Weights halve every half-life. A value is weighted by its duration, not by the number of samples.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from protocol.smoothing.stage import Sample, Stage
 from protocol.units import Instant, Seconds
 
 GROWTH: Final = 1.05
-"""The ratio of one bucket's upper end to the next."""
+"""The ratio of a bucket's upper end to that of the previous one."""
 
 BUCKETS: Final = 512
-"""How many buckets there are: a range of eleven powers of ten."""
+"""The number of buckets, which cover eleven powers of ten."""
 
 _LOG_GROWTH: Final = log(GROWTH)
 _RENORMALISE: Final = 1e100
 _FORGOTTEN: Final = 200.0
-"""Half-lives after which nothing counts any more; 2 to the power of many more would overflow a float."""
+"""Half-lives after which a value no longer counts; much larger exponents would overflow a float."""
 
-# Above zero, so that a share of 0 is only reached in a bucket that holds something.
+# Above zero, so that even a share of 0 is reached only in a bucket with weight.
 _LEAST: Final = sys.float_info.min
 
 LONGEST_GAP: Final = 60.0
-"""A value is not believed to have stood for longer than this many seconds without being seen again."""
+"""Maximum seconds that a value counts without another sample."""
 
 
 class DecayingHistogram:
-    """Time-weighted percentiles with exponential forgetting. ``smallest`` is the upper end of the first bucket."""
+    """Time-weighted percentiles with exponential decay. ``smallest`` is the upper end of the first bucket."""
 
     __slots__ = ("_half_life", "_marks", "_smallest", "_total", "_unit", "_weights")
 
@@ -46,15 +46,15 @@ class DecayingHistogram:
         self._unit = 1.0
 
     def age(self, seconds: float) -> None:
-        """Make everything seen so far count less."""
-        # Instead of shrinking all old weights, new ones grow: percentiles depend only on the ratio.
+        """Let ``seconds`` pass: all earlier values count less."""
+        # Instead of reducing all old weights, increase new ones: percentiles depend only on the ratio.
         self._unit *= exp2(min(seconds / self._half_life, _FORGOTTEN))
-        # Long before the weights could overflow a float.
+        # Rescale long before the weights could overflow a float.
         if self._unit > _RENORMALISE:
             self._scale_back()
 
     def add(self, value: float, seconds: float) -> None:
-        """Count ``value`` (>= 0) as having stood for this many seconds."""
+        """Add ``value`` (>= 0) with a duration of ``seconds``."""
         index = 0 if value <= self._smallest else min(BUCKETS - 1, int(log(value / self._smallest) / _LOG_GROWTH) + 1)
         self._put(index, seconds * self._unit)
 
@@ -72,17 +72,17 @@ class DecayingHistogram:
         node = index + 1
         while node <= BUCKETS:
             self._weights[node] += weight
-            # The next node that covers this bucket: the lowest set bit is added.
+            # The next node that covers this bucket: add the lowest set bit.
             node += node & -node
 
     def percentile(self, fraction: float) -> float:
         """The upper end of the bucket in which this share (0..1) of the weight is reached; 0 if empty.
 
-        A share of 0 is reached in the first bucket that holds anything.
+        A share of 0 is reached in the first bucket with weight.
         """
         if self._total <= 0:
             return 0.0
-        # Slightly less than the exact share, since sums of floats may fall short of it.
+        # Slightly less than the exact share, because float sums may fall short of it.
         wanted, node, span = max(_LEAST, fraction * self._total * (1 - 1e-12)), 0, BUCKETS
         # A binary search down the Fenwick tree.
         while span:
@@ -94,7 +94,7 @@ class DecayingHistogram:
 
 
 class HistogramStage(Stage):
-    """A percentile of the recent past times a margin: as a floor under the value, or instead of it."""
+    """A percentile of the recent past times a margin, as a minimum of the value or instead of it."""
 
     __slots__ = ("_at", "_fraction", "_histogram", "_last", "_level", "_margin", "_use")
     name: ClassVar[str] = "histogram"
@@ -108,16 +108,15 @@ class HistogramStage(Stage):
         self._last = self._level = 0.0
 
     def step(self, now: Instant, value: float, sample: Sample) -> float:  # noqa: ARG002 - the past decides
-        """The greater of value and percentile, or the percentile."""
+        """The larger of value and percentile, or the percentile."""
         if self._at is not None and now > self._at:
             passed = now - self._at
             self._histogram.age(passed)
-            # The last value was in force until now, but a gap without samples, such as a restart, must not count in
-            # full.
+            # The last value applied until now, but a gap without samples, such as a restart, must not count in full.
             self._histogram.add(self._last, min(passed, LONGEST_GAP))
         self._at, self._last = now, value
         self._level = self._histogram.percentile(self._fraction) * self._margin
-        # An empty histogram has nothing to say.
+        # An empty histogram has no effect.
         return max(value, self._level) if self._use == "floor" or self._level <= 0 else self._level
 
     def explain(self) -> str:
@@ -126,13 +125,13 @@ class HistogramStage(Stage):
 
 
 SHORTEST: Final = 60 / 86_400
-"""Days: the first sample counts as a minute."""
+"""Minimum history in days: the first sample counts as a minute."""
 
 
 def confidence_factor(days: float, multiplier: float, exponent: float) -> float:
-    """Factor on an estimate after ``days`` of history: (1 + ``multiplier`` / ``days``)^``exponent``.
+    """Factor for an estimate after ``days`` of history: (1 + ``multiplier`` / ``days``)^``exponent``.
 
-    An exponent above zero widens upwards, one below zero downwards; both fade as days pass.
+    An exponent above zero raises the estimate, one below zero lowers it; both effects fade as days pass.
 
     >>> confidence_factor(1, 1, 1), round(confidence_factor(1 / 24, 0.001, -2), 3)
     (2.0, 0.954)

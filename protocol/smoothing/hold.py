@@ -1,4 +1,4 @@
-"""The time decay that hysteresis alone lacks (S0.4): shrink to the maximum need in a whole window."""
+"""Shrinks to the maximum need in a whole window (S0.4), the decay over time that hysteresis alone lacks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from protocol.units import Instant, Seconds
 
 
 class Hold(Stage):
-    """Passes on ``keep`` (0..1) of the maximum over ``span`` seconds plus ``extra`` if that is more than the value, but
-    never grows beyond the present size for it.
+    """Returns the share ``keep`` (0..1) of the maximum over ``span`` seconds plus ``extra`` if that exceeds the value,
+    but never grows beyond the current size because of it.
 
-    After a shrink, the next waits until more than ``pause`` seconds have passed. Several holds in a row fade: all of
-    the maximum for a short window, a part for a longer one.
+    A shrink follows another only after more than ``pause`` seconds. Several holds in a row decay gradually: the whole
+    maximum for a short window, a part of it for a longer one.
     """
 
     __slots__ = ("_extra", "_fell", "_keep", "_last", "_pause", "_reason", "_span", "_window")
@@ -25,12 +25,12 @@ class Hold(Stage):
         self._window = WindowMax(span)
         self._last: float | None = None
         self._fell: Instant | None = None
-        self._reason = "nothing seen"
+        self._reason = "no samples yet"
 
     def step(self, now: Instant, value: float, sample: Sample) -> float:
-        """The window's maximum; the present size if that is larger and a shrink is not proven or not yet due."""
+        """The window's maximum; the current size if that is larger and a shrink is not proven or not yet due."""
         current = sample.current
-        # The size changes elsewhere, so a shrink only shows in comparison with the last sample.
+        # The size changes elsewhere, so detect a shrink by comparing with the last sample.
         if current != self._last:
             if current is not None and self._last is not None and current < self._last:
                 self._fell = now
@@ -38,17 +38,17 @@ class Hold(Stage):
         self._window.add(value, now)
         most = max(value, self._keep * (self._window.max() or 0.0) + self._extra)
         if current is None or most >= current:
-            self._reason = "the most of the window"
+            self._reason = "maximum of the window"
             # An earlier need that was never granted is no reason to grow.
             return most if current is None else max(value, current)
         if not self._window.is_full(now):
-            # Only a whole window proves that less is enough; a restart without a snapshot begins without one.
-            self._reason = "no whole window seen yet"
+            # Only a whole window proves that less is enough; after a restart the window is empty.
+            self._reason = "no whole window observed yet"
             return current
         if self._pause and self._fell is not None and now - self._fell <= self._pause:
             self._reason = "shrank too recently"
             return current
-        self._reason = "the most of a whole window"
+        self._reason = "maximum of a whole window"
         return most
 
     def steady_until(self, now: Instant) -> Instant:

@@ -1,4 +1,4 @@
-"""Hysteresis (S0.3): growing is never delayed, shrinking waits until the need is clearly below the present size."""
+"""Hysteresis (S0.3): never delays growth; shrinks only if the need is clearly below the current size."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from protocol.units import Instant, Seconds
 
 
 class Hysteresis(Stage):
-    """Holds the present size while ``shifted`` of the need, an upper estimate, does not fall below it.
+    """Holds the current size unless ``shifted``, an upper estimate of the need, is below it.
 
-    ``shifted`` maps a sample and the value that reaches the stage to that estimate: see ``by_inputs``, ``by_outputs``.
+    ``shifted`` computes the estimate from a sample and the stage's input: see ``by_inputs`` and ``by_outputs``.
     """
 
     __slots__ = ("_patience", "_rule", "_shifted", "_waited")
@@ -27,44 +27,44 @@ class Hysteresis(Stage):
 
     @classmethod
     def by_inputs(cls, curve: Callable[[float], float], inputs: float, patience: Seconds | None = None) -> Hysteresis:
-        """Delay shrinking by this many units of the input of ``curve``."""
-        rule = f"shrinks only from above the value for {inputs:g} more of input"
-        # Shrinks only if the present size is above f(input + inputs), and then to f(input).
+        """Delay shrinking by ``inputs`` units of the input of ``curve``."""
+        rule = f"shrinks only if the size is above that for {inputs:g} more of input"
+        # Shrinks only if the current size is above f(input + inputs), and then to f(input).
         return cls(lambda raw, _: curve(raw + inputs), rule, patience)
 
     @classmethod
     def by_outputs(cls, outputs: float, ratio: float, patience: Seconds | None = None) -> Hysteresis:
-        """Delay shrinking until it saves more than ``outputs``, and at least ``ratio`` (below 1) of the present
-        size.
+        """Delay shrinking until it saves more than ``outputs``, and at least the share ``ratio`` (below 1) of the
+        current size.
         """
-        saves = [f"more than {outputs:g}"] * bool(outputs) + [f"at least {ratio:.0%} of what there is"] * bool(ratio)
-        rule = f"shrinks only where that saves {' and '.join(saves) or 'anything'}"
-        # Shrinks only if the value is below (1 - ratio) of the present size, and by more than ``outputs``.
+        saves = [f"more than {outputs:g}"] * bool(outputs) + [f"at least {ratio:.0%} of the size"] * bool(ratio)
+        rule = f"shrinks only if that saves {' and '.join(saves) or 'anything'}"
+        # Shrinks only if the value is below (1 - ratio) of the current size, and by more than ``outputs``.
         return cls(lambda _, value: max(value + outputs, value / (1 - ratio)), rule, patience)
 
     def step(self, now: Instant, value: float, sample: Sample) -> float:
-        """The value if it grows or is well below; otherwise the present size, until patience ends."""
+        """The value if it is a growth or clearly below; otherwise the current size, until patience ends."""
         current = sample.current
-        # On every step, since the window must see every value.
+        # On every step, because the window needs every value.
         most = self._most(now, value)
         self._waited = False
         if current is None or value >= current or current > self._shifted(sample.value, value):
             return value
-        # The offset alone would keep a little too much forever; patience ends that.
+        # Without patience, a size slightly too large would be held forever.
         self._waited = most is not None and most < current
         return most if most is not None and self._waited else current
 
     def _most(self, now: Instant, value: float) -> float | None:
-        """The most of a whole window of patience; None before one has passed, and without patience."""
+        """The maximum over a whole window of patience; None before one has passed, and without patience."""
         if self._patience is None:
             return None
         self._patience.add(value, now)
         return self._patience.max() if self._patience.is_full(now) else None
 
     def steady_until(self, now: Instant) -> Instant:
-        """Until patience may end; for ever without it."""
+        """Until patience may end; forever without patience."""
         return FOR_EVER if self._patience is None else self._patience.steady_until(now)
 
     def explain(self) -> str:
-        """The rule, or that patience has ended it."""
-        return "nothing more was needed for as long as patience lasts" if self._waited else self._rule
+        """The rule, or that patience has ended."""
+        return "no larger need for as long as patience lasts" if self._waited else self._rule

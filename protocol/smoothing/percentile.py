@@ -1,4 +1,4 @@
-"""The percentage estimation model (S0.5): a value that was enough most of the time of a window."""
+"""The percentage estimation model (S0.5): a value that was enough for most of a window."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from protocol.smoothing.stage import Sample, Stage
 from protocol.units import Instant, Seconds
 
 MAX_SAMPLES: Final = 1024
-"""How many samples one window holds at most."""
+"""Maximum samples per window."""
 
 ENOUGH: Final = 3
-"""With fewer samples than this nothing moves, unless a policy says otherwise."""
+"""Minimum samples for a change, unless a policy says otherwise."""
 
 
 def percentile_index(count: int, fraction: float) -> int:
@@ -22,13 +22,13 @@ def percentile_index(count: int, fraction: float) -> int:
     >>> percentile_index(10, 0.5), percentile_index(10, 1.0)
     (5, 9)
     """
-    # The epsilon keeps a product such as 100 * 0.29 from falling below the whole number.
+    # The epsilon keeps a product such as 100 * 0.29 from falling below the integer.
     return max(0, min(count - 1, int(count * fraction + 1e-9)))
 
 
 class Percentile(Stage):
-    """Keeps the present size between P(``low``) and P(``high``) of the last ``span`` seconds, else moves it to
-    P(``target``).
+    """Holds the current size if it is between P(``low``) and P(``high``) of the last ``span`` seconds; otherwise moves
+    to P(``target``).
     """
 
     __slots__ = ("_ascending", "_enough", "_grain", "_high", "_low", "_reason", "_samples", "_span", "_target")
@@ -48,15 +48,15 @@ class Percentile(Stage):
         self._grain = span / MAX_SAMPLES
         self._samples: deque[tuple[float, float]] = deque()
         self._ascending: list[float] = []
-        self._reason = "nothing seen"
+        self._reason = "no samples yet"
 
     def step(self, now: Instant, value: float, sample: Sample) -> float:
-        """The present size, or the target percentile if the present size lies outside the thresholds."""
+        """The current size, or the target percentile if the current size is outside the thresholds."""
         self._add(now, value)
         current = sample.current
         if len(self._ascending) < self._enough:
             self._reason = f"{len(self._ascending)} samples are too few"
-            # Without a present size there is nothing to hold.
+            # Without a current size there is nothing to hold.
             return value if current is None else current
         low, high = self._value_at(self._low), self._value_at(self._high)
         if current is not None and low <= current <= high:
@@ -72,8 +72,7 @@ class Percentile(Stage):
         oldest = now - self._span
         while self._samples and self._samples[0][0] < oldest:
             self._drop(self._samples.popleft()[1])
-        # Of samples closer together than the grain only the greatest counts, so that the window holds at most
-        # ``MAX_SAMPLES``.
+        # Of samples closer together than the grain only the largest counts, which limits the window to ``MAX_SAMPLES``.
         if len(self._samples) > 1 and now - self._samples[-2][0] < self._grain:
             last = self._samples.pop()[1]
             self._drop(last)
@@ -82,9 +81,9 @@ class Percentile(Stage):
         insort(self._ascending, value)
 
     def _drop(self, value: float) -> None:
-        # Equal values cannot be told apart, so the first one will do.
+        # Equal values are interchangeable, so delete the first one.
         del self._ascending[bisect_left(self._ascending, value)]
 
     def explain(self) -> str:
-        """Say where the present size lies among the percentiles."""
+        """The position of the current size among the percentiles."""
         return f"{self._reason} over {self._span:g} s"

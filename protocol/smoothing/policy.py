@@ -1,6 +1,6 @@
-"""A policy is a list of stages in a file (S0.7): reading it, starting it, asking it.
+"""Policies as lists of stages in a file (S0.7): parsing, starting, and running them.
 
-It is refused as a whole, before anything of it takes effect. A policy for memory never delays growth.
+An invalid policy is rejected as a whole, before it has any effect. A policy for memory never delays growth.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from protocol.smoothing.stage import FOR_EVER, LARGEST, UNSTEADY, Sample, Stage,
 from protocol.units import Instant
 
 Resource = Literal["cpu", "memory"]
-"""What a policy decides: ``cpu`` in vCPUs or ``memory`` in bytes."""
+"""A policy's resource: ``cpu`` in vCPUs or ``memory`` in bytes."""
 
 MAX_STAGES: Final = 32
 
 
 class SmoothingPolicyError(ValueError):
-    """A policy that cannot be used; the message begins with the path of the bad value."""
+    """An invalid policy; the message begins with the path of the value."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path or 'policy'}: {problem}")
@@ -30,7 +30,7 @@ class SmoothingPolicyError(ValueError):
 
 
 class Pipeline:
-    """A policy at work on one resource of one VM."""
+    """A running policy for one resource of one VM."""
 
     __slots__ = ("_at_once", "_last", "_skipped_at", "_stages", "_steady_until", "_steps", "_target", "_values")
 
@@ -44,14 +44,14 @@ class Pipeline:
         self._skipped_at: Instant | None = None
 
     def target(self, now: Instant, sample: Sample) -> float:
-        """The target of the resource, in vCPUs or bytes; ``now`` never goes back."""
+        """The target of the resource, in vCPUs or bytes; ``now`` never decreases."""
         is_repeated = sample == self._last
-        # One resource of a guest often stays the same while the other changes.
+        # Often one resource of a guest stays the same while the other changes.
         if is_repeated and now < self._steady_until:
             self._skipped_at = now
             return self._target
         if self._skipped_at is not None and self._last is not None:
-            # Of the skipped samples the stages need only the last one.
+            # The stages need only the last of the skipped samples.
             self._run(self._skipped_at, self._last)
             self._skipped_at = None
         self._target = self._run(now, sample)
@@ -63,20 +63,20 @@ class Pipeline:
         for index, step in enumerate(self._steps):
             values[index] = value = min(LARGEST, step(now, value, sample))
         self._last = sample
-        # For memory, a need is met at once, whatever the stages say.
+        # For memory, a need is met immediately, regardless of the stages.
         return max(value, sample.value) if self._at_once else value
 
     def steady_until(self, now: Instant) -> Instant:
-        """The time before which the sample of ``now``, the last one, gives the same target again.
+        """The time before which repeating the last sample (of ``now``) yields the same target.
 
-        Of the samples until then all but the latest may be left out: later targets are the same.
+        Of the samples until then, all but the latest may be skipped without affecting later targets.
         """
         if self._skipped_at is not None:
             return self._steady_until
         steady = FOR_EVER
         for stage in self._stages:
             steady = min(steady, stage.steady_until(now))
-            # The first stage that is not settled is answer enough.
+            # One unsettled stage decides the result.
             if steady == UNSTEADY:
                 break
         return steady
@@ -85,7 +85,7 @@ class Pipeline:
         """The effect of each stage on the last sample; empty before the first."""
         if self._last is None:
             return ()
-        # What entered the first stage, then what entered each of the others.
+        # The input of each stage: the sample, then the outputs of the previous stages.
         before = [self._last.value, *self._values]
         return tuple(
             StageExplanation(stage.name, before[index], self._values[index], stage.explain())
@@ -95,21 +95,21 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class SmoothingPolicy:
-    """Stages as written, checked. ``start`` one pipeline for each VM."""
+    """A validated list of stages. ``start`` one pipeline per VM."""
 
     resource: Resource
     stages: tuple[tuple[str, StageSpec], ...]
 
     def start(self) -> Pipeline:
-        """A pipeline that has seen nothing yet."""
+        """A pipeline without history."""
         return Pipeline(_build("", self.stages), at_once=self.resource == "memory")
 
 
 def parse_policy(document: object, resource: Resource = "cpu", path: str = "") -> SmoothingPolicy:
-    """Read a policy: a list of stages, each a mapping of one name to its fields, or a mapping with ``stages``.
+    """Parse a policy: a list of stages, each a mapping of its name to its fields, or a mapping with ``stages``.
 
-    A mapping may say ``resource: cpu`` or ``memory`` itself, which overrides ``resource``. ``path`` is the document's
-    place in a larger one. Raises ``SmoothingPolicyError``.
+    In a mapping, ``resource: cpu`` or ``memory`` overrides the argument. ``path`` is the document's location in a
+    larger one. Raises ``SmoothingPolicyError``.
 
     >>> parse_policy([{"hold": {"window": "5m"}}]).resource
     'cpu'
@@ -124,7 +124,7 @@ def parse_policy(document: object, resource: Resource = "cpu", path: str = "") -
         raise SmoothingPolicyError(path, f"expected a list of 1 to {MAX_STAGES} stages")
     specs = tuple(_parse_stage(raw, f"{path}[{index}]") for index, raw in enumerate(document))
     specs = tuple((name, spec.of(resource) if isinstance(spec, HistogramSpec) else spec) for name, spec in specs)
-    # Stages that could delay memory are refused: a guest without memory is killed, not just slow.
+    # Reject stages that could delay growth of memory: processes without memory are killed, not just slow.
     for index, stage in enumerate(_build(path, specs)):
         if resource == "memory" and stage.delays_growth:
             raise SmoothingPolicyError(
@@ -156,7 +156,7 @@ def _parse_stage(raw: object, path: str) -> tuple[str, StageSpec]:
     spec = SPECS.get(name)
     if spec is None:
         raise SmoothingPolicyError(path, f"unknown stage {name!r}; expected one of {', '.join(SPECS)}")
-    # Segments are the one stage that may be written as a bare list.
+    # Only segments may be written as a bare list.
     if name == "segments" and _is_list(fields):
         fields = {"steps": fields}
     try:
@@ -173,7 +173,7 @@ def _build(path: str, specs: Sequence[tuple[str, StageSpec]]) -> list[Stage]:
     stages: list[Stage] = []
     for index, (name, spec) in enumerate(specs):
         try:
-            # Some stages depend on those in front of them.
+            # Some stages depend on those before them.
             stages.append(spec.build(stages))
         except ValueError as error:
             raise SmoothingPolicyError(f"{path}[{index}].{name}", str(error)) from None

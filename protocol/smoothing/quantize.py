@@ -1,8 +1,8 @@
-"""Output quantization (S0.6): values that people can read, always rounded up, except for float noise.
+"""Output quantization (S0.6): rounds up to readable values, ignoring float noise.
 
-A ladder has rungs ``base``, ``base + step``, then steps that grow by ``ratio`` up to ``largest``; below ``base`` there
-is nothing. Each step that grew is cut to whole units, so that rungs are amounts that a VM can have. The same may be
-written as segments ``{at, every}``, as for inputs. A base alone is also the step.
+A ladder has the rungs ``base``, ``base + step``, and then steps that grow by ``ratio`` up to ``largest``; ``base`` is
+the lowest rung. Each grown step is truncated to whole units, so that rungs are amounts that a VM can have. Segments
+``{at, every}`` are an alternative notation, as for inputs. A base alone is also the step.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from protocol.smoothing.curves import NOISE, without_noise
 from protocol.smoothing.stage import Curve
 
 MAX_RUNGS: Final = 512
-"""How many growing steps a ladder lists; from there on its last step repeats."""
+"""Maximum growing steps of a ladder; after that its last step repeats."""
 
 MILLI: Final = 0.001
 """The unit of an amount in vCPUs."""
 
 SMALLEST_MEMORY: Final = 1024
-"""A ladder that begins with at least this much is one of bytes: nobody has that many vCPUs."""
+"""A ladder that starts with at least this value is in bytes: nobody has that many vCPUs."""
 
 
 class Quantize(Curve):
     """A ladder of values. ``step`` of None means ``base``; with neither, values pass unchanged.
 
-    ``unit`` is what steps are cut to; None for whole bytes, or thousandths if the ladder is one of vCPUs.
+    Steps are truncated to multiples of ``unit``; None for whole bytes, or thousandths for a ladder of vCPUs.
     """
 
     __slots__ = ("_base", "_last_step", "_rungs")
@@ -48,7 +48,7 @@ class Quantize(Curve):
         self._rungs, self._last_step = _ladder(self._base, min(first, largest), ratio, largest, unit)
 
     def at(self, value: float) -> float:
-        """The least rung that is not below ``value``."""
+        """The lowest rung that is not below ``value``."""
         exact = without_noise(value)
         if exact <= self._base:
             return self._base
@@ -69,16 +69,16 @@ class Quantize(Curve):
 def _ladder(base: float, step: float, ratio: float, largest: float, unit: float) -> tuple[list[float], float]:
     """The rungs from ``base`` while the step grows, and the step that repeats after the last of them."""
     rungs = [base]
-    # Ends before a rung could overflow to infinity.
+    # Stop before a rung could overflow to infinity.
     while ratio > 1.0 and step < largest and len(rungs) < MAX_RUNGS and rungs[-1] < 1e300 / ratio:
         rungs.append(_cleaned(rungs[-1] + step, unit))
-        # A step never shrinks, even if cutting it to whole units takes away what the ratio adds.
+        # A step never shrinks, even if truncation removes what the ratio adds.
         step = min(max(step, _whole(step * ratio, unit)), largest)
     return rungs, step
 
 
 def _whole(step: float, unit: float) -> float:
-    """The most whole units that are not above ``step``.
+    """The largest multiple of ``unit`` that is not above ``step``.
 
     >>> _whole(0.5625, 0.001), _whole(22.5, 1.0)
     (0.562, 22.0)
@@ -87,5 +87,5 @@ def _whole(step: float, unit: float) -> float:
 
 
 def _cleaned(value: float, unit: float) -> float:
-    """``value`` without the float noise that adding thousandths leaves; whole bytes have none."""
+    """``value`` without the float noise of adding thousandths; whole bytes have none."""
     return round(value, 9) if unit < 1 else value

@@ -1,6 +1,6 @@
-"""Each stage as it is written in a policy file: its fields, their defaults and ranges (S0.7).
+"""The format of each stage in a policy file: fields, defaults and ranges (S0.7).
 
-A spec that can be read can be built: ranges are checked when it is read.
+Parsing checks the ranges, so every parsed spec can be built, except for rules on the order of stages.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from protocol.units import QuantityError, Seconds, parse_quantity
 
 _LONGEST_SPAN: Final = 366 * 86400.0
 _MOST_TIMES: Final = 1000.0
-"""A larger factor is surely a typo."""
+"""A larger factor is certainly a typo."""
 
 
 class Quantity(float):
-    """A quantity of zero or more in the unit of the policy's resource."""
+    """A quantity (>= 0) in the unit of the policy's resource."""
 
 
 _SMALLEST_CPU: Final = Quantity(0.01)
@@ -38,11 +38,11 @@ _SMALLEST_MEMORY: Final = Quantity(1e7)
 
 
 class Duration(float):
-    """A span of time in seconds, above zero and at most a year."""
+    """A duration in seconds, above zero and at most a year."""
 
 
 def read_level(raw: object) -> Quantity:
-    """A quantity such as 2, ``"250m"`` or ``"1Gi"``. Raises ``ValueError``.
+    """Parse a quantity such as 2, ``"250m"`` or ``"1Gi"``. Raises ``ValueError``.
 
     >>> read_level("250m"), read_level("1Ki")
     (0.25, 1024.0)
@@ -56,7 +56,7 @@ def read_level(raw: object) -> Quantity:
 
 
 def read_span(raw: object) -> Duration:
-    """Seconds as a number, or a duration such as ``"30s"``. Raises ``ValueError``.
+    """Parse seconds as a number, or a duration such as ``"30s"``. Raises ``ValueError``.
 
     >>> read_span("5m")
     300.0
@@ -71,10 +71,10 @@ READERS: Final[dict[type, Callable[[object], object]]] = {Quantity: read_level, 
 
 
 class StageSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
-    """One stage as written. ``before`` in ``build`` are the stages in front of it."""
+    """One stage in a policy file."""
 
     def build(self, before: Sequence[Stage]) -> Stage:
-        """A fresh stage. Raises ``ValueError`` if it cannot stand at this place."""
+        """Create the stage, to follow the stages ``before``. Raises ``ValueError`` if it is not allowed after them."""
         raise TypeError(f"{type(self).__name__} builds nothing, not even after {before}")
 
 
@@ -89,13 +89,13 @@ class ModelSpec(StageSpec, frozen=True):
     def __post_init__(self) -> None:
         check(self.per > 0, "per above zero")
 
-    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
-        """The model."""
+    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - allowed anywhere
+        """See ``StageSpec``."""
         return CurveModel(self.base, self.slope, self.per, self.max)
 
 
 class SegmentSpec(StageSpec, frozen=True):
-    """One segment: from ``at`` on, multiples of ``every``."""
+    """One segment: multiples of ``every`` from ``at``."""
 
     every: Quantity
     at: Quantity = Quantity(0)
@@ -112,13 +112,13 @@ class SegmentsSpec(StageSpec, frozen=True):
     def __post_init__(self) -> None:
         check(bool(self.steps), "at least one step")
 
-    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
-        """The segments."""
+    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - allowed anywhere
+        """See ``StageSpec``."""
         return Segments([(step.at, step.every) for step in self.steps])
 
 
 class HysteresisSpec(StageSpec, frozen=True):
-    """``hysteresis``: delay shrinking by ``inputs`` of the curves in front, or by ``outputs``/``ratio`` of values."""
+    """``hysteresis``: delay shrinking by ``inputs`` of the preceding curves, or by ``outputs``/``ratio`` of values."""
 
     inputs: Quantity | None = None
     outputs: Quantity = Quantity(0)
@@ -127,21 +127,21 @@ class HysteresisSpec(StageSpec, frozen=True):
 
     def __post_init__(self) -> None:
         check(0 <= self.ratio < 1, "ratio of at least 0 and below 1")
-        # One counts in units of the curves' input, the others in units of their value.
+        # ``inputs`` is in the unit of the curves' input, the others in that of their output.
         check(self.inputs is None or not (self.outputs or self.ratio), "either inputs, or outputs and ratio")
 
     def build(self, before: Sequence[Stage]) -> Stage:
-        """The hysteresis over the curves in front of it."""
+        """See ``StageSpec``."""
         patience = None if self.patience is None else Seconds(self.patience)
         if self.inputs is None:
             return Hysteresis.by_outputs(self.outputs, self.ratio, patience)
         curves = [stage for stage in before if isinstance(stage, Curve)]
-        # The shifted input passes through the stages in front, so they must not have state.
-        check(len(curves) == len(before), "only model, segments and quantize in front of a hysteresis of inputs")
+        # The shifted input passes through the preceding stages, so they must be stateless.
+        check(len(curves) == len(before), "only model, segments and quantize before a hysteresis with inputs")
 
         def curve(value: float) -> float:
             for stage in curves:
-                # Capped before and after, as between the stages of a pipeline.
+                # Cap before and after, like between the stages of a pipeline.
                 value = min(LARGEST, stage.at(min(LARGEST, value)))
             return value
 
@@ -159,8 +159,8 @@ class HoldSpec(StageSpec, frozen=True):
     def __post_init__(self) -> None:
         check(0 < self.keep <= 1, "keep above 0 and at most 1")
 
-    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
-        """The hold."""
+    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - allowed anywhere
+        """See ``StageSpec``."""
         return Hold(Seconds(self.window), Seconds(self.pause or 0.0), self.keep, self.extra)
 
 
@@ -175,11 +175,11 @@ class PercentileSpec(StageSpec, frozen=True):
 
     def __post_init__(self) -> None:
         check(0 <= self.low_threshold <= self.target <= self.high_threshold <= 1, "0 <= low <= target <= high <= 1")
-        # A window never holds more than this, so a larger minimum would never be reached.
+        # A window never contains more samples, so a larger minimum would never be reached.
         check(1 <= self.min_samples <= MAX_SAMPLES, f"minSamples of 1 to {MAX_SAMPLES}")
 
-    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
-        """The percentile."""
+    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - allowed anywhere
+        """See ``StageSpec``."""
         thresholds = self.target, self.low_threshold, self.high_threshold
         return Percentile(Seconds(self.window), *thresholds, self.min_samples)
 
@@ -198,21 +198,21 @@ class HistogramSpec(StageSpec, frozen=True):
         check(0 < self.margin <= _MOST_TIMES, f"margin above zero and at most {_MOST_TIMES:g}")
         check(self.smallest is None or self.smallest > 0, "smallest above zero")
 
-    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
-        """The histogram."""
+    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - allowed anywhere
+        """See ``StageSpec``."""
         smallest = _SMALLEST_CPU if self.smallest is None else self.smallest
         return HistogramStage(Seconds(self.half_life), self.percentile, self.margin, smallest, self.use)
 
     def of(self, resource: Literal["cpu", "memory"]) -> HistogramSpec:
-        """The same with the smallest bucket of that resource, unless it has one."""
+        """This spec with the default smallest bucket for ``resource``, unless it is set."""
         if self.smallest is not None:
             return self
-        # Buckets grow by a factor, so those that begin at a hundredth of a CPU end below a gigabyte.
+        # Buckets grow by a factor, so buckets that start at a hundredth of a CPU would end below a gigabyte.
         return structs.replace(self, smallest=_SMALLEST_CPU if resource == "cpu" else _SMALLEST_MEMORY)
 
 
 class QuantizeSpec(StageSpec, frozen=True):
-    """``quantize``: round up on a ladder of base, step, ratio and maxStep, or by segments."""
+    """``quantize``: round up on a ladder (base, step, ratio, maxStep), or by segments."""
 
     base: Quantity | None = None
     step: Quantity | None = None
@@ -225,25 +225,25 @@ class QuantizeSpec(StageSpec, frozen=True):
         check(self.max_step > 0, "maxStep above zero")
         check(bool(self.base or self.step) != bool(self.segments), "either base or step, or segments")
 
-    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
-        """The ladder or the segments."""
+    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - allowed anywhere
+        """See ``StageSpec``."""
         if self.segments:
             return Segments([(step.at, step.every) for step in self.segments], is_output=True)
         return Quantize(self.base, self.step, self.ratio, self.max_step)
 
 
 class SustainSpec(StageSpec, frozen=True):
-    """``sustain``: weigh a need by how long it stood."""
+    """``sustain``: weight a need by its duration."""
 
     over: Duration = Duration(2.25)
 
-    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
-        """The mean."""
+    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - allowed anywhere
+        """See ``StageSpec``."""
         return Sustain(Seconds(self.over))
 
 
 class SurgeSpec(StageSpec, frozen=True):
-    """``surge``: answer an uncovered need with more than it."""
+    """``surge``: respond to a need above the current size with more than that."""
 
     factor: float = 1.5
     window: Duration = Duration(20)
@@ -251,8 +251,8 @@ class SurgeSpec(StageSpec, frozen=True):
     def __post_init__(self) -> None:
         check(1 <= self.factor <= _MOST_TIMES, f"factor of 1 to {_MOST_TIMES:g}")
 
-    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
-        """The surge."""
+    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - allowed anywhere
+        """See ``StageSpec``."""
         return Surge(self.factor, Seconds(self.window))
 
 
@@ -267,4 +267,4 @@ SPECS: Final[dict[str, type[StageSpec]]] = {
     "sustain": SustainSpec,
     "surge": SurgeSpec,
 }
-"""Every stage by the name it has in a policy file."""
+"""All stages, by their name in a policy file."""

@@ -2,11 +2,11 @@
 
 Rules that hold here:
 
-- A stage turns the value that reaches it into the value it passes on. ``now`` is an argument; it never asks a clock.
-- Values have the unit of the policy's resource: vCPUs for CPU, bytes for memory. Times are in seconds.
-- Values are zero or more and at most ``LARGEST``: the pipeline caps what goes into a stage and what comes out.
-- A step costs O(log n) or less and a stage's memory is bounded, however many samples come.
-- Explanations are returned, never logged, and made only on request.
+- A stage maps its input value to an output value. ``now`` is an argument; a stage never reads a clock.
+- Values are in the unit of the policy's resource: vCPUs for CPU, bytes for memory. Times are in seconds.
+- Values are at least zero and at most ``LARGEST``: the pipeline caps the input and output of each stage.
+- A step takes at most O(log n) time, and a stage's memory is bounded, regardless of the number of samples.
+- Explanations are returned, never logged, and created only on request.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ import msgspec
 from protocol.units import Instant
 
 LARGEST: Final = 1e30
-"""More vCPUs or bytes than anything has, and few enough that no stage's arithmetic overflows a float."""
+"""More vCPUs or bytes than exist, but few enough that no stage's arithmetic overflows a float."""
 
 
 UNSTEADY: Final = Instant(-inf)
-"""Of a stage whose next result may differ although its input stays the same."""
+"""For a stage whose next result may differ although its input is the same."""
 
 FOR_EVER: Final = Instant(inf)
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """The need at a moment, and the VM's size then (None if unknown)."""
+    """The need at one time, and the VM's size at that time (None if unknown)."""
 
     value: float
     current: float | None = None
 
 
 class StageExplanation(msgspec.Struct, frozen=True):
-    """The effect of one stage on the last sample: its name, the value before and after it, and why."""
+    """The effect of one stage on the last sample: its name, its input and output, and the reason."""
 
     stage: str
     before: float
@@ -48,19 +48,19 @@ class StageExplanation(msgspec.Struct, frozen=True):
 class Stage(ABC):
     """One step of a policy, with its state."""
 
-    # Each VM has a pipeline of stages; slots save memory only if every base class has them.
+    # Each VM has pipelines of stages; slots save memory only if every base class has them.
     __slots__ = ()
     name: ClassVar[str]
     delays_growth: ClassVar[bool] = False
-    """Whether the stage can pass on less than what is needed right now; such stages are refused for memory."""
+    """True if the output may be below the current need; such stages are not allowed for memory."""
 
     @abstractmethod
     def step(self, now: Instant, value: float, sample: Sample) -> float:
-        """The value to pass on; ``now`` never goes back."""
+        """The output for the input ``value``; ``now`` never decreases."""
 
-    def steady_until(self, now: Instant) -> Instant:  # noqa: ARG002 - a stage that does not know is never steady
-        """The time before which steps with the input of the last one, at ``now``, return the same and could be left out
-        but for the latest of them.
+    def steady_until(self, now: Instant) -> Instant:  # noqa: ARG002 - by default a stage is never steady
+        """The time before which repeating the last step's input (of ``now``) yields the same output; all but the latest
+        of these steps may be skipped.
         """
         return UNSTEADY
 
@@ -70,18 +70,18 @@ class Stage(ABC):
 
 
 class Curve(Stage):
-    """A stage without state: a function of the value alone, that never falls where its input rises."""
+    """A stateless stage: a non-decreasing function of its input."""
 
     __slots__ = ()
 
     @abstractmethod
     def at(self, value: float) -> float:
-        """The function."""
+        """The function's value for the input ``value``."""
 
-    def step(self, now: Instant, value: float, sample: Sample) -> float:  # noqa: ARG002 - a curve knows no time
-        """The function of the value that reaches the stage."""
+    def step(self, now: Instant, value: float, sample: Sample) -> float:  # noqa: ARG002 - a curve is stateless
+        """See ``Stage``."""
         return self.at(value)
 
-    def steady_until(self, now: Instant) -> Instant:  # noqa: ARG002 - a curve knows no time
-        """For ever: the same input gives the same value."""
+    def steady_until(self, now: Instant) -> Instant:  # noqa: ARG002 - a curve is stateless
+        """Forever: the same input yields the same output."""
         return FOR_EVER

@@ -1,4 +1,4 @@
-"""The greatest value within a sliding span of time, in constant amortised time and bounded memory (S0.4)."""
+"""The maximum over a sliding window, in constant amortised time and bounded memory (S0.4)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from protocol.smoothing.stage import FOR_EVER
 from protocol.units import Instant, Seconds
 
 RESOLUTION: Final = 1024
-"""Into how many parts a window is cut at most; each holds two values."""
+"""Maximum number of parts of a window; each stores two values."""
 
 
 class WindowMax:
-    """The maximum of a value over the last ``span`` seconds (> 0): a queue of ever smaller, ever younger values."""
+    """The maximum of a value over the last ``span`` seconds (> 0), as a queue of decreasing values, oldest first."""
 
     __slots__ = ("_entries", "_grain", "_since", "_span")
 
@@ -24,24 +24,24 @@ class WindowMax:
         self._span = span
         self._grain = span / RESOLUTION
         self._since: float | None = None
-        self._entries: deque[list[float]] = deque()  # [value, in force from, in force until], values strictly falling
+        self._entries: deque[list[float]] = deque()  # [value, valid from, valid until], strictly decreasing values
 
     def add(self, value: float, at: Instant) -> None:
-        """Take the value in force from ``at`` on; ``at`` never goes back."""
+        """Add a value that is valid from ``at``; ``at`` never decreases."""
         entries = self._entries
         if self._since is None:
             self._since = at
         if entries:
-            # A value stands until the next one arrives, so the one in force when the window opens still counts.
+            # A value is valid until the next one, so the one that was valid when the window starts still counts.
             entries[-1][2] = at
-        # A smaller, older value can never be the maximum again.
+        # A smaller, older value can never be the maximum any more.
         while entries and entries[-1][0] <= value:
             entries.pop()
         oldest = at - self._span
         while entries and entries[0][2] < oldest:
             entries.popleft()
-        # Values within one grain share two entries, which bounds the memory. They may count one grain too long, never
-        # too short.
+        # Values within one grain share two entries, which bounds the memory. They may count for one grain too long, but
+        # never too short.
         if len(entries) > 1 and at - entries[-2][1] < self._grain:
             entries[-2][2] = at
             entries[-1] = [value, at, inf]
@@ -49,17 +49,17 @@ class WindowMax:
             entries.append([value, at, inf])
 
     def max(self) -> float | None:
-        """The greatest value in force within ``span`` before the last ``add``; None before the first."""
+        """The maximum value that was valid within ``span`` before the last ``add``; None before the first."""
         return self._entries[0][0] if self._entries else None
 
     def steady_until(self, now: Instant) -> Instant:
-        """The time before which more of the last value, added at ``now``, changes neither ``max`` nor ``is_full``."""
+        """The time before which repeating the last value (of ``now``) changes neither ``max`` nor ``is_full``."""
         entries = self._entries
         leaves = entries[0][2] + self._span if len(entries) > 1 else FOR_EVER
         fills = FOR_EVER if self._since is None or self.is_full(now) else self._since + self._span
         return Instant(min(leaves, fills))
 
     def is_full(self, now: Instant) -> bool:
-        """Return True if more than ``span`` has passed since the first value: only then is ``max`` a proof."""
-        # Strictly more: a value that stood exactly ``span`` ago may still be in force.
+        """Return True if more than ``span`` has passed since the first value; only then is ``max`` a proof."""
+        # Strictly more, because a value from exactly ``span`` ago may still be valid.
         return self._since is not None and now - self._since > self._span

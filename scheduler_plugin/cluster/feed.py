@@ -14,7 +14,7 @@ from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT_WRITER
 from protocol.permits import decode_writer
 from protocol.pod_database import PodDatabase
-from protocol.ranking.config import DEAREST
+from protocol.ranking.config import MAX_PRICE
 from protocol.ranking.prices import Needs, is_estimated, node_price
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.watches.informer import FactInformer
@@ -69,7 +69,7 @@ def node_facts(node: ClusterNode, settings: SchedulerSettings) -> NodeFacts:
     price = node_price(keys, Needs(node.allocatable, node.gpus), settings.ranking)
     if is_estimated(keys, settings.ranking):
         # An estimate must not undercut a known price (S2.5).
-        price += DEAREST
+        price += MAX_PRICE
     return node.facts(settings.policy_of(node.name), price)
 
 

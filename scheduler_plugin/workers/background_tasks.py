@@ -7,7 +7,7 @@ from typing import Final, Never
 
 from protocol.backoff import Backoff, Retries
 from protocol.kubernetes.api import ApiError, ApiRefusedError
-from protocol.kubernetes.refusals import RefusalKind, heeded
+from protocol.kubernetes.refusals import RefusalKind, capped_retry_after
 from protocol.kubernetes.resources import PODS
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
@@ -80,7 +80,7 @@ class BackgroundTasks:
             # At most one touch per node and interval.
             errors = await for_each((first, *self._context.queues.wakes.take_all()), self._touch)
             wait = self._context.feed.settings.wake_interval
-            failed = [heeded(error.retry_after) for error in errors if error is not None]
+            failed = [capped_retry_after(error.retry_after) for error in errors if error is not None]
             if failed:
                 wait = Seconds(wait + max(failed) + retries.failed(self._context.clock.jitter()))
             else:

@@ -214,7 +214,7 @@ async def test_annotation_policy_decides_shrink() -> None:
         said = explain(fixture.runner.state, "default/vm-1", fixture.clock.now())
         assert fixture.vm_api.found.use == cu(2)
         assert said.because == "holding: less has not been proven to be enough"
-        assert tuple(said.smoothing[0].values()) == ("cpu", "hold", "0", "500m", "the most of the window (20 s)")
+        assert tuple(said.smoothing[0].values()) == ("cpu", "hold", "0", "500m", "maximum of the window (20 s)")
         assert [failure["reason"] for failure in said.troubles] == [
             f"annotation {ANNOTATION_CONFIG}: smoothing.cpu[0].hold.window: "
             "expected a span above zero and at most a year, got '0s'"

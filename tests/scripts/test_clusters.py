@@ -113,7 +113,7 @@ def test_named_files_must_exist(tmp_path: Path) -> None:
     written(tmp_path / "usual")
     with pytest.raises(CredentialsError, match="gone: No such file"):
         find_cluster(ClusterFlags(kubeconfig=str(tmp_path / "gone")))
-    with pytest.raises(CredentialsError, match="there is no context named 'prod'"):
+    with pytest.raises(CredentialsError, match="no context named 'prod'"):
         find_cluster(ClusterFlags(context="prod"))
 
 

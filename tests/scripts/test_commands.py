@@ -31,7 +31,7 @@ def test_the_plugin_of_kubectl_has_the_commands_about_a_cluster_and_kubectls_kub
         program.plugin()
     assert (ended.value.code, capsys.readouterr().err) == (
         1,
-        f"autoscale: {config}: there is no context named 'prod'\n",
+        f"autoscale: {config}: no context named 'prod'\n",
     )
 
 

@@ -86,7 +86,8 @@ def test_held_size_is_exact() -> None:
     stabilizer.observe(cu(1), has, Instant(0.0))
     assert stabilizer.target == has
     assert stabilizer.explain() == (
-        "1100m cpu (hold: no whole window seen yet (4 s)) and 3.00 GiB memory (hold: no whole window seen yet (4 s))"
+        "1100m cpu (hold: no whole window observed yet (4 s)) and "
+        "3.00 GiB memory (hold: no whole window observed yet (4 s))"
     )
     stabilizer.observe(has, has, Instant(1.0))
     assert stabilizer.explain() == "1100m cpu and 3.00 GiB memory"
@@ -134,8 +135,8 @@ def test_proof_does_not_extend_to_larger_size() -> None:
 def test_each_stage_explains_itself() -> None:
     found = explain(settled(2).looks(cores=0.1).state, "default/vm-1", Instant(1.0))
     assert [tuple(step.values()) for step in found.smoothing] == [
-        ("cpu", "hold", "200m", "500m", "no whole window seen yet (4 s)"),
-        ("memory", "hold", "0", "2Gi", "no whole window seen yet (4 s)"),
+        ("cpu", "hold", "200m", "500m", "no whole window observed yet (4 s)"),
+        ("memory", "hold", "0", "2Gi", "no whole window observed yet (4 s)"),
     ]
     assert explain(Story().state, "default/vm-1", Instant(1.0)).smoothing == []
 

@@ -79,9 +79,9 @@ def test_plugin_command_with_slash_starts_from_the_kubeconfig(command: str, run:
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ([FIRST], "/etc/first/config: there is no user named 'u'"),
-        ([EMPTY, FIRST], "/none/config, /etc/first/config: there is no user named 'u'"),
-        ([EMPTY], "/none/config: there is no current-context: name one"),
+        ([FIRST], "/etc/first/config: no user named 'u'"),
+        ([EMPTY, FIRST], "/none/config, /etc/first/config: no user named 'u'"),
+        ([EMPTY], "/none/config: no current-context is set: name a context"),
         ([FIRST, KubeconfigFile("[", "", "odd")], "odd: invalid YAML: "),
         ([KubeconfigFile("users: 3", "", "odd"), FIRST], "odd: users: expected array"),
     ],
@@ -173,7 +173,7 @@ def test_interactive_mode_says_who_may_ask(mode: str, on_terminal: bool, elsewhe
 
 
 def test_auth_provider_is_refused_with_a_way_out() -> None:
-    with pytest.raises(KubeconfigError, match=r"^user u: auth-provider is not supported; name a credential plug-in"):
+    with pytest.raises(KubeconfigError, match=r"^user u: auth-provider is not supported; use a credential plug-in"):
         parsed(user="{auth-provider: {name: oidc}}")
 
 

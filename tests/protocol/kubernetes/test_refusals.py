@@ -69,8 +69,8 @@ def test_any_answer_is_a_refusal(status: int, body: bytes, header: str) -> None:
 @given(st.floats(0, 1))
 def test_server_ends_quiet_watch_first(jitter: float) -> None:
     times = WatchTimes.spread(jitter)
-    assert 240 <= times.asked <= 480
-    assert times.asked < times.silence
+    assert 240 <= times.requested <= 480
+    assert times.requested < times.silence
 
 
 def test_watch_without_version_starts_with_objects() -> None:

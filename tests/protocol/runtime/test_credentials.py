@@ -111,10 +111,10 @@ def test_another_context_is_taken_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cluster", "user", "changes", "said"),
     [
-        ({}, {}, {"current-context": "z"}, "there is no context named 'z'"),
-        ({}, {}, {"current-context": ""}, "there is no current-context: name one"),
-        ({}, {}, {"clusters": []}, "there is no cluster named 'c'"),
-        ({}, {}, {"users": None}, "there is no user named 'u'"),
+        ({}, {}, {"current-context": "z"}, "no context named 'z'"),
+        ({}, {}, {"current-context": ""}, "no current-context is set: name a context"),
+        ({}, {}, {"clusters": []}, "no cluster named 'c'"),
+        ({}, {}, {"users": None}, "no user named 'u'"),
         ({}, {}, {"contexts": 3}, "contexts: expected array | null, got int"),
         ({"server": "ftp://api"}, {}, {}, "cluster c: server: expected http://… or https://…, got 'ftp://api'"),
         ({"proxy-url": "http://proxy"}, {}, {}, "kubeconfig: proxy-url: a service uses no proxy"),
@@ -127,11 +127,11 @@ def test_another_context_is_taken_by_name(tmp_path: Path) -> None:
             {},
             {"auth-provider": {"name": "gcp"}},
             {},
-            "user u: auth-provider is not supported; name a credential plug-in (exec)",
+            "user u: auth-provider is not supported; use a credential plug-in (exec)",
         ),
         ({}, {"username": "root"}, {}, "username: a service takes a token or a certificate"),
         ({}, {"as": "root"}, {}, "as: a service acts as nobody else"),
-        ({}, {"as-groups": ["ops"]}, {}, "user u: as-groups, as-uid and as-user-extra need the user's name in as"),
+        ({}, {"as-groups": ["ops"]}, {}, "user u: as-groups, as-uid and as-user-extra require a user in as"),
         ({}, {"client-certificate-data": b64(b"x"), "client-key-data": b64(b"y")}, {}, "client-certificate and client"),
         (
             {},
@@ -223,7 +223,7 @@ def test_failed_plugin_shows_install_hint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("printed", [b"", b"[]", b'{"status":{}}', b'{"status":{"clientKeyData":"k"}}'])
 def test_empty_exec_credential_is_refused(printed: bytes) -> None:
-    with pytest.raises(ExecCredentialError, match="the credential plug-in's answer"):
+    with pytest.raises(ExecCredentialError, match="output of the credential plug-in"):
         read_exec_credential(printed)
 
 
@@ -263,7 +263,7 @@ def test_bad_chosen_entry_is_named() -> None:
         login_in(f"{{{chosen}, clusters: [{{name: c, cluster: null}}]}}")
     with pytest.raises(KubeconfigError, match=r"^context x: .*cluster"):
         login_in("{current-context: x, contexts: [{name: x}]}")
-    with pytest.raises(KubeconfigError, match="there is no current-context"):
+    with pytest.raises(KubeconfigError, match="no current-context is set"):
         login_in("{current-context: null}")
 
 

@@ -122,7 +122,7 @@ def test_hysteresis_shrinks_above_shifted_target(cores: float, current: float, e
     model = CurveModel(0, 10)
     stage = Hysteresis.by_inputs(model.at, 20)
     assert stage.step(NOW, model.at(cores), Sample(cores, current)) == expected
-    assert stage.explain() == "shrinks only from above the value for 20 more of input"
+    assert stage.explain() == "shrinks only if the size is above that for 20 more of input"
 
 
 @pytest.mark.parametrize(
@@ -132,17 +132,17 @@ def test_hysteresis_shrinks_above_shifted_target(cores: float, current: float, e
 def test_output_hysteresis_needs_difference_and_ratio(value: float, current: float | None, expected: float) -> None:
     stage = Hysteresis.by_outputs(0.5, 0.1)
     assert stage.step(NOW, value, Sample(value, current)) == expected
-    assert stage.explain() == "shrinks only where that saves more than 0.5 and at least 10% of what there is"
-    assert Hysteresis.by_outputs(0.0, 0.0).explain() == "shrinks only where that saves anything"
+    assert stage.explain() == "shrinks only if that saves more than 0.5 and at least 10% of the size"
+    assert Hysteresis.by_outputs(0.0, 0.0).explain() == "shrinks only if that saves anything"
 
 
 def test_patience_ends_what_hysteresis_would_hold_for_ever() -> None:
     stage = Hysteresis.by_outputs(0.0, 0.5, patience=Seconds(100.0))
     steps = [(0.0, 4.0), (50.0, 3.0), (160.0, 2.5), (240.0, 2.5), (261.0, 2.5), (262.0, 2.2)]
     assert [stage.step(Instant(at), value, Sample(value, 4.0)) for at, value in steps] == [4, 4, 3, 3, 2.5, 2.5]
-    assert stage.explain() == "nothing more was needed for as long as patience lasts"
+    assert stage.explain() == "no larger need for as long as patience lasts"
     assert stage.step(Instant(263.0), 1.9, Sample(1.9, 4.0)) == 1.9
-    assert stage.explain() == "shrinks only where that saves at least 50% of what there is"
+    assert stage.explain() == "shrinks only if that saves at least 50% of the size"
 
 
 def test_curves_say_what_they_do() -> None:

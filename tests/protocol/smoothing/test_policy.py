@@ -111,7 +111,7 @@ def test_kube_dns_policy_example() -> None:
         (
             [{"hold": {"window": 5}}, {"hysteresis": {"inputs": 1}}],
             "cpu",
-            "[1].hysteresis: expected only model, segments and quantize in front of a hysteresis of inputs",
+            "[1].hysteresis: expected only model, segments and quantize before a hysteresis with inputs",
         ),
         (
             {"stages": [{"sustain": {"over": 1}}]},
@@ -171,7 +171,7 @@ def test_an_update_tells_what_every_stage_did() -> None:
     assert pipeline.explain() == ()
     assert pipeline.target(Instant(0.0), Sample(1.1, 2.0)) == 2.0
     assert pipeline.explain() == (
-        StageExplanation("hold", 1.1, 2.0, "no whole window seen yet (60 s)"),
+        StageExplanation("hold", 1.1, 2.0, "no whole window observed yet (60 s)"),
         StageExplanation("quantize", 2.0, 2.0, "rounded up to 0.25, then every 0.25"),
     )
 

@@ -40,9 +40,9 @@ def test_hold_never_grows_for_past_need() -> None:
 def test_hold_needs_whole_window() -> None:
     hold = Hold(Seconds(60.0))
     assert play(hold, [(0, 1, 8), (60, 1, 8)]) == [8, 8]
-    assert hold.explain() == "no whole window seen yet (60 s)"
+    assert hold.explain() == "no whole window observed yet (60 s)"
     assert play(hold, [(61, 1, 8)]) == [1]
-    assert hold.explain() == "the most of a whole window (60 s)"
+    assert hold.explain() == "maximum of a whole window (60 s)"
 
 
 def test_hold_waits_between_shrinks() -> None:
@@ -55,7 +55,7 @@ def test_hold_waits_between_shrinks() -> None:
 def test_hold_can_keep_a_part_and_something_extra() -> None:
     hold = Hold(Seconds(60.0), keep=0.5, extra=0.25)
     assert play(hold, [(0, 4, None), (1, 1, None)]) == [4, 2.25]
-    assert hold.explain() == "the most of the window (60 s, 50% of it and 0.25)"
+    assert hold.explain() == "maximum of the window (60 s, 50% of it and 0.25)"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_sustain_counts_duration() -> None:
     assert play(stage, [(0, 1, None), (3, 4, None), (6, 4, None)]) == pytest.approx(
         [1, 4 - 3 * exp(-1), 4 - 3 * exp(-2)]
     )
-    assert stage.explain() == "weighed by how long it stood, over 3 s"
+    assert stage.explain() == "weighted by duration, over 3 s"
 
 
 def test_surge_adds_headroom_for_a_while() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.ranking.config import DEAREST
+from protocol.ranking.config import MAX_PRICE
 from protocol.units import Resources
 from scheduler_plugin.cluster.feed import node_facts
 from scheduler_plugin.cluster.translate import ClusterNode
@@ -29,8 +29,8 @@ SIZE = Resources.parse(4, "16Gi")
         (ClusterNode("big", SIZE, price_keys=("m5.xlarge",)), 3.2),
         (ClusterNode("other", SIZE, price_keys=("m5.xlarge",)), 0.192),
         (ClusterNode("other", SIZE, price_keys=("pool", "m5.xlarge/spot", "m5.xlarge")), 0.192),
-        (ClusterNode("other", SIZE, price_keys=("m5.unknown",)), DEAREST + 24.0),
-        (ClusterNode("other", SIZE, is_open=False, gpus=1), DEAREST + 34.0),
+        (ClusterNode("other", SIZE, price_keys=("m5.unknown",)), MAX_PRICE + 24.0),
+        (ClusterNode("other", SIZE, is_open=False, gpus=1), MAX_PRICE + 34.0),
     ],
 )
 def test_node_price_by_name_type_or_parts(node: ClusterNode, price: float) -> None:

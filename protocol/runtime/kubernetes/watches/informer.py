@@ -25,7 +25,7 @@ from protocol.kubernetes.api import (
 )
 from protocol.kubernetes.objects import Json, JsonObject, name_of, number, uid_of, version_of
 from protocol.kubernetes.pages import Page, Unreadable, UnreadableAnswerError, WatchEvent, read_event
-from protocol.kubernetes.refusals import RefusalKind, heeded
+from protocol.kubernetes.refusals import RefusalKind, capped_retry_after
 from protocol.kubernetes.watch_times import WatchTimes, watch_query
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
@@ -179,7 +179,7 @@ class FactInformer(KnownFacts[F]):
             self.report.watch_failed(self.kind.name, error)
             # Random, so that not all watches come back at once to a server that has just restarted.
             wait = self.retries.failed(clock.jitter())
-            await clock.sleep(Seconds(wait + heeded(error.retry_after)))
+            await clock.sleep(Seconds(wait + capped_retry_after(error.retry_after)))
 
     def _synced(self, on_synced: Callable[[], None]) -> None:
         on_synced()
