@@ -49,7 +49,7 @@ from protocol.runtime.explaining.explain_access import (
 from protocol.runtime.explaining.probe_server import listening
 from protocol.runtime.followed_file import FollowedFile
 from protocol.runtime.keep_alive import probed_transport
-from protocol.runtime.tls_files import client_tls, following, shown_tls
+from protocol.runtime.tls_files import client_tls, following, unverified_client_tls
 from protocol.runtime.tls_metrics import followed_by
 from protocol.runtime.trust import trusting
 from protocol.runtime.url_hosts import url_host
@@ -247,7 +247,7 @@ def _guest_tls(folder: Path | None) -> ssl.SSLContext:
     """
     if folder is None:
         return no_authorities()
-    return following(shown_tls("guests", folder / "tls.crt", folder / "tls.key"), ssl.PROTOCOL_TLS_CLIENT)
+    return following(unverified_client_tls("guests", folder / "tls.crt", folder / "tls.key"), ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _identity(path: Path | None) -> TokenSource:

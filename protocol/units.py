@@ -125,7 +125,7 @@ class Amount(msgspec.Struct, frozen=True, order=True, gc=False):
         return type(self)(floor(self.value * exact))
 
     def units_down(self, unit: Self) -> int:
-        """How many times ``unit`` (> 0) fits into this amount."""
+        """The number of times that ``unit`` (> 0) fits into this amount."""
         return self.value // self._same(unit)
 
     def units_up(self, unit: Self) -> int:

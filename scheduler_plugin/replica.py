@@ -103,7 +103,7 @@ class Replica:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._leadership.run(self.feed.ready))
             await self.feed.ready.wait()
-            self._leadership.look()
+            self._leadership.poll()
 
     def _on_lease_change(self, leads: bool) -> None:
         LOG.info(logs.LEASE_WON if leads else logs.LEASE_LOST)
@@ -200,7 +200,7 @@ class LeaseWatch:
             async for line in lines:
                 if _is_released(read_event(line)):
                     # Only a hint: the following read decides.
-                    self._leadership.look()
+                    self._leadership.poll()
 
 
 def _is_released(event: WatchEvent) -> bool:

@@ -71,7 +71,7 @@ class BatchConnection:
         try:
             message = self._message(path, body, offers=offers)
             connection = self._connection or await self._open(deadline)
-            answer, content = await connection.whole(message, deadline, LONGEST_BATCH)
+            answer, content = await connection.exchange(message, deadline, LONGEST_BATCH)
         except LongAnswerError:
             what = texts.SCHEDULER_SAYS_TOO_MUCH.format(most=LONGEST_BATCH)
             raise PortError(Fault.SCHEDULER, what) from None
@@ -82,7 +82,7 @@ class BatchConnection:
             if self._connection is not None and not self._connection.is_reusable:
                 self.close()
         if offers:
-            self._most = _most(answer.wanted)
+            self._most = _most(answer.extra)
         return SchedulerAnswer(answer.status, content, retry_after(answer.retry_after))
 
     async def _open(self, deadline: float) -> HttpConnection:

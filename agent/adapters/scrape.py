@@ -69,7 +69,7 @@ class NodeExporter:
             # agent (decision 8).
             connection = self._connection = await self._open(deadline)
         try:
-            answer, page = await connection.whole(self._request, deadline, LARGEST)
+            answer, page = await connection.exchange(self._request, deadline, LARGEST)
         finally:
             if not connection.is_reusable:
                 self.close()

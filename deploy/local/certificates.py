@@ -56,7 +56,7 @@ def server_context(signer: issuing.Issued, addresses: Iterable[str], now: dateti
     """TLS context of a server at the IP ``addresses`` (and on loopback) for clients that trust ``signer``."""
     pair = issue(signer, server_identity("apiserver", addresses), now)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    issuing.show(context, pair.certificate, pair.key)
+    issuing.load_certificate(context, pair.certificate, pair.key)
     return context
 
 

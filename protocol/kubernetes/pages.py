@@ -68,7 +68,7 @@ class WatchEvent:
 
     @property
     def refusal(self) -> Refusal | None:
-        """Why the server ends the watch, if this is an ERROR event.
+        """The reason why the server ends the watch, if this is an ERROR event.
 
         >>> read_event(b'{"type":"ERROR","object":{"code":410,"reason":"Expired"}}').refusal.kind.value
         'gone'

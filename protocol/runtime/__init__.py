@@ -1,5 +1,5 @@
-"""The parts of a process that are the same in every program and touch the machine: time, files, logs, credentials.
+"""Shared parts of all processes that interact with the machine: time, files, logs, credentials.
 
-- Decisions stay in the pure modules of ``protocol``; these modules add the clock, the disk and the network.
-- Nothing heavy is imported, except in ``serving`` and ``certificates``: the agent runs beside every VM.
+- Decisions belong in the pure modules of ``protocol``; these modules add the clock, the disk and the network.
+- Imports are light, except in ``serving`` and ``certificates``, because an agent runs next to every VM.
 """

@@ -1,4 +1,4 @@
-"""Jobs that run for as long as something else does."""
+"""Background jobs for the duration of a block."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 
 @asynccontextmanager
 async def beside(*jobs: Coroutine[object, object, None]) -> AsyncIterator[None]:
-    """Run ``jobs`` as long as the block lasts. An error of one of them cancels the block, and is raised in a group."""
+    """Run ``jobs`` in the background during the block. An error in one cancels the block, and is raised in a group."""
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(job) for job in jobs]
-        # A task that is cancelled before its first step runs none of its code, its clean-up included.
+        # A task that is cancelled before its first step does not run at all, not even its clean-up.
         await asyncio.sleep(0)
         try:
             yield
-        # Most jobs never end by themselves, and the task group would wait for them.
+        # Most jobs never end, and the task group would wait for them.
         finally:
             for task in running:
                 task.cancel()

@@ -1,4 +1,4 @@
-"""Metrics that every program has: its version, and the use of its process."""
+"""Metrics of every program: its version, and its process's resource usage."""
 
 from __future__ import annotations
 

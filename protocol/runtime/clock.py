@@ -1,4 +1,4 @@
-"""Time and randomness as a port, and the machine's own. Only this file and the event loop read real time."""
+"""The port for time and randomness, and its system implementation. Only this file and the event loop read real time."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ class Clock(Protocol):
     """A program's source of time and randomness; tests use ``tests.fake_clock.FakeClock``."""
 
     def now(self) -> Instant:
-        """The present on a clock that never goes back."""
+        """The current time on a monotonic clock."""
 
     def wall(self) -> float:
-        """The present in seconds since 1970, to compare with what the API says; it may be set, even back.
+        """The current time in seconds since 1970, to compare with the API's timestamps; it may be set, even back.
 
-        ``protocol.kubernetes.timestamps`` writes it as the API does.
+        ``protocol.kubernetes.timestamps`` formats it.
         """
 
     async def sleep(self, duration: Seconds) -> None:
         """Return after ``duration``."""
 
     async def wait(self, event: asyncio.Event, until: Instant | None) -> None:
-        """Return when ``event`` is set, or at ``until`` at the latest (None: only the event helps)."""
+        """Return when ``event`` is set, or at ``until`` at the latest (None: wait for the event)."""
 
     def jitter(self) -> float:
         """A random number in [0, 1) that spreads simultaneous work; not for secrets."""
 
 
 class SystemClock:
-    """The machine's time and the process's own random numbers."""
+    """The system clock and Python's random number generator."""
 
     def now(self) -> Instant:
-        """The monotonic clock, which the event loop uses too."""
+        """The monotonic clock, which the event loop also uses."""
         return Instant(time.monotonic())
 
     def wall(self) -> float:
-        """The machine's calendar."""
+        """The system's wall clock."""
         return time.time()
 
     async def sleep(self, duration: Seconds) -> None:
@@ -51,10 +51,10 @@ class SystemClock:
     async def wait(self, event: asyncio.Event, until: Instant | None) -> None:
         """Wait on the running event loop."""
         with suppress(TimeoutError):
-            # The event loop's clock is the monotonic one, so an ``Instant`` is one of its times.
+            # The event loop's clock is the monotonic one, so an ``Instant`` is a time of the loop.
             async with asyncio.timeout_at(until):
                 await event.wait()
 
     def jitter(self) -> float:
-        """From the process's generator."""
+        """See ``Clock``."""
         return random.random()

@@ -1,8 +1,8 @@
-"""Address of the Kubernetes API, and our credentials: from kubeconfigs, or from the pod that we run in.
+"""Address of the Kubernetes API, and credentials: from kubeconfigs, or from the pod that this process runs in.
 
-- Authorities and certificates in files are checked for changes at each new connection.
-- Credential plug-ins, proxies and impersonation are for commands that a person starts (``for_person``). A service
-  refuses them by name: its client is light, and starts no programs.
+- CA and certificate files are checked for changes at each new connection.
+- Credential plug-ins, proxies and impersonation are only for interactive commands (``for_person``). A service rejects
+  them with an error: its client is minimal, and starts no programs.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ TOKEN_AGE: Final = Seconds(60.0)
 PLUGIN_DEADLINE: Final = Seconds(60.0)
 
 EARLY: Final = Seconds(30.0)
-"""How long before its token expires a plug-in is asked for a new one."""
+"""Request a new token from a plug-in this long before the current one expires."""
 
 
 NOBODY_ELSE: Final = Impersonation()
 
 
 class CredentialsError(ValueError):
-    """The API cannot be reached with what is configured; the message says which file and field."""
+    """The configured credentials are unusable; the message says which file and field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A server's URL, how to trust it, and the token to send (None: none; a client certificate may be in ``tls``).
+    """A server's URL, its TLS context, and the token to send (None if there is none).
 
-    ``headers`` go with each request; ``proxy`` is the URL of the proxy to the server, empty for a direct connection.
+    ``tls`` may contain a client certificate. ``headers`` are sent with each request; ``proxy`` is the URL of a proxy,
+    empty for a direct connection.
     """
 
     server: str
@@ -59,7 +60,7 @@ class Credentials:
 
 
 def from_pod(environment: Mapping[str, str], clock: Clock, folder: Path = SERVICE_ACCOUNT) -> Credentials:
-    """The service account of the pod that we run in. Raises ``CredentialsError`` outside of a cluster."""
+    """The service account of this process's pod. Raises ``CredentialsError`` outside of a cluster."""
     # Kubernetes sets both in every container.
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
@@ -74,12 +75,12 @@ def from_kubeconfig(path: Path, clock: Clock, *, context: str = "") -> Credentia
     """A context (empty: the current one) of a service's kubeconfig. Raises ``CredentialsError``."""
     login = login_of([path], context)
     unsupported = {
-        "exec: a service runs no credential plug-ins; use a token file or a certificate": login.plugin,
-        "proxy-url: a service uses no proxy": login.proxy,
-        "as: a service acts as nobody else": login.impersonation,
-        "username: a service takes a token or a certificate": login.basic,
+        "exec: services do not run credential plug-ins; use a token file or a certificate": login.plugin,
+        "proxy-url: services do not use proxies": login.proxy,
+        "as: services do not impersonate": login.impersonation,
+        "username: services need a token or a certificate": login.basic,
     }
-    # Refused rather than ignored: the service would run as somebody else than its kubeconfig says.
+    # Reject them instead of ignoring them: the service would run as a different user than its kubeconfig says.
     for why, setting in unsupported.items():
         if setting:
             raise CredentialsError(f"{path}: {why}")
@@ -89,16 +90,15 @@ def from_kubeconfig(path: Path, clock: Clock, *, context: str = "") -> Credentia
 def for_person(
     login: Login, clock: Clock, impersonation: Impersonation = NOBODY_ELSE, environment: Mapping[str, str] = os.environ
 ) -> Credentials:
-    """The credentials of a command that a person started: runs credential plug-ins. Raises ``CredentialsError``.
+    """The credentials of an interactive command; runs credential plug-ins. Raises ``CredentialsError``.
 
-    A proxy is taken from ``environment`` as kubectl does. ``impersonation`` goes before that of the kubeconfig.
+    Like kubectl, it uses the proxy in ``environment``. ``impersonation`` takes precedence over the kubeconfig.
     """
-    # Flags go before the kubeconfig, as in kubectl.
-    whom = impersonation.over(login.impersonation)
+    user = impersonation.over(login.impersonation)
     # The API server rejects groups without a user, but with an internal error that names no flag.
-    if whom and not whom.user:
-        raise CredentialsError("--as-group needs --as: groups alone are nobody")
-    headers = list(whom.headers())
+    if user and not user.user:
+        raise CredentialsError("--as-group requires --as")
+    headers = list(user.headers())
     if login.basic:
         headers.append(("Authorization", f"Basic {b64encode(login.basic.encode()).decode()}"))
     try:
@@ -109,7 +109,7 @@ def for_person(
 
 
 def read_kubeconfigs(paths: Sequence[Path]) -> list[KubeconfigFile]:
-    """The texts of kubeconfigs. Raises ``CredentialsError``."""
+    """Read kubeconfig files. Raises ``CredentialsError``."""
     files = []
     for path in paths:
         try:
@@ -128,9 +128,9 @@ def login_of(paths: Sequence[Path], context: str = "") -> Login:
 
 
 class FileToken:
-    """A token in a file, read again once it is ``TOKEN_AGE`` old; ``first`` until the file can be read, as in kubectl.
+    """A token in a file, reloaded every ``TOKEN_AGE``; like in kubectl, ``first`` until the file can be read.
 
-    Raises ``CredentialsError`` if it was never read and there is no ``first``.
+    Raises ``CredentialsError`` if the file was never readable and there is no ``first``.
     """
 
     def __init__(self, path: Path, clock: Clock, first: str = "") -> None:
@@ -140,15 +140,15 @@ class FileToken:
         self._read_at = Instant(float("-inf"))
 
     def __call__(self) -> str:
-        """The token; the last one if the file cannot be read just now."""
-        # Projected tokens are rotated on disk; a minute is well within their overlap.
+        """The token; the last one if the file cannot be read now."""
+        # Projected tokens are rotated on disk, and overlap for much longer than a minute.
         if self._token is None or self._clock.now() - self._read_at >= TOKEN_AGE:
             try:
-                # An empty file is one that is just being written: the last token stays until the next call.
+                # An empty file is just being written: keep the last token until the next call.
                 if read := self._path.read_text().strip():
                     self._token, self._read_at = read, self._clock.now()
             except (OSError, UnicodeDecodeError) as error:
-                # The last token may be valid for longer than the file is missing.
+                # The last token may still be valid when the file is back.
                 if self._token is None:
                     raise CredentialsError(f"{self._path}: {getattr(error, 'strerror', error)}") from None
         if not self._token:
@@ -157,7 +157,7 @@ class FileToken:
 
 
 class PluginToken:
-    """The token that a plug-in prints, asked for again shortly before it expires."""
+    """The token printed by a plug-in, which runs again shortly before the token expires."""
 
     def __init__(self, ask: Callable[[], ExecCredential], first: ExecCredential, clock: Clock) -> None:
         self._ask = ask
@@ -165,16 +165,16 @@ class PluginToken:
         self._clock = clock
 
     def __call__(self) -> str | None:
-        """The token now. Raises ``CredentialsError`` if a new one is due and the plug-in fails."""
+        """The current token. Raises ``CredentialsError`` if a new one is due and the plug-in fails."""
         expires = parse_timestamp(self._credential.expires)
-        # Compared with the wall clock, since the plug-in prints a date.
+        # Use the wall clock, because the plug-in prints a date.
         if expires is not None and self._clock.wall() >= expires - EARLY:
             self._credential = self._ask()
         return self._credential.token or None
 
 
 def run_plugin(plugin: ExecPlugin, authority: str = "") -> ExecCredential:
-    """Run the program, as kubectl does. Raises ``CredentialsError``."""
+    """Run the plug-in like kubectl does. Raises ``CredentialsError``."""
     try:
         is_interactive = plugin.may_ask(is_terminal=sys.stdin is not None and sys.stdin.isatty())
         request = plugin.request(is_interactive=is_interactive, authority=authority)
@@ -198,10 +198,10 @@ def _credentials(login: Login, folder: Path, clock: Clock) -> Credentials:
         authority = _read(login.authority, folder) if plugin.cluster is not None else ""
         credential = run_plugin(plugin, authority)
         token = PluginToken(lambda: run_plugin(plugin, authority), credential, clock)
-        # A plug-in may print a certificate instead of, or beside, a token.
+        # A plug-in may print a certificate instead of, or in addition to, a token.
         if credential.certificate:
             login = replace(login, certificate=Pem(credential.certificate), key=Pem(credential.key or ""))
-    # As in kubectl, the token in a file goes before the one in the kubeconfig.
+    # Like in kubectl, a token file takes precedence over the token in the kubeconfig.
     elif login.token_path:
         token = FileToken(folder / login.token_path, clock, login.token)
     return Credentials(login.server, _tls(login, folder), token)
@@ -211,18 +211,18 @@ def _tls(login: Login, folder: Path) -> ssl.SSLContext | bool:
     # Plain HTTP needs no context; clients take True as their default.
     if login.server.startswith("http://"):
         return True
-    # Built once here, so that files that cannot be used are reported at the start.
+    # Create it once here, so that invalid files are reported at startup.
     first, parts = _read_context(login, folder), TlsParts(*_paths(login, folder))
     if not parts.paths:
         return first
 
-    def made(_: TlsParts) -> ssl.SSLContext:
+    def create(_: TlsParts) -> ssl.SSLContext:
         try:
             return _read_context(login, folder)
         except CredentialsError as error:
             raise TlsFilesError(str(error)) from None
 
-    return following(FollowedTls("kubernetes-api", parts, made), ssl.PROTOCOL_TLS_CLIENT)
+    return following(FollowedTls("kubernetes-api", parts, create), ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _paths(login: Login, folder: Path) -> list[Path | None]:
@@ -241,14 +241,14 @@ def _read_context(login: Login, folder: Path) -> ssl.SSLContext:
     except (ssl.SSLError, TypeError, ValueError) as error:  # TypeError: it is not ASCII
         raise CredentialsError(f"certificate-authority: {getattr(error, 'reason', None) or error}") from None
     if login.certificate and login.key:
-        _show_certificate(context, _read(login.certificate, folder), _read(login.key, folder))
+        _load_certificate(context, _read(login.certificate, folder), _read(login.key, folder))
     return context
 
 
 class _NamedServer(ssl.SSLContext):
-    """Requests and verifies the certificate of ``server_name``, whatever the URL says (``tls-server-name``).
+    """Requests and verifies the certificate of ``server_name`` instead of the URL's host (``tls-server-name``).
 
-    Clients over asyncio make their connections with ``wrap_bio``.
+    asyncio clients create connections with ``wrap_bio``.
     """
 
     server_name: str
@@ -264,7 +264,7 @@ def _context(authority: str, server_name: str) -> ssl.SSLContext:
     verifying_like_kubectl(context)
     context.server_name = server_name
     if authority:
-        # Authorities of the kubeconfig replace the machine's own.
+        # CAs in the kubeconfig replace the system's.
         context.load_verify_locations(cadata=authority)
     else:
         context.load_default_certs()
@@ -279,13 +279,13 @@ def _read(pem: Pem, folder: Path) -> str:
         content = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise CredentialsError(f"{path}: {getattr(error, 'strerror', error)}") from None
-    if not content.strip():  # a context without an authority would trust all of this machine's
+    if not content.strip():  # without a CA, the context would trust the system's
         raise CredentialsError(f"{path}: the file is empty")
     return content
 
 
-def _show_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    # Mode 0600. Python's ssl loads a key only from a file.
+def _load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    # Python's ssl loads a key only from a file; this one has mode 0600.
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         file.write(f"{certificate}\n{key}")
         file.flush()

@@ -1,8 +1,8 @@
-"""Errors that task groups have wrapped."""
+"""Unwraps errors of task groups."""
 
 from __future__ import annotations
 
 
 def innermost(error: BaseException) -> BaseException:
-    """The first error within groups of them, at any depth; an error that is no group is returned itself."""
+    """The first leaf of an exception group, at any depth; any other error is returned unchanged."""
     return innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

@@ -1,6 +1,6 @@
-"""One file of settings: read at the start, checked every few seconds, applied when its content has changed.
+"""A settings file that is read at startup, checked every few seconds, and applied when its content changes.
 
-Refused content changes nothing: the last good one stays in force, and the refusal is reported once.
+Invalid content has no effect: the last valid settings stay in force, and the error is reported once.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
 INTERVAL: Final = Seconds(2.0)
-"""How often the file is checked."""
+"""Interval of checks."""
 
 LARGEST: Final = 4 * 1024 * 1024
-"""Bytes. A ConfigMap holds 1 MiB."""
+"""Maximum size in bytes. A ConfigMap holds 1 MiB."""
 
 T = TypeVar("T")
 
 
 class FileRefusedError(ValueError):
-    """The file cannot be read, or its content cannot be used; the message begins with its path."""
+    """The file cannot be read, or its content is invalid; the message begins with its path."""
 
 
 class SettingsReport(Protocol):
-    """Receiver of the outcomes of reading a file."""
+    """Receives the outcomes of reading a file."""
 
     def settings_accepted(self, generation: int) -> None:
-        """New settings are in force; ``generation`` counts the accepted ones, from 1."""
+        """New settings apply; ``generation`` counts accepted settings from 1."""
 
     def settings_refused(self, reason: str) -> None:
-        """New settings were refused; the old ones stay in force."""
+        """New settings are invalid; the old ones stay in force."""
 
 
 @dataclass(slots=True, eq=False)
 class FollowedFile(Generic[T]):
-    """The file at ``path``; ``read`` makes a value of its text, or raises ``ValueError``."""
+    """The file at ``path``; ``read`` parses its text to a value, or raises ``ValueError``."""
 
     path: Path
     read: Callable[[str], T]
@@ -47,12 +47,12 @@ class FollowedFile(Generic[T]):
     _content: bytes | str | None = None
 
     def load(self) -> T:
-        """The file's content at the start. Raises ``FileRefusedError``."""
+        """Read the file at startup. Raises ``FileRefusedError``."""
         self._content = self._content_now()
         return self._parsed(self._content)
 
     def begin(self, use: Callable[[T], None], report: SettingsReport) -> None:
-        """Put in force what the file says at the start, for a program that can go on without it."""
+        """Apply the file at startup, for a program that can run without it."""
         try:
             self._accept(self.load(), use, report)
         except FileRefusedError as error:
@@ -61,11 +61,11 @@ class FollowedFile(Generic[T]):
     async def follow(
         self, use: Callable[[T], None], report: SettingsReport, clock: Clock, interval: Seconds = INTERVAL
     ) -> Never:
-        """Look at the file every ``interval`` until cancelled; ``use`` puts new settings in force at once."""
+        """Check the file every ``interval`` until cancelled; ``use`` applies new settings immediately."""
         while True:
             await clock.sleep(interval)
             try:
-                # In a thread, since a file on a network or a large parse would block the event loop.
+                # In a thread, because a network file system or a large file would block the event loop.
                 new = await asyncio.to_thread(self._news)
             except FileRefusedError as error:
                 report.settings_refused(str(error))
@@ -78,13 +78,13 @@ class FollowedFile(Generic[T]):
         report.settings_accepted(self.generation)
 
     def _news(self) -> list[T]:
-        """The file's content if it is new, else nothing. Raises ``FileRefusedError``, once per content."""
+        """The file's value if its content is new, otherwise empty. Raises ``FileRefusedError``, once per content."""
         content = self._content_now()
-        # The content decides, not the file's times: Kubernetes swaps a symbolic link when a ConfigMap changes, and
-        # editors rename.
+        # Compare contents, not modification times: Kubernetes swaps a symbolic link when a ConfigMap changes, and
+        # editors rename files.
         if content == self._content:
             return []
-        # Stored before it is parsed, so that bad content is refused only once.
+        # Store it before parsing, so that invalid content is reported only once.
         self._content = content
         return [self._parsed(content)]
 
@@ -101,10 +101,10 @@ class FollowedFile(Generic[T]):
         return value
 
     def _content_now(self) -> bytes | str:
-        """The file's bytes, or why they cannot be read."""
+        """The file's bytes, or the reason why they cannot be read."""
         try:
             with self.path.open("rb") as file:
-                # One more byte than allowed, to tell a file that is too long from one that just fits.
+                # One byte more than allowed, to detect a file that is too long.
                 content = file.read(LARGEST + 1)
         except OSError as error:
             return error.strerror or type(error).__name__
@@ -112,7 +112,7 @@ class FollowedFile(Generic[T]):
 
 
 class SettingsError(ValueError):
-    """Settings that cannot be used; each of ``problems`` begins with the path, or variable, of a bad field."""
+    """Invalid settings; each of ``problems`` begins with the path, or variable, of an invalid field."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))

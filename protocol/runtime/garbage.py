@@ -6,12 +6,12 @@ import gc
 from typing import Final
 
 THRESHOLDS: Final = (20_000, 10, 200)
-"""See ``gc.set_threshold``. With Python 3.11's own (700, 10, 10), a full collection runs several times a minute under
-load, and stops the program meanwhile."""
+"""See ``gc.set_threshold``. With the defaults of Python 3.11 (700, 10, 10), a full collection runs several times a
+minute under load, and pauses the program.
+"""
 
 
-def collect_seldom() -> None:
-    """Freeze the current objects and raises the thresholds."""
-    # No later collection scans frozen objects.
+def tune_gc() -> None:
+    """Exclude all current objects from garbage collection, and raise its thresholds."""
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)

@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection as a client: requests one after the other, and answers as they arrive.
+"""A client's HTTP/1.1 connection: one request at a time, with responses as they arrive.
 
-- The parser is httptools'. What breaks the rules of HTTP, or ends before it is whole, raises ``BrokenConnectionError``.
-- A connection that has broken, or on which an answer was given up, is never used again.
+- httptools parses responses. A malformed or incomplete response raises ``BrokenConnectionError``.
+- A broken connection, or one with an abandoned response, is never reused.
 """
 
 from __future__ import annotations
@@ -15,51 +15,51 @@ from typing import Final, cast
 
 import httptools
 
-# Bytes. Beyond this we stop reading, which holds up a peer that sends faster than we consume.
-MOST_UNREAD: Final = 1024 * 1024
-# Bytes outside of a body: the parser buffers heads and trailers, so they need a limit of their own.
-MOST_BESIDE: Final = 64 * 1024
+# Bytes of unread body after which we stop reading, for back-pressure on a fast peer.
+MAX_UNREAD: Final = 1024 * 1024
+# Bytes outside of a body: the parser buffers heads and trailers, so they need their own limit.
+MAX_OUTSIDE_BODY: Final = 64 * 1024
 MOST_HEADERS: Final = 200
-# An answer that is read as a whole may come in ``FEW_PIECES``, and one more for every ``LEAST_PIECE`` bytes that it is
-# allowed to have: each piece costs time.
+# A response that is read as a whole may arrive in ``FEW_PIECES`` pieces, plus one for every ``LEAST_PIECE`` bytes of
+# its maximum size, because each piece costs time.
 LEAST_PIECE: Final = 64
 FEW_PIECES: Final = 64
-# A piece up to this size joins the one before it: an object of its own takes up to twice its bytes.
+# Merge a piece up to this size into the previous one: a separate object would take up to twice the memory.
 _SMALL: Final = 4096
 _RETRY_AFTER: Final = b"retry-after"
 FRAMES: Final = frozenset({b"content-length", b"transfer-encoding"})
-"""The headers that say where a body ends, in lower case; without them it ends with the connection."""
+"""The headers that define the end of a body, in lower case; without them it ends with the connection."""
 _LENGTHS_OF_FRAMES: Final = frozenset(map(len, FRAMES))
-_UNASKED: Final = "the server said something that was not asked for"
+_UNASKED: Final = "unsolicited data from the server"
 
 
 class BrokenConnectionError(Exception):
-    """The connection ended, or what came over it is not HTTP; the request may have been carried out."""
+    """The connection ended, or the response is not HTTP; the request may have been processed."""
 
 
 class LongAnswerError(Exception):
-    """The answer has more bytes than the caller allows."""
+    """The response is larger than the caller allows."""
 
 
 @dataclass(slots=True)
 class ResponseHead:
-    """The head of an answer; ``status`` is 0 until it has arrived. ``wanted`` is the value of the wanted header."""
+    """The head of a response; ``status`` is 0 until it has arrived. ``extra`` is the value of the extra header."""
 
     status: int = 0
     retry_after: str = ""
-    wanted: str = ""
+    extra: str = ""
 
     @property
     def is_success(self) -> bool:
-        """True if the request was carried out."""
+        """True for a 2xx status."""
         return 200 <= self.status < 300
 
 
 class HttpConnection(asyncio.Protocol):
-    """Carries one request at a time. ``wanted`` names a header that answers may have, in lower case."""
+    """A connection for one request at a time. ``extra_header`` (lower case) is also read from responses."""
 
-    def __init__(self, wanted: bytes = b"") -> None:
-        self._wanted = wanted
+    def __init__(self, extra_header: bytes = b"") -> None:
+        self._extra_header = extra_header
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._answer = ResponseHead()
@@ -82,19 +82,19 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def socket(self) -> TransportSocket:
-        """The socket below. Raises ``BrokenConnectionError`` before the connection is made."""
+        """The underlying socket. Raises ``BrokenConnectionError`` before the connection is established."""
         if self._transport is None:
             raise BrokenConnectionError("there is no connection yet")
         socket: TransportSocket = self._transport.get_extra_info("socket")
         return socket
 
-    async def whole(self, request: bytes, deadline: float, longest: int) -> tuple[ResponseHead, bytes]:
-        """Send a request; return its whole answer.
+    async def exchange(self, request: bytes, deadline: float, longest: int) -> tuple[ResponseHead, bytes]:
+        """Send a request and return its whole response.
 
-        ``deadline`` is an instant of the event loop, ``longest`` is in bytes. Raises ``BrokenConnectionError``,
+        ``deadline`` is a time of the event loop, ``longest`` is in bytes. Raises ``BrokenConnectionError``,
         ``LongAnswerError`` and ``TimeoutError``.
         """
-        self._send(request, min(longest, MOST_UNREAD), FEW_PIECES + longest // LEAST_PIECE)
+        self._send(request, min(longest, MAX_UNREAD), FEW_PIECES + longest // LEAST_PIECE)
         pieces: list[bytes | bytearray] = []
         size = 0
         while True:
@@ -104,20 +104,20 @@ class HttpConnection(asyncio.Protocol):
             self._count(-self._unread)
             if size > longest:
                 raise LongAnswerError
-            # Checked after the pieces were taken: the end may have come together with the last of them.
+            # Check only after taking the pieces: the end may have arrived with the last of them.
             if self._is_whole:
                 return self._answer, bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
             await self._progress(deadline)
 
     async def ask(self, request: bytes, deadline: float) -> ResponseHead:
-        """Send a request; return the head of its answer, whose body ``piece`` gives. Raises as ``whole``."""
+        """Send a request and return the head of its response; ``piece`` returns the body. Raises like ``exchange``."""
         self._send(request, -1)
         while not self._answer.status:
             await self._progress(deadline)
         return self._answer
 
     async def piece(self, silence: float) -> bytes | None:
-        """The next piece of the body, within this many seconds; None at its end. Raises as ``whole``."""
+        """The next piece of the body, within ``silence`` seconds; None at its end. Raises like ``exchange``."""
         while not self._pieces:
             if self._is_whole:
                 return None
@@ -127,19 +127,19 @@ class HttpConnection(asyncio.Protocol):
         return bytes(piece)
 
     def close(self) -> None:
-        """End the connection. An unanswered request is dropped, as far as it has not been sent."""
+        """Close the connection. The unsent part of an unanswered request is dropped."""
         if self._transport is None:
             return
         if self._is_whole:
             self._transport.close()
         else:
-            # abort drops what is not sent yet, so that a request that was given up is not carried out later.
+            # ``abort`` drops unsent data, so that an abandoned request is not processed later.
             self._transport.abort()
 
     def _send(self, request: bytes, wakes_beyond: int, most_pieces: float = inf) -> None:
-        """Send a request, and forgets the state of the answer before it."""
+        """Send a request, and reset the state of the previous response."""
         self._pieces_left = most_pieces
-        # Reset before writing: an answer may arrive within the same turn of the loop.
+        # Reset before writing: a response may arrive within the same iteration of the loop.
         self._answer, self._headers, self._is_whole, self._has_lasted = ResponseHead(), 0, False, False
         self._is_framed = False
         self._wakes_beyond = wakes_beyond
@@ -147,7 +147,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(request)
 
     async def _progress(self, deadline: float) -> None:
-        """Wait until the answer has progressed. A bare timer costs less than ``asyncio.timeout``."""
+        """Wait until more of the response has arrived. A bare timer costs less than ``asyncio.timeout``."""
         if self._broken:
             raise BrokenConnectionError(self._broken)
         loop = asyncio.get_running_loop()
@@ -170,12 +170,12 @@ class HttpConnection(asyncio.Protocol):
 
     def _count(self, more: int) -> None:
         before, self._unread = self._unread, self._unread + more
-        # Only a crossing of the limit changes whether the transport reads.
-        if (before > MOST_UNREAD) is (self._unread > MOST_UNREAD):
+        # Pause or resume only when crossing the limit.
+        if (before > MAX_UNREAD) is (self._unread > MAX_UNREAD):
             return
         if self._transport is None or self._transport.is_closing():
             return
-        if self._unread > MOST_UNREAD:
+        if self._unread > MAX_UNREAD:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -183,23 +183,23 @@ class HttpConnection(asyncio.Protocol):
     # Callbacks of the event loop ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is open."""
+        """See ``asyncio.Protocol``."""
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended, of itself or by us."""
-        self._break(f"the connection ended: {exc}" if exc else "the server ended the connection")
+        """See ``asyncio.Protocol``."""
+        self._break(f"the connection was lost: {exc}" if exc else "the server closed the connection")
 
     def eof_received(self) -> None:
-        """The server has sent everything: the body of an answer without a length is whole."""
-        # A framed body that ends early is broken, not whole: ``connection_lost`` follows.
+        """See ``asyncio.Protocol``. This is the end of a body without a length."""
+        # A framed body that ends early is incomplete: ``connection_lost`` follows.
         if self._answer.status and not self._is_whole and not self._is_framed and not self._broken:
             self._is_whole = True
             self._wake()
 
     def data_received(self, data: bytes) -> None:
-        """A piece of an answer."""
-        # An answer without a request, for example a timeout notice on an idle connection.
+        """See ``asyncio.Protocol``."""
+        # A response without a request, such as a timeout notice on an idle connection.
         if self._is_whole:
             self._break(_UNASKED)
             return
@@ -207,16 +207,16 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._break(f"the answer is not HTTP: {error}")
-        if self._beside > MOST_BESIDE:
-            self._break(f"the answer is not HTTP: more than {MOST_BESIDE} bytes outside of its body")
+            self._break(f"the response is not HTTP: {error}")
+        if self._beside > MAX_OUTSIDE_BODY:
+            self._break(f"the response is not HTTP: more than {MAX_OUTSIDE_BODY} bytes outside of its body")
         if self._unread > self._wakes_beyond:
             self._wake()
 
     # Callbacks of the parser --------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """An answer begins; one that was not asked for breaks the connection."""
+        """A response begins. An unsolicited one breaks the connection."""
         if self._is_whole:
             self._break(_UNASKED)
 
@@ -225,16 +225,16 @@ class HttpConnection(asyncio.Protocol):
         self._headers += 1
         if self._headers > MOST_HEADERS:
             raise ValueError("too many headers")
-        # Comparing the length first avoids lowering every name.
+        # Compare the length first, to avoid lowercasing every name.
         if len(name) == len(_RETRY_AFTER) and name.lower() == _RETRY_AFTER:
             self._answer.retry_after = value.decode("latin-1")
-        elif len(name) == len(self._wanted) and name.lower() == self._wanted:
-            self._answer.wanted = value.decode("latin-1")
+        elif len(name) == len(self._extra_header) and name.lower() == self._extra_header:
+            self._answer.extra = value.decode("latin-1")
         elif len(name) in _LENGTHS_OF_FRAMES and name.lower() in FRAMES:
             self._is_framed = True
 
     def on_headers_complete(self) -> None:
-        """The head is whole."""
+        """The head is complete."""
         self._answer.status = self._parser.get_status_code()
 
     def on_body(self, body: bytes) -> None:
@@ -242,7 +242,7 @@ class HttpConnection(asyncio.Protocol):
         self._beside = 0
         self._pieces_left -= 1
         if self._pieces_left < 0:
-            self._break(f"the answer comes in pieces of less than {LEAST_PIECE} bytes")
+            self._break(f"the response arrives in pieces of less than {LEAST_PIECE} bytes")
             raise ValueError("too many pieces")  # the parser reads no further
         last = self._pieces[-1] if self._pieces and len(body) <= _SMALL else b""
         if isinstance(last, bytearray):
@@ -254,7 +254,7 @@ class HttpConnection(asyncio.Protocol):
         self._count(len(body))
 
     def on_message_complete(self) -> None:
-        """The answer is whole."""
+        """The response is complete."""
         self._beside = 0
         self._is_whole, self._has_lasted = True, self._parser.should_keep_alive()
         self._wake()

@@ -1,11 +1,11 @@
-"""Logs of all programs in one form: a JSON object a line, with the same fields everywhere.
+"""The log format of all programs: one JSON object per line, with the same field names everywhere.
 
-- ``ts`` (RFC 3339, UTC, milliseconds), ``level``, ``logger`` and ``msg`` are in every line; ``error`` has the traceback
-  and ``stack`` the stack if there is one. Whatever else a line says comes from ``extra=`` and keeps its name:
-  ``vm``, ``node``, ``pod`` …
-- A record is one line and always valid JSON, whatever it contains.
-- What looks like a token or a private key is left out of every line.
-- No text steers the terminal that shows a line.
+- Every line contains ``ts`` (RFC 3339, UTC, milliseconds), ``level``, ``logger`` and ``msg``; ``error`` is the
+  traceback and ``stack`` the stack, if any. Other fields come from ``extra=`` and keep their names: ``vm``, ``node``,
+  ``pod`` …
+- A record is always one line of valid JSON, whatever it contains.
+- Tokens and private keys are redacted from every line.
+- Control characters are escaped, so that no text can manipulate the terminal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, TextIO
 import msgspec
 
 QUIET: Final = ("httpx2", "httpcore2", "uvicorn", "asyncio")
-"""Libraries that log more than an operator wants: only their warnings are written."""
+"""Verbose libraries, of which only warnings are logged."""
 
 # ``taskName`` is an attribute of records from Python 3.12 on.
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -30,17 +30,17 @@ _SECRETS: Final = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|(?=\"|$))",
     re.DOTALL,
 )
-"""In a text or an encoded line: what follows ``Bearer``, and keys in PEM. No match contains a quotation mark."""
+"""Bearer tokens and PEM keys, in a text or an encoded line. No match contains a quotation mark."""
 
 STEERING: Final = r"\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-"""A regular expression's range of characters that JSON leaves as they are: controls that terminals obey, and marks that
-reverse the direction of a text.
+"""A regular expression's character range that JSON does not escape: terminal control characters, and marks that reverse
+the text direction.
 """
 
 _STEERING: Final = re.compile(f"[{STEERING}]")
 
 _RUNS: Final = re.compile(r"[\w.-]{20,}+")
-"""Runs that may hold a JSON Web Token. Possessive, so that a stranger's text cannot make the search backtrack."""
+"""Runs that may contain a JSON Web Token. Possessive, so that untrusted text cannot cause backtracking."""
 
 _TOKEN: Final = re.compile(r"eyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]++")
 
@@ -55,7 +55,7 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line without its end."""
+        """The line without its newline."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line: dict[str, object] = {
             "ts": at,
@@ -65,7 +65,7 @@ class JsonFormatter(logging.Formatter):
         }
         for name, value in vars(record).items():
             if name not in _STANDARD:
-                # A field of the caller's must not replace one of ours.
+                # A field of the caller must not replace a standard field.
                 line[f"{name}_" if name in _FIELDS else name] = _cut(name, value)
         if record.exc_info:
             line["error"] = _end(self.formatException(record.exc_info))
@@ -77,7 +77,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def without_steering(text: str) -> str:
-    r"""A text of JSON with its control characters and direction marks escaped.
+    r"""JSON text with control characters and direction marks escaped.
 
     >>> without_steering('"\x9b2J"')
     '"\\u009b2J"'
@@ -86,26 +86,26 @@ def without_steering(text: str) -> str:
 
 
 def without_secrets(line: str) -> str:
-    """An encoded line without what looks like a token or a private key, in time that grows with its length alone."""
+    """An encoded line with tokens and private keys redacted, in time linear in its length."""
     return _RUNS.sub(lambda run: _without_token(run[0]), _SECRETS.sub("<secret>", line))
 
 
 def _without_token(run: str) -> str:
-    """``run`` without its tokens. If the first ``eyJ`` of a segment begins none, no later one does: less follows it."""
+    """``run`` without its tokens. If the first ``eyJ`` of a segment does not start a token, no later one can."""
     parts, done, at = list[str](), 0, run.find("eyJ")
     while at >= 0:
         if token := _TOKEN.match(run, at):
             parts += (run[done:at], "<secret>")
             done = next_at = token.end()
         else:
-            # No later ``eyJ`` of this segment can begin a token, so go on after the next dot.
+            # Continue after the next dot.
             next_at = run.find(".", at) + 1 or len(run)
         at = run.find("eyJ", next_at)
     return "".join((*parts, run[done:]))
 
 
 def log_as_json(level: str = "info", stream: TextIO | None = None) -> None:
-    """Send all logs of this process to ``stream`` (stderr) as JSON; replaces whatever was set up before."""
+    """Log everything in this process to ``stream`` (default: stderr) as JSON; replaces any earlier configuration."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -114,22 +114,22 @@ def log_as_json(level: str = "info", stream: TextIO | None = None) -> None:
 
 
 def _cut(name: str, value: object) -> object:
-    # A field may quote a tenant: before validation, a name in a pod has any length.
+    # A field may contain user input of any length, such as a name that is not validated yet.
     if not isinstance(value, str):
         return value
     return _end(value) if name == "error" else value[:_LONGEST]
 
 
 def _end(text: str) -> str:
-    """The end of a traceback, which names the error."""
-    # It could begin within a secret, which then no longer looks like one.
+    """The end of a traceback, which contains the error."""
+    # Redact before truncating, because a truncated secret would not be recognized.
     return text if len(text) <= _LONGEST else without_secrets(text)[-_LONGEST:]
 
 
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()[:_LONGEST]
-    except Exception:  # noqa: BLE001 - arguments that do not fit the text must not lose the line
+    except Exception:  # noqa: BLE001 - wrong arguments must not lose the line
         return f"{_text(record.msg)} {_text(record.args)}"[:_LONGEST]
 
 
@@ -137,7 +137,7 @@ def _encoded(line: dict[str, object]) -> str:
     try:
         return msgspec.json.encode(line, enc_hook=_text).decode()
     except (TypeError, ValueError, RecursionError, OverflowError):
-        # Field by field as text: one bad value must not lose the line.
+        # Convert each field to text: one invalid value must not lose the line.
         plain = {name: _text(value).encode(errors="replace").decode() for name, value in line.items()}
         return msgspec.json.encode(plain).decode()
 
@@ -145,5 +145,5 @@ def _encoded(line: dict[str, object]) -> str:
 def _text(value: object) -> str:
     try:
         return str(value)
-    except Exception as error:  # noqa: BLE001 - what cannot describe itself must not lose the line
+    except Exception as error:  # noqa: BLE001 - a failing ``__str__`` must not lose the line
         return f"<a {type(value).__name__} that cannot be shown: {type(error).__name__}>"

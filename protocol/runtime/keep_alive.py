@@ -1,4 +1,4 @@
-"""Connections that end when their other end is gone, even if it could not say so."""
+"""Connections with TCP keepalive, which end when the peer disappears silently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import httpx2 as httpx
 
 from protocol.runtime.http_connection import HttpConnection
 
-# A watch only listens, so only the kernel's probes notice that the server's machine has vanished.
+# A watch only reads, so only the kernel's probes detect that the server's machine has disappeared.
 KEEPALIVE: Final[Sequence[tuple[int, int, int]]] = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
@@ -23,18 +23,18 @@ KEEPALIVE: Final[Sequence[tuple[int, int, int]]] = (
 
 
 async def open_connection(
-    host: str, port: int, tls: ssl.SSLContext | None = None, wanted: bytes = b""
+    host: str, port: int, tls: ssl.SSLContext | None = None, extra_header: bytes = b""
 ) -> HttpConnection:
-    """A new connection of our own client; ``wanted``: see ``HttpConnection``. Raises ``OSError``."""
+    """Open a connection; ``extra_header``: see ``HttpConnection``. Raises ``OSError``."""
     loop = asyncio.get_running_loop()
-    _, connection = await loop.create_connection(lambda: HttpConnection(wanted=wanted), host, port, ssl=tls)
+    _, connection = await loop.create_connection(lambda: HttpConnection(extra_header), host, port, ssl=tls)
     for level, option, value in KEEPALIVE:
         connection.socket.setsockopt(level, option, value)
     return connection
 
 
 def probed_transport(verify: ssl.SSLContext | bool, limits: httpx.Limits, proxy: str = "") -> httpx.AsyncHTTPTransport:
-    """Connections to an API server, through the proxy at that URL if given; proxies in the environment are ignored."""
+    """An httpx transport with keepalive, through ``proxy`` (a URL) if set; it ignores proxies in the environment."""
     return httpx.AsyncHTTPTransport(
         verify=verify, limits=limits, trust_env=False, proxy=proxy or None, socket_options=list(KEEPALIVE)
     )

@@ -1,4 +1,4 @@
-"""Common start and end of the services: flags, credentials, signals, status."""
+"""Common startup and shutdown of the services: flags, credentials, signals, exit status."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class StartError(Exception):
 
 
 def prepare(log_level: str) -> None:
-    """Set up the log and the metrics of this process."""
+    """Set up logging and metrics of this process."""
     log_as_json(log_level)
-    # Otherwise every set of labels of a counter or histogram has one more series (``_created``).
+    # Otherwise every label set of a counter or histogram exports one more series (``_created``).
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types here
 
 
 def run(
     name: str, work: Coroutine[None, None, None], new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None
 ) -> int:
-    """Run ``work`` on a loop of ``new_loop``; return the exit status: 2 with a message if it cannot start, else 0."""
+    """Run ``work`` on a loop from ``new_loop``; return the exit status: 2 with a message if it cannot start, else 0."""
     status = 0
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -56,13 +56,13 @@ def stop_on_signals() -> asyncio.Event:
 
 
 def credentials(kubeconfig: str | None, clock: Clock) -> Credentials:
-    """Credentials of a kubeconfig file, or of the pod that we run in. Raises ``CredentialsError``."""
+    """Credentials from a kubeconfig file, or of this process's pod. Raises ``CredentialsError``."""
     return from_pod(os.environ, clock) if kubeconfig is None else from_kubeconfig(Path(kubeconfig), clock)
 
 
-def add_kubeconfig(found: argparse.ArgumentParser) -> None:
+def add_kubeconfig(parser: argparse.ArgumentParser) -> None:
     """Add the options to reach the Kubernetes API."""
-    found.add_argument(
+    parser.add_argument(
         "--kubeconfig",
         type=Path,
         # kubectl's variable, but here it names a single file, not a list.
@@ -72,22 +72,22 @@ def add_kubeconfig(found: argparse.ArgumentParser) -> None:
     )
 
 
-def add_explain_token(found: argparse.ArgumentParser) -> None:
-    """Add the options for who may read explanations, and for the token shown to peers."""
-    found.add_argument(
+def add_explain_token(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the token that grants access to explanations here and on peers."""
+    parser.add_argument(
         "--explain-token",
         type=Path,
         metavar="FILE",
-        help="a token that alone opens explanations here and is shown elsewhere (default: tokens of the cluster's)",
+        help="file with the only token that gives access to explanations, also sent to peers (default: cluster tokens)",
     )
 
 
-def add_log_level(found: argparse.ArgumentParser) -> None:
+def add_log_level(parser: argparse.ArgumentParser) -> None:
     """Add the log level and ``--version``."""
-    found.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
-    found.add_argument(
+    parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
+    parser.add_argument(
         "--log-level",
         default="info",
         choices=["debug", "info", "warning", "error"],
-        help="least level to log to stderr (default: %(default)s)",
+        help="minimum level to log to stderr (default: %(default)s)",
     )

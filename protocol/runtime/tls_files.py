@@ -1,8 +1,7 @@
-"""TLS from files that change: certificates, keys and authorities, reloaded for the next connection (B.4).
+"""TLS from files that change: certificates, keys and CAs, reloaded for the next connection (B.4).
 
-- Files that cannot be used, or do not belong together, change nothing: the last good ones stay in force. Nothing of a
-  key is ever logged.
-- The certificate and the authorities are replaced together: an authority that was removed is no longer trusted.
+- Invalid or inconsistent files have no effect: the last valid ones stay in force. Keys are never logged.
+- Certificate and CAs are replaced together: a removed CA is no longer trusted.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ _BEFORE_VALIDITY: Final = 3
 
 
 class UnreadableCertificateError(ValueError):
-    """This is no certificate in PEM."""
+    """Not a PEM certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """From when to when a certificate is valid, in seconds since 1970."""
+    """The validity period of a certificate, in seconds since 1970."""
 
     begin: float
     end: float
 
 
 def validities(pem: bytes) -> list[Validity]:
-    """The validity of each certificate, in their order. Raises ``UnreadableCertificateError``."""
+    """The validity of each certificate, in order. Raises ``UnreadableCertificateError``."""
     try:
         return [_validity(base64.b64decode(block)) for block in _BLOCK.findall(pem)]
     except (ValueError, IndexError):
@@ -66,27 +65,27 @@ def _validity(der: bytes) -> Validity:
 def _time(der: bytes, at: int) -> float:
     start, length = _content(der, at)
     text = der[start : start + length].decode("ascii")
-    # An unknown tag gets a format that never matches, and so raises ``ValueError``.
+    # For an unknown tag, the format never matches, which raises ``ValueError``.
     return datetime.strptime(text, _FORMATS.get(der[at], "expected a time")).replace(tzinfo=UTC).timestamp()
 
 
 def _inside(der: bytes, at: int, tag: int) -> int:
-    """Start of the content of the element at ``at``."""
+    """The start of the content of the element at ``at``."""
     if der[at] != tag:
         raise ValueError("unexpected element")
     return _content(der, at)[0]
 
 
 def _after(der: bytes, at: int) -> int:
-    """Start of the next element."""
+    """The start of the next element."""
     start, length = _content(der, at)
     return start + length
 
 
 def _content(der: bytes, at: int) -> tuple[int, int]:
-    """Start and length of an element's content."""
+    """The start and length of an element's content."""
     short = der[at + 1]
-    # DER: a length below 128 is one byte; otherwise the low bits say how many bytes of length follow.
+    # DER: a length below 128 is one byte; otherwise the low bits are the number of length bytes that follow.
     if short < 0x80:
         return at + 2, short
     begin = at + 2 + (short & 0x7F)
@@ -96,14 +95,14 @@ def _content(der: bytes, at: int) -> tuple[int, int]:
 LOG: Final = logging.getLogger("autoscale.tls")
 
 _READS: Final = 3
-"""Attempts: files that are replaced while they are read are read again."""
+"""Attempts to read files that are being replaced."""
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 T = TypeVar("T")
 
 
 class TlsFilesError(ssl.SSLError):
-    """The files cannot be used, so no connection can be made; the message says which and why."""
+    """The files are invalid, so no connection is possible; the message says which and why."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ssl.SSLErrorNumber.SSL_ERROR_SSL, message)
@@ -111,7 +110,7 @@ class TlsFilesError(ssl.SSLError):
 
 @dataclass(frozen=True, slots=True)
 class TlsParts:
-    """The PEM files of one TLS end, each optional: a certificate chain with its key, and the authorities it trusts."""
+    """The PEM files of one TLS endpoint, each optional: a certificate chain with its key, and the trusted CAs."""
 
     certificate: Path | None = None
     key: Path | None = None
@@ -124,8 +123,8 @@ class TlsParts:
 
 
 class FollowedTls(Generic[T]):
-    """Result of ``make`` for the files ``parts``, made again when they have changed; ``name`` says in logs and metrics
-    whose they are. ``make`` raises ``OSError`` or ``ssl.SSLError``.
+    """The result of ``make`` for the files ``parts``, computed again when they change. ``name`` identifies them in logs
+    and metrics. ``make`` raises ``OSError`` or ``ssl.SSLError``.
 
     ``reloads`` and ``refusals`` count new contents.
     """
@@ -139,44 +138,42 @@ class FollowedTls(Generic[T]):
         self._made: T | None = None
         self._stamp: Stamp | None = None
         self._problem = ""
-        # Clients without an event loop make connections in other threads.
+        # Clients without an event loop connect in other threads.
         self._lock = threading.Lock()
 
     def value(self) -> T:
-        """The result for the newest usable files. Raises ``TlsFilesError`` if there were none yet."""
+        """The result for the newest valid files. Raises ``TlsFilesError`` if there were none yet."""
         with self._lock:
-            # Checked at each new connection and each scrape, which needs no task and has no delay. Open connections
-            # keep what they began with.
+            # Check at each new connection and each scrape, which needs no task and causes no delay. Open connections
+            # are not affected.
             if self._stamped() != self._stamp:
                 self._renew()
             if self._made is None:
                 raise TlsFilesError(f"{self.name}: {self._problem}")
             return self._made
 
-    def shown(self) -> dict[str, Validity]:
-        """The validity of the ``certificate``, and of the ``authority`` that ends last."""
+    def validities(self) -> dict[str, Validity]:
+        """The validity of the ``certificate``, and of the ``authority`` that expires last."""
         with suppress(TlsFilesError):
             self.value()
-        shown_parts = {}
+        result = {}
         for kind, path in (("certificate", self.parts.certificate), ("authority", self.parts.authority)):
             with suppress(OSError, UnreadableCertificateError):
                 if path is not None and (valid := validities(path.read_bytes())):
-                    # A chain begins with the certificate itself; of several authorities the last to end decides.
-                    shown_parts[kind] = (
-                        valid[0] if kind == "certificate" else max(valid, key=lambda validity: validity.end)
-                    )
-        return shown_parts
+                    # A chain begins with the certificate itself; of several CAs, the last to expire decides.
+                    result[kind] = valid[0] if kind == "certificate" else max(valid, key=lambda validity: validity.end)
+        return result
 
     def _renew(self) -> None:
         for _ in range(_READS):
-            # Taken before the files are read, so that a replacement in between is noticed.
+            # Take the stamp before reading the files, to detect a replacement in between.
             self._stamp = self._stamped()
             try:
                 made = self._make(self.parts)
             except (OSError, ssl.SSLError) as error:
                 reason = getattr(error, "reason", None) or error.strerror or str(error)
                 problem = f"{', '.join(map(str, self.parts.paths))}: {reason}"
-                # Files that changed meanwhile may only be half replaced, so they are read again.
+                # Files that changed meanwhile may be half replaced, so read them again.
                 if self._stamped() == self._stamp:
                     self._refuse(problem)
                     return
@@ -184,28 +181,28 @@ class FollowedTls(Generic[T]):
                 if self._stamped() == self._stamp:
                     self._accept(made)
                     return
-        self._stamp = None  # they are being replaced right now: the next connection tries again
+        self._stamp = None  # they keep changing: retry at the next connection
 
     def _accept(self, made: T) -> None:
-        # The first content is no reload.
+        # The first content is not a reload.
         is_first = self._made is None and not self._problem
         self._made, self._problem = made, ""
         if not is_first:
             self.reloads += 1
-            LOG.info("new certificates are in force", extra={"certificates": self.name})
+            LOG.info("certificates reloaded", extra={"certificates": self.name})
 
     def _refuse(self, problem: str) -> None:
         self._problem = problem
         self.refusals += 1
-        stays = "the last good ones stay" if self._made is not None else "there are none yet"
-        LOG.error(f"certificates refused, {stays}", extra={"certificates": self.name, "reason": problem})
+        stays = "keeping the last valid ones" if self._made is not None else "there are none yet"
+        LOG.error(f"invalid certificates; {stays}", extra={"certificates": self.name, "reason": problem})
 
     def _stamped(self) -> Stamp:
         return tuple(_stamp(path) for path in self.parts.paths)
 
 
 class FollowingContext(ssl.SSLContext):
-    """A context for asyncio that makes each new connection with what the files say now. Make it with ``following``."""
+    """A context that uses the current files for each new connection. Create it with ``following``."""
 
     followed: FollowedTls[ssl.SSLContext]
 
@@ -220,7 +217,7 @@ class FollowingContext(ssl.SSLContext):
 
 
 def following(followed: FollowedTls[ssl.SSLContext], protocol: int) -> FollowingContext:
-    """The context that follows ``followed``; ``protocol`` is that of ``ssl`` for a server or a client."""
+    """A context that follows ``followed``; ``protocol`` is ``ssl``'s constant for a server or a client."""
     context = FollowingContext(protocol)
     context.followed = followed
     return context
@@ -229,53 +226,55 @@ def following(followed: FollowedTls[ssl.SSLContext], protocol: int) -> Following
 def server_tls(
     name: str, certificate: Path, key: Path, client_authority: Path | None = None
 ) -> FollowedTls[ssl.SSLContext]:
-    """TLS context of a listener; with ``client_authority`` it admits only clients with a certificate signed by it."""
+    """The TLS context of a listener; with ``client_authority``, only for clients with a certificate signed by it."""
     return FollowedTls(name, TlsParts(certificate, key, client_authority), server_context)
 
 
 def client_tls(name: str, authority: Path) -> FollowedTls[ssl.SSLContext]:
-    """TLS context of a client: it trusts the authorities in one file, and no others."""
+    """The TLS context of a client that trusts only the CAs in one file."""
     return FollowedTls(name, TlsParts(authority=authority), client_context)
 
 
-def shown_tls(name: str, certificate: Path, key: Path) -> FollowedTls[ssl.SSLContext]:
-    """TLS context of a client for servers that it does not trust, because any program may stand at their address."""
-    return FollowedTls(name, TlsParts(certificate, key), _showing_context)
+def unverified_client_tls(name: str, certificate: Path, key: Path) -> FollowedTls[ssl.SSLContext]:
+    """The TLS context of a client with a certificate that does not verify the server, since any program may be
+    there.
+    """
+    return FollowedTls(name, TlsParts(certificate, key), _unverified_context)
 
 
-def _showing_context(parts: TlsParts) -> ssl.SSLContext:
+def _unverified_context(parts: TlsParts) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Any program may stand at the server's address, so there is no name to verify.
+    # Any program may be at the server's address, so there is no name to verify.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    _show(context, parts)
+    _load_chain(context, parts)
     return context
 
 
 def server_context(parts: TlsParts) -> ssl.SSLContext:
-    """A listener's context. Raises ``OSError`` and ``ssl.SSLError``."""
+    """Create a listener's context. Raises ``OSError`` and ``ssl.SSLError``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _show(context, parts)
+    _load_chain(context, parts)
     if parts.authority is not None:
         context.load_verify_locations(parts.authority)
         context.verify_mode = ssl.CERT_REQUIRED
-        # A resumed session skips the client's certificate, whose authority may no longer be trusted.
+        # A resumed session would skip the client's certificate, whose CA may no longer be trusted.
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.num_tickets = 0
     return context
 
 
 def client_context(parts: TlsParts) -> ssl.SSLContext:
-    """A client's context. Raises ``OSError`` and ``ssl.SSLError``."""
+    """Create a client's context. Raises ``OSError`` and ``ssl.SSLError``."""
     context = trusting(file=parts.authority)
     if parts.certificate is not None:
-        _show(context, parts)
+        _load_chain(context, parts)
     return context
 
 
-def _show(context: ssl.SSLContext, parts: TlsParts) -> None:
+def _load_chain(context: ssl.SSLContext, parts: TlsParts) -> None:
     if parts.certificate is not None:
-        # With an empty password, OpenSSL refuses an encrypted key instead of asking at the terminal.
+        # With an empty password, OpenSSL rejects an encrypted key instead of prompting on the terminal.
         context.load_cert_chain(parts.certificate, parts.key, password="")
 
 
@@ -284,5 +283,5 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
         status = path.stat()
     except OSError:
         return None
-    # A replaced file has another inode even within the resolution of the clock, and with equal size.
+    # A replaced file has another inode, even with the same size and modification time.
     return status.st_mtime_ns, status.st_ino, status.st_size

@@ -1,4 +1,4 @@
-"""Metrics of the certificates of a process: their lifetimes and reloads; the same in every program."""
+"""Metrics of a process's certificates: lifetimes and reloads. The same in every program."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from protocol.runtime.tls_files import FollowedTls, FollowingContext
 
 
 class TlsMetrics(Collector):
-    """Reads the files on each scrape."""
+    """Metrics of certificate files, read on each scrape."""
 
     def __init__(self, watched: Iterable[FollowedTls[Any]]) -> None:
         self._watched = list(watched)
 
     def collect(self) -> Iterator[Metric]:
-        """``certificate`` names the owner of the files; the ``part`` ``authority`` is the one that ends last."""
+        """The label ``certificate`` identifies the files; the ``part`` ``authority`` is the CA that expires last."""
         end, lifetime = (
             GaugeMetricFamily(f"autoscale_certificate_{name}", text, labels=("certificate", "part"))
             for name, text in (
@@ -34,7 +34,7 @@ class TlsMetrics(Collector):
             labels=("certificate", "outcome"),
         )
         for files in self._watched:
-            for part, valid in files.shown().items():
+            for part, valid in files.validities().items():
                 end.add_metric((files.name, part), valid.end)
                 lifetime.add_metric((files.name, part), valid.end - valid.begin)
             reloads.add_metric((files.name, "accepted"), files.reloads)
@@ -43,10 +43,10 @@ class TlsMetrics(Collector):
 
 
 def watch_tls(registry: CollectorRegistry, watched: Iterable[FollowedTls[Any]]) -> None:
-    """Add the metrics of ``watched`` to ``registry``."""
+    """Register the metrics of ``watched``."""
     registry.register(TlsMetrics(watched))
 
 
 def followed_by(tls: ssl.SSLContext | bool) -> list[FollowedTls[ssl.SSLContext]]:
-    """The files that a connection's context follows; empty if none."""
+    """The files that ``tls`` follows; empty if none."""
     return [tls.followed] if isinstance(tls, FollowingContext) else []

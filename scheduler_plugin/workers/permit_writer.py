@@ -165,7 +165,7 @@ class PermitWriter:
             return None if vm_now is None else vm_facts(vm_now)
         # ``_report`` tells the ledger, so the watch need not, unless etcd was restored or the term has ended.
         is_reported = vms.facts.get(vm.name) is vm and self._context.feed.is_attached_to(self._context.ledger)
-        (vms.learn_told if is_reported else vms.learn_fact)(vm.name, vm.uid, version, written)
+        (vms.learn_silently if is_reported else vms.learn_fact)(vm.name, vm.uid, version, written)
         return self._with_permit(vm, order.permit, version) or vm_facts(written)
 
     def _with_permit(self, vm: VirtualMachine, permit: Resources, version: str) -> VmFacts | None:

@@ -238,7 +238,7 @@ def test_check_without_a_cluster_has_failed(monkeypatch: pytest.MonkeyPatch) -> 
 def test_groups_need_a_user(tmp_path: Path) -> None:
     flags = ["--kubeconfig", str(written(tmp_path / "given")), "--as-group", "ops"]
     found = CliRunner().invoke(program.app(["top", "record"]), ["top", "--once", *flags])
-    assert (found.exit_code, found.output) == (1, "autoscale: --as-group needs --as: groups alone are nobody\n")
+    assert (found.exit_code, found.output) == (1, "autoscale: --as-group requires --as\n")
 
 
 def test_contexts_are_completed_from_the_kubeconfigs_that_are_meant(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def mem_to_propose(side: MonitorSide, vm: Vm, sizes: Sizes, wanted: Bytes, now: 
 
 
 def retention_reason(side: MonitorSide, vm: Vm) -> str:
-    """Why memory does not shrink yet, in one line."""
+    """The reason why memory does not shrink yet, in one line."""
     if vm.is_pod:
         return _retention_reason_of_pod(side)
     if side.version is None:

@@ -17,7 +17,7 @@ from deploy.local.apiserver.server import ApiServer, LocalApiServer, admin_token
 from deploy.local.certificates import authority, server_context
 from deploy.local.kubeconfigs import ADMIN, kubeconfig, token_login
 from deploy.local.private_file import secret_file, write_private
-from protocol.runtime.garbage import collect_seldom
+from protocol.runtime.garbage import tune_gc
 from protocol.runtime.json_log import log_as_json
 from protocol.runtime.open_files import allow_open_files
 
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(sys.argv[1:] if argv is None else argv)
     log_as_json()
     allow_open_files(OPEN_FILES)
-    collect_seldom()
+    tune_gc()
     try:
         inherited = [socket.socket(fileno=number) for number in arguments.fd or ()]
         secure = [listen(address) for address in arguments.listen_tls or ()]

@@ -18,7 +18,7 @@ from deploy.local.cluster.folder import INHERITED, AlreadyRunningError, ClusterF
 from deploy.local.cluster.progress import Progress, StepFailedError
 from deploy.local.cluster.real_cluster import RealCluster
 from protocol.runtime.error_groups import innermost
-from protocol.runtime.garbage import collect_seldom
+from protocol.runtime.garbage import tune_gc
 from protocol.runtime.json_log import log_as_json
 from protocol.runtime.open_files import allow_open_files
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder, progress = ClusterFolder.of(name), Progress()
     log_as_json()
     allow_open_files(OPEN_FILES)
-    collect_seldom()
+    tune_gc()
     failure: StepFailedError | None = None
     try:
         _take_lock(folder)

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from deploy.neonvm.texts import runner as texts
-from protocol.runtime.certificates.issuing import CertificateForm, common_name, new_key, show
+from protocol.runtime.certificates.issuing import CertificateForm, common_name, load_certificate, new_key
 
 _VALIDITY: Final = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 """A pod's key is trusted because of its token, so its certificate need not expire."""
@@ -48,7 +48,7 @@ class RunnerKey:
             raise ValueError(texts.AUTHORITIES_UNREADABLE.format(reason=error.reason)) from error
         # Optional: a kubelet's probe has no certificate.
         context.verify_mode = ssl.CERT_OPTIONAL
-        show(context, self._own.certificate_pem, self._own.key_pem)
+        load_certificate(context, self._own.certificate_pem, self._own.key_pem)
         return context
 
 
@@ -59,7 +59,7 @@ def client_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
     context.check_hostname = False
     # Runners' certificates are self-signed: the caller compares fingerprints.
     context.verify_mode = ssl.CERT_NONE
-    show(context, certificate, key)
+    load_certificate(context, certificate, key)
     return context
 
 

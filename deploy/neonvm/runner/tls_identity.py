@@ -11,7 +11,7 @@ from cryptography import x509
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.texts import runner as texts
-from protocol.runtime.certificates.issuing import new_key, private_pem, show, signing_request
+from protocol.runtime.certificates.issuing import load_certificate, new_key, private_pem, signing_request
 
 
 class TlsIdentity:
@@ -57,7 +57,7 @@ class TlsIdentity:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(cadata=authority)
-        show(context, certificate.encode(), private_pem(self._key))
+        load_certificate(context, certificate.encode(), private_pem(self._key))
         return context
 
     @staticmethod

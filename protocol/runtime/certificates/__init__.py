@@ -1,1 +1,1 @@
-"""Certificates that our programs make, keep in Secrets and renew (B.4). Needs ``cryptography``: not for the agent."""
+"""Certificates that our programs issue, store in Secrets and renew (B.4). Needs ``cryptography``: not for the agent."""

@@ -1,4 +1,4 @@
-"""Keys, authorities and certificates that our programs make and read: elliptic curves (P-256, SHA-256), in PEM."""
+"""Creates and reads keys, CAs and certificates: elliptic curves (P-256, SHA-256), in PEM."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from protocol.rotation import SKEW, Life
 from protocol.units import Seconds
 
 Extension = tuple[x509.ExtensionType, bool]
-"""True: critical. A reader that does not know a critical extension refuses the certificate."""
+"""An extension, and True if it is critical: a client that does not support it must reject the certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class CertifiedKey:
-    """A private key and its certificate; an authority signs others with it. The ``repr`` does not show the key."""
+    """A private key and its certificate, possibly those of a CA. The ``repr`` omits the key."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey = field(repr=False)
@@ -43,7 +43,7 @@ class CertifiedKey:
 
 @dataclass(frozen=True, slots=True)
 class CertificateForm:
-    """The content of a certificate, except its key and its issuer. ``begin`` and ``end`` are its validity."""
+    """The content of a certificate except key and issuer. It is valid from ``begin`` to ``end``."""
 
     subject: x509.Name
     begin: datetime
@@ -51,16 +51,16 @@ class CertificateForm:
     extensions: Sequence[Extension] = ()
 
     def signed(self, key: ec.EllipticCurvePublicKey, authority: CertifiedKey) -> x509.Certificate:
-        """The certificate that ``authority`` signs for ``key``."""
+        """A certificate for ``key``, signed by ``authority``."""
         return self._signed(key, authority.certificate.subject, authority.key)
 
     def certified(self, authority: CertifiedKey) -> CertifiedKey:
-        """A new key, with a certificate that ``authority`` has signed."""
+        """A new key with a certificate signed by ``authority``."""
         key = new_key()
         return CertifiedKey(self.signed(key.public_key(), authority), key)
 
     def self_signed(self, key: ec.EllipticCurvePrivateKey) -> CertifiedKey:
-        """``key`` with a certificate that it has signed itself."""
+        """``key`` with a self-signed certificate."""
         return CertifiedKey(self._signed(key.public_key(), self.subject, key), key)
 
     def _signed(
@@ -85,52 +85,54 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def common_name(name: str) -> x509.Name:
-    """A subject that has only a common name, which X.509 limits to 64 characters."""
+    """A subject with only a common name, which X.509 limits to 64 characters."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 
-def show(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Have ``context`` show a certificate that is in no file: OpenSSL reads it from memory. Raises ``ssl.SSLError``."""
+def load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Load a certificate into ``context`` from memory, without a file on disk. Raises ``ssl.SSLError``."""
     descriptor = os.memfd_create("certificate")
     try:
         os.write(descriptor, certificate + key)
-        # Python's ssl loads chains from paths only.
+        # Python's ssl loads chains only from paths.
         context.load_cert_chain(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)
 
 
 def certified_authority(name: str, begin: datetime, end: datetime) -> CertifiedKey:
-    """A new authority, for certificates that name its key."""
+    """A new CA with a key identifier, which its certificates can reference."""
     key = new_key()
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     return CertificateForm(common_name(name), begin, end, (*AUTHORITY, (identifier, False))).self_signed(key)
 
 
 def signing_request(name: str, key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A request for a certificate of ``key``, PEM."""
+    """A signing request for a certificate of ``key``, PEM."""
     request = x509.CertificateSigningRequestBuilder().subject_name(common_name(name)).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM)
 
 
 def alternative_names(dns: Iterable[str], addresses: Iterable[str] = ()) -> list[Extension]:
-    """The names of a server, which are all that TLS clients check; none for a client."""
+    """The extension with a server's names, the only ones that TLS clients verify; none for a client."""
     names = general_names(dns, addresses)
     return [(x509.SubjectAlternativeName(names), False)] if names else []
 
 
 def general_names(dns: Iterable[str], addresses: Iterable[str]) -> list[x509.GeneralName]:
-    """DNS names and IP addresses as a certificate has them."""
+    """DNS names and IP addresses in the form of a certificate."""
     return [*map(x509.DNSName, dns), *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses)]
 
 
 def issuer_key(authority: CertifiedKey) -> Extension:
-    """Names the key of the authority."""
+    """The extension that identifies the CA's key."""
     return x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), False
 
 
 def usage(*, signs: bool = False, encrypts: bool = False) -> Extension:
-    """Uses of a key: its signature in TLS, and also ``signs`` certificates or ``encrypts`` other keys."""
+    """The extension with the allowed uses of a key: TLS signatures, and also signing certificates or encrypting
+    keys.
+    """
     usages = x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
@@ -146,7 +148,7 @@ def usage(*, signs: bool = False, encrypts: bool = False) -> Extension:
 
 
 AUTHORITY: Final = ((x509.BasicConstraints(ca=True, path_length=0), True), usage(signs=True))
-"""Extensions of an authority that signs certificates, but no further authorities."""
+"""Extensions of a CA that signs certificates, but no intermediate CAs."""
 
 NO_AUTHORITY: Final = (x509.BasicConstraints(ca=False, path_length=None), True)
 
@@ -155,12 +157,12 @@ AUTHORITY_NAME: Final = "autoscaling"
 
 
 class UnusablePairError(ValueError):
-    """A stored certificate does not match its key. The message never has a part of the key."""
+    """A stored certificate is invalid or does not match its key. The message never contains any of the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """Subject of a certificate: a server's DNS names and IP addresses, or a client by its name and groups."""
+    """The purpose of a certificate: a server with DNS names and IP addresses, or a client with a name and groups."""
 
     name: str
     dns: Sequence[str] = ()
@@ -169,20 +171,20 @@ class Purpose:
 
     @property
     def subject(self) -> x509.Name:
-        """The name as a certificate has it."""
+        """The subject in the form of a certificate."""
         # Kubernetes reads a client's groups from the organizations of its certificate.
         groups = (x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in self.groups)
         return x509.Name([*groups, *common_name(self.name)])
 
     @property
     def is_client(self) -> bool:
-        """True if it shows who a client is."""
+        """True if it authenticates a client."""
         return not self.dns and not self.addresses
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate and its key in PEM, as they are stored. The ``repr`` does not show the key."""
+    """A certificate and its key in PEM, as stored. The ``repr`` omits the key."""
 
     certificate: bytes
     key: bytes = field(repr=False)
@@ -190,7 +192,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A usable pair, decoded."""
+    """A valid pair, decoded."""
 
     pair: Pair
     certificate: x509.Certificate
@@ -198,18 +200,18 @@ class Issued:
 
     @property
     def life(self) -> Life:
-        """Its creation and its end."""
-        # A certificate says from when it is valid, which is SKEW before it was made.
+        """Its lifetime since its creation."""
+        # A certificate becomes valid SKEW before its creation.
         made = self.certificate.not_valid_before_utc.timestamp() + SKEW
         return Life(made, self.certificate.not_valid_after_utc.timestamp())
 
     @property
     def serial(self) -> str:
-        """Its serial number, in hexadecimal digits."""
+        """Its serial number in hexadecimal."""
         return f"{self.certificate.serial_number:x}"
 
     def is_signed_by(self, authority: Issued) -> bool:
-        """Return True if that authority has signed it."""
+        """Return True if ``authority`` signed it."""
         try:
             self.certificate.verify_directly_issued_by(authority.certificate)
         except (ValueError, TypeError, InvalidSignature):
@@ -217,40 +219,40 @@ class Issued:
         return True
 
     def serves(self, purpose: Purpose) -> bool:
-        """Return True if it was made for that purpose."""
-        # Compared in the form that certificates have: a name may be shortened there, an address written otherwise.
+        """Return True if it was issued for ``purpose``."""
+        # Compare in the form of certificates, where a name may be truncated and an address normalized.
         is_subject = self.certificate.subject == purpose.subject
         return is_subject and _names_of(self.certificate) == set(general_names(purpose.dns, purpose.addresses))
 
 
 def read_pair(pair: Pair) -> Issued:
-    """Decode and checks a pair. Raises ``UnusablePairError``."""
+    """Decode and validate a pair. Raises ``UnusablePairError``."""
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate)
         key = serialization.load_pem_private_key(pair.key, None)
-        # These are parsed lazily and may raise: better here than in use.
+        # These are parsed lazily and may raise, so access them here.
         _ = certificate.not_valid_after_utc, certificate.subject, _names_of(certificate)
     except (ValueError, TypeError, x509.UnsupportedGeneralNameType) as error:
-        raise UnusablePairError(f"no certificate with its key: {type(error).__name__}") from None
+        raise UnusablePairError(f"invalid certificate or key: {type(error).__name__}") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-        raise UnusablePairError("the key is not that of the certificate")
+        raise UnusablePairError("the key does not match the certificate")
     return Issued(pair, certificate, key)
 
 
 def new_authority(life: Seconds, wall: float) -> Issued:
-    """A new authority, made at ``wall`` (seconds since 1970), which is in its name, so that no two names are alike."""
+    """A new CA, created at ``wall`` (seconds since 1970). Its name contains the time, so that names are unique."""
     name = f"{AUTHORITY_NAME} {datetime.fromtimestamp(wall, UTC):%Y-%m-%dT%H:%M:%SZ}"
     return _issued(certified_authority(name, *_validity(wall, wall + life)))
 
 
 def issue(authority: Issued, purpose: Purpose, life: Seconds, wall: float) -> Issued:
-    """A certificate for a new key, made at ``wall``; it ends with its authority at the latest."""
+    """A certificate for a new key, created at ``wall``; it expires with its CA at the latest."""
     signer = CertifiedKey(authority.certificate, authority.private)
     use = ExtendedKeyUsageOID.CLIENT_AUTH if purpose.is_client else ExtendedKeyUsageOID.SERVER_AUTH
     extensions = [NO_AUTHORITY, usage(), (x509.ExtendedKeyUsage([use]), False), issuer_key(signer)]
-    # A client is known by its name alone.
+    # A client is identified only by its subject.
     extensions += alternative_names(purpose.dns, purpose.addresses)
-    # Nobody trusts it once its authority has ended.
+    # It is not trusted after its CA has expired.
     begin, end = _validity(wall, min(wall + life, authority.life.end))
     return _issued(CertificateForm(purpose.subject, begin, end, extensions).certified(signer))
 

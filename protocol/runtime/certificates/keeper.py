@@ -1,4 +1,4 @@
-"""Keeps the Secrets of authorities and certificates as they should be, while this process holds the Lease."""
+"""Reconciles the Secrets of CAs and certificates while this process holds the Lease."""
 
 from __future__ import annotations
 
@@ -27,42 +27,42 @@ TIMEOUT: Final = Seconds(3.0)
 
 
 def content(secret: JsonObject) -> dict[str, bytes]:
-    """Content of a Secret; a value that is not base64 counts as empty."""
+    """The decoded data of a Secret; a value that is not base64 counts as empty."""
     return {key: decoded(value) for key, value in texts(secret, "data").items()}
 
 
 def encoded(data: dict[str, bytes]) -> Json:
-    """The data of a Secret with this content."""
+    """Encode ``data`` for a Secret."""
     return {key: base64.b64encode(value).decode() for key, value in data.items()}
 
 
 def authorities_in(data: dict[str, bytes]) -> list[issuing.Issued]:
-    """The usable authorities in a Secret, the newest first."""
+    """The valid CAs in a Secret, newest first."""
     usable_pairs = [
         issued
         for key, certificate in data.items()
         if key.endswith(".crt") and (issued := usable(issuing.Pair(certificate, data.get(f"{key[:-4]}.key", b""))))
     ]
-    # The serial number breaks ties, so that the order never changes between two turns.
+    # The serial number breaks ties, so that the order is stable.
     return sorted(usable_pairs, key=lambda authority: (authority.life.made, authority.serial), reverse=True)
 
 
 def authorities_as(authorities: Iterable[issuing.Issued]) -> dict[str, bytes]:
-    """Authorities as the content of a Secret."""
+    """CAs as the data of a Secret."""
     data: dict[str, bytes] = {}
     for authority in authorities:
-        # Serial numbers are unique, and show which files form a pair.
+        # Serial numbers are unique, and connect the two files of a pair.
         data |= {f"{authority.serial}.crt": authority.pair.certificate, f"{authority.serial}.key": authority.pair.key}
     return data
 
 
 def certificate_in(data: dict[str, bytes]) -> issuing.Issued | None:
-    """The certificate of a Secret; None if it holds none that can be used."""
+    """The certificate in a Secret; None if missing or invalid."""
     return usable(issuing.Pair(data.get(CERTIFICATE, b""), data.get(KEY, b"")))
 
 
 def usable(pair: issuing.Pair) -> issuing.Issued | None:
-    """The pair, decoded; None if it cannot be used."""
+    """The decoded pair; None if it is invalid."""
     try:
         return issuing.read_pair(pair)
     except issuing.UnusablePairError:
@@ -70,7 +70,7 @@ def usable(pair: issuing.Pair) -> issuing.Issued | None:
 
 
 def decoded(value: str) -> bytes:
-    """Decoded base64 value; empty if it is not base64."""
+    """The decoded base64 value; empty if it is not base64."""
     try:
         return base64.b64decode(value, validate=True)
     except (Error, ValueError):
@@ -78,7 +78,7 @@ def decoded(value: str) -> bytes:
 
 
 async def read_secret(api: KubernetesApi, namespace: str, name: str) -> JsonObject | None:
-    """The Secret; None if there is none. Raises ``ApiError``."""
+    """Get a Secret; None if it does not exist. Raises ``ApiError``."""
     try:
         return await api.call(ApiCall("GET", SECRETS.path(namespace, name), TIMEOUT))
     except ApiRefusedError as error:
@@ -93,7 +93,7 @@ LOG: Final = logging.getLogger("autoscale.certificates")
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """Lifetimes of an authority and of a certificate; a certificate's is at most a third of an authority's."""
+    """Lifetimes of CAs and certificates; a certificate's is at most a third of a CA's."""
 
     authority: Seconds
     certificate: Seconds
@@ -101,20 +101,20 @@ class Lives:
 
 @dataclass(frozen=True, slots=True)
 class WantedCertificate:
-    """One certificate, and the Secret that has it."""
+    """One certificate, and the Secret that contains it."""
 
     secret: str
     purpose: issuing.Purpose
 
 
 class MissingSecretError(Exception):
-    """The Secret of the authorities does not exist: it comes with the manifests."""
+    """The Secret of the CAs does not exist: the manifests create it."""
 
 
 @dataclass(slots=True)
 class CertificateKeeper:
-    """``authorities`` is the name of the Secret in ``namespace`` that holds them. ``report`` counts ``done`` and
-    ``failed`` renewals.
+    """Renews CAs and certificates. ``authorities`` is the name of the Secret with the CAs in ``namespace``. ``report``
+    counts ``done`` and ``failed`` renewals.
     """
 
     api: KubernetesApi
@@ -127,8 +127,8 @@ class CertificateKeeper:
     report: Callable[[str], None]
 
     async def turn(self) -> tuple[bytes, str]:
-        """Do what is due. Return what is trusted from now on, in PEM, and which certificate could not be kept and
-        why (empty: none).
+        """Do what is due. Return the trusted CAs in PEM, and the certificate that could not be renewed with the reason
+        (empty: none).
 
         Raises ``ApiError``, ``NotLeadingError`` and ``MissingSecretError``.
         """
@@ -137,7 +137,7 @@ class CertificateKeeper:
         for certificate in self.wanted:
             try:
                 await self._keep(certificate, trusted, bundle)
-            # One failure does not hold up the others, and the next turn tries again.
+            # One failure does not block the others, and the next turn retries.
             except ApiError as error:
                 self.report("failed")
                 trouble = f"{certificate.secret}: {error}"
@@ -148,27 +148,27 @@ class CertificateKeeper:
         if secret is None:
             raise MissingSecretError(f"Secret {self.namespace}/{self.authorities} is missing: apply the manifests")
         now, stored = self.clock.wall(), content(secret)
-        # Expired authorities are dropped from the Secret, and so from every bundle.
+        # Drop expired CAs from the Secret, and thus from every bundle.
         valid = [authority for authority in authorities_in(stored) if authority.life.is_valid(now)]
         if needs_authority([authority.life for authority in valid], now):
             added = issuing.new_authority(self.lives.authority, now)
-            LOG.info("a new authority is announced", extra={"serial": added.serial})
+            LOG.info("new CA announced", extra={"serial": added.serial})
             valid.insert(0, added)
         data = authorities_as(valid)
         if data != stored:
             dropped: Json = {key: None for key in stored if key not in data}
-            # Written before a new authority signs anything or is trusted: a crash must not lose its key.
+            # Store a new CA before it signs anything or is trusted: a crash must not lose its key.
             await self._write(self.authorities, secret, {**dropped, **encoded(data)})
         return valid
 
     async def _keep(self, wanted: WantedCertificate, authorities: Sequence[issuing.Issued], bundle: bytes) -> None:
         secret = await read_secret(self.api, self.namespace, wanted.secret)
-        # A program's installation creates the Secret empty; without a Secret nobody needs the certificate.
+        # Installing a program creates its Secret empty; without a Secret the certificate is not needed.
         if secret is None:
             return
         stored = content(secret)
         certificate = certificate_in(stored)
-        # Every program gets the new bundle, even if its own certificate is still good.
+        # Every program gets the new bundle, even if its own certificate is still valid.
         changes = {BUNDLE: bundle}
         if certificate is None or not self._is_good(certificate, wanted.purpose, authorities):
             changes |= self._issued(wanted, authorities)
@@ -177,7 +177,7 @@ class CertificateKeeper:
             return
         await self._write(wanted.secret, secret, encoded(changes))
         self.report("done")
-        LOG.info("certificate renewed" if KEY in changes else "authorities renewed", extra={"secret": wanted.secret})
+        LOG.info("certificate renewed" if KEY in changes else "CA bundle updated", extra={"secret": wanted.secret})
 
     def _is_good(
         self, certificate: issuing.Issued, purpose: issuing.Purpose, authorities: Sequence[issuing.Issued]
@@ -193,8 +193,8 @@ class CertificateKeeper:
 
     async def _write(self, name: str, read: JsonObject, data: Json) -> None:
         body: Json = {"metadata": {"resourceVersion": version_of(read)}, "data": data}
-        # The write must end before the Lease does, and is onto the version that was judged: a holder that was suspended
-        # and wakes late changes nothing.
+        # The write must end before the Lease does, and applies only to the version that was read: a holder that was
+        # suspended and resumes late changes nothing.
         timeout = self.leadership.allowed(TIMEOUT)
         path = SECRETS.path(self.namespace, name)
         await self.api.call(ApiCall("PATCH", path, timeout, body=body, content_type=MERGE_PATCH))

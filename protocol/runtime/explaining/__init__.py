@@ -1,1 +1,1 @@
-"""Explanations over HTTP: a small listener, and who may read them."""
+"""Explanations over HTTP: a small listener, and its access control."""

@@ -1,11 +1,11 @@
-"""Access to what a program explains: names, sizes, loads and nodes of databases are for their owners only.
+"""Access control for explanations: only owners may see names, sizes, loads and nodes of their databases.
 
-- A caller needs a bearer token for our audience, and must be allowed to list VMs of the namespace, or to get its pods
-  for a database in a pod.
-- Over loopback no token is needed: the caller is in the pod, or came by ``kubectl port-forward``, for which the API
-  server has checked his rights.
-- With a token in a file, that token alone gives access: for a cluster on one machine, which may have other users.
-- If the API server does not answer, nobody gets access.
+- A caller needs a bearer token for our audience, and permission to list VMs of the namespace, or to get its pods for a
+  database in a pod.
+- Over loopback no token is needed: the caller is in the pod, or uses ``kubectl port-forward``, for which the API server
+  has checked permissions.
+- With a token in a file, only that token gives access: for a cluster on one machine, which may have other users.
+- If the API server does not respond, access is denied.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 AUDIENCE: Final = "autoscale-explain"
-"""The audience of tokens for the explanations of the scheduler and the groups' program."""
+"""The audience of tokens for explanations of the scheduler and of ``autoscale-groups``."""
 
 ALLOWED_FOR: Final = Seconds(60.0)
 # Shorter than ``ALLOWED_FOR``, so that a new RoleBinding takes effect soon.
@@ -36,20 +36,20 @@ REMEMBERED: Final = 1024
 AT_ONCE: Final = 4
 MOST_WAITING: Final = 32
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
-"""Not all of 127.0.0.0/8: a service mesh's proxy may forward strangers from another address of it."""
+"""Not all of 127.0.0.0/8: a service mesh's proxy may forward other clients from an address in it."""
 
 
 def audience_of_agents(namespace: str) -> str:
     """The audience of tokens for agents whose pods are in ``namespace``.
 
-    Whoever may run pods there can pose as an agent; a token that is sent to him gives no access to another namespace.
+    Anyone who may run pods there can impersonate an agent, but a token sent to it gives no access to other namespaces.
     """
     return f"{AUDIENCE}/{namespace}"
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller: the header ``Authorization``, the address that the connection comes from, and the one it came to."""
+    """A caller: its ``Authorization`` header, and the remote and local address of its connection."""
 
     authorization: str = ""
     peer: str = ""
@@ -65,36 +65,36 @@ class AccessDenial:
 
 
 class ReviewError(Exception):
-    """The API server gave no answer; the message says why."""
+    """The review failed; the message says why."""
 
 
 Review = Callable[[str, JsonObject], Awaitable[JsonObject]]
-"""(path, body) -> what the API server says to it. Raises ``ReviewError``."""
+"""(path, body) -> the API server's response. Raises ``ReviewError``."""
 
 
 class ExplainAccess(Protocol):
-    """Decides who may read."""
+    """Decides who may read explanations."""
 
     async def denial(self, caller: Caller, scope: Scope) -> AccessDenial | None:
-        """None if ``caller`` may read about the databases of ``scope``."""
+        """The reason why ``caller`` may not read about the databases of ``scope``; None if it may."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenInFile:
-    """The token in a file opens everything. One that cannot be read opens nothing."""
+    """The token in a file gives access to everything; if it cannot be read, nothing is accessible."""
 
     path: Path
 
     async def denial(self, caller: Caller, scope: Scope) -> AccessDenial | None:  # noqa: ARG002 - the port's
         """See ``ExplainAccess``."""
         expected, presented = token_in(self.path), _bearer(caller)
-        # An empty file gives no access. Compared in constant time, so that the token cannot be guessed byte by byte,
-        # and as bytes, since ``compare_digest`` takes only ASCII strings.
+        # An empty file gives no access. Compare in constant time, so that the token cannot be guessed byte by byte, and
+        # as bytes, because ``compare_digest`` accepts only ASCII strings.
         return None if expected and hmac.compare_digest(presented.encode(), expected.encode()) else _NO_TOKEN
 
 
 def token_in(path: Path) -> str:
-    """The token in a file, which is small and on this machine; empty if it cannot be read."""
+    """The token in a small local file; empty if it cannot be read."""
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -103,7 +103,7 @@ def token_in(path: Path) -> str:
 
 @dataclass(slots=True)
 class ReviewedAccess:
-    """Asks the API server by ``review``."""
+    """Authorizes callers by TokenReview and SubjectAccessReview, and caches the results."""
 
     review: Review
     clock: Clock
@@ -114,25 +114,25 @@ class ReviewedAccess:
 
     async def denial(self, caller: Caller, scope: Scope) -> AccessDenial | None:
         """See ``ExplainAccess``."""
-        # People with client certificates come this way, since they have no token.
+        # This is how people with client certificates, who have no token, get access.
         if {caller.peer, caller.local} <= LOOPBACK:
             return None
         token = _bearer(caller)
-        # Saves the API server a review of a token that does not even claim our audience.
+        # Do not review a token that does not even claim our audience.
         if not names_audience(token, self.audience):
             return _NO_TOKEN
-        # Hashed, so that the cache holds no tokens.
+        # Hash the key, so that the cache contains no tokens.
         key = hashlib.sha256(f"{scope}\n{token}".encode()).digest()
         cached = self._known.get(key)
         if cached is not None and self.clock.now() < cached[1]:
             return cached[0]
-        # A caller that queries many VMs at once costs one review. Shielded, because others may wait for it, too.
+        # A caller that queries many VMs at once causes one review. Shield it, because others may wait for it as well.
         if (pending := self._pending.get(key)) is not None:
             return await asyncio.shield(pending)
-        # Bounds what strangers can make this process ask the API server.
+        # Limit the reviews that unauthenticated callers can cause.
         if len(self._pending) >= MOST_WAITING:
             return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, "too many token reviews are pending; retry")
-        # What those who wait get if this caller is cancelled.
+        # The result for other waiting callers if this one is cancelled.
         denial: AccessDenial | None = _CANCELLED
         self._pending[key] = asyncio.get_running_loop().create_future()
         try:
@@ -146,12 +146,12 @@ class ReviewedAccess:
             async with self._turns:
                 denial = await self._judged(token, scope)
         except ReviewError as error:
-            # Not cached: the API server may answer next time.
+            # Do not cache a failure.
             return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, f"cannot review the token right now: {error}")
         lifetime = ALLOWED_FOR if denial is None else DENIED_FOR
         self._known[key] = denial, Instant(self.clock.now() + lifetime)
         self._known.move_to_end(key)
-        # Evicts the oldest review.
+        # Evict the oldest review.
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
         return denial

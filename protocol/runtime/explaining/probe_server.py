@@ -1,8 +1,8 @@
-"""A listener for probes, metrics and explanations, small enough to run beside every VM.
+"""A listener for probes, metrics and explanations, small enough to run next to every VM.
 
-- GET only, one request for each connection, a request head of at most ``LARGEST_HEAD`` within ``PATIENCE`` seconds.
-- At most ``PER_PEER`` connections of an address and ``MOST_CONNECTIONS`` in all: a newer one displaces the oldest of
-  its own address, or of the address with the most.
+- GET only, one request per connection, with a head of at most ``LARGEST_HEAD`` bytes within ``PATIENCE`` seconds.
+- At most ``PER_PEER`` connections per address and ``MAX_CONNECTIONS`` in total: a new one displaces the oldest of its
+  own address, or of the address with the most.
 - A route is a function of the rest of the path that returns a response, or an awaitable of one.
 """
 
@@ -20,24 +20,24 @@ from protocol.runtime.serving.tcp_listener import ConnectionLimits, TcpListener,
 
 LARGEST_HEAD: Final = 8192
 PATIENCE: Final = 5.0
-MOST_CONNECTIONS: Final = 64
+MAX_CONNECTIONS: Final = 64
 PER_PEER: Final = 16
 
 Route = Callable[[str], HttpResponse | Awaitable[HttpResponse]]
-"""Answers for the rest of the path after the route's own name: ``""`` or ``"/…"``."""
+"""Responds for the rest of the path after the route's own name: ``""`` or ``"/…"``."""
 
 Guard = Callable[[str, str, Caller], Awaitable[HttpResponse | None]]
-"""(route, rest, caller) -> the response instead of the route's; None: the route answers."""
+"""(route, rest, caller) -> the response in place of the route's; None to call the route."""
 
 
 async def anyone(_: str, __: str, ___: Caller) -> HttpResponse | None:
-    """Let all callers in."""
+    """Allow all callers."""
     return None
 
 
 @asynccontextmanager
 async def listening(host: str, port: int, routes: Mapping[str, Route], guard: Guard = anyone) -> AsyncIterator[int]:
-    """Serve ``routes`` (by first path segment, such as ``/metrics``) while entered; yields the port."""
+    """Serve ``routes`` (by first path segment, such as ``/metrics``) within the block; yields the port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -49,7 +49,7 @@ async def listening(host: str, port: int, routes: Mapping[str, Route], guard: Gu
             if response is not None:
                 await write_response(writer, response, "Connection: close")
 
-    limits = ConnectionLimits(PER_PEER, MOST_CONNECTIONS)
+    limits = ConnectionLimits(PER_PEER, MAX_CONNECTIONS)
     listener = TcpListener(await bound(host, port), serve, limits, LARGEST_HEAD)
     try:
         yield listener.port
@@ -60,7 +60,7 @@ async def listening(host: str, port: int, routes: Mapping[str, Route], guard: Gu
 async def _answer(
     head: RequestHead, routes: Mapping[str, Route], guard: Guard, writer: asyncio.StreamWriter
 ) -> HttpResponse:
-    # HEAD gets the body as well: the connection closes after it, so no client can take it for the next response.
+    # HEAD also gets the body: the connection closes after it, so no client can mistake it for another response.
     if head.method not in ("GET", "HEAD"):
         return HttpResponse(b"GET only\n", HTTPStatus.METHOD_NOT_ALLOWED)
     path = head.target.split("?", 1)[0]

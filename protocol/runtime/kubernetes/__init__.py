@@ -1,1 +1,1 @@
-"""The kit that every program uses to talk to Kubernetes: clients, informers, the Lease, the work queue."""
+"""Shared Kubernetes components of all programs: clients, informers, leader election, the work queue."""

@@ -1,4 +1,4 @@
-"""The Kubernetes API over connections of our own: a call costs a tenth of what it costs over httpx2 (decision 35)."""
+"""The Kubernetes API over our own connections: a call costs a tenth of one over httpx2 (decision 35)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from protocol.runtime.kubernetes.large_pages import decoded, joined, lines, too_
 from protocol.runtime.kubernetes.pool import ConnectionPool
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9/._-]+")
-"""A path in which nothing has to be quoted."""
+"""A path that needs no quoting."""
 
 _FAILURES: Final = (OSError, BrokenConnectionError, CredentialsError, TimeoutError, UnreadableAnswerError)
 
 
 class DirectApi:
-    """``RawApi`` on one ``ConnectionPool``. The API server's logs and ``managedFields`` show the program's ``name``.
+    """``RawApi`` on one ``ConnectionPool``. The program's ``name`` appears in the API server's logs and
+    ``managedFields``.
 
-    If it ``is_patient``, the time of a call begins once it has a connection, however long it had to wait for one.
+    If ``is_patient``, the time-out of a call starts once it has a connection, no matter how long it waited for one.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class DirectApi:
             raise unknown(call, error) from error
 
     async def raw(self, call: ApiCall) -> tuple[bytes, Mapping[str, str]]:
-        """See ``RawApi.raw``. No headers are kept: parsing them would cost more than the rest of a call."""
+        """See ``RawApi.raw``. It returns no headers, because parsing them would cost more than the rest of a call."""
         try:
             return await self._answered(call, sys.maxsize), {}
         except _FAILURES as error:
@@ -71,20 +72,20 @@ class DirectApi:
 
     async def _answered(self, call: ApiCall, longest: int = 0) -> bytes:
         deadline = asyncio.get_running_loop().time() + call.timeout
-        # The wait for a connection counts, too, unless the client is patient.
-        connection = await self._pool.lend(inf if self._is_patient else deadline)
+        # The wait for a connection also counts, unless the client is patient.
+        connection = await self._pool.acquire(inf if self._is_patient else deadline)
         if self._is_patient:
             deadline = asyncio.get_running_loop().time() + call.timeout
         try:
-            request = self._request(call)  # may read a file, so it comes before the check
+            request = self._request(call)  # before the check, because it may read a file
             if call.not_after is not None and self._now() >= call.not_after:
-                raise TimeoutError("its time was over before it could be sent")
-            answer, body = await connection.whole(request, deadline, longest or LONGEST_PAGE)
+                raise TimeoutError("too late to send the request")
+            answer, body = await connection.exchange(request, deadline, longest or LONGEST_PAGE)
         except LongAnswerError:
             raise too_large(call) from None
         finally:
             # After an error the connection is not reusable, and the pool closes it.
-            self._pool.take_back(connection)
+            self._pool.release(connection)
         if not answer.is_success:
             raise complaint(answer.status, body, answer.retry_after)
         return body
@@ -101,7 +102,7 @@ class DirectApi:
 
     async def _opened(self, call: ApiCall, connection: HttpConnection) -> None:
         deadline = asyncio.get_running_loop().time() + call.timeout
-        # Only the head of the answer has a deadline: a watch then lasts for as long as lines arrive.
+        # Only the head of the response has a deadline: a watch lasts as long as lines arrive.
         async with asyncio.timeout_at(deadline):
             answer = await connection.ask(self._request(call), deadline)
             if not answer.is_success:
@@ -110,7 +111,7 @@ class DirectApi:
     def _request(self, call: ApiCall) -> bytes:
         body = b"" if call.body is None else msgspec.json.encode(call.body)
         query = f"?{urlencode(call.query)}" if call.query else ""
-        # Nearly all paths are plain, and quoting costs more than the match.
+        # Nearly all paths are plain, and quoting costs more than this match.
         path = call.path if _PLAIN.fullmatch(call.path) else quote(call.path, safe="/%")
         token = self._token()
         authorization = "" if token is None else f"Authorization: Bearer {token}\r\n"

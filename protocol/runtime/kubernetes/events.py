@@ -1,4 +1,4 @@
-"""Kubernetes Events, which ``kubectl describe`` shows on the object that they are about."""
+"""Kubernetes Events, which ``kubectl describe`` shows for their object."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from protocol.runtime.json_log import STEERING
 from protocol.virtual_machine import VirtualMachine
 
 CLUSTER_WIDE: Final = "default"
-"""The namespace of Events on objects that have none, as kubelets choose it."""
+"""The namespace of Events about cluster-scoped objects, like those of kubelets."""
 
 LONGEST_NOTE: Final = 1024
-"""Characters: the API server takes no more."""
+"""Maximum characters that the API server accepts."""
 
 _STEERING: Final = re.compile(f"[\\x00-\\x09\\x0b-\\x1f{STEERING}]")
-"""All but line breaks."""
+"""Control characters except line breaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class EventSubject:
 class EventRecord:
     """An Event: ``reason`` in CamelCase, ``note`` for people.
 
-    Set ``name`` if the Event must be written only once: a second create is a 409. If it is None, the API server
+    Set ``name`` if the Event must be written only once: creating it again is a 409. Without one, the API server
     generates a name.
     """
 
@@ -48,17 +48,17 @@ class EventRecord:
 
     @property
     def namespace(self) -> str:
-        """The namespace of the Event: that of its object, if that has one."""
+        """The namespace of the Event: that of its object, if any."""
         return self.about.name.namespace or CLUSTER_WIDE
 
     @property
     def path(self) -> str:
-        """The collection in which it is created."""
+        """The path of the collection in which it is created."""
         return EVENTS.path(self.namespace)
 
 
 def about_vm(vm: VirtualMachine) -> EventSubject:
-    """The VirtualMachine, or the pod of a database in a pod, as the subject of an Event."""
+    """The VirtualMachine, or for a database in a pod the pod, as the subject of an Event."""
     pod = pod_of(vm.name)
     return EventSubject(VIRTUAL_MACHINES, vm.name, vm.uid) if pod is None else EventSubject(PODS, pod, vm.uid)
 
@@ -85,7 +85,7 @@ def event_body(event: EventRecord, stamp: str, component: str) -> Json:
             "uid": about.uid,
         },
         "reason": event.reason,
-        # A longer note would have the whole Event rejected. It may quote what a tenant wrote.
+        # A longer note would make the API server reject the Event. It may contain user input.
         "message": _STEERING.sub("\ufffd", event.note[:LONGEST_NOTE]),
         "type": "Warning" if event.is_warning else "Normal",
         "firstTimestamp": stamp,

@@ -18,23 +18,22 @@ from protocol.runtime.keep_alive import probed_transport
 from protocol.runtime.kubernetes.large_pages import decoded, joined, lines
 
 CONNECT: Final = 5.0
-"""Seconds. A large list or a watch may take long, but a server that does not even accept the connection is down."""
+"""Time-out of connecting in seconds: a list or a watch may take long, but not accepting a connection."""
 
 _FAILURES: Final = (httpx.HTTPError, CredentialsError, TimeoutError, UnreadableAnswerError)
 
 
-def http_client(found: Credentials, limits: httpx.Limits, name: str) -> httpx.AsyncClient:
-    """Connections to the Kubernetes API, whose logs and ``managedFields`` will show the program's ``name``."""
-    # As bytes: names of users need not be ASCII.
-    headers = [(key.encode(), value.encode()) for key, value in (("User-Agent", name), *found.headers)]
-    transport = probed_transport(found.tls, limits, found.proxy)
-    # trust_env would send API traffic through any HTTP_PROXY of the pod; the kubeconfig's own proxy is in the
-    # transport.
-    return httpx.AsyncClient(base_url=found.server, transport=transport, headers=headers, trust_env=False)
+def http_client(credentials: Credentials, limits: httpx.Limits, name: str) -> httpx.AsyncClient:
+    """A client for the Kubernetes API, in whose logs and ``managedFields`` the program's ``name`` appears."""
+    # As bytes, because user names need not be ASCII.
+    headers = [(key.encode(), value.encode()) for key, value in (("User-Agent", name), *credentials.headers)]
+    transport = probed_transport(credentials.tls, limits, credentials.proxy)
+    # With trust_env, API traffic would use any HTTP_PROXY of the pod; the kubeconfig's proxy is in the transport.
+    return httpx.AsyncClient(base_url=credentials.server, transport=transport, headers=headers, trust_env=False)
 
 
 class HttpApi:
-    """``RawApi`` on one ``httpx.AsyncClient`` (which knows the server's URL and its TLS)."""
+    """``RawApi`` on one ``httpx.AsyncClient``, which contains the server's URL and TLS context."""
 
     def __init__(self, client: httpx.AsyncClient, token: Callable[[], str | None]) -> None:
         self._client = client
@@ -86,16 +85,16 @@ class HttpApi:
         response = await self._client.send(self._request(call), stream=True)
         try:
             if not response.is_success:
-                # A streamed response has not read its body yet, and the reason for the refusal is in it.
+                # The body of a streamed response must be read explicitly, and contains the reason.
                 raise _complaint(response, await response.aread())
             yield response
         finally:
-            # Otherwise the connection of an abandoned watch stays out of the pool.
+            # Otherwise the connection of an abandoned watch would not return to the pool.
             await response.aclose()
 
     def _request(self, call: ApiCall) -> httpx.Request:
         headers = {"Content-Type": call.content_type, "Accept": "application/json"}
-        # Asked for on each call: the kubelet rotates projected tokens on disk.
+        # Get it for each call, because the kubelet rotates projected tokens.
         token = self._token()
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"

@@ -1,4 +1,4 @@
-"""Answers as they arrive: pages of lists, decoded without holding the event loop, and the lines of a watch."""
+"""Processes responses as they arrive: decodes pages without blocking the event loop, and splits watches into lines."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from protocol.kubernetes.api import LONGEST_PAGE, ApiCall, PageTooLargeError, un
 from protocol.kubernetes.pages import LineSplitter, Page, read_page
 
 LARGE: Final = 64 * 1024
-"""Bytes. A larger page is decoded in a thread; decoding a smaller one takes less time than the thread would."""
+"""A page of more bytes is decoded in a thread; for a smaller one, the thread would cost more than decoding."""
 
 
 async def decoded(body: bytes) -> Page:
-    """The page in ``body``. Raises ``UnreadableAnswerError``."""
+    """Decode the page in ``body``. Raises ``UnreadableAnswerError``."""
     return read_page(body) if len(body) < LARGE else await asyncio.to_thread(read_page, body)
 
 
 async def joined(call: ApiCall, pieces: AsyncIterator[bytes]) -> bytes:
-    """The whole body of an answer. Raises ``PageTooLargeError``."""
+    """The whole body of a response. Raises ``PageTooLargeError``."""
     body = bytearray()
-    # Content-Length is absent from chunked responses, so the bytes are counted as they arrive.
+    # Chunked responses have no Content-Length, so count bytes as they arrive.
     async for piece in pieces:
         body += piece
         if len(body) > LONGEST_PAGE:
@@ -30,15 +30,15 @@ async def joined(call: ApiCall, pieces: AsyncIterator[bytes]) -> bytes:
 
 
 def too_large(call: ApiCall) -> PageTooLargeError:
-    """The error of an answer with more than ``LONGEST_PAGE`` bytes."""
+    """The error for a page with more than ``LONGEST_PAGE`` bytes."""
     return PageTooLargeError(f"{call.path}: a page has more than {LONGEST_PAGE} bytes")
 
 
 async def lines(
     call: ApiCall, pieces: AsyncIterator[bytes], failures: tuple[type[Exception], ...]
 ) -> AsyncIterator[bytes]:
-    """The lines of a watch; ``failures`` are the client's errors that leave the outcome unknown."""
-    # A piece of the stream may end in the middle of a line, or of a character.
+    """Yield the lines of a watch; ``failures`` are the client's errors to convert."""
+    # A piece may end in the middle of a line, or of a character.
     splitter = LineSplitter()
     try:
         async for piece in pieces:

@@ -1,9 +1,9 @@
-"""Leader election: of several replicas of a program the one that holds the Lease acts (active and standby).
+"""Leader election: of several replicas of a program, only the holder of the Lease is active.
 
-The holder counts its time from before its call, everyone else from when the renewal was seen, so that the holder stops
-writing before another begins, whatever the clocks say.
-A holder that ends in order gives the Lease back; one that is killed is succeeded after the Lease's duration.
-Every write by the holder checks ``remaining`` first and takes no longer than that.
+The holder counts its time from before its call, all others from when they observe the renewal. So the holder stops
+writing before another starts, regardless of their clocks.
+A holder that shuts down releases the Lease; one that is killed is succeeded after the Lease's duration.
+Every write by the holder first checks ``remaining``, and must not take longer than that.
 """
 
 from __future__ import annotations
@@ -31,51 +31,51 @@ RETRY: Final = Seconds(0.5)
 
 NEVER: Final = Instant(float("-inf"))
 # The API server rejects a duration of 0.
-GIVEN_BACK: Final[Json] = {"holderIdentity": "", "leaseDurationSeconds": 1}
+RELEASED: Final[Json] = {"holderIdentity": "", "leaseDurationSeconds": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTerms:
-    """Times of a Lease. ``duration``, in whole seconds: a holder that does not renew is believed to act for that time.
-    ``renew_every``: interval of its renewals. ``look_every``: interval at which the others read the Lease, and so the
-    longest time that a Lease which was given back stays free.
-    ``is_fenced``: the holders' writes are safe in themselves, so two holders for a moment do no harm. Then a process
-    that has just started takes a Lease that is absent or free at once.
+    """Timing of a Lease. ``duration`` (whole seconds): without renewal, a holder counts as active for this time.
+    ``renew_every``: interval of renewals. ``poll_every``: interval at which the others read the Lease, and thus the
+    maximum time that a released Lease stays free.
+    ``is_fenced``: the holders' writes are safe by themselves, so two holders for a short time do no harm. Then a
+    process that has just started immediately takes a Lease that is missing or free.
     """
 
     name: ObjectName
     duration: Seconds = Seconds(9.0)
     renew_every: Seconds = Seconds(2.0)
-    look_every: Seconds = Seconds(2.0)
+    poll_every: Seconds = Seconds(2.0)
     is_fenced: bool = False
 
     @property
     def spare(self) -> Seconds:
-        """Time before the Lease's end at which the holder stops: a late packet, a slow clock."""
-        # A ninth, so that a short Lease keeps its proportions: 1 s of the default 9 s.
+        """The holder stops this long before the Lease's end, to allow for late packets and slow clocks."""
+        # A ninth, to scale with a short Lease: 1 s of the default 9 s.
         return Seconds(min(SPARE, self.duration / 9))
 
     @property
     def retry_every(self) -> Seconds:
-        """Delay before a failed renewal is repeated."""
+        """Delay before a failed renewal is retried."""
         return Seconds(min(RETRY, self.renew_every))
 
     @property
     def call_timeout(self) -> Seconds:
-        """Time-out of one call about the Lease: less than the Lease lasts, so that it can be repeated."""
+        """Time-out of one call about the Lease: short enough to retry before the Lease ends."""
         return Seconds(min(CALL_TIMEOUT, self.duration * 2 / 9))
 
 
 class NotLeadingError(Exception):
-    """This process does not hold the Lease (any more): nothing was written."""
+    """This process does not hold the Lease (any more), so nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A state of the Lease, and when it was first seen; without a ``uid`` no Lease exists.
+    """A state of the Lease, first observed at ``at``; without a ``uid`` no Lease exists.
 
-    ``is_restored``: a newer state had been seen before. ``is_followed``: this process has seen this very Lease held,
-    and no sign of a restored store since.
+    ``is_restored``: a newer state had been observed before. ``is_followed``: this process has observed a holder of this
+    very Lease, and no sign of a restored store since.
     """
 
     uid: str
@@ -86,12 +86,12 @@ class _Seen:
 
 
 class Leadership:
-    """Acquires the Lease, renews it, and knows the time for which this process may still write.
+    """Acquires and renews the Lease, and tracks how long this process may still write.
 
-    ``on_change`` is called with whether this process leads, whenever that changes; ``on_restored`` when the Lease is
-    older than it was: the cluster's store was restored. ``holder`` is who was last seen to lead.
-    ``term`` counts how often this process has begun to lead. ``spare`` is how long before the Lease's end it stops.
-    ``namespace`` is that of the Lease and of all replicas; ``path`` is the Lease's, read and written through ``api``.
+    ``on_change`` is called with True or False when this process starts or stops leading; ``on_restored`` when the Lease
+    is older than before, because the cluster's store was restored. ``holder`` is the last known leader. ``term`` counts
+    how often this process has started to lead. It stops ``spare`` before the Lease's end. ``namespace`` is that of the
+    Lease and of all replicas; ``path`` is the Lease's path in ``api``.
     """
 
     def __init__(self, api: KubernetesApi, clock: Clock, terms: LeaseTerms, identity: str) -> None:
@@ -105,7 +105,7 @@ class Leadership:
         self.namespace = terms.name.namespace
         self.term = 0
         self._until = NEVER
-        self._told = 0
+        self._notified = 0
         self._seen: _Seen | None = None
         self._version = ""
         self._newest = 0
@@ -115,57 +115,57 @@ class Leadership:
 
     @property
     def leads(self) -> bool:
-        """True if this process may write now."""
+        """True if this process may write."""
         return self.remaining > 0
 
     @property
     def remaining(self) -> Seconds:
-        """Time for which this process may still write; 0 if it may not."""
+        """The time for which this process may still write; 0 if it may not."""
         return Seconds(max(0.0, self._until - self._clock.now()))
 
     def allowed(self, wanted: Seconds) -> Seconds:
-        """Time-out of a write, ``wanted`` at most. Raises ``NotLeadingError``."""
+        """The time-out for a write, at most ``wanted``. Raises ``NotLeadingError``."""
         remaining = self.remaining
         if remaining <= 0:
             raise NotLeadingError("this process does not hold the Lease")
         return min(wanted, remaining)
 
     async def run(self, ready: asyncio.Event | None = None) -> Never:
-        """Acquire and renew the Lease, for ever. Until ``ready`` is set it is only read; call ``look`` once it is."""
+        """Acquire and renew the Lease forever. Until ``ready`` is set, only read it; call ``poll`` after setting it."""
         while True:
-            self._tell()
+            self._notify()
             is_done = False
             try:
-                # An answer that is lost counts as a renewal that did not happen.
+                # A renewal whose answer is lost does not count.
                 await self._turn(may_take=ready is None or ready.is_set())
                 is_done = True
             except ApiError as error:
-                LOG.warning("the Lease cannot be renewed or read", extra={"reason": str(error)})
-            self._tell()
+                LOG.warning("cannot read or renew the Lease", extra={"reason": str(error)})
+            self._notify()
             await self._clock.wait(self._hint, Instant(self._clock.now() + self._pause(is_done)))
             self._hint.clear()
 
-    def look(self) -> None:
-        """Read the Lease at once if another holds it: it may be free."""
+    def poll(self) -> None:
+        """Read the Lease immediately if this process does not lead, because it may be free."""
         if not self.leads:
             self._hint.set()
 
     async def release(self) -> None:
-        """Give the Lease back if it is ours, so that a successor need not wait. Never raises ``ApiError``."""
-        # A write must not begin once the Lease is on its way back, whatever the API server answers.
+        """Release the Lease if this process holds it, so that a successor need not wait. Never raises ``ApiError``."""
+        # From now on no write may start, regardless of the API server's answer.
         version, self._until = self.leads and self._version, NEVER
-        self._tell()
-        if not version:  # an unconditional write could take the Lease from its new holder
+        self._notify()
+        if not version:  # an unconditional write could remove a new holder
             return
         try:
             await self._give_back()
         except ApiError as error:
-            LOG.warning("the Lease could not be given back", extra={"reason": str(error)})
+            LOG.warning("cannot release the Lease", extra={"reason": str(error)})
 
     async def _give_back(self) -> None:
-        """Write an empty holder, even if a last renewal has changed the version meanwhile."""
+        """Write an empty holder, even if a final renewal has changed the version meanwhile."""
         try:
-            await self._write(GIVEN_BACK)
+            await self._write(RELEASED)
         except ApiRefusedError as error:
             if error.kind is not RefusalKind.CONFLICT:
                 raise
@@ -173,20 +173,20 @@ class Leadership:
             if lease is None or self.holder != self.identity:
                 return
             self._version = version_of(lease)
-            await self._write(GIVEN_BACK)
+            await self._write(RELEASED)
 
     def _pause(self, is_done: bool) -> Seconds:
-        """Delay until the next turn. A holder wakes when its time to write ends at the latest, to report that."""
+        """Delay until the next turn. A holder wakes at the latest when its time to write ends, to report that."""
         if not self.leads:
-            return Seconds(min(self._terms.look_every, self._free_in or self._terms.look_every))
+            return Seconds(min(self._terms.poll_every, self._free_in or self._terms.poll_every))
         return Seconds(min(self._terms.renew_every if is_done else self._terms.retry_every, self.remaining))
 
     async def _turn(self, *, may_take: bool) -> None:
         self._free_in, was_leading = Seconds(0.0), self.leads
-        # The usual turn of a holder is one write without a read.
+        # Usually a holder only writes, without a read.
         if was_leading and self._version and await self._take({}):
             return
-        # Not the holder, or the renewal met a conflict: decide by the Lease as it is stored.
+        # Not the holder, or the renewal conflicted: decide by the stored Lease.
         lease, observed = await self._read()
         self._free_in = self._until_free(lease, observed, was_leading=was_leading)
         if self._free_in:
@@ -197,7 +197,7 @@ class Leadership:
             await self._create()
         else:
             self._version = version_of(lease)
-            # As client-go counts: a holder that takes its own Lease again is no transition.
+            # Like in client-go, a holder that takes its own Lease again is not a transition.
             turns = whole(lease, "spec", "leaseTransitions") + 1
             begins: Json = {"acquireTime": self._stamp(), "leaseTransitions": turns}
             await self._take({} if self.holder == self.identity else begins)
@@ -218,7 +218,7 @@ class Leadership:
         if observed is None or (observed.uid, observed.version) != (uid, version):
             # Versions only grow, unless the store was restored from a backup.
             is_restored = number(version) < self._newest
-            # A Lease that was deleted and created again has another UID: others may have held the one before.
+            # A recreated Lease has another UID: others may have held the previous one.
             is_same = observed is not None and observed.uid == uid != "" and not is_restored
             is_followed = observed is not None and is_same and (observed.is_followed or was_held)
             observed = self._seen = _Seen(uid, version, self._clock.now(), is_restored, is_followed)
@@ -228,24 +228,24 @@ class Leadership:
         return lease, observed
 
     def _until_free(self, lease: JsonObject | None, seen: _Seen, *, was_leading: bool) -> Seconds:
-        """Time until the Lease may be taken; 0 if its holder has given it back or is this process.
+        """Time until the Lease may be taken; 0 if its holder has released it or is this process.
 
-        If the Lease is gone while this process leads, no other can have held it.
+        If the Lease disappears while this process leads, no other can have held it.
         """
-        # A Lease counts as given back only if this process has seen it held. One that is older than before, missing,
-        # created again, or free at first sight may come from a restored store: another process may hold it although it
-        # says otherwise, so it is free only a whole duration after it was first seen like this.
+        # A Lease counts as released only if this process has observed its holder. One that is older than before,
+        # missing, recreated, or free when first observed may come from a restored store: another process may still
+        # consider itself the holder. So it is free only a whole duration after it was first observed in this state.
         is_known = seen.is_followed or (not seen.is_restored and (self._terms.is_fenced or bool(self.holder)))
         if self.holder in ("", self.identity) and (was_leading or is_known):
             return Seconds(0.0)
         duration = 1 if lease is None else max(1, whole(child(lease, "spec"), "leaseDurationSeconds"))
-        # A Lease that was given back says 1 s: a process that did not see it held assumes at least its own duration.
+        # A released Lease has a duration of 1 s; a process that did not observe its holder assumes at least its own.
         duration = duration if seen.is_followed else max(duration, int(self._terms.duration))
-        # Counted from when this process saw the renewal, not from the time written in it: clocks differ.
+        # Count from when this process observed the renewal, not from the time in the Lease, because clocks differ.
         return Seconds(max(0.0, seen.at + duration - self._clock.now()))
 
     async def _create(self) -> None:
-        # The Lease counts from before the call, so that the holder stops before others may begin.
+        # The Lease counts from before the call, so that the holder stops before others may start.
         sent_at = self._clock.now()
         name = self._terms.name
         metadata = {"name": name.name, "namespace": name.namespace}
@@ -259,7 +259,7 @@ class Leadership:
         self._held(sent_at, lease)
 
     async def _take(self, more: Json) -> bool:
-        """Renew the Lease, or takes it over; False if it is no longer as it was read."""
+        """Renew the Lease or take it over; return False if it has changed since it was read."""
         sent_at = self._clock.now()
         try:
             lease = await self._write({**self._claim(), **more})
@@ -274,7 +274,7 @@ class Leadership:
         return True
 
     async def _write(self, spec: Json) -> JsonObject:
-        # With the version that was read, so that the API server lets only one of several replicas take the Lease.
+        # Include the version that was read, so that only one of several replicas can take the Lease.
         body: Json = {"metadata": {"resourceVersion": self._version}, "spec": spec}
         return await self.api.call(
             ApiCall("PATCH", self.path, self._terms.call_timeout, body=body, content_type=MERGE_PATCH)
@@ -286,8 +286,8 @@ class Leadership:
         self._seen = _Seen(uid_of(lease), self._version, self._clock.now(), is_restored=False, is_followed=True)
         self.holder = self.identity
         if not self.leads:
-            # Just won, or the time ran out before the renewal was answered. Others may have led in between, so what
-            # this process knew proves nothing any more.
+            # Just acquired, or the time ran out before the renewal was answered. Others may have led in between, so
+            # this process's earlier knowledge is void.
             self.term += 1
         self._until = Instant(asked + self._terms.duration - self._terms.spare)
 
@@ -300,13 +300,13 @@ class Leadership:
 
     @property
     def path(self) -> str:
-        """Path of the Lease."""
+        """The path of the Lease."""
         return LEASES.path(self._terms.name.namespace, self._terms.name.name)
 
-    def _tell(self) -> None:
-        # Terms are compared, not booleans: a Lease lost and won again between two calls is reported as both.
-        before, self._told = self._told, self.term if self.leads else 0
-        if before and before != self._told:
+    def _notify(self) -> None:
+        # Compare terms, not booleans: a Lease lost and acquired again between two calls is reported as both.
+        before, self._notified = self._notified, self.term if self.leads else 0
+        if before and before != self._notified:
             self.on_change(False)
-        if self._told and before != self._told:
+        if self._notified and before != self._notified:
             self.on_change(True)

@@ -1,4 +1,4 @@
-"""Connections to one server, kept open between requests. No more than ``most`` are open at once."""
+"""A pool of connections to one server, which stay open between requests."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from protocol.runtime.keep_alive import open_connection
 from protocol.runtime.trust import trusting
 from protocol.units import Seconds
 
-# A load balancer or NAT in between may drop an idle connection silently.
+# A load balancer or NAT may silently drop an idle connection.
 IDLE: Final = Seconds(20.0)
 CONNECT: Final = Seconds(5.0)
-"""For connecting and the TLS handshake: a watch has a long time-out, but must not take that long to begin."""
+"""Time-out of connecting, TLS handshake included: a watch has a long time-out, but must start sooner."""
 
 # ``struct linger``: on, 0 seconds.
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
@@ -29,14 +29,14 @@ _PORTS: Final = {"https": 443, "http": 80}
 
 
 class ConnectionPool:
-    """Connections to the server of ``credentials``. Close it when done (``async with``)."""
+    """At most ``limit`` connections to the server of ``credentials``. Close it when done (``async with``)."""
 
-    def __init__(self, credentials: Credentials, most: int) -> None:
+    def __init__(self, credentials: Credentials, limit: int) -> None:
         url = urlsplit(credentials.server)
         self._address = (url.hostname or "", url.port or _PORTS[url.scheme])
         tls = credentials.tls if isinstance(credentials.tls, ssl.SSLContext) else None
         self._tls = (tls or trusting()) if url.scheme == "https" else None
-        self._places = asyncio.Semaphore(most)
+        self._slots = asyncio.Semaphore(limit)
         self._idle: list[tuple[float, HttpConnection]] = []
         self.host = url.netloc
         self.base = url.path.rstrip("/")
@@ -48,54 +48,54 @@ class ConnectionPool:
         self.close()
 
     def close(self) -> None:
-        """Close the connections that are idle; one that is lent is closed when it is given back."""
+        """Close idle connections."""
         for _since, connection in self._idle:
             connection.close()
         self._idle.clear()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[HttpConnection]:
-        """A connection for one request, without a deadline. Raises as ``lend``."""
-        connection = await self.lend(float("inf"))
+        """A connection for one request, without a deadline. Raises like ``acquire``."""
+        connection = await self.acquire(float("inf"))
         try:
             yield connection
         finally:
-            self.take_back(connection)
+            self.release(connection)
 
-    async def lend(self, deadline: float) -> HttpConnection:
-        """A connection for one request; give it back. ``deadline`` is an instant of the event loop.
+    async def acquire(self, deadline: float) -> HttpConnection:
+        """A connection for one request; ``release`` it afterwards. ``deadline`` is a time of the event loop.
 
-        Raises ``OSError`` if none can be made, and ``TimeoutError``.
+        Raises ``OSError`` if the connection fails, and ``TimeoutError``.
         """
-        if not self._places.locked():
-            await self._places.acquire()  # returns at once: a timeout around it would cost more than the rest
+        if not self._slots.locked():
+            await self._slots.acquire()  # returns immediately; a time-out would cost more than the rest
         else:
             async with asyncio.timeout_at(deadline):
-                await self._places.acquire()
-        return self._kept() or await self._opened(deadline)
+                await self._slots.acquire()
+        return self._idle_connection() or await self._opened(deadline)
 
-    def take_back(self, connection: HttpConnection) -> None:
-        """End a request; the connection is kept if it can be used again."""
+    def release(self, connection: HttpConnection) -> None:
+        """Return a connection after a request; it stays open if it is reusable."""
         if connection.is_reusable:
             self._idle.append((asyncio.get_running_loop().time(), connection))
         else:
             connection.close()
-        self._places.release()
+        self._slots.release()
 
     async def _opened(self, deadline: float) -> HttpConnection:
-        """Open a connection in a place that is already taken; on failure the place is free again."""
+        """Open a connection, for which a slot is already taken; free the slot on failure."""
         try:
             async with asyncio.timeout_at(min(deadline, asyncio.get_running_loop().time() + CONNECT)):
                 return await self._open()
-        # Cancellation, too: otherwise the place would never be free again.
+        # Also on cancellation, otherwise the slot would stay taken forever.
         except BaseException:
-            self._places.release()
+            self._slots.release()
             raise
 
-    def _kept(self) -> HttpConnection | None:
+    def _idle_connection(self) -> HttpConnection | None:
         now = asyncio.get_running_loop().time()
         while self._idle:
-            # The one used last, so that surplus connections expire.
+            # Use the most recent one, so that surplus connections expire.
             since, connection = self._idle.pop()
             if connection.is_reusable and now - since < IDLE:
                 return connection
@@ -105,7 +105,7 @@ class ConnectionPool:
     async def _open(self) -> HttpConnection:
         host, port = self._address
         connection = await open_connection(host, port, self._tls)
-        # Closing resets the connection: the kernel must not send requests that were given up, or are still unsent when
+        # Reset the connection on close: the kernel must not send requests that were abandoned, or that are unsent when
         # the process dies.
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         return connection

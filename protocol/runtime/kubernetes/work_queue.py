@@ -1,7 +1,7 @@
-"""Names of objects that need to be reconciled, each once however often it was added, and again later after a failure.
+"""A queue of object names to reconcile, without duplicates, and with retries after failures.
 
-A name in work is not handed out a second time; added meanwhile, it comes back afterwards. One object is the unit of
-failure: an unexpected error is logged with its object, and the others go on.
+A name is never processed twice at the same time; if added meanwhile, it is processed again afterwards. Failures are
+isolated per object: an unexpected error is logged with its object, and the others continue.
 """
 
 from __future__ import annotations
@@ -24,61 +24,61 @@ BACKOFF: Final = Backoff(Seconds(0.25), Seconds(10.0))
 _AT_ONCE: Final = Seconds(0.0)
 
 Reconcile = Callable[[ObjectName], Awaitable[None]]
-"""Brings one object to its desired state. Whatever it raises makes the queue retry it."""
+"""Brings one object to its desired state. The queue retries it after any exception."""
 
 _log = logging.getLogger(__name__)
 
 
 class WorkQueue:
-    """The queue of one controller. For the use of one event loop."""
+    """The queue of one controller, for use in one event loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._due: dict[ObjectName, Instant] = {}
-        # An entry counts only while ``_due`` has the same instant; outdated ones stay until they come up, so that
+        # An entry is valid only while ``_due`` has the same instant; outdated ones stay until they are due, so that
         # adding a name needs no search.
         self._heap: list[tuple[Instant, int, ObjectName]] = []
         self._order = count()
         self._working: set[ObjectName] = set()
         self._held: set[ObjectName] = set()
         self._failures: dict[ObjectName, int] = {}
-        self._stir = asyncio.Event()
+        self._changed = asyncio.Event()
         self._turn = asyncio.Lock()
 
     def add(self, name: ObjectName, after: Seconds = _AT_ONCE) -> None:
-        """``name`` is to be reconciled, not before ``after`` has passed; the earliest moment counts."""
+        """Queue ``name`` for after ``after`` seconds; if already queued, the earlier time counts."""
         due = Instant(self._clock.now() + after)
         if name not in self._due or due < self._due[name]:
             self._due[name] = due
             # The counter keeps the order of equal instants, and avoids comparing names.
             heappush(self._heap, (due, next(self._order), name))
-        self._stir.set()
+        self._changed.set()
 
     async def take(self) -> ObjectName:
         """The next name to reconcile; waits for one. Call ``done`` or ``failed`` afterwards."""
-        async with self._turn:  # one worker waits at a time, or each added name would wake all of them
+        async with self._turn:  # only one worker waits at a time; otherwise each added name would wake all
             while True:
-                # Cleared before looking, so that a name that is added meanwhile wakes the wait below.
-                self._stir.clear()
+                # Clear before looking, so that a name added meanwhile ends the wait below.
+                self._changed.clear()
                 first = self._first()
                 if first is not None and self._due[first] <= self._clock.now():
                     heappop(self._heap)
                     del self._due[first]
                     self._working.add(first)
                     return first
-                await self._clock.wait(self._stir, None if first is None else self._due[first])
+                await self._clock.wait(self._changed, None if first is None else self._due[first])
 
     def _first(self) -> ObjectName | None:
-        """The name that is due first; its entry is at the top. Names in work are held back until they are done."""
+        """The name that is due first; its entry is at the top. Names in progress are held back until they are done."""
         while self._heap:
             due, _, name = self._heap[0]
-            # An earlier moment for the same name has made this entry outdated.
+            # The entry is outdated if the name was queued for an earlier time.
             counts = self._due.get(name) == due
             if counts and name not in self._working:
                 return name
             heappop(self._heap)
             if counts:
-                # Never handed out a second time while in work; ``_free`` puts it back.
+                # Hold it back while in progress; ``_free`` queues it again.
                 self._held.add(name)
         return None
 
@@ -87,8 +87,8 @@ class WorkQueue:
         reconcile: Reconcile,
         expected: type[Exception] | tuple[type[Exception], ...] = ApiError,
     ) -> None:
-        """Reconcile one name after the other until cancelled; what fails is repeated, with a log line unless it raised
-        one of the ``expected`` errors.
+        """Reconcile names one by one until cancelled. Failures are retried, and logged unless they are ``expected``
+        errors.
         """
         while True:
             name = await self.take()
@@ -97,20 +97,20 @@ class WorkQueue:
             except expected:
                 self.failed(name)
             except Exception:  # noqa: BLE001 - one object must not end the controller of all others
-                _log.exception("an object could not be reconciled", extra={"object": str(name)})
+                _log.exception("cannot reconcile an object", extra={"object": str(name)})
                 self.failed(name)
             else:
                 self.done(name)
 
     def done(self, name: ObjectName) -> None:
-        """``name`` has been reconciled."""
+        """Record that ``name`` was reconciled."""
         self._failures.pop(name, None)
         self._free(name)
-        # A worker may wait for this very name.
-        self._stir.set()
+        # A worker may be waiting for this very name.
+        self._changed.set()
 
     def failed(self, name: ObjectName) -> None:
-        """``name`` could not be reconciled; it is repeated after a pause."""
+        """Record that reconciling ``name`` failed; retry it after a backoff."""
         self._failures[name] = failures = self._failures.get(name, 0) + 1
         self._free(name)
         self.add(name, BACKOFF.delay(failures, self._clock.jitter()))
@@ -119,5 +119,5 @@ class WorkQueue:
         self._working.discard(name)
         if name in self._held:
             self._held.discard(name)
-            # It came up while it was in work, so it is queued again.
+            # It became due while in progress, so queue it again.
             heappush(self._heap, (self._due[name], next(self._order), name))

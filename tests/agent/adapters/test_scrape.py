@@ -14,7 +14,7 @@ from agent.core.events import Fault
 from agent.core.guest import GuestSample
 from agent.ports import PortError
 from deploy.neonvm.network.sockets import free_port
-from protocol.runtime.http_connection import MOST_BESIDE
+from protocol.runtime.http_connection import MAX_OUTSIDE_BODY
 from protocol.units import Seconds
 
 PAGE = b"node_load1 0.5\n"
@@ -107,7 +107,7 @@ async def test_endless_page_is_cut_off() -> None:
     ],
 )
 async def test_oversized_non_page_is_cut_off(begun: bytes) -> None:
-    async with guest(begun + b"x" * 4 * MOST_BESIDE) as (exporter, _):
+    async with guest(begun + b"x" * 4 * MAX_OUTSIDE_BODY) as (exporter, _):
         fault, reason = await failure(exporter)
     assert (fault, "more than 65536 bytes outside of its body" in reason) == (Fault.NETWORK, True)
 
@@ -116,7 +116,7 @@ async def test_page_of_single_bytes_is_cut_off() -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     async with guest(head + b"1\r\n\n\r\n" * (LARGEST // 2) + b"0\r\n\r\n") as (exporter, served):
         fault, reason = await failure(exporter)
-    broken = "BrokenConnectionError: the answer comes in pieces of less than 64 bytes"
+    broken = "BrokenConnectionError: the response arrives in pieces of less than 64 bytes"
     assert (fault, reason) == (Fault.NETWORK, f"the guest's metrics at {served.url} cannot be reached: {broken}")
 
 
@@ -127,7 +127,7 @@ async def test_truncated_page_is_an_error() -> None:
         fault, reason = await failure(exporter)
         served.answers = [b"", answer()]
         assert await exporter.scrape() == GuestSample(load1=0.5)
-    assert (fault, reason.endswith("BrokenConnectionError: the server ended the connection")) == (Fault.NETWORK, True)
+    assert (fault, reason.endswith("BrokenConnectionError: the server closed the connection")) == (Fault.NETWORK, True)
     assert served.connections == 2
 
 

@@ -164,7 +164,7 @@ class Api:
                         vms._facts.forget(ObjectName(namespace, "db"))
                     else:
                         # Its UID is that of the VM that has gone, which only a restored store brings back.
-                        vms._facts.go_back()
+                        vms._facts.reset_versions()
                         vms._facts.learn(virtual_machine(namespace=namespace), reread=True)
                 await clock.advance(PAUSE)
             await settle()

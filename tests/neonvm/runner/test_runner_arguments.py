@@ -92,7 +92,7 @@ def test_the_runners_ports_are_not_the_guests() -> None:
 
 @pytest.mark.parametrize("dump", ["", "*", base64.b64encode(b"no gzip").decode(), encode_dump({})[:-8]])
 def test_a_specification_that_cannot_be_read_is_refused(dump: str) -> None:
-    with pytest.raises(ArgumentsError, match="cannot be read"):
+    with pytest.raises(ArgumentsError, match="cannot decode"):
         parse_arguments(["-vmspec", dump], ENVIRONMENT)
 
 

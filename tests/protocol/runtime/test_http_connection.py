@@ -56,7 +56,7 @@ async def server(*pieces: bytes) -> AsyncIterator[HttpConnection]:
 
 async def whole(connection: HttpConnection, seconds: float = 2.0) -> tuple[int, bytes]:
     deadline = asyncio.get_running_loop().time() + seconds
-    answer, body = await connection.whole(REQUEST, deadline, LONGEST)
+    answer, body = await connection.exchange(REQUEST, deadline, LONGEST)
     return answer.status, body
 
 
@@ -148,7 +148,7 @@ async def test_whole_answer_takes_little_more_than_its_bytes() -> None:
     """An agent reads the pages of many guests at once; each may send a megabyte in the shortest pieces."""
     chunk, count = b"40\r\n" + b"x" * 64 + b"\r\n", 2000
     connection = HttpConnection()
-    answer = asyncio.ensure_future(connection.whole(REQUEST, asyncio.get_running_loop().time() + 5, 2**20))
+    answer = asyncio.ensure_future(connection.exchange(REQUEST, asyncio.get_running_loop().time() + 5, 2**20))
     await asyncio.sleep(0)
     connection.data_received(OK + CHUNKED + b"\r\n")
     tracemalloc.start()

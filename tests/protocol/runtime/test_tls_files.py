@@ -166,7 +166,7 @@ def test_what_a_process_shows_and_trusts_is_measured(tmp_path: Path, caplog: pyt
     server = server_tls("agents", tmp_path / "tls.crt", tmp_path / "tls.key", trusted(tmp_path, "one", "two"))
     missing = client_tls("kubernetes-api", tmp_path / "nothing")
     registry = CollectorRegistry()
-    valid = server.shown()["certificate"]
+    valid = server.validities()["certificate"]
     context = following(missing, ssl.PROTOCOL_TLS_CLIENT)
     watch_tls(registry, [server, *followed_by(context), *followed_by(True)])
     lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]

@@ -30,7 +30,7 @@ from tests.scheduler_plugin.running import agent_request, usual_settings
 
 LEASE: Final = ObjectName("autoscale-system", "autoscaling-scheduler")
 SLICE: Final = ObjectName("autoscale-system", "autoscaling-scheduler")
-TERMS: Final = LeaseTerms(LEASE, look_every=Seconds(0.5))
+TERMS: Final = LeaseTerms(LEASE, poll_every=Seconds(0.5))
 PATIENCE: Final = Seconds(5.0)
 """Agents wait so long for an answer."""
 

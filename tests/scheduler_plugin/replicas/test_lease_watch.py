@@ -52,7 +52,7 @@ async def looks(*watches: Exception | list[bytes]) -> tuple[int, list[ApiCall]]:
     clock, api = FakeClock(), Watched(*watches)
     leadership = Leadership(api, clock, TERMS, "replica-2")  # type: ignore[arg-type]  # pages are never read
     told = list[None]()
-    leadership.look = lambda: told.append(None)  # type: ignore[method-assign]
+    leadership.poll = lambda: told.append(None)  # type: ignore[method-assign]
     task = asyncio.create_task(LeaseWatch(leadership, clock).run())
     await clock.advance(2 * PAUSE)
     task.cancel()

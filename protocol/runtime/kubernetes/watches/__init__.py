@@ -1,1 +1,1 @@
-"""The objects of one kind, kept in step with the API by list and watch."""
+"""Caches of the objects of one kind, synchronized with the API by list and watch."""

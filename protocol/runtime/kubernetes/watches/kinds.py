@@ -1,4 +1,4 @@
-"""Kinds of objects to watch, their decoding into facts, and the receivers of changes."""
+"""Kinds of objects to watch, how to decode them into facts, and the receivers of changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ F = TypeVar("F")
 
 
 class FactChange(msgspec.Struct, Generic[F], frozen=True):
-    """One fact before and after: ``before`` None is new, ``after`` None is deleted."""
+    """A change of one fact: ``before`` is None if it is new, ``after`` if it was deleted."""
 
     name: ObjectName
     before: F | None
@@ -28,7 +28,7 @@ class FactChange(msgspec.Struct, Generic[F], frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Watched(Generic[F]):
-    """An object that appeared or changed, from a line of a watch."""
+    """A new or changed object, from a line of a watch."""
 
     name: ObjectName
     uid: str
@@ -37,38 +37,38 @@ class Watched(Generic[F]):
 
 
 class WatchReport(Protocol):
-    """Receiver of a watch's status."""
+    """Receives the status of watches."""
 
     def watch_heard(self, kind: str) -> None:
-        """A watch was opened or said something."""
+        """A watch was opened or delivered data."""
 
     def watch_listed(self, kind: str, count: int) -> None:
-        """A list was taken in whole."""
+        """A list is complete."""
 
     def watch_failed(self, kind: str, error: ApiError) -> None:
-        """A list or watch broke off; it will be tried again."""
+        """A list or watch failed; it will be retried."""
 
     def watch_missing(self, kind: str) -> None:
-        """The cluster lacks this kind, which it may; it will be looked for again."""
+        """The cluster lacks this optional kind; it will be checked again."""
 
     def watch_restored(self, kind: str) -> None:
-        """An answer is older than the known state: the cluster's store was restored, and is read again."""
+        """A response is older than the known state: the cluster's store was restored, and the kind is relisted."""
 
     def object_unreadable(self, kind: str, found: Unreadable) -> None:
-        """This version of an object cannot be read."""
+        """This version of an object cannot be decoded."""
 
     def unreadable_objects(self, kind: str, count: int) -> None:
-        """This many objects cannot be read now."""
+        """The current number of objects that cannot be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[F]):
-    """A kind to watch, and the decoder of its objects into facts (raises ``ValueError``).
+    """A kind to watch, and its decoder from objects to facts (raises ``ValueError``).
 
-    A cluster may lack a kind that ``is_optional``, and may forbid one that ``may_be_forbidden``. ``at_most`` makes the
-    fact of an object that cannot be read: its maximum, from its readable parts (at least its ``metadata``)
-    and the reason. It never raises. ``read_line`` reads a usual line of a watch with less work, into the same fact; it
-    returns None for any other line, which then takes the general path. ``labels`` selects some of the objects.
+    A cluster may lack a kind that ``is_optional``, and may forbid one that ``may_be_forbidden``. ``at_most`` returns
+    the fact for an object that cannot be decoded: its maximum, from its readable parts (at least ``metadata``) and the
+    reason; it never raises. ``read_line`` is a fast decoder for usual lines of a watch; it returns None for any other
+    line, which then takes the general path. ``labels`` selects a subset of the objects.
     """
 
     resource: Resource
@@ -81,22 +81,22 @@ class Kind(Generic[F]):
 
     @property
     def name(self) -> str:
-        """Its plural."""
+        """The plural of the resource."""
         return self.resource.plural
 
     @property
     def path(self) -> str:
-        """The path of its collection."""
+        """The path of the collection."""
         return self.resource.path()
 
     @property
     def query(self) -> dict[str, str]:
-        """The part of every query that selects the objects."""
+        """The query parameters that select the objects."""
         return {"labelSelector": self.labels} if self.labels else {}
 
-    def can_do_without(self, refusal: RefusalKind) -> bool:
-        """Return True if a list that is refused for this reason counts as empty."""
-        # A role may lack rights on extras. A 404 on a list means that the CRD is not installed.
+    def tolerates(self, refusal: RefusalKind) -> bool:
+        """Return True if a list with this refusal counts as empty."""
+        # A role may lack permission for optional kinds. A 404 for a list means that the CRD is not installed.
         if refusal is RefusalKind.FORBIDDEN:
             return self.may_be_forbidden
         return self.is_optional and refusal is RefusalKind.NOT_FOUND

@@ -18,8 +18,8 @@ from protocol.runtime.certificates.issuing import (
     certified_authority,
     common_name,
     issuer_key,
+    load_certificate,
     new_key,
-    show,
     signing_request,
     usage,
 )
@@ -80,6 +80,6 @@ def test_request_is_signed_by_its_key() -> None:
 
 def test_pair_from_memory_is_shown(authority: CertifiedKey) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    show(context, authority.certificate_pem, authority.key_pem)
+    load_certificate(context, authority.certificate_pem, authority.key_pem)
     with pytest.raises(ssl.SSLError):
-        show(context, authority.certificate_pem, certified_authority("other", BEGIN, END).key_pem)
+        load_certificate(context, authority.certificate_pem, certified_authority("other", BEGIN, END).key_pem)

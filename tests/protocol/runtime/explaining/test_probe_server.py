@@ -9,7 +9,7 @@ from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
-from protocol.runtime.explaining.probe_server import LARGEST_HEAD, MOST_CONNECTIONS, PER_PEER, listening
+from protocol.runtime.explaining.probe_server import LARGEST_HEAD, MAX_CONNECTIONS, PER_PEER, listening
 from protocol.runtime.serving.http_requests import HttpResponse
 
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -62,7 +62,7 @@ async def test_slow_probe_outlasts_a_crowd_elsewhere(open_sockets: ExitStack) ->
     """A kubelet on a busy node is slow to send; strangers at one address displace each other."""
     async with probed() as port:
         probe = connected(open_sockets, port, KUBELET)
-        for _ in range(2 * MOST_CONNECTIONS):
+        for _ in range(2 * MAX_CONNECTIONS):
             connected(open_sockets, port, STRANGER)
             await asyncio.sleep(0.001)
         probe.sendall(PROBE)
@@ -73,7 +73,7 @@ async def test_slow_probe_outlasts_many_addresses(open_sockets: ExitStack) -> No
     """When all places are taken, the address with the most connections loses its oldest."""
     async with probed() as port:
         probe = connected(open_sockets, port, KUBELET)
-        for number in range(MOST_CONNECTIONS):
+        for number in range(MAX_CONNECTIONS):
             connected(open_sockets, port, f"127.0.0.{2 + number // 2}")
             await asyncio.sleep(0.001)
         probe.sendall(PROBE)

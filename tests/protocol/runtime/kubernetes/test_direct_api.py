@@ -50,10 +50,10 @@ async def test_a_path_never_becomes_a_second_line() -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ([END], "the server ended the connection"),
-        ([DONE[:-1], END], "the server ended the connection"),
-        ([b"SSH-2.0\r\n\r\n"], "the answer is not HTTP"),
-        (answer("200 OK", b"{}", b"X: y\r\n" * 201), "the answer is not HTTP"),
+        ([END], "the server closed the connection"),
+        ([DONE[:-1], END], "the server closed the connection"),
+        ([b"SSH-2.0\r\n\r\n"], "the response is not HTTP"),
+        (answer("200 OK", b"{}", b"X: y\r\n" * 201), "the response is not HTTP"),
     ],
 )
 async def test_answer_that_breaks_off_is_unknown(said: list[bytes], message: str) -> None:
@@ -73,7 +73,7 @@ async def test_call_past_deadline_is_not_sent(monkeypatch: pytest.MonkeyPatch) -
     async with api() as (found, served):
         monkeypatch.setattr(found, "_token", slow_token)
         monkeypatch.setattr(found, "_now", lambda: time[0])
-        with pytest.raises(ApiUnknownError, match="its time was over before it could be sent"):
+        with pytest.raises(ApiUnknownError, match="too late to send the request"):
             await found.call(replace(CALL, not_after=Instant(2.0)))
     assert served.asked == []
 
@@ -123,7 +123,7 @@ async def test_abandoned_call_returns_its_connection() -> None:
 
 
 async def test_long_answer_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connection, "MOST_UNREAD", 1000)
+    monkeypatch.setattr(http_connection, "MAX_UNREAD", 1000)
     body = b'{"kind":"%s"}' % (b"x" * 10_000)
     async with api([*chunks(*(body[at : at + 700] for at in range(0, len(body), 700))), LAST_CHUNK]) as (found, _):
         assert await found.call(CALL) == {"kind": "x" * 10_000}
@@ -154,7 +154,7 @@ async def test_long_idle_connection_is_replaced(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_fast_server_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connection, "MOST_UNREAD", 1000)
+    monkeypatch.setattr(http_connection, "MAX_UNREAD", 1000)
     held: list[str] = []
     watch(monkeypatch, held.append)
     said = [*chunks(*[b"x" * 99 + b"\n"] * 50), LAST_CHUNK]

@@ -242,7 +242,7 @@ async def test_new_replica_waits_full_duration() -> None:
         await run.clock.advance(10.0)
         assert not first.leads, "it has looked, and is not ready to lead"
         ready.set()
-        first.look()
+        first.poll()
         await run.clock.advance(0.0)
         assert first.leads
 
@@ -308,7 +308,7 @@ async def test_released_lease_is_taken_at_once() -> None:
             await giver.release()
             for each in (third, second):
                 if each is taker:
-                    each.look()
+                    each.poll()
             await run.clock.advance(0.0)
             assert [each.leads for each in (first, second, third)] == [each is taker for each in (first, second, third)]
 

@@ -119,8 +119,8 @@ async def test_failing_object_does_not_block_others(
     await clock.advance(0.25)
     assert seen == [A, B, A]
     assert [(record.getMessage(), vars(record)["object"]) for record in caplog.records] == [
-        ("an object could not be reconciled", "default/a"),
-        ("an object could not be reconciled", "default/a"),
+        ("cannot reconcile an object", "default/a"),
+        ("cannot reconcile an object", "default/a"),
     ]
     serving.cancel()
 

@@ -11,9 +11,9 @@ from protocol.kubernetes import resources
 from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject, name_of, uid_of, version_of
 from protocol.messages import ObjectName
-from protocol.runtime.kubernetes.watches import known as known_module
+from protocol.runtime.kubernetes.watches import fact_cache as known_module
+from protocol.runtime.kubernetes.watches.fact_cache import FactCache
 from protocol.runtime.kubernetes.watches.kinds import Kind
-from protocol.runtime.kubernetes.watches.known import KnownFacts
 from tests.fake_clock import FakeClock, settle
 from tests.protocol.runtime.kubernetes.informer.informed import Story, cpu_of, informed
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster, Fault
@@ -81,11 +81,11 @@ def test_object_version_is_decoded_once() -> None:
         obj["metadata"]["resourceVersion"] = version
         return obj
 
-    known = KnownFacts(Kind(resources.NODES, reading), story.changed, story)
+    known = FactCache(Kind(resources.NODES, reading), story.changed, story)
     news = [("7", "1", "u-1"), ("7", "1", "u-1"), ("8", "2", "u-1"), ("8", "3", "u-2"), ("", "4", "u-2")]
     assert [known.learn(found(*each)) for each in news] == ["1", "1", "2", "3", "4"]
     assert read == ["7", "8", "8", ""]
-    known.go_back()
+    known.reset_versions()
     assert known.learn(found("8", "5", "u-2")) == "5", "the store was restored"
     assert story.take() == [("a", None, "1"), ("a", "1", "2"), ("a", "2", "3"), ("a", "3", "5")]
 
@@ -94,9 +94,9 @@ async def test_known_news_is_not_repeated(cluster: FakeCluster) -> None:
     async with informed(cluster, FakeClock()) as (informer, story):
         story.take()
         told = cluster.put(NODES, node("a", "3"))
-        informer.learn_told(name_of(told), uid_of(told), version_of(told), "3")
+        informer.learn_silently(name_of(told), uid_of(told), version_of(told), "3")
         assert informer.facts == {ObjectName("", "a"): "3"}
-        informer.learn_told(name_of(told), uid_of(told), "1", "1")
+        informer.learn_silently(name_of(told), uid_of(told), "1", "1")
         await settle()
         assert (story.take(), informer.facts) == ([], {ObjectName("", "a"): "3"})
 

@@ -31,7 +31,7 @@ async def test_bookmark_moves_version_and_reconnects_back_off() -> None:
     api = Pages(b'{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "12"}}}')
     told = await story_of(api, FakeClock(), 0.5)
     assert [query["resourceVersion"] for query in api.queries[2:]] == ["9", "12", "12", "12"]
-    assert told[3:] == ["the server ended the watch of nodes at once"] * 4
+    assert told[3:] == ["the server ended the watch of nodes immediately"] * 4
 
 
 @pytest.mark.parametrize(
