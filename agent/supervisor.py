@@ -37,7 +37,7 @@ STEADY_WATCH = Seconds(1.0)
 """A watch that lasted at least this long and ended without an error is resumed immediately, any other after a delay."""
 
 
-MOST_KILLS: Final = 256
+MAX_KILLS: Final = 256
 """Maximum pods whose kills are remembered between containers; a node runs about 110 pods."""
 
 RunnerFactory = Callable[[Assignment, Policy, Histogram], Runner]
@@ -145,7 +145,7 @@ class Supervisor:
         if runner is None or runner.assignment.container is None:
             return
         self._kills[runner.assignment.container.pod_uid] = runner.state.guest.kills
-        while len(self._kills) > MOST_KILLS:
+        while len(self._kills) > MAX_KILLS:
             del self._kills[next(iter(self._kills))]
 
     def _recall(self, runner: Runner) -> None:

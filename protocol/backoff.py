@@ -7,7 +7,7 @@ from typing import Final
 
 from protocol.units import Seconds
 
-_MOST_DOUBLINGS: Final = 64  # every cap in use is reached earlier, and the power still fits a float
+_MAX_DOUBLINGS: Final = 64  # every cap in use is reached earlier, and the power still fits a float
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Backoff:
         2.5
         """
         # Without the cap on the exponent, a long series of failures would overflow the float.
-        grown = self.first * self.factor ** min(failures - 1, _MOST_DOUBLINGS)
+        grown = self.first * self.factor ** min(failures - 1, _MAX_DOUBLINGS)
         # Add jitter after the cap, so that clients at the cap that failed together do not retry together.
         return Seconds(min(self.cap, grown) * (1.0 + self.spread * jitter))
 

@@ -18,13 +18,13 @@ _MISSING: Final = re.compile(r"Object missing required field `(?P<field>[^`]*)`"
 _QUANTITY: Final = ("`int | float | str`", 'a quantity such as 2, "250m" or "1Gi"')
 
 
-_MOST_BITS: Final = 14_000
+_MAX_BITS: Final = 14_000
 """Python refuses to print integers of more than 4,300 digits (14,284 bits)."""
 
 
 class _Brief(reprlib.Repr):
     def repr_int(self, number: int, level: int) -> str:
-        return "a number with too many digits" if number.bit_length() > _MOST_BITS else super().repr_int(number, level)
+        return "a number with too many digits" if number.bit_length() > _MAX_BITS else super().repr_int(number, level)
 
 
 _BRIEF: Final = _Brief()

@@ -32,7 +32,7 @@ from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, cpu_to_wi
 SLOT_GRANULE: Final = Bytes(8 * 1024**2)
 """Every slot size is a multiple of this."""
 
-MOST_SLOTS: Final = 512
+MAX_SLOTS: Final = 512
 
 REMEMBERED_GUESTS: Final = 1_024
 """Number of cached guest sizes: thousands of VMs share a few, and most changes of a VM do not change its size."""
@@ -218,8 +218,8 @@ def _sizes(guest: _Guest) -> tuple[Bytes, Bounds, Resources]:
     slots = [slot_count_from_wire(path, value) for path, value in _filled("spec.guest.memorySlots", guest.memorySlots)]
     _ordered("spec.guest.cpus", [c.value for c in cpu], cpu)
     _ordered("spec.guest.memorySlots", slots, slots)
-    if slots[2] > MOST_SLOTS:
-        raise ValueError(f"spec.guest.memorySlots.max: expected at most {MOST_SLOTS} slots, got {slots[2]}")
+    if slots[2] > MAX_SLOTS:
+        raise ValueError(f"spec.guest.memorySlots.max: expected at most {MAX_SLOTS} slots, got {slots[2]}")
     # In order: min, use, max.
     low, use, high = (Resources(c, slot_size * s) for c, s in zip(cpu, slots, strict=True))
     return slot_size, Bounds(low, high), use

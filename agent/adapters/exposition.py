@@ -54,14 +54,14 @@ KERNEL_MODES: Final = frozenset({b"system", b"irq", b"softirq"})
 BUSY_MODES: Final = frozenset({b"user", b"nice"}) | KERNEL_MODES
 """CPU modes that count as busy. ``guest`` is included in ``user``."""
 
-MOST_LINES: Final = 8192
-"""Maximum parsed lines per page: ``MOST_CPUS`` with eight modes each."""
+MAX_LINES: Final = 8192
+"""Maximum parsed lines per page: ``MAX_CPUS`` with eight modes each."""
 
-MOST_CPUS: Final = 1024
+MAX_CPUS: Final = 1024
 """Maximum CPUs of a sample; each costs time in every later step."""
 
 LONGEST_LINE: Final = 1024
-MOST_LABELS: Final = 16
+MAX_LABELS: Final = 16
 
 LARGEST: Final = 2.0**63
 """Upper bound of values: larger ones are implausible and overflow the wire format."""
@@ -69,7 +69,7 @@ LARGEST: Final = 2.0**63
 _SAMPLED: Final = b"host_cpu_seconds_total"
 """Vector's CPU family. Vector samples on its own clock (every 1 or 15 s) and repeats a sample until the next."""
 
-MOST_REASONS: Final = 8
+MAX_REASONS: Final = 8
 """Maximum reasons against sleep; one is enough."""
 
 UNREADABLE: Final = "unreadable"
@@ -94,7 +94,7 @@ _SHORT: Final = re.compile(rb'\{cpu="([^"\\]*+)",mode="([^"\\]*+)"\} (\S++)')
 _LABEL: Final = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\]++|\\.)*+)"')
 _ANY_LABEL: Final = rb'[ \t]*+[a-zA-Z_][a-zA-Z0-9_]*+[ \t]*+=[ \t]*+"(?:[^"\\]++|\\.)*+"[ \t]*+'
 # Python 3.11.2 backtracks into possessive groups, so these are not; each label is.
-_LABELLED: Final = re.compile(rb"\s*+\{((?:%b(?:,%b){0,%d})?)[ \t,]*\}" % (_ANY_LABEL, _ANY_LABEL, MOST_LABELS - 1))
+_LABELLED: Final = re.compile(rb"\s*+\{((?:%b(?:,%b){0,%d})?)[ \t,]*\}" % (_ANY_LABEL, _ANY_LABEL, MAX_LABELS - 1))
 """All labels as one text: only those of CPUs and reasons are parsed individually."""
 
 _IOWAIT: Final = (b"iowait", b"io_wait")
@@ -114,7 +114,7 @@ def read_sample(page: bytes) -> GuestSample:
             cpu, mode, text, stamp = _cpu_line(rest)
             value = _number(text)
             # A line with an invalid value counts as missing, which the core handles.
-            if value is not None and (cpu in cpus or len(cpus) < MOST_CPUS):
+            if value is not None and (cpu in cpus or len(cpus) < MAX_CPUS):
                 cpus.setdefault(cpu, {})[mode] = value
                 _note_sampling(scalars, name, value, _number(stamp))
         elif name == _AWAKE:
@@ -137,7 +137,7 @@ def _note_sampling(scalars: dict[str, float], family: bytes, seconds: float, sta
 
 def _note_reason(awake: dict[str, None], rest: bytes) -> None:
     """Record the reason of an awake line unless its value is 0. A malformed line keeps the database awake."""
-    if len(awake) >= MOST_REASONS:
+    if len(awake) >= MAX_REASONS:
         return
     block, text, _ = _fields(rest)
     if _number(text) == 0:
@@ -147,7 +147,7 @@ def _note_reason(awake: dict[str, None], rest: bytes) -> None:
 
 
 def _relevant_lines(page: bytes) -> Iterator[tuple[bytes, bytes]]:
-    for line in islice(_LINE.finditer(page), MOST_LINES):
+    for line in islice(_LINE.finditer(page), MAX_LINES):
         name, rest = line.groups()
         # No real exporter writes longer lines, so the label pattern never sees them.
         if len(rest) <= LONGEST_LINE:

@@ -40,7 +40,7 @@ MAX_UNSENT = 64 * 1024
 SLICE = 1024
 """Bytes parsed between two checks of the frame rate. The shortest frame has two bytes."""
 
-MOST_FRAMES = 1000.0
+MAX_FRAMES = 1000.0
 FRAMES_PER_SECOND = 200.0
 """Burst and rate limit of frames and reads per guest: each costs CPU of the node's agent, and the session's limit does
 not count pings, pongs and empty fragments.
@@ -124,7 +124,7 @@ class _RateLimited(ClientConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See ``asyncio.Protocol``."""
         self._frames = 0
-        self._allowed = TokenBucket(MOST_FRAMES, FRAMES_PER_SECOND, Instant(self.loop.time()))
+        self._allowed = TokenBucket(MAX_FRAMES, FRAMES_PER_SECOND, Instant(self.loop.time()))
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:

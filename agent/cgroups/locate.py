@@ -26,7 +26,7 @@ _CONTAINERS: Final = ("cri-containerd-{}.scope", "crio-{}.scope", "docker-{}.sco
 DEEPEST: Final = 5
 """Maximum levels from the root to ``kubepods``. A node in a container of a systemd service has four."""
 
-MOST_FOLDERS: Final = 5000
+MAX_FOLDERS: Final = 5000
 """Maximum folders that one search reads: a busy node has a few hundred outside ``kubepods``."""
 
 SEARCH_EACH: Final = 60
@@ -106,7 +106,7 @@ class Locator:
 
 def kubepods_folders(top: Path, deepest: int) -> Iterator[str]:
     """The ``kubepods`` folders at most ``deepest`` levels below ``top``, relative to it, nearest first."""
-    level, left = [""], MOST_FOLDERS
+    level, left = [""], MAX_FOLDERS
     for _ in range(deepest):
         below: list[str] = []
         for folder in level[:left]:

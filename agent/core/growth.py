@@ -12,7 +12,7 @@ from typing import Final
 from agent.core.state import State
 from protocol.units import Instant, Resources, Seconds
 
-MOST_OPEN: Final = 8
+MAX_OPEN: Final = 8
 """Maximum open waits; a further rise of the need starts a wait only after one of them has ended."""
 
 
@@ -57,7 +57,7 @@ def follow(
         open_now += left
         ended += waits
     covered = vm.actual if not open_now else open_now[-1].size.at_least(vm.actual)
-    if not wanted.within(covered) and len(open_now) < MOST_OPEN:
+    if not wanted.within(covered) and len(open_now) < MAX_OPEN:
         # If the ceiling already covers it, its permit took no time.
         left, waits = _step(state, PendingGrowth(wanted, now), vm.actual, wanted, now)
         open_now += left

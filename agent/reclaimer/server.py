@@ -27,7 +27,7 @@ from agent.reclaimer.messages import LONGEST_LINE, HoldReply, read_hold, write_l
 AGENT_UID: Final = 65532
 PEERS: Final = frozenset({0, AGENT_UID})
 
-MOST_CONNECTIONS: Final = 128
+MAX_CONNECTIONS: Final = 128
 """A node has about 110 pods, and an agent holds few of them at once."""
 
 LONGEST_SILENCE: Final = 10.0
@@ -85,7 +85,7 @@ class ReclaimServer:
                     return
                 raise
             uid = _peer(connection)
-            if uid not in self._peers or len(self._connections) >= MOST_CONNECTIONS:
+            if uid not in self._peers or len(self._connections) >= MAX_CONNECTIONS:
                 LOG.warning(texts.PEER_REFUSED, extra={"uid": uid, "connections": len(self._connections)})
                 connection.close()
                 continue

@@ -19,7 +19,7 @@ import httptools
 MAX_UNREAD: Final = 1024 * 1024
 # Bytes outside of a body: the parser buffers heads and trailers, so they need their own limit.
 MAX_OUTSIDE_BODY: Final = 64 * 1024
-MOST_HEADERS: Final = 200
+MAX_HEADERS: Final = 200
 # A response that is read as a whole may arrive in ``FEW_PIECES`` pieces, plus one for every ``LEAST_PIECE`` bytes of
 # its maximum size, because each piece costs time.
 LEAST_PIECE: Final = 64
@@ -223,7 +223,7 @@ class HttpConnection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
         self._headers += 1
-        if self._headers > MOST_HEADERS:
+        if self._headers > MAX_HEADERS:
             raise ValueError("too many headers")
         # Compare the length first, to avoid lowercasing every name.
         if len(name) == len(_RETRY_AFTER) and name.lower() == _RETRY_AFTER:

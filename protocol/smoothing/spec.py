@@ -25,7 +25,7 @@ from protocol.smoothing.stage import LARGEST, Curve, Stage
 from protocol.units import QuantityError, Seconds, parse_quantity
 
 _LONGEST_SPAN: Final = 366 * 86400.0
-_MOST_TIMES: Final = 1000.0
+_MAX_TIMES: Final = 1000.0
 """A larger factor is certainly a typo."""
 
 
@@ -195,7 +195,7 @@ class HistogramSpec(StageSpec, frozen=True):
 
     def __post_init__(self) -> None:
         check(0 <= self.percentile <= 1, "percentile of 0 to 1")
-        check(0 < self.margin <= _MOST_TIMES, f"margin above zero and at most {_MOST_TIMES:g}")
+        check(0 < self.margin <= _MAX_TIMES, f"margin above zero and at most {_MAX_TIMES:g}")
         check(self.smallest is None or self.smallest > 0, "smallest above zero")
 
     def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - allowed anywhere
@@ -221,7 +221,7 @@ class QuantizeSpec(StageSpec, frozen=True):
     segments: list[SegmentSpec] | None = None
 
     def __post_init__(self) -> None:
-        check(1 <= self.ratio <= _MOST_TIMES, f"ratio of 1 to {_MOST_TIMES:g}")
+        check(1 <= self.ratio <= _MAX_TIMES, f"ratio of 1 to {_MAX_TIMES:g}")
         check(self.max_step > 0, "maxStep above zero")
         check(bool(self.base or self.step) != bool(self.segments), "either base or step, or segments")
 
@@ -249,7 +249,7 @@ class SurgeSpec(StageSpec, frozen=True):
     window: Duration = Duration(20)
 
     def __post_init__(self) -> None:
-        check(1 <= self.factor <= _MOST_TIMES, f"factor of 1 to {_MOST_TIMES:g}")
+        check(1 <= self.factor <= _MAX_TIMES, f"factor of 1 to {_MAX_TIMES:g}")
 
     def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - allowed anywhere
         """See ``StageSpec``."""

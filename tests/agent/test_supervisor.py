@@ -15,7 +15,7 @@ from agent.core.growth import WaitStage
 from agent.core.policy import Policy
 from agent.ports import PortError
 from agent.runner import Ports, Runner
-from agent.supervisor import MOST_KILLS, Supervisor
+from agent.supervisor import MAX_KILLS, Supervisor
 from protocol.messages import ObjectName
 from tests.agent.core.story import POLICY, holding
 from tests.agent.fake_ports import ASSIGNMENT, FakeDatabase, FakeGuest, FakeScheduler, FakeVmApi, Lines
@@ -227,7 +227,7 @@ async def test_killed_container_is_followed_by_larger_one() -> None:
 
 
 async def test_kills_of_ended_pods_are_forgotten() -> None:
-    pods = [replace(FIRST, container=PodContainer(f"u{number}", "c")) for number in range(MOST_KILLS + 1)]
+    pods = [replace(FIRST, container=PodContainer(f"u{number}", "c")) for number in range(MAX_KILLS + 1)]
     async with running() as agents:
         agents.kills = 1.0
         await agents.node.has(*pods)
@@ -236,7 +236,7 @@ async def test_kills_of_ended_pods_are_forgotten() -> None:
         agents.kills = 2.0
         await agents.node.has(*pods)
         await agents.clock.advance(1.0)
-        assert sum(runner.state.guest.kills.total for runner in agents.supervisor.runners.values()) == MOST_KILLS
+        assert sum(runner.state.guest.kills.total for runner in agents.supervisor.runners.values()) == MAX_KILLS
 
 
 async def test_kill_counts_after_replacement_in_one_event() -> None:

@@ -111,7 +111,7 @@ def test_it_says_why_it_cannot_start(
         (["--extender-tls-key=x.pem"], "--extender-tls-cert and --extender-tls-key go together"),
         (["--extender-client-ca=x.pem"], "--extender-client-ca needs --extender-tls-cert and --extender-tls-key"),
         (["--extender-client-name=x"], "--extender-client-name needs --extender-client-ca"),
-        (["--tls-cert=x.pem", "--tls-key=y.pem"], "the certificate of agents cannot be used: "),
+        (["--tls-cert=x.pem", "--tls-key=y.pem"], "invalid certificate of agents: "),
     ],
 )
 def test_half_of_a_certificate_is_refused(

@@ -13,7 +13,7 @@ from agent.core.policy import CachePolicy
 from protocol.units import Bytes, Instant
 
 _MIB: Final = 1024.0**2
-_MOST_SHOWN: Final = 1e6
+_MAX_SHOWN: Final = 1e6
 """Maximum rate shown, in MiB/s: a guest may report any number."""
 
 
@@ -73,7 +73,7 @@ def _failed_growth(learned: FailedGrowth, now: Instant) -> str:
 
 
 def _cost_clause(cost: Cost, reread: str, stalled: str) -> str:
-    rate = min(cost.reread_rate / _MIB, _MOST_SHOWN)
+    rate = min(cost.reread_rate / _MIB, _MAX_SHOWN)
     return f"{reread} {rate:.0f} MiB/s and {stalled} on that {cost.stall:.0%} of the time"
 
 

@@ -34,7 +34,7 @@ ALLOWED_FOR: Final = Seconds(60.0)
 DENIED_FOR: Final = Seconds(5.0)
 REMEMBERED: Final = 1024
 AT_ONCE: Final = 4
-MOST_WAITING: Final = 32
+MAX_WAITING: Final = 32
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
 """Not all of 127.0.0.0/8: a service mesh's proxy may forward other clients from an address in it."""
 
@@ -130,7 +130,7 @@ class ReviewedAccess:
         if (pending := self._pending.get(key)) is not None:
             return await asyncio.shield(pending)
         # Limit the reviews that unauthenticated callers can cause.
-        if len(self._pending) >= MOST_WAITING:
+        if len(self._pending) >= MAX_WAITING:
             return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, "too many token reviews are pending; retry")
         # The result for other waiting callers if this one is cancelled.
         denial: AccessDenial | None = _CANCELLED

@@ -1,1 +1,1 @@
-"""Servers of our programs: bounded listeners, small HTTP servers, and an end without waiting."""
+"""Servers of our programs: bounded listeners, small HTTP servers, and prompt shutdown."""

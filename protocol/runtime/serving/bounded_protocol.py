@@ -1,7 +1,7 @@
 """HTTP over one connection, within the limits of its listener.
 
-A request must be whole, head and body, within a time that begins with the connection or with its first byte;
-one that is not is answered with 408 and closed.
+A request must be complete, head and body, within a time-out that starts with the connection or with the request's first
+byte; otherwise the response is 408 and the connection closes.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from protocol.runtime.serving.limits import Peers
 
 LONGEST_HEAD: Final = 32 * 1024
-"""Bytes of a request's line and headers; the longest token has half of that."""
+"""Maximum bytes of a request's line and headers; the longest token takes half of that."""
 
-MOST_HEADERS: Final = 100
-"""Headers of a request: a short one takes 30 times its length of memory. Clients and proxies send up to 40."""
+MAX_HEADERS: Final = 100
+"""Maximum headers of a request: a short one takes 30 times its length in memory. Clients and proxies send up to 40."""
 
-MOST_WAITING: Final = 16
-"""Requests that a client may send ahead of their answers. Each takes a kilobyte, and clients of ours send none."""
+MAX_WAITING: Final = 16
+"""Maximum pipelined requests. Each takes a kilobyte, and our own clients do not pipeline."""
 
 SMALL_BODY: Final = 128 * 1024
-"""Bytes of an authenticated client's body that do not count among ``Limits.bodies``: a full batch of an agent."""
+"""Bodies of authenticated clients up to this size (a full batch of an agent) do not count towards ``Limits.bodies``."""
 
 UNAUTHORIZED: Final = 401
 
 _CLOSE: Final = b"Connection: close\r\nContent-Length: 0\r\n"
 TOO_MANY: Final = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n" + _CLOSE + b"\r\n"
-NOT_FOR_IT: Final = b"HTTP/1.1 403 Forbidden\r\n" + _CLOSE + b"\r\n"
+WRONG_CLIENT: Final = b"HTTP/1.1 403 Forbidden\r\n" + _CLOSE + b"\r\n"
 TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\n" + _CLOSE + b"\r\n"
 
 
 def authenticate(request: Request) -> None:
-    """The client has shown in ``request`` who it is; its connection keeps its place."""
+    """Mark the connection of ``request`` as authenticated, so that it keeps its slot."""
     connection = getattr(request.state, "connection", None)
     if isinstance(connection, BoundedProtocol):
         connection.authenticate()
 
 
 def is_authenticated(request: Request) -> bool:
-    """Return True if the client has shown on this connection before who it is."""
+    """Return True if an earlier request on this connection was authenticated."""
     connection = getattr(request.state, "connection", None)
     return isinstance(connection, BoundedProtocol) and connection.is_authenticated
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP over one connection, within ``Limits``; the parser itself bounds nothing."""
+    """uvicorn's HTTP protocol for one connection, within ``Limits``, which uvicorn's parser does not enforce."""
 
     def __init__(self, peers: Peers, **options: Any) -> None:
         super().__init__(**options)
@@ -59,35 +59,35 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stalled: asyncio.TimerHandle | None = None
         self._idle_since: float | None = None
         self._is_whole = False
-        self._is_for_it = True
+        self._is_expected = True
         self.is_authenticated = False
         self._idle_limit = peers.limits.idle_unauthenticated
         self._in_head = True
         self._head_size = 0
         self._body_size = 0
         self._is_held = False
-        # uvicorn's ``cycle`` is that of the last request that has arrived, which may have to wait.
+        # uvicorn's ``cycle`` is that of the last request received, which may still be queued.
         self._answering: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """Admit the connection, or turns it away."""
+        """Admit the connection, or reject it."""
         super().connection_made(transport)
-        # The listener's authority may sign for others, too; only one client is let in by name.
-        self._is_for_it = self._peers.is_for(transport.get_extra_info("peercert"))
+        # The listener's CA may also sign for other clients; admit only the expected one.
+        self._is_expected = self._peers.is_expected(transport.get_extra_info("peercert"))
         if self._peers.admit(self, self.address):
             self._start()
         else:
             self._close(TOO_MANY)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Free its place."""
+        """Free the connection's slot."""
         self._stop()
-        self._move_on()
+        self._stop_progress_checks()
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
             self.timeout_keep_alive_task = None
         self._peers.leave(self, self.address)
-        # The application learns that nobody reads its answer, and does not write to a closed connection.
+        # Tell the application, so that it does not write to a closed connection.
         if self._answering is not None:
             self._answering.disconnected = True
             self._answering.message_event.set()
@@ -95,41 +95,41 @@ class BoundedProtocol(HttpToolsProtocol):
         self._release()
 
     def authenticate(self) -> None:
-        """The client has shown who it is: the connection keeps its place and may be idle for longer."""
+        """Mark the connection as authenticated: it keeps its slot and may be idle for longer."""
         if not self.is_authenticated:
             self.is_authenticated = True
             self._idle_limit = self._peers.limits.idle
             self._peers.authenticated(self)
 
     def displace(self) -> None:
-        """A newer connection needs the place; a client that reads nothing must not delay that."""
+        """End the connection in favour of a newer one; a client that does not read must not delay that."""
         self.transport.abort()
 
     def closes_with(self, status: int) -> bool:
-        """Return True if the connection ends with an answer of this status."""
+        """Return True if the connection closes after a response with this status."""
         return status == UNAUTHORIZED or (400 <= status < 500 and not self.is_authenticated)
 
     def pause_writing(self) -> None:
-        """The client reads too slowly; from now on it has to read something within each ``stall``."""
-        # Unsent bytes are our memory.
+        """See ``asyncio.Protocol``. From now on the client must read something within each ``stall``."""
+        # Unsent bytes take our memory.
         super().pause_writing()
-        self._look_again()
+        self._check_progress_later()
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """See ``asyncio.Protocol``."""
         super().resume_writing()
-        self._move_on()
+        self._stop_progress_checks()
 
     def data_received(self, data: bytes) -> None:
-        """Take a piece of a request; the time runs until the request is whole."""
+        """See ``asyncio.Protocol``. The time-out runs until the request is complete."""
         if self.transport.is_closing():
             return
-        if not self._is_for_it:  # told only now: an answer before the request would be lost with the connection
-            self._close(NOT_FOR_IT)
+        if not self._is_expected:  # only now: a response before the request would be lost on close
+            self._close(WRONG_CLIENT)
             return
         self._is_whole = False
         super().data_received(data)
-        # A request that arrives in one piece starts no timer: hot paths pay nothing.
+        # A request that arrives in one piece needs no timer.
         if self._is_whole:
             self._stop()
             return
@@ -145,32 +145,32 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the address, unless it is too long."""
+        """Check the length of the URL."""
         self._add_to_head(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, unless there are too many, or all of them are too long."""
+        """Check the number and total length of headers."""
         self._add_to_head(len(name) + len(value))
-        if len(self.headers) >= MOST_HEADERS:
+        if len(self.headers) >= MAX_HEADERS:
             raise ValueError("the head has too many headers")
         super().on_header(name, value)
 
     def _add_to_head(self, size: int) -> None:
         self._head_size += size
         if self._head_size > LONGEST_HEAD:
-            # The parser turns it into an error of its own, and uvicorn answers 400.
+            # The parser converts it to its own error, and uvicorn responds with 400.
             raise ValueError("the head is too long")
 
     def on_headers_complete(self) -> None:
-        """The body follows."""
+        """Check the number of pipelined requests."""
         self._in_head = False
-        if len(self.pipeline) >= MOST_WAITING:
+        if len(self.pipeline) >= MAX_WAITING:
             raise ValueError("too many requests at once")
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Reject what is not HTTP, or exceeds a limit, and ends the connection."""
+        """Reject a request that is not HTTP or exceeds a limit, and close the connection."""
         if self._may_refuse:
             super().send_400_response(msg)
         else:
@@ -178,14 +178,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def _may_refuse(self) -> bool:
-        """Return True if the client will take a refusal for the answer to the request that is arriving."""
+        """Return True if the client would match a refusal to the request that is arriving."""
         open_request = self._answering
-        # Not if an earlier request waits for its answer.
+        # Not if an earlier request is still unanswered.
         return open_request is None or (open_request.more_body and not open_request.response_started)
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of a body."""
-        # What follows an early answer is dropped.
+        """Account for a piece of a body."""
+        # After an early response, the rest of the body is dropped.
         if self._answering is not None:
             self._body_size += len(body)
             if self._body_size > SMALL_BODY or not self.is_authenticated:
@@ -194,16 +194,16 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is whole; another one may have begun in the same piece."""
+        """The request is complete; another one may begin in the same piece."""
         self._is_whole, self._in_head, self._head_size = True, True, 0
         super().on_message_complete()
         self._rest_if_answered()
 
     def on_response_complete(self) -> None:
-        """Continue with the next pipelined request; without one the connection is idle from now on."""
+        """Continue with the next pipelined request; without one, the connection becomes idle."""
         self.server_state.total_requests += 1
         self._answering = None
-        # Requests sent ahead have theirs already.
+        # Pipelined requests may already have bodies.
         self._body_size = sum(len(cycle.body) for cycle, _ in self.pipeline)
         if self._is_held:
             self._is_held = self._body_size > 0
@@ -217,7 +217,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._rest()
 
     def _rest_if_answered(self) -> None:
-        """A request that was answered by its head, or before its body had been read, is over only now."""
+        """Become idle if the request was answered before its body was complete."""
         cycle: RequestResponseCycle | None = self.cycle
         is_over = cycle is not None and cycle.response_complete and not self.pipeline
         if is_over and self._idle_since is None and not self.transport.is_closing():
@@ -225,19 +225,19 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _rest(self) -> None:
         self._idle_since = self.loop.time()
-        # One timer for the connection looks now and then how long it has been idle, instead of one for each answer.
+        # One timer per connection checks the idle time now and then, instead of one timer per response.
         if self.timeout_keep_alive_task is None:
             self._end_unless_used_within(self._idle_limit)
 
     def _unset_keepalive_if_required(self) -> None:
-        """Data has arrived: the connection is not idle. The timer stays."""
+        """Data has arrived, so the connection is not idle. The timer keeps running."""
         self._idle_since = None
 
     def _end_unless_used_within(self, seconds: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self._end_if_idle)
 
     def _end_if_idle(self) -> None:
-        """End a connection that has been idle for long enough; one that is in use starts the timer again."""
+        """Close the connection if it has been idle for long enough; otherwise restart the timer."""
         self.timeout_keep_alive_task = None
         if self._idle_since is None:
             return
@@ -249,18 +249,18 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def address(self) -> str:
-        """The peer's IP address; empty if it has none."""
+        """The peer's IP address; empty if unknown."""
         return self.client[0] if self.client else ""
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Run the application, which authenticates the connection by ``request.state.connection``."""
+        """Run the application, which can authenticate the connection through ``request.state.connection``."""
         self._answering = cycle
         super()._start_asgi_task(cycle, partial(self._answered_by, app))
 
     async def _answered_by(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         async def closing(message: Message) -> None:
             if message["type"] == "http.response.start" and self.closes_with(message["status"]):
-                # uvicorn closes the connection after an answer with this header.
+                # uvicorn closes the connection after a response with this header.
                 message = {**message, "headers": [*message.get("headers", []), (b"connection", b"close")]}
             await send(message)
 
@@ -276,29 +276,29 @@ class BoundedProtocol(HttpToolsProtocol):
             self._deadline.cancel()
             self._deadline = None
 
-    def _look_again(self) -> None:
+    def _check_progress_later(self) -> None:
         left = self.transport.get_write_buffer_size()
-        self._stalled = self.loop.call_later(self._peers.limits.stall, self._cut_off_unless_below, left)
+        self._stalled = self.loop.call_later(self._peers.limits.stall, self._abort_unless_below, left)
 
-    def _cut_off_unless_below(self, left: int) -> None:
-        # Not one byte less than ``stall`` ago.
+    def _abort_unless_below(self, left: int) -> None:
+        # The client has read nothing within ``stall``.
         if self.transport.get_write_buffer_size() >= left:
             self.transport.abort()
         else:
-            self._look_again()
+            self._check_progress_later()
 
-    def _move_on(self) -> None:
+    def _stop_progress_checks(self) -> None:
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
 
     def _release(self) -> None:
-        """Drop what refers back to the connection, which is then freed at once: full collections are rare."""
+        """Break reference cycles, so that the connection is freed immediately: full garbage collections are rare."""
         self.pipeline.clear()
         self.cycle = self.scope = self.headers = self._answering = None  # type: ignore[assignment]
 
     def _close(self, answer: bytes) -> None:
-        # Never into the middle of another answer, or in its place.
+        # Never write into another response, or in its place.
         if self._may_refuse:
             self.transport.write(answer)
         self.transport.close()

@@ -1,4 +1,4 @@
-"""HTTP/1.1 requests on a connection that may be kept: all that the small servers of agents and pods need."""
+"""HTTP/1.1 requests on a connection that may stay open: just enough for the small servers of agents and pods."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Final
 
 LARGEST_BODY: Final = 4096
 _LENGTH_DIGITS: Final = 9
-"""A length with more of them is too large for everyone, and `int` refuses thousands."""
+"""Maximum digits of Content-Length; more would be too large for any caller, and ``int`` rejects thousands."""
 
 
 class NotHttpError(ValueError):
-    """This is no request."""
+    """Not an HTTP request."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """A request without its body. Names of headers are in lower case; of a repeated one the first counts."""
+    """A request without its body. Header names are in lower case; of a repeated header, the first counts."""
 
     method: str
     target: str
@@ -28,7 +28,7 @@ class RequestHead:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """One answer."""
+    """A response."""
 
     body: bytes
     status: HTTPStatus = HTTPStatus.OK
@@ -36,12 +36,12 @@ class HttpResponse:
 
 
 async def read_head(reader: asyncio.StreamReader) -> RequestHead | None:
-    """The next request; None if the peer hangs up, or its head is longer than the stream's limit.
+    """Read the head of the next request; None if the peer disconnects, or the head exceeds the stream's limit.
 
     Raises ``NotHttpError``.
     """
     try:
-        # HTTP's headers are Latin-1; every byte decodes.
+        # HTTP headers are Latin-1, in which every byte is valid.
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         return None
@@ -49,7 +49,7 @@ async def read_head(reader: asyncio.StreamReader) -> RequestHead | None:
     words = first.split(" ")
     # A request line has a method, a target and a version.
     if len(words) != 3:
-        raise NotHttpError("no request line")
+        raise NotHttpError("invalid request line")
     headers: dict[str, str] = {}
     for name, _, value in (line.partition(":") for line in lines):
         headers.setdefault(name.lower(), value.strip())
@@ -57,12 +57,12 @@ async def read_head(reader: asyncio.StreamReader) -> RequestHead | None:
 
 
 async def read_request(reader: asyncio.StreamReader, largest: int = LARGEST_BODY) -> tuple[str, str, bytes] | None:
-    """Method, target and body of the next request; None if there is none that can be understood."""
+    """Read method, target and body of the next request; None if it is invalid, or the peer disconnects."""
     try:
         head = await read_head(reader)
     except NotHttpError:
         return None
-    # Chunked bodies are not understood: no client of ours sends one.
+    # Chunked bodies are not supported, because our own clients do not send them.
     if head is None or "transfer-encoding" in head.headers:
         return None
     length = head.headers.get("content-length", "0")
@@ -72,7 +72,7 @@ async def read_request(reader: asyncio.StreamReader, largest: int = LARGEST_BODY
 
 
 async def write_response(writer: asyncio.StreamWriter, response: HttpResponse, *headers: str) -> None:
-    """Send one answer, with ``headers`` besides those of its body. Raises ``OSError``."""
+    """Send a response with additional ``headers``. Raises ``OSError``."""
     lines = (
         f"HTTP/1.1 {response.status.value} {response.status.phrase}",
         f"Content-Type: {response.content_type}",

@@ -1,6 +1,6 @@
-"""Listeners: several web applications in one process and one event loop, ended together.
+"""Listeners: several web applications in one process and one event loop, which stop together.
 
-What a client may take of a listener is bounded (``limits``).
+``limits`` bounds the resources that clients can use.
 """
 
 from __future__ import annotations
@@ -27,21 +27,23 @@ from protocol.runtime.tls_files import FollowedTls, TlsFilesError, following
 LOG: Final = logging.getLogger("autoscale.serving")
 
 _ACCEPTED_AT_ONCE: Final = 4
-"""Connections per turn of the event loop: few, so that a request is answered before newer ones displace its own."""
+"""Connections accepted per iteration of the event loop: few, so that newer ones do not displace one whose request has
+arrived.
+"""
 
 GRACE: Final = 1
-"""Seconds that open requests get at the end."""
+"""Seconds for open requests to finish on shutdown."""
 
 
 class ListenError(StartError):
-    """An address cannot be listened on; the message says which and why."""
+    """Cannot listen on an address; the message says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One application at one address, ``host:port``, or at a socket that listens there already.
+    """One application at one address, ``host:port``, or on a socket that already listens there.
 
-    ``client`` is the common name of the certificate that the only client shows; empty: whatever ``tls`` lets in.
+    ``client`` is the common name in the certificate of the only allowed client; if empty, ``tls`` decides.
     """
 
     name: str
@@ -53,7 +55,7 @@ class Listener:
     client: str = ""
 
     def server(self) -> Server:
-        """A server for it, not yet started. Raises ``ListenError`` for an unusable address or certificate."""
+        """Create its server, not yet started. Raises ``ListenError`` for an invalid address or certificate."""
         host, port = split_address(self.address)
         config = uvicorn.Config(
             self.app,
@@ -76,7 +78,7 @@ class Listener:
         try:
             self.tls.value()
         except TlsFilesError as error:
-            raise ListenError(f"the certificate of {self.name} cannot be used: {error}") from None
+            raise ListenError(f"invalid certificate of {self.name}: {error}") from None
         return following(self.tls, ssl.PROTOCOL_TLS_SERVER)
 
 
@@ -95,7 +97,7 @@ class Server(PromptServer):
         return None if self.listener.sock is None else [self.listener.sock]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, at the address or on the given socket. Raises ``ListenError``."""
+        """Start to listen, at the address or on the given socket. Raises ``ListenError``."""
         listener = self.listener
         try:
             server: Any = await self._listening(sockets[0] if sockets else None)
@@ -116,26 +118,26 @@ class Server(PromptServer):
             return (await TlsAcceptor.at(host, port, context=self.context, limits=limits, make=make)).start()
         loop = asyncio.get_running_loop()
         if sock is not None:
-            return _keep_waiting(await loop.create_server(self._connection, sock=sock, backlog=_ACCEPTED_AT_ONCE))
-        return _keep_waiting(await loop.create_server(self._connection, host, port, backlog=_ACCEPTED_AT_ONCE))
+            return _set_backlog(await loop.create_server(self._connection, sock=sock, backlog=_ACCEPTED_AT_ONCE))
+        return _set_backlog(await loop.create_server(self._connection, host, port, backlog=_ACCEPTED_AT_ONCE))
 
     def _connection(self) -> BoundedProtocol:
         return BoundedProtocol(self._peers, config=self.config, server_state=self.server_state, app_state={})
 
 
-def _keep_waiting(server: asyncio.Server) -> asyncio.Server:
-    """Make the kernel queue ``WAITING`` connections for a server that was made with a small ``backlog``."""
-    # In one turn asyncio accepts up to ``backlog`` connections before it reads from any of them, so with a large one a
-    # crowd could displace a request that has arrived.
+def _set_backlog(server: asyncio.Server) -> asyncio.Server:
+    """Make the kernel queue ``WAITING`` connections for a server with a small asyncio ``backlog``."""
+    # In one iteration asyncio accepts up to ``backlog`` connections before it reads from any of them, so with a large
+    # one, a burst of connections could displace one whose request has arrived.
     for listener in server.sockets:
-        # asyncio exposes no ``listen``, but a duplicate of the descriptor shares the kernel's queue.
+        # asyncio's socket has no ``listen``, but a duplicate of the descriptor shares the kernel's queue.
         with socket.socket(fileno=os.dup(listener.fileno())) as duplicate:
             duplicate.listen(WAITING)
     return server
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port``. Raises ``ListenError``."""
+    """Parse ``host:port`` or ``[v6]:port``. Raises ``ListenError``."""
     host, _, port = address.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
         raise ListenError(f"expected HOST:PORT, got {address!r}")
@@ -143,7 +145,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 async def serve(listeners: list[Listener], stop: asyncio.Event) -> None:
-    """Serve all until ``stop``; raises ``ListenError`` when one cannot listen."""
+    """Serve all listeners until ``stop`` is set. Raises ``ListenError``."""
     servers = [listener.server() for listener in listeners]
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(server.serve(server.sockets)) for server in servers]

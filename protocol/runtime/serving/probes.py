@@ -9,11 +9,11 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import PlainTextResponse, Response
 
 Readiness = Callable[[], tuple[bool, str]]
-"""Whether a program is ready, and what it says to that."""
+"""Returns if a program is ready, and its status text."""
 
 
 def probes_app(name: str, description: str, ready: Readiness, page: Callable[[], bytes]) -> FastAPI:
-    """An application that changes nothing. ``page`` has the program's metrics."""
+    """Create the application. ``page`` returns the program's metrics."""
     app = FastAPI(title=name, description=description)
 
     @app.get("/healthz", response_class=PlainTextResponse)
@@ -24,8 +24,8 @@ def probes_app(name: str, description: str, ready: Readiness, page: Callable[[],
     @app.get("/readyz", response_class=PlainTextResponse)
     async def readyz() -> Response:
         """Readiness of the program."""
-        is_ready, words = ready()
-        return PlainTextResponse(f"{words}\n", 200 if is_ready else 503)
+        is_ready, status = ready()
+        return PlainTextResponse(f"{status}\n", 200 if is_ready else 503)
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -36,7 +36,7 @@ def probes_app(name: str, description: str, ready: Readiness, page: Callable[[],
 
 
 def standing(missing: list[str], leads: bool) -> tuple[bool, str]:
-    """Readiness of a program with caches: once all are read, whether it leads or stands by."""
+    """Readiness of a program with caches: it is ready once all are listed, leading or not."""
     if missing:
         return False, f"not listed yet: {', '.join(missing)}"
     return True, "ok, leading" if leads else "ok, standing by"

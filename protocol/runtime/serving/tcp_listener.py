@@ -1,4 +1,4 @@
-"""TCP listeners: bounded connections, each in a task of its own, which end with their listener."""
+"""TCP listeners with bounded connections, each in its own task, which ends with the listener."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Final
 StreamPair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-"""Speaks with one peer until either side has enough; an ``OSError`` or a cut stream just ends the connection."""
+"""Serves one connection; an ``OSError`` or a truncated stream just ends it."""
 
 WAITING: Final = 100
-"""How many connections the kernel queues until they are accepted."""
+"""Connections that the kernel queues until they are accepted."""
 
 LARGEST: Final = 64 * 1024
 _PAUSE: Final = 0.05
@@ -27,16 +27,17 @@ _SHUTDOWN_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Connections at a time, of one address and in all. Beyond ``per_peer`` a new one displaces the oldest of its
-    address, beyond ``most`` the oldest of the address with the most: strangers cannot keep a kubelet's probe out.
+    """Maximum concurrent connections per address and in total. Beyond ``per_peer``, a new one displaces the oldest of
+    its address; beyond ``total``, the oldest of the address with the most, so that nobody can lock out a kubelet's
+    probe.
     """
 
     per_peer: int
-    most: int
+    total: int
 
 
 class TcpListener:
-    """Accepts at ``sockets``, which are its own. ``largest`` is the limit of its streams. Close it when done."""
+    """Accepts connections on ``sockets``, which it owns. ``largest`` is the streams' limit. Close it when done."""
 
     def __init__(
         self,
@@ -60,18 +61,18 @@ class TcpListener:
         return port
 
     def keep(self) -> None:
-        """The current task's connection is not displaced any more, and does not count."""
+        """Exempt the current task's connection from the limits."""
         task = asyncio.current_task()
         if task in self._displaceable:
             del self._displaceable[task]
             self._kept.add(task)
 
-    async def opened(self, connection: socket.socket, address: str) -> StreamPair:  # noqa: ARG002 - for others
-        """The streams of a connection from ``address``. Raises ``OSError`` to refuse it."""
+    async def opened(self, connection: socket.socket, address: str) -> StreamPair:  # noqa: ARG002 - for subclasses
+        """The streams of a connection from ``address``. Raises ``OSError`` to reject it."""
         return await streams(connection, self._largest)
 
     async def close(self) -> None:
-        """Stop listening and ends all connections."""
+        """Stop listening and end all connections."""
         ending = [*self._accepting, *self._displaceable, *self._kept]
         for task in ending:
             task.cancel()
@@ -85,10 +86,10 @@ class TcpListener:
         while True:
             try:
                 connection, (address, *_) = await loop.sock_accept(listening)
-            except OSError as error:  # the caller has hung up, or there are too many files open
-                # Once in a row: it is tried again and again.
+            except OSError as error:  # the client disconnected, or too many files are open
+                # Report consecutive failures only once.
                 if not is_failing:
-                    loop.call_exception_handler({"message": "a connection cannot be accepted", "exception": error})
+                    loop.call_exception_handler({"message": "cannot accept a connection", "exception": error})
                 is_failing = True
                 await asyncio.sleep(_PAUSE)
                 continue
@@ -97,31 +98,31 @@ class TcpListener:
             task = asyncio.create_task(self._received(connection, address))
             self._displaceable[task] = address
             task.add_done_callback(partial(self._forget, connection))
-            # With one connection in each turn of the event loop, a request that has arrived is answered before a crowd
-            # displaces it.
+            # Accept one connection per iteration of the event loop, so that a request that has arrived is answered
+            # before a burst of connections displaces it.
             await asyncio.sleep(0)
 
     def _make_room(self, address: str) -> None:
         if self._limits is None:
             return
         counts = Counter(self._displaceable.values())
-        # An address at its limit displaces only a connection of its own.
+        # An address at its limit displaces only its own connections.
         if counts[address] >= self._limits.per_peer:
             crowded = address
-        elif counts.total() >= self._limits.most:
+        elif counts.total() >= self._limits.total:
             crowded = counts.most_common(1)[0][0]
         else:
             return
-        # They are in order of arrival, so the first match is the oldest.
+        # Tasks are in order of arrival, so the first match is the oldest.
         oldest = next(task for task, peer in self._displaceable.items() if peer == crowded)
-        # Removed here, since its task ends later and would count until then.
+        # Remove it now, because its task ends later and would count until then.
         del self._displaceable[oldest]
         oldest.cancel()
 
     def _forget(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
         self._displaceable.pop(task, None)
         self._kept.discard(task)
-        # A task that was cancelled before its first step has closed nothing.
+        # A task that was cancelled before its first step has not closed the socket.
         if task.cancelled():
             connection.close()
 
@@ -131,31 +132,31 @@ class TcpListener:
         except BaseException as error:
             connection.close()
             if isinstance(error, OSError):
-                return  # it was not let in
+                return  # rejected
             raise
         try:
-            await self._conversed(reader, writer)
+            await self._serve_streams(reader, writer)
         except BaseException:
-            # A peer that does not read would delay a graceful end.
+            # A peer that does not read would delay a graceful close.
             writer.transport.abort()
             raise
 
-    async def _conversed(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_streams(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._serve(reader, writer)
-        # A group, because copying both ways runs in a task group.
+        # An exception group, because copying in both directions runs in a task group.
         except* (OSError, asyncio.IncompleteReadError):
-            pass  # one end went away: closing the other is how TCP says so
+            pass  # one side disconnected: close the other as well
         # Python 3.11 cannot abort a TLS transport that was closed twice.
         if not writer.is_closing():
             writer.close()
-        # Until the peer has read the rest, the connection keeps its place: unsent bytes are memory.
+        # The connection counts until the peer has read the rest, because unsent bytes take memory.
         with suppress(OSError):
             await writer.wait_closed()
 
 
 async def bound(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen at all addresses of ``host``. Raises ``OSError``."""
+    """Create sockets that listen on all addresses of ``host``. Raises ``OSError``."""
     addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     sockets: list[socket.socket] = []
     try:
@@ -169,9 +170,9 @@ async def bound(host: str, port: int) -> list[socket.socket]:
 
 
 async def streams(connection: socket.socket, largest: int = LARGEST, tls: ssl.SSLContext | None = None) -> StreamPair:
-    """The streams of an accepted connection, after the handshake. Raises ``OSError``."""
+    """Create the streams of an accepted connection, after the handshake. Raises ``OSError``."""
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(largest)
-    # What `asyncio.start_server` does, but that would accept callers before there is room for them.
+    # Like `asyncio.start_server`, which would accept connections before there is a slot for them.
     protocol = asyncio.StreamReaderProtocol(reader)
     options = {} if tls is None else {"ssl": tls, "ssl_shutdown_timeout": _SHUTDOWN_SECONDS}
     transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection, **options)  # type: ignore[arg-type]

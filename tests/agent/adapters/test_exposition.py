@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.adapters.exposition import BUSY_MODES, KERNEL_MODES, MOST_CPUS, SCALARS, read_sample
+from agent.adapters.exposition import BUSY_MODES, KERNEL_MODES, MAX_CPUS, SCALARS, read_sample
 from agent.core.guest import CpuSeconds, GuestSample
 from protocol.units import Bytes
 
@@ -209,10 +209,10 @@ def test_every_metric_is_found() -> None:
 
 def test_cpus_are_bounded() -> None:
     """Each of them costs time when the page is read, and again when it is compared with the next."""
-    cpus = [f'node_cpu_seconds_total{{cpu="{number}",mode="user"}} 1\n' for number in range(2 * MOST_CPUS)]
+    cpus = [f'node_cpu_seconds_total{{cpu="{number}",mode="user"}} 1\n' for number in range(2 * MAX_CPUS)]
     page = "".join((*cpus, 'node_cpu_seconds_total{cpu="0",mode="system"} 2\n')).encode()
     found = read_sample(page).cpus
-    assert (len(found), found["0"].busy) == (MOST_CPUS, 3.0)
+    assert (len(found), found["0"].busy) == (MAX_CPUS, 3.0)
 
 
 MIB = 1024 * 1024

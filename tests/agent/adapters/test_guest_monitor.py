@@ -18,7 +18,7 @@ from tests.fake_clock import settle
 
 DEADLINE = Seconds(5.0)
 SHORT = Seconds(0.05)
-MOST_PINGS = 16 * 1024 * 1024
+MAX_PINGS = 16 * 1024 * 1024
 """Bytes of pings that a guest tries."""
 Handler = Callable[[ServerConnection], Awaitable[None]]
 
@@ -152,7 +152,7 @@ async def test_gives_up_guest_that_pings_without_reading() -> None:
         await socket.send('{"version":2}')
         socket.transport.pause_reading()
         nonlocal sent
-        while not socket.transport.is_closing() and sent < MOST_PINGS:
+        while not socket.transport.is_closing() and sent < MAX_PINGS:
             if not socket.transport.get_write_buffer_size():
                 socket.transport.write(pings)
                 sent += len(pings)
@@ -161,7 +161,7 @@ async def test_gives_up_guest_that_pings_without_reading() -> None:
     async with monitor(handler) as url, GuestMonitor(url, DEADLINE).connect() as connection:
         with pytest.raises(PortError, match="closed"):
             await connection.receive()
-    assert sent < MOST_PINGS
+    assert sent < MAX_PINGS
 
 
 def sending(raw: bytes) -> Handler:

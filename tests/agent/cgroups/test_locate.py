@@ -90,7 +90,7 @@ def test_searches_in_vain_rarely_read_the_whole_tree(tmp_path: Path, monkeypatch
 
 def test_search_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tree with more folders than a search reads hides what lies deeper; the first levels are still read."""
-    monkeypatch.setattr(locate, "MOST_FOLDERS", 3)
+    monkeypatch.setattr(locate, "MAX_FOLDERS", 3)
     Tree(tmp_path, V2).make()
     deep = Layout(is_v2=True, is_systemd=False, prefix=("z", "z"))
     for number in range(5):

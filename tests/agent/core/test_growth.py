@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.core.goal import Goal
-from agent.core.growth import MOST_OPEN, PendingGrowth, Wait, WaitStage, follow
+from agent.core.growth import MAX_OPEN, PendingGrowth, Wait, WaitStage, follow
 from protocol.units import Instant, Seconds
 from tests.agent.core.story import Story, cu, settled, vm
 
@@ -130,6 +130,6 @@ def test_open_waits_are_bounded_and_ordered(steps: list[tuple[str, int]]) -> Non
             assert 0.0 <= wait.took <= second
         seen = waiting.story.state.vm.seen
         assert seen is not None
-        assert len(waiting.pending) <= MOST_OPEN
+        assert len(waiting.pending) <= MAX_OPEN
         assert [growth.since for growth in waiting.pending] == sorted(growth.since for growth in waiting.pending)
         assert not any(growth.size.within(seen.actual) for growth in waiting.pending)

@@ -160,7 +160,7 @@ def test_strangers_are_not_heard(node: Node, caplog: pytest.LogCaptureFixture) -
 
 
 def test_connections_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 1)
     with node.serving(), node.connected() as first:
         assert first.hold() == HoldReply(USED)
         with node.connected() as second:

@@ -14,7 +14,7 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 from uvicorn.server import ServerState
 
-from protocol.runtime.serving.bounded_protocol import LONGEST_HEAD, MOST_WAITING, BoundedProtocol
+from protocol.runtime.serving.bounded_protocol import LONGEST_HEAD, MAX_WAITING, BoundedProtocol
 from protocol.runtime.serving.limits import Limits, Peers
 from protocol.runtime.serving.listeners import Listener, serve
 from protocol.units import Seconds
@@ -162,12 +162,12 @@ async def test_other_paths_reach_the_application() -> None:
 
 async def test_pipelined_requests_keep_order() -> None:
     async with serving() as (found, client):
-        client.writer.write(post("/later", b"first") + post("/now", b"x") * (MOST_WAITING - 1) + post("/other"))
+        client.writer.write(post("/later", b"first") + post("/now", b"x") * (MAX_WAITING - 1) + post("/other"))
         await found.was_asked.wait()
         assert found.asked == ["first"]
         found.go_on.set()
         assert await client.said() == ("200 OK", "waited")
-        assert {await client.said() for _ in range(MOST_WAITING - 1)} == {("200 OK", "x by None")}
+        assert {await client.said() for _ in range(MAX_WAITING - 1)} == {("200 OK", "x by None")}
         assert await client.said() == ("200 OK", "the rest")
 
 

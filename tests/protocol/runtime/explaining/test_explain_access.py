@@ -15,7 +15,7 @@ from protocol.runtime.explaining.explain_access import (
     ALLOWED_FOR,
     AUDIENCE,
     DENIED_FOR,
-    MOST_WAITING,
+    MAX_WAITING,
     REMEMBERED,
     Caller,
     ReviewedAccess,
@@ -134,7 +134,7 @@ async def test_answers_are_kept_for_a_while() -> None:
 async def test_requests_at_once_share_one_review(*, is_away: bool) -> None:
     """A recorder asks the agent of a node about many VMs at once, also whenever its review has expired."""
     server = ApiServer(hold=asyncio.Event(), is_away=is_away)
-    access, count = server.access(), 2 * MOST_WAITING
+    access, count = server.access(), 2 * MAX_WAITING
     waiting = [asyncio.create_task(status(access, shows(CLERK))) for _ in range(count)]
     await settle()
     assert server.hold is not None
@@ -166,7 +166,7 @@ async def test_no_answer_is_no_permission() -> None:
 async def test_flood_of_tokens_is_turned_away() -> None:
     server = ApiServer(hold=asyncio.Event())
     access = server.access()
-    waiting = [asyncio.create_task(status(access, shows(jwt(aud=[AUDIENCE], n=n)))) for n in range(MOST_WAITING)]
+    waiting = [asyncio.create_task(status(access, shows(jwt(aud=[AUDIENCE], n=n)))) for n in range(MAX_WAITING)]
     await settle()
     assert await status(access, shows(CLERK)) == 503
     assert server.hold is not None

@@ -15,8 +15,8 @@ from starlette.responses import Response, StreamingResponse
 
 from protocol.runtime.serving.bounded_protocol import (
     LONGEST_HEAD,
-    MOST_HEADERS,
-    MOST_WAITING,
+    MAX_HEADERS,
+    MAX_WAITING,
     SMALL_BODY,
     BoundedProtocol,
     authenticate,
@@ -116,14 +116,14 @@ def no_collection() -> Iterator[None]:
 
 async def test_few_requests_may_wait_for_an_answer() -> None:
     async with held() as listener:
-        client = await listener.client(LATER + GET * MOST_WAITING)
+        client = await listener.client(LATER + GET * MAX_WAITING)
         listener.go_on.set()
-        assert [await client.status() for _ in range(MOST_WAITING + 1)] == ["200 OK"] * (MOST_WAITING + 1)
+        assert [await client.status() for _ in range(MAX_WAITING + 1)] == ["200 OK"] * (MAX_WAITING + 1)
 
 
 async def test_many_waiting_requests_end_the_connection() -> None:
     async with held() as listener:
-        client = await listener.client(LATER + GET * (MOST_WAITING + 1))
+        client = await listener.client(LATER + GET * (MAX_WAITING + 1))
         await client.displaced()
         listener.go_on.set()
         await asyncio.sleep(0.05)
@@ -133,9 +133,9 @@ async def test_many_waiting_requests_end_the_connection() -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"GET / HTTP/1.1\r\n" + HEADER * (MOST_HEADERS + 1),
+        b"GET / HTTP/1.1\r\n" + HEADER * (MAX_HEADERS + 1),
         b"GET /?" + b"x" * LONGEST_HEAD + b" HTTP/1.1\r\n",
-        b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + HEADER * (MOST_HEADERS + 1),
+        b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + HEADER * (MAX_HEADERS + 1),
     ],
     ids=["headers", "address", "trailers"],
 )
@@ -149,7 +149,7 @@ async def test_costly_head_is_refused(head: bytes) -> None:
 
 async def test_usual_number_of_headers_is_served() -> None:
     async with held() as listener:
-        client = await listener.client(b"GET / HTTP/1.1\r\n" + HEADER * MOST_HEADERS + b"\r\n")
+        client = await listener.client(b"GET / HTTP/1.1\r\n" + HEADER * MAX_HEADERS + b"\r\n")
         assert await client.status() == "200 OK"
 
 

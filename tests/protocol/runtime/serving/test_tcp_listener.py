@@ -88,7 +88,7 @@ async def test_close_does_not_wait_for_a_peer_that_does_not_read() -> None:
 async def test_unread_answer_keeps_its_place() -> None:
     """Its bytes are memory, so it counts after it was served, and a newer connection displaces it."""
     served = Served(ANSWER)
-    async with serving(served, ConnectionLimits(per_peer=2, most=2)) as connect:
+    async with serving(served, ConnectionLimits(per_peer=2, total=2)) as connect:
         unread = connect()
         assert await received(unread)
         unread.shutdown(socket.SHUT_WR)
@@ -102,7 +102,7 @@ async def test_unread_answer_keeps_its_place() -> None:
 
 async def test_kept_connection_is_not_displaced() -> None:
     served = Served(keeps=True)
-    async with serving(served, ConnectionLimits(per_peer=1, most=1)) as connect:
+    async with serving(served, ConnectionLimits(per_peer=1, total=1)) as connect:
         for _ in range(3):
             assert await received(connect()) == b"hello"
         assert served.ended == 0
@@ -140,7 +140,7 @@ async def test_failing_accept_is_reported_once() -> None:
     listener = TcpListener([Full(fileno=listening.detach())], Served().serve)
     await asyncio.sleep(0.15)
     await listener.close()
-    assert reports == ["a connection cannot be accepted"]
+    assert reports == ["cannot accept a connection"]
 
 
 async def test_taken_port_is_an_error() -> None:

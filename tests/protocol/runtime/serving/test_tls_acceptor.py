@@ -83,7 +83,7 @@ async def silent_from(
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_silent_peer_does_not_keep_others_out(loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_acceptor, "MOST_OF_PEER", 4)
+    monkeypatch.setattr(tls_acceptor, "MAX_PER_PEER", 4)
 
     async def story() -> None:
         async with served(tmp_path, Limits(handshake=Seconds(5.0))) as ask:
@@ -100,7 +100,7 @@ def test_silent_peer_does_not_keep_others_out(loop: str, tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_handshake_that_has_had_its_time_gives_way(loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_acceptor, "MOST", 4)
+    monkeypatch.setattr(tls_acceptor, "MAX_HANDSHAKES", 4)
     monkeypatch.setattr(tls_acceptor, "DISPLACED_AFTER", 100.0)
 
     async def story() -> None:
@@ -118,7 +118,7 @@ def test_handshake_that_has_had_its_time_gives_way(loop: str, tmp_path: Path, mo
 @pytest.mark.parametrize("loop", LOOPS)
 def test_few_peers_do_not_keep_others_out(loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They take all places and begin again before one has had its time."""
-    monkeypatch.setattr(tls_acceptor, "MOST", 4)
+    monkeypatch.setattr(tls_acceptor, "MAX_HANDSHAKES", 4)
     monkeypatch.setattr(tls_acceptor, "DISPLACED_AFTER", 100.0)
 
     async def story() -> None:
@@ -133,7 +133,7 @@ def test_few_peers_do_not_keep_others_out(loop: str, tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("loop", LOOPS)
 def test_burst_takes_no_more_places(loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections that wait are accepted in one go, before the handshake that gives way to the first has ended."""
-    monkeypatch.setattr(tls_acceptor, "MOST", 4)
+    monkeypatch.setattr(tls_acceptor, "MAX_HANDSHAKES", 4)
     monkeypatch.setattr(tls_acceptor, "DISPLACED_AFTER", 100.0)
 
     async def story() -> None:
