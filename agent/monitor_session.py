@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from agent import texts
 from agent.core.actions import MonitorMessage
-from agent.core.events import Event, Fault, MonitorAnswered, MonitorJoined, MonitorLost, MonitorSaid
+from agent.core.events import Event, Fault, MonitorAnswered, MonitorJoined, MonitorLost, MonitorNotified
 from agent.core.monitor.token_bucket import TokenBucket
 from agent.ports import MonitorConnection, MonitorSource, PortError
 from protocol.backoff import Backoff, Retries
@@ -34,6 +34,7 @@ from protocol.guest.monitor_messages import (
     UpscaleRequest,
 )
 from protocol.runtime.clock import Clock
+from protocol.runtime.error_groups import innermost
 from protocol.units import Instant, Seconds
 
 CHECK_INTERVAL: Final = Seconds(5.0)
@@ -94,7 +95,7 @@ class MonitorSession:
                     for part in (self._read(connection), self._write(connection), self._check(connection)):
                         tasks.create_task(part)
         except* PortError as errors:
-            ended = _first(errors)
+            ended = cast("PortError", innermost(errors))
         return has_joined, ended
 
     def _begin(self, connection: MonitorConnection) -> None:
@@ -120,7 +121,7 @@ class MonitorSession:
             case LoadReport(number) if version < 2:
                 self._outbox.put_nowait(NotUnderstood(number, texts.NEEDS_VERSION_2))
             case UpscaleRequest() | LoadReport():
-                self._take(MonitorSaid(message))
+                self._take(MonitorNotified(message))
             case UpscaleConfirmation() | DownscaleResult() | InternalError() | InvalidMessage():
                 self._answered(message)
             case UnknownMessage(number):
@@ -157,8 +158,3 @@ class MonitorSession:
                 late = connection.answer_timeout if is_late else CHECK_INTERVAL
                 raise PortError(Fault.GUEST, texts.MONITOR_DID_NOT_ANSWER.format(seconds=late))
             self._outbox.put_nowait(CheckHealth())
-
-
-def _first(errors: BaseExceptionGroup[PortError]) -> PortError:
-    first = errors.exceptions[0]
-    return first if isinstance(first, PortError) else _first(first)

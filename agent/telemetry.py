@@ -77,7 +77,7 @@ KINDS: Final[Mapping[type, str]] = {
     events.PolicyRefused: "policy_refused",
     events.MonitorJoined: "monitor_joined",
     events.MonitorLost: "monitor_lost",
-    events.MonitorSaid: "monitor_said",
+    events.MonitorNotified: "monitor_said",
     events.MonitorAnswered: "monitor_answered",
 }
 """The ``kind`` label of an event, or of a started action, in the metric ``events``."""

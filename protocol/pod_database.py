@@ -193,8 +193,7 @@ def resize_body(database: PodDatabase, size: Resources) -> Json:
     """
     requests: Json = {"cpu": size.cpu.quantity(), "memory": size.mem.quantity()}
     has, at_least = database.actual or database.use, database.mem_limit
-    # Only a shrink was tried before. Otherwise keep the limit: the page cache may need it, and a failed resize would
-    # block CPU.
+    # Only a shrink was tried. Otherwise keep the limit: the page cache may need it, and a failed resize blocks CPU.
     limit = size.mem if size.mem < has.mem else at_least and max(size.mem, at_least)
     limited: Json = {} if limit is None else {"memory": limit.quantity()}
     if database.cpu_above is not None:

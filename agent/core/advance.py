@@ -25,7 +25,9 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  #
         case events.VmLost(fault, reason):
             state.vm.lost = failed_again(state.vm.lost, fault, reason, now)
         # Results in flight when the guest fell asleep are stale.
-        case events.Scraped() | events.ScrapeFailed() | events.MonitorJoined() | events.MonitorSaid() if state.sleeps:
+        case events.Scraped() | events.ScrapeFailed() | events.MonitorJoined() | events.MonitorNotified() if (
+            state.sleeps
+        ):
             pass
         case events.Scraped(sample):
             scraped(state, sample, now)
@@ -61,7 +63,7 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  #
         case events.MonitorAnswered(answer):
             is_trial = state.vm.seen is not None and state.vm.seen.is_pod
             state.monitor.answered(answer, now, jitter, is_trial=is_trial)
-        case _:  # MonitorSaid
+        case _:  # MonitorNotified
             state.monitor.apply(event.message, state.vm.seen, state.policy, now, settling=state.is_settling(now))
 
 

@@ -154,7 +154,7 @@ class MonitorLost(CallFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class MonitorSaid:
+class MonitorNotified:
     """An unsolicited message from the monitor: memory is short, or load is rising."""
 
     message: UpscaleRequest | LoadReport
@@ -186,6 +186,6 @@ Event = (
     | PolicyRefused
     | MonitorJoined
     | MonitorLost
-    | MonitorSaid
+    | MonitorNotified
     | MonitorAnswered
 )

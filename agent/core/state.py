@@ -132,9 +132,8 @@ class SchedulerSide:
     out or restored while a request was in flight, so the permit in its answer does not count. ``has_reported_load``:
     the scheduler knows the VM's load; otherwise it cannot distinguish an idle VM from a busy one. ``answered_version``
     is the VM's version at the last permit. ``is_superseded``: the scheduler serves another agent of the VM.
-    ``migrate``: the last answer forbids any change, as did ``freezes`` answers in a row.
-    ``stores_permits``: permits are stored on the VM's object. The original project's scheduler stores none and trusts
-    the permit that an agent presents, so it must not get one that another scheduler stored.
+    ``migrate``: the last answer forbids any change, as did ``freezes`` answers in a row. ``stores_permits``: permits
+    are stored on the VM's object. The original project's scheduler trusts its agents, so it must not get a stored one.
     """
 
     next_at: Instant
@@ -168,11 +167,10 @@ class SchedulerSide:
 class VmSide:
     """State of the VM's object and of the patches in flight.
 
-    ``stale_at`` is a version at which a patch conflicted: the next patch waits for a newer one, or for ``retry_at``,
-    because other objects can conflict as well. ``shrunk_at`` is the time of the last order to shrink,
-    ``shrink_seen_at`` the time when the VM was last observed to shrink. ``failure`` concerns patching, ``lost``
-    reading. After ``refused`` refused growths in a row, none is tried or requested before ``grows_from``. Pods have
-    ``pauses`` per resource instead.
+    ``stale_at`` is a version at which a patch conflicted: the next waits for a newer one, or for ``retry_at``, because
+    other objects can conflict as well. ``shrunk_at`` is the time of the last order to shrink, ``shrink_seen_at`` when
+    the VM was last observed to shrink. ``failure`` concerns patching, ``lost`` reading. After ``refused`` refused
+    growths in a row, none is tried or requested before ``grows_from``. Pods have ``pauses`` per resource instead.
     """
 
     seen: Vm | None = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from agent.core.actions import MonitorMessage
-from agent.core.events import Event, Fault, MonitorAnswered, MonitorJoined, MonitorLost, MonitorSaid
+from agent.core.events import Event, Fault, MonitorAnswered, MonitorJoined, MonitorLost, MonitorNotified
 from agent.monitor_session import MonitorSession
 from agent.ports import PortError
 from protocol.guest.monitor_messages import (
@@ -63,7 +63,7 @@ async def monitor() -> AsyncIterator[Conversing]:
 
 async def test_unsolicited_message_becomes_event(monitor: Conversing) -> None:
     await monitor.says(UpscaleRequest(1), REPORT)
-    assert monitor.events == [MonitorJoined(2), MonitorSaid(UpscaleRequest(1)), MonitorSaid(REPORT)]
+    assert monitor.events == [MonitorJoined(2), MonitorNotified(UpscaleRequest(1)), MonitorNotified(REPORT)]
 
 
 async def test_answers_match_even_request_ids(monitor: Conversing) -> None:

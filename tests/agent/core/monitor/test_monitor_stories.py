@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.core.actions import AskScheduler, PatchVm, Plan
-from agent.core.events import Fault, MonitorAnswered, MonitorJoined, MonitorLost, MonitorSaid, Started, VmSeen
+from agent.core.events import Fault, MonitorAnswered, MonitorJoined, MonitorLost, MonitorNotified, Started, VmSeen
 from agent.core.explain import explain
 from agent.core.monitor.monitor_side import LONGEST_STATUS, printable
 from agent.core.policy import MonitorPolicy
@@ -216,7 +216,9 @@ def test_crashing_monitor_delays_shrink_for_one_minute() -> None:
 
 
 def test_memory_request_grows_one_step_and_expires() -> None:
-    story = idle(monitored(1), 3.0).happens(MonitorSaid(UpscaleRequest(1))).happens(MonitorSaid(UpscaleRequest(3)))
+    story = (
+        idle(monitored(1), 3.0).happens(MonitorNotified(UpscaleRequest(1))).happens(MonitorNotified(UpscaleRequest(3)))
+    )
     assert story.plans().because == "growing: the guest's monitor requested memory"
     assert story.acts() == [asks(cu(2), cu(1), 2)]
     story.answers(cu(2)).acts()
@@ -227,7 +229,7 @@ def test_memory_request_grows_one_step_and_expires() -> None:
 
 
 def test_load_report_grows_before_next_scrape() -> None:
-    story = monitored(1).at(1.2).happens(MonitorSaid(LOAD))
+    story = monitored(1).at(1.2).happens(MonitorNotified(LOAD))
     assert story.plans().because == (
         "growing: the guest's monitor reported load: tasks waited 100% of the time, 3 runnable"
     )
@@ -238,20 +240,20 @@ def test_load_report_grows_before_next_scrape() -> None:
 
 
 def test_unconfirmed_report_counts_as_false() -> None:
-    story = idle(monitored(1).happens(MonitorSaid(LOAD)), 5.0)
+    story = idle(monitored(1).happens(MonitorNotified(LOAD)), 5.0)
     found = explain(story.state, "default/vm-1", story.instant).monitor
     assert (found["right_reports"], found["false_reports"], found["reports"]) == (0, 1, None)
 
 
 def test_new_connections_start_growth() -> None:
     burst = replace_report(LOAD, cpu_busy=0.0, cpu_stall=0.0, new_processes=5)
-    story = monitored(1).happens(MonitorSaid(burst))
+    story = monitored(1).happens(MonitorNotified(burst))
     assert story.plans().because == ("growing: the guest's monitor reported load: 5 new connections within a second")
     assert story.acts() == [asks(cu(2), cu(1), 2)], "no more than as much again"
 
 
 def test_reason_mentions_connection_activity() -> None:
-    grown = monitored(1).happens(MonitorSaid(replace_report(LOAD, active=3, waiting=1))).plans().because
+    grown = monitored(1).happens(MonitorNotified(replace_report(LOAD, active=3, waiting=1))).plans().because
     assert grown == (
         "growing: the guest's monitor reported load: tasks waited 100% of the time, 3 runnable,"
         " 3 connections active, 1 waiting for locks"
@@ -259,23 +261,23 @@ def test_reason_mentions_connection_activity() -> None:
     burst = replace_report(LOAD, cpu_busy=0.0, cpu_stall=0.0, new_processes=5, active=4)
     assert (
         monitored(1)
-        .happens(MonitorSaid(burst))
+        .happens(MonitorNotified(burst))
         .plans()
         .because.endswith("5 new connections within a second, 4 connections active")
     )
 
 
 def test_no_alarm_at_maximum() -> None:
-    story = monitored(8).happens(MonitorSaid(LOAD))
+    story = monitored(8).happens(MonitorNotified(LOAD))
     assert story.state.monitor.alarm is None
 
 
 def test_only_stronger_report_replaces_alarm() -> None:
-    story = monitored(1).happens(MonitorSaid(replace_report(LOAD, cpu_stall=0.5)))
+    story = monitored(1).happens(MonitorNotified(replace_report(LOAD, cpu_stall=0.5)))
     first = story.state.monitor.alarm
-    story.happens(MonitorSaid(replace_report(LOAD, cpu_stall=0.4)))
+    story.happens(MonitorNotified(replace_report(LOAD, cpu_stall=0.4)))
     assert story.state.monitor.alarm == first
-    story.happens(MonitorSaid(LOAD))
+    story.happens(MonitorNotified(LOAD))
     second = story.state.monitor.alarm
     assert first is not None
     assert second is not None
@@ -285,15 +287,15 @@ def test_only_stronger_report_replaces_alarm() -> None:
 def test_reports_are_ignored() -> None:
     """If the policy says so, without a monitor, and while the guest settles after a shrink."""
     silent = Story(replace(POLICY, monitor=MonitorPolicy(hold=POLICY.timing.settle.__class__(0.0))))
-    silent.sees(vm(cu(1))).happens(MonitorJoined(2)).happens(MonitorSaid(LOAD))
+    silent.sees(vm(cu(1))).happens(MonitorJoined(2)).happens(MonitorNotified(LOAD))
     assert silent.state.monitor.alarm is None
-    gone = settled(1).happens(MonitorSaid(LOAD))
+    gone = settled(1).happens(MonitorNotified(LOAD))
     assert gone.state.monitor.alarm is None
-    unseen = Story().happens(MonitorJoined(2)).happens(MonitorSaid(LOAD))
+    unseen = Story().happens(MonitorJoined(2)).happens(MonitorNotified(LOAD))
     assert unseen.state.monitor.alarm is None
     assert unseen.plans() == Plan((), None, "the object has not been read yet")
     shrinking = speaks(idle(monitored(2), 7.0), DownscaleRequest(cu(1)), agrees())
-    shrinking.happens(Started(patches(cu(1), 1))).obeys().happens(MonitorSaid(LOAD))
+    shrinking.happens(Started(patches(cu(1), 1))).obeys().happens(MonitorNotified(LOAD))
     assert shrinking.state.monitor.alarm is None
 
 
@@ -310,11 +312,11 @@ def replace_report(report: LoadReport, **changes: float) -> LoadReport:
 MESSAGES = st.one_of(
     st.just(MonitorJoined(2)),
     st.just(MonitorLost(Fault.GUEST, "hung up")),
-    st.just(MonitorSaid(UpscaleRequest(1))),
+    st.just(MonitorNotified(UpscaleRequest(1))),
     st.builds(lambda ok: MonitorAnswered(agrees(ok=ok)), st.booleans()),
     st.just(MonitorAnswered(None)),
     st.builds(
-        lambda busy, stall, runnable, new: MonitorSaid(
+        lambda busy, stall, runnable, new: MonitorNotified(
             LoadReport(1, "cpu", 0.1, busy, stall, runnable, new_processes=new)
         ),
         st.floats(0.0, 1024.0),
@@ -327,7 +329,7 @@ MESSAGES = st.one_of(
 
 @given(st.lists(st.tuples(MESSAGES, st.floats(0.0, 2.0), st.booleans()), max_size=30))
 def test_monitor_cannot_exceed_bounds_or_permit(
-    steps: list[tuple[MonitorSaid, float, bool]],
+    steps: list[tuple[MonitorNotified, float, bool]],
 ) -> None:
     story = settled(2)
     for event, wait, looks in steps:

@@ -13,7 +13,7 @@ from agent.core.events import (
     AskFailed,
     Fault,
     MonitorJoined,
-    MonitorSaid,
+    MonitorNotified,
     PolicySet,
     ScrapeFailed,
     SleepNotOrdered,
@@ -83,7 +83,7 @@ OBSTACLES: list[tuple[Callable[[Story], object], str]] = [
     (lambda story: story.happens(VmSeen(replace(seen(story), version=0))), "its object has no resourceVersion"),
     (lambda story: changed(story, order="z"), "ordered to sleep; waiting for neonvm-controller"),
     (lambda story: quiet_since(story, 99.0, cores=4.0), "it needs"),
-    (lambda story: story.happens(MonitorJoined(2)).happens(MonitorSaid(UpscaleRequest(1))), "its monitor reports"),
+    (lambda story: story.happens(MonitorJoined(2)).happens(MonitorNotified(UpscaleRequest(1))), "its monitor reports"),
 ]
 
 
