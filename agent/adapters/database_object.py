@@ -57,7 +57,7 @@ class DatabaseObject(ABC):
     async def order_sleep(self, order: str, base: int) -> VirtualMachine:
         """See ``VmApi``. Raises ``PortError``."""
         metadata = {"resourceVersion": str(base), "annotations": {ANNOTATION_SLEEP: order}}
-        return self._read(await self._api.merge_patch(self._path, {"metadata": metadata}))
+        return self._read(await self._api.patch(self._path, {"metadata": metadata}))
 
     async def write_event(self, reason: str, note: str, wall: float) -> None:
         """See ``VmApi``. Raises ``PortError``."""

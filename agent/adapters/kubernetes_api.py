@@ -28,7 +28,7 @@ from protocol.kubernetes.pages import (
     read_page,
 )
 from protocol.kubernetes.refusals import Refusal, RefusalKind, read_refusal
-from protocol.kubernetes.resources import MERGE_PATCH, STRATEGIC_PATCH
+from protocol.kubernetes.resources import MERGE_PATCH
 from protocol.kubernetes.watch_times import WatchTimes, watch_query
 from protocol.units import Seconds
 
@@ -64,15 +64,10 @@ class LightKubernetesApi:
         """List the collection at ``path``. Raises ``PortError``."""
         return _read(read_page, await self._call("GET", path, params=params), texts.BAD_LIST)
 
-    async def merge_patch(self, path: str, patch: Mapping[str, object]) -> Json:
-        """Apply ``patch`` to the object at ``path`` and return it. Raises ``PortError``; ``ConflictError`` if it had
-        changed.
-        """
-        return await self._patch(path, patch, MERGE_PATCH)
-
-    async def strategic_patch(self, path: str, patch: Mapping[str, object]) -> Json:
-        """Like ``merge_patch``, but merge lists by key, such as containers by name."""
-        return await self._patch(path, patch, STRATEGIC_PATCH)
+    async def patch(self, path: str, patch: Mapping[str, object], content_type: str = MERGE_PATCH) -> Json:
+        """Patch the object at ``path`` and return it. Raises ``PortError``; ``ConflictError`` if it had changed."""
+        body = await self._call("PATCH", path, body=msgspec.json.encode(patch), content_type=content_type)
+        return _read(read_object, body, texts.NO_OBJECT)
 
     async def post(self, path: str, body: Mapping[str, object]) -> Json:
         """Create the object ``body`` and return it as stored. Raises ``PortError``."""
@@ -95,10 +90,6 @@ class LightKubernetesApi:
             return
         except (httpx.HTTPError, OSError) as error:
             raise no_answer(texts.API_SERVER.format(url=self._url), error, self._deadline) from None
-
-    async def _patch(self, path: str, patch: Mapping[str, object], content_type: str) -> Json:
-        body = await self._call("PATCH", path, body=msgspec.json.encode(patch), content_type=content_type)
-        return _read(read_object, body, texts.NO_OBJECT)
 
     @asynccontextmanager
     async def _stream(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[httpx.Response]:

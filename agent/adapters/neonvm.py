@@ -26,7 +26,7 @@ class NeonVm(DatabaseObject):
         if base:
             # Optimistic locking: a late or repeated patch cannot undo later changes.
             body = {"metadata": {"resourceVersion": str(base)}, **body}
-        return self._read(await self._api.merge_patch(self._path, body))
+        return self._read(await self._api.patch(self._path, body))
 
     def _parsed(self, found: JsonObject) -> VirtualMachine:
         self._seen = parse_virtual_machine(found)

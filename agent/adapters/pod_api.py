@@ -12,7 +12,7 @@ from agent.adapters.node_pods import PodStates
 from agent.core.events import Fault
 from agent.ports import RefusedError
 from protocol.kubernetes.objects import JsonObject, number, uid_of
-from protocol.kubernetes.resources import PODS
+from protocol.kubernetes.resources import PODS, STRATEGIC_PATCH
 from protocol.messages import ObjectName
 from protocol.pod_database import RESIZE, PodDatabase, parse_pod_database, resize_body
 from protocol.units import Bytes, Resources
@@ -45,7 +45,7 @@ class PodApi(DatabaseObject):
         metadata = {"uid": self._uid, **({"resourceVersion": str(base)} if base else {})}
         body = {"metadata": metadata, **resize_body(last, use)}
         try:
-            return self._read(await self._api.strategic_patch(f"{self._path}/{RESIZE}", body))
+            return self._read(await self._api.patch(f"{self._path}/{RESIZE}", body, STRATEGIC_PATCH))
         except RefusedError as error:
             raise _resize_error(error) from None
 

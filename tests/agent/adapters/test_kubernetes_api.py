@@ -45,7 +45,7 @@ async def watched(answer: Answer) -> list[tuple[str, dict[str, object]]]:
 async def test_status_code_names_the_fault(status: int, kind: type[PortError], fault: Fault) -> None:
     body = {"kind": "Status", "message": "spec.guest.cpus.use: too much"}
     with pytest.raises(PortError) as caught:
-        await api(client(lambda _: httpx.Response(status, json=body))).merge_patch("/thing", {})
+        await api(client(lambda _: httpx.Response(status, json=body))).patch("/thing", {})
     assert type(caught.value) is kind
     assert (caught.value.fault, caught.value.reason) == (
         fault,

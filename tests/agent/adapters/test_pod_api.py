@@ -18,6 +18,7 @@ from agent.adapters.token import AgentToken, no_token
 from agent.assignments import Assignment, PodContainer
 from agent.core.events import Fault
 from agent.ports import ConflictError, PortError, RefusedError
+from protocol.kubernetes.resources import STRATEGIC_PATCH
 from protocol.messages import ObjectName
 from protocol.pod_database import MEMORY_STEP, PodDatabase
 from protocol.units import Resources, Seconds
@@ -155,7 +156,7 @@ async def test_resize_is_of_the_version_that_it_is_based_on(cluster: Cluster) ->
     await api.get()
     limits = {"name": "postgres", "resources": {"limits": {"cpu": "5"}}}
     body = {"spec": {"containers": [limits]}}
-    await cluster.api.strategic_patch(f"{PODS}/pg-1/resize", body)
+    await cluster.api.patch(f"{PODS}/pg-1/resize", body, STRATEGIC_PATCH)
     newest = await other.get()
     await api.patch(size(2, "1Gi"), MEMORY_STEP, int(newest.resource_version))
     resources = (await cluster.http.get(f"{PODS}/pg-1")).json()["spec"]["containers"][0]["resources"]
