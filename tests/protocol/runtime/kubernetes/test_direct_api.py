@@ -206,11 +206,11 @@ async def test_only_the_impatient_give_up_waiting_for_a_connection(
     async with ConnectionPool(Credentials("http://127.0.0.1:1", True, lambda: None), 1) as busy:
         deadlines: list[float] = []
 
-        async def lend(deadline: float) -> None:
+        async def acquire(deadline: float) -> None:
             deadlines.append(deadline)
             raise TimeoutError
 
-        monkeypatch.setattr(busy, "lend", lend)
+        monkeypatch.setattr(busy, "acquire", acquire)
         with pytest.raises(ApiUnknownError, match="TimeoutError"):
             await DirectApi(busy, lambda: None, "test", is_patient=is_patient).raw(CALL)
     assert [isinf(deadline) for deadline in deadlines] == [is_patient]
