@@ -1,4 +1,4 @@
-"""``autoscale bench VM``: runs pgbench against one VM and draws its vCPUs, memory and tps (S4.11)."""
+"""``autoscale bench VM``: runs pgbench against a VM and shows its vCPUs, memory and tps (S4.11)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from protocol.messages import ObjectName
 from protocol.runtime.beside import beside
 from protocol.runtime.clock import SystemClock
 from protocol.units import Resources, Seconds
-from scripts.autoscale.cluster_flags import VmNamespace, of_a_cluster, vm_name
+from scripts.autoscale.cluster_flags import VmNamespace, cluster_command, parse_vm
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.demonstration import pgbench
 from scripts.autoscale.demonstration.screen import Screen
@@ -27,12 +27,12 @@ from scripts.autoscale.site import Site, open_site
 from scripts.autoscale.terminal.completion import complete_vm
 from scripts.autoscale.terminal.printing import print_lines
 
-_ADMITTED: Final = Seconds(180.0)
+_PASSWORD_TIMEOUT: Final = Seconds(180.0)
 """Kubelets refresh a mounted Secret within a minute or two."""
-_AGAIN: Final = Seconds(2.0)
+_RETRY: Final = Seconds(2.0)
 
 
-@of_a_cluster()
+@cluster_command()
 async def bench(  # noqa: PLR0913 - each is an option of the command
     vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
     seconds: Annotated[int, typer.Option(min=1, help="Duration in seconds.")] = 60,
@@ -42,9 +42,9 @@ async def bench(  # noqa: PLR0913 - each is an option of the command
     *,
     flags: ClusterFlags,
 ) -> int:
-    """Run pgbench against a VM and draw its size. Exits 0 only if no transaction failed."""
+    """Run pgbench against a VM and show how it scales. Exits 0 only if no transaction failed."""
     cluster, console = find_cluster(flags), Console()
-    name = vm_name(vm, namespace or cluster.namespace)
+    name = parse_vm(vm, namespace or cluster.namespace)
     if cluster.folder is not None and cluster.folder.read_spec().guests == "simulated":
         raise typer.BadParameter(f"{cluster.title}: its guests are simulated and run no postgres")
     pgbench.find_pgbench()
@@ -52,27 +52,27 @@ async def bench(  # noqa: PLR0913 - each is an option of the command
         virtual_machine = await site.client.get(VIRTUAL_MACHINES, name)
         if not await password_of(site.client, virtual_machine):
             await make_password(site.client, virtual_machine)
-            console.print(f"made the Secret {password_secret(virtual_machine)} with a new password")
+            console.print(f"created the Secret {password_secret(virtual_machine)} with a new password")
         async with database_of(site, virtual_machine) as server:
-            await _until_admitted(server, console)
-            outcome = await _watched(site, console, name, _Run(server, seconds, clients, scale))
-    # The problem may quote the database.
+            await _wait_for_password(server, console)
+            outcome = await _run_on_screen(site, console, name, _Run(server, seconds, clients, scale))
+    # The problem may quote the database, hence no markup.
     print_lines(console, [f"{outcome.transactions} transactions, {outcome.failed} failed. {outcome.problem}"])
     return 1 if outcome.failed or outcome.problem or not outcome.transactions else 0
 
 
-async def _until_admitted(server: pgbench.DatabaseServer, console: Console) -> None:
-    """Returns once the database takes the password. Raises ``PgbenchError`` if it still does not after some minutes."""
-    clock, waits = SystemClock(), False
-    deadline = clock.now() + _ADMITTED
+async def _wait_for_password(server: pgbench.DatabaseServer, console: Console) -> None:
+    """Waits until the database accepts the password. Raises ``PgbenchError`` after some minutes."""
+    clock, announced = SystemClock(), False
+    deadline = clock.now() + _PASSWORD_TIMEOUT
     while problem := await pgbench.problem_of(server):
-        # Only a wrong password is worth a wait; any other problem would not go away.
+        # Only a wrong password is worth waiting for; any other problem would persist.
         if "authentication" not in problem or clock.now() >= deadline:
             raise pgbench.PgbenchError(problem)
-        if not waits:
-            console.print("waiting until the kubelet has brought the password to the VM (a minute or two)")
-        waits = True
-        await clock.sleep(_AGAIN)
+        if not announced:
+            console.print("waiting for the kubelet to update the VM's mounted Secret (a minute or two)")
+        announced = True
+        await clock.sleep(_RETRY)
 
 
 @dataclass(slots=True)
@@ -87,13 +87,13 @@ class _Run:
     tps: float | None = None
 
     async def run(self) -> pgbench.Outcome:
-        """Makes the tables and runs the load. Raises ``PgbenchError``."""
+        """Creates the tables and runs the load. Raises ``PgbenchError``."""
         await pgbench.prepare(self.server, self.scale)
         self.act = "load"
-        return await pgbench.press(self.server, self.clients, self.seconds, partial(setattr, self, "tps"))
+        return await pgbench.run_load(self.server, self.clients, self.seconds, partial(setattr, self, "tps"))
 
 
-async def _watched(site: Site, console: Console, vm: ObjectName, work: _Run) -> pgbench.Outcome:
+async def _run_on_screen(site: Site, console: Console, vm: ObjectName, work: _Run) -> pgbench.Outcome:
     clock = SystemClock()
     began = clock.now()
     with Screen(console, f"pgbench at {vm}") as screen:

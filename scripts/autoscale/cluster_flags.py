@@ -1,4 +1,4 @@
-"""Options that choose a command's cluster, and their completion."""
+"""Options that select a command's cluster, and their completion."""
 
 from __future__ import annotations
 
@@ -38,21 +38,23 @@ VmNamespace = Annotated[
 ]
 
 _NAME: Final = r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?"
-# ``pod/NAME`` is a pod, as kubectl writes it, and no VM of a namespace called pod.
-_GIVEN: Final = re.compile(rf"(?:(?!pod/[^/]*$)({_NAME})/)?((?:{PREFIX})?{_NAME})")
+# ``pod/NAME`` is a pod, as in kubectl, not a VM in a namespace called pod.
+_DATABASE: Final = re.compile(rf"(?:(?!pod/[^/]*$)({_NAME})/)?((?:{PREFIX})?{_NAME})")
 
 
-def database_named(given: str, namespace: str = DEFAULT_NAMESPACE) -> ObjectName:
-    """``NAME`` or ``pod/NAME`` in ``namespace``, or either after ``NAMESPACE/``. Raises ``typer.BadParameter``."""
-    match = _GIVEN.fullmatch(given)
+def parse_database(argument: str, namespace: str = DEFAULT_NAMESPACE) -> ObjectName:
+    """Parses ``[NAMESPACE/]NAME`` or ``[NAMESPACE/]pod/NAME``. Raises ``typer.BadParameter``."""
+    match = _DATABASE.fullmatch(argument)
     if match is None:
-        raise typer.BadParameter(f"expected a VM as [NAMESPACE/]NAME or a pod as [NAMESPACE/]pod/NAME, got {given!r}")
+        raise typer.BadParameter(
+            f"expected a VM as [NAMESPACE/]NAME or a pod as [NAMESPACE/]pod/NAME, got {argument!r}"
+        )
     return ObjectName(match[1] or namespace, match[2])
 
 
-def vm_name(given: str, namespace: str = DEFAULT_NAMESPACE) -> ObjectName:
-    """``NAME`` in ``namespace``, or ``NAMESPACE/NAME``. Raises ``typer.BadParameter``, also for a pod."""
-    name = database_named(given, namespace)
+def parse_vm(argument: str, namespace: str = DEFAULT_NAMESPACE) -> ObjectName:
+    """Parses ``[NAMESPACE/]NAME``. Raises ``typer.BadParameter``, also for a pod."""
+    name = parse_database(argument, namespace)
     if pod_of(name) is not None:
         raise typer.BadParameter(f"{name} is a pod; this command is for VMs only")
     return name
@@ -62,7 +64,7 @@ async def vm_host(kubeconfig: Path, vm: ObjectName) -> str:
     """The address of a running VM on the flat network. Raises ``SiteError``, and as ``ApiClient.get``."""
     async with client_from_kubeconfig(kubeconfig) as client:
         virtual_machine = await client.get(VIRTUAL_MACHINES, vm)
-    # The overlay address goes first, since it stays when the VM moves.
+    # Prefer the overlay address, which the VM keeps when it migrates.
     host = text(virtual_machine, "status", "extraNetIP") or text(virtual_machine, "status", "podIP")
     if not host:
         raise SiteError(f"VM {vm} is not running yet (phase {text(virtual_machine, 'status', 'phase') or 'unknown'})")
@@ -70,10 +72,10 @@ async def vm_host(kubeconfig: Path, vm: ObjectName) -> str:
 
 
 async def vm_table(kubeconfig: Path) -> Table:
-    """All VMs of a cluster with their sizes."""
+    """Returns a table of all VMs of a cluster with their sizes."""
     async with client_from_kubeconfig(kubeconfig) as client:
         listed = await client.list(VIRTUAL_MACHINES)
-    table = Table("VM", "phase", "node", "CPU", "memory", "wanted", box=None)
+    table = Table("VM", "phase", "node", "CPU", "memory", "desired", box=None)
     for vm in listed.objects:
         table.add_row(*_row(vm))
     return table
@@ -82,14 +84,14 @@ async def vm_table(kubeconfig: Path) -> Table:
 def _row(vm: Json) -> tuple[str, ...]:
     guest = child(vm, "spec", "guest")
     cpu, slots = child(guest, "cpus").get("use"), child(guest, "memorySlots").get("use")
-    wanted = f"{cpu} cpu, {slots} x {text(guest, 'memorySlotSize')}"
+    desired = f"{cpu} cpu, {slots} x {text(guest, 'memorySlotSize')}"
     status = (text(vm, "status", key) or "-" for key in ("phase", "node", "cpus", "memorySize"))
-    # Values of a cluster may contain markup or control characters.
-    return tuple(escape(visible(cell)) for cell in (str(name_of(vm)), *status, wanted))
+    # Values from a cluster may contain markup or control characters.
+    return tuple(escape(visible(cell)) for cell in (str(name_of(vm)), *status, desired))
 
 
 def complete_context(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of contexts: of the kubeconfig that was typed, else of kubectl's."""
+    """Completes context names from the typed kubeconfig, or else from kubectl's."""
     try:
         names = context_names(read_kubeconfigs(flags_of(ctx.params).kubeconfigs()))
     except (CredentialsError, KubeconfigError):
@@ -98,24 +100,25 @@ def complete_context(ctx: typer.Context, incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _perhaps_named(given: str) -> str:
-    # typer calls back for the default as well, which is empty.
-    return given and cluster_name(given)
+def _optional_cluster_name(name: str) -> str:
+    # typer calls back for the empty default as well.
+    return name and check_cluster_name(name)
 
 
-def cluster_name(given: str) -> str:
-    """The name of a cluster, which names its folder too. Raises ``typer.BadParameter``."""
-    if CLUSTER_NAME.fullmatch(given) is None:
-        raise typer.BadParameter(f"expected lower-case letters, digits and hyphens, at most 40, got {given!r}")
-    return given
+def check_cluster_name(name: str) -> str:
+    """Validates the name of a local cluster, which is also that of its folder. Raises ``typer.BadParameter``."""
+    if CLUSTER_NAME.fullmatch(name) is None:
+        raise typer.BadParameter(f"expected lower-case letters, digits and hyphens, at most 40, got {name!r}")
+    return name
 
 
 def _options(
     name: Annotated[
-        str, typer.Option("--name", callback=_perhaps_named, help="Name of a local cluster.", show_default=LOCAL)
+        str,
+        typer.Option("--name", callback=_optional_cluster_name, help="Name of a local cluster.", show_default=LOCAL),
     ] = "",
     kubeconfig: Annotated[
-        str, typer.Option("--kubeconfig", help="Kubeconfig file of another cluster than the local one.")
+        str, typer.Option("--kubeconfig", help="Kubeconfig file of a cluster other than the local one.")
     ] = "",
     context: Annotated[
         str,
@@ -126,28 +129,28 @@ def _options(
     as_user: Annotated[str, typer.Option("--as", help="User to impersonate.")] = "",
     as_group: Annotated[list[str] | None, typer.Option("--as-group", help="Group to impersonate; repeatable.")] = None,
 ) -> None:
-    """The options of every command that means a cluster."""
+    """Options of every command that works on a cluster."""
 
 
 _OPTIONS: Final = inspect.signature(_options, eval_str=True).parameters
 
 
-def of_a_cluster(
+def cluster_command(
     failed: int = 1,
 ) -> Callable[[Callable[..., Coroutine[object, object, int]]], Callable[..., None]]:
-    """A command whose parameter ``flags`` typer fills from ``--name``, ``--kubeconfig``, ``--context`` and ``--as``.
+    """Decorates a coroutine function as a command that works on a cluster; ``failed`` is as in ``run``.
 
-    Its work is a coroutine; see ``run``, also for ``failed``.
+    Its parameter ``flags`` is filled from ``--name``, ``--kubeconfig``, ``--context`` and ``--as``.
     """
 
     def decorate(command: Callable[..., Coroutine[object, object, int]]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
-        # typer would take `flags` for an option of its own.
+        # typer would make `flags` an option.
         own = [parameter for parameter in signature.parameters.values() if parameter.name != "flags"]
 
         @wraps(command)
         def with_flags(**values: object) -> None:
-            # `pop` takes the shared options out of `values`, so that the command gets only its own.
+            # `pop`, so that the command receives only its own options.
             flags = flags_of({name: values.pop(name, None) for name in _OPTIONS})
             run(command(**values, flags=flags), failed=failed)
 

@@ -1,6 +1,6 @@
-"""The cluster that a command means: by the flags that kubectl has too, or a local one that runs.
+"""Finds a command's cluster: by kubectl's flags, or the local cluster that is running.
 
-A flag that names no cluster is an error: no other cluster takes its place.
+A flag that selects no cluster is an error: there is no fallback to another one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from protocol.runtime.credentials import Credentials, CredentialsError, for_pers
 
 LOCAL: Final = "local"
 DEFAULT_NAMESPACE: Final = "default"
-KUBECTLS: Final = "kubectl's"
-"""The default of ``--kubeconfig`` in kubectl's plugin: no local cluster goes before kubectl's own."""
-USUAL: Final = Path("~/.kube/config")
+KUBECTL_DEFAULT: Final = "kubectl's"
+"""The default of ``--kubeconfig`` in the kubectl plugin: kubectl's cluster takes precedence over a local one."""
+DEFAULT_KUBECONFIG: Final = Path("~/.kube/config")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFlags:
-    """The flags that say which cluster is meant, and as whom; empty: not given."""
+    """The flags that select a cluster, and a user to impersonate; empty if not given."""
 
     name: str = ""
     kubeconfig: str = ""
@@ -36,30 +36,30 @@ class ClusterFlags:
     groups: tuple[str, ...] = ()
 
     @property
-    def of_kubectl(self) -> bool:
-        """Return True if kubectl's cluster is meant. Raises ``CredentialsError`` if a local one is named too."""
+    def selects_kubectl(self) -> bool:
+        """Return True if kubectl's cluster is selected. Raises ``CredentialsError`` if a local one is named too."""
         # `--name` and `--context` (or `--kubeconfig`) name two clusters; neither wins silently.
-        if self.name and (self.context or self.kubeconfig not in ("", KUBECTLS)):
+        if self.name and (self.context or self.kubeconfig not in ("", KUBECTL_DEFAULT)):
             other = "--context" if self.context else "--kubeconfig"
             raise CredentialsError(f"--name {self.name} and {other} select different clusters: use only one of them")
-        # A set variable never gives way to a local cluster that happens to run: it may lead to another one.
+        # $KUBECONFIG takes precedence over a running local cluster: it may select another cluster.
         return bool(self.kubeconfig or self.context or os.environ.get("KUBECONFIG")) and not self.name
 
     @property
     def local_name(self) -> str:
-        """The name of the local cluster that may be meant."""
+        """The name of the local cluster to use, if it is running."""
         return self.name or LOCAL
 
     def kubeconfigs(self) -> tuple[Path, ...]:
-        """The files to read; none if there are none. Raises ``CredentialsError`` if ``$KUBECONFIG`` names none."""
-        if self.kubeconfig and self.kubeconfig != KUBECTLS:
+        """The kubeconfig files to read, if any. Raises ``CredentialsError`` if no file of ``$KUBECONFIG`` exists."""
+        if self.kubeconfig and self.kubeconfig != KUBECTL_DEFAULT:
             return (Path(self.kubeconfig),)
-        return usual_kubeconfigs()
+        return default_kubeconfigs()
 
 
 def flags_of(values: Mapping[str, object]) -> ClusterFlags:
-    """The flags among the values of a command's options."""
-    # typer gives None for a repeatable option that was not given.
+    """Picks the cluster flags from the values of a command's options."""
+    # typer passes None for a repeatable option that was not given.
     groups = values.get("as_group")
     name, kubeconfig, context, user = (
         str(values.get(option) or "") for option in ("name", "kubeconfig", "context", "as_user")
@@ -69,62 +69,62 @@ def flags_of(values: Mapping[str, object]) -> ClusterFlags:
 
 @dataclass(frozen=True, slots=True)
 class ReachedCluster:
-    """One cluster. ``title`` is its name in output; ``folder`` that of a local cluster that runs, None of any other."""
+    """A cluster and how to reach it. ``title`` names it in output; ``folder`` is set for a running local cluster."""
 
     kubeconfigs: tuple[Path, ...]
     context: str
     login: Login
     title: str
     folder: ClusterFolder | None = None
-    whom: Impersonation = Impersonation()  # noqa: RUF009 - frozen
+    impersonation: Impersonation = Impersonation()  # noqa: RUF009 - frozen
 
     @property
     def namespace(self) -> str:
-        """The namespace of names without one: the context's."""
+        """The default namespace: the context's."""
         return self.login.namespace or DEFAULT_NAMESPACE
 
     @property
     def is_embedded(self) -> bool:
-        """Return True for a local cluster with the embedded API server, without pods that one could reach."""
+        """Return True for a local cluster with the embedded API server, whose pods cannot be port-forwarded to."""
         return self.folder is not None and not self.folder.read_spec().kubernetes
 
     def credentials(self) -> Credentials:
-        """Our credentials for its API. Runs credential plug-ins. Raises ``CredentialsError``."""
+        """Credentials for its API; runs credential plug-ins. Raises ``CredentialsError``."""
         login = self.login
-        # kubectl sends no credentials without TLS, where anyone on the way could read them.
+        # Like kubectl, send no credentials in plain text.
         if login.server.startswith("http://"):
             login = replace(login, token="", token_path="", basic="", plugin=None)
-        return for_person(login, SystemClock(), self.whom)
+        return for_person(login, SystemClock(), self.impersonation)
 
     def client(self) -> ApiClient:
-        """Its API. Raises ``CredentialsError``."""
+        """Returns a client of its API. Raises ``CredentialsError``."""
         return client_of(self.credentials())
 
     def kubectl(self) -> list[str]:
         """The command line of kubectl for this cluster, with ``kubectl_environment``."""
         flags = [
             *(["--context", self.context] if self.context else []),
-            *(["--as", self.whom.user] if self.whom else []),
+            *(["--as", self.impersonation.user] if self.impersonation else []),
         ]
-        return ["kubectl", *flags, *(f"--as-group={group}" for group in self.whom.groups)]
+        return ["kubectl", *flags, *(f"--as-group={group}" for group in self.impersonation.groups)]
 
     @property
     def kubectl_environment(self) -> Mapping[str, str]:
         """The environment of ``kubectl``."""
-        # kubectl merges several files itself, but `--kubeconfig` takes one only.
+        # kubectl merges the files of $KUBECONFIG, but `--kubeconfig` accepts only one.
         return {**os.environ, "KUBECONFIG": os.pathsep.join(map(str, self.kubeconfigs))}
 
 
 def find_cluster(flags: ClusterFlags) -> ReachedCluster:
-    """The cluster that is meant. Raises ``CredentialsError`` if there is none, or its kubeconfig cannot be used."""
-    # Flags go first, then `$KUBECONFIG`, then the cluster `local`, then kubectl's usual one.
-    folder = None if flags.of_kubectl else local_folder(flags)
+    """Finds the selected cluster. Raises ``CredentialsError`` if there is none, or its kubeconfig cannot be used."""
+    # Flags take precedence, then `$KUBECONFIG`, then the cluster `local`, then kubectl's default kubeconfig.
+    folder = None if flags.selects_kubectl else local_folder(flags)
     paths = flags.kubeconfigs() if folder is None else (folder.kubeconfig,)
     if not paths:
-        nowhere = f"no kubeconfig (--kubeconfig FILE, $KUBECONFIG, or {USUAL}), and no local cluster is running"
-        raise CredentialsError(f"{nowhere} (autoscale local up)")
+        sources = f"--kubeconfig FILE, $KUBECONFIG, or {DEFAULT_KUBECONFIG}"
+        raise CredentialsError(f"no kubeconfig ({sources}), and no local cluster is running (autoscale local up)")
     login = login_of(paths, flags.context)
-    # A kubeconfig that leads to a running local cluster means that cluster, whatever file it is in.
+    # A kubeconfig whose API server is that of a running local cluster selects that cluster.
     if folder is None and (local_cluster := known_folder(paths, login)) is not None and local_cluster.is_running():
         folder = local_cluster
     title = f"cluster of {', '.join(map(str, paths))}"
@@ -136,7 +136,7 @@ def find_cluster(flags: ClusterFlags) -> ReachedCluster:
 
 
 def context_namespace(flags: ClusterFlags) -> str:
-    """The namespace of names without one; the default one if the cluster is gone, and only its history is left."""
+    """The selected cluster's default namespace; ``default`` if the cluster is gone and only its history is left."""
     try:
         return find_cluster(flags).namespace
     except CredentialsError:
@@ -144,7 +144,7 @@ def context_namespace(flags: ClusterFlags) -> str:
 
 
 def local_folder(flags: ClusterFlags) -> ClusterFolder | None:
-    """The local cluster that is meant, if any. Raises ``CredentialsError`` if the one that is named does not run."""
+    """The running local cluster to use, if any. Raises ``CredentialsError`` if ``--name`` is not running."""
     try:
         folder = ClusterFolder.of(flags.local_name)
     except FileNotFoundError:  # no home folder, hence no local cluster
@@ -152,7 +152,6 @@ def local_folder(flags: ClusterFlags) -> ClusterFolder | None:
             raise
         return None
     if flags.name:
-        # A named cluster that does not run is an error: no other cluster takes its place.
         if not folder.is_running():
             remedy = f"autoscale local up --name {folder.name}"
             raise CredentialsError(f"local cluster {folder.name!r} is not running; start it: {remedy}")
@@ -161,7 +160,7 @@ def local_folder(flags: ClusterFlags) -> ClusterFolder | None:
 
 
 def known_folder(paths: Sequence[Path], login: Login | None) -> ClusterFolder | None:
-    """The local cluster of these kubeconfigs: by its own file, which stays while it is down, or by where they lead."""
+    """The local cluster of these kubeconfigs: by its own file, also while it is down, or by its API server."""
     return next((folder for folder in _folders() if _is_of(folder, paths, login)), None)
 
 
@@ -174,21 +173,21 @@ def _folders() -> list[ClusterFolder]:
 
 
 def _is_of(folder: ClusterFolder, paths: Sequence[Path], login: Login | None) -> bool:
-    # Its own kubeconfig means this cluster even while it is down.
+    # Its own kubeconfig selects this cluster even while it is down.
     if [path.resolve() for path in paths] == [folder.kubeconfig.resolve()]:
         return True
     if login is None or not folder.is_running():
         return False
     try:
-        there = login_of([folder.kubeconfig])
+        own = login_of([folder.kubeconfig])
     except CredentialsError:
         return False
     # A server's address alone is not enough: another cluster may have had the same port.
-    return (there.server, there.authority) == (login.server, login.authority)
+    return (own.server, own.authority) == (login.server, login.authority)
 
 
-def usual_kubeconfigs() -> tuple[Path, ...]:
-    """kubectl's: the files of ``$KUBECONFIG`` that exist, else the one in the home folder; none if there is none.
+def default_kubeconfigs() -> tuple[Path, ...]:
+    """kubectl's default: the existing files of ``$KUBECONFIG``, or else the one in the home folder, if it exists.
 
     Raises ``CredentialsError`` if the variable is set and none of its files exists.
     """
@@ -196,12 +195,12 @@ def usual_kubeconfigs() -> tuple[Path, ...]:
         # kubectl skips empty entries and files that do not exist; a dict drops duplicates.
         paths = dict.fromkeys(Path(entry) for entry in variable.split(os.pathsep) if entry)
         existing = tuple(path for path in paths if path.exists())
-        # A variable that leads nowhere is an error: kubectl's usual cluster may be another one.
+        # No fallback to the home folder, whose kubeconfig may select another cluster.
         if not existing:
             raise CredentialsError(f"KUBECONFIG={variable}: no such file; correct the variable, or unset it")
         return existing
     try:
-        usual = USUAL.expanduser()
+        path = DEFAULT_KUBECONFIG.expanduser()
     except RuntimeError:  # neither HOME nor an account with a home folder
         return ()
-    return (usual,) if usual.exists() else ()
+    return (path,) if path.exists() else ()

@@ -1,4 +1,4 @@
-"""``autoscale demo``: shows a postgres, VM or pod, in a fresh local cluster that follows its load."""
+"""``autoscale demo``: shows a postgres VM or pod that scales with its load, in a fresh local cluster."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from scripts.autoscale.demonstration.report import GroupReport, MigrationPoint, 
 from scripts.autoscale.demonstration.scenario import POD, POLICY, SLEEPER, VM, Scenario
 from scripts.autoscale.demonstration.screen import Screen
 from scripts.autoscale.demonstration.sleep.qemu_process import qemu_memory
-from scripts.autoscale.demonstration.sleep.sleep_points import slept
+from scripts.autoscale.demonstration.sleep.sleep_points import sleep_line
 from scripts.autoscale.demonstration.sleep.sleep_scenario import SleepScenario, let_requests_follow
 from scripts.autoscale.demonstration.statements import statements
 from scripts.autoscale.local import GuestKind, KubernetesVersion
-from scripts.autoscale.outputs import a_file, a_picture, write_outcome
+from scripts.autoscale.outputs import check_output_path, check_picture_path, write_outcome
 from scripts.autoscale.page import page_beside
 from scripts.autoscale.running import runs
 from scripts.autoscale.site import SiteError
@@ -49,14 +49,16 @@ _BUSY: Final = 2.0
 """Load average per CPU above which guests mostly wait."""
 _NODE_CPU: Final = "6500m"
 _NODE_MEMORY: Final = "4Gi"
-"""Room for the VM at its largest and its neighbours, but not below the watermark."""
+"""Enough for the VM at its largest and its neighbours, but above the watermark."""
 
 ReportFile = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", callback=a_file, help="Write the outcome as JSON.")
+    Path | None, typer.Option("--report", metavar="FILE", callback=check_output_path, help="Write the outcome as JSON.")
 ]
 PictureFile = Annotated[
     Path | None,
-    typer.Option("--picture", metavar="FILE", callback=a_picture, help="Draw what happened, as .png, .svg or .pdf."),
+    typer.Option(
+        "--picture", metavar="FILE", callback=check_picture_path, help="Draw what happened, as .png, .svg or .pdf."
+    ),
 ]
 
 
@@ -70,13 +72,13 @@ async def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     ] = NetworkKind.AUTO,
     seconds: Annotated[int, typer.Option(min=5, max=600, help="Duration of the load in seconds.")] = 25,
     migration: Annotated[
-        bool, typer.Option(help="Show the second act: a neighbour moves when their node is full.")
+        bool, typer.Option(help="Also show a live migration: a neighbour moves away when the node is full.")
     ] = True,
     groups: Annotated[
-        bool, typer.Option("--groups", help="Show a third act: a group of VMs gains a read replica under load.")
+        bool, typer.Option("--groups", help="Also show a group of VMs that adds a read replica under load.")
     ] = False,
     sleep: Annotated[
-        bool, typer.Option("--sleep", help="Show sleep instead: an idle VM, and two sessions that wake it.")
+        bool, typer.Option("--sleep", help="Show sleep instead: a sleeping VM, and two sessions that wake it.")
     ] = False,
     kubernetes: Annotated[
         bool, typer.Option("--kubernetes", help="Use real Kubernetes with two nodes (as root) and VMs in pods.")
@@ -87,26 +89,27 @@ async def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     kubernetes_version: KubernetesVersion = SUPPORTED[0],
     web: Annotated[bool, typer.Option(help="Also serve the live page, and print its link first.")] = True,
 ) -> int:
-    """A real postgres VM grows under pgbench and shrinks when idle; then its node fills up and a neighbour moves.
+    """Show a real postgres VM that grows under pgbench and shrinks when idle; then a neighbour leaves its full node.
 
-    With --pods it is a pod, which is denied more on the full node until a neighbour leaves: pods do not move.
+    With --pods, postgres runs in a pod. Pods do not migrate, so on a full node its growth is denied until a neighbour
+    leaves.
 
-    With --sleep it is ordered to sleep, twice: its node gets everything back, and then a session that was open and idle
-    is answered, and a new one.
+    With --sleep, the VM is put to sleep twice, and its node gets all of its resources back. An open, idle session wakes
+    it first, then a new one.
 
-    Exits 0 only if it grew, it shrank, a neighbour made room, and not one transaction failed; or, with --sleep, if the
-    node got everything back and both sessions were answered with everything as it was.
+    Exits 0 only if the database grew and shrank, a neighbour made room, and no transaction failed; with --sleep, only
+    if the node got everything back and both sessions were answered with their state intact.
     """
     if sleep:
-        _refuse_beside_sleep(guests, kubernetes=kubernetes, groups=groups, picture=picture_file is not None)
+        _check_sleep_options(guests, kubernetes=kubernetes, groups=groups, picture=picture_file is not None)
     spec = _spec(guests, network, groups=groups, kubernetes=kubernetes_version if kubernetes else "", pods=pods)
     console, clock = Console(), SystemClock()
     observations = Observations(is_simulated=spec.guests == "simulated", database=(POD if pods else VM).word)
     observations.sleeps = [] if sleep else None
     began = clock.now()
-    with _noting_problems(observations, console):
+    with _recording_problems(observations, console):
         if not observations.is_simulated and not sleep:
-            # Without pgbench the demonstration would fail only after minutes of starting a cluster.
+            # Fail now rather than after minutes of starting a cluster.
             find_pgbench()
         async with (
             fresh_stage(NAME, spec, console, clock, pods=pods) as stage,
@@ -127,8 +130,8 @@ def _spec(guests: GuestKind, network: NetworkKind, *, groups: bool, kubernetes: 
     if pods and not kubernetes:
         raise typer.BadParameter("--pods needs --kubernetes: the embedded cluster runs no containers")
     if kubernetes and (groups or guests != "qemu"):
-        raise typer.BadParameter("--kubernetes shows two acts with real guests: no --groups, no --guests simulated")
-    # Kubernetes' own programs and images are built from a checkout, which a wheel does not contain.
+        raise typer.BadParameter("--kubernetes cannot be combined with --groups or --guests simulated")
+    # Images are built from a checkout, which a wheel does not contain.
     if kubernetes:
         _refuse_without_checkout()
     return ClusterSpec(
@@ -143,12 +146,10 @@ def _spec(guests: GuestKind, network: NetworkKind, *, groups: bool, kubernetes: 
     )
 
 
-def _refuse_beside_sleep(guests: GuestKind, *, kubernetes: bool, groups: bool, picture: bool) -> None:
-    """Raises ``typer.BadParameter`` if there is more to show than sleep."""
+def _check_sleep_options(guests: GuestKind, *, kubernetes: bool, groups: bool, picture: bool) -> None:
+    """Raises ``typer.BadParameter`` for options that ``--sleep`` excludes."""
     if kubernetes or groups or guests != "qemu":
-        raise typer.BadParameter(
-            "--sleep shows real guests on the embedded cluster: no --kubernetes, no --groups, no --guests simulated"
-        )
+        raise typer.BadParameter("--sleep cannot be combined with --kubernetes, --groups or --guests simulated")
     if picture:
         raise typer.BadParameter("--sleep draws no picture; --report has its figures")
 
@@ -163,13 +164,13 @@ def _refuse_without_checkout() -> None:
 
 
 @contextmanager
-def _noting_problems(seen: Observations, console: Console) -> Iterator[None]:
-    """Notes an error that ends the demonstration as its problem."""
+def _recording_problems(seen: Observations, console: Console) -> Iterator[None]:
+    """Records an error that ends the demonstration as its problem."""
     try:
         yield
     # Task groups raise exception groups, whatever the number of errors.
     except* AlreadyRunningError as errors:
-        seen.load_problem = f"{innermost(errors)}; `autoscale local down --name {NAME}` ends it"
+        seen.load_problem = f"{innermost(errors)}; stop it: autoscale local down --name {NAME}"
     except* StepFailedError as failures:
         failure = innermost(failures)
         seen.load_problem = str(failure)
@@ -180,21 +181,21 @@ def _noting_problems(seen: Observations, console: Console) -> Iterator[None]:
 
 
 async def _play(stage: DemoStage, acts: Awaitable[None], seen: Observations, console: Console) -> None:
-    """All acts, and a final summary; it is left out if the demonstration is interrupted."""
+    """Runs all acts, and prints a summary unless the demonstration is interrupted."""
     try:
         await acts
     # An interruption is a BaseException, so it ends the demonstration without a summary.
     except Exception:
         await _summarize(stage, console, has_failed=True)
         raise
-    # Clients had to give up: the VMs' own conditions may say why.
+    # If clients gave up, the VMs' conditions may say why.
     await _summarize(stage, console, has_failed=bool(seen.load_problem or seen.client_failures))
 
 
 async def _summarize(stage: DemoStage, console: Console, *, has_failed: bool) -> None:
     for line in await statements(stage.site) if has_failed else ():
         console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
-    if summary := await stage.last_look():
+    if summary := await stage.final_summary():
         console.print(summary, highlight=False, soft_wrap=True, markup=False)
 
 
@@ -220,7 +221,7 @@ async def _acts(  # noqa: PLR0913 - what is shown, and where
                 qemu = partial(qemu_memory, folder.root, SLEEPER.name)
                 scenario.sleep = SleepScenario(site, clock, scenario.say, scenario.watcher, qemu, seen.sleeps)
             elif migration and subject is POD:
-                scenario.say("live migration is left out: a pod stays on its node")
+                scenario.say("no live migration: a pod stays on its node")
                 scenario.full_node = FullNodeScenario(site, clock, scenario.say, scenario.watcher)
             elif migration:
                 scenario.second = MigrationScenario(site, clock, scenario.say, forwards.clients_of)
@@ -229,7 +230,7 @@ async def _acts(  # noqa: PLR0913 - what is shown, and where
                 third.seen.is_simulated = seen.is_simulated
                 seen.group, scenario.third = third.seen, third
             await scenario.run()
-        seen.guests = stage.guests_of(scenario.watcher.found)
+        seen.guests = stage.guests_of(scenario.watcher.database)
 
 
 def _draw(outcome: Report, path: Path, console: Console) -> None:
@@ -250,9 +251,9 @@ def _draw(outcome: Report, path: Path, console: Console) -> None:
 
 def _print(console: Console, outcome: Report) -> None:
     good = outcome.success
-    did = "followed its load" if outcome.sleeps is None else "slept, and its sessions went on"
-    followed = f"[bold green]The {outcome.database} {did}.[/]"
-    console.print(followed if good else "[bold red]The demonstration has failed.[/]")
+    did = "scaled with its load" if outcome.sleeps is None else "slept and kept its sessions"
+    headline = f"[bold green]The {outcome.database} {did}.[/]"
+    console.print(headline if good else "[bold red]The demonstration has failed.[/]")
     for problem in outcome.problems:
         console.print(f"  [red]✗[/red] {problem}", soft_wrap=True)
     if outcome.grew_to is not None:
@@ -267,12 +268,12 @@ def _print(console: Console, outcome: Report) -> None:
     if outcome.group is not None:
         console.print(f"  {_read(outcome.group)}", soft_wrap=True)
     for point in outcome.sleeps or ():
-        console.print(f"  {slept(point)}", highlight=False, soft_wrap=True)
+        console.print(f"  {sleep_line(point)}", highlight=False, soft_wrap=True)
     if outcome.sleeps is not None:
-        console.print(f"  {outcome.seconds_total:.0f} s in all")
+        console.print(f"  {outcome.seconds_total:.0f} s in total")
         return
     transactions = outcome.note or f"{outcome.transactions} transactions, {outcome.failed} failed"
-    console.print(f"  {transactions}; {outcome.seconds_total:.0f} s in all")
+    console.print(f"  {transactions}; {outcome.seconds_total:.0f} s in total")
     # A busy host may explain a failure.
     if not good and (busy := _busy_host(os.getloadavg()[0], os.cpu_count() or 1)):
         console.print(f"  {busy}", soft_wrap=True)
@@ -282,24 +283,24 @@ def _waited(room: RoomPoint) -> str:
     if room.denied_seconds is None:
         return f"nothing was denied on {room.node}"
     then = "no more CPU after" if room.room_seconds is None else f"more CPU {room.room_seconds:.1f} s after"
-    return f"denied {room.denied_seconds:.1f} s after the load began ({room.reason}); {then} {room.neighbour} had left"
+    return f"denied {room.denied_seconds:.1f} s after the load began ({room.reason}); {then} {room.neighbour} left"
 
 
 def _read(group: GroupReport) -> str:
     reads = f": {group.transactions} reads, {group.failed} failed" if group.transactions else ""
-    return f"the group grew its replica to {group.most_cpu:g} vCPU and then had {group.most_serving} serving{reads}"
+    return f"the group's replica grew to {group.most_cpu:g} vCPU, then {group.most_serving} replicas served{reads}"
 
 
 def _busy_host(load: float, cpus: int) -> str:
-    """A hint at other programs that keep this machine busy; empty if there are none (pure)."""
+    """A hint that other programs keep this machine busy; empty if it is not (pure)."""
     if load <= _BUSY * cpus:
         return ""
-    return f"this machine is busy (load {load:.0f} on {cpus} CPUs): guests wait for its CPUs and ask for more of them"
+    return f"this machine is busy (load {load:.0f} on {cpus} CPUs): guests wait for CPU time and request more CPUs"
 
 
 def _moved(move: MigrationPoint) -> str:
     if not move.succeeded:
-        return f"{move.vm} did not move from {move.source or '?'}: {move.reason or 'it did not end'}"
-    stall = "" if move.longest_stall_ms is None else f", its clients waited {move.longest_stall_ms:.0f} ms at most"
-    took = f"in {move.total_ms} ms, stood still for {move.downtime_ms} ms"
+        return f"{move.vm} did not move from {move.source or '?'}: {move.reason or 'the migration did not finish'}"
+    stall = "" if move.longest_stall_ms is None else f", longest client stall {move.longest_stall_ms:.0f} ms"
+    took = f"in {move.total_ms} ms, downtime {move.downtime_ms} ms"
     return f"{move.vm} moved {move.source} → {move.target} {took}{stall}"

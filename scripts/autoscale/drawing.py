@@ -1,4 +1,4 @@
-"""What all pictures have in common: panels without a frame, and files that equal inputs make equal."""
+"""The style of all pictures, and reproducible files."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 
-def dress(panel: Axes) -> None:
-    """Lines for the eye instead of a frame."""
+def style_panel(panel: Axes) -> None:
+    """Adds horizontal grid lines, and removes the top and right of the frame."""
     panel.grid(axis="y", color="#e6e6e6", linewidth=0.6)
     panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)
 
 
 def save(figure: Figure, path: Path, dpi: int = 110) -> None:
-    """Writes the picture, in the format that the end of ``path`` names. Raises ``OSError``."""
-    # With a salt and without a date, equal inputs make equal files. Text stays text.
+    """Writes the picture in the format of the suffix of ``path``. Raises ``OSError``."""
+    # With a salt and without a date, equal inputs give equal files. Text stays text.
     with rc_context({"svg.hashsalt": "autoscale", "svg.fonttype": "none"}):
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=dpi)

@@ -1,4 +1,4 @@
-"""``autoscale explain``: why a database has its size, from its agent and the scheduler; or why a group has."""
+"""``autoscale explain``: explains a database's size, from its agent and the scheduler, or a group's replica count."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from scheduler_plugin.dashboard.story import Silence, story, warnings_about
 from scheduler_plugin.databases import database_name, database_object, is_pod
 from scheduler_plugin.history.core.samples import SECOND, DecisionRecord, MoveRecord
 from scheduler_plugin.history.ports import History, Period
-from scripts.autoscale.cluster_flags import VmNamespace, database_named, of_a_cluster
+from scripts.autoscale.cluster_flags import VmNamespace, cluster_command, parse_database
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, context_namespace, find_cluster
 from scripts.autoscale.explain_group import find_group, group_name, group_story
-from scripts.autoscale.history.finding import a_url, history_path, opened_history, period_since
+from scripts.autoscale.history.finding import check_url, history_path, opened_history, period_since
 from scripts.autoscale.site import (
     AGENT,
     GROUPS,
@@ -36,7 +36,7 @@ from scripts.autoscale.site import (
     Site,
     SiteError,
     SitePods,
-    agent_says,
+    agent_response,
     open_site,
 )
 from scripts.autoscale.terminal.completion import complete_database
@@ -44,17 +44,17 @@ from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from scripts.autoscale.terminal.visible import visible_lines
 
 MOST_SHOWN: Final = 10_000
-"""Decisions shown at once: about as many as a history keeps of one VM."""
+"""Maximum number of decisions shown: about as many as a history keeps per VM."""
 
 
-async def told_since(history: History, vm: ObjectName, period: Period) -> tuple[list[str], Json]:
-    """The decisions and migrations of a database as lines, and as fields. Raises ``HistoryError``."""
-    # One more than is shown, to see whether there are older ones.
+async def recorded_account(history: History, vm: ObjectName, period: Period) -> tuple[list[str], Json]:
+    """Returns the recorded decisions and migrations of a database, as lines and as fields. Raises ``HistoryError``."""
+    # One more than is shown, to learn whether there are older ones.
     decisions = await history.decisions(vm, period, MOST_SHOWN + 1)
-    # The extent goes last: its notes say how the queries before it were answered.
+    # The extent is queried last: its notes are about the queries before it.
     moves, extent = await history.moves(vm, period, MOST_SHOWN), await history.extent()
     older = (
-        [f"There are older decisions than these {MOST_SHOWN}: ask for less time."]
+        [f"Only the last {MOST_SHOWN} decisions are shown; choose a shorter time to see all of it."]
         if len(decisions) > MOST_SHOWN
         else []
     )
@@ -71,38 +71,38 @@ async def told_since(history: History, vm: ObjectName, period: Period) -> tuple[
 def lines_of(
     vm: ObjectName, decisions: Sequence[DecisionRecord], moves: Sequence[MoveRecord], notes: Sequence[str]
 ) -> Iterator[str]:
-    """The oldest first; texts of other programs are shown as they are (pure)."""
+    """Yields decisions and migrations in the order of time, then the notes (pure)."""
     events = [(record.at, list(_decided(record))) for record in decisions] + [
         (record.since, [_moved(record)]) for record in moves
     ]
     if not events:
-        yield f"Nothing is recorded of {vm} in that time."
+        yield f"Nothing was recorded for {vm} in this period."
     for at, (first, *rest) in sorted(events, key=lambda event: event[0]):
         yield f"{timestamp(at / SECOND)} {first}"
         yield from (f"  {sentence}" for sentence in rest)
     yield from notes
 
 
-def _decided(found: DecisionRecord) -> Iterator[str]:
-    headline, *rest = found.sentences or ("",)
-    size = "" if found.size is None else f" ({found.size.resources})"
-    yield f"{found.by}{size}: {headline}{' Denied in part.' if found.denied else ''}"
+def _decided(decision: DecisionRecord) -> Iterator[str]:
+    headline, *rest = decision.sentences or ("",)
+    size = "" if decision.size is None else f" ({decision.size.resources})"
+    yield f"{decision.by}{size}: {headline}{' Denied in part.' if decision.denied else ''}"
     yield from rest
 
 
-def _moved(found: MoveRecord) -> str:
-    took = "" if found.downtime is None else f", {found.downtime} ms stopped"
-    why = f": {found.reason}" if found.reason else ""
-    way = f"{found.source or '?'} to {found.target or '?'}"
-    return f"migration from {way}: {found.phase} after {(found.until - found.since) / SECOND:.0f} s{took}{why}"
+def _moved(move: MoveRecord) -> str:
+    took = "" if move.downtime is None else f", {move.downtime} ms downtime"
+    why = f": {move.reason}" if move.reason else ""
+    nodes = f"{move.source or '?'} to {move.target or '?'}"
+    return f"migration from {nodes}: {move.phase} after {(move.until - move.since) / SECOND:.0f} s{took}{why}"
 
 
 _EVERY: Final = 1.0
 _NO_ANSWER: Final = (ApiError, SiteError)
-_NOT_NOW: Final = "It cannot be asked now"
+_UNAVAILABLE: Final = "No explanation available"
 
 
-@of_a_cluster()
+@cluster_command()
 async def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     what: Annotated[
         str,
@@ -112,16 +112,16 @@ async def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
         ),
     ],
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second, until Ctrl-C.")] = False,
-    since: Annotated[str, typer.Option(help="Show the recorded decisions of this long instead, such as 12h.")] = "",
+    since: Annotated[str, typer.Option(help="Show the decisions recorded in this time instead, such as 12h.")] = "",
     prometheus: Annotated[
-        str, typer.Option(help="With --since: query this Prometheus instead of a file.", callback=a_url)
+        str, typer.Option(help="With --since: query this Prometheus instead of a file.", callback=check_url)
     ] = "",
     output: OutputFormat = Output.TEXT,
     namespace: VmNamespace = "",
     *,
     flags: ClusterFlags,
 ) -> int:
-    """Say why a database has its size (metrics, needs, permit, who denied what), or why a group has this many replicas.
+    """Explain a database's size (metrics, needs, permit, who denied what), or a group's number of replicas.
 
     Examples: autoscale explain db --watch · autoscale explain -n shop pod/pg-1 · autoscale explain shop/db --since 12h
     """
@@ -129,80 +129,80 @@ async def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
         raise typer.BadParameter("--watch and --since cannot be combined")
     if prometheus and not since:
         raise typer.BadParameter("needs --since", param_hint="--prometheus")
-    # The present needs the cluster; the past only its history, which outlives it.
+    # The past needs only the history, which outlives the cluster.
     if not since:
         return await _explain(what, namespace, find_cluster(flags), output, watch=watch)
     try:
         period = period_since(since)
     except DurationError as error:
         raise typer.BadParameter(str(error), param_hint="--since") from None
-    database = database_named(what, namespace or context_namespace(flags))
+    database = parse_database(what, namespace or context_namespace(flags))
     async with opened_history(history_path(flags), prometheus) as history:
-        show(*await told_since(history, database, period), output)
+        show(*await recorded_account(history, database, period), output)
     return 0
 
 
-async def _explain(given: str, namespace: str, cluster: ReachedCluster, output: Output, *, watch: bool) -> int:
+async def _explain(name: str, namespace: str, cluster: ReachedCluster, output: Output, *, watch: bool) -> int:
     async with open_site(cluster) as site:
-        ask = partial(_told, site, given, namespace or cluster.namespace)
-        # The first answer is outside the screen, so that a wrong name is an error and not a picture.
+        ask = partial(_account, site, name, namespace or cluster.namespace)
+        # Ask once before opening the screen, so that a wrong name is an ordinary error.
         lines, fields = await ask()
         # Scripts want a stream of documents; a person wants a screen that is redrawn.
         if watch and sys.stdout.isatty() and not output.is_for_scripts:
-            await _watch(given, ask)
+            await _watch(name, ask)
             return 0
         show(lines, fields, output)
         if watch:
-            await told_again(ask, output, lambda: asyncio.sleep(_EVERY))
+            await print_repeatedly(ask, output, lambda: asyncio.sleep(_EVERY))
     return 0
 
 
-Told = tuple[list[str], Json | None]
-"""An account as lines, and as fields."""
+Account = tuple[list[str], Json | None]
+"""An explanation as lines, and as fields."""
 
 
-async def told_again(
-    ask: Callable[[], Awaitable[Told]], output: Output, pause: Callable[[], Awaitable[None]]
+async def print_repeatedly(
+    ask: Callable[[], Awaitable[Account]], output: Output, pause: Callable[[], Awaitable[None]]
 ) -> NoReturn:
-    """Asks and prints after each ``pause``, until cancelled; an error that stays the same is printed once."""
-    trouble = ""
+    """Asks and prints after each ``pause``, until cancelled; a repeated error is printed once."""
+    last_error = ""
     while True:
         await pause()
         try:
             lines, fields = await ask()
         except _NO_ANSWER as error:
-            # The same trouble each second would fill the terminal.
-            if str(error) != trouble:
-                print(visible_lines(f"{_NOT_NOW}: {error}"), file=sys.stderr)
-            trouble = str(error)
+            # The same error each second would fill the terminal.
+            if str(error) != last_error:
+                print(visible_lines(f"{_UNAVAILABLE}: {error}"), file=sys.stderr)
+            last_error = str(error)
             continue
-        trouble = ""
+        last_error = ""
         if output is Output.YAML:
             print("---")  # another document
         show(["", *lines], fields, output)
 
 
-async def _watch(title: str, ask: Callable[[], Awaitable[Told]]) -> None:
-    from scripts.autoscale.terminal.text_screen import WatchApp  # noqa: PLC0415 - takes half a second that one answer need not pay
+async def _watch(title: str, ask: Callable[[], Awaitable[Account]]) -> None:
+    from scripts.autoscale.terminal.text_screen import WatchApp  # noqa: PLC0415 - takes half a second to import
 
     async def lines() -> list[str]:
         try:
             return (await ask())[0]
         except _NO_ANSWER as error:
-            return [f"{_NOT_NOW}: {error}"]
+            return [f"{_UNAVAILABLE}: {error}"]
 
     await WatchApp(title, lines, _EVERY).run_async()
 
 
-async def _told(site: Site, given: str, namespace: str) -> Told:
-    """The account of a database or group as lines, and as fields. Raises ``SiteError`` or ``ApiError``."""
-    group = group_name(given, namespace)
+async def _account(site: Site, argument: str, namespace: str) -> Account:
+    """Explains a database or a group. Raises ``SiteError`` or ``ApiError``."""
+    group = group_name(argument, namespace)
     if group is None:
-        name = database_named(given, namespace)
+        name = parse_database(argument, namespace)
         try:
             database = await site.client.get(*database_object(name))
         except ApiRefusedError as error:
-            # Only a missing VM may be a group; a refusal of the API is shown as it is.
+            # Only a name that is not found may be a group's.
             may_be_group = error.kind is RefusalKind.NOT_FOUND and pod_of(name) is None
             group = await find_group(site, name) if may_be_group else None
             if group is None:
@@ -212,22 +212,22 @@ async def _told(site: Site, given: str, namespace: str) -> Told:
                 raise SiteError(
                     f"{name} is not autoscaled: it has no label {LABEL_ENABLED}=true, or is the pod of a VM"
                 )
-            return await explained(site, database)
+            return await explain_database(site, database)
     kind, name = group
     account = await site.of_groups(f"/explain/{name.namespace}/{kind.kind}/{name.name}")
     return list(group_story(account, site.silence.get(GROUPS, ""))), account
 
 
-async def explained(site: Site, vm: Json) -> Told:
-    """The account of a database from all that know it; what did not answer is None. Raises as ``ApiClient.list``."""
+async def explain_database(site: Site, vm: Json) -> Account:
+    """Explains a database; the field of a program that did not answer is None. Raises as ``ApiClient.list``."""
     name = database_name(vm)
     listed = await site.client.list(PODS, name.namespace)
     # Agents of nodes are in the namespace of the installation, whichever that is.
     agents = await site.client.list(PODS, label_selector=f"{NAME_LABEL}={AGENT}")
     events = (await site.client.list(EVENTS, name.namespace)).objects
-    agent = await agent_says(site, vm, SitePods.of((*listed.objects, *agents.objects)))
+    agent = await agent_response(site, vm, SitePods.of((*listed.objects, *agents.objects)))
     scheduler = await site.of_scheduler(f"/explain/{name}")
-    # It is read after the questions: `Site` notes why something did not answer as it asks.
+    # Read after the requests, which set it.
     silence = Silence(site.silence.get(AGENT, ""), site.silence.get(SCHEDULER, ""))
     fields: Json = {"vm": vm, "warnings": warnings_about(vm, events), "agent": agent, "scheduler": scheduler}
     return list(story(vm, agent, scheduler, events, silence)), fields

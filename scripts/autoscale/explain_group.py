@@ -10,7 +10,7 @@ from protocol.kubernetes.objects import Json, child, items, text, texts_at, whol
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS, Resource
 from protocol.messages import ObjectName
-from scripts.autoscale.cluster_flags import vm_name
+from scripts.autoscale.cluster_flags import parse_vm
 from scripts.autoscale.clusters import DEFAULT_NAMESPACE
 from scripts.autoscale.site import Site
 
@@ -20,28 +20,28 @@ KINDS: Final = {
     "virtualmachinegroup": VM_GROUPS,
     "vmg": VM_GROUPS,
 }
-"""What a group's kind may be called."""
+"""Group kinds by the names that the command accepts."""
 
-_SILENT: Final = "The groups' program does not answer"
-_PERHAPS: Final = "it may be starting, or it does not run in this cluster."
+_NO_ANSWER: Final = "The groups program does not answer"
+_POSSIBLE_REASON: Final = "it may be starting, or not running in this cluster."
 
 
-def group_name(given: str, default: str = DEFAULT_NAMESPACE) -> tuple[Resource, ObjectName] | None:
-    """The group of ``KIND/NAME`` or ``NAMESPACE/KIND/NAME``; None if the text names none.
+def group_name(argument: str, default: str = DEFAULT_NAMESPACE) -> tuple[Resource, ObjectName] | None:
+    """Parses ``KIND/NAME`` or ``NAMESPACE/KIND/NAME``; None for anything else.
 
     >>> group_name("hvpa/web")[0].kind, str(group_name("shop/tortoise/web")[1]), group_name("shop/db")
     ('Hvpa', 'shop/web', None)
     """
-    parts = given.split("/")
+    parts = argument.split("/")
     if len(parts) not in (2, 3) or parts[-2].lower() not in KINDS:
         return None
     namespace = f"{parts[0]}/" if len(parts) == 3 else ""
-    return KINDS[parts[-2].lower()], vm_name(f"{namespace}{parts[-1]}", default)
+    return KINDS[parts[-2].lower()], parse_vm(f"{namespace}{parts[-1]}", default)
 
 
 async def find_group(site: Site, name: ObjectName) -> tuple[Resource, ObjectName] | None:
-    """The group of that name, of whichever kind has one. Raises as ``ApiClient.get``."""
-    # Two names stand for VirtualMachineGroup; a dict asks for each kind once.
+    """Finds a group of that name, of any kind. Raises as ``ApiClient.get``."""
+    # VirtualMachineGroup has two names; a dict asks for each kind once.
     for kind in dict.fromkeys(KINDS.values()):
         # Not found also means that the kind is not installed.
         with Tolerating(RefusalKind.NOT_FOUND):
@@ -50,38 +50,38 @@ async def find_group(site: Site, name: ObjectName) -> tuple[Resource, ObjectName
     return None
 
 
-def group_story(found: Json | None, silence: str = "") -> Iterator[str]:
-    """The whole answer as lines of text; ``silence`` is why there is none, if that is known."""
-    if found is None:
-        yield f"{_SILENT}: {silence or _PERHAPS}"
+def group_story(account: Json | None, silence: str = "") -> Iterator[str]:
+    """Yields the program's answer as lines of text; ``silence`` is the reason why there is none, if known."""
+    if account is None:
+        yield f"{_NO_ANSWER}: {silence or _POSSIBLE_REASON}"
         return
-    yield from _target(found)
-    yield from _recommended(child(found, "recommended"))
-    yield from _scaling(child(found, "scaling"))
-    yield from (f"  {line}" for line in texts_at(found, "explanation"))
-    if last := child(found, "lastScaled"):
+    yield from _target(account)
+    yield from _recommended(child(account, "recommended"))
+    yield from _scaling(child(account, "scaling"))
+    yield from (f"  {line}" for line in texts_at(account, "explanation"))
+    if last := child(account, "lastScaled"):
         yield f"  Last scaled at {text(last, 'at')}: {_change(last)}."
-    if begun := child(found, "underWay"):
-        yield f"  UNDER WAY since {text(begun, 'at')}: {_change(begun)}."
-    for hold in items(found, "kept"):
+    if begun := child(account, "underWay"):
+        yield f"  IN PROGRESS since {text(begun, 'at')}: {_change(begun)}."
+    for hold in items(account, "kept"):
         why = f": {text(hold, 'message')}" if text(hold, "message") else ""
-        stays = f"{text(hold, 'subject')} stays {hold.get('kept') or 'unset'}"
-        yield f"  Kept back: {stays} although {hold.get('wanted')} is wanted, by the rule {text(hold, 'rule')}{why}"
-    yield from _members(found)
-    yield from _conditions(found)
+        stays = f"{text(hold, 'subject')} stays at {hold.get('kept') or 'unset'}"
+        yield f"  Held back: {stays} instead of {hold.get('wanted')} (rule {text(hold, 'rule')}){why}"
+    yield from _members(account)
+    yield from _conditions(account)
 
 
-def _target(found: Json) -> Iterator[str]:
-    target = child(found, "target")
-    # The group's own problem says more than that of its target.
-    if problem := text(found, "problem") or text(target, "problem"):
-        yield f"{text(found, 'group')} scales nothing: {problem}."
+def _target(account: Json) -> Iterator[str]:
+    target = child(account, "target")
+    # The group's own problem is more specific than its target's.
+    if problem := text(account, "problem") or text(target, "problem"):
+        yield f"{text(account, 'group')} scales nothing: {problem}."
         return
     if not target:
-        yield f"{text(found, 'group')}:"
+        yield f"{text(account, 'group')}:"
         return
     has = f"{whole(target, 'replicas')} replicas, {whole(target, 'ready')} of them ready"
-    yield f"{text(found, 'group')} scales {text(target, 'name')}: {has}."
+    yield f"{text(account, 'group')} scales {text(target, 'name')}: {has}."
     for container in items(target, "containers"):
         for part in ("requests", "limits"):
             if amounts := child(container, "resources", part):
@@ -107,21 +107,21 @@ def _scaling(scaling: Json) -> Iterator[str]:
         rule = f" (rule {text(scaling, 'rule')})" if text(scaling, "rule") else ""
         wanted, replicas = scaling.get("wanted"), scaling.get("replicas")
         if wanted is None:
-            count = f"It has {replicas} replica{'' if replicas == 1 else 's'}, and how many it needs is not known"
+            count = f"It has {replicas} replica{'' if replicas == 1 else 's'}; the number needed is unknown"
         else:
-            count = f"It wants {wanted} replicas and has {replicas}"
+            count = f"It needs {wanted} replicas and has {replicas}"
         yield f"  {count}{rule}: {text(scaling, 'message')}."
 
 
-def _members(found: Json) -> Iterator[str]:
-    for member in items(found, "members"):
+def _members(account: Json) -> Iterator[str]:
+    for member in items(account, "members"):
         why = f": {text(member, 'message')}" if text(member, "message") else ""
         where = f" on {text(member, 'node')}" if text(member, "node") else ""
         yield f"  {text(member, 'name')} ({text(member, 'role')}) {text(member, 'state')}{where}{why}"
 
 
-def _conditions(found: Json) -> Iterator[str]:
-    for condition in items(found, "conditions"):
+def _conditions(account: Json) -> Iterator[str]:
+    for condition in items(account, "conditions"):
         if text(condition, "message"):
             yield f"  {text(condition, 'type')} is {text(condition, 'status')}: {text(condition, 'message')}"
 
@@ -134,7 +134,7 @@ def _change(intent: Json) -> str:
         old, new = child(container, "from", "resources", "requests"), child(container, "to", "resources", "requests")
         words.append(f"{text(container, 'to', 'name')} {_amounts(old) or 'unset'} → {_amounts(new)}")
     words += [f"HPA {name} {value}" for name, value in child(intent, "hpa").items() if isinstance(value, int)]
-    return "; ".join(words) or "metrics of the HPA"
+    return "; ".join(words) or "HPA metrics"
 
 
 def _sizes(container: Json) -> Json:

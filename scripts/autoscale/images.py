@@ -29,30 +29,32 @@ DEFAULT_FOLDER: Final = Path("build/images")
 DEFAULT_REGISTRY: Final = "localhost:5001"
 
 
-def _known(names: list[str] | None) -> list[str]:
+def _check_images(names: list[str] | None) -> list[str]:
     if unknown := [name for name in names or () if name not in IMAGES]:
-        raise typer.BadParameter(f"no image {', '.join(unknown)}; there are {', '.join(IMAGES)}")
+        raise typer.BadParameter(f"unknown image {', '.join(unknown)}; available: {', '.join(IMAGES)}")
     return names or []
 
 
-def _platforms(names: list[str] | None) -> list[str]:
+def _check_platforms(names: list[str] | None) -> list[str]:
     if unknown := [name for name in names or () if name not in PLATFORMS]:
-        raise typer.BadParameter(f"no platform {', '.join(unknown)}; there are {', '.join(PLATFORMS)}")
+        raise typer.BadParameter(f"unknown platform {', '.join(unknown)}; available: {', '.join(PLATFORMS)}")
     return names or []
 
 
-def _time(snapshot: str) -> str:
+def _check_snapshot(snapshot: str) -> str:
     try:
         return Origin(snapshot).snapshot
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
 
-Names = Annotated[list[str] | None, typer.Argument(callback=_known, help="Images (default: all).")]
+Names = Annotated[list[str] | None, typer.Argument(callback=_check_images, help="Images (default: all).")]
 OnPlatforms = Annotated[
     list[str] | None,
     typer.Option(
-        "--platform", callback=_platforms, help="linux/amd64 or linux/arm64, repeatable (default: this machine's)."
+        "--platform",
+        callback=_check_platforms,
+        help="linux/amd64 or linux/arm64, repeatable (default: this machine's).",
     ),
 ]
 Tag = Annotated[str, typer.Option(help="Tag of the images.")]
@@ -60,7 +62,7 @@ Folder = Annotated[Path, typer.Option("--output", help="Folder of the archives."
 Snapshot = Annotated[
     str,
     typer.Option(
-        callback=_time,
+        callback=_check_snapshot,
         metavar="TIME",
         show_default="the newest",
         help="Use Debian packages as of this time, such as 20260102T030405Z.",
@@ -95,7 +97,7 @@ def list_images(output: OutputFormat = Output.TEXT) -> None:
 def _table(fields: Sequence[Mapping[str, object]], output: Output) -> Iterator[str]:
     columns = ("name", "ports", "title", "layers") if output is Output.WIDE else ("name", "ports", "title")
     rows = [columns, *([_cell(row_fields[column]) for column in columns] for row_fields in fields)]
-    # The heading is a row, so that it counts for the widths.
+    # The heading is a row, so that it counts towards the widths.
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -114,15 +116,15 @@ def build_images(  # noqa: PLR0913, PLR0917 - the options of a command
     snapshot: Snapshot = "",
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Fetch the newest packages first.")] = False,
 ) -> None:
-    """Build images as archives that `ctr image import`, `docker load` and `autoscale images push` take."""
+    """Build images as archives for `ctr image import`, `docker load` and `autoscale images push`."""
     built: list[BuiltImage] = []
     with _reporting() as report:
         wanted = _wanted(names, _chosen(platform), report)
         for where in _chosen(platform):
-            # Layers depend on the platform, so each platform has a maker of its own.
+            # Layers depend on the platform, so each platform has its own maker.
             maker = _maker(where, snapshot, report)
             images = [image for image, platforms in wanted.items() if where in platforms]
-            # Dropped packages are fetched again by the build.
+            # The build fetches dropped packages again.
             if rebuild:
                 drop_packages(images, where, maker.origin, report)
             built += [build(image, maker, f"{registry}/{image.name}:{tag}", output) for image in images]
@@ -142,10 +144,9 @@ def push_images(  # noqa: PLR0913, PLR0917 - the options of a command
     with _reporting() as report:
         for image, platforms in _wanted(names, _chosen(platform), report).items():
             archives = {where.debian: folder / archive_name(image.name, where) for where in platforms}
-            # All must be there before anything is pushed: an index with a platform missing would replace a complete
-            # one.
+            # Check all before pushing any: an incomplete index would replace a complete one.
             if missing := [str(path) for path in archives.values() if not path.is_file()]:
-                raise BuildError(f"there is no {', '.join(missing)}; build it: autoscale images build {image.name}")
+                raise BuildError(f"{', '.join(missing)} not found; build it: autoscale images build {image.name}")
             target = PushTarget(registry, image.name, tag, plain_http)
             print(f"{target.reference}@{push(archives, target, report)}")
 
@@ -156,15 +157,15 @@ def unpack(
     platform: Annotated[str, typer.Option(help="linux/amd64 or linux/arm64 (default: this machine's).")] = "",
     snapshot: Snapshot = "",
 ) -> None:
-    """Write the files of an image into a folder; deploy/images/Dockerfile does so."""
-    (image,) = (IMAGES[image_name] for image_name in _known([name]))
-    (where,) = _chosen(_platforms([platform] if platform else None))
+    """Write the files of an image into a folder; for deploy/images/Dockerfile."""
+    (image,) = (IMAGES[image_name] for image_name in _check_images([name]))
+    (where,) = _chosen(_check_platforms([platform] if platform else None))
     with _reporting() as report:
-        # Files of another image would become part of this one.
+        # Leftover files would become part of the image.
         if folder.is_dir() and any(folder.iterdir()):
             raise BuildError(f"{folder} is not empty")
         files = merged(_maker(where, snapshot, report).layers_of(image))
-        # It is checked before it is written, so a refused image leaves no files behind.
+        # Checked before it is written, so that a rejected image leaves no files behind.
         check(image, where, files)
         write_tree(files, folder)
 
@@ -172,19 +173,19 @@ def unpack(
 def _wanted(
     names: Sequence[str] | None, platforms: Sequence[Platform], report: Report
 ) -> dict[Image, Sequence[Platform]]:
-    """Each image that is asked for, with those of the platforms that it is built for. Raises ``BuildError``.
+    """Maps each requested image to those of ``platforms`` that it is built for; reports what it skips.
 
-    An image that is named and built for none of them is an error; one that is left out is reported.
+    Raises ``BuildError`` if an image that is requested by name is built for none of them.
     """
     images = [IMAGES[name] for name in names or IMAGES]
     wanted = {image: [platform for platform in platforms if image.is_built_for(platform.name)] for image in images}
     for image, built_for in wanted.items():
         without = ", ".join(platform.name for platform in platforms if platform not in built_for)
-        # Without names all images are meant, and not all are built for every platform.
+        # Without names all images are requested, and not all are built for every platform.
         if names and not built_for:
             raise BuildError(f"{image.name} is not built for {without}")
         if without:
-            report(f"{image.name}: left out for {without}, which it is not built for")
+            report(f"{image.name}: skipped for {without}, which it is not built for")
     return {image: built_for for image, built_for in wanted.items() if built_for}
 
 
@@ -198,13 +199,13 @@ def _maker(platform: Platform, snapshot: str, report: Report) -> LayerMaker:
 
 @contextmanager
 def _reporting() -> Iterator[Report]:
-    """Gives a function that shows progress, and ends the command with a message if a build or a push fails."""
+    """Yields a function that prints progress; exits with a message if a build or a push fails."""
     started = time.monotonic()
-    # SIGTERM should clean up as Ctrl-C does: a build has temporary folders and child processes.
+    # SIGTERM must clean up like Ctrl-C: a build has temporary folders and child processes.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def report(line: str) -> None:
-        # Progress goes to stderr: stdout has the result for scripts.
+        # Progress goes to stderr: stdout is for the result.
         typer.echo(f"{time.monotonic() - started:6.1f} s  {line}", err=True)
 
     try:
@@ -213,7 +214,7 @@ def _reporting() -> Iterator[Report]:
         typer.echo(f"autoscale: {error}", err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:
-        typer.echo("autoscale: interrupted; what was finished is kept", err=True)
+        typer.echo("autoscale: interrupted; finished images are kept", err=True)
         raise typer.Exit(INTERRUPTED) from error
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -1,4 +1,4 @@
-"""``autoscale local``: a whole cluster on this machine, up and down."""
+"""``autoscale local``: starts and stops a whole cluster on this machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from deploy.local.kubernetes.machine.installation import ImageLoadError, load_im
 from deploy.local.kubernetes.programs.versions import ADD_ONS, SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.runtime.clock import SystemClock
-from scripts.autoscale.cluster_flags import VmNamespace, cluster_name, vm_host, vm_name, vm_table
+from scripts.autoscale.cluster_flags import VmNamespace, check_cluster_name, parse_vm, vm_host, vm_table
 from scripts.autoscale.clusters import DEFAULT_NAMESPACE, ClusterFlags, find_cluster
 from scripts.autoscale.history.finding import FILE
 from scripts.autoscale.history.recording import recording, site_sources
@@ -36,26 +36,23 @@ from scripts.autoscale.terminal.completion import complete_node, complete_vm
 from scripts.autoscale.terminal.printing import Output, OutputFormat, print_table, show
 
 _EXAMPLE: Final = Path(__file__).parents[2] / "vm-deploy.yaml"
-"""In a checkout only."""
+"""Exists only in a checkout."""
 
 Name = Annotated[
     str,
     typer.Option(
-        "--name", callback=cluster_name, help="The cluster's name; clusters with different names are independent."
+        "--name", callback=check_cluster_name, help="The cluster's name; clusters with different names are independent."
     ),
 ]
-KubernetesVersion = Annotated[str, typer.Option(help=f"With --kubernetes: version, {' or '.join(SUPPORTED)}.")]
+KubernetesVersion = Annotated[str, typer.Option(help=f"With --kubernetes: its version, {' or '.join(SUPPORTED)}.")]
 
 GuestKind = Literal["qemu", "simulated"]
-"""The kind of guests."""
-
 AgentForm = Literal["auto", "sidecar", "node"]
-"""Form of agents."""
 
 
 def app() -> typer.Typer:
-    """The group of commands."""
-    group = typer.Typer(help="A whole cluster on this machine.", no_args_is_help=True)
+    """The commands of ``autoscale local``."""
+    group = typer.Typer(help="Run a whole cluster on this machine.", no_args_is_help=True)
     group.command("up")(up)
     group.command("down")(down)
     group.command("status")(status)
@@ -65,37 +62,38 @@ def app() -> typer.Typer:
     return group
 
 
-def _policy_file(given: str) -> str:
-    """The path of a policy that the agents will accept; empty for the default policy."""
-    if given:
+def _check_policy(path: str) -> str:
+    """Refuses a policy file that the agents would reject; an empty path selects the default policy."""
+    if path:
         try:
-            read_policy(Path(given).read_text(encoding="utf-8"), Policy())
+            read_policy(Path(path).read_text(encoding="utf-8"), Policy())
         except OSError as error:
-            raise typer.BadParameter(f"{given}: {error.strerror}") from None
-        # Of a text that is not UTF-8, or of the agents.
+            raise typer.BadParameter(f"{path}: {error.strerror}") from None
         except (UnicodeDecodeError, PolicyError) as error:
-            raise typer.BadParameter(f"{given}: {error}") from None
-    return given
+            raise typer.BadParameter(f"{path}: {error}") from None
+    return path
 
 
 @runs
 async def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
     guests: Annotated[GuestKind, typer.Option(help="Real QEMU guests, or simulated ones that play a load.")] = "qemu",
-    nodes: Annotated[int, typer.Option(min=1, max=200)] = 2,
+    nodes: Annotated[int, typer.Option(min=1, max=200, help="Number of nodes.")] = 2,
     node_cpu: Annotated[
-        str, typer.Option(help="Size of each node, as a quantity (default: 8, more for many VMs).")
+        str, typer.Option(help="CPU of each node, as a quantity (default: 8, more for many VMs).")
     ] = "",
-    node_memory: Annotated[str, typer.Option(help="Size of each node, as a quantity.")] = "16Gi",
-    vms: Annotated[int, typer.Option(min=0, max=5000, help="Number of small VMs at the start.")] = 0,
+    node_memory: Annotated[str, typer.Option(help="Memory of each node, as a quantity.")] = "16Gi",
+    vms: Annotated[int, typer.Option(min=0, max=5000, help="Number of small VMs to create.")] = 0,
     agents: Annotated[AgentForm, typer.Option(help="Agents in each VM's pod, or one per node.")] = "auto",
     network: Annotated[NetworkKind, typer.Option(help="How nodes are networked.")] = NetworkKind.AUTO,
     load: Annotated[
         str, typer.Option(help="Load of simulated VMs: idle, waves, or a recording (seconds,cpu_cores[,mem_bytes]).")
     ] = "",
-    policy: Annotated[str, typer.Option(callback=_policy_file, help="Policy file of the agents.")] = "",
-    node_label: Annotated[list[str] | None, typer.Option(help="NODE=KEY=VALUE, such as node-2=zone=b.")] = None,
+    policy: Annotated[str, typer.Option(callback=_check_policy, help="Policy file of the agents.")] = "",
+    node_label: Annotated[
+        list[str] | None, typer.Option(help="NODE=KEY=VALUE, such as node-2=zone=b; repeatable.")
+    ] = None,
     node_taint: Annotated[
-        list[str] | None, typer.Option(help="NODE=KEY[=VALUE]:EFFECT, such as node-1=gpu=yes:NoSchedule.")
+        list[str] | None, typer.Option(help="NODE=KEY[=VALUE]:EFFECT, such as node-1=gpu=yes:NoSchedule; repeatable.")
     ] = None,
     groups: Annotated[bool, typer.Option("--groups", help="Also run groups: primaries with read replicas.")] = False,
     kubernetes: Annotated[
@@ -145,16 +143,16 @@ async def _up(folder: ClusterFolder, spec: ClusterSpec, labels: Sequence[str], *
         hint = "" if error.elsewhere else f"; see it: autoscale local status --name {folder.name}"
         typer.echo(f"autoscale: {error}{hint}", err=True)
         return 1
-    # Until it is up, any error or Ctrl-C must take the cluster down again.
+    # Until the cluster is up, any error or Ctrl-C must take it down again.
     keep = False
     try:
         with StepView(console) as view:
             await cluster.follow(view.show)
-        _say_ready(console, folder, spec)
+        _print_ready(console, folder, spec)
         keep = detach
         if detach:
             return 0
-        console.print("Ctrl-C ends it.")
+        console.print("Ctrl-C stops it.")
         async with _recorded(folder, spec, labels):
             await cluster.wait()
         console.print(f"The cluster has ended; its log: {folder.log('cluster')}", soft_wrap=True)
@@ -167,15 +165,15 @@ async def _up(folder: ClusterFolder, spec: ClusterSpec, labels: Sequence[str], *
 
 
 def recorder_command(folder: ClusterFolder, labels: Sequence[str]) -> list[str]:
-    """The command that keeps the history of a detached cluster."""
-    # `-P` keeps the current folder out of the module path: a file there could shadow one of ours.
+    """The command that records the history of a detached cluster."""
+    # `-P` keeps the current folder out of the module path, where a file could shadow a module.
     command = [sys.executable, "-P", "-m", "scripts.autoscale.main", "record", "--name", folder.name]
     return [*command, *(f"--label={label}" for label in labels)]
 
 
 @asynccontextmanager
 async def _recorded(folder: ClusterFolder, spec: ClusterSpec, labels: Sequence[str]) -> AsyncIterator[None]:
-    """Keeps the cluster's history; a real Kubernetes has no VMs until something is installed there."""
+    """Records the cluster's history, except on a real Kubernetes, which has no VMs until something is installed."""
     if spec.kubernetes:
         yield
         return
@@ -187,7 +185,7 @@ async def _recorded(folder: ClusterFolder, spec: ClusterSpec, labels: Sequence[s
         yield
 
 
-def _say_ready(console: Console, folder: ClusterFolder, spec: ClusterSpec) -> None:
+def _print_ready(console: Console, folder: ClusterFolder, spec: ClusterSpec) -> None:
     name = "" if folder.name == "local" else f" --name {folder.name}"
     console.print(f"[bold green]The cluster {folder.name!r} is up.[/bold green]")
     console.print(f"  export KUBECONFIG={folder.kubeconfig}", soft_wrap=True)
@@ -206,37 +204,36 @@ async def down(name: Name = "local") -> int:
     folder, console = ClusterFolder.of(name), Console()
     if not folder.exists():
         console.print(f"There is no cluster {folder.name!r} in {clusters_root()}.", soft_wrap=True)
-        # Nothing to stop is no failure: `down` can be repeated.
+        # Not a failure: `down` can be repeated.
         return 0
     ran = await stop(folder, SystemClock())
-    console.print(f"The cluster {folder.name!r} {'has ended' if ran else 'did not run; its remains are removed'}.")
+    console.print(f"The cluster {folder.name!r} {'has ended' if ran else 'was not running; its files are removed'}.")
     return 0
 
 
 KubeletAction = Literal["stop", "start"]
-"""Action on a kubelet."""
 
 
 @runs
 async def kubelet(
     action: Annotated[KubeletAction, typer.Argument(help="stop or start")],
-    node: Annotated[str, typer.Argument(help="Such as node-1.", autocompletion=complete_node)],
+    node: Annotated[str, typer.Argument(help="The node, such as node-1.", autocompletion=complete_node)],
     name: Name = "local",
 ) -> int:
-    """Stop a node's kubelet, as if its machine hung (NotReady in under a minute; guests run on), or start it again."""
+    """Stop a node's kubelet as if its machine hung (NotReady within a minute; guests keep running), or start it."""
     return await order_kubelet(ClusterFolder.of(name), action, node)
 
 
 async def order_kubelet(folder: ClusterFolder, action: KubeletAction, node: str) -> int:
-    """Has the cluster do it, and says what follows. Raises ``ControlError``."""
+    """Stops or starts the kubelet of ``node``, and prints the consequence. Raises ``ControlError``."""
     stops = action == "stop"
     await ask_cluster(folder, STOP_KUBELET if stops else START_KUBELET, node)
     then = (
-        "its node is NotReady in under a minute, and its guests run on"
+        "has stopped: its node becomes NotReady within a minute, and its guests keep running"
         if stops
-        else "its node is Ready in a few seconds"
+        else "is running: its node becomes Ready in a few seconds"
     )
-    Console().print(f"The kubelet of {node} {'has stopped' if stops else 'runs'}: {then}.", soft_wrap=True)
+    Console().print(f"The kubelet of {node} {then}.", soft_wrap=True)
     return 0
 
 
@@ -268,25 +265,25 @@ def _print_status(console: Console, folder: ClusterFolder, answer: ControlRespon
         table.add_row(part.name, str(part.pid or "-"), str(part.restarts))
     print_table(console, table)
     for line in answer.unreadable:
-        console.print(f"  [yellow]cannot be read and is left as it was:[/yellow] {escape(line)}", soft_wrap=True)
+        console.print(f"  [yellow]unreadable, left unchanged:[/yellow] {escape(line)}", soft_wrap=True)
 
 
 @runs
 async def address(
     vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The port in the VM.")] = 5432,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port in the VM.")] = 5432,
     name: Name = "local",
     output: OutputFormat = Output.TEXT,
     namespace: VmNamespace = DEFAULT_NAMESPACE,
 ) -> int:
     """Print HOST:PORT on this machine that forwards to a VM; with -o wide also its target."""
     folder = ClusterFolder.of(name)
-    await ask_cluster(folder, "status")  # raises ControlError if the cluster does not run
-    there = await vm_host(folder.kubeconfig, vm_name(vm, namespace))
-    answer = await ask_cluster(folder, "expose", there, port)
-    here = f"127.0.0.1:{answer.port}"
-    fields = {"vm": vm, "host": "127.0.0.1", "port": answer.port, "vmHost": there, "vmPort": port}
-    show([f"{here}  {vm}  {there}:{port}" if output is Output.WIDE else here], fields, output)
+    await ask_cluster(folder, "status")  # raises ControlError if the cluster is not running
+    host = await vm_host(folder.kubeconfig, parse_vm(vm, namespace))
+    answer = await ask_cluster(folder, "expose", host, port)
+    local = f"127.0.0.1:{answer.port}"
+    fields = {"vm": vm, "host": "127.0.0.1", "port": answer.port, "vmHost": host, "vmPort": port}
+    show([f"{local}  {vm}  {host}:{port}" if output is Output.WIDE else local], fields, output)
     return 0
 
 
@@ -295,7 +292,7 @@ async def load(
     archives: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="Image archives.")],
     name: Name = "local",
 ) -> int:
-    """Load images onto every node of a real Kubernetes."""
+    """Load images onto every node of a cluster with --kubernetes."""
     try:
         for archive in archives:
             nodes = await load_image(ClusterFolder.of(name).nodes, archive)

@@ -1,10 +1,11 @@
 """``autoscale``: the command-line interface. Every command explains itself with ``--help``.
 
-A command is imported when it is asked for: all of them together take most of a second.
+Commands are imported on demand: importing all of them takes most of a second.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import shlex
 import sys
@@ -19,31 +20,31 @@ from typer.completion import completion_init  # type: ignore[attr-defined]  # no
 from typer.core import TyperCommand
 
 from protocol import VERSION
-from scripts.autoscale.clusters import KUBECTLS
+from scripts.autoscale.clusters import KUBECTL_DEFAULT
 from scripts.autoscale.running import CRASHED, INTERRUPTED, reason_of
 from scripts.autoscale.terminal.streams import prepare_streams
 from scripts.autoscale.terminal.visible import visible_lines
 
-MANY: Final = ("--trace", "--traces", "--policy", "--order")
-"""The options of ``autoscale replay`` and ``autoscale simulate`` that take one value or more, with their aliases."""
+MULTI_VALUE_OPTIONS: Final = ("--trace", "--traces", "--policy", "--order")
+"""Options of ``autoscale replay`` and ``autoscale simulate`` that accept several values, with their aliases."""
 
 
-class ManyValues(TyperCommand):
-    """A command whose options in ``MANY`` may be followed by several values."""
+class MultiValueCommand(TyperCommand):
+    """A command whose options in ``MULTI_VALUE_OPTIONS`` accept several values."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Repeats the option before each further value. The context's type is private to typer."""
-        return super().parse_args(ctx, list(repeated(args)))
+        return super().parse_args(ctx, list(repeat_options(args)))
 
 
-def repeated(arguments: Sequence[str]) -> Iterator[str]:
-    """The arguments with the option of ``MANY`` written before each of its values."""
+def repeat_options(arguments: Sequence[str]) -> Iterator[str]:
+    """Yields the arguments with each option of ``MULTI_VALUE_OPTIONS`` repeated before each of its values."""
     option, values = "", 0
     for argument in arguments:
         if argument.startswith("-"):
             # An option with `=` already has its first value.
             name, _, value = argument.partition("=")
-            option, values = (name if name in MANY else ""), int(bool(value))
+            option, values = (name if name in MULTI_VALUE_OPTIONS else ""), int(bool(value))
         elif option:
             if values:
                 # The first value follows the option that the user wrote.
@@ -72,21 +73,21 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "completion": "scripts.autoscale.terminal.completion:completion",
     }
 )
-"""Where each command's function is; that of a group of commands makes the group."""
-OF_A_CLUSTER: Final = ("check", "top", "web", "explain", "migrate", "sleep", "wake", "bench", "cost", "record")
-"""The commands of kubectl's plugin."""
+"""Import path of each command's function; for a command group, of the function that returns its app."""
+CLUSTER_COMMANDS: Final = ("check", "top", "web", "explain", "migrate", "sleep", "wake", "bench", "cost", "record")
+"""The commands of the kubectl plugin."""
 
 PLUGIN: Final = "kubectl autoscaling"
-"""kubectl's own command ``autoscale`` makes an HPA, and goes before any plugin of that name."""
+"""Not ``kubectl autoscale``: that built-in command creates an HPA and takes precedence over a plugin."""
 
-_GROUPS: Final = frozenset({"local", "images"})
-_OF_MANY_VALUES: Final = frozenset({"replay", "simulate"})
+_COMMAND_GROUPS: Final = frozenset({"local", "images"})
+_MULTI_VALUE_COMMANDS: Final = frozenset({"replay", "simulate"})
 
 
 def app(names: Iterable[str] = COMMANDS, *, completes: bool = False) -> typer.Typer:
-    """The command with these of its subcommands; ``completes``: it completes itself in shells.
+    """Returns the command line with the subcommands ``names``; ``completes`` adds typer's completion options.
 
-    Raises ``KeyError`` for a name that is none.
+    Raises ``KeyError`` for an unknown name.
     """
     root = typer.Typer(
         name="autoscale",
@@ -95,27 +96,33 @@ def app(names: Iterable[str] = COMMANDS, *, completes: bool = False) -> typer.Ty
         add_completion=completes,
         # Errors are reported by `_run`; typer's own tracebacks show local variables, which may hold secrets.
         pretty_exceptions_enable=False,
-        callback=_before_any,
+        callback=_root,
     )
     for name in names:
         module, _, function = COMMANDS[name].partition(":")
         target = getattr(import_module(module), function)
-        if name in _GROUPS:
+        if name in _COMMAND_GROUPS:
             root.add_typer(target(), name=name)
         else:
-            root.command(name, cls=ManyValues if name in _OF_MANY_VALUES else None)(target)
+            command = MultiValueCommand if name in _MULTI_VALUE_COMMANDS else None
+            root.command(name, cls=command, help=_unwrapped(inspect.getdoc(target) or ""))(target)
     return root
 
 
-def _say_version(asked: bool) -> None:
-    if asked:
+def _unwrapped(text: str) -> str:
+    # typer would keep the line breaks of a docstring within a paragraph.
+    return "\n\n".join(paragraph.replace("\n", " ") for paragraph in text.split("\n\n"))
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"autoscale {VERSION}")
         raise typer.Exit
 
 
-def _before_any(
-    version: Annotated[  # noqa: ARG001 - its callback answers
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")
+def _root(
+    version: Annotated[  # noqa: ARG001 - its callback prints it
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     # With a callback a single command stays a subcommand; otherwise typer makes it the whole program.
@@ -124,60 +131,60 @@ def _before_any(
 
 def main() -> None:
     """The entry point."""
-    _run(app(asked(COMMANDS), completes=True))
+    _run(app(requested_commands(COMMANDS), completes=True))
 
 
 def plugin() -> None:
-    """The entry point of kubectl's plugin: commands about a cluster, which is kubectl's unless flags say another."""
-    defaults = {name: {"kubeconfig": KUBECTLS} for name in OF_A_CLUSTER}
-    _run(app(asked(OF_A_CLUSTER)), prog_name=PLUGIN, default_map=defaults)
+    """The entry point of the kubectl plugin: the cluster commands, by default for kubectl's current cluster."""
+    defaults = {name: {"kubeconfig": KUBECTL_DEFAULT} for name in CLUSTER_COMMANDS}
+    _run(app(requested_commands(CLUSTER_COMMANDS)), prog_name=PLUGIN, default_map=defaults)
 
 
 def complete() -> None:
-    """Completions for ``kubectl autoscaling …``: words that fit, then cobra's code for "no files"."""
-    *before, begun = sys.argv[1:] or [""]
+    """Prints completions for ``kubectl autoscaling …``, then cobra's directive for "no files"."""
+    *before, incomplete = sys.argv[1:] or [""]
     try:
         if before:
-            # Typer completes as for bash, whose variables these are.
+            # typer's completion for bash reads these variables.
             os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = (
-                shlex.join((PLUGIN, *before, begun)),
+                shlex.join((PLUGIN, *before, incomplete)),
                 f"{len(before) + 1}",
             )
             os.environ[f"_{PLUGIN}_COMPLETE".upper()] = "complete_bash"
             completion_init()
             plugin()
-        # Names of commands need none of their modules.
-        print("\n".join(name for name in OF_A_CLUSTER if name.startswith(begun)))
+        # Command names need no imports.
+        print("\n".join(name for name in CLUSTER_COMMANDS if name.startswith(incomplete)))
     finally:
         # cobra's directive 4 means "no file completion".
         print(":4")
 
 
-def asked(names: Collection[str]) -> Collection[str]:
-    """Only the command that was typed, if it is one of ``names``: making all of them takes longer."""
-    typed = sys.argv[1:2] or _completed()[1:2]
-    # An unknown word gets the whole program, whose error lists all commands.
+def requested_commands(names: Collection[str]) -> Collection[str]:
+    """Returns only the typed command if it is one of ``names``, else all: importing all of them is slow."""
+    typed = sys.argv[1:2] or _words_before_completed()[1:2]
+    # For an unknown command, typer's error needs all of them.
     return [name for name in typed if name in names] or names
 
 
-def _completed() -> list[str]:
-    """The words that a shell wants completed, but for the last one, which is not whole yet."""
+def _words_before_completed() -> list[str]:
+    """The words of the command line before the one that a shell asks to complete."""
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
     # Without a space at its end, the last word is still being typed.
     return line.split()[:-1] if line and not line[-1:].isspace() else line.split()
 
 
-def _run(made: typer.Typer, **more: object) -> None:
+def _run(command: typer.Typer, **options: object) -> None:
     try:
         prepare_streams(os.environ, sys.stdout, sys.stderr)
-        made(**more)
+        command(**options)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except Exception as error:  # noqa: BLE001 - whatever it is, its status must not look like an answer
-        sys.exit(_failed(error))
+    except Exception as error:  # noqa: BLE001 - an internal error must not exit with a status that has a meaning
+        sys.exit(_report_failure(error))
 
 
-def _failed(error: Exception) -> int:
+def _report_failure(error: Exception) -> int:
     """Prints why a command failed, and returns its exit status."""
     if reason := reason_of(error):
         print(f"autoscale: {visible_lines(reason)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Input checks, error lines and reports of commands that play files."""
+"""Options, input checks and reports of commands that read recordings or write files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from protocol.durations import DurationError, parse_duration
 from protocol.units import Seconds
 
 OutputFiles = Literal["text", "json", "yaml"]
-"""The format of a report."""
-
 
 Recordings = Annotated[
     list[Path] | None,
@@ -42,9 +40,9 @@ JsonFlag = Annotated[bool, typer.Option("--json", hidden=True, help="The same as
 
 
 def write_report(document: bytes, form: OutputFiles) -> None:
-    """Prints a JSON document, as YAML if that is asked for."""
+    """Prints a JSON document, or the same document as YAML."""
     if form == "yaml":
-        # YAML is made of the JSON document, so that both have the same fields.
+        # Converted from the JSON document, so that both have the same fields.
         document = yaml.safe_dump(json.loads(document), sort_keys=False, allow_unicode=True).encode().rstrip(b"\n")
     # Bytes, so that a terminal's encoding cannot break JSON.
     sys.stdout.buffer.write(document + b"\n")
@@ -52,7 +50,7 @@ def write_report(document: bytes, form: OutputFiles) -> None:
 
 
 async def write_outcome(outcome: object, path: Path | None) -> None:
-    """Writes an outcome as JSON into the file of ``--report``, if there is one."""
+    """Writes an outcome as JSON to the file of ``--report``, if one is given."""
     if path is not None:
         await asyncio.to_thread(path.write_bytes, msgspec.json.format(msgspec.json.encode(outcome)) + b"\n")
 
@@ -60,40 +58,40 @@ async def write_outcome(outcome: object, path: Path | None) -> None:
 _PICTURES: Final = (".png", ".svg", ".pdf")
 
 
-def a_file(path: Path | None) -> Path | None:
+def check_output_path(path: Path | None) -> Path | None:
     """Refuses a file whose folder does not exist. Raises ``typer.BadParameter``."""
-    # Checked before the work: a replay may take minutes before it writes its picture.
+    # Checked first: a replay may take minutes before it writes its picture.
     if path is not None and not path.parent.is_dir():
         raise typer.BadParameter(f"folder {str(path.parent)!r} does not exist")
     return path
 
 
-def a_picture(path: Path | None) -> Path | None:
+def check_picture_path(path: Path | None) -> Path | None:
     """Refuses a file whose folder does not exist, or whose format is unknown. Raises ``typer.BadParameter``."""
     if path is not None and path.suffix not in _PICTURES:
         raise typer.BadParameter(f"{path.name!r} does not end in {', '.join(_PICTURES)}")
-    return a_file(path)
+    return check_output_path(path)
 
 
 def sleep_after(text: str) -> Seconds:
-    """The time of ``--sleep``; 0: VMs do not sleep. Raises ``typer.BadParameter``."""
+    """Parses ``--sleep``; 0 means that VMs do not sleep. Raises ``typer.BadParameter``."""
     try:
         after = parse_duration(text)
     except DurationError as error:
         raise typer.BadParameter(str(error), param_hint="--sleep") from None
-    # A guest says every 15 s how long it has been quiet; agents accept no less than a minute.
+    # Guests report every 15 s how long they have been idle, and agents accept no less than a minute.
     if after and not 60 <= after <= 7 * 86_400:
         raise typer.BadParameter(f"expected 1m to 7d, got {text!r}", param_hint="--sleep")
     return after
 
 
 @contextmanager
-def bad_input_said(command: str, *errors: type[ValueError]) -> Iterator[None]:
+def reporting_bad_input(command: str, *errors: type[ValueError]) -> Iterator[None]:
     """Ends ``command`` with exit code 2 and one line if a file fails, or one of ``errors`` is raised."""
     try:
         yield
     except OSError as error:
-        # Not every OSError is about a file.
+        # Some OSErrors have no file name.
         print(f"{command}: {f'{error.filename}: ' if error.filename else ''}{error.strerror}", file=sys.stderr)
         raise typer.Exit(2) from None
     except errors as error:

@@ -24,7 +24,7 @@ from protocol.runtime.serving.listeners import Listener, serve
 from protocol.units import Seconds
 from scheduler_plugin.dashboard.app import Dashboard
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
-from scripts.autoscale.cluster_flags import of_a_cluster
+from scripts.autoscale.cluster_flags import cluster_command
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.history.recording import recording, site_sources
@@ -33,18 +33,18 @@ from scripts.autoscale.terminal.printing import print_lines
 
 PORT: Final = 10290
 CONNECTIONS: Final = httpx.Limits(max_connections=32, max_keepalive_connections=8)
-USUAL: Final = Seconds(10.0)
-OFTEN: Final = Seconds(2.0)
-"""Between two looks of the recorder; a command that lasts minutes looks often."""
+INTERVAL: Final = Seconds(10.0)
+SHORT_INTERVAL: Final = Seconds(2.0)
+"""Interval of recording; the short one is for commands that last only minutes."""
 
-_TALKATIVE: Final = ("autoscale", "uvicorn")
+_LOGGERS: Final = ("autoscale", "uvicorn")
 
 
 @dataclass(frozen=True, slots=True)
 class LocalPage:
-    """A page that can be served once: at ``sock``, which listens.
+    """The page, which can be served once, on the listening socket ``sock``.
 
-    Its recorder writes ``history``, and keeps the ``labels`` of VMs there.
+    Its recorder writes to ``history``, including the ``labels`` of VMs.
     """
 
     site: Site
@@ -52,11 +52,11 @@ class LocalPage:
     history: Path
     sock: socket.socket
     console: Console
-    interval: Seconds = USUAL
+    interval: Seconds = INTERVAL
     labels: Sequence[str] = ()
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Prints a link and serves until ``stop``. Raises ``CredentialsError``."""
+        """Prints a link, and serves until ``stop``. Raises ``CredentialsError``."""
         path, port = self.history, self.sock.getsockname()[1]
         with self.sock, quiet_logs():
             async with AsyncExitStack() as context:
@@ -65,7 +65,7 @@ class LocalPage:
                 api, clock, history = HttpApi(http, credentials.token), SystemClock(), SqliteHistory(path)
                 sources = await context.enter_async_context(site_sources(self.site))
                 dashboard = Dashboard(self.site.title, api, sources, clock, None, history, self.labels)
-                # By way of the page, which shows what the recorder hears from agents, too.
+                # Recorded through the dashboard, so that the page also shows what agents tell the recorder.
                 recorder = recording(
                     self.site.client.api, dashboard.sources, path, self.console, self.labels, self.interval
                 )
@@ -77,44 +77,44 @@ class LocalPage:
 
 @asynccontextmanager
 async def page_beside(site: Site, flags: ClusterFlags, console: Console) -> AsyncIterator[None]:
-    """The page of a cluster within the context; at any port if the usual one is taken."""
+    """Serves a cluster's page within the context, at any free port if the default one is taken."""
     stop = asyncio.Event()
 
-    async def serve_beside() -> None:
-        # Found within the task: if it fails, the page ends and the other command goes on.
+    async def serve_page() -> None:
+        # Within the task, so that a failure ends only the page and not the command.
         cluster, history = find_cluster(flags), history_path(flags, records=True)
-        await LocalPage(site, cluster, history, listening_beside(), console, OFTEN).serve(stop)
+        await LocalPage(site, cluster, history, listen_anywhere(), console, SHORT_INTERVAL).serve(stop)
 
-    serving = asyncio.create_task(serve_beside())
-    serving.add_done_callback(lambda task: _say_ended(console, task))
+    serving = asyncio.create_task(serve_page())
+    serving.add_done_callback(lambda task: _print_failure(console, task))
     try:
         yield
     finally:
         stop.set()
-        # An error of the page was printed by its callback and must not fail the command.
+        # The callback has printed an error of the page, which must not fail the command.
         await asyncio.gather(serving, return_exceptions=True)
 
 
-def listening(port: int) -> socket.socket:
-    """A socket that listens on loopback; 0 is any port that is free. Raises ``SiteError``."""
+def listen(port: int) -> socket.socket:
+    """Opens a listening socket on loopback; port 0 means any free port. Raises ``SiteError``."""
     try:
-        # Loopback alone: the page is for browsers on this machine, and has no TLS.
+        # Loopback only: the page is for browsers on this machine, and has no TLS.
         return socket.create_server(("127.0.0.1", port))
     except OSError as error:
         why = error.strerror or error
         raise SiteError(f"cannot listen on 127.0.0.1:{port}: {why}; choose another port with --port") from None
 
 
-def listening_beside() -> socket.socket:
-    """The usual port, else any that is free. Raises ``SiteError`` if there is none."""
+def listen_anywhere() -> socket.socket:
+    """Listens on the default port, or else on any free one. Raises ``SiteError``."""
     try:
-        return listening(PORT)
+        return listen(PORT)
     except SiteError:
-        return listening(0)
+        return listen(0)
 
 
 def show_links(console: Console, dashboard: Dashboard, port: int) -> None:
-    """Prints a link now, and the next one whenever one was used: each opens one browser."""
+    """Prints a one-time login link, and a new one each time a link is used."""
     used = False
 
     def show(secret: str) -> None:
@@ -124,38 +124,37 @@ def show_links(console: Console, dashboard: Dashboard, port: int) -> None:
         used = True
 
     dashboard.authenticator.on_link = show
-    # A link is used up by the browser that opens it, so each use offers the next one.
     dashboard.authenticator.offer_link()
 
 
 @contextmanager
 def quiet_logs() -> Iterator[None]:
-    """Within the context the programs' logs say nothing on a person's terminal; a recorder's warnings are printed."""
+    """Keeps the programs' log lines off the terminal within the context; the recorder prints its own warnings."""
     silent = logging.NullHandler()
-    # Without any handler Python prints warnings to stderr by itself.
-    for name in _TALKATIVE:
+    # Without any handler, Python prints warnings to stderr.
+    for name in _LOGGERS:
         logging.getLogger(name).addHandler(silent)
     try:
         yield
     finally:
-        for name in _TALKATIVE:
+        for name in _LOGGERS:
             logging.getLogger(name).removeHandler(silent)
 
 
-def _say_ended(console: Console, task: asyncio.Task[None]) -> None:
+def _print_failure(console: Console, task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        print_lines(console, [f"The page has ended: {innermost(error)}"])
+        print_lines(console, [f"The page has failed: {innermost(error)}"])
 
 
-@of_a_cluster()
+@cluster_command()
 async def web(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on localhost.")] = PORT,
-    label: Annotated[list[str] | None, typer.Option(help="Also record this label; repeatable.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="Also record this label of VMs; repeatable.")] = None,
     *,
     flags: ClusterFlags,
 ) -> int:
     """Serve the live page of a cluster to browsers on this machine, and record its history, until Ctrl-C."""
     cluster, history = find_cluster(flags), history_path(flags, records=True)
     async with open_site(cluster) as site:
-        await LocalPage(site, cluster, history, listening(port), Console(), labels=label or []).serve(stop_on_signals())
+        await LocalPage(site, cluster, history, listen(port), Console(), labels=label or []).serve(stop_on_signals())
     return 0

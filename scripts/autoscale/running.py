@@ -31,14 +31,14 @@ P = ParamSpec("P")
 _BY_SIGNAL: Final = 128
 INTERRUPTED: Final = _BY_SIGNAL + signal.SIGINT
 CRASHED: Final = 70
-"""The exit status of a command that failed for no reason that it knows (``EX_SOFTWARE``). Nothing else ends with it."""
+"""The exit status of an internal error, and of nothing else (``EX_SOFTWARE``)."""
 
-_SAID: Final = (
+_EXPECTED_ERRORS: Final = (
     *(AlreadyRunningError, ApiError, CredentialsError, HistoryError),
     *(ControlError, PgbenchError, ProxyError, SiteError, SpecError),
 )
 """Errors that are printed without a traceback."""
-_OF_THE_MACHINE: Final = {
+_SYSTEM_ERRORS: Final = {
     errno.EACCES: "",
     errno.EDQUOT: "",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
@@ -49,22 +49,22 @@ _OF_THE_MACHINE: Final = {
     errno.EPERM: "",
     errno.EROFS: "",
 }
-"""Errors of the operating system that a person can mend, and how."""
+"""Errors of the operating system that the user can fix, with a remedy if it is not obvious."""
 
 
 def reason_of(error: BaseException) -> str:
-    """Reason why a command failed, in one line for people; empty if the error is a bug of the command."""
+    """Reason why a command failed, in one line for people; empty if the error is a bug in the command."""
     cause = innermost(error)
-    if isinstance(cause, _SAID):
+    if isinstance(cause, _EXPECTED_ERRORS):
         return str(cause)
     # Any other error is a bug, which needs its traceback.
-    if not isinstance(cause, OSError) or cause.errno not in _OF_THE_MACHINE:
+    if not isinstance(cause, OSError) or cause.errno not in _SYSTEM_ERRORS:
         return ""
-    where, remedy = cause.filename, _OF_THE_MACHINE[cause.errno]
+    path, remedy = cause.filename, _SYSTEM_ERRORS[cause.errno]
     # The folder of clusters can be moved; other paths cannot.
-    if isinstance(where, str | os.PathLike) and _is_below(Path(where), state_folder()):
-        remedy = remedy or "set AUTOSCALE_HOME to a folder that you may write"
-    return f"{f'{where}: ' if where else ''}{cause.strerror}{remedy and '; '}{remedy}"
+    if isinstance(path, str | os.PathLike) and _is_below(Path(path), state_folder()):
+        remedy = remedy or "set AUTOSCALE_HOME to a writable folder"
+    return f"{f'{path}: ' if path else ''}{cause.strerror}{remedy and '; '}{remedy}"
 
 
 def state_folder() -> Path | None:
@@ -80,15 +80,15 @@ def _is_below(path: Path, folder: Path | None) -> bool:
 
 
 def run(job: Coroutine[object, object, int], *, failed: int = 1) -> None:
-    """Runs ``job`` and exits with its result, or with 128 and the number of the signal that ended it (130: Ctrl-C).
+    """Runs ``job`` and exits with its result, or with 128 plus the number of the signal that ended it (130: Ctrl-C).
 
-    ``failed`` is the status if it could not be done. Call it on the main thread.
+    ``failed`` is the exit status after an expected error. Call it on the main thread.
     """
     raise typer.Exit(asyncio.run(_guarded(job, failed)))
 
 
 def runs(job: Callable[P, Coroutine[object, object, int]]) -> Callable[P, None]:
-    """The command whose work is a coroutine; see ``run``."""
+    """Decorates a coroutine function as a command; see ``run``."""
 
     @wraps(job)
     def command(*args: P.args, **options: P.kwargs) -> None:
@@ -120,7 +120,7 @@ async def _guarded(job: Coroutine[object, object, int], failed: int) -> int:
         typer.echo(f"autoscale: {visible_lines(reason)}", err=True)
         return failed
     except asyncio.CancelledError:
-        # The task was cancelled by something other than a signal.
+        # Not cancelled by a signal.
         if not ended_by:
             raise
         return _BY_SIGNAL + ended_by
@@ -130,9 +130,9 @@ async def _guarded(job: Coroutine[object, object, int], failed: int) -> int:
 async def background(
     job: Coroutine[object, object, None], ended: Callable[[asyncio.Task[None]], None] = lambda _: None
 ) -> AsyncIterator[None]:
-    """Runs ``job`` within the context, which no error of it ends; ``ended`` gets its task at the end."""
+    """Runs ``job`` in the background; an error of it does not end the context. ``ended`` receives the finished task."""
     task = asyncio.create_task(job)
-    # Nobody awaits the task while it runs, so its error would go unseen until the end.
+    # Nothing awaits the task while it runs: without the callback, its error would not be seen until the end.
     task.add_done_callback(ended)
     try:
         yield

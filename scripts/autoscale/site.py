@@ -1,6 +1,6 @@
-"""Access to a cluster for read-only commands: the local cluster, or any other by its kubeconfig.
+"""Access to a cluster for commands: the local cluster, or any other by its kubeconfig.
 
-What cannot be reached is None, and ``silence`` says why; or it is a ``SiteError`` that says what to do.
+Queries return None for a program that cannot be reached, and ``silence`` contains the reason.
 """
 
 from __future__ import annotations
@@ -36,52 +36,52 @@ GROUPS_PORT: Final = 10294
 SCHEDULER: Final = "autoscaling-scheduler"
 GROUPS: Final = "autoscaling-groups"
 AGENT: Final = "autoscaling-agent"
-"""The names of programs: a label of their pods."""
+"""Names of programs, as in the label of their pods."""
 
 EXPLAINS: Final = {SCHEDULER: (PROBES_PORT, "autoscaling-scheduler"), GROUPS: (GROUPS_PORT, "autoscale-groups")}
-"""The port of a program that explains, and its Lease."""
+"""The port and Lease of each program that serves explanations."""
 
 FORWARDED_WITHIN: Final = Seconds(90.0)
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
-_PATIENCE: Final = 10.0
+_FIRST_LIST: Final = 10.0
 """Seconds that the first list of pods may take."""
 
 
 class SiteError(Exception):
-    """The cluster, or something in it, cannot be reached; the message says what to do."""
+    """The cluster, or something in it, cannot be reached; the message contains a remedy."""
 
 
 class Site(Protocol):
-    """One cluster."""
+    """A cluster whose API server and programs can be queried."""
 
     @property
     def title(self) -> str:
-        """Its name in output."""
+        """The cluster's name in output."""
 
     @property
     def client(self) -> ApiClient:
-        """Its API."""
+        """A client of the cluster's API server."""
 
     @property
     def silence(self) -> Mapping[str, str]:
-        """Reason why a program (``AGENT``, ``SCHEDULER``, ``GROUPS``) did not answer the last time; empty if it did."""
+        """Reason why ``AGENT``, ``SCHEDULER`` or ``GROUPS`` did not answer the last request; empty if it did."""
 
     async def of_scheduler(self, path: str) -> Json | None:
-        """The scheduler's JSON at ``path``; None if it cannot be had."""
+        """The scheduler's JSON at ``path``; None if it cannot be reached."""
 
     async def of_groups(self, path: str) -> Json | None:
-        """The groups' program's JSON at ``path``; None if it cannot be had."""
+        """The groups program's JSON at ``path``; None if it cannot be reached."""
 
     async def of_agent(self, pod: Json, path: str) -> Json | None:
-        """The JSON at ``path`` of the agent in ``pod``; None if it cannot be had."""
+        """The JSON at ``path`` of the agent in ``pod``; None if it cannot be reached."""
 
     def into_vm(self, vm: Json, port: int) -> AbstractAsyncContextManager[tuple[str, int]]:
-        """A context in which a host and port of this machine lead into a VM. Raises ``SiteError``."""
+        """A context with a host and port on this machine that forward to a VM's port. Raises ``SiteError``."""
 
 
 class LocalSite:
-    """A local cluster that runs."""
+    """A running local cluster with the embedded API server."""
 
     def __init__(self, folder: ClusterFolder, client: ApiClient, host: str, http: httpx.AsyncClient) -> None:
         self._folder = folder
@@ -92,20 +92,20 @@ class LocalSite:
         self.title = f"local cluster {folder.name!r}"
 
     async def of_scheduler(self, path: str) -> Json | None:
-        """Through the loopback port that leads to the scheduler."""
+        """Through a loopback port that forwards to the scheduler."""
         return await self._json(SCHEDULER, self._host, PROBES_PORT, path)
 
     async def of_groups(self, path: str) -> Json | None:
-        """Through the loopback port that leads to the groups' program."""
+        """Through a loopback port that forwards to the groups program."""
         return await self._json(GROUPS, self._host, GROUPS_PORT, path)
 
     async def of_agent(self, pod: Json, path: str) -> Json | None:
-        """Through a loopback port that leads to the pod."""
+        """Through a loopback port that forwards to the pod."""
         return await self._json(AGENT, text(pod, "status", "podIP"), AGENT_PORT, path)
 
     @asynccontextmanager
     async def into_vm(self, vm: Json, port: int) -> AsyncIterator[tuple[str, int]]:
-        """Through a loopback port that leads to the VM's own address."""
+        """Through a loopback port that forwards to the VM's overlay address."""
         yield "127.0.0.1", await exposed_vm(self._folder, vm, port)
 
     async def _json(self, program: str, target: str, port: int, path: str) -> Json | None:
@@ -114,9 +114,9 @@ class LocalSite:
         if not target:
             return None
         try:
-            # The cluster's process opens a loopback port that leads to the target.
+            # The cluster's process opens a loopback port that forwards to the target.
             exposed = (await ask_cluster(self._folder, "expose", target, port)).port
-            # A local cluster has a token of its own for explanations, read each time: a new cluster has another.
+            # Read each time: a new cluster of the same name has another token.
             token = token_in(self._folder.explain_token)
             answer = await self._http.get(
                 f"http://127.0.0.1:{exposed}{path}", headers={"Authorization": f"Bearer {token}"}
@@ -129,7 +129,7 @@ class LocalSite:
 
 
 class RemoteSite:
-    """Any cluster with a kubeconfig, and a local one that is a real Kubernetes."""
+    """Any cluster with a kubeconfig, including a local one with real Kubernetes."""
 
     def __init__(self, cluster: ReachedCluster, client: ApiClient) -> None:
         self._cluster = cluster
@@ -138,11 +138,11 @@ class RemoteSite:
         self.silence: dict[str, str] = {}
 
     async def of_scheduler(self, path: str) -> Json | None:
-        """By port-forward to the pod that leads."""
+        """By port-forward to the leader's pod."""
         return await self._of_leader(SCHEDULER, path)
 
     async def of_groups(self, path: str) -> Json | None:
-        """By port-forward to the pod that leads."""
+        """By port-forward to the leader's pod."""
         return await self._of_leader(GROUPS, path)
 
     async def of_agent(self, pod: Json, path: str) -> Json | None:
@@ -151,7 +151,7 @@ class RemoteSite:
         return await self._of_pod(AGENT, name_of(pod), AGENT_PORT, path)
 
     async def _of_leader(self, program: str, path: str) -> Json | None:
-        """Answer of the replica that holds the program's Lease; of any replica if the Lease names none."""
+        """The answer of the replica that holds the program's Lease; of any replica if none is known to hold it."""
         port, lease = EXPLAINS[program]
         try:
             pods = (await self.client.list(PODS, label_selector=f"{NAME_LABEL}={program}")).objects
@@ -160,12 +160,12 @@ class RemoteSite:
             return None
         running = [name_of(replica) for replica in pods if pod_phase(replica) == "Running"]
         self.silence[program] = "" if running else f"no pod with {NAME_LABEL}={program} runs"
-        # With one replica there is nothing to choose, and the Lease need not be read.
+        # The Lease matters only if there are several replicas.
         holder = await self._holder(running, lease) if len(running) > 1 else ""
-        # The holder goes first; the others follow, in case the Lease is out of date.
+        # The holder first, then the others in case the Lease is out of date.
         for replica in sorted(running, key=lambda replica: not holder.startswith(f"{replica.name}-")):
             if answer := await self._of_pod(program, replica, port, path):
-                # Replicas that failed before this one have left their reason there.
+                # Replicas tried before may have left their reason.
                 self.silence[program] = ""
                 return answer
         return None
@@ -174,13 +174,13 @@ class RemoteSite:
         try:
             lease_object = await self.client.get(LEASES, ObjectName(pods[0].namespace, lease))
         except ApiError:
-            # Without the right to read Leases, any replica will do.
+            # Without the permission to read Leases, try every replica.
             return ""
         return text(lease_object, "spec", "holderIdentity")
 
     async def _of_pod(self, program: str, pod: ObjectName, port: int, path: str) -> Json | None:
         try:
-            # By port-forward, for which programs explain without a token.
+            # Port-forwarded requests need no token.
             return _decoded(await self.client.pod_get(pod, port, path))
         except ApiError as error:
             self.silence[program] = f"pod {pod}: {error}"
@@ -188,8 +188,9 @@ class RemoteSite:
 
     @asynccontextmanager
     async def into_vm(self, vm: Json, port: int) -> AsyncIterator[tuple[str, int]]:
-        """Through ``kubectl port-forward`` to the VM's pod, which passes the port on to the VM; or to its own address,
-        wherever it moves, if the cluster is on this machine.
+        """Through ``kubectl port-forward`` to the VM's pod, which forwards the port to the VM.
+
+        In a cluster on this machine, through a loopback port to the VM's overlay address, which survives a migration.
         """
         if self._cluster.folder is not None:
             yield "127.0.0.1", await exposed_vm(self._cluster.folder, vm, port)
@@ -204,7 +205,7 @@ class RemoteSite:
 
 
 async def exposed_vm(folder: ClusterFolder, vm: Json, port: int) -> int:
-    """The loopback port that leads to the own address of a VM or pod, in a local cluster. Raises ``ControlError``."""
+    """Opens a loopback port that forwards to a VM or pod of a local cluster. Raises ``ControlError``."""
     address = text(vm, "status", "podIP" if is_pod(vm) else "extraNetIP")
     return (await ask_cluster(folder, "expose", address, port)).port
 
@@ -218,12 +219,12 @@ def _decoded(body: bytes) -> Json | None:
 
 @asynccontextmanager
 async def open_site(cluster: ReachedCluster) -> AsyncIterator[Site]:
-    """The way to a cluster. Raises ``CredentialsError``, and ``ControlError`` if it is a local one that has ended."""
+    """Opens access to a cluster. Raises ``CredentialsError``, and ``ControlError`` if a local cluster has ended."""
     async with cluster.client() as client:
         if cluster.folder is None or not cluster.is_embedded:
             yield RemoteSite(cluster, client)
         else:
-            # Requests to this machine must not go to a proxy that the environment names.
+            # Requests to this machine must not use a proxy from the environment.
             async with httpx.AsyncClient(trust_env=False, timeout=3.0) as http:
                 host = (await ask_cluster(cluster.folder, "status")).host
                 yield LocalSite(cluster.folder, client, host, http)
@@ -231,14 +232,14 @@ async def open_site(cluster: ReachedCluster) -> AsyncIterator[Site]:
 
 @dataclass(frozen=True, slots=True)
 class SitePods:
-    """Pods by their names with namespaces, and those of agents that serve a node by its name."""
+    """Pods by name, and the pods of node agents by node."""
 
     by_name: Mapping[ObjectName, Json]
     agents: Mapping[str, Json]
 
     @classmethod
     def of(cls, pods: Iterable[Json]) -> SitePods:
-        """Of all pods that matter: those of VMs, and those of agents."""
+        """Indexes pods, which include those of VMs and of agents."""
         by_name = {name_of(pod): pod for pod in pods}
         return cls(by_name, _by_node(by_name.values()))
 
@@ -251,19 +252,19 @@ def _is_agent(pod: Json) -> bool:
     return labels_of(pod).get(NAME_LABEL) == AGENT
 
 
-async def agent_says(site: Site, vm: Json, pods: SitePods, path: str = "/explain") -> Json | None:
-    """Answer of ``vm``'s agent at ``path``: its sidecar, or the agent of its node. It may be a pod, too."""
-    # A VM's pod is in its namespace: one of the same name elsewhere may be anyone's.
+async def agent_response(site: Site, vm: Json, pods: SitePods, path: str = "/explain") -> Json | None:
+    """Queries the agent of ``vm``, a VM or pod database, at ``path``: its sidecar, or the agent of its node."""
+    # Only the pod in the VM's own namespace: one of the same name elsewhere may belong to anyone.
     pod = vm if is_pod(vm) else pods.by_name.get(ObjectName(name_of(vm).namespace, text(vm, "status", "podName")))
     if pod is None:
         return None
     agent = pods.agents.get(text(pod, "spec", "nodeName"))
-    # Beside a postgres in a pod no agent runs. Nor beside a VM whose node has an agent, unless its pod has one, too:
-    # the request would fail, or reach the guest.
+    # A pod database has no sidecar. Nor has a VM on a node with an agent, unless its pod says so: otherwise the request
+    # would fail, or reach the guest.
     has_own = not is_pod(vm) and (agent is None or _has_sidecar(pod))
     if has_own and (answer := await site.of_agent(pod, path)):
         return answer
-    # The agent of a node needs to be told which VM is meant.
+    # A node's agent serves many VMs, so the path names the VM.
     return None if agent is None else await site.of_agent(agent, f"{path}/{database_name(vm)}")
 
 
@@ -279,13 +280,13 @@ class SiteSources:
     def __init__(self, site: Site, clock: Clock) -> None:
         self._site = site
         self._agents: dict[str, Json] | None = None
-        self._patient_until = asyncio.get_running_loop().time() + _PATIENCE
+        self._listed_by = asyncio.get_running_loop().time() + _FIRST_LIST
         self.pods = Informer(site.client, PODS, clock)
         self.pods.listen(self._pod_changed)
 
     @property
     def index(self) -> SitePods:
-        """The pods as the watch has them now."""
+        """The pods that the watch has seen so far."""
         if self._agents is None:
             self._agents = _by_node(self.pods.objects.values())
         return SitePods(self.pods.objects, self._agents)
@@ -304,8 +305,8 @@ class SiteSources:
 
     async def of_vm(self, vm: JsonObject) -> Json | None:
         """See ``Sources``."""
-        # Without the right to list pods nobody waits for them twice.
+        # One deadline for all requests: without the permission to list pods, only the first ones wait.
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(self._patient_until):
+            async with asyncio.timeout_at(self._listed_by):
                 await self.pods.synced.wait()
-        return await agent_says(self._site, dict(vm), self.index)
+        return await agent_response(self._site, dict(vm), self.index)

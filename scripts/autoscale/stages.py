@@ -1,4 +1,4 @@
-"""Clusters for one purpose, removed afterwards: a local one, or a real Kubernetes; and the stage of a demonstration."""
+"""Temporary clusters, local or real Kubernetes, which are removed afterwards; and the stage of a demonstration."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from scripts.autoscale.site import Site, SiteError, open_site
 
 
 class StepView:
-    """A context manager that is given every step; several may be under way at a time."""
+    """A context manager that shows the progress of steps, of which several may run at a time."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        # Without a terminal there is no spinner, and notes become lines.
+        # Without a terminal there is no spinner, and notes are printed as lines.
         self._status: Status | None = console.status("starting") if console.is_terminal else None
         self._since: dict[str, float] = {}
 
@@ -55,7 +55,7 @@ class StepView:
             self._status.stop()
 
     def show(self, step: Step) -> None:
-        """One step, as it happens."""
+        """Shows a change of a step."""
         match step.state:
             case StepState.BEGUN:
                 self._since[step.name] = time.monotonic()
@@ -65,7 +65,7 @@ class StepView:
                 if self._status is None:
                     self._console.print(f"  … {step.name}: {escape(step.text)}", soft_wrap=True)
             case StepState.DONE:
-                # A step that was never begun took no time.
+                # A step may end without having begun.
                 took = time.monotonic() - self._since.pop(step.name, time.monotonic())
                 self._console.print(
                     f"  [green]✓[/green] {step.name} [dim]{took:.1f} s[/dim]  {escape(step.text)}", soft_wrap=True
@@ -78,7 +78,7 @@ class StepView:
             self._status.update(escape(text))
 
 
-_LEAST_SPACE: Final = 1024**2
+_MIN_FREE_SPACE: Final = 1024**2
 """Bytes. A cluster without VMs fails to start with less."""
 
 
@@ -88,18 +88,18 @@ def show_failure(console: Console, error: StepFailedError) -> None:
     if tail := log_tail(error.log) if error.log else "":
         console.print(f"[dim]the end of {error.log}:[/dim]", soft_wrap=True)
         console.print(escape(tail), soft_wrap=True)
-    # A log on a full disk is empty.
+    # On a full disk the log is empty.
     folder = Path(error.log).parent
-    if error.log and folder.is_dir() and shutil.disk_usage(folder)[2] < _LEAST_SPACE:
+    if error.log and folder.is_dir() and shutil.disk_usage(folder)[2] < _MIN_FREE_SPACE:
         console.print(f"no space left on the disk of {escape(str(folder))}", soft_wrap=True)
 
 
 @asynccontextmanager
 async def fresh_cluster(name: str, spec: ClusterSpec, console: Console) -> AsyncIterator[Site]:
-    """An empty cluster; its logs stay until the next one of that name starts.
+    """Runs an empty cluster within the context; its logs stay until the next one of that name starts.
 
-    Raises ``AlreadyRunningError`` and ``StepFailedError``. If the cluster ends early, the block is cancelled and
-    raises a group with a ``SiteError``.
+    Raises ``AlreadyRunningError`` and ``StepFailedError``. If the cluster ends early, the block is cancelled and raises a
+    group with a ``SiteError``.
     """
     async with launched(name, spec) as cluster:
         with StepView(console) as view:
@@ -110,8 +110,8 @@ async def fresh_cluster(name: str, spec: ClusterSpec, console: Console) -> Async
 
 @asynccontextmanager
 async def launched(name: str, spec: ClusterSpec) -> AsyncIterator[LaunchedCluster]:
-    """A cluster that begins to come up, in place of an earlier one of that name. Raises ``AlreadyRunningError``."""
-    # `fresh` removes what an earlier cluster of that name left: a demonstration has to begin empty.
+    """Launches a cluster, and ends it after the context. Raises ``AlreadyRunningError``."""
+    # `fresh` removes what an earlier cluster of that name left.
     cluster = await launch(ClusterFolder.of(name), spec, attached=True, fresh=True)
     try:
         yield cluster
@@ -121,14 +121,13 @@ async def launched(name: str, spec: ClusterSpec) -> AsyncIterator[LaunchedCluste
 
 @asynccontextmanager
 async def watched(name: str, cluster: LaunchedCluster) -> AsyncIterator[Site]:
-    """The way to a cluster that is up. Its end cancels the block, which then raises a group with a ``SiteError``."""
+    """Opens access to a running cluster. If it ends, the block is cancelled and raises a group with a ``SiteError``."""
     folder = ClusterFolder.of(name)
-    # It fails when the cluster's process ends, which cancels the block.
-    async with open_site(find_cluster(ClusterFlags(name))) as site, beside(_fails_with(cluster, folder)):
+    async with open_site(find_cluster(ClusterFlags(name))) as site, beside(_fail_at_end(cluster, folder)):
         yield site
 
 
-async def _fails_with(cluster: LaunchedCluster, folder: ClusterFolder) -> None:
+async def _fail_at_end(cluster: LaunchedCluster, folder: ClusterFolder) -> None:
     code = await cluster.wait()
     raise SiteError(f"the cluster's process has ended with exit code {code}; its log: {folder.log('cluster')}")
 
@@ -138,7 +137,7 @@ _ARCHIVES: Final = "images"
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A cluster on which all runs that its databases need."""
+    """A real Kubernetes with the autoscaler installed."""
 
     site: Site
     folder: ClusterFolder
@@ -154,17 +153,17 @@ class Installed:
 async def fresh_kubernetes(
     name: str, spec: ClusterSpec, console: Console, clock: Clock, what: Installation
 ) -> AsyncIterator[Installed]:
-    """Builds images while the cluster comes up; then loads and applies all, and waits until it runs.
+    """Builds images while the cluster starts; then installs the autoscaler, and waits until it runs.
 
-    Its logs stay, and the disks of its nodes do not. Raises as ``fresh_cluster``.
+    The logs stay; the disks of the nodes are removed. Raises as ``fresh_cluster``.
     """
     folder = ClusterFolder.of(name)
     async with AsyncExitStack() as stack:
-        # Pushed first, so that it runs last: the disks are in use until the cluster has ended.
+        # Pushed first, so that it runs last, when the disks are no longer in use.
         stack.push_async_callback(asyncio.to_thread, _remove_disks, folder)
         cluster = await stack.enter_async_context(launched(name, spec))
         with StepView(console) as view:
-            # Building images and bringing the cluster up take minutes each, and neither needs the other.
+            # Both take minutes, and neither needs the other.
             async with asyncio.TaskGroup() as tasks:
                 building = tasks.create_task(_build(spec.kubernetes, folder.root / _ARCHIVES, view, what))
                 tasks.create_task(cluster.follow(view.show))
@@ -177,57 +176,57 @@ async def fresh_kubernetes(
 
 
 def _remove_disks(folder: ClusterFolder) -> None:
-    """Remove a cluster's disks, gigabytes."""
-    # A cluster of that name may have run before; then nothing was launched, and its disks are its own.
+    """Removes a cluster's disks, which take gigabytes."""
+    # If another cluster of that name is running, nothing was launched and the disks belong to it.
     if not folder.is_running():
         for disk_folder in (folder.real, folder.root / _ARCHIVES):
             shutil.rmtree(disk_folder, ignore_errors=True)
 
 
 async def _build(minor: str, archives: Path, view: StepView, what: Installation) -> InstallationParts:
-    told = ""
+    current = ""
 
-    def named(line: str) -> None:
-        nonlocal told
+    def show_image(line: str) -> None:
+        nonlocal current
         name = line.partition(":")[0]
         # Each image has many lines of progress; the step shows only the name of the current one.
-        if name != told:
-            told = name
+        if name != current:
+            current = name
             note(name)
 
     with _step("images", view) as note:
-        return await installation.build_images(minor, archives, named, what)
+        return await installation.build_images(minor, archives, show_image, what)
 
 
-async def _install(found: Installed, view: StepView, clock: Clock) -> None:
+async def _install(cluster: Installed, view: StepView, clock: Clock) -> None:
     with _step("images on the nodes", view):
-        for archive in map(Path, found.parts.archives):
-            await installation.load_image(found.folder.nodes, archive)
+        for archive in map(Path, cluster.parts.archives):
+            await installation.load_image(cluster.folder.nodes, archive)
             # An archive takes hundreds of megabytes, and the nodes have it now.
             await asyncio.to_thread(archive.unlink)
     with _step("autoscaler", view) as note:
-        await installation.apply_manifests(found.folder.kubeconfig, found.parts, found.installation)
-        await installation.wait_rolled_out(found.site.client, clock, note, found.installation)
+        await installation.apply_manifests(cluster.folder.kubeconfig, cluster.parts, cluster.installation)
+        await installation.wait_rolled_out(cluster.site.client, clock, note, cluster.installation)
 
 
 @contextmanager
 def _step(name: str, view: StepView) -> Iterator[partial[None]]:
-    """Shows a step from its beginning to its end; gives what takes notes on it. Raises ``StepFailedError``."""
+    """Shows a step's begin and end; yields a function that shows notes on it. Raises ``StepFailedError``."""
 
-    def say(state: StepState, text: str = "") -> None:
+    def show(state: StepState, text: str = "") -> None:
         view.show(Step(name, state, text))
 
-    say(StepState.BEGUN)
+    show(StepState.BEGUN)
     try:
-        yield partial(say, StepState.NOTE)
+        yield partial(show, StepState.NOTE)
     except (NoProgramsError, installation.ImageLoadError, installation.InstallationError, OSError) as error:
         raise StepFailedError(f"{name}: {error}") from error
-    say(StepState.DONE)
+    show(StepState.DONE)
 
 
 @dataclass(frozen=True, slots=True)
 class DemoStage:
-    """A cluster that is up, in words for people; ``installed`` is a real Kubernetes, None the embedded cluster."""
+    """A demonstration's cluster, described for people; ``installed`` is None for the embedded cluster."""
 
     site: Site
     guests: str
@@ -236,19 +235,19 @@ class DemoStage:
     installed: Installed | None = None
 
     def guests_of(self, vm: Json) -> str:
-        """The same as ``guests``, with the reason for which the guest is emulated, or is not."""
-        # The embedded cluster knows it from the start.
+        """``guests``, with the reason why the guest is emulated or not."""
+        # The embedded cluster has the reason in `guests`.
         why = {} if self.installed is None else condition_of(vm, "Accelerated")
         return f"{self.guests} ({text(why, 'message')})" if why else self.guests
 
     async def watch(self) -> None:
-        """Watches until cancelled. Raises ``SiteError`` as soon as a pod is seen that cannot come up any more."""
-        # The process of an embedded cluster ends if it cannot keep a part running.
+        """Watches until cancelled. Raises ``SiteError`` once a pod can no longer start."""
+        # An embedded cluster's process ends by itself if a part fails.
         if self.installed is not None:
             await fail_with_first(Informer(self.site.client, PODS, self.clock), lambda pod: startup_failure([pod]))
 
-    async def last_look(self) -> str:
-        """Summary at the end of what people ask first; empty for the embedded cluster: ``autoscale top`` shows more."""
+    async def final_summary(self) -> str:
+        """kubectl's table of the objects at the end; empty for the embedded cluster, for which there is ``top``."""
         if self.installed is None:
             return ""
         kinds = "neonvm,pods" if self.installed.installation is FOR_VMS else "pods"
@@ -264,7 +263,7 @@ class DemoStage:
 async def fresh_stage(
     name: str, spec: ClusterSpec, console: Console, clock: Clock, *, pods: bool = False
 ) -> AsyncIterator[DemoStage]:
-    """A new cluster for VMs, or for databases in ``pods``; removed at the end. Raises as ``fresh_cluster``."""
+    """Runs a new cluster for VMs, or for databases in ``pods``, within the context. Raises as ``fresh_cluster``."""
     folder = ClusterFolder.of(name)
     if not spec.kubernetes:
         async with fresh_cluster(name, spec, console) as site:

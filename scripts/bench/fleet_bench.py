@@ -16,7 +16,7 @@ from typing import Annotated, Final
 
 import typer
 
-from scripts.autoscale.outputs import Recordings, bad_input_said
+from scripts.autoscale.outputs import Recordings, reporting_bad_input
 from scripts.autoscale.replay.recording import RecordingError, read_recordings
 from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.simulate.fleet import SimulationSettings, make_fleet
@@ -166,7 +166,7 @@ def bench_fleet(  # noqa: PLR0913 - typer makes an option of every parameter
     for 3 hours. Each row is printed when all its seeds are done. Takes about half an hour on two idle cores, twice that
     with recordings, a third with --seed 1. Exits with 1 if a fleet was over-committed.
     """
-    with bad_input_said("bench-fleet", RecordingError):
+    with reporting_bad_input("bench-fleet", RecordingError):
         # Report invalid recordings at once.
         if trace:
             read_recordings(trace)

@@ -27,10 +27,10 @@ from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.migration_scenario import small_vm
 from scripts.autoscale.demonstration.moves import SUCCEEDED, MoveWatch, ObservedMove
-from scripts.autoscale.demonstration.pgbench import DatabaseServer, Outcome, find_pgbench, prepare, press
+from scripts.autoscale.demonstration.pgbench import DatabaseServer, Outcome, find_pgbench, prepare, run_load
 from scripts.autoscale.demonstration.vm_clients import ClientReport, probe
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of
-from scripts.autoscale.demonstration.waiting import answers, comes, watch_for_ends
+from scripts.autoscale.demonstration.waiting import poll_until, wait_until, watch_for_ends
 from scripts.autoscale.migrate import migration_of
 from scripts.autoscale.running import runs
 from scripts.autoscale.site import Site, SiteError
@@ -50,12 +50,12 @@ class MigrationFigures:
     @property
     def done(self) -> list[ObservedMove]:
         """The migrations that succeeded."""
-        return [move for move in self.moves if move.phase == SUCCEEDED and move.felt is not None]
+        return [move for move in self.moves if move.phase == SUCCEEDED and move.client_span is not None]
 
     @property
     def spans(self) -> list[tuple[Instant, Instant]]:
         """When clients may notice each of them."""
-        return [span for move in self.done if (span := move.felt) is not None]
+        return [span for move in self.done if (span := move.client_span) is not None]
 
     @property
     def stalls(self) -> list[Seconds]:
@@ -124,7 +124,7 @@ class _Runs:
         seconds = count * _PERIOD + _REST
         self._say(f"{count} migrations under load, at least {seconds} s")
         async with asyncio.TaskGroup() as tasks:
-            work = tasks.create_task(press(server, _CLIENTS, seconds, lambda _: None))
+            work = tasks.create_task(run_load(server, _CLIENTS, seconds, lambda _: None))
             ask = tasks.create_task(probe(server, seconds, self._clock))
             await self._back_and_forth(count)
             # Then stalls are missing from the figures.
@@ -139,8 +139,8 @@ class _Runs:
         # Not enabled for autoscaling, so that it keeps its size.
         vm_object = small_vm(VM) | {"metadata": {"name": VM.name, "namespace": VM.namespace}}
         await create_vm(self._site.client, vm_object)
-        if not await answers(self._is_available, self._clock, _BOOT):
-            raise SiteError(f"the VM did not come up within {_BOOT:g} s")
+        if not await poll_until(self._is_available, self._clock, _BOOT):
+            raise SiteError(f"the VM did not start within {_BOOT:g} s")
         vm = await self._site.client.get(VIRTUAL_MACHINES, VM)
         server = await stack.enter_async_context(database_of(self._site, vm))
         await prepare(server, _SCALE)
@@ -161,7 +161,7 @@ class _Runs:
         for number in range(1, count + 1):
             next_start = Instant(self._clock.now() + _PERIOD)
             await self._site.client.create(MIGRATIONS, VM.namespace, migration_of(VM))
-            if not await comes(partial(self._has_ended, number), self._clock, _END):
+            if not await wait_until(partial(self._has_ended, number), self._clock, _END):
                 raise SiteError(f"migration {number} did not end within {_END:g} s")
             # At least half a second, to separate the stalls of two migrations.
             await self._clock.sleep(Seconds(max(0.5, next_start - self._clock.now())))

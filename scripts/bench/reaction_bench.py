@@ -30,7 +30,7 @@ from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of, postgres_vm
-from scripts.autoscale.demonstration.waiting import comes
+from scripts.autoscale.demonstration.waiting import wait_until
 from scripts.autoscale.running import runs
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages import fresh_cluster
@@ -157,7 +157,7 @@ class Starter:
         return vm is not None and vm.actual is not None and vm.actual.cpu <= MilliCpu(1000) >= vm.use.cpu
 
     async def _until(self, holds: Callable[[], bool], at_most: Seconds, what: str) -> None:
-        if not await comes(holds, self.clock, at_most):
+        if not await wait_until(holds, self.clock, at_most):
             raise SiteError(f"the VM did not {what} within {at_most:g} s")
 
     async def _explained(self) -> str:

@@ -23,7 +23,7 @@ from rich.table import Table
 from deploy.local.cluster.guests import wave_period, waves
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Seconds
-from scripts.autoscale.drawing import dress, save
+from scripts.autoscale.drawing import save, style_panel
 from scripts.autoscale.simulate.fleet import SimulatedFleet, SimulationSettings
 from scripts.autoscale.simulate.recording_grid import RecordingGrid
 from scripts.autoscale.simulate.run import Run
@@ -245,7 +245,7 @@ def _panel(panel: Axes, minutes: list[float], samples: list[NodeSample]) -> None
     panel.step(minutes, holds, color=INK, linewidth=1.2, where="post", label="held by them")
     panel.axhline(samples[0].watermark, color=GREY, linewidth=0.8, linestyle="--", label="watermark")
     panel.fill_between(minutes, holds, wanted, step="post", color=RED, linewidth=0, label="denied")
-    dress(panel)
+    style_panel(panel)
     panel.tick_params(labelsize=8)
 
 

@@ -26,7 +26,7 @@ from deploy.neonvm.sleep.stand_in import address_of, attachment_of
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
-from scripts.autoscale.demonstration.waiting import answers
+from scripts.autoscale.demonstration.waiting import poll_until
 from scripts.autoscale.running import runs
 from scripts.autoscale.site import SiteError
 from scripts.bench.sleep_figures import SleepFigures, TimedSleeper, table
@@ -171,8 +171,8 @@ class _Sleeps:
         async def serves() -> bool:
             return (await self.guest.state()).phase is GuestPhase.RUNNING
 
-        if not await answers(serves, SystemClock(), _BOOT):
-            raise SiteError(f"the guest did not come up within {_BOOT:g} s")
+        if not await poll_until(serves, SystemClock(), _BOOT):
+            raise SiteError(f"the guest did not start within {_BOOT:g} s")
 
 
 @asynccontextmanager

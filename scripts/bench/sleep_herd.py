@@ -30,8 +30,8 @@ from protocol.runtime.beside import beside
 from protocol.runtime.clock import SystemClock
 from protocol.units import ZERO, Instant, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
-from scripts.autoscale.demonstration.waiting import comes, together
-from scripts.autoscale.explain import explained
+from scripts.autoscale.demonstration.waiting import run_all, wait_until
+from scripts.autoscale.explain import explain_database
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.sleep.outcomes import RUNNING
 from scripts.autoscale.stages import fresh_cluster
@@ -149,9 +149,9 @@ class _Bench:
     async def _fill(self, names: Sequence[ObjectName]) -> None:
         """Create VMs and put them to sleep. Raises ``SiteError``."""
         create = self.site.client.ensure
-        await together(*(create(VIRTUAL_MACHINES, name.namespace, sleeper(name)) for name in names))
+        await run_all(*(create(VIRTUAL_MACHINES, name.namespace, sleeper(name)) for name in names))
         deadline = self.clock.now() + _PATIENCE
-        while not await comes(lambda: self.watch.are(names, {ASLEEP}), self.clock, _RETRY):
+        while not await wait_until(lambda: self.watch.are(names, {ASLEEP}), self.clock, _RETRY):
             if self.clock.now() > deadline:
                 raise SiteError(f"some of {names} did not fall asleep")
             # Again: a guest that has just booted may refuse.
@@ -171,7 +171,7 @@ class _Bench:
         queue, let_in = [name for name in herd if name not in watch.awake], len(watch.granted)
         self.console.print(f"{awake} are awake, {len(queue)} wait; the last of them:")
         unreported = [name for name in queue if not await self._is_reported(name) and name not in watch.awake]
-        for line in (await explained(self.site, self.vms.objects[queue[-1]]))[0] if queue else ():
+        for line in (await explain_database(self.site, self.vms.objects[queue[-1]]))[0] if queue else ():
             if "waking" in line.lower():
                 self.console.print(f"  {line}", soft_wrap=True, markup=False)
         slept, deadline = 0, self.clock.now() + _PATIENCE
@@ -211,7 +211,7 @@ class _Bench:
             async with turns:
                 await self.site.client.merge_patch(VIRTUAL_MACHINES, name, body)
 
-        await together(*map(write, names))
+        await run_all(*map(write, names))
 
     async def _costs(self) -> dict[str, tuple[Seconds, float]]:
         """CPU time and memory (MiB) of each of the cluster's programs."""

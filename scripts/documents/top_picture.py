@@ -33,7 +33,7 @@ class PictureFleet:
 
     title = "context 'production'"
 
-    async def look(self, on_screen: Sequence[str]) -> FleetSnapshot:  # noqa: ARG002 - a part of the port
+    async def read(self, on_screen: Sequence[str]) -> FleetSnapshot:  # noqa: ARG002 - a part of the port
         """See ``Source``."""
         return FleetSnapshot(tuple(vm_row(*_made(number)) for number in range(len(FLEET))))
 
@@ -92,7 +92,7 @@ async def drawn() -> str:
     # A long interval: a second refresh would make the picture depend on time.
     app = TopApp(PictureFleet(), every=3600.0)
     async with app.run_test(size=_SIZE) as pilot:
-        await app.look()
+        await app.refresh_once()
         await pilot.pause()
         picture = app.export_screenshot(title="autoscale top")
     # Rich embeds links to web fonts.

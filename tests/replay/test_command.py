@@ -12,7 +12,7 @@ import yaml
 from rich.status import Status
 from typer.testing import CliRunner
 
-from scripts.autoscale.main import ManyValues, repeated
+from scripts.autoscale.main import MultiValueCommand, repeat_options
 from scripts.autoscale.replay.command import announced, replay
 from scripts.autoscale.replay.generate import generate
 from scripts.autoscale.replay.working_sets import played_scenarios
@@ -22,7 +22,7 @@ PNG = b"\x89PNG"
 
 def run(*arguments: str) -> tuple[int, str, str]:
     app = typer.Typer()
-    app.command(cls=ManyValues)(replay)
+    app.command(cls=MultiValueCommand)(replay)
     result = CliRunner().invoke(app, list(arguments))
     return result.exit_code, result.stdout, result.stderr
 
@@ -91,7 +91,7 @@ def test_a_folder_stands_for_every_recording_in_it(trace: str, tmp_path: Path) -
     ],
 )
 def test_an_option_may_be_followed_by_several_values(typed: list[str], meant: list[str]) -> None:
-    assert list(repeated(typed)) == meant
+    assert list(repeat_options(typed)) == meant
 
 
 def test_scripts_read_the_same_in_every_form(trace: str) -> None:

@@ -15,7 +15,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from scripts.autoscale.demonstration.migration_scenario import NEIGHBOURS, MigrationScenario
 from scripts.autoscale.demonstration.pgbench import Outcome
-from scripts.autoscale.demonstration.vm_clients import ClientReport, Live
+from scripts.autoscale.demonstration.vm_clients import ClientReport, RunClients
 from scripts.autoscale.site import RemoteSite
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.in_process import InProcess
@@ -42,14 +42,14 @@ async def test_clients_stay_until_a_vm_has_moved_and_neighbours_may_move_from_th
     client, waves = api.client(), Waves(clock)
     await apply_crds(client, clock)
 
-    async def clients_of(_: Json) -> Live:
+    async def clients_of(_: Json) -> RunClients:
         return waves.live
 
     scenario = MigrationScenario(
         RemoteSite(cluster_at(folder=ClusterFolder.of("x")), client), clock, lambda _: None, clients_of
     )
     watching = asyncio.ensure_future(scenario.watch())
-    await scenario.move_in()
+    await scenario.create_neighbours()
     scenario._clients[NEIGHBOURS[0]] = waves.live
 
     async def load(seconds: int) -> None:

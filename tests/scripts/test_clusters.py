@@ -23,7 +23,7 @@ from protocol.runtime.credentials import CredentialsError
 from scripts.autoscale import clusters
 from scripts.autoscale import main as program
 from scripts.autoscale.cluster_flags import complete_context
-from scripts.autoscale.clusters import KUBECTLS, ClusterFlags, ReachedCluster, find_cluster
+from scripts.autoscale.clusters import KUBECTL_DEFAULT, ClusterFlags, ReachedCluster, find_cluster
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.site import SiteError
 from scripts.autoscale.terminal import completion
@@ -37,7 +37,7 @@ def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No local cluster, and no kubeconfig."""
     monkeypatch.setenv("AUTOSCALE_HOME", str(tmp_path / "clusters"))
     monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.setattr(clusters, "USUAL", tmp_path / "usual")
+    monkeypatch.setattr(clusters, "DEFAULT_KUBECONFIG", tmp_path / "usual")
     monkeypatch.setattr(clusters, "LOCAL", LOCAL)  # the machine has one lock for each name
 
 
@@ -86,7 +86,7 @@ def test_set_variable_never_falls_back(value: str, tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KUBECONFIG", value)
     with running(LOCAL, "http://127.0.0.1:5"):
-        for flags in (ClusterFlags(), ClusterFlags(context="x"), ClusterFlags(kubeconfig=KUBECTLS)):
+        for flags in (ClusterFlags(), ClusterFlags(context="x"), ClusterFlags(kubeconfig=KUBECTL_DEFAULT)):
             for chosen in (find_cluster, history_path):
                 with pytest.raises(CredentialsError, match=f"KUBECONFIG={value}: no such file"):
                     chosen(flags)
@@ -140,14 +140,14 @@ def test_named_local_cluster_must_run(tmp_path: Path) -> None:
         find_cluster(ClusterFlags(OTHER))
     with running(OTHER, "http://127.0.0.1:5") as folder:
         assert find_cluster(ClusterFlags(OTHER)).folder == folder
-        assert find_cluster(ClusterFlags(OTHER, KUBECTLS)).folder == folder
+        assert find_cluster(ClusterFlags(OTHER, KUBECTL_DEFAULT)).folder == folder
 
 
 @pytest.mark.parametrize(
     ("flags", "other"),
     [
         (ClusterFlags(OTHER, context="x"), "--context"),
-        (ClusterFlags(OTHER, KUBECTLS, "x"), "--context"),
+        (ClusterFlags(OTHER, KUBECTL_DEFAULT, "x"), "--context"),
         (ClusterFlags(OTHER, "usual"), "--kubeconfig"),
     ],
 )
@@ -166,7 +166,7 @@ def test_running_local_cluster_goes_before_kubectls(tmp_path: Path) -> None:
     with running(LOCAL, "http://127.0.0.1:5") as folder:
         assert find_cluster(ClusterFlags()).title == f"local cluster {LOCAL!r}"
         assert find_cluster(ClusterFlags()).folder == folder
-        for flags in (ClusterFlags(kubeconfig=KUBECTLS), ClusterFlags(context="x")):
+        for flags in (ClusterFlags(kubeconfig=KUBECTL_DEFAULT), ClusterFlags(context="x")):
             assert find_cluster(flags).kubeconfigs == (tmp_path / "usual",)
 
 
@@ -178,7 +178,7 @@ def test_kubeconfig_of_any_local_cluster_is_recognized(tmp_path: Path, monkeypat
         written(tmp_path / "away", "https://away", name="away")
         for value in (other.kubeconfig, copy, f"{copy}:{tmp_path / 'away'}"):
             monkeypatch.setenv("KUBECONFIG", str(value))
-            for flags in (ClusterFlags(), ClusterFlags(kubeconfig=KUBECTLS)):
+            for flags in (ClusterFlags(), ClusterFlags(kubeconfig=KUBECTL_DEFAULT)):
                 assert find_cluster(flags).folder == other
         monkeypatch.delenv("KUBECONFIG")
         assert find_cluster(ClusterFlags(kubeconfig=str(copy))).folder == other
@@ -273,4 +273,8 @@ def test_kubectls_completion_obeys_flags_before_it(
         (["migrate", "--kubeconfig=f", "--namespace=ops", "v"], ["vm"]),
     ):
         assert completed(monkeypatch, capsys, *typed) == found
-    assert [(flags.kubeconfig, flags.context) for flags in asked] == [(KUBECTLS, ""), (KUBECTLS, "x"), ("f", "")]
+    assert [(flags.kubeconfig, flags.context) for flags in asked] == [
+        (KUBECTL_DEFAULT, ""),
+        (KUBECTL_DEFAULT, "x"),
+        ("f", ""),
+    ]

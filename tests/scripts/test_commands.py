@@ -43,7 +43,7 @@ def test_the_plugin_of_kubectl_calls_itself_by_its_name(
         program.plugin()
     said = capsys.readouterr().out
     assert "Usage: kubectl autoscaling" in said
-    assert {name for name in program.COMMANDS if f" {name} " in said} == {*program.OF_A_CLUSTER}
+    assert {name for name in program.COMMANDS if f" {name} " in said} == {*program.CLUSTER_COMMANDS}
 
 
 @pytest.mark.parametrize("name", program.COMMANDS)
@@ -69,7 +69,7 @@ def test_help_shows_every_text_whole(
 @pytest.mark.parametrize(
     ("typed", "found"),
     [
-        ([], [*program.OF_A_CLUSTER]),
+        ([], [*program.CLUSTER_COMMANDS]),
         (["ch"], ["check"]),
         (["check", "--con"], ["--context"]),
         (["check", "-o", "json", "--p"], ["--pre"]),

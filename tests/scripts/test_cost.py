@@ -80,7 +80,7 @@ def test_the_table_says_what_was_saved_and_at_which_prices(cost: Cost) -> None:
     assert "against the maximum sizes" in said
     assert "the published reference prices" in said
     assert "At the reference price, because the price table has no key for them: n1." in said
-    assert "The history begins 1.0 h after the time that was asked for." in said
+    assert "The history begins 1.0 h after the start of the period." in said
     assert "The history ends" not in said
 
 
@@ -92,7 +92,7 @@ def test_what_sleep_saved_has_a_sentence(cost: Cost, file: Path) -> None:
     row = (0, 0, None, None, 0, 0, 0, 0, None, None)
     store.write(Batch(vms=[(facts, held(now - HOUR, now, row))]))
     store.close()
-    assert "against the minimum sizes; VMs slept 1.00 h in all." in cost()
+    assert "against the minimum sizes; VMs slept 1.00 h in total." in cost()
     (idle,) = [line for line in json.loads(cost("-o", "json"))["lines"] if line["name"] == "lab/idle"]
     assert (idle["reserved_cost"], idle["asleep_hours"], idle["sleep_saved"] > 0) == (0, 1, True)
 
@@ -166,8 +166,8 @@ def test_machines_read_the_same_numbers_in_every_form(cost: Cost, tmp_path: Path
 
 def test_a_policy_is_played_on_the_need_that_was_recorded(cost: Cost) -> None:
     said = cost("--policy", "fixed-peak")
-    assert "Policy fixed-peak: 5.95 vCPU-h instead of 5.95 and 11.90 GiB-h instead of 11.90: " in said
-    assert "missed 0.00 % of the CPU and 0.00 % of the memory that was needed" in said
+    assert "Policy fixed-peak: 5.95 vCPU-h instead of 5.95 and 11.90 GiB-h instead of 11.90. " in said
+    assert "missed 0.00 % of the needed CPU and 0.00 % of the needed memory" in said
 
 
 @pytest.mark.parametrize("by", ["vm", "namespace", "node"])
@@ -199,7 +199,7 @@ def test_what_a_policy_leaves_or_was_not_played_on_is_no_zero(cost: Cost, monkey
 def test_a_policy_of_one_resource_leaves_the_other(cost: Cost, tmp_path: Path) -> None:
     (tmp_path / "wide.yaml").write_text("{resource: memory, stages: [{quantize: {segments: [{at: 0, every: 3Gi}]}}]}")
     said = cost("--policy", str(tmp_path / "wide.yaml"))
-    assert "Policy wide: 13.39 GiB-h instead of 11.90: it would have cost " in said
+    assert "Policy wide: 13.39 GiB-h instead of 11.90. It would have cost " in said
     assert "The policy does not cover CPU, which stays as it was." in said
     assert "vCPU-h instead" not in said
     assert "does not cover memory" in cost("--policy", "hpa")
@@ -212,11 +212,11 @@ def test_an_agents_own_policy_is_played_as_a_whole(cost: Cost, tmp_path: Path) -
     assert "smoothing.cpu" in cost("--policy", str(tmp_path / "odd.yaml"), code=2)
 
 
-def test_of_a_large_fleet_the_dearest_are_played(cost: Cost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_large_fleet_the_most_expensive_are_played(cost: Cost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "MOST_PLAYED", 1)
     said = cost("--policy", "fixed-peak")
     assert "3.97 vCPU-h instead of 3.97" in said
-    assert "It was played on the 1 dearest of 2 databases, which are 67% of what was reserved." in said
+    assert "Replayed on the 1 most expensive of 2 databases (67% of the reserved cost)." in said
 
 
 def test_what_cannot_be_done_is_said(cost: Cost, file: Path, tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_what_cannot_be_done_is_said(cost: Cost, file: Path, tmp_path: Path) -> 
     assert "Prometheus gives no usable answer" in cost("--prometheus", "http://127.0.0.1:1", code=1)
     for bad in ("http://[::1", "127.0.0.1:9090", "nonsense", "ftp://here", "http://"):
         assert "URL" in cost("--prometheus", bad, code=2)
-    assert "advice is text, wide, json or yaml" in cost("--consolidate", "-o", "csv", code=2)
+    assert "--consolidate prints text, wide, json or yaml" in cost("--consolidate", "-o", "csv", code=2)
     assert "neither one of" in cost("--policy", "/no/such/file", code=2)
     (tmp_path / "odd.yaml").write_text("prices: {cpu: -1}\n")
     assert "odd.yaml" in cost("--prices", str(tmp_path / "odd.yaml"), code=2)
@@ -233,7 +233,7 @@ def test_what_cannot_be_done_is_said(cost: Cost, file: Path, tmp_path: Path) -> 
     assert "there is no history at" in cost(code=1)
     assert "neither one of" in cost("--policy", "/no/such/file", code=2)
     SqliteStore(file, time.time).close()
-    assert "The history is empty so far." in cost()
+    assert "The history is empty." in cost()
 
 
 def test_advice_names_the_moves() -> None:
@@ -291,7 +291,7 @@ def test_prices_come_from_a_file_or_the_schedulers_settings(tmp_path: Path, monk
 def test_keys_without_a_node_are_named(cost: Cost, tmp_path: Path) -> None:
     (tmp_path / "prices.yaml").write_text("{nodePrices: {m5: 0.5, m5.typo: 1, spot-pool: 0.1}}")
     asked = ("--prices", str(tmp_path / "prices.yaml"))
-    assert "No node of this time was priced by these keys of the price table: m5.typo, spot-pool." in cost(*asked)
+    assert "These keys of the price table match no node of this period: m5.typo, spot-pool." in cost(*asked)
     assert json.loads(cost(*asked, "-o", "json"))["unusedPrices"] == ["m5.typo", "spot-pool"]
 
 
@@ -336,7 +336,7 @@ def test_a_local_cluster_is_the_same_by_its_kubeconfig(home: Path) -> None:
 def test_a_local_cluster_that_ended_keeps_its_history_and_no_other_clusters(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clusters_module, "USUAL", usual := kubeconfig(home / "config", current="a"))
+    monkeypatch.setattr(clusters_module, "DEFAULT_KUBECONFIG", usual := kubeconfig(home / "config", current="a"))
     (home / "local" / "spec.json").write_text("{}")
     local, of_kubectl = home / "local" / "history.sqlite", history_path(ClusterFlags(context="a"))
     assert (history_path(ClusterFlags()), history_path(ClusterFlags(), records=True)) == (local, of_kubectl)

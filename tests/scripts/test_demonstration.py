@@ -29,7 +29,7 @@ SMALL, LARGE = Resources.parse(1, "256Mi"), Resources.parse(4, "1Gi")
 def seen(*sizes: tuple[float, Resources], transactions: int = 900, failed: int = 0) -> Observations:
     found = Observations(guests="QEMU", network="namespaces", load_began=Seconds(10.0), load_ended=Seconds(30.0))
     for at, size in sizes:
-        found.saw(Seconds(at), size)
+        found.record(Seconds(at), size)
     found.transactions, found.failed = transactions, failed
     found.tps.append(LoadPoint(11.0, 120.0))
     return found
@@ -47,13 +47,13 @@ def test_a_vm_that_grew_and_shrank_without_a_failed_transaction_is_a_success() -
 @pytest.mark.parametrize(
     ("observed", "problem"),
     [
-        (seen((2.0, SMALL)), "the VM did not grow: it had 1 vCPU before the load and never more"),
+        (seen((2.0, SMALL)), "the VM did not grow beyond the 1 vCPU that it had before the load"),
         (
             seen((2.0, SMALL), (12.0, LARGE)),
             "the VM did not shrink: it reached 4 cpu, 1Gi and has 4 cpu, 1Gi at the end",
         ),
         (seen((2.0, SMALL), (12.0, LARGE), (40.0, SMALL), failed=3), "3 transactions failed"),
-        (seen((2.0, SMALL), (12.0, LARGE), (40.0, SMALL), transactions=0), "no transaction was run"),
+        (seen((2.0, SMALL), (12.0, LARGE), (40.0, SMALL), transactions=0), "no transactions were run"),
         (Observations(load_problem="no KVM"), "no KVM"),
         (Observations(), "it ended before the load had run"),
     ],
@@ -70,11 +70,11 @@ def test_anything_less_is_not_and_the_reason_is_said(observed: Observations, pro
         (RoomPoint("neighbour", "node-1", 2.0, "node-1 is full", 1.5), []),
         (
             RoomPoint("neighbour", "node-1", None, "", 1.5),
-            ["the pod was denied nothing, although neighbour had filled node-1"],
+            ["no growth of the pod was denied, although neighbour had filled node-1"],
         ),
         (
             RoomPoint("neighbour", "node-1", 2.0, "node-1 is full", None),
-            ["the pod did not grow after neighbour had left node-1"],
+            ["the pod did not grow after neighbour left node-1"],
         ),
     ],
 )
@@ -117,7 +117,7 @@ def test_pgbench_is_believed_about_transactions_and_broken_connections_count_as_
     assert outcome_of(good, 0) == Outcome(1140, 0, "")
     broken = ["pgbench: error: client 3 aborted in command 8 (SQL) of script 0", *good, "Run was aborted; …"]
     assert outcome_of(broken, 2) == Outcome(1140, 1, "pgbench ended with exit code 2: Run was aborted; …")
-    assert outcome_of([], 1).problem == "pgbench ended with exit code 1: it said nothing"
+    assert outcome_of([], 1).problem == "pgbench ended with exit code 1: no output"
 
 
 async def test_a_database_that_does_not_answer_ends_pgbench_in_words(

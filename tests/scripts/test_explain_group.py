@@ -50,15 +50,15 @@ def test_it_says_what_is_what_is_recommended_what_was_done_and_what_was_kept_bac
         "  The VPA recommends 1500m cpu, 1Gi memory for app.",
         "  app/cpu: weight 0.6",
         "  Last scaled at 2026-01-01T00:00:00Z: replicas 3 → 5; app 500m cpu → 1100m cpu.",
-        "  UNDER WAY since 2026-01-01T00:02:00Z: HPA minReplicas 4.",
-        "  Kept back: replicas stays 5 although 6 is wanted, by the rule Delay: until 00:02",
+        "  IN PROGRESS since 2026-01-01T00:02:00Z: HPA minReplicas 4.",
+        "  Held back: replicas stays at 5 instead of 6 (rule Delay): until 00:02",
         "  AbleToScale is True: scales Deployment web",
     ]
 
 
 def test_gaps_are_said() -> None:
     assert list(group_story(None)) == [
-        "The groups' program does not answer: it may be starting, or it does not run in this cluster."
+        "The groups program does not answer: it may be starting, or not running in this cluster."
     ]
     broken: Json = {"group": "Hvpa default/web", "problem": "spec.targetRef.name: expected a name"}
     assert list(group_story(broken)) == ["Hvpa default/web scales nothing: spec.targetRef.name: expected a name."]
@@ -80,7 +80,7 @@ def test_a_group_of_vms_shows_its_members_and_what_holds_its_scaling_back() -> N
     }
     assert list(group_story(found)) == [
         "VirtualMachineGroup default/shop:",
-        "  It wants 2 replicas and has 1 (rule Delay): grew 10 s ago.",
+        "  It needs 2 replicas and has 1 (rule Delay): grew 10 s ago.",
         "  shop-primary (primary) Running on n1",
         "  shop-replica-0 (replica) Starting: lags by 20 s",
     ]
@@ -92,7 +92,7 @@ def test_group_says_that_its_need_is_unknown() -> None:
         "group": "VirtualMachineGroup default/shop",
         "scaling": {"wanted": None, "replicas": 1, "message": "no load yet"},
     }
-    assert list(group_story(found))[1] == "  It has 1 replica, and how many it needs is not known: no load yet."
+    assert list(group_story(found))[1] == "  It has 1 replica; the number needed is unknown: no load yet."
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,16 @@ import pytest
 import yaml
 
 from protocol.kubernetes.api import ApiUnknownError
-from scripts.autoscale.explain import Told, told_again
+from scripts.autoscale.explain import Account, print_repeatedly
 from scripts.autoscale.site import SiteError
 from scripts.autoscale.terminal.printing import Output, show
 
 
-async def watched(output: Output, *answers: Told | Exception) -> None:
+async def watched(output: Output, *answers: Account | Exception) -> None:
     """The first account, and one for each of the answers."""
     left = list(answers)
 
-    async def ask() -> Told:
+    async def ask() -> Account:
         found = left.pop(0)
         if isinstance(found, Exception):
             raise found
@@ -31,11 +31,11 @@ async def watched(output: Output, *answers: Told | Exception) -> None:
 
     show(["vm 0"], {"vm": 0}, output)
     with suppress(asyncio.CancelledError):
-        await told_again(ask, output, pause)
+        await print_repeatedly(ask, output, pause)
 
 
 async def test_each_account_is_a_document_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    accounts: list[Told] = [([f"vm {at}"], {"vm": at}) for at in (1, 2)]
+    accounts: list[Account] = [([f"vm {at}"], {"vm": at}) for at in (1, 2)]
     await watched(Output.YAML, *accounts)
     assert list(yaml.safe_load_all(capsys.readouterr().out)) == [{"vm": 0}, {"vm": 1}, {"vm": 2}]
     await watched(Output.JSON, *accounts)
@@ -49,10 +49,10 @@ async def test_what_cannot_be_asked_is_said_once_and_asked_again(capsys: pytest.
     await watched(Output.TEXT, away, away, (["vm 1"], {}), away, gone, gone, (["vm 2"], {}))
     said = capsys.readouterr()
     assert said.out.split() == ["vm", "0", "vm", "1", "vm", "2"]
-    now = "It cannot be asked now"
+    now = "No explanation available"
     assert said.err.splitlines() == [f"{now}: refused", f"{now}: refused", f"{now}: no such VM"]
 
 
 async def test_error_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     await watched(Output.TEXT, ApiUnknownError("port-forward to a:9101: \x1b[2J\x9b0m"), (["vm 1"], {}))
-    assert capsys.readouterr().err == "It cannot be asked now: port-forward to a:9101: ␛[2J\ufffd0m\n"
+    assert capsys.readouterr().err == "No explanation available: port-forward to a:9101: ␛[2J\ufffd0m\n"

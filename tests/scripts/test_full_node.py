@@ -55,7 +55,7 @@ class Node:
         return {"nodes": [{"name": "node-1", "total": {"cpu": "6"}, "reserved": {"cpu": reserved}}]}
 
     @property
-    def explained(self) -> Json:
+    def explanation(self) -> Json:
         return {"denied": {"by": "scheduler"}} if self.is_denied and self.neighbours else {}
 
     def snapshot(self) -> Snapshot:
@@ -72,7 +72,7 @@ async def play(node: Node, told: list[str]) -> RoomPoint:
         await node.clock.sleep(Seconds(30.0))
 
     scenario = act(node, told)
-    await scenario.move_in()
+    await scenario.fill_node()
     return await scenario.play(load)
 
 
@@ -87,7 +87,7 @@ async def test_a_pod_on_a_full_node_is_denied_more_and_grows_when_its_neighbour_
     taken = child(pod["spec"]["containers"][0], "resources", "requests")["cpu"]  # type: ignore[index]
     assert taken == MilliCpu(4500).quantity()
     assert told == [
-        "neighbour has taken the 4.5 vCPU that were left of node-1",
+        "neighbour has taken the remaining 4.5 vCPU of node-1",
         f"denied: {FULL}",
         f"{NEIGHBOUR.name} has left",
     ]
@@ -97,8 +97,8 @@ async def test_a_pod_on_a_full_node_is_denied_more_and_grows_when_its_neighbour_
     ("is_denied", "gives_room", "line"),
     [
         (False, True, "nothing was denied on node-1"),
-        (True, False, f"denied 0.0 s after the load began ({FULL}); no more CPU after neighbour had left"),
-        (True, True, f"denied 0.0 s after the load began ({FULL}); more CPU 0.0 s after neighbour had left"),
+        (True, False, f"denied 0.0 s after the load began ({FULL}); no more CPU after neighbour left"),
+        (True, True, f"denied 0.0 s after the load began ({FULL}); more CPU 0.0 s after neighbour left"),
     ],
 )
 async def test_the_outcome_is_one_line(is_denied: bool, gives_room: bool, line: str) -> None:
@@ -112,4 +112,4 @@ async def test_the_agent_says_why_if_the_scheduler_does_not() -> None:
 
 async def test_a_neighbour_that_the_scheduler_does_not_count_ends_the_demonstration() -> None:
     with pytest.raises(SiteError, match="the scheduler does not count neighbour on node-1"):
-        await act(Node(SleepingClock(), is_counted=False), []).move_in()
+        await act(Node(SleepingClock(), is_counted=False), []).fill_node()

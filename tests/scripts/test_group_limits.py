@@ -9,7 +9,7 @@ import pytest
 
 from protocol.units import Seconds
 from scripts.autoscale.demonstration.group_scenario import FIRST, GroupScenario
-from scripts.autoscale.demonstration.loads import PressReplicas
+from scripts.autoscale.demonstration.loads import ReplicaLoad
 from scripts.autoscale.demonstration.pgbench import Outcome
 from scripts.autoscale.demonstration.report import group_report
 from scripts.autoscale.site import Site, SiteError
@@ -36,7 +36,7 @@ class NoSite:
 
 
 def act(clock: SleepingClock) -> GroupScenario:
-    async def reads() -> PressReplicas:
+    async def reads() -> ReplicaLoad:
         return Reads(clock).press
 
     site = cast("Site", NoSite())
@@ -46,14 +46,14 @@ def act(clock: SleepingClock) -> GroupScenario:
 async def test_a_group_that_follows_no_load_ends_the_act_after_its_limits() -> None:
     clock = SleepingClock()
     scenario = act(clock)
-    scenario.seen.saw(Seconds(0.0), 2, {"shop-primary": 1.0, FIRST.name: 1.0})
+    scenario.seen.record(Seconds(0.0), 2, {"shop-primary": 1.0, FIRST.name: 1.0})
     began = clock.now()
     await scenario.play()
     assert clock.now() - began < 700
     assert group_report(scenario.seen).problems == [
-        "the replica did not grow: it had 1 vCPU before the load and never more",
-        "no replica was added under load within 300 s: the group says nothing",
-        "2 replicas serve, not the one of the beginning, within 300 s: the group says nothing",
+        "the replica did not grow beyond the 1 vCPU that it had before the load",
+        "no replica was added under load within 300 s: the group gives no reason",
+        "2 replicas serve instead of one within 300 s: the group gives no reason",
     ]
 
 

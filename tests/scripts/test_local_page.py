@@ -19,7 +19,7 @@ from protocol.runtime.kubernetes.http_api import HttpApi
 from scripts.autoscale import page
 from scripts.autoscale.clusters import ClusterFlags
 from scripts.autoscale.history.recording import recording, site_sources, warnings_on
-from scripts.autoscale.page import listening, page_beside, quiet_logs
+from scripts.autoscale.page import listen, page_beside, quiet_logs
 from scripts.autoscale.site import RemoteSite, SiteError
 from tests.neonvm.in_process import InProcess
 from tests.scripts.clusters import cluster_at
@@ -73,14 +73,14 @@ async def test_a_page_that_fails_is_told_and_the_command_goes_on(
     monkeypatch.setattr(page, "PORT", 0)
     (tmp_path / "kubeconfig").write_text("{}")
     async with page_beside(a_site(tmp_path), ClusterFlags(), console):
-        assert (await said_on(console)).startswith("The page has ended: ")
+        assert (await said_on(console)).startswith("The page has failed: ")
 
 
 def test_a_port_that_is_asked_for_and_taken_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SiteError, match=f"cannot listen on 127.0.0.1:{port}: .*--port"):
-            listening(port)
+            listen(port)
 
 
 def test_of_the_logs_a_person_sees_what_is_wrong_with_the_history(console: Console) -> None:
@@ -101,7 +101,7 @@ async def test_a_recorder_that_fails_is_told_and_the_command_goes_on(tmp_path: P
     path = tmp_path / "history.sqlite"
     site: Any = Broken()
     async with recording(site.client.api, site, path, console):
-        assert (await said_on(console)).startswith("nothing is recorded any more: ")
+        assert (await said_on(console)).startswith("recording has failed: ")
 
 
 async def test_what_a_user_may_not_list_is_said(tmp_path: Path, console: Console) -> None:

@@ -182,7 +182,7 @@ async def test_a_migration_without_a_controller_ends_the_command(person: Person)
     await person.orders()
     assert (await person.client.get(MIGRATIONS, await person.ordered()))["spec"]["completionTimeout"] == 60  # type: ignore[index]
     await person.until(lambda: len(person.lines) > 1)
-    assert person.lines[1:] == ["db: no controller has taken the migration up yet: does neonvm-controller run?"]
+    assert person.lines[1:] == ["db: no controller has picked up the migration yet: is neonvm-controller running?"]
     await person.until(person.looks.done, step=2.0)
     move = await person.looks
     assert (move.phase, move.is_under_way) == ("Pending", True)
@@ -224,7 +224,7 @@ async def test_ctrl_c_leaves_the_migration_otherwise(person: Person) -> None:
     [
         ("Succeeded", 0, "too late: the VM has moved"),
         ("Failed", 1, "cancelled; default/db stays"),
-        ("Running", 3, "the migration is being cancelled, and is Running still"),
+        ("Running", 3, "the migration is being cancelled; its phase is still Running"),
     ],
 )
 async def test_a_cancel_tells_what_became_of_it(person: Person, phase: str, status: int, told: str) -> None:

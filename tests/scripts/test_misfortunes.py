@@ -62,7 +62,7 @@ def test_home_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     (line,) = done.stderr.decode().splitlines()
     assert line.startswith(f"autoscale: {home}")
-    assert line.endswith(": Not a directory; set AUTOSCALE_HOME to a folder that you may write")
+    assert line.endswith(": Not a directory; set AUTOSCALE_HOME to a writable folder")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_misfortune_outside_of_a_command_is_one_line(
 
 def test_errors_of_the_machine_are_told_from_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOSCALE_HOME", "/state")
-    remedy = "set AUTOSCALE_HOME to a folder that you may write"
+    remedy = "set AUTOSCALE_HOME to a writable folder"
     full = OSError(errno.EMFILE, "Too many open files")
     assert reason_of(full) == "Too many open files; raise the limit of open files (ulimit -n)"
     assert reason_of(OSError(errno.EROFS, "Read-only", "/state/a")) == f"/state/a: Read-only; {remedy}"

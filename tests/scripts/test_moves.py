@@ -7,7 +7,7 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import fleet_row
 from scripts.autoscale.demonstration.migration_scenario import client_failures, points
-from scripts.autoscale.demonstration.moves import ObservedMove, seen
+from scripts.autoscale.demonstration.moves import ObservedMove, observe_move
 from scripts.autoscale.demonstration.pgbench import Outcome, PgbenchError
 from scripts.autoscale.demonstration.report import MigrationPoint, Observations, report
 from scripts.autoscale.demonstration.vm_clients import ClientReport, ProbeReply, answers_of
@@ -29,40 +29,40 @@ def migration(phase: str = "", info: Json | None = None, message: str = "") -> J
 
 
 def test_a_migration_is_followed_from_its_order_to_its_end() -> None:
-    ordered = seen(None, migration(), Instant(1.0), is_gone=False)
+    ordered = observe_move(None, migration(), Instant(1.0), is_gone=False)
     assert ordered == ObservedMove(VM, target="node-2")
     half: Json = {"ram": {"total": 100, "remaining": 40, "transferred": 60}}
-    running = seen(ordered, migration("Running", half), Instant(2.0), is_gone=False)
+    running = observe_move(ordered, migration("Running", half), Instant(2.0), is_gone=False)
     assert running == ObservedMove(VM, "node-1", "node-2", "Running", progress="60 %", began=Instant(2.0))
-    again = seen(running, migration("Running", half), Instant(2.5), is_gone=False)
+    again = observe_move(running, migration("Running", half), Instant(2.5), is_gone=False)
     assert again == running
-    ended = seen(again, migration("Succeeded", DONE), Instant(3.0), is_gone=False)
+    ended = observe_move(again, migration("Succeeded", DONE), Instant(3.0), is_gone=False)
     assert ended == ObservedMove(
         VM, "node-1", "node-2", "Succeeded", "", "100 %", 930, 41, began=Instant(2.0), ended=Instant(3.0)
     )
-    assert ended.title == "neighbour-1: node-1 ⇢ node-2 Succeeded in 930 ms, 41 ms of them stopped"
-    assert seen(ended, migration("Succeeded", DONE), Instant(9.0), is_gone=True) == ended
+    assert ended.title == "neighbour-1: node-1 ⇢ node-2 Succeeded in 930 ms, downtime 41 ms"
+    assert observe_move(ended, migration("Succeeded", DONE), Instant(9.0), is_gone=True) == ended
 
 
 def test_one_that_is_deleted_on_its_way_is_cancelled() -> None:
-    running = seen(None, migration("Running"), Instant(2.0), is_gone=False)
-    gone = seen(running, migration("Running"), Instant(2.2), is_gone=True)
+    running = observe_move(None, migration("Running"), Instant(2.0), is_gone=False)
+    gone = observe_move(running, migration("Running"), Instant(2.2), is_gone=True)
     assert (gone.phase, gone.ended, gone.is_under_way) == ("Cancelled", Instant(2.2), False)
 
 
 def test_one_that_failed_says_why() -> None:
-    failed = seen(None, migration("Failed", message="the destination died"), Instant(2.0), is_gone=False)
+    failed = observe_move(None, migration("Failed", message="the destination died"), Instant(2.0), is_gone=False)
     assert failed.title == "neighbour-1: node-1 ⇢ node-2 Failed: the destination died"
 
 
 def test_one_that_waits_says_for_what() -> None:
     waits = migration("Pending", message="the target pod cannot be scheduled")
     del waits["status"]["targetNode"]  # type: ignore[attr-defined]
-    assert seen(None, waits, Instant(1.0), is_gone=False).waits == ""
+    assert observe_move(None, waits, Instant(1.0), is_gone=False).waits == ""
     waits["status"]["conditions"][0]["reason"] = "Unschedulable"  # type: ignore[index]
-    waiting = seen(None, waits, Instant(1.0), is_gone=False)
+    waiting = observe_move(None, waits, Instant(1.0), is_gone=False)
     assert waiting.title == "neighbour-1: node-1 ⇢ node-2 Pending: the target pod cannot be scheduled"
-    assert seen(waiting, migration("Running"), Instant(2.0), is_gone=False).waits == ""
+    assert observe_move(waiting, migration("Running"), Instant(2.0), is_gone=False).waits == ""
 
 
 def test_the_waves_of_a_vms_clients_are_one_report() -> None:
@@ -126,7 +126,7 @@ def test_success_needs_a_move_without_a_failed_transaction(
     small, large = Resources.parse(1, "256Mi"), Resources.parse(4, "1Gi")
     watched = Observations(load_began=Seconds(10.0), load_ended=Seconds(30.0), shrunk_at=Seconds(45.0), transactions=9)
     for at, size in ((2.0, small), (12.5, large), (45.0, small), (60.0, large)):
-        watched.saw(Seconds(at), size)
+        watched.record(Seconds(at), size)
     watched.migrations = migrations
     outcome = report(watched, Seconds(90.0))
     assert (outcome.problems, outcome.shrank_to) == (problems, 1.0)
@@ -143,7 +143,7 @@ def test_clients_that_gave_up_and_failures_where_nobody_moved_are_a_failure_too(
     assert found == ["clients of default/neighbour-1: pgbench ended with exit code 1: no route"]
     seen = Observations(load_began=Seconds(1.0), load_ended=Seconds(2.0), transactions=9, migrations=[POINT])
     for at, size in ((0.5, "1"), (1.5, "2"), (3.0, "1")):
-        seen.saw(Seconds(at), Resources.parse(size, "1Gi"))
+        seen.record(Seconds(at), Resources.parse(size, "1Gi"))
     seen.client_failures = found
     assert (report(seen, Seconds(4.0)).success, report(seen, Seconds(4.0)).problems) == (False, found)
 

@@ -29,7 +29,7 @@ SMALL, LARGE = Resources.parse(1, "256Mi"), Resources.parse(4, "1Gi")
 def a_good_run() -> Report:
     seen = Observations(guests="QEMU guests (emulated)", load_began=Seconds(10.0), load_ended=Seconds(30.0))
     for at, size in ((2.0, SMALL), (12.5, LARGE), (45.0, SMALL)):
-        seen.saw(Seconds(at), size)
+        seen.record(Seconds(at), size)
     seen.tps += [LoadPoint(11.0, 120.0), LoadPoint(12.0, 300.0)]
     seen.transactions = 4200
     return report(seen, Seconds(50.0))
@@ -89,7 +89,7 @@ def test_the_name_says_the_format(tmp_path: Path) -> None:
 
 def test_a_simulated_run_that_never_grew_is_drawn_without_claims(tmp_path: Path) -> None:
     seen = Observations(guests="simulated guests", is_simulated=True, load_began=Seconds(3.0), load_ended=Seconds(9.0))
-    seen.saw(Seconds(1.0), SMALL)
+    seen.record(Seconds(1.0), SMALL)
     draw(report(seen, Seconds(12.0)), tmp_path / "demo.svg")
     said = words(tmp_path / "demo.svg")
     assert "simulated guests play a load: no transactions were run" in said

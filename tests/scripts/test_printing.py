@@ -113,7 +113,7 @@ def test_a_shell_loads_only_the_command_that_it_completes(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["autoscale"])
     monkeypatch.setenv("COMP_WORDS", typed)
-    assert list(program.asked(program.COMMANDS)) == made
+    assert list(program.requested_commands(program.COMMANDS)) == made
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -11,11 +11,11 @@ from typer import BadParameter
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.units import Resources, Seconds
-from scripts.autoscale.demo import _refuse_beside_sleep
+from scripts.autoscale.demo import _check_sleep_options
 from scripts.autoscale.demonstration.report import Observations, report
 from scripts.autoscale.demonstration.scenario import demo_vm
 from scripts.autoscale.demonstration.sleep.qemu_process import qemu_memory
-from scripts.autoscale.demonstration.sleep.sleep_points import SleepPoint, slept
+from scripts.autoscale.demonstration.sleep.sleep_points import SleepPoint, sleep_line
 from scripts.autoscale.demonstration.sleep.sleep_scenario import SleepScenario
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.local import GuestKind
@@ -48,7 +48,7 @@ def problems(*points: SleepPoint, ended: str = "") -> list[str]:
 
 def test_two_sleeps_without_fault_succeed() -> None:
     assert problems(GOOD, GOOD) == []
-    assert slept(GOOD) == (
+    assert sleep_line(GOOD) == (
         "asleep 1.25 s after the order, 100 MiB saved: its QEMU of 300 MiB has ended, node-1 reserves 999m cpu, 255Mi "
         "less; the idle session was answered in 0.31 s (awake after 0.20 s)"
     )
@@ -58,18 +58,18 @@ def test_two_sleeps_without_fault_succeed() -> None:
     ("change", "problem"),
     [
         ({"qemu_bytes": None}, "no QEMU of the VM was seen before it slept"),
-        ({"qemu_ended": False}, "its QEMU ran on while it slept"),
+        ({"qemu_ended": False}, "its QEMU kept running while it slept"),
         ({"permit": '{"vCPUs":1,"mem":0}'}, 'its permit was {"vCPUs":1,"mem":0} while it slept, not zero'),
         ({"permit": ""}, "its permit was missing while it slept, not zero"),
         ({"freed_cpu": 0.5}, "node-1 still reserved more than 1m cpu, 1Mi for it"),
         ({"freed_bytes": 0}, "node-1 still reserved more than 1m cpu, 1Mi for it"),
-        ({"state": "Restarted"}, "it came back Restarted, not Awake"),
-        ({"table": ""}, "the temporary table has nothing, not 42"),
+        ({"state": "Restarted"}, "its state after waking is Restarted, not Awake"),
+        ({"table": ""}, "the temporary table contains nothing, not 42"),
     ],
 )
 def test_one_fault_fails_the_demonstration(change: dict[str, object], problem: str) -> None:
     broken = msgspec.structs.replace(GOOD, **change)
-    assert problems(GOOD, broken) == [f"the sleep that the idle session ended: {problem}"]
+    assert problems(GOOD, broken) == [f"the sleep ended by the idle session: {problem}"]
 
 
 def test_early_end_fails_the_demonstration() -> None:
@@ -88,7 +88,7 @@ def test_early_end_fails_the_demonstration() -> None:
 )
 def test_sleep_is_shown_alone(guests: GuestKind, kubernetes: bool, groups: bool, picture: bool) -> None:
     with pytest.raises(BadParameter, match="--sleep"):
-        _refuse_beside_sleep(guests, kubernetes=kubernetes, groups=groups, picture=picture)
+        _check_sleep_options(guests, kubernetes=kubernetes, groups=groups, picture=picture)
 
 
 def test_only_own_qemu_is_counted(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ async def test_next_sleep_does_not_wait_for_watch() -> None:
     """The watch may still have the sleeping VM, which has no size, when the API says that it woke."""
     site, clock = cast("Any", AwakeSite()), FakeClock()
     watcher = Watcher(site, ObjectName("default", "demo"), clock, lambda _: None, lambda *_: None)
-    watcher.found = {"status": {"node": "node-1", "phase": "Asleep"}}
+    watcher.database = {"status": {"node": "node-1", "phase": "Asleep"}}
     scenario = SleepScenario(site, clock, lambda _: None, watcher, lambda: None)
     with pytest.raises(OrderedError):
         await scenario._sleep("a new session", cast("Any", None), cast("Any", None))

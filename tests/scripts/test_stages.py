@@ -74,11 +74,11 @@ async def test_guests_are_told_with_the_reason_for_their_speed_and_pods_shown_at
     vm: Json = {"status": {"conditions": [{"type": "Accelerated", "message": "there is no /dev/kvm"}]}}
     assert (shown.guests_of(vm), shown.guests_of({})) == ("QEMU in pods (there is no /dev/kvm)", "QEMU in pods")
     asked = f"--kubeconfig={folder.kubeconfig} get neonvm,pods --output=wide"
-    assert await shown.last_look() == f"$ kubectl get neonvm,pods --output=wide\n{asked}\n"
+    assert await shown.final_summary() == f"$ kubectl get neonvm,pods --output=wide\n{asked}\n"
     of_pods = DemoStage(shown.site, "pods", "", FakeClock(), replace(shown.installed, installation=FOR_PODS))  # type: ignore[type-var]
-    assert "get pods --output=wide" in await of_pods.last_look()
+    assert "get pods --output=wide" in await of_pods.final_summary()
     kubectl.write_text("#!/bin/sh\necho gone >&2\nexit 1\n")
-    assert await shown.last_look() == "kubectl get: gone"
+    assert await shown.final_summary() == "kubectl get: gone"
 
 
 async def test_the_embedded_cluster_knows_from_the_start_what_its_guests_are() -> None:
@@ -86,7 +86,7 @@ async def test_the_embedded_cluster_knows_from_the_start_what_its_guests_are() -
         RemoteSite(cluster_at(folder=ClusterFolder.of("x")), InProcess().client()), "QEMU", "namespaces", FakeClock()
     )
     await embedded.watch()
-    assert (embedded.guests_of({}), await embedded.last_look()) == ("QEMU", "")
+    assert (embedded.guests_of({}), await embedded.final_summary()) == ("QEMU", "")
 
 
 class Exposing:
@@ -130,7 +130,7 @@ def test_a_real_kubernetes_has_two_nodes_of_the_same_size_as_the_embedded_cluste
 
 @pytest.mark.parametrize(("guests", "groups"), [("simulated", False), ("qemu", True)])
 def test_what_a_real_kubernetes_does_not_show_is_refused_at_once(guests: GuestKind, groups: bool) -> None:
-    with pytest.raises(BadParameter, match="two acts with real guests"):
+    with pytest.raises(BadParameter, match="cannot be combined with --groups"):
         _spec(guests, NetworkKind.AUTO, groups=groups, kubernetes=SUPPORTED[0])
 
 

@@ -41,9 +41,9 @@ def test_a_pod_speaks_through_its_agent_alone() -> None:
 
 
 def test_who_gives_no_answer_is_named() -> None:
-    assert statement(VM, EXPLAINED, None).endswith("; guest: no answer within 3 s; the database gives no answer")
+    assert statement(VM, EXPLAINED, None).endswith("; guest: no answer within 3 s; the database does not answer")
     assert statement({"metadata": {"name": "new"}}, None, None) == (
-        "new: Pending on no node, ? CPU, ?; the agent gives no answer; the database gives no answer"
+        "new: Pending on no node, ? CPU, ?; the agent does not answer; the database does not answer"
     )
     assert statement(VM, {}, DATABASE).startswith(
         "demo: Running on node-1, 1500m CPU, 512Mi; the agent saw nothing yet"

@@ -7,7 +7,7 @@ import typer
 
 from protocol.kubernetes.objects import Json
 from scheduler_plugin.dashboard.story import story
-from scripts.autoscale.cluster_flags import cluster_name, database_named, vm_name
+from scripts.autoscale.cluster_flags import check_cluster_name, parse_database, parse_vm
 from scripts.autoscale.demonstration.fleet import marked, reserved_bars
 from tests.neonvm.sample_objects import virtual_machine
 from tests.pod_databases import pod_database
@@ -195,7 +195,7 @@ def test_a_node_is_a_bar_with_its_watermark() -> None:
 
 
 def test_vms_are_named_with_or_without_their_namespace() -> None:
-    assert (str(vm_name("db")), str(vm_name("prod/db"))) == ("default/db", "prod/db")
+    assert (str(parse_vm("db")), str(parse_vm("prod/db"))) == ("default/db", "prod/db")
 
 
 @pytest.mark.parametrize(
@@ -209,24 +209,24 @@ def test_vms_are_named_with_or_without_their_namespace() -> None:
     ],
 )
 def test_pods_are_named_as_kubectl_prints_them(given: str, database: str) -> None:
-    assert str(database_named(given, "shop")) == database
+    assert str(parse_database(given, "shop")) == database
 
 
 def test_a_command_for_vms_refuses_a_pod() -> None:
     with pytest.raises(typer.BadParameter, match="default/pod/pg-1 is a pod; this command is for VMs only"):
-        vm_name("pod/pg-1")
+        parse_vm("pod/pg-1")
 
 
 @pytest.mark.parametrize("given", ["", "/", "a/", "/a", "a/b/c", "pod/", "a/pod/", "BAD NAME!", "../a"])
 def test_what_cannot_be_the_name_of_a_vm_is_refused_before_anything_is_asked(given: str) -> None:
     with pytest.raises(typer.BadParameter, match="expected a VM as"):
-        vm_name(given)
+        parse_vm(given)
 
 
 @pytest.mark.parametrize("given", ["", "..", "../local", "BAD name", "a" * 41])
 def test_what_cannot_be_the_name_of_a_cluster_names_no_folder(given: str) -> None:
     with pytest.raises(typer.BadParameter, match="at most 40"):
-        cluster_name(given)
+        check_cluster_name(given)
 
 
 def test_story_of_a_pod_has_objection() -> None:

@@ -66,7 +66,7 @@ def test_a_vm_that_runs_boots_or_is_deleted_has_not_ended_and_one_that_was_resta
     assert end_of(virtual_machine({"phase": "Pending"})) == ""
     assert end_of(virtual_machine({"phase": "Failed"})) == "VM db has ended: Failed"
     again = end_of(virtual_machine({"phase": "Running", "restartCount": 1}))
-    assert again == "VM db had ended and was started again; see: autoscale explain default/db"
+    assert again == "VM db has ended and was restarted; see: autoscale explain default/db"
     assert end_of(virtual_machine({"phase": "Running", "restartCount": 1}), 1) == ""
     deleted = virtual_machine({"phase": "Failed"})
     deleted["metadata"] = {**deleted["metadata"], "deletionTimestamp": "now"}  # type: ignore[dict-item]

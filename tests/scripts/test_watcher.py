@@ -29,7 +29,7 @@ def watcher(sizes: list[Resources]) -> Watcher:
 
 async def test_an_end_together_with_a_new_size_is_still_an_end() -> None:
     watching = watcher([])
-    asking = asyncio.ensure_future(watching._ask(cast("SiteSources", None)))
+    asking = asyncio.ensure_future(watching._query_agent(cast("SiteSources", None)))
     await settle()
     watching._changed(ObjectChange(VM, None, SIZED))
     asking.cancel()

@@ -25,7 +25,7 @@ from protocol.units import MilliCpu, Seconds
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from scripts.autoscale.demonstration.pgbench import DatabaseServer, run_pgbench
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of, postgres_vm
-from scripts.autoscale.demonstration.waiting import answers
+from scripts.autoscale.demonstration.waiting import poll_until
 from scripts.autoscale.site import Site
 from scripts.autoscale.stages import fresh_cluster
 from tests.slowness import Slowness
@@ -62,7 +62,7 @@ class Neighbours:
 
     async def wait(self, what: str, seconds: float, *, until: object) -> None:
         assert callable(until)
-        assert await answers(until, self.clock, Seconds(seconds)), f"not seen: {what}; {self.sizes()}"
+        assert await poll_until(until, self.clock, Seconds(seconds)), f"not seen: {what}; {self.sizes()}"
 
     def sizes(self) -> dict[str, str]:
         vms = [parse_virtual_machine(vm) for vm in self.vms.objects.values()]

@@ -19,7 +19,7 @@ from scripts.autoscale.check.finding import EXIT_CODES, Finding, Level, worst
 from scripts.autoscale.check.gathering.gather import Gathering
 from scripts.autoscale.check.rendering import as_json, as_short, as_text
 from scripts.autoscale.check.table import judged
-from scripts.autoscale.cluster_flags import of_a_cluster
+from scripts.autoscale.cluster_flags import cluster_command
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.terminal.printing import print_lines, serialised
 from scripts.autoscale.terminal.visible import visible, visible_lines
@@ -40,7 +40,7 @@ def span(given: str) -> str:
 
 
 # Exit code 2 for every error: 1 stands for warnings here.
-@of_a_cluster(failed=EXIT_CODES[Level.FAILURE])
+@cluster_command(failed=EXIT_CODES[Level.FAILURE])
 async def check(
     before: Annotated[bool, typer.Option("--pre", help="Check before installing.")] = False,
     output: Annotated[

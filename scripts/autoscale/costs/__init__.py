@@ -1,1 +1,1 @@
-"""Costs of VMs, from a cluster's record."""
+"""Costs of databases, from a cluster's recorded history."""

@@ -1,4 +1,4 @@
-"""``autoscale cost``: cost of databases, savings of scaling, effect of a policy, and nodes that could be emptied."""
+"""``autoscale cost``: cost of databases, savings by scaling, effect of a policy, and nodes that could be emptied."""
 
 from __future__ import annotations
 
@@ -27,26 +27,32 @@ from scheduler_plugin.history.costs.prices import Price, PriceList, priced, refe
 from scheduler_plugin.history.costs.rendering import More
 from scheduler_plugin.history.ports import Extent, History, Period, Usage
 from scheduler_plugin.history.priced_usage import priced_usage
-from scripts.autoscale.cluster_flags import of_a_cluster
+from scripts.autoscale.cluster_flags import cluster_command
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
 from scripts.autoscale.costs.cost_views import CostOutput, advice, advice_document, show, written
 from scripts.autoscale.costs.policy_change import ChosenPolicy, PolicyChange, chosen_policy
 from scripts.autoscale.costs.policy_replay import STEP
-from scripts.autoscale.history.finding import a_url, context_name, history_path, local_of, opened_history, period_since
+from scripts.autoscale.history.finding import (
+    check_url,
+    context_name,
+    history_path,
+    local_of,
+    opened_history,
+    period_since,
+)
 from scripts.autoscale.site import SCHEDULER, SiteError, open_site
 from scripts.autoscale.terminal.printing import print_lines, serialised
 
 
-def price_table(given: Path | None, name: str) -> tuple[RankingConfig, str]:
-    """The table and its source in words. ``given`` is a section ``ranking``, or a scheduler's settings with one.
+def price_table(file: Path | None, cluster: str) -> tuple[RankingConfig, str]:
+    """Returns the prices and a description of their source. Raises ``typer.BadParameter``.
 
-    Without it, the settings of the local cluster ``name`` (empty: another cluster is meant) apply if there are
-    some. Raises ``typer.BadParameter``.
+    ``file`` contains a section ``ranking``, or a scheduler's settings with one. Without it, the scheduler's settings of
+    the local cluster ``cluster`` (empty for any other cluster) apply, if they contain prices.
     """
-    if given is not None:
-        return _read(given), f"the price table {given}"
-    # An empty name means another cluster than a local one, whose settings are not on this machine.
-    settings = ClusterFolder.of(name).scheduler_config if name else None
+    if file is not None:
+        return _read(file), f"the price table {file}"
+    settings = ClusterFolder.of(cluster).scheduler_config if cluster else None
     if settings is not None and settings.is_file() and "ranking" in (_document(settings) or {}):
         return _read(settings), "the scheduler's price table"
     return RankingConfig(), "the published reference prices (give your own: --prices FILE)"
@@ -55,7 +61,7 @@ def price_table(given: Path | None, name: str) -> tuple[RankingConfig, str]:
 def _read(path: Path) -> RankingConfig:
     document = _document(path)
     try:
-        # Both a whole settings file and its section alone are accepted.
+        # A whole settings file, or only its section.
         return parse_ranking(document.get("ranking", document) if isinstance(document, Mapping) else document)
     except RankingConfigError as error:
         raise typer.BadParameter(f"{path}: {error}", param_hint="--prices") from None
@@ -72,18 +78,18 @@ def _document(path: Path) -> Mapping[str, object] | None:
 
 
 HIGH: Final = 0.995
-"""The share of the time that the second fixed size covers."""
+"""The share of time that the second fixed size covers."""
 MOST_PLAYED: Final = 500
-"""A policy is played on this many VMs at most, the dearest: a VM's week takes some hundredths of a second."""
+"""Maximum number of VMs on which a policy is replayed, the most expensive ones: a week takes some 10 ms per VM."""
 _OF_THE_CONTROL_PLANE: Final = frozenset({"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"})
 OF_A_FILE: Final = "Prometheus does not have the labels of VMs; autoscale record --label KEY records them in a file"
 NOT_WRITTEN_YET: Final = 5 * MINUTE
-"""Milliseconds within which the latest samples reach the file."""
+"""Milliseconds until the latest samples are in the file."""
 
-Since = Annotated[str, typer.Option(help="How far back, such as 6h, 7d.")]
+Since = Annotated[str, typer.Option(help="How far back, such as 6h or 7d.")]
 
 
-@of_a_cluster()
+@cluster_command()
 async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     since: Since = "7d",
     by: Annotated[
@@ -98,11 +104,11 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
         Path | None, typer.Option(help="Price table, in the format of the scheduler's section `ranking`.")
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read this history file instead of the cluster's.")] = None,
-    prometheus: Annotated[str, typer.Option(help="Query this Prometheus instead of a file.", callback=a_url)] = "",
+    prometheus: Annotated[str, typer.Option(help="Query this Prometheus instead of a file.", callback=check_url)] = "",
     *,
     flags: ClusterFlags,
 ) -> int:
-    """Cost of databases by reservation, and the savings of scaling.
+    """Show the cost of databases by their reservations, and what scaling saved.
 
     Examples: autoscale cost --since 24h --by namespace · autoscale cost -o csv > costs.csv ·
     autoscale cost --policy calm.yaml · autoscale cost --consolidate
@@ -119,9 +125,8 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     if prometheus and by.startswith(LABEL):
         raise typer.BadParameter(OF_A_FILE, param_hint="--by")
     if consolidate:
-        # Advice has no rows, and OpenCost's form has no place for it.
         if output in {"csv", "opencost"}:
-            raise typer.BadParameter("advice is text, wide, json or yaml", param_hint="--output")
+            raise typer.BadParameter("--consolidate prints text, wide, json or yaml", param_hint="--output")
         return await _consolidate(ranking, find_cluster(flags), output)
     cluster = local or context_name(flags)
     try:
@@ -134,7 +139,7 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
         show(Console(), total_bill, by, prices_title, notes, more=more, is_wide=output == "wide")
     else:
         sys.stdout.write(written(total_bill, by, output, cluster, notes, more))
-        # CSV and OpenCost have no place for notes, so these go to stderr.
+        # CSV and OpenCost cannot contain notes.
         if output in {"csv", "opencost"}:
             print_lines(Console(stderr=True), notes)
     return 0
@@ -143,11 +148,11 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
 async def _billed(
     history: History, period: Period, by: str, ranking: RankingConfig, policy: ChosenPolicy | None
 ) -> tuple[Bill, More | None, Sequence[str]]:
-    """The bill of the period, what ``policy`` would change of it, and notes on both."""
+    """Returns the bill of the period, how ``policy`` would change it, and notes on both."""
     table, usages = await priced_usage(history, period, ranking)
     total_bill = bill(usages, await history.high_needs(period, HIGH), table, key_of(by), period)
     change, changes = await _changed(history, usages, period, policy, table) if policy else (None, [])
-    # Asked last, because its notes say how the queries before it were answered.
+    # Queried last: its notes are about the queries before it.
     extent = await history.extent()
     notes = (*_missing(extent, period), *_unlabelled(total_bill, by), *extent.notes, *changes)
     return total_bill, None if change is None else _figures(change, by), notes
@@ -155,18 +160,18 @@ async def _billed(
 
 def _missing(extent: Extent, period: Period) -> Iterator[str]:
     if extent.since is None or extent.until is None:
-        yield "The history is empty so far."
+        yield "The history is empty."
         return
     late, early = (extent.since - period.since) / HOUR, (period.until - extent.until) / HOUR
     if late > 0:
-        yield f"The history begins {late:.1f} h after the time that was asked for."
+        yield f"The history begins {late:.1f} h after the start of the period."
     # Samples are buffered for some minutes before they are written.
     if early * HOUR > NOT_WRITTEN_YET:
         yield f"The history ends {early:.1f} h before now: nothing was recorded since then."
 
 
-def _unlabelled(found: Bill, by: str) -> Iterator[str]:
-    if by.startswith(LABEL) and found.lines.keys() == {NONE}:
+def _unlabelled(total_bill: Bill, by: str) -> Iterator[str]:
+    if by.startswith(LABEL) and total_bill.lines.keys() == {NONE}:
         label = by.removeprefix(LABEL)
         yield f"No database has a recorded {label}: record it with autoscale record --label {label}."
 
@@ -179,29 +184,29 @@ def _figures(change: PolicyChange, by: str) -> More:
 async def _changed(
     history: History, usages: Sequence[Usage], period: Period, policy: ChosenPolicy, prices: PriceList
 ) -> tuple[PolicyChange, list[str]]:
-    """Cost or savings of the policy, and the same in sentences."""
+    """Returns the cost or savings of the policy, and the same in sentences."""
     latest: dict[ObjectName, Usage] = {}
     money: dict[ObjectName, Fraction] = defaultdict(Fraction)
     # In order of time, so that the last record of each VM stays in `latest`.
     for usage in sorted(usages, key=lambda usage: usage.span.until):
         latest[usage.facts.vm] = usage
         money[usage.facts.vm] += line_of(usage, None, prices.on(usage.facts.node, usage.span)).reserved.money
-    # The name breaks ties, so that repeated runs play the same VMs.
-    dearest = sorted(latest, key=lambda vm: (-money[vm], vm))[:MOST_PLAYED]
+    # The name breaks ties, so that repeated runs replay the same VMs.
+    most_expensive = sorted(latest, key=lambda vm: (-money[vm], vm))[:MOST_PLAYED]
     change = PolicyChange(policy)
-    for vm in dearest:
+    for vm in most_expensive:
         spans = await history.vm_series(vm, period, STEP)
         # The VM may have moved; the price is that of its last node.
         change.add(latest[vm].facts, spans, prices.on(latest[vm].facts.node, latest[vm].span))
-    shares = sum(money[vm] for vm in dearest), sum(money.values())
-    return change, [*change.sentences(), *_left_out(len(dearest), len(latest), shares)]
+    shares = sum(money[vm] for vm in most_expensive), sum(money.values())
+    return change, [*change.sentences(), *_left_out(len(most_expensive), len(latest), shares)]
 
 
 def _left_out(played: int, vms: int, shares: tuple[Fraction | int, Fraction | int]) -> Iterator[str]:
     if played < vms:
         # Prices may all be zero.
         share = float(shares[0] / shares[1]) if shares[1] else 1.0
-        yield f"It was played on the {played} dearest of {vms} databases, which are {share:.0%} of what was reserved."
+        yield f"Replayed on the {played} most expensive of {vms} databases ({share:.0%} of the reserved cost)."
 
 
 async def _consolidate(ranking: RankingConfig, cluster: ReachedCluster, output: CostOutput) -> int:
@@ -212,7 +217,7 @@ async def _consolidate(ranking: RankingConfig, cluster: ReachedCluster, output: 
         listed = (await site.client.list(NODES)).objects
         bound = bound_pods((await site.client.list(PODS)).objects)
     keys = keys_of_nodes(listed)
-    # A node of the control plane is not emptied, however few VMs it has.
+    # Nodes of the control plane stay.
     staying = {name_of(node).name for node in listed if labels_of(node).keys() & _OF_THE_CONTROL_PLANE}
     prices: dict[str, Price] = {}
     for node in items(answer, "nodes"):

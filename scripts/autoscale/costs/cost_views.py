@@ -1,4 +1,4 @@
-"""Output of ``autoscale cost``: tables for people, and JSON, YAML, CSV or OpenCost's form for machines."""
+"""Output of ``autoscale cost``: tables for people, and JSON, YAML, CSV or OpenCost's format for machines."""
 
 from __future__ import annotations
 
@@ -24,24 +24,23 @@ _WIDE_HEADINGS: Final = (
 )
 
 CostOutput = Literal["text", "wide", "json", "yaml", "csv", "opencost"]
-"""The format of the output."""
 
 
-def written(  # noqa: PLR0913, PLR0917 - the texts beside the bill
-    found: Bill, by: str, output: CostOutput, cluster: str, notes: Sequence[str], more: rendering.More | None = None
+def written(  # noqa: PLR0913, PLR0917 - the bill and its context
+    bill: Bill, by: str, output: CostOutput, cluster: str, notes: Sequence[str], more: rendering.More | None = None
 ) -> str:
-    """The bill for machines; ``notes`` are in JSON and YAML, ``more`` in CSV too."""
+    """The bill for machines; JSON and YAML include ``notes`` and ``more``, and CSV only ``more``."""
     if output == "csv":
-        return rendering.as_csv(found, more)
+        return rendering.as_csv(bill, more)
     if output == "opencost":
-        return f"{serialised(allocations(found, by, cluster), output)}\n"
-    document = {**rendering.document(found, by, more), "notes": list(notes)}
+        return f"{serialised(allocations(bill, by, cluster), output)}\n"
+    document = {**rendering.document(bill, by, more), "notes": list(notes)}
     return f"{serialised(document, output)}\n"
 
 
-def show(  # noqa: PLR0913 - the texts beside the bill
+def show(  # noqa: PLR0913 - the bill and its context
     console: Console,
-    found: Bill,
+    bill: Bill,
     by: str,
     prices: str,
     notes: Sequence[str],
@@ -49,21 +48,21 @@ def show(  # noqa: PLR0913 - the texts beside the bill
     more: rendering.More | None = None,
     is_wide: bool = False,
 ) -> None:
-    """The bill for people; ``is_wide``: with the hours of everything; ``more``: with what a policy changes."""
-    hours, cells = (found.period.until - found.period.since) / HOUR, _wide_cells if is_wide else _cells
-    # Names come from the cluster: control characters and markup in them must not reach the terminal.
+    """Prints the bill for people; ``is_wide`` adds columns of hours, ``more`` the effect of a policy."""
+    hours, cells = (bill.period.until - bill.period.since) / HOUR, _wide_cells if is_wide else _cells
+    # Names in the cluster may contain control characters and markup.
     table = Table(box=None, title=escape(visible(f"The last {hours:.1f} h, by {by}")), title_justify="left")
     table.add_column("database" if by == "vm" else escape(visible(by)), no_wrap=True)
     for heading in (*_HEADINGS, *(_WIDE_HEADINGS if is_wide else ())):
         table.add_column(heading, justify="right", no_wrap=True)
     if more is not None:
         table.add_column("policy", justify="right", no_wrap=True)
-    for name, line in rendering.ranked(found):
+    for name, line in rendering.ranked(bill):
         table.add_row(escape(visible(name)), *cells(line), *_changed(more, name))
     table.add_section()
-    table.add_row("total", *cells(found.total), *_changed(more, None), style="bold")
+    table.add_row("total", *cells(bill.total), *_changed(more, None), style="bold")
     print_table(console, table)
-    print_lines(console, (*_sentences(found, prices), *notes))
+    print_lines(console, (*_sentences(bill, prices), *notes))
 
 
 def _some(names: Sequence[str]) -> str:
@@ -73,7 +72,7 @@ def _some(names: Sequence[str]) -> str:
 def _cells(line: Line) -> tuple[str, ...]:
     cpu, mem, money = rendering.hours_and_money(line.reserved)
     used, most, high = (rendering.hours_and_money(cost)[2] for cost in rendering.known_costs(line))
-    # An unknown cost makes the difference unknown, too: it must not read as zero.
+    # If the cost is unknown, so is the difference.
     saved = rendering.UNKNOWN if most == rendering.UNKNOWN else f"{float(line.saved):.4f}"
     of_high = rendering.UNKNOWN if high == rendering.UNKNOWN else f"{float(line.saved_of_high):.4f}"
     return cpu, mem, money, used, most, saved, high, of_high, f"{float(line.unknown):.2f}"
@@ -90,31 +89,31 @@ def _wide_cells(line: Line) -> tuple[str, ...]:
     return *_cells(line), *hours, f"{float(line.known_hours):.2f}", f"{float(line.use_known):.2f}"
 
 
-def _sentences(found: Bill, prices: str) -> Iterator[str]:
-    total = found.total
+def _sentences(bill: Bill, prices: str) -> Iterator[str]:
+    total = bill.total
     share = f" ({float(total.saved / total.at_most.money):.0%})" if total.at_most.money else ""
     yield f"Scaling saved {float(total.saved):.4f}{share} against the maximum sizes."
     if total.asleep:
-        # The minimum is what such a VM would otherwise shrink to.
+        # Without sleep, such a VM would shrink to its minimum.
         yield (
             f"Sleep saved {float(total.slept.money):.4f} of that against the minimum sizes; VMs slept "
-            f"{float(total.asleep):.2f} h in all."
+            f"{float(total.asleep):.2f} h in total."
         )
     yield f"Prices: {prices}. They are per hour, in the currency of the table."
-    if found.unpriced:
-        yield f"At the reference price, because the price table has no key for them: {_some(found.unpriced)}."
-    if found.unused:
-        yield f"No node of this time was priced by these keys of the price table: {_some(found.unused)}."
+    if bill.unpriced:
+        yield f"At the reference price, because the price table has no key for them: {_some(bill.unpriced)}."
+    if bill.unused:
+        yield f"These keys of the price table match no node of this period: {_some(bill.unused)}."
     if total.unknown:
-        yield f"{float(total.unknown):.2f} database-hours are unknown: they were not observed, and cost nothing here."
+        yield f"{float(total.unknown):.2f} database-hours were not observed, and count as free."
     if total.known_hours > total.use_known:
         yield (
-            f"What guests used is known for {float(total.use_known):.2f} of {float(total.known_hours):.2f} "
-            f"database-hours, in which {float(total.in_use.money):.4f} was reserved."
+            f"Usage is known for {float(total.use_known):.2f} of {float(total.known_hours):.2f} database-hours, whose "
+            f"reservations cost {float(total.in_use.money):.4f}."
         )
 
 
-def advice_document(found: Sequence[Emptied]) -> dict[str, object]:
+def advice_document(nodes: Sequence[Emptied]) -> dict[str, object]:
     """Consolidation advice as JSON."""
     return {
         "nodes": [
@@ -124,25 +123,26 @@ def advice_document(found: Sequence[Emptied]) -> dict[str, object]:
                 "moves": [{"vm": move.vm, "target": move.target} for move in node.moves],
                 "otherPods": node.others,
             }
-            for node in found
+            for node in nodes
         ]
     }
 
 
-def advice(found: Sequence[Emptied]) -> Iterator[str]:
-    """The sentences of consolidation advice."""
-    if not found:
+def advice(nodes: Sequence[Emptied]) -> Iterator[str]:
+    """Consolidation advice in sentences."""
+    if not nodes:
         yield (
-            "No node could be emptied: each has VMs without room below the others' watermarks, or a database in a pod."
+            "No node could be emptied: each runs a database in a pod, or VMs that do not fit below the watermarks of "
+            "other nodes."
         )
-    for node in found:
+    for node in nodes:
         others = f"; {node.others} pods that run no VM would be rescheduled" if node.others else ""
         yield f"Node {node.node} could be emptied, which saves {float(node.price):.4f} per hour{others}:"
         yield from (f"  {move.vm} moves to {move.target}" for move in node.moves)
         if not node.moves:
             yield "  It runs no VM."
-    if found:
+    if nodes:
         yield (
-            "kubectl cordon NODE has the scheduler move its VMs away. Amounts alone are looked at here: "
-            "where each VM may go by its constraints, the scheduler decides then."
+            "After kubectl cordon NODE the scheduler moves the VMs away. This advice considers only amounts; the "
+            "scheduler also considers constraints."
         )

@@ -1,4 +1,4 @@
-"""The effect of a policy on a fleet: which policy is meant, and the change summed over VMs."""
+"""The effect of a policy on a fleet: the policy's replay, and the change summed over VMs."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ from scripts.autoscale.replay.recording import Floats, Timeline
 
 GIB: Final = 1024**3
 SLOT: Final = 128 * 1024**2
-"""Memory is given in steps of this: a history does not know the slots of a VM."""
+"""Step size of memory; the history does not contain the slot size of VMs."""
 
 _STAGES: Final = frozenset({"stages", "resource"})
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenPolicy:
-    """The player of each resource that a policy covers; the others stay as they were."""
+    """The players of the resources that a policy covers; others keep their recorded sizes."""
 
     label: str
     players: Mapping[ReplayedResource, Player]
 
 
 def play_memory(policy: SmoothingPolicy) -> Player:
-    """A policy of stages for memory, asked at every step; timelines and allocations are in GiB."""
+    """A player of a memory policy, which decides at every step; timelines and allocations are in GiB."""
 
     def player(timeline: Timeline) -> Floats:
         target = policy.start().target
         most = float(timeline.demand.max()) * GIB / 0.9
         current, allocation = _slots(float(timeline.demand[0]) * GIB), []
         for index, demand in enumerate(timeline.demand.tolist()):
-            # Before the policy decides, whose decision takes effect at the next step.
+            # The decision takes effect at the next step.
             allocation.append(current / GIB)
-            wanted = target(Instant(index * timeline.step), Sample(demand * GIB, current))
-            current = _slots(min(most, wanted))
+            decided = target(Instant(index * timeline.step), Sample(demand * GIB, current))
+            current = _slots(min(most, decided))
         return np.array(allocation)
 
     return player
 
 
 def _slots(amount: float) -> int:
-    # The tolerance keeps an exact multiple of a slot from being rounded up by floating point.
+    # The tolerance prevents floating-point errors from rounding up an exact multiple of a slot.
     return max(1, ceil(amount / SLOT - 1e-9)) * SLOT
 
 
@@ -71,11 +71,11 @@ _MEMORY: Final[Mapping[str, Player]] = {
     "fixed-p99.5": fixed_high_percentile,
     "fixed-peak": fixed_at_peak,
 }
-"""What known policies do about memory; the others are about CPU alone."""
+"""Memory players of named policies; the others cover only CPU."""
 
 
 def chosen_policy(name: str) -> ChosenPolicy:
-    """A known policy, or that of a file. Raises ``SmoothingPolicyError`` with the file and the path in it."""
+    """A named policy, or one from a file. Raises ``SmoothingPolicyError``, which names the file and the field."""
     if name in PLAYERS:
         memory = {MEMORY: _MEMORY[name]} if name in _MEMORY else {}
         return ChosenPolicy(name, {CPU: PLAYERS[name], **memory})
@@ -83,7 +83,7 @@ def chosen_policy(name: str) -> ChosenPolicy:
     try:
         text = path.read_text(encoding="utf-8")
         document = read_yaml(text)
-        # A file of an agent's whole policy has no `stages` of its own at the top.
+        # The file contains an agent's whole policy, or the stages of one resource.
         if isinstance(document, dict) and not document.keys() & _STAGES:
             smoothing = read_policy(text, AgentPolicy()).smoothing
             return ChosenPolicy(path.stem, {CPU: play_policy(smoothing.cpu), MEMORY: play_memory(smoothing.memory)})
@@ -93,17 +93,17 @@ def chosen_policy(name: str) -> ChosenPolicy:
             name, f"neither one of {', '.join(PLAYERS)} nor a readable file ({error.strerror})"
         ) from None
     except (UnicodeDecodeError, YamlError, AgentPolicyError, SmoothingPolicyError) as error:
-        # Errors of parsers have several lines; a command says why in one.
+        # Parsers' errors may have several lines.
         raise SmoothingPolicyError(name, " ".join(str(error).split())) from None
-    # A policy of one resource leaves the other as it was.
     is_of_memory = policy.resource == "memory"
     return ChosenPolicy(path.stem, {MEMORY: play_memory(policy)} if is_of_memory else {CPU: play_policy(policy)})
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedPolicyChange:
-    """Effect of a policy on some VMs: their resources, and how much more that costs. ``vms`` of them were played, and
-    ``skipped`` have too little recorded need.
+    """Effect of a policy on some VMs: their resources, and the additional cost.
+
+    ``vms`` of them were replayed, and ``skipped`` have too little recorded need.
     """
 
     resources: Mapping[ReplayedResource, Replayed] = field(default_factory=dict)
@@ -117,20 +117,19 @@ class ReplayedPolicyChange:
         return ReplayedPolicyChange(resources, self.money + other.money, *counts)
 
     def of(self, what: ReplayedResource) -> Replayed:
-        """That of one resource; nothing if it was not played."""
+        """The effect on one resource; empty if it was not replayed."""
         return self.resources.get(what, Replayed())
 
 
 class PolicyChange:
-    """Sums over VMs; ``add`` each, then read the rest."""
+    """Sums the effect of a policy over VMs: first ``add`` each."""
 
     def __init__(self, chosen: ChosenPolicy) -> None:
         self._chosen = chosen
         self._by_vm: dict[VmRecord, ReplayedPolicyChange] = {}
 
     def add(self, vm: VmRecord, spans: Sequence[Span], price: Price) -> None:
-        """Plays one VM within its bounds; its hours cost ``price``."""
-        # CPU and memory are sized independently, each by its own player.
+        """Replays a VM within its bounds; ``price`` is per hour."""
         outcomes = (
             (what, replayed(str(vm.vm), spans, player, (vm.least, vm.most), what))
             for what, player in self._chosen.players.items()
@@ -140,12 +139,11 @@ class PolicyChange:
             self._by_vm[vm] = ReplayedPolicyChange(skipped=1)
             return
         prices = {CPU: price.cpu, MEMORY: price.mem}
-        # Only the difference to what was reserved costs or saves money.
         differences = ((done.played - done.recorded) * prices[what] for what, done in resources.items())
         self._by_vm[vm] = ReplayedPolicyChange(resources, sum(differences, NOTHING), vms=1)
 
     def lines(self, key_of: KeyOf) -> dict[str, ReplayedPolicyChange]:
-        """Lines of a bill under the policy; a VM that moved is on the line where it was last."""
+        """The effect by line of a bill; a VM that moved belongs to the line of its last node."""
         lines: dict[str, ReplayedPolicyChange] = defaultdict(ReplayedPolicyChange)
         for vm, change in self._by_vm.items():
             lines[key_of(vm)] += change
@@ -153,15 +151,14 @@ class PolicyChange:
 
     @property
     def total(self) -> ReplayedPolicyChange:
-        """That of all VMs."""
+        """The effect on all VMs."""
         return sum(self._by_vm.values(), ReplayedPolicyChange())
 
     def figures(self, change: ReplayedPolicyChange | None) -> dict[str, float | None]:
-        """The numbers of a line, or of the total; None if it was not played."""
+        """The numbers of a line, or of the total; None if not replayed."""
         numbers: dict[str, float | None] = {}
         played = change if change is not None and change.vms else None
         for what in (CPU, MEMORY):
-            # None for a resource that the policy leaves alone, and if no VM could be played.
             part = played.of(what) if played is not None and what in self._chosen.players else None
             for name in ("played", "recorded", "needed", "missed"):
                 numbers[f"{name}_{what.key}_hours"] = None if part is None else rounded(getattr(part, name))
@@ -169,20 +166,20 @@ class PolicyChange:
         return numbers
 
     def sentences(self) -> Iterator[str]:
-        """Cost or savings, and the VMs left out, in sentences."""
+        """Describes the cost or savings, and the skipped VMs."""
         all_vms, covered = self.total, self._chosen.players
         hours = " and ".join(
             f"{float(all_vms.of(what).played):.2f} {what.unit} instead of {float(all_vms.of(what).recorded):.2f}"
             for what in covered
         )
-        missed = " and ".join(f"{all_vms.of(what).missed_percent:.2f} % of the {what.name}" for what in covered)
+        missed = " and ".join(f"{all_vms.of(what).missed_percent:.2f} % of the needed {what.name}" for what in covered)
         change = "cost" if all_vms.money >= 0 else "saved"
         yield (
-            f"Policy {self._chosen.label}: {hours}: it would have {change} {abs(float(all_vms.money)):.4f}, and missed "
-            f"{missed} that was needed."
+            f"Policy {self._chosen.label}: {hours}. It would have {change} {abs(float(all_vms.money)):.4f}, and missed "
+            f"{missed}."
         )
         for what in (CPU, MEMORY):
             if what not in covered:
                 yield f"The policy does not cover {what.name}, which stays as it was."
         if all_vms.skipped:
-            yield f"{all_vms.skipped} VMs have too little recorded need to be played."
+            yield f"{all_vms.skipped} VMs have too little recorded need to be replayed."

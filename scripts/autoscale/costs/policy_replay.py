@@ -1,4 +1,4 @@
-"""Replays each VM's recorded need through a policy for ``autoscale cost``, as ``autoscale replay`` does recordings."""
+"""Replays VMs' recorded needs through a policy, for ``autoscale cost``."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from scripts.autoscale.replay.recording import CAP_UTILISATION, COARSE_STEP, Flo
 _LEAST_MOMENTS: Final = 2
 _DECISIONS: Final = 12
 STEP: Final[Millis] = MINUTE
-"""How fine the recorded need is asked for."""
+"""Resolution of the recorded need."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedResource:
-    """A replayed resource: its names, its columns, its amounts per vCPU or GiB, and its part of a size."""
+    """A replayed resource: its names, its columns in the history, its units per vCPU or GiB, and its part of a size."""
 
     name: str
     key: str
@@ -47,7 +47,7 @@ MEMORY: Final = ReplayedResource(
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """vCPU-hours or GiB-hours: as recorded, under the policy, needed, and needed but missed by the policy."""
+    """vCPU-hours or GiB-hours: recorded, allocated by the policy, missed by it, and needed."""
 
     recorded: Fraction = NOTHING
     played: Fraction = NOTHING
@@ -59,7 +59,7 @@ class Replayed:
 
     @property
     def missed_percent(self) -> float:
-        """Share of the need, in percent, above what the policy gave."""
+        """Percentage of the need that exceeds the policy's allocation."""
         return float(100 * self.missed / self.needed) if self.needed else 0.0
 
 
@@ -70,8 +70,8 @@ Bounds = tuple[Size | None, Size | None]
 def replayed(
     name: str, spans: Sequence[Span], player: Player, bounds: Bounds, what: ReplayedResource
 ) -> Replayed | None:
-    """One VM's need through a policy, within its bounds; None if too little of it is known."""
-    # Only time in which the need and the size were known counts.
+    """Replays a VM's need through a policy, within its bounds; None if too little of it is known."""
+    # Only time in which both the need and the size were known counts.
     known_spans = [span for span in spans if span.known_times[what.need] and span.known_times[what.size]]
     if len(known_spans) < _LEAST_MOMENTS or not any(span.sums[what.need] for span in known_spans):
         return None
@@ -83,7 +83,7 @@ def replayed(
     least, most = (None if limit is None else what.of(limit) / what.scale for limit in bounds)
     allocated = np.clip(player(line), least, most) if bounds != (None, None) else player(line)
     instants = np.arange(len(line.demand)) * line.step
-    # The gaps between spans are played through, so that the policy has a past there, and left out of the sums.
+    # Gaps between spans are replayed as well, so that the policy has a past, but they do not count.
     counts = instants < ends[np.searchsorted(starts, instants + 1e-9, side="right") - 1] - 1e-9
     missed = np.maximum(0.0, line.demand - allocated)
     sums = (_hours(amounts, counts, line.step) for amounts in (allocated, missed, line.demand))
@@ -91,8 +91,8 @@ def replayed(
 
 
 def _timeline(name: str, starts: Floats, ends: Floats, needs: Floats) -> Timeline:
-    """The need on an even grid; it holds through gaps."""
-    # A dozen decisions within a usual span: a need that is recorded by the hour cannot be replayed every 5 s.
+    """The need on an even grid; gaps continue the last value."""
+    # A dozen decisions per typical span: replaying an hourly need every 5 s would be pointless.
     step = max(COARSE_STEP, float(np.median(ends - starts)) / _DECISIONS)
     instants = np.arange(0.0, ends[-1], step)
     demand = needs[np.searchsorted(starts, instants + 1e-9, side="right") - 1]

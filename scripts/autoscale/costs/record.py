@@ -1,4 +1,4 @@
-"""``autoscale record``: records a cluster's history until Ctrl-C, if no page does."""
+"""``autoscale record``: records a cluster's history until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import typer
 from rich.console import Console
 
 from protocol.durations import DurationError, parse_duration
-from scripts.autoscale.cluster_flags import of_a_cluster
+from scripts.autoscale.cluster_flags import cluster_command
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.history.recording import recording, site_sources
 from scripts.autoscale.site import open_site
 
 LONGEST_INTERVAL: Final = 600.0
-"""Seconds. A look holds for up to four intervals, and no span of a history is longer than three hours."""
+"""Seconds. A sample is valid for up to four intervals, and the longest span of a history is three hours."""
 
 
-@of_a_cluster()
+@cluster_command()
 async def record(
-    label: Annotated[list[str] | None, typer.Option(help="Also record this label; repeatable.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="Also record this label of VMs; repeatable.")] = None,
     every: Annotated[str, typer.Option(help="Interval between samples, such as 10s; at most 10m.")] = "10s",
     *,
     flags: ClusterFlags,
@@ -42,7 +42,7 @@ async def record(
         site_sources(site) as sources,
         recording(site.client.api, sources, path, console, label or [], max(1.0, interval)),
     ):
-        console.print(f"Recording {site.title} into {path}; Ctrl-C ends it.", soft_wrap=True, markup=False)
+        console.print(f"Recording {site.title} into {path}; Ctrl-C stops it.", soft_wrap=True, markup=False)
         # Nothing sets this event: Ctrl-C ends the command.
         await asyncio.Event().wait()
     return 0

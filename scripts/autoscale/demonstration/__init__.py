@@ -1,1 +1,1 @@
-"""The demonstration: a VM follows its load, is watched while it does, and is judged afterwards."""
+"""The demonstration: a database scales with its load on the screen, and the outcome is checked."""

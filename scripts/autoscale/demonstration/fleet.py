@@ -1,4 +1,4 @@
-"""Bars and lines of characters: sizes, nodes with their watermark, and the migrations between them (pure)."""
+"""Text graphics: bars of sizes, and nodes with their watermarks, VMs and migrations (pure)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BAR: Final = 24
 
 
 def bar(used: float | None, allocated: float, most: float, width: int = _WIDTH) -> str:
-    """A bar of ``width`` for ``most``: full blocks for what is used, shaded ones for what is allocated."""
+    """A bar whose ``width`` stands for ``most``: full blocks for used amounts, shaded ones for allocated amounts."""
     scale = width / most if most > 0 else 0.0
     filled = min(width, round((used or 0.0) * scale))
     # A guest may briefly use more than it is allocated; the bar never shrinks below the used part.
@@ -25,27 +25,27 @@ def bar(used: float | None, allocated: float, most: float, width: int = _WIDTH) 
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """One tick for each value, in proportion to the greatest."""
+    """A tick for each value, scaled to the greatest."""
     top = max(values, default=0.0) or 1.0
-    # Adding 0.5 rounds to the nearest tick.
+    # 0.5 rounds to the nearest tick.
     return "".join(_TICKS[min(len(_TICKS) - 1, int(value / top * (len(_TICKS) - 1) + 0.5))] for value in values)
 
 
 def reserved_bars(node: Json) -> tuple[str, str]:
-    """Bars of the vCPUs and the memory that are reserved of a node of the scheduler's view, with its watermark."""
+    """Bars of a node's reserved vCPUs and memory, with the watermark."""
     return _reserved(node, "cpu")[0], _reserved(node, "mem")[0]
 
 
 def fleet_row(node: Json, moves: Sequence[ObservedMove]) -> tuple[str, str, str]:
-    """One node in short: its name, a bar of its vCPUs, and the VMs on it with where they are going."""
+    """A node's name, a bar of its vCPUs, and its VMs with their migrations."""
     picture, amount = _reserved(node, "cpu")
-    going = {move.vm.name: move for move in moves if move.is_under_way and move.source == text(node, "name")}
-    coming = [f"⇠ {move.vm.name}" for move in moves if move.is_under_way and move.target == text(node, "name")]
-    # Pods name their VM as NAMESPACE/NAME; the demonstration uses one namespace.
+    leaving = {move.vm.name: move for move in moves if move.is_under_way and move.source == text(node, "name")}
+    arriving = [f"⇠ {move.vm.name}" for move in moves if move.is_under_way and move.target == text(node, "name")]
+    # Without the namespace: the demonstration uses only one.
     names = [text(pod, "vm").rpartition("/")[2] for pod in items(node, "pods") if text(pod, "vm")]
-    # While a VM moves, its pod may already be counted on the target; it is listed once, as coming.
-    here = [_leaving(going[name]) if name in going else name for name in names if f"⇠ {name}" not in coming]
-    return text(node, "name"), f"{picture} {amount} vCPU", "  ".join([*here, *coming])
+    # The pod of a migrating VM may already be on the target; list it once, as arriving.
+    here = [_leaving(leaving[name]) if name in leaving else name for name in names if f"⇠ {name}" not in arriving]
+    return text(node, "name"), f"{picture} {amount} vCPU", "  ".join([*here, *arriving])
 
 
 def _leaving(move: ObservedMove) -> str:
@@ -60,17 +60,17 @@ def _reserved(node: Json, key: str) -> tuple[str, str]:
 
 
 def marked(picture: str, watermark: float, total: float) -> str:
-    """A bar with a mark where the watermark is."""
-    # The scheduler may not have read the node's size yet.
+    """A bar with a mark at the watermark."""
+    # The node's size may not be known yet.
     if total <= 0:
         return picture
-    # The mark stays within the bar, also for a watermark of 0 or of all that there is.
+    # Keep the mark within the bar, also at 0 and at the total.
     at = min(len(picture) - 1, max(0, round(watermark / total * len(picture)) - 1))
     return f"{picture[:at]}│{picture[at + 1 :]}"
 
 
 def _amount(key: str, quantity: str) -> float:
-    """vCPUs or GiB, 0 if nothing readable is reported."""
+    """Parses vCPUs or GiB; 0 if invalid."""
     try:
         return MilliCpu.parse(quantity).as_cores if key == "cpu" else Bytes.parse(quantity).as_gib
     except QuantityError:

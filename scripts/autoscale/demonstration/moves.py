@@ -1,4 +1,4 @@
-"""The live migrations of a cluster as their objects show them: from where to where, how long, with what outcome."""
+"""Observes the live migrations of a cluster: nodes, durations and outcomes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ CANCELLED: Final = "Cancelled"
 MARGIN: Final = Seconds(1.0)
 """A stall within this time before or after a migration is attributed to it."""
 ENDED: Final = frozenset({SUCCEEDED, "Failed", CANCELLED})
-"""Phases after which nothing comes; the last is ours, for one whose object is gone."""
+"""Final phases; ``Cancelled`` is ours, for an object that was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedMove:
-    """One migration. ``began`` and ``ended`` are when it was seen to run and to end; figures are None until known.
+    """A migration. ``began`` and ``ended`` are the times of its observed start and end; figures are None until known.
 
-    ``waits`` is what it waits for, as its condition says; empty if it waits for nothing in particular. ``name`` is that
-    of its object.
+    ``waits`` is the message of the condition that it waits for, empty if none; ``name`` is its object's name.
     """
 
     vm: ObjectName
@@ -51,8 +50,8 @@ class ObservedMove:
         return self.ended is None
 
     @property
-    def felt(self) -> tuple[Instant, Instant] | None:
-        """The span in which clients may notice it; None if it did not run or has not ended."""
+    def client_span(self) -> tuple[Instant, Instant] | None:
+        """The span in which it may stall clients; None if it did not run or has not ended."""
         if self.began is None or self.ended is None:
             return None
         return Instant(self.began - MARGIN), Instant(self.ended + MARGIN)
@@ -60,19 +59,19 @@ class ObservedMove:
     @property
     def title(self) -> str:
         """One line for people."""
-        took = "" if self.total_ms is None else f" in {self.total_ms} ms, {self.downtime_ms} ms of them stopped"
+        took = "" if self.total_ms is None else f" in {self.total_ms} ms, downtime {self.downtime_ms} ms"
         # Neither is known before the target pod has a node.
-        way = f"{self.source or '?'} ⇢ {self.target or '?'} " if self.source or self.target else ""
+        nodes = f"{self.source or '?'} ⇢ {self.target or '?'} " if self.source or self.target else ""
         why = self.reason or self.waits
-        return f"{self.vm.name}: {way}{self.phase}{took}{why and ': '}{why}"
+        return f"{self.vm.name}: {nodes}{self.phase}{took}{why and ': '}{why}"
 
 
 class MoveWatch:
-    """Follows the migrations of a cluster. ``on_turn`` hears of each when it appears, runs, and ends."""
+    """Follows the migrations of a cluster. Calls ``on_phase`` when one appears or changes its phase."""
 
-    def __init__(self, client: ApiClient, clock: Clock, on_turn: Callable[[ObservedMove], None]) -> None:
+    def __init__(self, client: ApiClient, clock: Clock, on_phase: Callable[[ObservedMove], None]) -> None:
         self._clock = clock
-        self._on_turn = on_turn
+        self._on_phase = on_phase
         self._informer = Informer(client, MIGRATIONS, clock)
         self._informer.listen(self._changed)
         self._moves: dict[str, ObservedMove] = {}
@@ -82,41 +81,42 @@ class MoveWatch:
         await self._informer.run()
 
     async def begin(self) -> None:
-        """Reads all migrations. Raises ``ApiError``; ``run`` retries instead."""
+        """Lists all migrations. Raises ``ApiError``, whereas ``run`` retries."""
         await self._informer.refresh()
 
     @property
     def moves(self) -> list[ObservedMove]:
-        """Every migration that was seen, the oldest first."""
+        """All observed migrations, oldest first."""
         return list(self._moves.values())
 
     def by_uid(self, uid: str) -> ObservedMove | None:
-        """The migration whose object has this UID, once it was seen."""
+        """The migration with this UID, once observed."""
         return self._moves.get(uid)
 
     def _changed(self, change: ObjectChange) -> None:
-        # A deletion has no new object; its last state is the old one.
+        # After a deletion, use the last state.
         migration = change.after or change.before
         if migration is None:
             return
         uid = text(migration, "metadata", "uid")
         before = self._moves.get(uid)
-        after = seen(before, migration, self._clock.now(), is_gone=change.after is None)
+        after = observe_move(before, migration, self._clock.now(), is_gone=change.after is None)
         self._moves[uid] = after
-        # Progress changes every second; only phases are worth a line.
+        # Not for progress, which changes every second.
         if before is None or before.phase != after.phase:
-            self._on_turn(after)
+            self._on_phase(after)
 
 
-def seen(before: ObservedMove | None, found: Json, now: Instant, *, is_gone: bool) -> ObservedMove:
-    """State of a migration after its object was seen as ``found`` (pure)."""
-    status, info = child(found, "status"), child(found, "status", "info")
-    previous = before or ObservedMove(ObjectName(text(found, "metadata", "namespace"), text(found, "spec", "vmName")))
-    # What has ended stays as it was: later writes of the object change no figures.
+def observe_move(before: ObservedMove | None, migration: Json, now: Instant, *, is_gone: bool) -> ObservedMove:
+    """Updates a migration from its object (pure)."""
+    status, info = child(migration, "status"), child(migration, "status", "info")
+    vm = ObjectName(text(migration, "metadata", "namespace"), text(migration, "spec", "vmName"))
+    previous = before or ObservedMove(vm)
+    # Later writes of the object do not change a migration that has ended.
     if not previous.is_under_way:
         return previous
     phase = text(status, "phase") or "Pending"
-    # An object that is deleted before its end was cancelled.
+    # A migration whose object is deleted before its end is cancelled.
     if is_gone and phase not in ENDED:
         phase = CANCELLED
     is_moving = phase not in {"Pending", CANCELLED}
@@ -126,7 +126,7 @@ def seen(before: ObservedMove | None, found: Json, now: Instant, *, is_gone: boo
         # Before the target's pod runs, only the annotation may name its node.
         target=text(status, "targetNode")
         or previous.target
-        or text(found, "metadata", "annotations", ANNOTATION_TARGET_NODE),
+        or text(migration, "metadata", "annotations", ANNOTATION_TARGET_NODE),
         phase=phase,
         reason=_reason(status) if phase == "Failed" else "",
         progress=_progress(info),
@@ -136,12 +136,12 @@ def seen(before: ObservedMove | None, found: Json, now: Instant, *, is_gone: boo
         began=previous.began if previous.began is not None or not is_moving else now,
         ended=now if phase in ENDED else None,
         waits=_reason(status, WAITS) if phase == "Pending" else "",
-        name=text(found, "metadata", "name"),
+        name=text(migration, "metadata", "name"),
     )
 
 
 def _reason(status: Json, reasons: Collection[str] = ()) -> str:
-    """Messages of the conditions; only those with one of ``reasons``, if any are given."""
+    """The message of the first condition with one of ``reasons``, or with any if ``reasons`` is empty."""
     conditions = [
         condition for condition in items(status, "conditions") if not reasons or text(condition, "reason") in reasons
     ]

@@ -1,4 +1,4 @@
-"""pgbench as a child process, and the parsers of its output."""
+"""Runs pgbench as a child process, and parses its output."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ _FAILED: Final = re.compile(r"number of failed transactions: (\d+)")
 _ABORTED: Final = re.compile(r"client \d+ (aborted|script \d+ aborted)")
 _DEBIAN: Final = "/usr/lib/postgresql"
 PREPARING: Final = Seconds(600.0)
-"""The bound of a run that makes small tables, in one of several emulated guests on a busy machine."""
+"""Timeout of the creation of small tables, in one of several emulated guests on a busy machine."""
 GRACE: Final = Seconds(60.0)
-"""How late a run may end: a database stands still for some seconds while its VM moves."""
+"""Extra time for a run to end: a migration may stall a database for some seconds."""
 
 
 class PgbenchError(Exception):
-    """pgbench is missing or failed; the message says what to do."""
+    """pgbench is missing or failed; the message contains a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome of one run."""
+    """Outcome of a run; ``problem`` is empty if pgbench succeeded."""
 
     transactions: int
     failed: int
     problem: str
 
     def __add__(self, later: Outcome) -> Outcome:
-        """The sum of two runs, with the first problem."""
+        """Sums two runs, and keeps the first problem."""
         both = self.transactions + later.transactions, self.failed + later.failed
         return Outcome(*both, self.problem or later.problem)
 
 
 def find_pgbench() -> str:
-    """The program's path. Raises ``PgbenchError`` if it is not installed."""
-    # Debian keeps it out of PATH, in a folder for each version: /usr/lib/postgresql/16/bin.
+    """Finds the program. Raises ``PgbenchError`` if it is not installed."""
+    # Debian installs it outside PATH, in a folder per version: /usr/lib/postgresql/16/bin.
     versions = sorted(Path(_DEBIAN).glob("*/bin/pgbench"), key=_version_of)
     path = shutil.which("pgbench") or (str(versions[-1]) if versions else None)
     if path is None:
@@ -58,24 +58,24 @@ def _version_of(path: Path) -> tuple[int, ...]:
 
 
 def tps_of(line: str) -> float | None:
-    """Transactions per second, where ``line`` reports progress."""
+    """Transactions per second, if ``line`` reports progress."""
     match = _PROGRESS.search(line)
     return float(match[2]) if match else None
 
 
 def outcome_of(lines: Sequence[str], code: int) -> Outcome:
-    """Outcome of a run that ended with exit ``code``, from its output."""
+    """Parses the output of a run that ended with exit ``code``."""
     output = "\n".join(lines)
     done, failed = _DONE.search(output), _FAILED.search(output)
-    # A client that gives up counts as a failed transaction: its connection broke in the middle of one.
+    # A client that aborts counts as a failed transaction: its connection broke in the middle of one.
     aborted = len(_ABORTED.findall(output))
-    problem = f"pgbench ended with exit code {code}: {lines[-1] if lines else 'it said nothing'}" if code else ""
+    problem = f"pgbench ended with exit code {code}: {lines[-1] if lines else 'no output'}" if code else ""
     return Outcome(int(done[1]) if done else 0, (int(failed[1]) if failed else 0) + aborted, problem)
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseServer:
-    """A database that asks for ``password``."""
+    """The address and password of a database."""
 
     host: str
     port: int
@@ -83,18 +83,18 @@ class DatabaseServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment of postgres' clients."""
-        # The environment is private to the user; a command line is readable by everybody.
-        place = {"PGHOST": self.host, "PGPORT": str(self.port), "PGUSER": "postgres"}
-        return {**place, "PGPASSWORD": self.password} if self.password else place
+        """The environment for postgres' clients."""
+        # Not on the command line, which all users can read.
+        address = {"PGHOST": self.host, "PGPORT": str(self.port), "PGUSER": "postgres"}
+        return {**address, "PGPASSWORD": self.password} if self.password else address
 
 
 async def problem_of(server: DatabaseServer) -> str:
-    """The reason why the database refuses clients; empty if it does not. Raises ``PgbenchError``."""
+    """Reason why the database refuses clients; empty if it accepts them. Raises ``PgbenchError``."""
     with NamedTemporaryFile("w", suffix=".sql") as script:
         script.write("SELECT 1;\n")
         script.flush()
-        # One transaction without tables: they may not have been made yet.
+        # One transaction without tables, which may not exist yet.
         once = ["-n", "-t", "1", "-f", script.name, "postgres"]
         lines = list[str]()
         outcome = await run_pgbench(server, once, lines.append, GRACE)
@@ -102,14 +102,14 @@ async def problem_of(server: DatabaseServer) -> str:
 
 
 async def prepare(server: DatabaseServer, scale: int) -> None:
-    """Makes pgbench's tables. Raises ``PgbenchError``."""
+    """Creates pgbench's tables. Raises ``PgbenchError``."""
     arguments = ["-i", "-q", "-s", str(scale), "postgres"]
     outcome = await run_pgbench(server, arguments, lambda _: None, PREPARING)
     if outcome.problem:
         raise PgbenchError(outcome.problem)
 
 
-async def press(  # noqa: PLR0913 - each is an option of pgbench
+async def run_load(  # noqa: PLR0913 - each is an option of pgbench
     server: DatabaseServer,
     clients: int,
     seconds: int,
@@ -119,13 +119,13 @@ async def press(  # noqa: PLR0913 - each is an option of pgbench
     reads_only: bool = False,
     more: Sequence[str] = (),
 ) -> Outcome:
-    """Runs transactions for ``seconds`` with ``clients`` connections; ``on_tps`` hears about every second.
+    """Runs transactions for ``seconds`` with ``clients`` connections; calls ``on_tps`` every second.
 
-    ``rate`` is how many are begun in a second; None is as many as the server does. ``more`` are further options of
-    pgbench. Raises ``PgbenchError``.
+    ``rate`` limits the transactions per second, None means full speed; ``more`` are additional options of pgbench.
+    Raises ``PgbenchError``.
     """
 
-    def heard(line: str) -> None:
+    def on_line(line: str) -> None:
         tps = tps_of(line)
         if tps is not None:
             on_tps(tps)
@@ -133,44 +133,42 @@ async def press(  # noqa: PLR0913 - each is an option of pgbench
     options = [*([] if rate is None else ["-R", str(rate)]), *(["-S"] if reads_only else []), *more]
     # `-n` skips the vacuum, which a read replica cannot run.
     run = ["-n", "-c", str(clients), "-j", "1", "-T", str(seconds), "-P", "1", *options, "postgres"]
-    return await run_pgbench(server, run, heard, Seconds(seconds + GRACE))
+    return await run_pgbench(server, run, on_line, Seconds(seconds + GRACE))
 
 
 async def run_pgbench(
-    server: DatabaseServer, arguments: Sequence[str], heard: Callable[[str], None], at_most: Seconds
+    server: DatabaseServer, arguments: Sequence[str], on_line: Callable[[str], None], at_most: Seconds
 ) -> Outcome:
-    """Runs pgbench to its end; ``heard`` gets every line.
+    """Runs pgbench; calls ``on_line`` with each line of output.
 
     Raises ``PgbenchError`` if it is not installed, or if it has not ended after ``at_most``.
     """
     process = await asyncio.create_subprocess_exec(
-        # The kernel kills pgbench if we end, however we end; an orphan would keep loading the VM.
+        # The kernel kills pgbench if this process ends; an orphan would keep loading the VM.
         *("setpriv", "--pdeathsig", "KILL", "--", find_pgbench(), *arguments),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
-        # Progress and errors come on stderr; in one stream they keep their order.
+        # Progress and errors are on stderr; one stream keeps their order.
         stderr=asyncio.subprocess.STDOUT,
-        # Messages are parsed, so they must not be translated.
+        # Messages are parsed, so they must not be localized.
         env={**os.environ, **server.environment, "LC_ALL": "C", "PGCONNECT_TIMEOUT": f"{GRACE:.0f}"},
-        # Ctrl-C at the terminal reaches only us, and we end the run in order.
+        # Ctrl-C must reach only this process, which then ends pgbench.
         start_new_session=True,
     )
     lines: list[str] = []
     now = asyncio.get_running_loop().time
     began = last = now()
     try:
-        # pgbench waits forever for a database that does not answer, so every run has a bound.
+        # pgbench waits forever for a database that does not answer.
         async with asyncio.timeout(at_most):
             while process.stdout is not None and (line := await process.stdout.readline()):
                 lines.append(line.decode(errors="replace").rstrip())
                 last = now()
-                heard(lines[-1])
+                on_line(lines[-1])
             return outcome_of(lines, await process.wait())
     except TimeoutError:
-        last_words = f"; its last words, after {last - began:.1f} s: {lines[-1]}" if lines else ""
-        raise PgbenchError(
-            f"pgbench has not ended after {at_most:g} s: the database does not answer{last_words}"
-        ) from None
+        output = f"; its last output, after {last - began:.1f} s: {lines[-1]}" if lines else ""
+        raise PgbenchError(f"pgbench has not ended after {at_most:g} s: the database does not answer{output}") from None
     finally:
         if process.returncode is None:
             process.kill()

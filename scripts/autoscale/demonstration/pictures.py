@@ -1,6 +1,6 @@
-"""Pictures of a demonstration: a VM's size above its transactions, and a group's VMs above its reads.
+"""Pictures of a demonstration's report: a VM's size and its transactions, and a group's VMs and their reads.
 
-Only what the report says is drawn, and equal reports make equal files.
+Equal reports give equal files.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from matplotlib.figure import Figure
 
 from protocol.units import Bytes
 from scripts.autoscale.demonstration.report import GroupPoint, GroupReport, Report
-from scripts.autoscale.drawing import dress, save
+from scripts.autoscale.drawing import save, style_panel
 
 BEFORE, AFTER = 10.0, 8.0
-"""This many seconds are shown before the load, and after the last change."""
+"""Seconds shown before the load, and after the last change."""
 GAP = 5.0
-"""Seconds without a report of the load generator, after which the next report belongs to another load."""
+"""A longer gap in seconds between reports of the load generator separates two loads."""
 INK, SKY, LEAF, RED, SHADE, GREY = "#1d3557", "#8fb8de", "#2a9d8f", "#e63946", "#f3efe4", "#555555"
 
 
 def style() -> AbstractContextManager[None]:
-    """The look of all pictures of a demonstration."""
+    """The style of a demonstration's pictures."""
     return mpl.rc_context(
         {"font.size": 10, "axes.edgecolor": "#888888", "axes.labelcolor": INK, "xtick.color": GREY, "ytick.color": GREY}
     )
@@ -40,7 +40,7 @@ class NothingToDrawError(Exception):
 
 
 def draw(report: Report, path: Path) -> None:
-    """Writes the picture. Raises ``NothingToDrawError`` if the load did not begin, and ``OSError``."""
+    """Draws a VM's or pod's report. Raises ``NothingToDrawError`` if there was no load, and ``OSError``."""
     began, ended = report.load_began, report.load_ended
     if began is None or ended is None or not report.sizes:
         why = report.problems[0] if report.problems else "it ended before the load had run"
@@ -57,7 +57,7 @@ def draw(report: Report, path: Path) -> None:
         _transactions(panels[2], loads, report.note)
         for panel in panels:
             frame(panel, [(0, ended - began), *((load[0][0], load[-1][0]) for load in loads[1:])])
-        # The boot before the load would squeeze what matters.
+        # Without the boot, which would squeeze the rest.
         panels[2].set_xlim(max(times[0], -BEFORE), until - began)
         panels[2].set_xlabel("seconds since the load began")
         _words(panels[0], report, ended - began)
@@ -66,7 +66,7 @@ def draw(report: Report, path: Path) -> None:
 
 def _stairs(panel: Axes, times: Sequence[float], sizes: Sequence[float], label: str) -> None:
     heights = [*sizes, sizes[-1]]
-    # A VM has one size until it has another: there is no slope between two sizes.
+    # Steps, because sizes do not change gradually.
     panel.fill_between(times, heights, step="post", color=SKY, alpha=0.6, linewidth=0)
     panel.plot(times, heights, drawstyle="steps-post", color=INK, linewidth=1.6)
     panel.set_ylabel(label)
@@ -74,10 +74,9 @@ def _stairs(panel: Axes, times: Sequence[float], sizes: Sequence[float], label: 
 
 
 def _loads(points: Sequence[Point]) -> list[list[Point]]:
-    """The points of each load by themselves (pure)."""
+    """Groups the points by load (pure)."""
     groups: list[list[Point]] = []
     for point in points:
-        # pgbench reports each second while it runs.
         if not groups or point[0] - groups[-1][-1][0] > GAP:
             groups.append([])
         groups[-1].append(point)
@@ -90,21 +89,21 @@ def _transactions(panel: Axes, loads: Sequence[Sequence[Point]], note: str) -> N
             [at for at, _ in load], [tps for _, tps in load], color=LEAF, linewidth=1.6, marker=".", markersize=4
         )
     panel.set_ylabel("pgbench, tps")
-    # Matplotlib warns about an axis without height, so 0 tps still gets one.
+    # Matplotlib warns about an axis without height, even for 0 tps.
     panel.set_ylim(0, max((tps for load in loads for _, tps in load), default=1.0) * 1.25 or 1.0)
     if not loads:
         panel.text(0.5, 0.5, note or "no transactions", transform=panel.transAxes, ha="center", color="#888888")
 
 
 def frame(panel: Axes, loads: Sequence[tuple[float, float]]) -> None:
-    """Shades the loads, which begin and end at these times."""
+    """Shades the spans of loads, given as begin and end."""
     for begin, end in loads:
         panel.axvspan(begin, end, color=SHADE, zorder=0, linewidth=0)
-    dress(panel)
+    style_panel(panel)
 
 
 def _words(panel: Axes, report: Report, load: float) -> None:
-    """Start and end of the load, the time of the growth, and the outcome as the title."""
+    """Labels the load and the growth, and adds the outcome as the title."""
     top = panel.get_ylim()[1]
     panel.text(load / 2, top * 0.99, f"load for {load:.0f} s", ha="center", va="top", color="#8a7a4a")
     if report.reaction_seconds is not None and report.started_at is not None:
@@ -127,7 +126,7 @@ _COLOURS = (INK, LEAF, RED, SKY)
 
 
 def group_path(path: Path) -> Path:
-    """Path of the second picture: beside the first.
+    """Path of the group's picture, next to the other one.
 
     >>> str(group_path(Path("demo.svg")))
     'demo-group.svg'
@@ -136,7 +135,7 @@ def group_path(path: Path) -> Path:
 
 
 def draw_group(report: GroupReport, path: Path) -> None:
-    """Writes the picture. Raises ``NothingToDrawError`` if the load did not run, ``OSError`` if it cannot."""
+    """Draws a group's report. Raises ``NothingToDrawError`` if there was no load, and ``OSError``."""
     began, ended = report.load_began, report.load_ended
     if began is None or ended is None or not report.points:
         raise NothingToDrawError(f"no picture of the group: {report.problems[0] if report.problems else 'no load ran'}")
@@ -146,7 +145,7 @@ def draw_group(report: GroupReport, path: Path) -> None:
         until = max(report.points[-1].seconds, ended) + AFTER
         _sizes(sizes, report.points, began, until)
         _steps(serving, report.points, [float(point.serving) for point in report.points], (began, until), INK)
-        serving.set_ylabel("replicas\nthat serve")
+        serving.set_ylabel("serving\nreplicas")
         serving.set_ylim(0, report.most_serving + 0.6)
         reads.plot([at - began for at, _ in report.load], [tps for _, tps in report.load], color=LEAF, linewidth=1.6)
         reads.set_ylabel("reads/s")
@@ -162,7 +161,7 @@ def draw_group(report: GroupReport, path: Path) -> None:
 
 
 def _sizes(panel: Axes, points: Sequence[GroupPoint], began: float, until: float) -> None:
-    # Sorted, so that a VM has the same colour in every picture of one report.
+    # Sorted, so that a VM has the same colour in each picture of a report.
     names = sorted({name for point in points for name in point.cpus})
     for number, name in enumerate(names):
         heights = [point.cpus.get(name, 0.0) for point in points]
@@ -172,12 +171,12 @@ def _sizes(panel: Axes, points: Sequence[GroupPoint], began: float, until: float
     panel.set_ylim(bottom=0)
 
 
-def _steps(  # noqa: PLR0913, PLR0917 - one line of a picture
+def _steps(  # noqa: PLR0913, PLR0917 - a line of a picture
     panel: Axes, points: Sequence[GroupPoint], heights: Sequence[float], span: tuple[float, float], colour: str,
     label: str = "",
 ) -> None:  # fmt: skip
-    """A line that has one height until it has another."""
+    """Draws a step line."""
     began, until = span
     times = [*(point.seconds - began for point in points), until - began]
-    # The last height holds until the end of the picture, which needs one more point.
+    # An additional point extends the last height to the end of the picture.
     panel.plot(times, [*heights, heights[-1]], drawstyle="steps-post", color=colour, linewidth=1.6, label=label or None)

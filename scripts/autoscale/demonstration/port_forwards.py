@@ -1,4 +1,4 @@
-"""Loopback ports that lead into the VMs of a demonstration's cluster, for its loads and clients."""
+"""Loopback ports that forward to a demonstration's VMs, for its loads and clients."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from scheduler_plugin.databases import is_pod
 from scripts.autoscale.demonstration.group_scenario import GROUP, PRIMARY
-from scripts.autoscale.demonstration.loads import Press, PressReplicas, read_in_waves, share_demand, simulated_load
-from scripts.autoscale.demonstration.pgbench import DatabaseServer, prepare, press
-from scripts.autoscale.demonstration.pods.sums import press_with_sums
-from scripts.autoscale.demonstration.vm_clients import Live, no_clients, pgbench_clients
+from scripts.autoscale.demonstration.loads import Load, ReplicaLoad, read_in_waves, share_demand, simulated_load
+from scripts.autoscale.demonstration.pgbench import DatabaseServer, prepare, run_load
+from scripts.autoscale.demonstration.pods.sums import run_load_with_sums
+from scripts.autoscale.demonstration.vm_clients import RunClients, no_clients, pgbench_clients
 from scripts.autoscale.demonstration.vm_database import database_of
 from scripts.autoscale.site import Site
 
@@ -31,7 +31,7 @@ _DEMAND: Final = {"cpu": 3.4, "mem": "500Mi"}
 
 @dataclass(frozen=True, slots=True)
 class PortForwards:
-    """Forwards stay open as long as ``stack``."""
+    """Creates loads and clients through port forwards, which stay open as long as ``stack``."""
 
     cluster: str
     site: Site
@@ -39,28 +39,28 @@ class PortForwards:
     stack: AsyncExitStack
     is_simulated: bool
 
-    async def load_of(self, vm: Json) -> Press:
-        """The load generator for this VM, once it runs; makes the tables."""
+    async def load_of(self, vm: Json) -> Load:
+        """The load generator of a running VM or pod; creates its tables."""
         if self.is_simulated:
             return partial(simulated_load, partial(self._control, name_of(vm)), self.clock, _DEMAND)
         server = await self._postgres(vm)
         await prepare(server, _SCALE)
-        return partial(press_with_sums if is_pod(vm) else press, server, _CLIENTS)
+        return partial(run_load_with_sums if is_pod(vm) else run_load, server, _CLIENTS)
 
-    async def clients_of(self, vm: Json) -> Live:
-        """The clients of a neighbour, once it runs; makes their tables."""
+    async def clients_of(self, vm: Json) -> RunClients:
+        """The clients of a running neighbour; creates their tables."""
         if self.is_simulated:
             return partial(no_clients, self.clock)
         server = await self._postgres(vm)
         await prepare(server, _SCALE_OF_OTHERS)
         return partial(pgbench_clients, server, self.clock)
 
-    async def read_load(self) -> PressReplicas:
-        """The load generator for the group's replicas, once it serves; makes the tables."""
+    async def read_load(self) -> ReplicaLoad:
+        """The load generator of the replicas of a serving group; creates its tables."""
         if self.is_simulated:
             return partial(share_demand, self._serving, self.clock)
         folder = ClusterFolder.of(self.cluster)
-        # A Service's address is reachable inside the cluster alone, so the cluster exposes it here.
+        # A Service's address is reachable only inside the cluster, which exposes it here.
         endpoint = await ask_cluster(folder, EXPOSE_SERVICE, f"{GROUP}-read")
         primary = await self.site.client.get(VIRTUAL_MACHINES, PRIMARY)
         server = await self._postgres(primary)
@@ -69,14 +69,14 @@ class PortForwards:
         return partial(read_in_waves, replace(server, host="127.0.0.1", port=endpoint.port))
 
     async def _serving(self) -> list[str]:
-        """Demand endpoints of the simulated replicas that serve."""
+        """Demand endpoints of the serving simulated replicas."""
         group = await self.site.client.get(VM_GROUPS, GROUP)
         names = [text(member, "name") for member in items(group, "status", "members") if member.get("serving") is True]
         return [await self._control(ObjectName(GROUP.namespace, name)) for name in names]
 
     async def _control(self, vm: ObjectName) -> str:
-        """Demand endpoint of the VM's simulated guest: in the pod that runs it now."""
-        # The VM's address changes when it moves, so it is looked up for each request.
+        """Demand endpoint of the VM's simulated guest, in its current pod."""
+        # Looked up for each request, because it changes when the VM migrates.
         virtual_machine = await self.site.client.get(VIRTUAL_MACHINES, vm)
         target = text(virtual_machine, "status", "podIP")
         exposed = await ask_cluster(ClusterFolder.of(self.cluster), "expose", target, DAEMON_PORT)

@@ -1,4 +1,4 @@
-"""Outcome of a demonstration, and its verdict (pure). Times are seconds since the demonstration began."""
+"""Observations of a demonstration, and its report (pure). Times are seconds since the demonstration began."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scripts.autoscale.demonstration.sleep.sleep_points import SleepPoint, sleep
 
 
 class GroupPoint(msgspec.Struct, frozen=True):
-    """The group from a moment on: the replicas that serve, and the vCPUs of every VM by name."""
+    """The group from a time on: the number of serving replicas, and the vCPUs of each VM."""
 
     seconds: float
     serving: int
@@ -20,7 +20,7 @@ class GroupPoint(msgspec.Struct, frozen=True):
 
 
 class GroupReport(msgspec.Struct, frozen=True):
-    """The outcome. Times are seconds since the demonstration began; ``load`` is transactions per second by time."""
+    """The outcome of a group's act; ``load`` contains times and transactions per second."""
 
     points: list[GroupPoint]
     load: list[tuple[float, float]]
@@ -35,10 +35,10 @@ class GroupReport(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class GroupObservations:
-    """Observations of the act. ``started_at`` is the first replica's size before the load.
+    """Observations of a group's act. ``started_at`` is the size of the replica ``first`` before the load.
 
-    ``said_under_load`` and ``said_at_last`` have the time waited and the group's own message after it; the second is
-    empty if the group came back.
+    ``said_under_load`` and ``said_at_last`` contain the time waited and the group's message; the latter is empty if the
+    group shrank back.
     """
 
     first: str
@@ -54,9 +54,9 @@ class GroupObservations:
     said_under_load: str = ""
     said_at_last: str = ""
 
-    def saw(self, at: Seconds, serving: int, cpus: Mapping[str, float]) -> bool:
-        """The group is like this; returns whether that is new."""
-        # Informers report every write; only a change of what is drawn is a point.
+    def record(self, at: Seconds, serving: int, cpus: Mapping[str, float]) -> bool:
+        """Records the group's state; returns True if it has changed."""
+        # Informers report every write.
         if self.points and (self.points[-1].serving, self.points[-1].cpus) == (serving, cpus):
             return False
         self.points.append(GroupPoint(round(at, 2), serving, dict(cpus)))
@@ -64,7 +64,7 @@ class GroupObservations:
 
 
 def group_report(seen: GroupObservations) -> GroupReport:
-    """The outcome of the observations."""
+    """The report on the observations."""
     began = seen.load_began
     during = [point for point in seen.points if began is not None and point.seconds >= began]
     most_cpu = max((point.cpus.get(seen.first, 0.0) for point in during), default=0.0)
@@ -83,15 +83,15 @@ def group_report(seen: GroupObservations) -> GroupReport:
 
 
 def _not_back(seen: GroupObservations, last: GroupPoint, most_cpu: float) -> str:
-    """The steps that did not happen after the load."""
+    """Reason why the group counts as not shrunk back after the load."""
     if last.serving != 1:
-        return f"{last.serving} replicas serve, not the one of the beginning,"
-    # Two VMs are the primary and one replica.
+        return f"{last.serving} replicas serve instead of one"
+    # The primary and one replica.
     if len(last.cpus) > 2:
-        return f"{', '.join(sorted(last.cpus))} run, not one replica beside the primary,"
+        return f"{', '.join(sorted(last.cpus))} run instead of the primary and one replica"
     if last.cpus.get(seen.first, most_cpu) > seen.started_at:
-        return f"the replica did not shrink to the {seen.started_at:g} vCPU of the beginning"
-    return "the group did not come back"
+        return f"the replica did not shrink back to {seen.started_at:g} vCPU"
+    return "the group did not shrink back"
 
 
 def _group_problems(seen: GroupObservations, most_cpu: float, most_serving: int) -> Sequence[str]:
@@ -100,7 +100,7 @@ def _group_problems(seen: GroupObservations, most_cpu: float, most_serving: int)
     last = seen.points[-1]
     problems = [seen.problem] if seen.problem else []
     if most_cpu <= seen.started_at:
-        problems.append(f"the replica did not grow: it had {seen.started_at:g} vCPU before the load and never more")
+        problems.append(f"the replica did not grow beyond the {seen.started_at:g} vCPU that it had before the load")
     if most_serving < 2:
         problems.append(f"no replica was added under load {seen.said_under_load}")
     if seen.said_at_last:
@@ -109,12 +109,12 @@ def _group_problems(seen: GroupObservations, most_cpu: float, most_serving: int)
         problems.append(f"{seen.failed} transactions of the read load failed")
     # Simulated replicas run no transactions.
     if not seen.is_simulated and not seen.transactions:
-        problems.append("no transaction of the read load was run")
+        problems.append("the read load ran no transactions")
     return problems
 
 
 class SizePoint(msgspec.Struct, frozen=True):
-    """The guest's size from a moment on, as the VM's status says: vCPUs, memory in bytes."""
+    """The guest's size from a time on, from the VM's status: vCPUs, and memory in bytes."""
 
     seconds: float
     cpu: float
@@ -122,14 +122,14 @@ class SizePoint(msgspec.Struct, frozen=True):
 
 
 class LoadPoint(msgspec.Struct, frozen=True):
-    """A load generator's observations in one second."""
+    """A load generator's transactions per second at a time."""
 
     seconds: float
     tps: float
 
 
 class MigrationPoint(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"}):
-    """One live migration: nodes, times in milliseconds, and what the VM's clients noticed (None if it has none)."""
+    """A live migration: nodes, times in milliseconds, and the effect on the VM's clients (None if it has none)."""
 
     vm: str
     source: str
@@ -143,8 +143,8 @@ class MigrationPoint(msgspec.Struct, frozen=True, rename={"source": "from", "tar
 
 
 class RoomPoint(msgspec.Struct, frozen=True):
-    """A database on a full node: seconds of load until it was denied more, and from the end of its ``neighbour`` until
-    it had more; None if that did not happen.
+    """A database on a full node: seconds from the load until growth was denied, and from the removal of ``neighbour``
+    until it grew; None if that did not happen.
     """
 
     neighbour: str
@@ -155,10 +155,10 @@ class RoomPoint(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The outcome. ``database`` is VM or pod. ``grew_to`` and ``shrank_to`` are vCPUs; None if nothing was seen.
+    """The outcome. ``database`` is VM or pod. ``grew_to`` and ``shrank_to`` are vCPUs; None if not observed.
 
     ``reaction_seconds`` is the time from the start of the load until the guest had more CPU. ``load_began`` and
-    ``load_ended`` are None if the load did not come to that.
+    ``load_ended`` are None if the load did not begin or end.
     """
 
     success: bool
@@ -189,8 +189,10 @@ class Report(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Observations:
-    """Observations of the demonstration. ``shrunk_at`` is when the database was back, or waited for no more;
-    what it does later belongs to another act. ``client_failures`` are those of the neighbours' clients.
+    """Observations of the demonstration.
+
+    ``shrunk_at`` is the end of the wait for the database to shrink; later sizes belong to another act.
+    ``client_failures`` are failures of the neighbours' clients.
     """
 
     guests: str = ""
@@ -211,35 +213,35 @@ class Observations:
     room: RoomPoint | None = None
     sleeps: list[SleepPoint] | None = None
 
-    def saw(self, at: Seconds, size: Resources) -> bool:
-        """The guest has ``size``; returns whether that is new."""
-        # The status is written more often than the size changes.
+    def record(self, at: Seconds, size: Resources) -> bool:
+        """Records the guest's size; returns True if it has changed."""
+        # The status changes more often than the size.
         if self.sizes and self.sizes[-1][1] == size:
             return False
         self.sizes.append((at, size))
         return True
 
     def size_at(self, at: Seconds) -> Resources | None:
-        """The size that it had then."""
+        """The size at a time; None if unknown."""
         return next((size for since, size in reversed(self.sizes) if since <= at), None)
 
     def largest_between(self, at: Seconds, until: Seconds) -> Resources | None:
-        """The largest size that it had from ``at`` to ``until``, by CPU first."""
+        """The largest size from ``at`` to ``until``, by CPU first."""
         sizes = [size for since, size in self.sizes if at <= since <= until]
         first = self.size_at(at)
         sizes = sizes if first is None else [first, *sizes]
         return max(sizes, key=lambda size: (size.cpu, size.mem), default=None)
 
     def first_growth(self, at: Seconds, start: Resources) -> Seconds | None:
-        """The time when it first had more CPU than ``start`` after ``at``."""
+        """The time of the first size after ``at`` with more CPU than ``start``."""
         return next((since for since, size in self.sizes if since >= at and size.cpu > start.cpu), None)
 
 
 def report(seen: Observations, total: Seconds) -> Report:
-    """The outcome of what was seen, after ``total`` seconds."""
+    """The report on the observations, after ``total`` seconds."""
     began = seen.load_began
     start = seen.size_at(began) if began is not None else None
-    # Later acts resize the VM again; that must not count as this act's outcome.
+    # Later acts resize the VM again, which must not count.
     until = total if seen.shrunk_at is None else seen.shrunk_at
     top = seen.largest_between(began, until) if began is not None else None
     last = seen.size_at(until) if seen.load_ended is not None else None
@@ -279,7 +281,7 @@ def _rounded(at: Seconds | None) -> float | None:
 
 
 def _first_growth(seen: Observations) -> float | None:
-    """The time when it first had more CPU than at its start, for whatever reason."""
+    """The time of the first growth, for any reason."""
     grown = seen.first_growth(Seconds(0.0), seen.sizes[0][1]) if seen.sizes else None
     return None if grown is None else round(grown, 1)
 
@@ -290,21 +292,20 @@ def _problems(
     if seen.sleeps is not None:
         return sleep_problems(seen.sleeps, seen.load_problem)
     if start is None or top is None or last is None:
-        # Without these sizes nothing else can be judged.
+        # Nothing else can be judged.
         return [seen.load_problem or "it ended before the load had run"]
     problems = []
     if seen.load_problem:
         problems.append(seen.load_problem)
     if top.cpu <= start.cpu:
-        problems.append(f"the {seen.database} did not grow: it had {start.cpu} vCPU before the load and never more")
+        problems.append(f"the {seen.database} did not grow beyond the {start.cpu} vCPU that it had before the load")
     if not (last.cpu < top.cpu and last.mem <= top.mem):
         problems.append(f"the {seen.database} did not shrink: it reached {top} and has {last} at the end")
     if seen.failed:
         problems.append(f"{seen.failed} transactions failed")
     # Simulated guests run no transactions, so none is expected of them.
     if not seen.is_simulated and not seen.transactions:
-        problems.append("no transaction was run")
-    # Success: the VM grew, shrank again, a neighbour moved unless that act was left out, and no transaction failed.
+        problems.append("no transactions were run")
     return [*problems, *_migration_problems(seen.migrations), *_room_problems(seen.room), *seen.client_failures]
 
 
@@ -312,15 +313,12 @@ def _room_problems(room: RoomPoint | None) -> Sequence[str]:
     if room is None:
         return []
     if room.denied_seconds is None:
-        return [f"the pod was denied nothing, although {room.neighbour} had filled {room.node}"]
-    return (
-        [] if room.room_seconds is not None else [f"the pod did not grow after {room.neighbour} had left {room.node}"]
-    )
+        return [f"no growth of the pod was denied, although {room.neighbour} had filled {room.node}"]
+    return [] if room.room_seconds is not None else [f"the pod did not grow after {room.neighbour} left {room.node}"]
 
 
 def _migration_problems(migrations: Sequence[MigrationPoint] | None) -> Sequence[str]:
-    # The second act was left out.
-    if migrations is None:
+    if migrations is None:  # without this act
         return []
     if not any(migration.succeeded for migration in migrations):
         return [

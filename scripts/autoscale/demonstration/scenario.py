@@ -1,4 +1,4 @@
-"""The demonstration's steps, one after the other, each with a limit of its own."""
+"""The acts of the demonstration, each step with its own timeout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import fleet_row
 from scripts.autoscale.demonstration.group_scenario import GroupScenario
-from scripts.autoscale.demonstration.loads import Press
+from scripts.autoscale.demonstration.loads import Load
 from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
 from scripts.autoscale.demonstration.pods.full_node import FullNodeScenario
 from scripts.autoscale.demonstration.pods.pod_database import DEMO_POD, create_pod_database
@@ -24,7 +24,7 @@ from scripts.autoscale.demonstration.report import LoadPoint, Observations
 from scripts.autoscale.demonstration.screen import Fleet, Screen
 from scripts.autoscale.demonstration.sleep.sleep_scenario import SleepScenario
 from scripts.autoscale.demonstration.vm_database import create_vm, kept_in_place, postgres_vm
-from scripts.autoscale.demonstration.waiting import comes, watch_for_ends
+from scripts.autoscale.demonstration.waiting import wait_until, watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
 
@@ -33,29 +33,29 @@ POLICY: Final = (
     '{"smoothing": {"cpu": [{"hold": {"window": "20s"}}], "memory": [{"hold": {"window": "20s"}}]}, '
     '"memory": {"cache": {"watch": "5s"}}}'
 )
-"""A demonstration has no minutes to wait for the proof that less is enough; see docs/policies.md."""
+"""Shrinks within seconds instead of minutes; see docs/policies.md."""
 _BOOT: Final = Seconds(600.0)
-"""An emulated guest on a busy machine; one that has ended is not waited for."""
+"""For an emulated guest on a busy machine; a VM that ends fails the demonstration at once."""
 _SETTLE: Final = Seconds(20.0)
 _STILL: Final = 6.0
-"""Seconds without a change of size after which the guest is not busy with the last one any more."""
+"""Seconds without a change of size after which the guest counts as settled."""
 _MAKE_ROOM: Final = Seconds(60.0)
 _SHRINK: Final = Seconds(90.0)
 _FRAME: Final = Seconds(0.25)
-_LOOK_AROUND: Final = Seconds(0.5)
-_CROWDED: Final = 30
-"""Seconds of load in the second part."""
+_FLEET_INTERVAL: Final = Seconds(0.5)
+_SECOND_LOAD: Final = 30
+"""Seconds of load in the second act."""
 
 
 def demo_vm() -> Json:
-    """The VM that is shown, which grows and does not move (pure)."""
+    """The demonstration's VM, which may grow but not migrate (pure)."""
     vm = postgres_vm(DEMO_VM, cpus=4, slots=8)
     return kept_in_place({**vm, "metadata": {**child(vm, "metadata"), "annotations": {ANNOTATION_CONFIG: POLICY}}})
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The database that is shown, VM or pod, and what creates it."""
+    """The demonstration's database, VM or pod, and how to create it."""
 
     name: ObjectName
     word: str
@@ -64,19 +64,19 @@ class Subject:
 
 VM: Final = Subject(DEMO_VM, "VM", lambda client: create_vm(client, demo_vm()))
 SLEEPER: Final = Subject(DEMO_VM, "VM", lambda client: create_vm(client, kept_in_place(postgres_vm(DEMO_VM, 1, 2))))
-"""A VM that is always at its minimum: a larger one does not sleep, and may stay large on a busy machine."""
+"""A VM that stays at its minimum: a larger one does not sleep, and may stay large on a busy machine."""
 POD: Final = Subject(DEMO_POD, "pod", partial(create_pod_database, policy=POLICY))
 
 
 @dataclass(slots=True)
 class Scenario:
-    """One demonstration. ``make_load`` is called once ``subject`` answers; ``watch`` raises if the cluster fails."""
+    """A demonstration. ``make_load`` is called once ``subject`` is available; ``watch`` raises if the cluster fails."""
 
     site: Site
     screen: Screen
     clock: Clock
     seen: Observations
-    make_load: Callable[[Json], Awaitable[Press]]
+    make_load: Callable[[Json], Awaitable[Load]]
     load_seconds: int
     began: Instant
     watch: Callable[[], Coroutine[object, object, None]]
@@ -94,80 +94,80 @@ class Scenario:
         self.watcher = Watcher(self.site, self.subject.name, self.clock, self._sized, self._reasoned)
 
     async def run(self) -> None:
-        """Plays all acts. Raises ``SiteError`` if one cannot be played, and as soon as one of the VMs has ended."""
+        """Plays all acts. Raises ``SiteError`` if one fails, and as soon as a VM ends."""
         ends = watch_for_ends(self.site.client, self.clock)
         acts = [act.watch() for act in (self.second, self.third) if act is not None]
-        async with beside(self.watcher.run(), self._draw(), self._look_around(), self.watch(), ends, *acts):
+        async with beside(self.watcher.run(), self._draw(), self._read_fleet(), self.watch(), ends, *acts):
             await self._acts()
 
     async def _acts(self) -> None:
         await self.subject.create(self.site.client)
         word = self.subject.word
-        if not await comes(lambda: self.watcher.snapshot().available, self.clock, _BOOT):
-            raise SiteError(f"the {word} did not come up within {_BOOT:g} s: {self.watcher.snapshot().condition}")
-        self.say(f"the {word} runs" if self.seen.is_simulated else f"the {word} runs and its database answers")
+        if not await wait_until(lambda: self.watcher.snapshot().available, self.clock, _BOOT):
+            raise SiteError(f"the {word} did not start within {_BOOT:g} s: {self.watcher.snapshot().condition}")
+        self.say(f"the {word} is running" if self.seen.is_simulated else f"the {word} and its database are running")
         if self.sleep is not None:
             self.act = "sleep"
             await self.sleep.play()
             return
         self.say(f"its policy, from its annotation {ANNOTATION_CONFIG}: {POLICY}")
         self.act = "prepare"
-        # Making tables is a load, too: the VM may grow meanwhile and has to come to rest again.
-        press = await self.make_load(self.watcher.found)
+        # Creating tables is a load, too: the VM may grow meanwhile and has to settle again.
+        load = await self.make_load(self.watcher.database)
         self.act = "settle"
-        await comes(self._is_least, self.clock, _SETTLE)
+        await wait_until(self._is_least, self.clock, _SETTLE)
         await self._wait_for_room()
-        await comes(self._stands_still, self.clock, _SETTLE)
-        await self._wait_for_room()  # on a busy machine it may have grown again meanwhile
+        await wait_until(self._is_settled, self.clock, _SETTLE)
+        await self._wait_for_room()  # on a busy machine it may have grown meanwhile
         self.act, self.seen.load_began = "load", self.elapsed()
-        await self._load(press, self.load_seconds)
+        await self._load(load, self.load_seconds)
         self.act, self.seen.load_ended = "idle", self.elapsed()
-        await comes(self._has_shrunk, self.clock, _SHRINK)
-        # Whether it has shrunk or not: what comes later belongs to another act.
+        await wait_until(self._has_shrunk, self.clock, _SHRINK)
+        # Even if it has not shrunk: later sizes belong to another act.
         self.seen.shrunk_at = self.elapsed()
         if self.second is not None:
-            await self._migrate(self.second, press)
+            await self._migrate(self.second, load)
         if self.third is not None:
             await self._groups(self.third)
         if self.full_node is not None:
-            await self._fill(self.full_node, press)
+            await self._fill(self.full_node, load)
 
     async def _wait_for_room(self) -> None:
-        """Returns once the VM is small enough to be seen to grow. Raises ``SiteError``."""
-        if not await comes(self._has_room, self.clock, _MAKE_ROOM):
-            raise SiteError(f"the {self.subject.word} stays large without load, so it could not be seen to grow")
+        """Waits until the database is small enough to grow visibly. Raises ``SiteError``."""
+        if not await wait_until(self._has_room, self.clock, _MAKE_ROOM):
+            raise SiteError(f"the {self.subject.word} stays large without load, which leaves it no room to grow")
 
-    async def _migrate(self, second: MigrationScenario, press: Press) -> None:
+    async def _migrate(self, second: MigrationScenario, load: Load) -> None:
         self.act = "neighbours"
-        self.say("two neighbours start beside the VM, while it is small")
-        await second.move_in()
+        self.say("two neighbours start on the VM's node, while it is small")
+        await second.create_neighbours()
         await second.settle()
         self.act = "full node"
-        self.seen.migrations = await second.play(lambda seconds: self._load(press, seconds), _CROWDED)
+        self.seen.migrations = await second.play(lambda seconds: self._load(load, seconds), _SECOND_LOAD)
         self.seen.client_failures = second.client_failures
 
-    async def _fill(self, full_node: FullNodeScenario, press: Press) -> None:
+    async def _fill(self, full_node: FullNodeScenario, load: Load) -> None:
         self.act = "neighbour"
-        await full_node.move_in()
+        await full_node.fill_node()
         self.act = "full node"
-        self.seen.room = await full_node.play(lambda: self._load(press, _CROWDED))
+        self.seen.room = await full_node.play(lambda: self._load(load, _SECOND_LOAD))
 
     async def _groups(self, third: GroupScenario) -> None:
-        # Without a second act the picture shows the group's rows.
+        # Without the second act, the screen shows the group's rows.
         self.act, self.second = "group", None
-        self.say("a group of VMs takes their place: a primary and a read replica")
+        self.say("a group of VMs replaces them: a primary and a read replica")
         self.watcher = third.replica
         await third.settle()
         self.act = "reads"
         await third.play()
 
-    async def _load(self, press: Press, seconds: int) -> None:
+    async def _load(self, load: Load, seconds: int) -> None:
         self.say(f"load for {seconds} s")
-        outcome = await press(seconds, self._heard)
+        outcome = await load(seconds, self._on_tps)
         self.tps = None
         self.seen.transactions += outcome.transactions
         self.seen.failed += outcome.failed
-        # The first problem is the cause; later ones follow from it.
+        # The first problem is the cause of later ones.
         self.seen.load_problem = self.seen.load_problem or outcome.problem
         done = f": {outcome.transactions} transactions, {outcome.failed} failed" if not self.seen.is_simulated else ""
         self.say(f"the load has ended{done}")
@@ -177,16 +177,16 @@ class Scenario:
         return Seconds(self.clock.now() - self.began)
 
     def say(self, what: str) -> None:
-        """Something happened that people should see."""
+        """Shows an event on the screen."""
         self.screen.decided(self.elapsed(), what)
 
     def _sized(self, size: Resources) -> None:
-        self.seen.saw(self.elapsed(), size)
+        self.seen.record(self.elapsed(), size)
 
     def _reasoned(self, size: Resources, because: str) -> None:
         self.say(f"{size}" + (f": {because}" if because else ""))
 
-    def _heard(self, tps: float) -> None:
+    def _on_tps(self, tps: float) -> None:
         self.tps = tps
         self.seen.tps.append(LoadPoint(round(self.elapsed(), 1), tps))
 
@@ -195,10 +195,10 @@ class Scenario:
 
     def _has_room(self) -> bool:
         snapshot = self.watcher.snapshot()
-        # Room for at least a doubling, which nobody takes for noise.
+        # Room to double, which is clearly not noise.
         return snapshot.size is not None and snapshot.most is not None and snapshot.size.cpu * 2 <= snapshot.most.cpu
 
-    def _stands_still(self) -> bool:
+    def _is_settled(self) -> bool:
         return self._has_room() and self.elapsed() - self.seen.sizes[-1][0] >= _STILL
 
     def _has_shrunk(self) -> bool:
@@ -212,13 +212,13 @@ class Scenario:
             self.screen.show(self.elapsed(), self.act, self.watcher.snapshot(), self.tps, self.fleet)
             await self.clock.sleep(_FRAME)
 
-    async def _look_around(self) -> None:
+    async def _read_fleet(self) -> None:
         while any(act is not None for act in (self.second, self.third, self.full_node, self.sleep)):
             if self.third is None or self.second is not None:
                 nodes = items(await self.site.of_scheduler("/nodes") or {}, "nodes")
                 moves = [] if self.second is None else self.second.moves
-                # The scheduler may not answer for a moment; the last picture stays.
+                # If the scheduler does not answer, the last rows stay.
                 self.fleet = [fleet_row(node, moves) for node in nodes] or self.fleet
             elif self.third.watcher.vms:
                 self.fleet, self.tps = self.third.watcher.rows(), self.third.tps
-            await self.clock.sleep(_LOOK_AROUND)
+            await self.clock.sleep(_FLEET_INTERVAL)

@@ -1,4 +1,4 @@
-"""Output of a demonstration: a live picture in a terminal, lines of text elsewhere."""
+"""Output of a demonstration: a live panel in a terminal, otherwise lines of text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Fleet = Sequence[tuple[str, str, str]]
 
 
 def line(at: Seconds, act: str, snapshot: Snapshot, tps: float | None) -> str:
-    """One plain line."""
+    """The state as a line of text."""
     waits = snapshot.phase if snapshot.phase in SLEEPING else "no guest yet"
     if snapshot.condition:
         waits = f"{waits}: {snapshot.condition}"
@@ -40,7 +40,7 @@ def line(at: Seconds, act: str, snapshot: Snapshot, tps: float | None) -> str:
 
 @dataclass(slots=True)
 class Screen:
-    """Use as a context; call ``show`` a few times a second."""
+    """A context manager; call ``show`` several times a second."""
 
     console: Console
     title: str
@@ -53,7 +53,7 @@ class Screen:
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
-            # A transient picture disappears at the end; the summary stands in its place.
+            # Transient, so that the summary replaces it at the end.
             self._live = Live(console=self.console, refresh_per_second=4, transient=True)
             self._live.start()
         return self
@@ -63,18 +63,18 @@ class Screen:
             self._live.stop()
 
     def decided(self, at: Seconds, what: str) -> None:
-        """Something happened that people should see."""
+        """Shows an event."""
         self.decisions.append(f"{at:6.1f} s  {what}")
         if self._live is None:
-            # The live picture lists decisions itself.
+            # The live panel lists events itself.
             self.console.print(f"{at:6.1f} s  {escape(what)}", soft_wrap=True)
 
     def show(self, at: Seconds, act: str, snapshot: Snapshot, tps: float | None, fleet: Fleet = ()) -> None:
-        """Draws the present state; ``fleet`` is a row for each node."""
+        """Shows the current state; ``fleet`` contains a row for each node."""
         if self._live is None:
             self._plain(at, act, snapshot, tps)
             return
-        # The history has a point for each second, although `show` is called more often.
+        # One point per second, although `show` is called more often.
         if int(at) != self._last_second:
             self._last_second = int(at)
             self._cpu.append(snapshot.size.cpu.as_cores if snapshot.size else 0.0)
@@ -82,7 +82,7 @@ class Screen:
         self._live.update(self._picture(at, act, snapshot, tps, fleet))
 
     def _plain(self, at: Seconds, act: str, snapshot: Snapshot, tps: float | None) -> None:
-        # A log gets a line for each change, and every few seconds so that it does not seem to hang.
+        # A line for each change, and every few seconds so that the demonstration does not seem to hang.
         if (act, snapshot.size) != self._last_state or int(at) >= self._last_second + _PLAIN_EVERY:
             self._last_state, self._last_second = (act, snapshot.size), int(at)
             self.console.print(line(at, act, snapshot, tps), highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The clients of a VM that may move: some transactions, and a probe that measures every stall."""
+"""Clients of a VM that may migrate: some transactions, and a probe that measures stalls."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration import pgbench
 
-# One query at a time on one connection: a stall is one long answer, and not hidden among short ones.
+# One query at a time on one connection, so that a stall is one slow answer.
 PAUSE: Final = Seconds(0.02)
 _SCRIPT: Final = f"\\sleep {PAUSE * 1000:g} ms\nSELECT 1;\n"
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeReply:
-    """One answer: when it came, and how long the client had waited for it."""
+    """The time of an answer, and how long the client waited for it."""
 
     at: Instant
     waited: Seconds
@@ -29,27 +29,26 @@ class ProbeReply:
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """Observations of a VM's clients: the outcome of all, and the answers to a probe; none if no probe asked.
+    """The outcome of a VM's clients, and the answers to a probe, if there was one.
 
-    A connection that broke is a failed transaction.
+    A broken connection counts as a failed transaction.
     """
 
     outcome: pgbench.Outcome
     answers: Sequence[ProbeReply] = ()
 
     def __add__(self, other: ClientReport) -> ClientReport:
-        """Both reports, with the first problem."""
+        """Combines two reports, and keeps the first problem."""
         return ClientReport(self.outcome + other.outcome, [*self.answers, *other.answers])
 
     def longest_stall(self, since: Instant, until: Instant) -> Seconds | None:
-        """The longest wait that lies at least partly within the span; None if nothing was asked in it."""
-        # An answer counts if its wait overlaps the span; it may begin before it or end after it.
+        """The longest wait that overlaps the span; None if there is none."""
         within = (answer.waited for answer in self.answers if answer.at >= since and answer.at - answer.waited <= until)
         return max(within, default=None)
 
 
 def answers_of(lines: Iterable[str], offset: float) -> list[ProbeReply]:
-    """Answers in pgbench's log, whose clock is ``offset`` seconds ahead. Raises ``PgbenchError`` for any other line."""
+    """Parses pgbench's log, whose clock is ``offset`` seconds ahead. Raises ``PgbenchError`` for an invalid line."""
     return [_answer(line, offset) for line in lines if line.strip()]
 
 
@@ -58,16 +57,16 @@ def _answer(line: str, offset: float) -> ProbeReply:
         _client, _number, took, _script, seconds, micros = (int(word) for word in line.split()[:6])
     except ValueError:
         raise pgbench.PgbenchError(f"cannot parse a line of pgbench's log: {line.strip()!r}") from None
-    # pgbench counts the script's pause as part of the transaction.
+    # pgbench counts the script's pause as a part of the transaction.
     return ProbeReply(Instant(seconds + micros / 1e6 - offset), Seconds(max(0.0, took / 1e6 - PAUSE)))
 
 
 async def probe(server: pgbench.DatabaseServer, seconds: int, clock: Clock) -> ClientReport:
-    """Asks for ``seconds``. Raises ``PgbenchError``."""
+    """Runs a probe for ``seconds``. Raises ``PgbenchError``."""
     with TemporaryDirectory(prefix="autoscale-probe-") as folder:
         script, prefix = Path(folder) / "probe.sql", Path(folder) / "log"
         await asyncio.to_thread(script.write_text, _SCRIPT)
-        # The log has the wall clock; the caller has a monotonic one.
+        # The log contains wall-clock times; the caller uses a monotonic clock.
         offset = time.time() - clock.now()
         arguments = ["-n", "-c", "1", "-T", str(seconds), "-f", str(script), "-l", f"--log-prefix={prefix}"]
         outcome = await pgbench.run_pgbench(
@@ -84,23 +83,23 @@ def _read(folder: Path, offset: float) -> list[ProbeReply]:
 
 _CLIENTS: Final = 2
 _PER_SECOND: Final = 20
-"""Little: the VM that is moved should be the one that does the least."""
+"""Few, because the scheduler moves the least loaded VM."""
 
 
-Live = Callable[[int], Coroutine[object, object, ClientReport]]
-"""Clients use a VM for some seconds."""
+RunClients = Callable[[int], Coroutine[object, object, ClientReport]]
+"""Runs the clients of a VM for some seconds."""
 
 
 async def pgbench_clients(server: pgbench.DatabaseServer, clock: Clock, seconds: int) -> ClientReport:
-    """Two clients with twenty transactions a second between them, and the probe. Raises ``PgbenchError``."""
+    """Runs two clients with a total of twenty transactions per second, and the probe. Raises ``PgbenchError``."""
     async with asyncio.TaskGroup() as tasks:
-        # The load and the probe have connections of their own, so that queries of the load do not delay the probe's.
-        work = tasks.create_task(pgbench.press(server, _CLIENTS, seconds, lambda _: None, _PER_SECOND))
+        # On separate connections, so that the load does not delay the probe.
+        work = tasks.create_task(pgbench.run_load(server, _CLIENTS, seconds, lambda _: None, _PER_SECOND))
         ask = tasks.create_task(probe(server, seconds, clock))
     return ClientReport(work.result()) + ask.result()
 
 
 async def no_clients(clock: Clock, seconds: int) -> ClientReport:
-    """Those of a simulated guest, which has no database: they let the time pass."""
+    """Waits: a simulated guest has no database."""
     await clock.sleep(Seconds(float(seconds)))
     return ClientReport(pgbench.Outcome(0, 0, ""))

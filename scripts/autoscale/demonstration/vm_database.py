@@ -1,4 +1,4 @@
-"""The VMs of demonstrations and benchmarks, each with its database: made with a password in a Secret, as owners do."""
+"""Postgres VMs of demonstrations and benchmarks, with their passwords in Secrets."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def postgres_vm(name: ObjectName, cpus: int, slots: int) -> Json:
                 "rootDisk": {"image": "localhost:5001/postgres-vm:dev"},
                 "ports": [{"name": "postgres", "port": 5432}],
             },
-            # A pod without requests is evicted first, and other schedulers count it as nothing.
+            # A pod without requests is evicted first, and ignored by other schedulers.
             "podResources": {"requests": {"cpu": "1", "memory": "256Mi"}},
         },
     }
 
 
 def kept_in_place(vm: Json) -> Json:
-    """The VM as one that the scheduler does not move, until ``MAY_MOVE`` is patched."""
+    """The VM with an annotation that keeps the scheduler from moving it, until it is patched with ``MAY_MOVE``."""
     annotations = {**annotations_of(vm), AUTO_MIGRATION: "false"}
     return {**vm, "metadata": {**child(vm, "metadata"), "annotations": annotations}}
 
@@ -58,14 +58,14 @@ _POSTGRES: Final = 5432
 async def make_password(client: ApiClient, vm: Json) -> None:
     """Creates the Secret of ``vm`` with a random password, unless there is one. Raises ``ApiRefusedError``."""
     name = password_secret(vm)
-    made: Json = {
+    secret: Json = {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": name.name, "namespace": name.namespace},
         "stringData": {PASSWORD_KEY: secrets.token_urlsafe(16)},
     }
-    # Another command may have created it meanwhile; an existing password always stays.
-    await client.ensure(SECRETS, name.namespace, made)
+    # Another command may have created it meanwhile; an existing password stays.
+    await client.ensure(SECRETS, name.namespace, secret)
 
 
 async def password_of(client: ApiClient, vm: Json) -> str:
@@ -76,13 +76,13 @@ async def password_of(client: ApiClient, vm: Json) -> str:
 
 
 async def create_vm(client: ApiClient, vm: Json) -> None:
-    """Creates the VM, and the Secret of its database's password first: a VM takes it from there at boot."""
+    """Creates the VM, after the Secret with its database's password, which the VM reads at boot."""
     await make_password(client, vm)
     await client.create(VIRTUAL_MACHINES, name_of(vm).namespace, vm)
 
 
 @asynccontextmanager
 async def database_of(site: Site, vm: Json) -> AsyncIterator[DatabaseServer]:
-    """The VM's database, as long as the block lasts."""
-    async with site.into_vm(vm, _POSTGRES) as place:
-        yield DatabaseServer(*place, await password_of(site.client, vm))
+    """Opens access to the VM's database within the context."""
+    async with site.into_vm(vm, _POSTGRES) as address:
+        yield DatabaseServer(*address, await password_of(site.client, vm))

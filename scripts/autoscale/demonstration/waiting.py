@@ -1,4 +1,4 @@
-"""Waits of demonstrations and measurements: each has a limit, and all end as soon as a VM has ended by itself."""
+"""Waits with timeouts for demonstrations and measurements, and a watch that fails as soon as a VM ends."""
 
 from __future__ import annotations
 
@@ -16,61 +16,60 @@ from protocol.units import Seconds
 from scripts.autoscale.site import SiteError
 
 _ENDED: Final = frozenset({"Failed", "Succeeded"})
-_LOOK: Final = Seconds(0.05)
+_POLL: Final = Seconds(0.05)
 
 
-async def together(*jobs: Coroutine[object, object, None]) -> None:
-    """Runs all jobs; an error of one cancels the others, and is raised in a group."""
+async def run_all(*jobs: Coroutine[object, object, None]) -> None:
+    """Runs all jobs; an error in one cancels the others and is raised in a group."""
     async with asyncio.TaskGroup() as tasks:
         for job in jobs:
             tasks.create_task(job)
 
 
-async def comes(holds: Callable[[], bool], clock: Clock, at_most: Seconds) -> bool:
-    """Return True as soon as ``holds`` does, False after ``at_most``."""
+async def wait_until(holds: Callable[[], bool], clock: Clock, at_most: Seconds) -> bool:
+    """Return True as soon as ``holds`` returns True, False after ``at_most``."""
 
-    async def look() -> bool:
+    async def poll() -> bool:
         return holds()
 
-    return await answers(look, clock, at_most)
+    return await poll_until(poll, clock, at_most)
 
 
-async def answers(holds: Callable[[], Awaitable[bool]], clock: Clock, at_most: Seconds) -> bool:
-    """The same of a condition that has to be asked for."""
+async def poll_until(holds: Callable[[], Awaitable[bool]], clock: Clock, at_most: Seconds) -> bool:
+    """Like ``wait_until``, for an asynchronous condition."""
     deadline = clock.now() + at_most
     while not await holds():
         if clock.now() >= deadline:
             return False
-        await clock.sleep(_LOOK)
+        await clock.sleep(_POLL)
     return True
 
 
 async def watch_for_ends(client: ApiClient, clock: Clock, only: ObjectName | None = None) -> None:
     """Watches the VMs of a cluster, or ``only`` one, until cancelled.
 
-    Raises ``SiteError`` once one of them has ended by itself. What ended before the watch began does not count.
+    Raises ``SiteError`` once one of them ends by itself; restarts before the watch do not count.
     """
     restarts: dict[str, int] = {}
 
-    def look(vm: Json) -> str:
+    def failure(vm: Json) -> str:
         if only is not None and name_of(vm) != only:
             return ""
-        # Restarts from before the watch do not count.
         return end_of(vm, restarts.setdefault(uid_of(vm), whole(vm, "status", "restartCount")))
 
-    await fail_with_first(Informer(client, VIRTUAL_MACHINES, clock), look)
+    await fail_with_first(Informer(client, VIRTUAL_MACHINES, clock), failure)
 
 
 async def fail_with_first(informer: Informer, failure: Callable[[Json], str]) -> None:
-    """Watches until cancelled. Raises ``SiteError`` with the ``failure`` of the first object that has one."""
+    """Watches until cancelled. Raises ``SiteError`` with the first non-empty ``failure`` of an object."""
     failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def look(change: ObjectChange) -> None:
-        # Several may fail at once: the first is the cause, and a future takes one result.
-        if change.after is not None and (story := failure(change.after)) and not failed.done():
-            failed.set_result(story)
+    def changed(change: ObjectChange) -> None:
+        # Only the first failure: it is the cause, and a future accepts one result.
+        if change.after is not None and (message := failure(change.after)) and not failed.done():
+            failed.set_result(message)
 
-    informer.listen(look)
+    informer.listen(changed)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(informer.run())
         # The error cancels the watch, and everything else in the caller's task group.
@@ -78,15 +77,15 @@ async def fail_with_first(informer: Informer, failure: Callable[[Json], str]) ->
 
 
 def end_of(vm: Json, restarts: int = 0) -> str:
-    """The VM's end, or its restarts beyond that many, as a sentence; empty if it lives or is to be deleted (pure)."""
+    """Describes the VM's end, or its restart; empty if it runs or is being deleted (pure)."""
     phase = text(vm, "status", "phase")
-    # A VM that is deleted was ended on purpose.
+    # Deleted on purpose.
     if is_terminating(vm):
         return ""
     if phase in _ENDED:
         why = next((text(condition, "message") for condition in items(vm, "status", "conditions")), "")
         return f"VM {name_of(vm).name} has ended: {why or phase}"
-    # A VM with a restart policy leaves its end phase again at once; only the count shows it.
+    # A VM with a restart policy leaves its final phase at once, so only the count shows the restart.
     if whole(vm, "status", "restartCount") > restarts:
-        return f"VM {name_of(vm).name} had ended and was started again; see: autoscale explain {name_of(vm)}"
+        return f"VM {name_of(vm).name} has ended and was restarted; see: autoscale explain {name_of(vm)}"
     return ""

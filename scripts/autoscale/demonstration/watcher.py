@@ -1,4 +1,4 @@
-"""Watches one database: its size as soon as it changes, and its agent's explanation once a second."""
+"""Watches a database: its size as soon as it changes, and its agent's explanation once a second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Instant, Resources
 from protocol.virtual_machine import InvalidObjectError
 from scheduler_plugin.databases import database_node, database_object, is_pod, parse_database
-from scripts.autoscale.demonstration.waiting import together
+from scripts.autoscale.demonstration.waiting import run_all
 from scripts.autoscale.site import Site, SiteSources
 
 _EVERY: Final = 1.0
@@ -23,7 +23,7 @@ _EVERY: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """State of the database now. ``size`` is None while it has none; used amounts None if unknown."""
+    """Current state of a database. ``size`` is None until it has one; used amounts are None if unknown."""
 
     phase: str
     node: str
@@ -34,13 +34,14 @@ class Snapshot:
     used_memory: Bytes | None
     because: str
     condition: str = ""
-    """What the runtime last said of it."""
+    """The message of its condition ``Ready`` or ``Available``."""
 
 
 @dataclass(slots=True)
 class Watcher:
-    """Run ``run`` in a task. ``on_size`` hears of every size that the database is seen to have, at once; ``on_reason``
-    hears of each a little later, with the agent's reason. ``vm`` may be the name of a database in a pod.
+    """Watches the database ``vm``, a VM or pod; run ``run`` in a task.
+
+    Calls ``on_size`` at once with each observed size, and ``on_reason`` a little later with the agent's reason.
     """
 
     site: Site
@@ -48,32 +49,32 @@ class Watcher:
     clock: Clock
     on_size: Callable[[Resources], None]
     on_reason: Callable[[Resources, str], None]
-    explained: Json = field(default_factory=dict)
-    found: Json = field(default_factory=dict)
-    _stir: asyncio.Event = field(default_factory=asyncio.Event)
-    _told: Resources | None = None
+    explanation: Json = field(default_factory=dict)
+    database: Json = field(default_factory=dict)
+    _resized: asyncio.Event = field(default_factory=asyncio.Event)
+    _reported: Resources | None = None
 
     async def run(self) -> None:
         """Watches until cancelled."""
         kind, _ = database_object(self.vm)
         objects, sources = Informer(self.site.client, kind, self.clock), SiteSources(self.site, self.clock)
         objects.listen(self._changed)
-        await together(objects.run(), sources.pods.run(), self._ask(sources))
+        await run_all(objects.run(), sources.pods.run(), self._query_agent(sources))
 
     def snapshot(self) -> Snapshot:
-        """The present state."""
-        metrics, (size, most) = child(self.explained, "metrics"), sizes_of(self.found)
+        """The current state."""
+        metrics, (size, most) = child(self.explanation, "metrics"), sizes_of(self.database)
         busy, used = metrics.get("cores_busy"), text(metrics, "mem_used")
-        available = condition_of(self.found, "Ready" if is_pod(self.found) else "Available")
+        available = condition_of(self.database, "Ready" if is_pod(self.database) else "Available")
         return Snapshot(
-            phase=text(self.found, "status", "phase") or "Pending",
-            node=database_node(self.found),
+            phase=text(self.database, "status", "phase") or "Pending",
+            node=database_node(self.database),
             size=size,
             most=most,
             available=text(available, "status") == "True",
             used_cpu=float(busy) if isinstance(busy, (int, float)) else None,
             used_memory=Bytes.parse(used) if used else None,
-            because=text(self.explained, "because"),
+            because=text(self.explanation, "because"),
             condition=text(available, "message") if available else "it has no pod yet",
         )
 
@@ -81,32 +82,32 @@ class Watcher:
         _, name = database_object(self.vm)
         if change.name != name:
             return
-        # What is deleted has no state; fields of the old object would look alive.
-        self.found = change.after or {}
-        size, _ = sizes_of(self.found)
+        # Empty after a deletion: the old object would look alive.
+        self.database = change.after or {}
+        size, _ = sizes_of(self.database)
         if size is not None:
             self.on_size(size)
-            # A new size is explained at once and not after the next second.
-            self._stir.set()
+            # Explain a new size at once instead of after a second.
+            self._resized.set()
 
-    async def _ask(self, sources: SiteSources) -> None:
+    async def _query_agent(self, sources: SiteSources) -> None:
         while True:
-            self._stir.clear()
-            if is_pod(self.found) or text(self.found, "status", "podName"):
-                # An agent that does not answer leaves its last explanation in place.
-                self.explained = await sources.of_vm(self.found) or self.explained
-                self._tell()
-            await self.clock.wait(self._stir, Instant(self.clock.now() + _EVERY))
+            self._resized.clear()
+            if is_pod(self.database) or text(self.database, "status", "podName"):
+                # If the agent does not answer, keep its last explanation.
+                self.explanation = await sources.of_vm(self.database) or self.explanation
+                self._report_size()
+            await self.clock.wait(self._resized, Instant(self.clock.now() + _EVERY))
 
-    def _tell(self) -> None:
-        size, _ = sizes_of(self.found)
-        if size is not None and size != self._told:
-            self._told = size
-            self.on_reason(size, text(self.explained, "because"))
+    def _report_size(self) -> None:
+        size, _ = sizes_of(self.database)
+        if size is not None and size != self._reported:
+            self._reported = size
+            self.on_reason(size, text(self.explanation, "because"))
 
 
 def sizes_of(database: Json) -> tuple[Resources | None, Resources | None]:
-    """The size that a VM or pod is seen to have, and the largest that it may have; None if unknown (pure)."""
+    """The actual and maximum size of a VM or pod; None if unknown (pure)."""
     try:
         parsed = parse_database(database)
     except InvalidObjectError:

@@ -1,1 +1,1 @@
-"""Recording a cluster, and where its record is."""
+"""Recording of a cluster's history, and its location."""

@@ -26,37 +26,36 @@ from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scripts.autoscale.clusters import ClusterFlags, known_folder, local_folder
 
 FILE: Final = "history.sqlite"
-_PATIENCE: Final = 120.0
-"""Seconds that Prometheus may take for a week of many VMs."""
+_TIMEOUT: Final = 120.0
+"""Seconds; Prometheus may need long for a week of many VMs."""
 
 
 def history_path(flags: ClusterFlags, *, records: bool = False) -> Path:
-    """The file: a local cluster's in its folder, so that it is deleted with it; any other one's in a folder for all.
+    """The history file of the selected cluster: in a local cluster's folder, or in a common folder for all others.
 
-    The cluster is chosen as ``find_cluster`` chooses it, but it need not answer. Without ``records`` a local cluster
-    that does not run any more is meant too, if nothing is kept of kubectl's. Raises ``CredentialsError``.
+    Selects the cluster as ``find_cluster`` does, but the cluster need not be running. Without ``records``, falls back
+    to a stopped local cluster if there is no history of kubectl's. Raises ``CredentialsError``.
     """
     folder = ClusterFolder.of(flags.local_name)
-    # A name needs no kubeconfig: the folder remains while the cluster is down.
-    if flags.name and not flags.of_kubectl:
+    # With a name no kubeconfig is needed: the folder remains while the cluster is down.
+    if flags.name and not flags.selects_kubectl:
         return folder.root / FILE
-    if not flags.of_kubectl and (running := local_folder(flags)) is not None:
+    if not flags.selects_kubectl and (running := local_folder(flags)) is not None:
         return running.root / FILE
     paths = flags.kubeconfigs()
     try:
         login = login_of(paths, flags.context)
     except CredentialsError:
-        # The identity can still be made of the files' paths, so that the history of a cluster that is gone is
-        # readable.
+        # The files' paths can still identify the history of a cluster that is gone.
         login = None
     if (recorded_folder := known_folder(paths, login)) is not None or not paths:
         return (recorded_folder or folder).root / FILE
-    # A hash, since addresses have characters that file names cannot have.
+    # A hash, because addresses contain characters that file names cannot.
     digest = sha256(_identity(paths, login, flags.context).encode()).hexdigest()[:16]
     path = clusters_root().parent / "autoscale-histories" / digest / FILE
-    # A reader who names no cluster may mean the local one that does not run any more; a recorder never does.
-    is_of_old = not records and not flags.of_kubectl and folder.exists() and not path.exists()
-    return folder.root / FILE if is_of_old else path
+    # Without flags, a reader may mean the stopped local cluster.
+    is_stopped_local = not records and not flags.selects_kubectl and folder.exists() and not path.exists()
+    return folder.root / FILE if is_stopped_local else path
 
 
 def period_since(since: str) -> Period:
@@ -69,12 +68,12 @@ def period_since(since: str) -> Period:
 
 
 def local_of(path: Path) -> str:
-    """The name of the local cluster whose history is at that path; empty if it is another cluster's."""
+    """The name of the local cluster whose history is at ``path``; empty for other clusters."""
     return path.parent.name if path.parent.parent == clusters_root() else ""
 
 
 def context_name(flags: ClusterFlags) -> str:
-    """The name of the context that is meant; that of the kubeconfig if it has none."""
+    """The name of the selected context, or else of the kubeconfig."""
     paths = flags.kubeconfigs()
     if flags.context or not paths:
         return flags.context
@@ -86,29 +85,29 @@ def context_name(flags: ClusterFlags) -> str:
 
 
 def _identity(paths: Sequence[Path], login: Login | None, context: str) -> str:
-    """Identity of a cluster, whatever its context is called and whichever is the current one."""
+    """Identifies a cluster independently of the names of contexts."""
     if login is None:
-        # The server is unknown, so files and context stand for it.
+        # The server is unknown, so identify it by files and context.
         return f"{os.pathsep.join(str(path.resolve()) for path in paths)}\0{context}"
     return "\0".join((login.server, login.server_name, login.authority.text, login.authority.path))
 
 
-def a_url(given: str) -> str:
-    """A callback of Typer that takes the address of a server, or nothing. Raises ``typer.BadParameter``."""
+def check_url(url: str) -> str:
+    """Validates the URL of a server, or empty; a callback for typer. Raises ``typer.BadParameter``."""
     try:
-        # typer calls back for the default as well, which is empty.
-        return given and server_url(given)
+        # typer calls back for the empty default as well.
+        return url and server_url(url)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
 
 @asynccontextmanager
 async def opened_history(path: Path, prometheus: str = "") -> AsyncIterator[History]:
-    """The history of the Prometheus at that address if one is given, else that of the file. Raises ``ProxyError``."""
+    """Opens the history of the Prometheus at a URL, or else of a file. Raises ``ProxyError``."""
     if not prometheus:
         yield SqliteHistory(path)
         return
-    # With a transport of our own, httpx does not read proxies from the environment.
+    # With an explicit transport, httpx does not read proxies from the environment.
     transport = httpx.AsyncHTTPTransport(proxy=proxy_for(prometheus, os.environ) or None)
-    async with httpx.AsyncClient(base_url=prometheus, timeout=_PATIENCE, transport=transport) as http:
+    async with httpx.AsyncClient(base_url=prometheus, timeout=_TIMEOUT, transport=transport) as http:
         yield PrometheusHistory(http)

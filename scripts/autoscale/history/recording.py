@@ -1,4 +1,4 @@
-"""Records a cluster while a command runs, and says what is wrong with that."""
+"""Records a cluster's history while a command runs, and prints the recorder's warnings."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from scripts.autoscale.terminal.printing import print_lines
 
 @asynccontextmanager
 async def site_sources(site: Site) -> AsyncIterator[SiteSources]:
-    """The programs of a site, which find agents within the context."""
+    """Sources for the programs of a site; they follow the agents' pods within the context."""
     sources = SiteSources(site, SystemClock())
     async with background(sources.pods.run()):
         yield sources
 
 
 @asynccontextmanager
-async def recording(  # noqa: PLR0913, PLR0917 - each is a setting of its own
+async def recording(  # noqa: PLR0913, PLR0917 - the recorder's settings
     api: KubernetesApi,
     sources: Sources,
     path: Path,
@@ -40,38 +40,38 @@ async def recording(  # noqa: PLR0913, PLR0917 - each is a setting of its own
     labels: Sequence[str] = (),
     interval: float = 10.0,
 ) -> AsyncIterator[Recorder]:
-    """Records a cluster into ``path`` within the context. A recorder that ends early logs that, and fails nothing."""
+    """Records a cluster into ``path`` within the context. A failure of the recorder is only logged."""
     clock = SystemClock()
     looks = ClusterLooks(api, sources, clock, _RecordedKinds())
     with warnings_on(console):
         async with background(looks.run()):
             recorder = Recorder(path, looks, clock, labels=labels, interval=Seconds(interval))
-            async with background(recorder.run(), _say_ended):
+            async with background(recorder.run(), _log_failure):
                 yield recorder
 
 
 class _RecordedKinds(WatchLog):
-    """Warns of what is not recorded, which costs would otherwise lack without a word."""
+    """Warns of objects that are not recorded, which would silently be missing from costs."""
 
     def watch_missing(self, kind: str) -> None:
         """See ``WatchReport``."""
-        # A cluster may not know migrations; all have the other kinds.
+        # Migrations are optional in a cluster.
         if kind != MIGRATIONS.plural:
             LOG.warning("not recorded", extra={"reason": f"the API server refuses to list {kind}"})
 
 
 @contextmanager
 def warnings_on(console: Console) -> Iterator[None]:
-    """Within the context a person reads the warnings of a history, with what they are about."""
-    spoken = _Spoken(console)
-    LOG.addHandler(spoken)
+    """Prints the warnings of the history's log within the context."""
+    printer = _Printer(console)
+    LOG.addHandler(printer)
     try:
         yield
     finally:
-        LOG.removeHandler(spoken)
+        LOG.removeHandler(printer)
 
 
-class _Spoken(logging.Handler):
+class _Printer(logging.Handler):
     def __init__(self, console: Console) -> None:
         super().__init__(logging.WARNING)
         self._console = console
@@ -85,6 +85,6 @@ class _Spoken(logging.Handler):
         print_lines(self._console, [message])
 
 
-def _say_ended(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        LOG.error("nothing is recorded any more", extra={"reason": repr(error)})
+        LOG.error("recording has failed", extra={"reason": repr(error)})

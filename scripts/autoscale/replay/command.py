@@ -21,8 +21,8 @@ from scripts.autoscale.outputs import (
     Recordings,
     ReportForm,
     SleepAfter,
-    a_picture,
-    bad_input_said,
+    check_picture_path,
+    reporting_bad_input,
     sleep_after,
     write_report,
 )
@@ -62,7 +62,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     as_json_: JsonFlag = False,
     plot: Annotated[
         Path | None,
-        typer.Option(callback=a_picture, help="Draw a panel per recording into this file (PNG, SVG or PDF)."),
+        typer.Option(callback=check_picture_path, help="Draw a panel per recording into this file (PNG, SVG or PDF)."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of generated recordings.")] = 1,
     working_set: Annotated[
@@ -86,7 +86,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     form = "json" if as_json_ else output
     lag_options = {"pod_start": pod_start, "metrics_age": metrics_age, "rollout": rollout, "largest_pod": largest_pod}
     lag_options |= {"broken_pods": broken_pods, "flapping_pods": flapping_pods}
-    with bad_input_said("autoscale replay", ValueError), progress() as status:
+    with reporting_bad_input("autoscale replay", ValueError), progress() as status:
         # Options that mean nothing together are refused before anything is read or generated.
         lags, after = lags_of(lag_options, is_group=group), sleep_after(sleep)
         if after and (group or working_set):
@@ -109,7 +109,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
                 slept = savings(played, after) if after else []
                 show = partial(_show, played, _COLUMNS, speed, plot, slept=slept)
     # A ValueError of a table or picture is a bug, not bad input.
-    with bad_input_said("autoscale replay"):
+    with reporting_bad_input("autoscale replay"):
         show(form)
 
 

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from scripts.autoscale.drawing import dress, save
+from scripts.autoscale.drawing import save, style_panel
 from scripts.autoscale.replay.groups.group_model import GroupReplay
 from scripts.autoscale.replay.play import Played, S, totals
 from scripts.autoscale.replay.recording import Floats
@@ -126,7 +126,7 @@ def dress_axes(panel: Axes, longest: float) -> None:
     panel.set_ylabel("vCPU")
     panel.set_ylim(bottom=0)
     panel.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    dress(panel)
+    style_panel(panel)
 
 
 def column_most(values: Floats, edges: Edges) -> Floats:

@@ -22,8 +22,8 @@ from scripts.autoscale.outputs import (
     Recordings,
     ReportForm,
     SleepAfter,
-    a_picture,
-    bad_input_said,
+    check_picture_path,
+    reporting_bad_input,
     sleep_after,
     write_report,
 )
@@ -71,7 +71,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     output: ReportForm = "text",
     as_json_: JsonFlag = False,
     plot: Annotated[
-        Path | None, typer.Option(callback=a_picture, help="Draw the day into this file (PNG, SVG or PDF).")
+        Path | None, typer.Option(callback=check_picture_path, help="Draw the day into this file (PNG, SVG or PDF).")
     ] = None,
 ) -> None:
     """Play a day of a whole fleet through the real agents, ledger and migration planner, in virtual time.
@@ -80,7 +80,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     with --nodes 50 --vms 1000, and more for larger fleets. Ctrl-C prints the results so far. Exits 0 only if nothing
     was ever over-committed.
     """
-    with bad_input_said("autoscale simulate", RecordingError, SimulationSettingsError):
+    with reporting_bad_input("autoscale simulate", RecordingError, SimulationSettingsError):
         after = sleep_after(sleep)
         # What VMs would save asleep hardly depends on who moves.
         orders = _orders(order or ([LEAST_COST] if after else list(ORDERS)))

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from scripts.autoscale.drawing import dress
+from scripts.autoscale.drawing import style_panel
 from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.simulate.fleet import SimulatedFleet
 from scripts.autoscale.simulate.run_statistics import Figures
@@ -99,7 +99,7 @@ def _finish(panel: Axes, title: str, beside: str) -> None:
     panel.set_title(title, loc="left", fontsize=10.5, color=INK)
     panel.set_title(beside, loc="right", fontsize=9, color="#8d99ae")
     panel.set_ylim(bottom=0)
-    dress(panel)
+    style_panel(panel)
 
 
 def _in_words(figures: Figures) -> str:

@@ -20,7 +20,7 @@ from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Seconds
-from scripts.autoscale.cluster_flags import VmNamespace, of_a_cluster, vm_name
+from scripts.autoscale.cluster_flags import VmNamespace, cluster_command, parse_vm
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.migrate import OPEN, limit_of
 from scripts.autoscale.site import SiteError, open_site
@@ -38,14 +38,14 @@ from scripts.autoscale.terminal.completion import complete_vm
 from scripts.autoscale.terminal.printing import Output, OutputFormat, print_lines, show
 from scripts.autoscale.terminal.visible import visible
 
-_LOOK: Final = Seconds(0.1)
+_POLL: Final = Seconds(0.1)
 
 SleepingVm = Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)]
 Timeout = Annotated[str, typer.Option("--timeout", help="Stop waiting after this time, for example 90s or 10m.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Write the order and exit without waiting for the result.")]
 
 
-@of_a_cluster()
+@cluster_command()
 async def sleep(  # noqa: PLR0913 - each is an option of the command
     vm: SleepingVm,
     within: Timeout = "1m",
@@ -67,7 +67,7 @@ async def sleep(  # noqa: PLR0913 - each is an option of the command
         return await orders.sleep(None if no_wait else limit, output)
 
 
-@of_a_cluster()
+@cluster_command()
 async def wake(  # noqa: PLR0913 - each is an option of the command
     vm: SleepingVm,
     within: Timeout = "10m",
@@ -89,7 +89,7 @@ async def wake(  # noqa: PLR0913 - each is an option of the command
 @asynccontextmanager
 async def _orders(vm: str, namespace: str, output: Output, flags: ClusterFlags) -> AsyncIterator[Orders]:
     cluster = find_cluster(flags)
-    name = vm_name(vm, namespace or cluster.namespace)
+    name = parse_vm(vm, namespace or cluster.namespace)
     async with open_site(cluster) as site:
         yield Orders(site.client, name, SystemClock(), Console(stderr=output.is_for_scripts))
 
@@ -108,7 +108,7 @@ class Orders:
         if line := already_asleep(vm):
             show([line], as_fields(vm), output)
             return 0
-        # With microseconds, because only a new value is a new order.
+        # With microseconds, because only a changed value is a new order.
         order = micro_timestamp(self._clock.wall())
         vm = await self._client.merge_patch(VIRTUAL_MACHINES, self._vm, sleep_order_patch(order))
         if limit is None:
@@ -144,22 +144,22 @@ class Orders:
     async def _follow(
         self, vm: Json, limit: Seconds, end: Callable[[Json, Seconds], OrderOutcome | None]
     ) -> tuple[Json, OrderOutcome | None]:
-        """The VM and the result; None after ``limit``. Raises ``SiteError`` if the VM is deleted."""
+        """Polls the VM; returns it and the result, or None after ``limit``. Raises ``SiteError`` if it is deleted."""
         began, uid = self._clock.now(), uid_of(vm)
         with self._console.status(escape(visible(progress(vm)))) as status:
             while (outcome := end(vm, Seconds(self._clock.now() - began))) is None:
                 if self._clock.now() - began >= limit:
                     break
-                await self._clock.sleep(_LOOK)
-                vm = await self._look(uid)
+                await self._clock.sleep(_POLL)
+                vm = await self._poll(uid)
                 status.update(escape(visible(progress(vm))))
         return vm, outcome
 
-    async def _look(self, uid: str) -> Json:
+    async def _poll(self, uid: str) -> Json:
         vm: Json = {}
         with Tolerating(RefusalKind.NOT_FOUND):
             vm = await self._client.get(VIRTUAL_MACHINES, self._vm)
-        # A new VM of the same name has no order.
+        # The order does not apply to a new VM of the same name.
         if uid_of(vm) != uid:
             raise SiteError(texts.GONE.format(vm=self._vm))
         return vm

@@ -17,7 +17,7 @@ _MIB: Final = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class OrderOutcome:
-    """Result as one line; ``is_done`` if the VM is in the requested state."""
+    """The result as one line; ``is_done`` is true if the VM reached the requested state."""
 
     line: str
     is_done: bool = True

@@ -1,1 +1,1 @@
-"""Terminal input and output of commands: formats of output, live texts, and completion in shells."""
+"""Terminal input and output of commands: output formats, live texts, and shell completion."""

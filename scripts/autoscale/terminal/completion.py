@@ -1,4 +1,4 @@
-"""Shell completion: names of VMs, namespaces and nodes of the cluster that the flags so far mean."""
+"""Shell completion: names of databases, namespaces and nodes of the cluster that the typed flags select."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from scripts.autoscale.clusters import (
     flags_of,
 )
 
-PATIENCE: Final = 1.5
-"""Seconds that a person waits at most after the tab key."""
-_SILENT: Final = (ApiError, CredentialsError, TimeoutError, OSError, ValueError)
+TIMEOUT: Final = 1.5
+"""Maximum seconds that the user waits after pressing tab."""
+_NO_COMPLETION: Final = (ApiError, CredentialsError, TimeoutError, OSError, ValueError)
 _SHELLS: Final = ("bash", "zsh", "fish")
 
 
 def complete_database(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of VMs and of pods that opted in, as ``complete_vm`` has them."""
+    """Completes names of VMs and of pods that opted in, in the form of ``complete_vm``."""
     flags = flags_of(ctx.params)
     pods = map(database_of, _names_of(flags, PODS, OPTED_IN))
     names = [*_names_of(flags, VIRTUAL_MACHINES), *pods]
@@ -40,53 +40,53 @@ def complete_database(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_vm(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of VMs: plain in the namespace that is meant, as ``NAMESPACE/NAME`` in others."""
+    """Completes names of VMs: ``NAME`` in the selected namespace, ``NAMESPACE/NAME`` in others."""
     flags = flags_of(ctx.params)
     return fitting(_names_of(flags, VIRTUAL_MACHINES), ctx.params.get("namespace") or _namespace(flags), incomplete)
 
 
 def complete_namespace(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Namespaces that have VMs."""
+    """Completes namespaces that contain VMs."""
     namespaces = {vm.namespace for vm in _names_of(flags_of(ctx.params), VIRTUAL_MACHINES)}
     return sorted(namespace for namespace in namespaces if namespace.startswith(incomplete))
 
 
 def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of nodes."""
+    """Completes names of nodes."""
     nodes = _names_of(flags_of(ctx.params), NODES)
     return sorted(node.name for node in nodes if node.name.startswith(incomplete))
 
 
-def fitting(names: Iterable[ObjectName], namespace: str, begun: str) -> list[str]:
-    """The databases whose names begin with ``begun``, as one may type them (pure)."""
-    # A name is plain in the namespace that is meant, unless another namespace is being typed.
-    is_plain = "/" not in begun or begun.startswith(PREFIX)
+def fitting(names: Iterable[ObjectName], namespace: str, incomplete: str) -> list[str]:
+    """The databases whose names start with ``incomplete``, as one may type them (pure)."""
+    # Without the namespace if it is the selected one, unless a namespace is being typed.
+    is_plain = "/" not in incomplete or incomplete.startswith(PREFIX)
     typed = (vm.name if vm.namespace == namespace and is_plain else str(vm) for vm in names)
-    return sorted(candidate for candidate in typed if candidate.startswith(begun))
+    return sorted(candidate for candidate in typed if candidate.startswith(incomplete))
 
 
 def _names_of(flags: ClusterFlags, kind: Resource, labels: str = "") -> list[ObjectName]:
     try:
         return asyncio.run(_listed(flags, kind, labels))
-    except _SILENT:
-        # An error would be printed into the command line, so a cluster that does not answer completes nothing.
+    except _NO_COMPLETION:
+        # An error would be printed into the command line.
         return []
 
 
 def _namespace(flags: ClusterFlags) -> str:
     try:
         return context_namespace(flags)
-    except _SILENT:
+    except _NO_COMPLETION:
         return DEFAULT_NAMESPACE
 
 
 async def _listed(flags: ClusterFlags, kind: Resource, labels: str) -> list[ObjectName]:
-    async with asyncio.timeout(PATIENCE), find_cluster(flags).client() as client:
+    async with asyncio.timeout(TIMEOUT), find_cluster(flags).client() as client:
         return await listed(client, kind, labels)
 
 
 async def listed(client: ApiClient, kind: Resource, labels: str = "") -> list[ObjectName]:
-    """The names of all objects of a kind, or of those that ``labels`` selects. Raises as ``ApiClient.list``."""
+    """Names of all objects of a kind, or of those that ``labels`` selects. Raises as ``ApiClient.list``."""
     return [name_of(listed_object) for listed_object in (await client.list(kind, label_selector=labels)).objects]
 
 
@@ -94,5 +94,5 @@ def completion(shell: Annotated[str, typer.Argument(help="bash, zsh or fish", au
     """Print a script that completes `autoscale` in a shell: eval "$(autoscale completion bash)"."""
     if shell not in _SHELLS:
         raise typer.BadParameter(f"expected one of {', '.join(_SHELLS)}, got {shell!r}")
-    # typer's scripts call the program again with this variable set.
+    # typer's scripts call the program with this variable set.
     print(get_completion_script(prog_name="autoscale", complete_var="_AUTOSCALE_COMPLETE", shell=shell))

@@ -1,4 +1,4 @@
-"""Output of every command that lists something: text for people, JSON or YAML for scripts.
+"""Output of commands: text for people, JSON or YAML for scripts.
 
 Field names in JSON and YAML are stable: ``docs/command-line.md`` lists them.
 """
@@ -31,7 +31,7 @@ class Output(StrEnum):
 
     @property
     def is_for_scripts(self) -> bool:
-        """True if a program is to read it."""
+        """True if the output is for programs."""
         return self in {Output.JSON, Output.YAML}
 
 
@@ -41,34 +41,34 @@ OutputFormat = Annotated[
 
 
 _WIDEST: Final = 1000
-"""Columns of a table at most; a name has at most 253 characters."""
+"""Maximum width of a table; names have at most 253 characters."""
 
 
 def serialised(fields: object, output: str) -> str:
-    """YAML if ``output`` is that, else JSON, with the order of the fields kept (pure)."""
+    """Serialises to YAML or JSON, in the order of the fields (pure)."""
     if output == Output.YAML:
-        made = _yaml(fields, is_unicode=True)
-        # YAML leaves marks that reverse the direction of a text as they are.
-        return made if without_steering(made) == made else _yaml(fields, is_unicode=False)
+        document = _yaml(fields, is_unicode=True)
+        # YAML does not escape characters that reverse the direction of text.
+        return document if without_steering(document) == document else _yaml(fields, is_unicode=False)
     return without_steering(json.dumps(fields, indent=2, ensure_ascii=False))
 
 
 def _yaml(fields: object, *, is_unicode: bool) -> str:
-    # A line is not folded: scripts and people search it by line.
+    # Long lines are not folded, so that they can be searched by line.
     return yaml.safe_dump(fields, sort_keys=False, allow_unicode=is_unicode, width=10_000).rstrip("\n")
 
 
 def show(lines: Iterable[str], fields: object, output: Output) -> None:
-    """Prints the lines, or the fields for scripts. No line is wrapped or cut."""
+    """Prints the lines, or the fields for scripts, without wrapping or truncating."""
     if output.is_for_scripts:
-        # Plain print: rich would wrap lines and colour them.
+        # Not with rich, which would wrap and colour lines.
         print(serialised(fields, output))
         return
     print_lines(Console(), lines)
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Prints a table whole: a terminal may wrap a long line, but Rich must not cut names and numbers."""
+    """Prints a table at its full width: the terminal may wrap lines, but Rich must not truncate names and numbers."""
     for column in table.columns:
         column.no_wrap = True
     wide = console.options.update(max_width=_WIDEST)
@@ -79,5 +79,5 @@ def print_table(console: Console, table: Table) -> None:
 def print_lines(console: Console, lines: Iterable[str]) -> None:
     """Prints texts of a cluster as they are: no markup, nothing that steers the terminal, no line wrapped or cut."""
     for line in lines:
-        # Long lines are left to the terminal, so that copying one gives it whole.
+        # The terminal wraps long lines, so that they can be copied as one.
         console.print(escape(visible_lines(line)), soft_wrap=True, highlight=False)

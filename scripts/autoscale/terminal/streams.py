@@ -1,4 +1,4 @@
-"""Preparation of stdout, stderr and a terminal's variables, before a command prints."""
+"""Prepares stdout, stderr and the terminal's environment variables before a command prints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, TextIO
 
 _HANDLER: Final = "autoscale-signs"
 _REFUSING: Final = ("strict", "surrogateescape")
-"""Error handlers that refuse a sign which the encoding lacks; the second is stdout's in the locales C and POSIX."""
+"""Error handlers that fail if the encoding lacks a character; the second is stdout's in the locales C and POSIX."""
 _PLAIN: Final = {
     "✓": "+",
     "✗": "x",
@@ -25,27 +25,26 @@ _PLAIN: Final = {
     "▲": "^",
     "▼": "v",
 }
-"""Our signs in ASCII, for encodings that lack them."""
+"""ASCII replacements of our symbols, for encodings that lack them."""
 
 
 def prepare_streams(environment: MutableMapping[str, str], *streams: TextIO) -> None:
-    """Makes any text printable in the encoding of ``streams``, and drops an impossible width and height."""
-    # `PYTHONIOENCODING=latin-1` and old terminals would end a command at its first ✓.
-    codecs.register_error(_HANDLER, _spelt)
+    """Makes all text printable in the encoding of ``streams``, and drops an invalid width or height."""
+    # With `PYTHONIOENCODING=latin-1` and on old terminals, a command would fail at its first ✓.
+    codecs.register_error(_HANDLER, _replaced)
     for stream in streams:
-        # Streams that already replace or ignore such characters stay as they are; tests pass streams of other types.
+        # Only streams that do not replace or ignore such characters; tests pass streams of other types.
         if isinstance(stream, io.TextIOWrapper) and stream.errors in _REFUSING:
             stream.reconfigure(errors=_HANDLER)
-    # Rich obeys these: `COLUMNS=0` would hide everything.
+    # Rich reads these: `COLUMNS=0` would hide everything.
     for name in ("COLUMNS", "LINES"):
         size = environment.get(name, "")
         if size and not (size.isdecimal() and int(size) > 0):
             del environment[name]
 
 
-def _spelt(error: UnicodeError) -> tuple[str, int]:
+def _replaced(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
-        # The handler is registered for decoding as well, where it has no answer.
-        raise error
+        raise error  # the handler is also registered for decoding
     wrong = error.object[error.start : error.end]
     return "".join(_PLAIN.get(sign, "?") for sign in wrong), error.end

@@ -1,4 +1,4 @@
-"""A text in a terminal that is read again and again, and scrolls."""
+"""A scrolling text in a terminal that is refreshed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scripts.autoscale.terminal.visible import visible, visible_lines
 
 
 class TextScreen(ModalScreen[None]):
-    """Lines that scroll, until escape."""
+    """A scrolling, refreshed text, until escape."""
 
     DEFAULT_CSS = """
     TextScreen { align: center middle; }
@@ -35,7 +35,7 @@ class TextScreen(ModalScreen[None]):
         self._text = Static()
 
     def compose(self) -> ComposeResult:
-        """A heading, and what is read."""
+        """A heading, the text and the keys."""
         with Vertical(classes="box"):
             yield Static(Content(visible(self._title)), classes="heading")
             with VerticalScroll():
@@ -43,34 +43,34 @@ class TextScreen(ModalScreen[None]):
             yield Static(Content("escape: back"), classes="keys")
 
     async def on_mount(self) -> None:
-        """Reads once, and then again and again."""
-        # The scrolled part takes the arrow keys.
+        """Reads the text, and starts to refresh it."""
+        # For the arrow keys.
         self.query_one(VerticalScroll).focus()
-        # The first reading is awaited, so that the screen is not empty for a whole interval.
+        # Do not wait an interval for the first text.
         await self.update_text()
         self.set_interval(self._every, self.update_text)
 
     async def update_text(self) -> None:
-        """Reads it again."""
+        """Reads and shows the text."""
         lines = await self._read()
         self._text.update(Content(visible_lines("\n".join(lines))))
 
     def action_dismiss_screen(self) -> None:
-        """Goes back to the table."""
+        """Closes the screen."""
         self.dismiss(None)
 
 
 class WatchApp(App[None]):
-    """One text, live, until escape, q or Ctrl-C."""
+    """A refreshed text, until escape, q or Ctrl-C."""
 
     ENABLE_COMMAND_PALETTE = False
-    # Textual gives ctrl+c to copying, which nobody expects here.
+    # Textual binds ctrl+c to copying.
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "quit", "quit", priority=True)]
 
     def __init__(self, title: str, read: Callable[[], Awaitable[list[str]]], every: float) -> None:
         super().__init__()
-        self._shown = TextScreen(title, read, every)
+        self._text_screen = TextScreen(title, read, every)
 
     def on_mount(self) -> None:
-        """Shows it, and ends with it."""
-        self.push_screen(self._shown, lambda _: self.exit())
+        """Shows the text; exits when it is closed."""
+        self.push_screen(self._text_screen, lambda _: self.exit())

@@ -1,7 +1,7 @@
-"""Texts of a cluster on their way to a terminal: characters that would steer it become visible signs (pure).
+"""Replaces control characters in texts from a cluster before they are printed (pure).
 
-Annotations, reasons and events are written by other people, and an escape sequence in one could clear the screen,
-rename the window or forge a line.
+Others write annotations, reasons and events, and an escape sequence in one could clear the screen, rename the window
+or forge a line.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from types import MappingProxyType
 from typing import Final
 
 _PICTURES: Final = 0x2400
-"""Unicode has a picture for each control character, from here on."""
+"""First of Unicode's pictures of control characters."""
 _DELETE: Final = 0x7F
 _DELETE_PICTURE: Final = 0x2421
 _REPLACEMENT: Final = 0xFFFD
 _DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""Characters that reverse the direction of a text, and could make a name read as another one."""
+"""Characters that change the direction of text, and could make a name look like another one."""
 
-_SHOWN: Final = MappingProxyType(
+_REPLACEMENTS: Final = MappingProxyType(
     # A tab is harmless and keeps columns aligned.
     {code: _PICTURES + code for code in range(0x20) if chr(code) != "\t"}
     | {_DELETE: _DELETE_PICTURE}
@@ -27,19 +27,19 @@ _SHOWN: Final = MappingProxyType(
 
 
 def visible(text: str) -> str:
-    r"""One line, of the same length.
+    r"""Replaces control characters in a line, one for one.
 
     >>> visible("db\x1b[2J\nforged")
     'db␛[2J␊forged'
     """
-    return text.translate(_SHOWN)
+    return text.translate(_REPLACEMENTS)
 
 
 def visible_lines(text: str) -> str:
-    r"""The same of several lines.
+    r"""Replaces control characters in several lines.
 
     >>> visible_lines("why\n\x9b2J")
     'why\n�2J'
     """
-    # `split` and not `splitlines`: that would also split at control characters, which must become visible.
+    # Not `splitlines`, which would also split at control characters.
     return "\n".join(map(visible, text.split("\n")))

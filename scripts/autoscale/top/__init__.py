@@ -1,1 +1,1 @@
-"""``autoscale top``: nodes and databases in a terminal. `columns` and `view` decide what is shown; `app` draws it."""
+"""``autoscale top``: nodes and databases in a terminal. ``fleet`` reads them, and ``app`` draws them."""

@@ -1,4 +1,4 @@
-"""The terminal application: draws what a ``Source`` sees, and passes a person's orders on."""
+"""The terminal application: draws snapshots of a ``Source``, and handles keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from textual.widgets import Input, Static
 
 from scheduler_plugin.dashboard.core.states import NODE_STATES, VM_STATES, VmState
 from scheduler_plugin.databases import database_in
-from scripts.autoscale.migrate import stays_because
+from scripts.autoscale.migrate import no_migration_reason
 from scripts.autoscale.terminal.text_screen import TextScreen
 from scripts.autoscale.terminal.visible import visible
 from scripts.autoscale.top.columns import NODE_COLUMNS, VM_COLUMNS, PlacedColumn, View, fitted
@@ -29,28 +29,28 @@ def _listed(states: tuple[VmState, ...]) -> str:
 
 
 HELP: Final = f"""\
-arrows, j k, page keys    another row; left and right scroll sideways
-home end, g G             the first row, the last one
-< >                       sort by the column before, the next one
-r                         sort the other way round
-/                         filter: words, ns:shop node=node-1 state:denied; escape takes it away
-enter                     why has this database its size? (explain, live)
-m                         migrate this VM, after a question
-n                         nodes, or databases again
+arrows, j k, page keys    move to another row; left and right scroll sideways
+home end, g G             move to the first or last row
+< >                       sort by the previous or next column
+r                         reverse the order
+/                         filter: words, ns:shop node=node-1 state:denied; escape removes it
+enter                     explain the database's size, live; on a node, show its databases
+m                         migrate the VM, after a confirmation
+n                         switch between nodes and databases
 ?                         this help
 q, Ctrl-C                 quit
 
-States of a database, the worst first; else its phase:
+States of a database, worst first; otherwise its phase is shown:
 {_listed(VM_STATES)}
-States of a node, likewise; else open:
+States of a node, worst first; otherwise it is open:
 {_listed(NODE_STATES)}
-Columns that do not fit are left out, the least important first; a wider terminal shows more.
-`autoscale top --once` prints all of them, and `-o json` for scripts.
+Columns that do not fit are hidden, the least important first; a wider terminal shows more.
+`autoscale top --once -o wide` prints all of them; `-o json` is for scripts.
 """
 
 
 class Question(ModalScreen[bool]):
-    """Yes or no; anything but yes does nothing."""
+    """A yes-or-no question; no is the default."""
 
     DEFAULT_CSS = """
     Question { align: center middle; }
@@ -62,7 +62,7 @@ class Question(ModalScreen[bool]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "yes"),
-        # Enter means no: it also opens explanations, and is easily pressed once more.
+        # Enter also opens explanations, so it is easily pressed by mistake.
         Binding("n,escape,q,enter", "answer(False)", "no"),
     ]
 
@@ -71,13 +71,13 @@ class Question(ModalScreen[bool]):
         self._question = question
 
     def compose(self) -> ComposeResult:
-        """The question and its answers."""
+        """The question and its keys."""
         with Vertical(classes="question"):
             yield Static(Content(self._question), id="question")
             yield Static(Content("y: yes    n: no"), classes="keys")
 
     def action_answer(self, is_yes: bool) -> None:
-        """Passes the answer on."""
+        """Closes the screen with the answer."""
         self.dismiss(is_yes)
 
 
@@ -91,17 +91,17 @@ class Source(Protocol):
     def title(self) -> str:
         """The name of the cluster."""
 
-    async def look(self, on_screen: Sequence[str]) -> FleetSnapshot:
-        """The present state; VMs ``on_screen`` matter most."""
+    async def read(self, on_screen: Sequence[str]) -> FleetSnapshot:
+        """Returns the current state, with fresh data of the databases ``on_screen``."""
 
     async def story(self, vm: str) -> list[str]:
-        """Explanation of the database's size."""
+        """Explains the database's size."""
 
     def question(self, vm: str) -> str:
-        """Consequences of migrating the VM."""
+        """The question to confirm a migration of the VM, with its consequences."""
 
     async def move(self, vm: str) -> str:
-        """Migrates it, and says what was done."""
+        """Starts a migration of the VM; returns a message."""
 
 
 class TopApp(App[None]):
@@ -135,10 +135,10 @@ class TopApp(App[None]):
     def __init__(self, source: Source, every: float = 1.0) -> None:
         super().__init__()
         self._source, self._every = source, every
-        self._seen = FleetSnapshot()
-        self._said = ""
+        self._snapshot = FleetSnapshot()
+        self._message = ""
         self._of_nodes = False
-        # Nodes and databases each keep their filter and order.
+        # Nodes and databases have separate filters and orders.
         self._views = {True: View(NODE_COLUMNS, "node"), False: View(VM_COLUMNS, "vm")}
         self._placed: list[PlacedColumn] = []
         self._rows = RowList(id="rows")
@@ -146,7 +146,7 @@ class TopApp(App[None]):
         self._filter = Input(id="filter", placeholder="words, ns:…, node=…, state:…")
 
     def compose(self) -> ComposeResult:
-        """Title, trouble, table, the whole sentence of the chosen row, filter and keys."""
+        """Title, errors, table, the selected row's last decision, filter and keys."""
         yield self._texts["title"]
         yield self._texts["trouble"]
         yield self._rows
@@ -155,19 +155,18 @@ class TopApp(App[None]):
         yield Static(Content(_KEYS), id="keys")
 
     async def on_ready(self) -> None:
-        """Begins to look."""
+        """Starts to refresh."""
         self._rows.focus()
         self.run_worker(self._follow(), exclusive=True)
 
     async def _follow(self) -> None:
         while True:
-            await self.look()
+            await self.refresh_once()
             await asyncio.sleep(self._every)
 
-    async def look(self) -> None:
-        """Looks once, and draws it."""
-        # Each look asks the agents of the VMs on the screen; nodes have none to ask.
-        self._seen = await self._source.look([row.name for row in self._rows.on_screen if not self._of_nodes])
+    async def refresh_once(self) -> None:
+        """Reads a snapshot, and draws it."""
+        self._snapshot = await self._source.read([row.name for row in self._rows.on_screen if not self._of_nodes])
         self.draw()
 
     @property
@@ -176,98 +175,98 @@ class TopApp(App[None]):
         return self._views[self._of_nodes]
 
     def draw(self) -> None:
-        """Draws the last look again."""
-        view, everything = self.view, self._seen.nodes if self._of_nodes else self._seen.vms
-        rows = view.shown(everything)
+        """Draws the last snapshot."""
+        view, everything = self.view, self._snapshot.nodes if self._of_nodes else self._snapshot.vms
+        rows = view.rows(everything)
         self._placed = fitted(view.columns, rows, self._rows.size.width, view.sorted_by)
         self._rows.show(rows, self._placed, view.sorted_by, descending=view.descending)
         kind = "nodes" if self._of_nodes else "databases"
         count = f"{len(everything)} {kind}" if not view.words else f"{len(rows)} of {len(everything)} {kind}"
-        self._say("title", f"{self._source.title}   {count}" + (f"   filter: {view.words}" if view.words else ""))
-        self._say("trouble", "  ".join(self._seen.troubles), hide=True)
+        self._show("title", f"{self._source.title}   {count}" + (f"   filter: {view.words}" if view.words else ""))
+        self._show("trouble", "  ".join(self._snapshot.troubles), hide=True)
         self._detail()
 
     def _detail(self) -> None:
-        """The sentence of the chosen row, whole, which its column may have shortened."""
+        """Shows a message, or the full last decision of the selected row, which its column may truncate."""
         row = self._rows.chosen
-        self._say("detail", self._said or ("" if row is None else f"{row.name}: {row.cells[-1]}"))
+        self._show("detail", self._message or ("" if row is None else f"{row.name}: {row.cells[-1]}"))
 
-    def _say(self, where: str, text: str, *, hide: bool = False) -> None:
+    def _show(self, where: str, text: str, *, hide: bool = False) -> None:
         widget = self._texts[where]
         widget.update(Content(visible(text)))
         widget.display = bool(text) or not hide
 
     def on_resize(self, _: events.Resize) -> None:
-        """Other columns may fit now."""
-        # The table's own size is known only after the next layout.
+        """Draws again: other columns may fit."""
+        # The table's size is known only after the next layout.
         self.call_after_refresh(self.draw)
 
     def on_key(self, _: events.Key) -> None:
-        """The cursor may have moved; the last message has been read."""
-        self._said = ""
+        """Clears the message, and shows the row of the cursor."""
+        self._message = ""
         # The cursor moves after this handler.
         self.call_after_refresh(self._detail)
 
     def action_nodes(self) -> None:
-        """Nodes instead of databases, or back."""
+        """Switches between nodes and databases."""
         self._of_nodes = not self._of_nodes
         self.draw()
 
     def action_sort(self, step: int) -> None:
-        """By the next column of those on the screen."""
-        self._see(self.view.next_column([placed_column.column for placed_column in self._placed], step))
+        """Sorts by another column on the screen."""
+        self._set_view(self.view.next_column([placed_column.column for placed_column in self._placed], step))
 
     def action_reverse(self) -> None:
-        """The other way round."""
-        self._see(self.view.reversed())
+        """Reverses the order."""
+        self._set_view(self.view.reversed())
 
-    def _see(self, view: View) -> None:
+    def _set_view(self, view: View) -> None:
         self._views[self._of_nodes] = view
         self.draw()
 
     def action_filter(self) -> None:
-        """Lets a person type a filter; the table follows each letter."""
+        """Opens the filter's input."""
         self._filter.display = True
         self._filter.value = self.view.words
         self._filter.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filters while one types."""
-        self._see(self.view.filtered(event.value))
+        """Applies the filter while it is typed."""
+        self._set_view(self.view.filtered(event.value))
 
     def on_input_submitted(self) -> None:
-        """Back to the table, with the filter."""
+        """Returns to the table, and keeps the filter."""
         self._filter.display = False
         self._rows.focus()
 
     def action_clear(self) -> None:
-        """Takes the filter away."""
+        """Removes the filter."""
         self.on_input_submitted()
-        self._see(self.view.filtered(""))
+        self._set_view(self.view.filtered(""))
 
     def on_row_list_chosen(self) -> None:
-        """Explains the database, live; of a node, shows its databases."""
+        """Explains the selected database, or shows the databases of the selected node."""
         row = self._rows.chosen
         if row is None:
             return
         if self._of_nodes:
             self._of_nodes = False
-            self._see(self.view.filtered(f"node={row.name}"))
+            self._set_view(self.view.filtered(f"node={row.name}"))
             return
         self.push_screen(TextScreen(row.name, lambda: self._source.story(row.name), self._every))
 
     def action_migrate(self) -> None:
-        """Migrates the chosen VM if the answer is yes."""
+        """Migrates the selected VM, after a confirmation."""
         row = self._rows.chosen
         if row is None or self._of_nodes:
             return
-        if why := stays_because(database_in(row.name)):
-            self._said = f"{why}."
+        if reason := no_migration_reason(database_in(row.name)):
+            self._message = f"{reason}."
             self._detail()
             return
 
         async def answered(is_yes: bool | None) -> None:
-            self._said = await self._source.move(row.name) if is_yes else f"{row.name} is not migrated."
+            self._message = await self._source.move(row.name) if is_yes else f"{row.name} is not migrated."
             self._detail()
 
         self.push_screen(Question(self._source.question(row.name)), answered)
@@ -278,5 +277,5 @@ class TopApp(App[None]):
         async def lines() -> list[str]:
             return HELP.splitlines()
 
-        # The help does not change, so it is read once an hour.
+        # The help does not change, so the interval does not matter.
         self.push_screen(TextScreen("autoscale top", lines, 3600.0))

@@ -15,14 +15,14 @@ from protocol.units import Bytes, MilliCpu, QuantityError
 UNKNOWN: Final = "-"
 GAP: Final = 2
 LEAST_SENTENCE: Final = 24
-"""A sentence is shown from this many characters on, or if all of it fits."""
+"""Minimum width of a column of sentences, unless all of them fit."""
 
 Order = tuple[bool, tuple[tuple[float, str], ...]]
-"""Sort key of a cell within its column; unknown cells go first."""
+"""Sort key of a cell within its column; unknown cells sort first."""
 
 
 class ColumnType(StrEnum):
-    """Type of a column: it decides how cells are aligned and sorted."""
+    """Type of a column, which determines how its cells are aligned and sorted."""
 
     NAME = "name"
     CPU = "cpu"
@@ -32,7 +32,7 @@ class ColumnType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``key`` is its field in JSON and its name in sorting; the greatest ``importance`` number is left out first."""
+    """A column. ``key`` is its field in JSON; the columns with the highest ``importance`` number are hidden first."""
 
     key: str
     heading: str
@@ -41,13 +41,13 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        """True if it stands on the right of its column."""
+        """True if its cells are right-aligned."""
         return self.kind in {ColumnType.CPU, ColumnType.MEMORY}
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One database or node: a cell for each column, in their order, and what filters ask for."""
+    """A database or node: its cells in the order of the columns, and the fields for filters."""
 
     name: str
     cells: tuple[str, ...]
@@ -58,7 +58,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class PlacedColumn:
-    """A column that is shown: the ``index`` of its cells, and how many characters it takes."""
+    """A visible column: the ``index`` of its cells, and its width in characters."""
 
     index: int
     column: Column
@@ -99,9 +99,9 @@ NODE_COLUMNS: Final = (
 
 
 def fitted(columns: Sequence[Column], rows: Sequence[TableRow], width: int, arrow_at: str = "") -> list[PlacedColumn]:
-    """The columns that fit into ``width`` characters; the heading of ``arrow_at`` has room for its arrow."""
+    """Chooses the columns that fit into ``width`` characters; the heading of ``arrow_at`` has room for an arrow."""
     widths = [_width(index, column, rows, arrow_at) for index, column in enumerate(columns)]
-    # Names and numbers are never cut. A column that does not fit is left out, the least important first.
+    # Names and numbers are never truncated. Columns that do not fit are hidden, the least important first.
     placed = [
         PlacedColumn(index, column, widths[index])
         for index, column in enumerate(columns)
@@ -109,11 +109,11 @@ def fitted(columns: Sequence[Column], rows: Sequence[TableRow], width: int, arro
     ]
     while taken(placed) > width:
         last = max(placed, key=lambda placed_column: (placed_column.column.importance, placed_column.index))
-        # Columns of importance 0 always stay: a terminal that is too narrow for them scrolls sideways.
+        # Columns of importance 0 always stay: a narrower terminal scrolls sideways.
         if last.column.importance == 0:
             return placed
         placed.remove(last)
-    # Sentences get the columns that remain; they alone may be shortened.
+    # Sentences get the remaining width; only they may be truncated.
     for index, column in enumerate(columns):
         left = width - taken(placed) - GAP
         if column.kind == ColumnType.SENTENCE and left >= min(LEAST_SENTENCE, widths[index]):
@@ -132,13 +132,13 @@ def taken(placed: Sequence[PlacedColumn]) -> int:
 
 
 def _width(index: int, column: Column, rows: Sequence[TableRow], arrow_at: str) -> int:
-    # The arrow and its space.
+    # With an arrow and a space.
     heading = len(column.heading) + 2 * (column.key == arrow_at)
     return max((heading, *(len(row.cells[index]) for row in rows)))
 
 
 def header(placed: Sequence[PlacedColumn], sorted_by: str = "", *, descending: bool = False) -> str:
-    """The line of headings, with an arrow at the column that the rows are sorted by."""
+    """The line of headings, with an arrow at the sorted column."""
     arrow = " ▼" if descending else " ▲"
     headings = [
         placed_column.column.heading + (arrow if placed_column.column.key == sorted_by else "")
@@ -148,7 +148,7 @@ def header(placed: Sequence[PlacedColumn], sorted_by: str = "", *, descending: b
 
 
 def line(row: TableRow, placed: Sequence[PlacedColumn]) -> str:
-    """One row as text."""
+    """A row as text."""
     return _joined(placed, [shortened(row.cells[placed_column.index], placed_column.width) for placed_column in placed])
 
 
@@ -162,18 +162,18 @@ def _joined(placed: Sequence[PlacedColumn], cells: Sequence[str]) -> str:
 
 
 def shortened(sentence: str, width: int) -> str:
-    """A sentence in at most ``width`` characters, cut between words if possible."""
+    """Truncates a sentence to ``width`` characters, between words if possible."""
     if len(sentence) <= width:
         return sentence
     # The ellipsis takes one character.
-    begun = sentence[: width - 1]
-    return (begun[: begun.rfind(" ")] if " " in begun else begun) + "…"
+    start = sentence[: width - 1]
+    return (start[: start.rfind(" ")] if " " in start else start) + "…"
 
 
-# Sorting thousands of rows each second parses the same cells again and again.
+# Cached, because sorting parses the same thousands of cells each second.
 @lru_cache(maxsize=65536)
 def order(kind: ColumnType, cell: str) -> Order:
-    """Sort key of a cell in its column: amounts by size, names by the numbers in them, unknown ones first."""
+    """Sort key of a cell: amounts by size, names with numeric parts as numbers, unknown cells first."""
     if cell == UNKNOWN:
         return False, ()
     return True, _ORDERS[kind](cell)
@@ -196,7 +196,7 @@ def _amount(cell: str, read: Callable[[str], float]) -> tuple[tuple[float, str],
     try:
         return ((read(cell), ""),)
     except QuantityError:
-        # Text that is no amount goes before all amounts, since amounts are never negative.
+        # Other text sorts before all amounts, which are never negative.
         return ((-1.0, cell),)
 
 
@@ -218,8 +218,10 @@ _FIELD: Final = re.compile(rf"({'|'.join(_FIELDS)})([:=])(.*)")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """``words`` is the filter as typed: words in any cell, and fields: ``ns:sho`` if the field contains that,
-    ``node=node-1`` if it is that.
+    """Order and filter of a table.
+
+    ``words`` is the filter as typed: words match in any cell, ``ns:sho`` within a field, ``node=node-1`` a whole word
+    of a field.
     """
 
     columns: tuple[Column, ...]
@@ -227,28 +229,27 @@ class View:
     descending: bool = False
     words: str = ""
 
-    def shown(self, rows: Iterable[TableRow]) -> list[TableRow]:
-        """The rows that pass the filter, sorted; equal ones by name."""
+    def rows(self, rows: Iterable[TableRow]) -> list[TableRow]:
+        """Filters and sorts rows; equal ones by name."""
         tests = [_test(word) for word in self.words.lower().split()]
         passed = [row for row in rows if all(test(row) for test in tests)]
-        # Sorting is stable: rows that are equal in the chosen column stay sorted by name, also in descending order.
+        # Sorting is stable: equal rows stay sorted by name, also in descending order.
         passed.sort(key=lambda row: order(self.columns[0].kind, row.name))
         at = next(index for index, column in enumerate(self.columns) if column.key == self.sorted_by)
         kind = self.columns[at].kind
         passed.sort(key=lambda row: order(kind, row.cells[at]), reverse=self.descending)
         return passed
 
-    def next_column(self, shown: Sequence[Column], step: int) -> Self:
-        """Sorted by the next column of those shown, or the one before: numbers begin with the greatest."""
-        keys = [candidate.key for candidate in shown]
-        # The sorted column may not fit on the screen any more; then the first one is next.
+    def next_column(self, visible: Sequence[Column], step: int) -> Self:
+        """Sorts by the next or previous visible column; numbers in descending order."""
+        keys = [candidate.key for candidate in visible]
+        # If the sorted column is no longer visible, start with the first one.
         at = keys.index(self.sorted_by) + step if self.sorted_by in keys else 0
-        column = shown[at % len(shown)]
-        # The greatest numbers are what a person looks for.
+        column = visible[at % len(visible)]
         return replace(self, sorted_by=column.key, descending=column.is_number)
 
     def reversed(self) -> Self:
-        """The other way round."""
+        """In reverse order."""
         return replace(self, descending=not self.descending)
 
     def filtered(self, words: str) -> Self:
@@ -260,7 +261,7 @@ def _test(word: str) -> Callable[[TableRow], bool]:
     match = _FIELD.fullmatch(word)
     if match is None:
         return lambda row: any(word in cell.lower() for cell in row.cells)
-    read, wanted = _FIELDS[match[1]], match[3]
+    read, value = _FIELDS[match[1]], match[3]
     if match[2] == "=":
-        return lambda row: wanted in read(row).lower().split()  # a VM that moves has two nodes
-    return lambda row: wanted in read(row).lower()
+        return lambda row: value in read(row).lower().split()  # a migrating VM has two nodes
+    return lambda row: value in read(row).lower()

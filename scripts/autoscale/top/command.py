@@ -10,7 +10,7 @@ import typer
 
 from protocol.kubernetes.objects import Json
 from protocol.runtime.clock import SystemClock
-from scripts.autoscale.cluster_flags import of_a_cluster
+from scripts.autoscale.cluster_flags import cluster_command
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.running import background
 from scripts.autoscale.site import open_site
@@ -31,10 +31,10 @@ from scripts.autoscale.top.fleet import FleetReader, FleetSnapshot
 from scripts.autoscale.top.rows import as_fields
 
 _OF_WIDE: Final = 6
-"""Columns with this importance number or a greater one need ``-o wide``, except for sentences."""
+"""Columns with at least this importance number need ``-o wide``, except for sentences."""
 
 
-@of_a_cluster()
+@cluster_command()
 async def top(
     every: Annotated[float, typer.Option(min=0.5, help="Seconds between updates.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print once and exit (default if not a terminal).")] = False,
@@ -47,14 +47,14 @@ async def top(
     flags: ClusterFlags,
 ) -> int:
     """Show nodes and databases: sizes, usage, limits, denied requests and migrations. Press ? for the keys."""
-    # Scripts and pipes get tables that end; a live picture needs a terminal on both sides.
+    # The live table needs a terminal on both sides; scripts and pipes get plain tables.
     is_live = not once and output is Output.TEXT and sys.stdin.isatty() and sys.stdout.isatty()
     async with open_site(find_cluster(flags)) as site:
         fleet = FleetReader(site, SystemClock(), namespace)
         if is_live:
-            from scripts.autoscale.top.app import TopApp  # noqa: PLC0415 - takes half a second that --once need not pay
+            from scripts.autoscale.top.app import TopApp  # noqa: PLC0415 - takes half a second to import
 
-            # The watch has to end before its client is closed.
+            # The watch must end before its client is closed.
             async with background(fleet.run()):
                 await TopApp(fleet, every).run_async()
         else:
@@ -63,21 +63,21 @@ async def top(
     return 0
 
 
-def tables(title: str, seen: FleetSnapshot, output: Output) -> Iterator[str]:
-    """Both tables, whole, as lines (pure)."""
+def tables(title: str, snapshot: FleetSnapshot, output: Output) -> Iterator[str]:
+    """Both tables as lines at full width (pure)."""
     yield title
-    yield from (f"  {trouble}" for trouble in seen.troubles)
-    yield from _table(NODE_COLUMNS, seen.nodes, output)
+    yield from (f"  {trouble}" for trouble in snapshot.troubles)
+    yield from _table(NODE_COLUMNS, snapshot.nodes, output)
     yield ""
-    yield from _table(VM_COLUMNS, seen.vms, output)
+    yield from _table(VM_COLUMNS, snapshot.vms, output)
 
 
-def fields(seen: FleetSnapshot) -> Json:
+def fields(snapshot: FleetSnapshot) -> Json:
     """Both tables for scripts (pure)."""
     return {
-        "nodes": [as_fields(NODE_COLUMNS, row) for row in _sorted(NODE_COLUMNS, seen.nodes)],
-        "vms": [as_fields(VM_COLUMNS, row) for row in _sorted(VM_COLUMNS, seen.vms)],
-        "troubles": list(seen.troubles),
+        "nodes": [as_fields(NODE_COLUMNS, row) for row in _sorted(NODE_COLUMNS, snapshot.nodes)],
+        "vms": [as_fields(VM_COLUMNS, row) for row in _sorted(VM_COLUMNS, snapshot.vms)],
+        "troubles": list(snapshot.troubles),
     }
 
 
@@ -96,4 +96,4 @@ def _is_usual(column: Column) -> bool:
 
 
 def _sorted(columns: tuple[Column, ...], rows: tuple[TableRow, ...]) -> list[TableRow]:
-    return View(columns, columns[0].key).shown(rows)
+    return View(columns, columns[0].key).rows(rows)

@@ -1,4 +1,4 @@
-"""Follows a cluster for a view: watches VMs, pods and migrations, asks the scheduler, and agents a few at a time."""
+"""Follows a cluster for ``autoscale top``: watches VMs, pods and migrations, and queries the scheduler and agents."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from scheduler_plugin.dashboard.core.rows import PENDING
 from scheduler_plugin.dashboard.core.states import Lasting
 from scheduler_plugin.databases import database_in, database_object
 from scripts.autoscale.demonstration.moves import ENDED
-from scripts.autoscale.demonstration.waiting import together
-from scripts.autoscale.explain import explained
+from scripts.autoscale.demonstration.waiting import run_all
+from scripts.autoscale.explain import explain_database
 from scripts.autoscale.migrate import is_under_way, keeps_connections, migration_of
-from scripts.autoscale.site import SCHEDULER, Site, SiteSources, agent_says
+from scripts.autoscale.site import SCHEDULER, Site, SiteSources, agent_response
 from scripts.autoscale.terminal.visible import visible
 from scripts.autoscale.top.columns import TableRow
 from scripts.autoscale.top.rows import by_vm, node_line, phase_of, vm_row
@@ -30,12 +30,12 @@ from scripts.autoscale.top.rows import by_vm, node_line, phase_of, vm_row
 _AT_ONCE: Final = 16
 """Number of agents that are queried at the same time."""
 _IN_TURN: Final = 32
-"""Number of VMs not on the screen whose agents each look asks."""
+"""Number of agents of VMs not on the screen that each refresh queries."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSnapshot:
-    """One look: rows in no order, and what could not be reached."""
+    """State of a cluster: rows in no order, and error messages."""
 
     vms: tuple[TableRow, ...] = ()
     nodes: tuple[TableRow, ...] = ()
@@ -43,7 +43,7 @@ class FleetSnapshot:
 
 
 class FleetReader:
-    """One cluster, of one namespace or of all. Run ``run`` in a task while looking."""
+    """Reads the databases and nodes of a cluster; run ``run`` in a task. ``namespace`` is empty for all."""
 
     def __init__(self, site: Site, clock: Clock, namespace: str = "") -> None:
         self._site = site
@@ -67,41 +67,40 @@ class FleetReader:
 
     async def run(self) -> None:
         """Watches until cancelled."""
-        await together(self._vms.run(), self._sources.pods.run(), self._migrations.run())
+        await run_all(self._vms.run(), self._sources.pods.run(), self._migrations.run())
 
     async def everything(self) -> FleetSnapshot:
-        """One look that asks every agent. Raises as ``ApiClient.list``."""
+        """Returns a snapshot after querying all agents. Raises as ``ApiClient.list``."""
         await self._vms.refresh()
         await self._sources.pods.refresh()
-        with Tolerating(RefusalKind.NOT_FOUND):  # a cluster may not know migrations
+        with Tolerating(RefusalKind.NOT_FOUND):  # migrations may not be installed
             await self._migrations.refresh()
-        return await self._look(list(self._named()))
+        return await self._read(list(self._named()))
 
-    async def look(self, on_screen: Sequence[str]) -> FleetSnapshot:
-        """The present state; the agents of the VMs on the screen are asked again."""
+    async def read(self, on_screen: Sequence[str]) -> FleetSnapshot:
+        """Returns a snapshot after querying the agents of the databases on the screen, and some others."""
         named = self._named()
         # A VM on the screen may have been deleted since.
         visible_vms = [name for name in map(database_in, on_screen) if name in named]
-        return await self._look([*visible_vms, *self._others(named, set(visible_vms))])
+        return await self._read([*visible_vms, *self._others(named, set(visible_vms))])
 
-    async def _look(self, asked: Sequence[ObjectName]) -> FleetSnapshot:
+    async def _read(self, to_query: Sequence[ObjectName]) -> FleetSnapshot:
         trouble, scheduler, _ = await asyncio.gather(
-            self._api_trouble(), self._site.of_scheduler("/nodes"), self._ask_all(asked)
+            self._api_trouble(), self._site.of_scheduler("/nodes"), self._query_agents(to_query)
         )
         if scheduler is not None:
-            # If the scheduler does not answer, the last nodes stay until it is back.
-            self._learn(items(scheduler, "nodes"))
+            # Otherwise the last nodes stay.
+            self._update_nodes(items(scheduler, "nodes"))
         troubles = (trouble, "" if scheduler is not None else self._scheduler_silence())
         lines = tuple(node_line(node) for node, _ in self._nodes)
         return FleetSnapshot(self._vm_rows(), lines, tuple(message for message in troubles if message))
 
-    def _learn(self, nodes: Sequence[Json]) -> None:
-        """Takes over the scheduler's nodes."""
+    def _update_nodes(self, nodes: Sequence[Json]) -> None:
         before = {text(node, "name"): (node, pods) for node, pods in self._nodes}
         self._nodes = []
         for node in nodes:
             previous = before.get(text(node, "name"))
-            # A node that is as before keeps its objects, so that the rows of its VMs are recognised as unchanged.
+            # An unchanged node keeps its objects, so that the rows of its VMs need not be rebuilt.
             self._nodes.append(previous if previous is not None and previous[0] == node else (node, by_vm(node)))
 
     def _scheduler_silence(self) -> str:
@@ -110,7 +109,7 @@ class FleetReader:
 
     async def _api_trouble(self) -> str:
         try:
-            # A watch may hang without an error, so the API is asked for something small at each look.
+            # A watch may hang without an error, so make a small request each time.
             await self._site.client.revision(VIRTUAL_MACHINES)
         except ApiError as error:
             return f"The API server does not answer: {visible(str(error))}"
@@ -122,12 +121,12 @@ class FleetReader:
             return named
         return {name: vm for name, vm in named.items() if name.namespace == self._namespace}
 
-    def _others(self, named: Mapping[ObjectName, Json], asked: set[ObjectName]) -> list[ObjectName]:
+    def _others(self, named: Mapping[ObjectName, Json], on_screen: set[ObjectName]) -> list[ObjectName]:
         if not self._turn:
             self._turn = list(named)
-        # VMs that are not on the screen are asked in turn, so that 10,000 VMs cost no more than 100.
-        taken, self._turn = self._turn[:_IN_TURN], self._turn[_IN_TURN:]
-        return [name for name in taken if name in named and name not in asked]
+        # In turn, so that 10,000 VMs cost no more than 100.
+        next_names, self._turn = self._turn[:_IN_TURN], self._turn[_IN_TURN:]
+        return [name for name in next_names if name in named and name not in on_screen]
 
     def _pod_changed(self, change: ObjectChange) -> None:
         name = database_of(change.name)
@@ -136,16 +135,16 @@ class FleetReader:
         else:
             self._databases.pop(name, None)
 
-    async def _ask_all(self, names: Sequence[ObjectName]) -> None:
+    async def _query_agents(self, names: Sequence[ObjectName]) -> None:
         pods, limit, named = self._sources.index, asyncio.Semaphore(_AT_ONCE), self._named()
 
-        async def ask(name: ObjectName) -> None:
+        async def query(name: ObjectName) -> None:
             async with limit:
                 vm = named.get(name)
-                # An agent that does not answer leaves an empty explanation: an old one would look current.
-                self._agents[name] = (vm and await agent_says(self._site, vm, pods)) or {}
+                # Empty if the agent does not answer: an old explanation would look current.
+                self._agents[name] = (vm and await agent_response(self._site, vm, pods)) or {}
 
-        await asyncio.gather(*map(ask, names))
+        await asyncio.gather(*map(query, names))
 
     def _vm_rows(self) -> tuple[TableRow, ...]:
         """The rows of all databases."""
@@ -162,7 +161,7 @@ class FleetReader:
             is_waiting = self._pending.is_long(str(name), self._clock.now())
             inputs = (vm, self._agents.get(name, {}), reserved.get(str(name), {}), moving.get(name), is_waiting)
             previous = before.get(name)
-            # A row is rebuilt only if one of its inputs has changed: there may be 10,000 rows each second.
+            # Rebuild a row only if one of its inputs has changed: there may be 10,000 rows.
             row = (
                 previous[1]
                 if previous is not None and previous[0] == inputs
@@ -173,25 +172,27 @@ class FleetReader:
 
     def _note_pending(self, named: Mapping[ObjectName, Json]) -> None:
         now = self._clock.now()
-        # A deleted VM must not count as waiting if one of its name is created later.
+        # Forget deleted VMs, in case one of the same name is created later.
         for key in self._pending.keys - set(map(str, named)):
             self._pending.see(key, now, is_so=False)
         for name, vm in named.items():
             self._pending.see(str(name), now, is_so=phase_of(vm) == PENDING)
 
     async def story(self, vm: str) -> list[str]:
-        """Explanation of the database's size, as ``autoscale explain`` prints it, or why it is unknown."""
+        """Explains the database's size like ``autoscale explain``, or returns the error."""
         try:
-            sentences, _ = await explained(self._site, await self._site.client.get(*database_object(database_in(vm))))
+            sentences, _ = await explain_database(
+                self._site, await self._site.client.get(*database_object(database_in(vm)))
+            )
         except ApiError as error:
             return [visible(str(error))]
         return [visible(sentence) for sentence in sentences]
 
     def question(self, vm: str) -> str:
-        """Consequences of migrating the VM."""
+        """The question to confirm a migration of the VM, with its consequences."""
         virtual_machine = self._vms.get(database_in(vm)) or {}
-        stays = "Its address and connections stay."
-        breaks = "It has no flat-network address: its connections break."
+        stays = "It keeps its address and connections."
+        breaks = "It has no flat-network address: its connections will break."
         consequence = stays if keeps_connections(virtual_machine) else breaks
         node = visible(text(virtual_machine, "status", "node")) or "its node"
         return f"Migrate {vm} from {node} to another node that has room? {consequence}"
@@ -200,9 +201,9 @@ class FleetReader:
         """Creates a migration as ``autoscale migrate`` does, and returns a message about it (S4.12)."""
         name = database_in(vm)
         if any(is_under_way(migration, name) for migration in self._migrations.objects.values()):
-            return f"{vm} is migrating already."
+            return f"{vm} is already migrating."
         try:
             made = await self._site.client.create(MIGRATIONS, name.namespace, migration_of(name))
         except ApiError as error:
             return f"{vm} is not migrated: {visible(str(error))}"
-        return f"{vm} is to migrate: {name_of(made)}"
+        return f"Created migration {name_of(made)} of {vm}."

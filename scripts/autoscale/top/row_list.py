@@ -1,4 +1,4 @@
-"""A table of any length: only the lines that are on the screen are drawn."""
+"""A table of any length that draws only the lines on the screen."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ STYLES: Final[Mapping[str, Style]] = MappingProxyType(
         PENDING: Style(dim=True),
     }
 )
-"""States that stand out; the word says the same without colours."""
+"""Styles of states that need attention."""
 _CURSOR: Final = Style(reverse=True)
 _HEADER: Final = Style(bold=True, underline=True)
 
 
 class RowList(ScrollView, can_focus=True):
-    """Rows with one that is chosen. The choice stays with its row when others come, go or are sorted."""
+    """Rows with a cursor, which stays at its row when the rows change."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "up", show=False),
@@ -71,31 +71,31 @@ class RowList(ScrollView, can_focus=True):
 
     @property
     def on_screen(self) -> list[TableRow]:
-        """The rows that one sees now."""
-        # The first line of the screen has the headings, so one row less is visible.
+        """The visible rows."""
+        # The first line of the screen contains the headings.
         first = round(self.scroll_y)
         return list(self.rows[first : first + max(0, self.size.height - 1)])
 
     def show(
         self, rows: Sequence[TableRow], placed: Sequence[PlacedColumn], sorted_by: str, *, descending: bool
     ) -> None:
-        """Draws these rows instead."""
+        """Replaces the rows."""
         previous = self.chosen
         self.rows, self._placed = rows, placed
         self._header = header(placed, sorted_by, descending=descending)
-        # The choice stays with its row; if that is gone, the cursor stays at its place.
+        # The cursor stays at its row, or else at its index.
         index = next(
             (index for index, row in enumerate(rows) if previous is not None and row.name == previous.name),
             self._cursor,
         )
         self._cursor = max(0, min(index, len(rows) - 1))
-        # One more line for the headings.
+        # With a line for the headings.
         self.virtual_size = Size(taken(placed), len(rows) + 1)
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """One line of the screen: the headings, which stay, or a row."""
-        # The headings take the first line and do not scroll.
+        """Renders a line of the screen: the headings, or a row."""
+        # The headings are in the first line and do not scroll.
         at = y - 1 + round(self.scroll_y)
         if y == 0:
             text, style = self._header, _HEADER
@@ -109,7 +109,7 @@ class RowList(ScrollView, can_focus=True):
         return Strip([Segment(visible_part, self.rich_style + style)], width)
 
     def action_move(self, by: int) -> None:
-        """Moves the cursor, and scrolls so that one sees it."""
+        """Moves the cursor, and scrolls to it."""
         self._cursor = max(0, min(self._cursor + by, len(self.rows) - 1))
         first, height = round(self.scroll_y), max(1, self.size.height - 1)
         if self._cursor < first:
@@ -123,11 +123,11 @@ class RowList(ScrollView, can_focus=True):
         self.action_move(by * max(1, self.size.height - 1))
 
     def action_choose(self) -> None:
-        """Says that a row was chosen."""
+        """Posts ``Chosen``."""
         self.post_message(self.Chosen())
 
     def on_click(self, event: events.Click) -> None:
-        """Puts the cursor on the row that was clicked."""
-        # Line 0 has the headings.
+        """Moves the cursor to the clicked row."""
+        # Line 0 contains the headings.
         if event.y > 0:
             self.action_move(round(self.scroll_y) + event.y - 1 - self._cursor)

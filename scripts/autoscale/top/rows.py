@@ -1,4 +1,4 @@
-"""Databases and nodes as rows of a table, from their objects, their agents' accounts and the scheduler's."""
+"""Rows of databases and nodes, from their objects, their agents' explanations and the scheduler's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler_plugin.dashboard.core.rows import PENDING, wait_of
 from scheduler_plugin.dashboard.core.rows import vm_row as page_row
 from scheduler_plugin.databases import database_name, database_node, is_pod
 from scripts.autoscale.demonstration.fleet import reserved_bars
-from scripts.autoscale.demonstration.moves import seen as seen_move
+from scripts.autoscale.demonstration.moves import observe_move
 from scripts.autoscale.terminal.visible import visible
 from scripts.autoscale.top.columns import UNKNOWN, Column, TableRow
 
@@ -23,13 +23,13 @@ _NOTHING: Final = frozenset({"", "0"})
 
 
 def vm_row(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiting: bool = False) -> TableRow:
-    """One database: a VM, or a pod that opted in.
+    """The row of a database, a VM or a pod that opted in.
 
-    ``agent`` is what its agent says, ``pod`` what the scheduler does; both are empty until known.
-    ``is_waiting``: it has been pending for long.
+    ``agent`` is its agent's explanation and ``pod`` the scheduler's, both empty until known; ``is_waiting`` is true if
+    the database has been pending for long.
     """
     (cpu, memory), metrics, goal = _size(vm), child(agent, "metrics"), child(agent, "goal")
-    # The permit as the agent holds it; the scheduler's view stands in if the agent is silent.
+    # The agent's permit, or else the scheduler's.
     permit = child(agent, "permit") or child(pod, "permit")
     name, node = database_name(vm), _where(database_node(vm), migration)
     wait, row = "" if migration is None else wait_of(migration), page_row(vm)
@@ -52,7 +52,7 @@ def vm_row(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiti
 
 
 def _size(vm: Json) -> tuple[str, str]:
-    """Its vCPUs and memory, as its object writes them."""
+    """The database's vCPUs and memory, as in its object."""
     if not is_pod(vm):
         return text(vm, "status", "cpus"), text(vm, "status", "memorySize")
     try:
@@ -63,14 +63,13 @@ def _size(vm: Json) -> tuple[str, str]:
 
 
 def _decisions(namespace: str, agent: Json, pod: Json, wait: str, asleep: str) -> tuple[str, ...]:
-    """Sentences on what was decided last, the one that explains most first; empty ones say nothing."""
+    """Sentences about the last decisions, the most important first; some may be empty."""
     decided = f"migration: {wait}" if wait else text(agent, "because")
-    # Of a VM that sleeps the agent has decided nothing else.
     return waiting_sentence(pod), asleep or decided, gift_sentence(pod, namespace)
 
 
 def node_line(node: Json) -> TableRow:
-    """One node as the scheduler's ``/nodes`` has it: ``NodeModel`` of ``scheduler_plugin.web.models``."""
+    """The row of a node from the scheduler's ``/nodes`` (``NodeModel`` of ``scheduler_plugin.web.models``)."""
     name, state = text(node, "name"), _node_state(node)
     cpu_bar, memory_bar = reserved_bars(node)
     excess, vms = child(node, "pressure", "excess"), sum(1 for pod in items(node, "pods") if text(pod, "vm"))
@@ -95,34 +94,34 @@ def node_line(node: Json) -> TableRow:
 
 
 def as_fields(columns: tuple[Column, ...], row: TableRow) -> Json:
-    """A row for scripts: each column by its key; what is unknown is null."""
+    """A row for scripts, by the columns' keys; unknown cells are null."""
     return {
         column.key: None if cell == UNKNOWN else cell
         for column, cell in zip(columns, row.cells, strict=True)
-        # Bars are drawings for people; their numbers are in columns of their own.
+        # Other columns contain the numbers of bars.
         if not column.key.endswith("Bar")
     }
 
 
 def by_vm(node: Json) -> dict[str, Json]:
-    """The scheduler's pods on one node by the VM that is theirs."""
+    """The scheduler's pods on a node, by VM."""
     return {text(pod, "vm"): pod for pod in items(node, "pods") if text(pod, "vm")}
 
 
 def _shown(cells: tuple[str, ...]) -> tuple[str, ...]:
-    # A tab would shift the columns behind it.
+    # A tab would misalign the columns.
     return tuple(visible(cell.replace("\t", " ")) or UNKNOWN for cell in cells)
 
 
 def phase_of(vm: Json) -> str:
-    """Its phase; one that has none yet is pending, as is a pod whose postgres does not run."""
+    """The database's phase; pending if it has none yet, or if a pod's postgres is not running."""
     return page_row(vm).phase if is_pod(vm) else text(vm, "status", "phase") or PENDING
 
 
-def _state(  # noqa: PLR0913 - what a state is made of
+def _state(  # noqa: PLR0913 - the inputs of a state
     vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiting: bool, problem: str
 ) -> str:
-    """The most striking state by the page's table; else its phase."""
+    """The worst state by the page's table, or else the phase."""
     phase = phase_of(vm)
     conditions = {
         states.UNHEALTHY: phase == states.FAILED or problem,
@@ -152,7 +151,7 @@ def _some(amounts: Json) -> bool:
 def _where(node: str, migration: Json | None) -> str:
     if migration is None:
         return node
-    move = seen_move(None, migration, Instant(0.0), is_gone=False)
+    move = observe_move(None, migration, Instant(0.0), is_gone=False)
     target = move.target or ("waiting" if wait_of(migration) else "?")  # the column of the last decision says for what
     return f"{node or '?'} ⇢ {target} {move.progress}".rstrip()
 

@@ -30,4 +30,4 @@ def test_a_pod_follows_its_load_and_waits_for_room_on_a_full_node(home: Path, tm
     assert (report["success"], report["database"], report["failed"]) == (True, "pod", 0)
     assert report["started_at"] < report["grew_to"] > report["shrank_to"]
     assert report["room"]["reason"]
-    print(done.stdout[done.stdout.index("The pod followed its load.") :])
+    print(done.stdout[done.stdout.index("The pod scaled with its load.") :])

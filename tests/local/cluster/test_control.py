@@ -71,9 +71,10 @@ async def test_kubelet_command_explains_consequences(folder: ClusterFolder, caps
         assert await order_kubelet(folder, action, "node-1") == 0
     stopped, runs = capsys.readouterr().out.splitlines()
     assert (
-        stopped == "The kubelet of node-1 has stopped: its node is NotReady in under a minute, and its guests run on."
+        stopped
+        == "The kubelet of node-1 has stopped: its node becomes NotReady within a minute, and its guests keep running."
     )
-    assert runs == "The kubelet of node-1 runs: its node is Ready in a few seconds."
+    assert runs == "The kubelet of node-1 is running: its node becomes Ready in a few seconds."
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ class Scene:
         self.told = ["default/new has 2 vCPU."]
         self.asked: list[Sequence[str]] = []
 
-    async def look(self, on_screen: Sequence[str]) -> FleetSnapshot:
+    async def read(self, on_screen: Sequence[str]) -> FleetSnapshot:
         self.asked.append(on_screen)
         return self.seen
 
@@ -93,4 +93,4 @@ class Scene:
 
     async def move(self, vm: str) -> str:
         self.moved.append(vm)
-        return f"{vm} is to migrate: m-1"
+        return f"Created migration m-1 of {vm}."

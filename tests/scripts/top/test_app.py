@@ -30,7 +30,7 @@ class Person:
 
     async def waits(self) -> None:
         """Until the next look is drawn."""
-        await self.app.look()
+        await self.app.refresh_once()
         await self.pilot.pause()
 
     def reads(self) -> list[str]:
@@ -121,7 +121,7 @@ async def test_a_vm_is_migrated_only_after_a_yes() -> None:
         assert person.scene.moved == []
         await person.types("m", "y")
         assert person.scene.moved == ["default/a-database-with-a-long-name"]
-        assert any("is to migrate: m-1" in line for line in person.reads())
+        assert any("Created migration m-1" in line for line in person.reads())
 
 
 async def test_a_pod_is_not_migrated() -> None:

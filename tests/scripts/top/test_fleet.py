@@ -127,12 +127,12 @@ async def test_what_is_away_is_said_and_what_was_seen_stays_until_it_is_back(pla
     fleet = FleetReader(place, FakeClock())
     before = await fleet.everything()
     place.is_away, nodes, place.nodes = True, place.nodes, None
-    lost = await fleet.look([])
+    lost = await fleet.read([])
     assert (lost.vms, lost.nodes) == (before.vms, before.nodes)
     api, scheduler = lost.troubles
     assert (api.startswith("The API server does not answer: "), scheduler) == (True, "The scheduler does not answer.")
     place.is_away, place.nodes = False, nodes
-    assert await fleet.look([]) == before
+    assert await fleet.read([]) == before
 
 
 async def test_of_a_large_fleet_those_on_the_screen_are_asked_and_the_others_in_turn() -> None:
@@ -141,7 +141,7 @@ async def test_of_a_large_fleet_those_on_the_screen_are_asked_and_the_others_in_
     await fleet.everything()
     place.asked.clear()
     for _ in range(4):
-        await fleet.look(["shop/db-99", "shop/gone"])
+        await fleet.read(["shop/db-99", "shop/gone"])
     assert (place.asked.count("pod-db-99") >= 4, len(set(place.asked)), len(place.asked) < 110) == (True, 100, True)
     await place.client.__aexit__()
 
@@ -181,11 +181,11 @@ async def test_what_the_scheduler_says_of_one_vm_changes_the_row_of_that_vm_alon
     place.nodes = said()
     before = await fleet.everything()
     place.nodes = said("shop/orders")
-    after = await fleet.look([])
+    after = await fleet.read([])
     assert [row.name for row in before.vms if by_name(after.vms)[row.name] is not row] == ["shop/orders"]
     assert by_name(after.vms)["shop/orders"].state == "denied"
     place.nodes = said()[:1]
-    assert [row.state for row in (await fleet.look([])).vms] == ["Running"] * 3
+    assert [row.state for row in (await fleet.read([])).vms] == ["Running"] * 3
 
 
 def _status(given: Json) -> Json:
@@ -213,14 +213,14 @@ async def test_a_migration_is_ordered_as_the_command_orders_it(place: Place) -> 
     await fleet.everything()
     asked = (
         "Migrate shop/db from node-1 to another node that has room?"
-        " It has no flat-network address: its connections break."
+        " It has no flat-network address: its connections will break."
     )
     assert fleet.question("shop/db") == asked
-    assert await fleet.move("shop/db") == "shop/db is to migrate: shop/db-7"
+    assert await fleet.move("shop/db") == "Created migration shop/db-7 of shop/db."
     assert [text(each, "spec", "vmName") for each in place.made] == ["db"]
     place.migrations = [{**MOVE, "spec": {"vmName": "db"}}]
     await fleet.everything()
-    assert await fleet.move("shop/db") == "shop/db is migrating already."
+    assert await fleet.move("shop/db") == "shop/db is already migrating."
     place.is_away = True
     assert (await fleet.move("shop/orders")).startswith("shop/orders is not migrated: ")
     (said,) = await fleet.story("shop/orders")

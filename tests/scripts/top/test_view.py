@@ -17,7 +17,7 @@ LONG, NEW, TWO, TEN = "default/a-database-with-a-long-name", "default/new", "sho
 
 
 def names(view: View) -> list[str]:
-    return [row.name for row in view.shown(FEW)]
+    return [row.name for row in view.rows(FEW)]
 
 
 @pytest.mark.parametrize(

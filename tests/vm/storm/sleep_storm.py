@@ -32,7 +32,7 @@ from scripts.autoscale.demonstration.pgbench import DatabaseServer
 from scripts.autoscale.demonstration.sleep.qemu_process import qemu_pids
 from scripts.autoscale.demonstration.sleep.sleep_scenario import let_requests_follow
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of, kept_in_place
-from scripts.autoscale.demonstration.waiting import comes, together
+from scripts.autoscale.demonstration.waiting import run_all, wait_until
 from scripts.autoscale.migrate import migration_of
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.sleep.outcomes import OrderOutcome, fell_asleep, woke
@@ -242,7 +242,7 @@ class _StormVm:
         uid = uid_of(await self.site.client.create(MIGRATIONS, self.name.namespace, migration))
         moves = self.moves
         limit = Seconds(_MOVE + _REFUSALS)
-        await comes(lambda: (move := moves.by_uid(uid)) is not None and not move.is_under_way, _CLOCK, limit)
+        await wait_until(lambda: (move := moves.by_uid(uid)) is not None and not move.is_under_way, _CLOCK, limit)
         move = moves.by_uid(uid)
         return OrderOutcome(move.title if move else "no migration", move is not None and move.phase == SUCCEEDED)
 
@@ -295,10 +295,10 @@ async def sleep_storm(seconds: int, seed: str, console: Console) -> list[str]:
         ]
         try:
             async with beside(moves.run(), _watch_reservations(site, over)):
-                await together(*(vm.begin(stack) for vm in vms))
+                await run_all(*(vm.begin(stack) for vm in vms))
                 until = Instant(_CLOCK.now() + seconds)
                 async with beside(*(vm.work(client) for vm in vms for client in vm.clients[1:])):
-                    await together(*(vm.run_steps(until) for vm in vms))
+                    await run_all(*(vm.run_steps(until) for vm in vms))
         finally:
             # Also after Ctrl-C.
             faults = [*over, *(f"{record.vm}: {fault}" for record in records for fault in record.faults)]

@@ -20,14 +20,14 @@ _FLOOR: Final = {"cpu": "500m", "memory": "256Mi"}
 _BOUNDS: Final = '{"max": {"cpu": 2, "mem": "1Gi"}}'
 _INIT: Final = "initdb --pgdata=/data/db --auth=trust --username=postgres"
 _START: Final = (
-    # The pod's address is reachable from this cluster's namespaces alone.
+    # The pod's address is reachable only from this cluster's network namespaces.
     f"{_INIT} && echo 'host all all all trust' >>/data/db/pg_hba.conf && exec postgres -D /data/db"
     " -c listen_addresses='*' -c unix_socket_directories=/tmp -c shared_buffers=64MB"
 )
 
 
 def demo_stateful_set(policy: str) -> Json:
-    """The StatefulSet of one pod; ``policy`` is that of its agent (pure)."""
+    """A StatefulSet with one postgres pod; ``policy`` is the agent's policy (pure)."""
     labels = {LABEL_ENABLED: "true", "app": _STATEFUL_SET.name}
     return {
         "apiVersion": STATEFUL_SETS.api_version,
@@ -71,7 +71,7 @@ async def create_pod_database(client: ApiClient, policy: str) -> None:
 
 
 def idle_pod(name: ObjectName, node: str, cpu: MilliCpu) -> Json:
-    """A pod that takes ``cpu`` of the node and does nothing (pure)."""
+    """An idle pod that requests ``cpu`` on the node (pure)."""
     size = {"cpu": cpu.quantity(), "memory": "16Mi"}
     container = {"name": "idle", "image": PAUSE_IMAGE, "imagePullPolicy": "Never"}
     return {

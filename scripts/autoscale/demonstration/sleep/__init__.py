@@ -1,1 +1,1 @@
-"""A demonstration of sleep: an idle VM gives everything back, and its sessions wake it (B.18)."""
+"""A demonstration of sleep: an idle VM frees its resources, and its sessions wake it (B.18)."""

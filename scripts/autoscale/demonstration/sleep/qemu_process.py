@@ -13,7 +13,7 @@ _PROC: Final = Path("/proc")
 
 
 def qemu_memory(cluster: Path, vm: ObjectName, proc: Path = _PROC) -> int | None:
-    """The memory in bytes of all QEMU processes of ``vm`` in the cluster with this folder; None if it has none."""
+    """Bytes of memory of all QEMU processes of ``vm`` in the cluster with this folder; None if there are none."""
     pids = qemu_pids(cluster, vm, proc)
     return sum(map(_memory, pids)) if pids else None
 
@@ -24,10 +24,10 @@ def qemu_pids(cluster: Path, vm: ObjectName, proc: Path = _PROC) -> list[int]:
 
 
 def _is_of(line: Path, cluster: Path, vm: ObjectName) -> bool:
-    # A process may end between the two looks.
+    # The process may end meanwhile.
     with suppress(OSError):
         arguments = line.read_bytes().split(b"\0")
-        # Other clusters on this machine may have a VM of the same name; its disk tells them apart.
+        # The disk's path distinguishes VMs of the same name in other clusters on this machine.
         return f"guest={vm.namespace}.{vm.name}".encode() in arguments and f"{cluster}/".encode() in b" ".join(
             arguments
         )

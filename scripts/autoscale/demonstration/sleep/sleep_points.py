@@ -1,4 +1,4 @@
-"""The sleeps of a demonstration: measurements, the line about them, and the verdict."""
+"""Measurements of a demonstration's sleeps, their summary, and their problems."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ TABLE_HAS: Final = "42"
 """The only row of the temporary table of the session that stays open."""
 ROUNDS: Final = 2
 KEPT: Final = MIN_REQUESTS
-"""Requests of a pod whose VM sleeps."""
+"""Requests of the pod of a sleeping VM."""
 _MIB: Final = 1024**2
 
 
 class SleepPoint(msgspec.Struct, frozen=True):
-    """One sleep. Times are seconds: until it slept, until the client that woke it was answered, and until its guest ran
-    as the controller measured it. ``qemu_bytes`` is the memory of its QEMU before; None if no process was seen.
-    ``freed_cpu`` (vCPUs) and ``freed_bytes`` are what its node reserves less while it sleeps, of ``size_cpu`` and
-    ``size_bytes``; ``permit`` is the one it then has. ``table`` is what the session reads from its temporary table
-    afterwards.
+    """One sleep. Times are in seconds: from the order to the sleep, from the request of the client ``woken_by`` to its
+    answer, and from the wake to the running guest, as the controller measured it.
+
+    ``qemu_bytes`` is the memory of QEMU before the sleep; None if there was no process. ``freed_cpu`` (vCPUs) and
+    ``freed_bytes`` are the reduction of the node's reservation, of ``size_cpu`` and ``size_bytes``; ``permit`` is the
+    permit while asleep. ``table`` is the content of the session's temporary table afterwards.
     """
 
     woken_by: str
@@ -46,13 +47,13 @@ class SleepPoint(msgspec.Struct, frozen=True):
     table: str = ""
 
 
-def slept(point: SleepPoint) -> str:
+def sleep_line(point: SleepPoint) -> str:
     """The summary of a sleep, as one line."""
-    return f"{gave_back(point)}; {answered(point)}"
+    return f"{asleep_line(point)}; {answer_line(point)}"
 
 
-def gave_back(point: SleepPoint) -> str:
-    """The first half: what the VM gave up."""
+def asleep_line(point: SleepPoint) -> str:
+    """The first half: the freed resources."""
     freed = Resources(_cpu(point.freed_cpu), Bytes(point.freed_bytes))
     qemu = f"its QEMU of {(point.qemu_bytes or 0) / _MIB:.0f} MiB {'has ended' if point.qemu_ended else 'still runs'}"
     return (
@@ -61,13 +62,13 @@ def gave_back(point: SleepPoint) -> str:
     )
 
 
-def answered(point: SleepPoint) -> str:
-    """The second half: who woke it, and how long that took."""
+def answer_line(point: SleepPoint) -> str:
+    """The second half: the session that woke the VM, and the time until its answer."""
     return f"{point.woken_by} was answered in {point.answer_seconds:.2f} s (awake after {point.wake_seconds:.2f} s)"
 
 
 def sleep_problems(points: Sequence[SleepPoint], problem: str) -> list[str]:
-    """Everything that did not go as it should; ``problem`` is what ended the demonstration early, if anything did."""
+    """All problems; ``problem`` is the one that ended the demonstration early, if any."""
     problems = [problem] if problem else []
     if len(points) < ROUNDS and not problem:
         problems.append(f"it ended after {len(points)} of {ROUNDS} sleeps")
@@ -77,13 +78,13 @@ def sleep_problems(points: Sequence[SleepPoint], problem: str) -> list[str]:
 def _problems(point: SleepPoint) -> Sequence[str]:
     wrong = {
         "no QEMU of the VM was seen before it slept": point.qemu_bytes is None,
-        "its QEMU ran on while it slept": not point.qemu_ended,
+        "its QEMU kept running while it slept": not point.qemu_ended,
         f"its permit was {point.permit or 'missing'} while it slept, not zero": not _is_zero(point.permit),
         f"{point.node} still reserved more than {KEPT} for it": not _has_given_back(point),
-        f"it came back {point.state}, not {SleepState.AWAKE}": point.state != SleepState.AWAKE,
-        f"the temporary table has {point.table or 'nothing'}, not {TABLE_HAS}": point.table != TABLE_HAS,
+        f"its state after waking is {point.state}, not {SleepState.AWAKE}": point.state != SleepState.AWAKE,
+        f"the temporary table contains {point.table or 'nothing'}, not {TABLE_HAS}": point.table != TABLE_HAS,
     }
-    return [f"the sleep that {point.woken_by} ended: {line}" for line, holds in wrong.items() if holds]
+    return [f"the sleep ended by {point.woken_by}: {line}" for line, holds in wrong.items() if holds]
 
 
 def _has_given_back(point: SleepPoint) -> bool:

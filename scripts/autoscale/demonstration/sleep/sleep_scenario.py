@@ -1,4 +1,4 @@
-"""The demonstration of sleep: an idle VM sleeps twice, and an open session and a new one wake it."""
+"""The demonstration of sleep: an idle VM sleeps twice, and first an open session, then a new one wakes it."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from protocol.names import ANNOTATION_PERMIT
 from protocol.runtime.clock import Clock
 from protocol.units import Resources, Seconds
 from scripts.autoscale.demonstration.pgbench import DatabaseServer
-from scripts.autoscale.demonstration.sleep.sleep_points import KEPT, TABLE_HAS, SleepPoint, answered, gave_back
+from scripts.autoscale.demonstration.sleep.sleep_points import KEPT, TABLE_HAS, SleepPoint, answer_line, asleep_line
 from scripts.autoscale.demonstration.vm_database import database_of
-from scripts.autoscale.demonstration.waiting import answers
+from scripts.autoscale.demonstration.waiting import poll_until
 from scripts.autoscale.demonstration.watcher import Watcher, sizes_of
 from scripts.autoscale.site import Site, SiteError
 from scripts.database_client import DatabaseError, DatabaseSession
 
 _ORDERED: Final = Seconds(60.0)
 _REFUSED: Final = Seconds(120.0)
-"""A guest that has just booted may have an autovacuum to do, and refuses until that has ended."""
-_AGAIN: Final = Seconds(3.0)
-_ASKED: Final = Seconds(10.0)
-_GIVEN_BACK: Final = Seconds(20.0)
-"""Until the agent has given the permit up and the scheduler has stored that."""
+"""After booting, an autovacuum may keep a guest from sleeping."""
+_RETRY: Final = Seconds(3.0)
+_SCHEDULER: Final = Seconds(10.0)
+_FREED: Final = Seconds(20.0)
+"""Timeout until the agent has released the permit and the scheduler has stored that."""
 _ANSWER: Final = 60.0
 _AWAKE: Final = Seconds(60.0)
 _ENDS: Final = frozenset({SleepState.AWAKE, SleepState.RESTARTED})
 
 
 @dataclass(frozen=True, slots=True)
-class _Books:
-    """The reservation of the VM's node, the VM's size and permit as the API has them, and the memory of its QEMU."""
+class _State:
+    """The node's reservation, the VM's size and permit in the API, and the memory of its QEMU."""
 
     reserved: Resources
     size: Resources | None
@@ -49,48 +49,48 @@ class _Books:
 
 @dataclass(slots=True)
 class SleepScenario:
-    """``watcher`` watches the VM; ``qemu_memory`` is that of its processes in bytes, None if there are none."""
+    """``watcher`` watches the VM; ``qemu_memory`` returns the bytes of its processes, None if there are none."""
 
     site: Site
     clock: Clock
-    tell: Callable[[str], None]
+    announce: Callable[[str], None]
     watcher: Watcher
     qemu_memory: Callable[[], int | None]
     points: list[SleepPoint] = field(default_factory=list)
 
     async def play(self) -> None:
-        """Adds a point for each sleep. Raises ``SiteError`` if the VM does not sleep, or its database not answer."""
+        """Adds a point per sleep. Raises ``SiteError`` if the VM does not sleep, or its database does not answer."""
         try:
-            async with database_of(self.site, self.watcher.found) as server:
+            async with database_of(self.site, self.watcher.database) as server:
                 session = await DatabaseSession.open(server.host, server.port, server.password)
                 try:
                     await self._play(session, server)
                 finally:
                     session.close()
         except TimeoutError:
-            raise SiteError(f"the database gave no answer within {_ANSWER:g} s") from None
+            raise SiteError(f"the database did not answer within {_ANSWER:g} s") from None
         except (DatabaseError, OSError) as error:
-            raise SiteError(f"a session with the database broke: {error}") from error
+            raise SiteError(f"a database session failed: {error}") from error
 
     async def _play(self, session: DatabaseSession, server: DatabaseServer) -> None:
         await session.ask(f"create temporary table kept as select {TABLE_HAS} as n")
-        self.tell("a session has made a temporary table, and is idle from now on")
+        self.announce("a session has created a temporary table, and is now idle")
         await self._sleep("the idle session", lambda: _table(session), session)
         await self._sleep("a new session", lambda: _connect(server), session)
 
-    async def _sleep(self, who: str, asks: Callable[[], Awaitable[object]], session: DatabaseSession) -> None:
-        """One sleep, which ``who`` ends when it ``asks``; ``session`` reads its table afterwards."""
-        before = await self._books()
-        # Not the watcher's: it may not have seen yet that the VM woke.
+    async def _sleep(self, client: str, query: Callable[[], Awaitable[object]], session: DatabaseSession) -> None:
+        """One sleep, which the ``query`` of ``client`` ends; ``session`` reads its table afterwards."""
+        before = await self._state()
+        # Not the watcher's size: it may not have seen the VM wake.
         if (size := before.size) is None:
             raise SiteError("the VM has no size before it is ordered to sleep")
         report, took = await self._fall_asleep()
-        asleep = self._point(who, size, before, await self._given_back(before, size), report, took)
-        self.tell(gave_back(asleep))
-        self.tell(f"{who} asks")
+        asleep = self._point(client, size, before, await self._freed(before, size), report, took)
+        self.announce(asleep_line(asleep))
+        self.announce(f"{client} sends a query")
         async with asyncio.timeout(_ANSWER):
             began = self.clock.now()
-            await asks()
+            await query()
             waited = Seconds(self.clock.now() - began)
             table = await _table(session)
         awake = await self._awake()
@@ -102,14 +102,14 @@ class SleepScenario:
             table=table,
         )
         self.points.append(point)
-        self.tell(f"{answered(point)}: {awake.message}")
+        self.announce(f"{answer_line(point)}: {awake.message}")
 
-    def _point(  # noqa: PLR0913, PLR0917 - all that was seen of one sleep
-        self, who: str, size: Resources, before: _Books, now: _Books, report: SleepReport, took: Seconds
+    def _point(  # noqa: PLR0913, PLR0917 - the observations of a sleep
+        self, client: str, size: Resources, before: _State, now: _State, report: SleepReport, took: Seconds
     ) -> SleepPoint:
         freed = before.reserved.minus_or_zero(now.reserved)
         return SleepPoint(
-            woken_by=who,
+            woken_by=client,
             node=self.watcher.snapshot().node,
             asleep_seconds=round(took, 2),
             sessions=report.sessions,
@@ -124,7 +124,7 @@ class SleepScenario:
         )
 
     async def _fall_asleep(self) -> tuple[SleepReport, Seconds]:
-        """Orders it to sleep until it does. Raises ``SiteError`` if it refuses for too long."""
+        """Orders the VM to sleep until it does. Raises ``SiteError`` if it refuses for too long."""
         deadline = self.clock.now() + _REFUSED
         while True:
             began = self.clock.now()
@@ -133,65 +133,65 @@ class SleepScenario:
                 return sleep_report(vm), Seconds(self.clock.now() - began)
             if self.clock.now() >= deadline:
                 raise SiteError(why)
-            self.tell(why)
-            await self.clock.sleep(_AGAIN)
+            self.announce(why)
+            await self.clock.sleep(_RETRY)
 
     async def _order(self) -> tuple[Json, str]:
-        """The VM at the end of one order, and the line about that."""
+        """Orders the VM to sleep; returns the VM afterwards, and why it does not sleep."""
         order = micro_timestamp(self.clock.wall())
         await self.site.client.merge_patch(VIRTUAL_MACHINES, self.watcher.vm, sleep_order_patch(order))
         vm = await self._until(lambda vm: _is_answered(vm, order), _ORDERED)
-        why = sleep_report(vm).message if _is_answered(vm, order) else f"no answer to the order in {_ORDERED:g} s"
+        why = sleep_report(vm).message if _is_answered(vm, order) else f"no response to the order in {_ORDERED:g} s"
         return vm, f"the VM does not sleep: {why}"
 
-    async def _given_back(self, before: _Books, size: Resources) -> _Books:
-        """The books once QEMU has ended and the node has ``size`` back, or after a limit."""
+    async def _freed(self, before: _State, size: Resources) -> _State:
+        """The state once QEMU has ended and the node's reservation is reduced by ``size``, or after a timeout."""
         now = before
 
-        async def has_all() -> bool:
+        async def is_freed() -> bool:
             nonlocal now
-            now = await self._books()
+            now = await self._state()
             return now.qemu_bytes is None and (now.reserved + size).within(before.reserved + KEPT)
 
-        await answers(has_all, self.clock, _GIVEN_BACK)
+        await poll_until(is_freed, self.clock, _FREED)
         return now
 
     async def _awake(self) -> SleepReport:
         return sleep_report(await self._until(lambda vm: sleep_report(vm).state in _ENDS, _AWAKE))
 
     async def _until(self, holds: Callable[[Json], bool], at_most: Seconds) -> Json:
-        """The VM once ``holds`` does of it, or after ``at_most``."""
+        """The VM once ``holds`` is true for it, or after ``at_most``."""
         vm: Json = {}
 
-        async def look() -> bool:
+        async def poll() -> bool:
             nonlocal vm
-            # Not the watcher's: it may be behind the order.
+            # Not the watcher's object, which may be older than the order.
             vm = await self.site.client.get(VIRTUAL_MACHINES, self.watcher.vm)
             return holds(vm)
 
-        await answers(look, self.clock, at_most)
+        await poll_until(poll, self.clock, at_most)
         return vm
 
-    async def _books(self) -> _Books:
+    async def _state(self) -> _State:
         """Raises ``SiteError`` if the scheduler does not answer."""
         node, accounts = self.watcher.snapshot().node, list[Json]()
 
-        async def is_told() -> bool:
+        async def is_listed() -> bool:
             nodes = items(await self.site.of_scheduler("/nodes") or {}, "nodes")
             accounts.extend(account for account in nodes if text(account, "name") == node)
             return bool(accounts)
 
-        # On a busy machine the scheduler may not answer for a moment.
-        if not await answers(is_told, self.clock, _ASKED):
-            raise SiteError(f"the scheduler does not report what is reserved on {node}")
+        # On a busy machine the scheduler may be slow to answer.
+        if not await poll_until(is_listed, self.clock, _SCHEDULER):
+            raise SiteError(f"the scheduler does not report the reservations on {node}")
         reserved = Resources.parse(text(accounts[0], "reserved", "cpu"), text(accounts[0], "reserved", "mem"))
         vm = await self.site.client.get(VIRTUAL_MACHINES, self.watcher.vm)
         qemu_bytes = await asyncio.to_thread(self.qemu_memory)
-        return _Books(reserved, sizes_of(vm)[0], annotations_of(vm).get(ANNOTATION_PERMIT, ""), qemu_bytes)
+        return _State(reserved, sizes_of(vm)[0], annotations_of(vm).get(ANNOTATION_PERMIT, ""), qemu_bytes)
 
 
 def let_requests_follow(folder: ClusterFolder) -> None:
-    """Sets ``permits.asPodRequests``: without it the node keeps what a sleeping VM's ``podResources`` request."""
+    """Sets ``permits.asPodRequests``, without which a sleeping VM's pod keeps its initial requests."""
     with folder.scheduler_config.open("a") as settings:
         settings.write("permits: {asPodRequests: true}\n")
 
