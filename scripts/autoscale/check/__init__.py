@@ -1,6 +1,6 @@
-"""``autoscale check``: whether an installation works, line by line, and what to do if it does not.
+"""``autoscale check``: checks an installation line by line, with a remedy for each problem.
 
-- ``CheckFacts`` has all that was seen of the cluster; a judge uses nothing else. The table of checks (``table.py``) is
-  the only list of them, and docs/check.md is generated from it.
-- What the user has no right to read, or what is not installed, is a skipped line with its reason, never an error.
+- ``CheckFacts`` contains all observations of the cluster; judges use nothing else. docs/check.md is generated from the
+  table of checks (``table.py``).
+- Without permission to read something, or if it is not installed, the line is skipped with the reason; it is no error.
 """

@@ -18,7 +18,7 @@ from protocol.units import Instant, Seconds
 from scripts.autoscale.check.finding import EXIT_CODES, Finding, Level, worst
 from scripts.autoscale.check.gathering.gather import Gathering
 from scripts.autoscale.check.rendering import as_json, as_short, as_text
-from scripts.autoscale.check.table import judged
+from scripts.autoscale.check.table import evaluate
 from scripts.autoscale.cluster_flags import cluster_command
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.terminal.printing import print_lines, serialised
@@ -26,28 +26,31 @@ from scripts.autoscale.terminal.visible import visible, visible_lines
 
 _PAUSE: Final = Seconds(2.0)
 
+
 CheckOutput = Literal["text", "short", "json", "yaml"]
-"""Format of the findings."""
 
 
-def span(given: str) -> str:
-    """Refuses a text that is no duration. Raises ``typer.BadParameter``."""
+def check_duration(text: str) -> str:
+    """Refuses a text that is not a duration. Raises ``typer.BadParameter``."""
     try:
-        parse_duration(given)
+        parse_duration(text)
     except DurationError as error:
         raise typer.BadParameter(str(error)) from None
-    return given
+    return text
 
 
-# Exit code 2 for every error: 1 stands for warnings here.
+# Exit code 2 for every error, because 1 means warnings.
 @cluster_command(failed=EXIT_CODES[Level.FAILURE])
 async def check(
-    before: Annotated[bool, typer.Option("--pre", help="Check before installing.")] = False,
+    before: Annotated[bool, typer.Option("--pre", help="Run the checks that apply before installing.")] = False,
     output: Annotated[
         CheckOutput, typer.Option("--output", "-o", help="short: problems only; json or yaml: for scripts.")
     ] = "text",
     wait: Annotated[
-        str, typer.Option("--wait", callback=span, help="Repeat for at most this long while a check fails, such as 5m.")
+        str,
+        typer.Option(
+            "--wait", callback=check_duration, help="Repeat for at most this long while a check fails, such as 5m."
+        ),
     ] = "0s",
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Namespace of the installation (default: found in the cluster).")
@@ -57,7 +60,7 @@ async def check(
 ) -> int:
     """Check the installation in a cluster, and print a remedy for each problem.
 
-    Exits 0 if all is in order, 1 on warnings, 2 if a check fails or all queries fail.
+    Exits 0 if there are no problems, 1 on warnings, 2 if a check fails or all queries fail.
     """
     cluster = find_cluster(flags)
     if cluster.is_embedded:
@@ -65,47 +68,49 @@ async def check(
     async with cluster.client() as client:
         kubectl = Kubectl(cluster.kubectl(), cluster.kubectl_environment)
         gathering = Gathering(client, kubectl, SystemClock(), namespace, version("autoscaling"))
-        # The status line goes to stderr, so that JSON and YAML on stdout stay clean.
+        # The status line goes to stderr: stdout is for JSON and YAML.
         errors = Console(stderr=True)
         with errors.status(f"checking {cluster.title}") as status:
 
-            def waits(why: str) -> None:
-                status.update(escape(visible(f"waiting: {why}")))
-                # Rich draws no spinner unless it is on a terminal; a log gets plain lines instead.
+            def on_wait(failure: str) -> None:
+                status.update(escape(visible(f"waiting: {failure}")))
+                # Without a terminal there is no spinner, so print lines.
                 if not errors.is_terminal:
-                    print_lines(errors, [f"waiting: {why}"])
+                    print_lines(errors, [f"waiting: {failure}"])
 
-            findings = await look(gathering, SystemClock(), before=before, wait=parse_duration(wait), waits=waits)
-    # With --wait each look adds the same notes again; a dict drops repeats and keeps the order.
+            findings = await run_checks(
+                gathering, SystemClock(), before=before, wait=parse_duration(wait), on_wait=on_wait
+            )
+    # With --wait each round adds the same notes again; a dict drops duplicates and keeps the order.
     print_lines(Console(stderr=True), dict.fromkeys(gathering.notes))
     show(Console(), findings, output)
     return EXIT_CODES[worst(findings)]
 
 
-async def look(
-    gathering: Gathering, clock: Clock, *, before: bool, wait: Seconds, waits: Callable[[str], None] = lambda _: None
+async def run_checks(
+    gathering: Gathering, clock: Clock, *, before: bool, wait: Seconds, on_wait: Callable[[str], None] = lambda _: None
 ) -> list[Finding]:
-    """All findings of the last look; looks again while a check fails and ``wait`` is not over.
+    """Runs all checks, repeatedly while one fails and ``wait`` is not over; returns the last findings.
 
-    Calls ``waits`` with the failure that it waits for, each time that this changes.
+    Calls ``on_wait`` with the failure that it waits for, each time that this changes.
     """
     deadline, announced = Instant(clock.now() + wait), ""
     while True:
-        findings = list(judged(await gathering.facts(before=before), before=before))
+        findings = list(evaluate(await gathering.facts(before=before), before=before))
         if worst(findings) < Level.FAILURE or clock.now() >= deadline:
             return findings
-        why = next(finding.said for finding in findings if finding.level is Level.FAILURE)
-        if why != announced:
-            waits(why)
-            announced = why
-        # The last pause ends at the deadline, so that one look is made right then.
+        failure = next(finding.message for finding in findings if finding.level is Level.FAILURE)
+        if failure != announced:
+            on_wait(failure)
+            announced = failure
+        # The last pause ends at the deadline, for a last round of checks.
         await clock.sleep(Seconds(min(_PAUSE, deadline - clock.now())))
 
 
 def show(console: Console, findings: Sequence[Finding], output: CheckOutput) -> None:
-    """Prints them, in colours only on terminals."""
+    """Prints the findings, with colours only on terminals."""
     if output in {"json", "yaml"}:
-        # Without highlighting and wrapping, so that the output can be parsed.
+        # No highlighting or wrapping, so that the output can be parsed.
         console.out(serialised(as_json(findings), output), highlight=False)
         return
     for style, line in (as_text if output == "text" else as_short)(findings):

@@ -1,6 +1,6 @@
 """Facts about a cluster at one moment; the only input of the judges (pure).
 
-Instants are seconds since 1970 by this machine's calendar unless they say otherwise.
+Times are seconds since 1970 by this machine's wall clock unless noted otherwise.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from protocol.kubernetes.objects import Json, name_of
 T_co = TypeVar("T_co", covariant=True)
 
 
-class UnseenError(Exception):
-    """A check cannot be made; the message says what it needs."""
+class UnavailableError(Exception):
+    """A check cannot be made; the message says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
-class SiteObservations(Generic[T_co]):
-    """Observations of a cluster.
+class Observed(Generic[T_co]):
+    """A successful observation of the cluster.
 
-    >>> SiteObservations(3).value
+    >>> Observed(3).value
     3
     """
 
@@ -30,10 +30,11 @@ class SiteObservations(Generic[T_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
-    """Nothing was seen; ``why`` is one line for people.
+class Unavailable:
+    """An observation that could not be made; ``why`` is the reason, one line for people.
 
-    ``has_failed``: neither because one may not look, nor because there is no such thing. Another look may succeed.
+    ``has_failed`` is true if the query failed for a reason other than a missing permission or object, so that it may
+    succeed if repeated.
     """
 
     why: str
@@ -41,30 +42,36 @@ class Unseen:
 
     @property
     def value(self) -> NoReturn:
-        """Raises ``UnseenError``."""
-        # A judge need not test each look: its check is skipped with this text.
-        raise UnseenError(self.why)
+        """Raises ``UnavailableError``."""
+        # Judges need not test each observation: the check is skipped with this reason.
+        raise UnavailableError(self.why)
 
 
-Look = SiteObservations[T_co] | Unseen
+Observation = Observed[T_co] | Unavailable
 
 
-def answered(looks: Mapping[str, Look[T_co]], otherwise: str) -> dict[str, T_co]:
-    """What was seen, by name. Raises ``UnseenError`` if that is nothing: why, or ``otherwise`` if nobody looked."""
-    values = {name: look.value for name, look in looks.items() if isinstance(look, SiteObservations)}
+def observed_values(observations: Mapping[str, Observation[T_co]], otherwise: str) -> dict[str, T_co]:
+    """The values of successful observations, by name. Raises ``UnavailableError`` if there are none.
+
+    Its message is the reason of the first one, or ``otherwise`` if ``observations`` is empty.
+    """
+    values = {name: one.value for name, one in observations.items() if isinstance(one, Observed)}
     if not values:
-        raise UnseenError(next((look.why for look in looks.values() if isinstance(look, Unseen)), otherwise))
+        reasons = (one.why for one in observations.values() if isinstance(one, Unavailable))
+        raise UnavailableError(next(reasons, otherwise))
     return values
 
 
-NOT_LOOKED: Unseen = Unseen("not checked")
-Objects = Look[Sequence[Json]]
+NOT_OBSERVED: Unavailable = Unavailable("not checked")
+Objects = Observation[Sequence[Json]]
 
 
 @dataclass(frozen=True, slots=True)
 class ApiServerFacts:
-    """The API server's answer. Our calendar is ``ahead`` seconds ahead of its ``Date``, give or take ``within``
-    seconds; None if it sends no ``Date``.
+    """The API server's version and clock.
+
+    The local clock is ``ahead`` seconds ahead of the server's ``Date`` header, give or take ``within`` seconds; None if
+    there is no such header.
     """
 
     version: str
@@ -74,7 +81,7 @@ class ApiServerFacts:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
-    """One thing that may be done. ``namespace`` is empty for all namespaces and for cluster-wide kinds."""
+    """A permission. ``namespace`` is empty for all namespaces and for cluster-scoped resources."""
 
     verb: str
     group: str
@@ -90,7 +97,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """One value of a metrics page."""
+    """A sample of a Prometheus metric."""
 
     name: str
     labels: Mapping[str, str]
@@ -99,7 +106,7 @@ class MetricSample:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Certificate (PEM) that a TLS port showed, and whether each authority that should vouch for it does."""
+    """The certificate (PEM) that a TLS port serves; ``distrusted`` maps webhooks to why their CA does not verify it."""
 
     certificate: bytes
     distrusted: Mapping[str, str] = field(default_factory=dict)
@@ -107,75 +114,76 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class CheckFacts:
-    """Everything. ``namespace`` is that of the installation, ``now`` the moment of the look, ``release`` this command's
-    version.
+    """All observations, made at the time ``now``.
 
-    Lists are whole objects of the API: ``pods``, ``config_maps``, ``secrets`` (with our certificates), ``leases`` and
-    ``slices`` (of endpoints) those of the namespace, ``api_services`` the API server's own, ``vm_pods`` those of VMs,
-    ``database_pods`` those that have opted in, ``waiting_pods`` those that wait for our scheduler. ``core_api`` lists
-    the kinds that the API server offers, ``kubelets`` has the configurations of kubelets by node. ``metrics`` is by
-    pod. ``admission`` says by program why a dry run of its pod in ``tried_in`` was refused, empty if it was not.
-    ``injection`` says why a VM's pod gets no agent, empty if it does. ``answers`` says by webhook why a made-up
-    review failed, empty if it did not.
+    - ``namespace`` is the installation's namespace, and ``release`` this command's version.
+    - ``pods``, ``config_maps``, ``secrets`` (with our certificates), ``leases`` and ``endpoint_slices`` are the objects
+      of that namespace; ``api_services`` contains the API server's own Service.
+    - ``vm_pods`` run VMs, ``database_pods`` have opted in, and ``waiting_pods`` are pending for our scheduler.
+    - ``core_api`` is the API server's list of core resources; ``kubelets`` maps nodes to kubelet configurations.
+    - ``metrics`` maps pods to their samples, and ``served`` maps ``program:port`` to the certificate.
+    - ``admission`` maps programs to the reason why a dry run of their pod in ``admission_namespace`` was refused;
+      ``injection`` is the reason why a VM's pod would get no agent; ``reviews`` maps webhooks to the reason why a test
+      review failed. These reasons are empty on success.
     """
 
     namespace: str
     now: float
-    server: Look[ApiServerFacts] = NOT_LOOKED
+    server: Observation[ApiServerFacts] = NOT_OBSERVED
     release: str = ""
-    namespaces: Objects = NOT_LOOKED
-    api_services: Objects = NOT_LOOKED
-    nodes: Objects = NOT_LOOKED
-    node_leases: Objects = NOT_LOOKED
-    deployments: Objects = NOT_LOOKED
-    daemon_sets: Objects = NOT_LOOKED
-    pods: Objects = NOT_LOOKED
-    config_maps: Objects = NOT_LOOKED
-    secrets: Objects = NOT_LOOKED
-    leases: Objects = NOT_LOOKED
-    slices: Objects = NOT_LOOKED
-    definitions: Objects = NOT_LOOKED
-    webhooks: Objects = NOT_LOOKED
-    vms: Objects = NOT_LOOKED
-    migrations: Objects = NOT_LOOKED
-    vm_pods: Objects = NOT_LOOKED
-    database_pods: Objects = NOT_LOOKED
-    core_api: Look[Json] = NOT_LOOKED
-    kubelets: Mapping[str, Look[Json]] = field(default_factory=dict)
-    network_policies: Objects = NOT_LOOKED
-    waiting_pods: Objects = NOT_LOOKED
-    own_rights: Look[Mapping[Right, bool]] = NOT_LOOKED
-    account_rights: Look[Mapping[str, Mapping[Right, bool]]] = NOT_LOOKED
-    admission: Mapping[str, Look[str]] = field(default_factory=dict)
-    tried_in: str = ""
-    injection: Look[str] = NOT_LOOKED
-    metrics: Mapping[str, Look[Sequence[MetricSample]]] = field(default_factory=dict)
-    ledger: Look[Json] = NOT_LOOKED
-    agents: Look[Mapping[str, Json | None]] = NOT_LOOKED
-    served: Mapping[str, Look[Served]] = field(default_factory=dict)
-    answers: Mapping[str, Look[str]] = field(default_factory=dict)
+    namespaces: Objects = NOT_OBSERVED
+    api_services: Objects = NOT_OBSERVED
+    nodes: Objects = NOT_OBSERVED
+    node_leases: Objects = NOT_OBSERVED
+    deployments: Objects = NOT_OBSERVED
+    daemon_sets: Objects = NOT_OBSERVED
+    pods: Objects = NOT_OBSERVED
+    config_maps: Objects = NOT_OBSERVED
+    secrets: Objects = NOT_OBSERVED
+    leases: Objects = NOT_OBSERVED
+    endpoint_slices: Objects = NOT_OBSERVED
+    crds: Objects = NOT_OBSERVED
+    webhooks: Objects = NOT_OBSERVED
+    vms: Objects = NOT_OBSERVED
+    migrations: Objects = NOT_OBSERVED
+    vm_pods: Objects = NOT_OBSERVED
+    database_pods: Objects = NOT_OBSERVED
+    core_api: Observation[Json] = NOT_OBSERVED
+    kubelets: Mapping[str, Observation[Json]] = field(default_factory=dict)
+    network_policies: Objects = NOT_OBSERVED
+    waiting_pods: Objects = NOT_OBSERVED
+    own_rights: Observation[Mapping[Right, bool]] = NOT_OBSERVED
+    account_rights: Observation[Mapping[str, Mapping[Right, bool]]] = NOT_OBSERVED
+    admission: Mapping[str, Observation[str]] = field(default_factory=dict)
+    admission_namespace: str = ""
+    injection: Observation[str] = NOT_OBSERVED
+    metrics: Mapping[str, Observation[Sequence[MetricSample]]] = field(default_factory=dict)
+    ledger: Observation[Json] = NOT_OBSERVED
+    agents: Observation[Mapping[str, Json | None]] = NOT_OBSERVED
+    served: Mapping[str, Observation[Served]] = field(default_factory=dict)
+    reviews: Mapping[str, Observation[str]] = field(default_factory=dict)
 
     @property
     def lacks_namespace(self) -> bool:
         """True if the installation's namespace is known not to exist."""
         namespaces = self.namespaces
-        # If namespaces could not be listed, the answer is no: an unknown namespace is not a missing one.
-        return isinstance(namespaces, SiteObservations) and all(
+        # False if namespaces could not be listed.
+        return isinstance(namespaces, Observed) and all(
             name_of(namespace).name != self.namespace for namespace in namespaces.value
         )
 
     @property
     def server_now(self) -> float:
-        """The moment of the look by the API server's calendar, if that is known: ages of its objects are by it."""
-        ahead = self.server.value.ahead if isinstance(self.server, SiteObservations) else None
+        """``now`` by the API server's clock, which stamps its objects; by the local clock if it is unknown."""
+        ahead = self.server.value.ahead if isinstance(self.server, Observed) else None
         return self.now - (ahead or 0.0)
 
     @property
-    def failed_looks(self) -> Iterator[Unseen]:
-        """Every look that failed: see ``Unseen``."""
+    def failed_queries(self) -> Iterator[Unavailable]:
+        """Observations with ``has_failed``."""
         for attribute in fields(self):
             observed = getattr(self, attribute.name)
-            # Some fields hold one look for each pod, port or program.
-            for look in observed.values() if isinstance(observed, Mapping) else (observed,):
-                if isinstance(look, Unseen) and look.has_failed:
-                    yield look
+            # Some fields map pods, ports or programs to observations.
+            for observation in observed.values() if isinstance(observed, Mapping) else (observed,):
+                if isinstance(observation, Unavailable) and observation.has_failed:
+                    yield observation

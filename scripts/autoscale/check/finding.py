@@ -11,7 +11,7 @@ from scripts.autoscale.check.facts import CheckFacts
 
 
 class Level(IntEnum):
-    """Severity of a finding; the greatest of all is the outcome."""
+    """Severity of a finding; the highest is the outcome of a run."""
 
     OK = 0
     SKIPPED = 1
@@ -20,12 +20,12 @@ class Level(IntEnum):
 
     @property
     def mark(self) -> str:
-        """The sign before a line.
+        """The mark before a line.
 
         >>> Level.WARNING.mark
         '!'
         """
-        # An IntEnum is an index: the signs are in the order of the levels.
+        # Marks in the order of the levels.
         return "\N{CHECK MARK}-!\N{MULTIPLICATION SIGN}"[self]
 
 
@@ -34,7 +34,7 @@ EXIT_CODES: Final = {Level.OK: 0, Level.SKIPPED: 0, Level.WARNING: 1, Level.FAIL
 
 
 class CheckSection(StrEnum):
-    """The parts of the output, in their order."""
+    """Sections of the output, in order."""
 
     API = "Kubernetes API"
     RIGHTS = "Permissions"
@@ -53,31 +53,31 @@ class CheckSection(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckProblem:
-    """One thing that is wrong. ``subject`` is the object's name, which the remedy may name; ``said`` is a sentence.
+    """A problem. ``subject`` is the name of the object, for the remedy; ``message`` is a sentence.
 
-    ``level`` and ``remedy`` stand in for those of the check.
+    ``level`` and ``remedy`` override those of the check.
     """
 
     subject: str
-    said: str
+    message: str
     level: Level | None = None
     remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Result of a judge: ``said`` is shown if there is no problem."""
+    """Result of a judge: ``summary`` is shown if there are no problems."""
 
-    said: str = ""
+    summary: str = ""
     problems: Sequence[CheckProblem] = ()
 
 
 Verdict = CheckResult | CheckProblem
-"""What a judge returns; a problem alone is a result with only this one."""
+"""The return type of a judge; a problem stands for a result with only this problem."""
 
 
 class When(StrEnum):
-    """On which of the two occasions a check is made."""
+    """When a check applies."""
 
     BEFORE = "before installing"
     AFTER = "after installing"
@@ -86,8 +86,10 @@ class When(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line. ``remedy`` may name ``{namespace}`` (the installation's) and ``{subject}`` (what is wrong first).
-    ``is_fatal``: where it fails, nothing after it is worth asking.
+    """A check, which is one line of output.
+
+    ``remedy`` may contain ``{namespace}`` (the installation's) and ``{subject}`` (of the first problem). If a check
+    with ``is_fatal`` fails, the checks after it are not made.
     """
 
     id: str
@@ -100,11 +102,11 @@ class Check:
 
     @property
     def meaning(self) -> str:
-        """Explanation for the page: the docstring of the judge."""
+        """Explanation for docs/check.md: the judge's docstring."""
         return " ".join((self.judge.__doc__ or "").split())
 
     def result(self, facts: CheckFacts) -> CheckResult:
-        """The verdict as a result. Raises ``UnseenError``."""
+        """Runs the judge. Raises ``UnavailableError``."""
         verdict = self.judge(facts)
         return CheckResult(problems=[verdict]) if isinstance(verdict, CheckProblem) else verdict
 
@@ -112,19 +114,19 @@ class Check:
 def check_of(  # noqa: PLR0913 - the parts of a check
     section: CheckSection, name: str, title: str, remedy: str, when: When = When.AFTER, *, is_fatal: bool = False
 ) -> Callable[[Callable[[CheckFacts], Verdict]], Check]:
-    """Makes a check of its judge, whose docstring tells people what the check is about; see ``Check``."""
+    """Decorates a judge, whose docstring explains the check to users; see ``Check``."""
     return lambda judge: Check(name, section, title, judge, remedy, when, is_fatal)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the output. ``remedy`` is a command or a sentence; ``problems`` are all sentences."""
+    """A line of output. ``remedy`` is a command or a sentence; ``problems`` are the messages of all problems."""
 
     check: str
     section: CheckSection
     title: str
     level: Level
-    said: str
+    message: str
     problems: tuple[str, ...] = ()
     remedy: str = ""
     page: str = ""

@@ -1,4 +1,4 @@
-"""Programs that an installation may have, and how they are found in a cluster (pure)."""
+"""Programs of an installation, and how to find them in a cluster (pure)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, is_over, is_terminating, items, labels_of, name_of, pod_phase, text
-from scripts.autoscale.check.facts import CheckFacts, MetricSample, SiteObservations, Unseen
+from protocol.kubernetes.objects import Json, is_terminating, is_over, items, labels_of, name_of, pod_phase, text
+from scripts.autoscale.check.facts import CheckFacts, MetricSample, Observed, Unavailable
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
 VERSION_LABEL: Final = "app.kubernetes.io/version"
@@ -21,15 +21,16 @@ DEVICES: Final = "neonvm-devices"
 NETWORK: Final = "neonvm-network"
 KUBE_SCHEDULER: Final = "kube-scheduler"
 LEADING: Final = "_leading"
-"""Suffix of the metric that is 1 in the replica that leads."""
+"""Suffix of the metric that is 1 in the leader."""
 
 AGENT_CONTAINERS: Final = ("agent", "autoscaler-agent")
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A Deployment (or DaemonSet) of ours. ``leases`` are those that its replicas share, its own first; ``metrics`` is
-    the port of its metrics, ``tls`` are its ports with TLS.
+    """One of our Deployments or DaemonSets.
+
+    ``leases`` are the Leases of its replicas, its own first; ``metrics`` is its metrics port, ``tls`` its TLS ports.
     """
 
     name: str
@@ -53,12 +54,12 @@ PROGRAMS: Final = (
     Program(NETWORK, is_daemon=True),
 )
 
-# A digest may follow a tag. The port of a registry is no tag: a slash follows it.
+# A digest may follow the tag. A registry's port is followed by a slash.
 _TAG: Final = re.compile(r":([A-Za-z0-9_][A-Za-z0-9_.-]*)(?:@.*)?$")
 
 
 def installed(facts: CheckFacts) -> dict[str, Json]:
-    """The Deployment or DaemonSet of each program that is there. Raises ``UnseenError``."""
+    """The Deployment or DaemonSet of each installed program. Raises ``UnavailableError``."""
     kinds = {True: facts.daemon_sets.value, False: facts.deployments.value}
     here = {
         is_daemon: by_name(workload for workload in workloads if name_of(workload).namespace == facts.namespace)
@@ -69,7 +70,7 @@ def installed(facts: CheckFacts) -> dict[str, Json]:
 
 
 def by_name(objects: Iterable[Json]) -> dict[str, Json]:
-    """Cluster-wide objects, or those of one namespace, by their names."""
+    """Maps names to cluster-scoped objects, or to those of one namespace."""
     return {name_of(named).name: named for named in objects}
 
 
@@ -79,52 +80,51 @@ def program_of(pod: Json) -> str:
 
 
 def pods_of(facts: CheckFacts, program: str) -> list[Json]:
-    """The pods of a program that have not ended and are not about to. Raises ``UnseenError``."""
+    """The pods of a program that have not ended and are not being deleted. Raises ``UnavailableError``."""
     pods = [pod for pod in facts.pods.value if program_of(pod) == program]
     return [pod for pod in pods if not is_terminating(pod) and not is_over(pod)]
 
 
-def leads(facts: CheckFacts, pod: str) -> bool:
+def is_leader(facts: CheckFacts, pod: str) -> bool:
     """Return True if the pod's metrics say that it leads."""
     return any(sample.name.endswith(LEADING) and sample.value == 1.0 for sample in samples_of(facts, pod))
 
 
 def samples_of(facts: CheckFacts, pod: str) -> Sequence[MetricSample]:
     """The metrics of a pod; none if they could not be read."""
-    look = facts.metrics.get(pod)
-    return look.value if isinstance(look, SiteObservations) else ()
+    observation = facts.metrics.get(pod)
+    return observation.value if isinstance(observation, Observed) else ()
 
 
 def leading_pod(facts: CheckFacts, program: str) -> Json | None:
-    """The running pod of a program that acts: the one that leads, else the first; None if there is none."""
-    if isinstance(facts.pods, Unseen):
+    """The running leader of a program, or else its first running pod; None if there is none."""
+    if isinstance(facts.pods, Unavailable):
         return None
     running = [pod for pod in pods_of(facts, program) if pod_phase(pod) == "Running"]
-    # If the metrics of none could be read, the first stands in for the leader.
-    return next((pod for pod in running if leads(facts, name_of(pod).name)), running[0] if running else None)
+    return next((pod for pod in running if is_leader(facts, name_of(pod).name)), running[0] if running else None)
 
 
 def why_unscheduled(pod: Json) -> str:
-    """The reason for which a scheduler has found no node for the pod; empty if there is none."""
+    """Reason why a scheduler has found no node for the pod; empty if it has, or has not tried."""
     scheduled = condition_of(pod, "PodScheduled")
     is_refused = text(scheduled, "status") == "False"
     return text(scheduled, "message") or text(scheduled, "reason") if is_refused else ""
 
 
 def containers(pod: Json) -> Iterator[Json]:
-    """All containers of a pod's spec, native sidecars included."""
+    """All containers of a pod's spec, including native sidecars."""
     # Native sidecars are init containers with `restartPolicy: Always`.
     yield from items(pod, "spec", "initContainers")
     yield from items(pod, "spec", "containers")
 
 
-def is_told(pod: Json, argument: str) -> bool:
-    """Return True if a container of a pod, or of a workload's template, is started with ``argument`` (``--name``)."""
+def has_argument(pod: Json, argument: str) -> bool:
+    """Return True if a container of a pod, or of a workload's template, has the argument ``--name``."""
     return bool(argument_values(pod, argument))
 
 
 def argument_values(pod: Json, argument: str) -> list[str]:
-    """The values of ``argument`` (``--name``) with which containers of a pod, or of a template, are started.
+    """The values of the argument ``--name`` of containers of a pod, or of a workload's template.
 
     >>> argument_values({"spec": {"containers": [{"args": ["--lease=a/b"]}]}}, "--lease")
     ['a/b']
@@ -136,12 +136,12 @@ def argument_values(pod: Json, argument: str) -> list[str]:
 
 
 def sidecar_pods(facts: CheckFacts) -> list[Json]:
-    """Pods of VMs that have an agent in them and have not ended. Raises ``UnseenError``."""
+    """Pods of VMs that contain an agent and have not ended. Raises ``UnavailableError``."""
     return [pod for pod in facts.vm_pods.value if agent_container(pod) is not None and not is_over(pod)]
 
 
 def agent_container(pod: Json) -> Json | None:
-    """The container of a pod that is an agent."""
+    """The agent's container in a pod, if any."""
     return next((container for container in containers(pod) if text(container, "name") in AGENT_CONTAINERS), None)
 
 

@@ -12,7 +12,7 @@ from scripts.autoscale.check.table import CHECKS, PAGE
 
 _PATH: Final = Path(__file__).parents[3] / PAGE
 
-# Parts of a remedy that begin like this are commands and are set in code font.
+# Parts of a remedy that begin like this are commands, in code font.
 _COMMANDS: Final = ("kubectl ", "autoscale ", "timedatectl ")
 
 _HEAD: Final = """\
@@ -55,7 +55,7 @@ def page() -> str:
 
 
 def _lines() -> Iterator[str]:
-    # CHECKS is in the order of its sections, as groupby needs it.
+    # CHECKS is sorted by section, as groupby requires.
     for section, checks in groupby(CHECKS, key=lambda check: check.section):
         yield f"## {section}\n"
         for check in checks:
@@ -70,13 +70,13 @@ def _entry(check: Check) -> Iterator[str]:
 
 
 def _command(remedy: str) -> str:
-    # The page is for any cluster, so placeholders stand for names.
+    # The page is for any cluster, so use placeholders.
     command = remedy.replace("{namespace}", "NAMESPACE").replace("{subject}", "NAME")
     return "; ".join(map(_part, command.split("; ")))
 
 
 def _part(part: str) -> str:
-    # A condition may stand before a command: "if the log shows no reason: kubectl ...".
+    # A command may follow a condition: "if the log shows no reason: kubectl ...".
     condition, colon, command = ("", "", part) if part.startswith(_COMMANDS) else part.partition(": ")
     return f"{condition}{colon}`{command}`" if command.startswith(_COMMANDS) else part
 

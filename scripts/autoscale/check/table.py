@@ -1,11 +1,11 @@
-"""The table of all checks, and how facts become findings by it (pure)."""
+"""The table of all checks, and their evaluation (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from scripts.autoscale.check.facts import CheckFacts, UnseenError
+from scripts.autoscale.check.facts import CheckFacts, UnavailableError
 from scripts.autoscale.check.finding import Check, CheckProblem, CheckSection, Finding, Level, When
 from scripts.autoscale.check.judges import (
     access,
@@ -26,7 +26,7 @@ from scripts.autoscale.check.judges import (
 
 PAGE: Final = "docs/check.md"
 
-# The modules of judges, causes before what may follow from them.
+# The modules of judges, causes before their effects.
 _JUDGES: Final = (
     *(api_server, access, custom_resources, admission_refusals, workloads, settings_texts, extender_calls),
     *(lease_holders, certificate_ages, clock_skew, guest_nodes, moving_vms, sleeping_vms, pod_databases),
@@ -37,18 +37,17 @@ CHECKS: Final = sorted(
     (judge for module in _JUDGES for judge in vars(module).values() if isinstance(judge, Check)),
     key=lambda check: _SECTIONS.index(check.section),
 )
-"""In the order of the output: sections, and in each the judges as they are defined. docs/check.md is made of it."""
+"""All checks in the order of the output: by section, then in the order of definition."""
 
 
-def judged(facts: CheckFacts, *, before: bool) -> Iterator[Finding]:
-    """Every line of one occasion, in the table's order; it ends at a fatal one that fails."""
+def evaluate(facts: CheckFacts, *, before: bool) -> Iterator[Finding]:
+    """Yields the findings of the checks before or after installing, up to a fatal one that fails."""
     for check in CHECKS:
-        # Skips checks of the other occasion alone; those for both are always made.
         if check.when is (When.AFTER if before else When.BEFORE):
             continue
         finding = _finding(check, facts)
         yield finding
-        # Everything after it would fail or be skipped for the same reason.
+        # All later checks would fail or be skipped for the same reason.
         if check.is_fatal and finding.level is Level.FAILURE:
             return
 
@@ -56,17 +55,17 @@ def judged(facts: CheckFacts, *, before: bool) -> Iterator[Finding]:
 def _finding(check: Check, facts: CheckFacts) -> Finding:
     try:
         result = check.result(facts)
-    except UnseenError as unseen:
+    except UnavailableError as unseen:
         return Finding(check.id, check.section, check.title, Level.SKIPPED, str(unseen), page=page(check))
     if not result.problems:
-        return Finding(check.id, check.section, check.title, Level.OK, result.said, page=page(check))
-    # The worst problem comes first: it gives the line its level, its text and its remedy.
+        return Finding(check.id, check.section, check.title, Level.OK, result.summary, page=page(check))
+    # The worst problem comes first: it determines the finding's level, message and remedy.
     problems = sorted(result.problems, key=lambda problem: -_level(problem))
-    sentences = tuple(problem.said for problem in problems)
+    messages = tuple(problem.message for problem in problems)
     remedy = problems[0].remedy or check.remedy
     instruction = remedy.replace("{namespace}", facts.namespace).replace("{subject}", problems[0].subject)
     return Finding(
-        check.id, check.section, check.title, _level(problems[0]), sentences[0], sentences, instruction, page(check)
+        check.id, check.section, check.title, _level(problems[0]), messages[0], messages, instruction, page(check)
     )
 
 
@@ -75,5 +74,5 @@ def _level(problem: CheckProblem) -> Level:
 
 
 def page(check: Check) -> str:
-    """Page to read on."""
+    """The check's section of the documentation."""
     return f"{PAGE}#{check.id}"

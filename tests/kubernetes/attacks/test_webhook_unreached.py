@@ -11,7 +11,7 @@ from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import MUTATING_WEBHOOKS
 from protocol.runtime.kubernetes.http_api import HttpApi
-from scripts.autoscale.check.facts import SiteObservations
+from scripts.autoscale.check.facts import Observed
 from scripts.autoscale.check.gathering.trials import NO_AGENT, injection
 from tests.kubernetes.failing.bare_control_plane import BareControlPlane
 from tests.kubernetes.failing.faulty_proxy import faulty_proxy
@@ -57,7 +57,7 @@ async def test_api_server_that_reaches_no_webhook_is_noticed(plane: BareControlP
         left = await http.delete(MUTATING_WEBHOOKS.path(name="autoscaling-injector"))
         assert left.status_code in {200, 404}
         plane.apply([WEBHOOK, *ACCOUNTS])
-        facts = replace(good(), namespace="kube-system", webhooks=SiteObservations([WEBHOOK]))
+        facts = replace(good(), namespace="kube-system", webhooks=Observed([WEBHOOK]))
         found = await injection(ApiClient(HttpApi(http, lambda: None)), facts)
         (await http.delete(MUTATING_WEBHOOKS.path(name="autoscaling-injector"))).raise_for_status()
-    assert found == SiteObservations(NO_AGENT)
+    assert found == Observed(NO_AGENT)

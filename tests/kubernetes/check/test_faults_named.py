@@ -20,7 +20,7 @@ from deploy.local.kubernetes.programs.images import ProgramImage, write_image
 from protocol.runtime.clock import SystemClock
 from scripts.autoscale.check.finding import EXIT_CODES, Level
 from scripts.autoscale.check.gathering.gather import Gathering
-from scripts.autoscale.check.table import judged
+from scripts.autoscale.check.table import evaluate
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.check.faults import FAULTS, SYSTEM, Fault, Installation, Outcome
 from tests.kubernetes.real_kubernetes import PATIENCE, NotYetError, eventually, kubectl_program
@@ -123,7 +123,7 @@ async def test_a_clock_that_is_wrong_here_is_named_and_misleads_no_other_line(in
         facts = await Gathering(client, Kubectl(["kubectl", "--kubeconfig", str(path)]), ClockAhead()).facts(
             before=False
         )
-    wrong = {each.check: each.said for each in judged(facts, before=False) if each.level >= Level.WARNING}
+    wrong = {each.check: each.message for each in evaluate(facts, before=False) if each.level >= Level.WARNING}
     assert wrong.keys() == {"clock-here"}
     assert wrong["clock-here"].startswith("this machine's clock is 600 s ahead")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from protocol.kubernetes.timestamps import micro_timestamp
-from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Right, Served, SiteObservations, Unseen
+from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Observed, Right, Served, Unavailable
 from scripts.autoscale.check.finding import Level
 from tests.scripts.check.good_state import (
     HOOK,
@@ -71,19 +71,17 @@ def in_list(kind: str, name: str, change: Callable[[Obj], object]) -> Callable[[
 def without(kind: str, *names: str) -> Callable[[CheckFacts], CheckFacts]:
     def change_list(facts: CheckFacts) -> CheckFacts:
         kept = [each for each in getattr(facts, kind).value if each["metadata"]["name"] not in names]
-        return put(facts, **{kind: SiteObservations(kept)})
+        return put(facts, **{kind: Observed(kept)})
 
     return change_list
 
 
 def added(kind: str, *objects: Obj) -> Callable[[CheckFacts], CheckFacts]:
-    return lambda facts: put(facts, **{kind: SiteObservations([*getattr(facts, kind).value, *objects])})
+    return lambda facts: put(facts, **{kind: Observed([*getattr(facts, kind).value, *objects])})
 
 
 def server(version: str = "v1.36.2", ahead: float = 0.1) -> Callable[[CheckFacts], CheckFacts]:
-    return lambda facts: replace(
-        facts, now=facts.now + ahead, server=SiteObservations(ApiServerFacts(version, ahead, 0.6))
-    )
+    return lambda facts: replace(facts, now=facts.now + ahead, server=Observed(ApiServerFacts(version, ahead, 0.6)))
 
 
 def settings(name: str, key: str, text: str) -> Callable[[CheckFacts], CheckFacts]:
@@ -154,43 +152,43 @@ def workload(kind: str, namespace: str, name: str) -> Obj:
 
 
 def refused(program: str, said: str) -> Callable[[CheckFacts], CheckFacts]:
-    return lambda facts: replace(facts, admission={**facts.admission, program: SiteObservations(said)})
+    return lambda facts: replace(facts, admission={**facts.admission, program: Observed(said)})
 
 
 def own(right: Right) -> Callable[[CheckFacts], CheckFacts]:
-    return lambda facts: replace(facts, own_rights=SiteObservations({**facts.own_rights.value, right: False}))
+    return lambda facts: replace(facts, own_rights=Observed({**facts.own_rights.value, right: False}))
 
 
 def of_account(account: str, right: Right) -> Callable[[CheckFacts], CheckFacts]:
     def change_list(facts: CheckFacts) -> CheckFacts:
         known = facts.account_rights.value
         assert right in known[account]
-        return replace(facts, account_rights=SiteObservations({**known, account: {**known[account], right: False}}))
+        return replace(facts, account_rights=Observed({**known, account: {**known[account], right: False}}))
 
     return change_list
 
 
-def metrics(**pods: SiteObservations) -> Callable[[CheckFacts], CheckFacts]:  # type: ignore[type-arg]  # of samples
+def metrics(**pods: Observed) -> Callable[[CheckFacts], CheckFacts]:  # type: ignore[type-arg]  # of samples
     """Pods are spelt with underscores for hyphens."""
     return lambda facts: replace(facts, metrics={name.replace("_", "-"): look for name, look in pods.items()})
 
 
 def certificates(*secrets: Obj) -> Callable[[CheckFacts], CheckFacts]:
-    return lambda facts: replace(facts, secrets=SiteObservations(list(secrets)))
+    return lambda facts: replace(facts, secrets=Observed(list(secrets)))
 
 
 def leafs(days: tuple[float, float], signer: Authority | None = None) -> Callable[[CheckFacts], CheckFacts]:
     def change_list(facts: CheckFacts) -> CheckFacts:
         ca, made = encoded(authority().certificate), (signer or authority()).leaf(days)
         found = certificates(secret("autoscaling-certificates-scheduler", tls_crt=encoded(made), ca_crt=ca))(facts)
-        return replace(found, served={"autoscaling-scheduler:10299": SiteObservations(Served(pem(made)))})
+        return replace(found, served={"autoscaling-scheduler:10299": Observed(Served(pem(made)))})
 
     return change_list
 
 
-def shown(certificate: bytes, why: str = "") -> Callable[[CheckFacts], CheckFacts]:
+def served(certificate: bytes, why: str = "") -> Callable[[CheckFacts], CheckFacts]:
     served = Served(certificate, {HOOK: why} if why else {})
-    return lambda facts: replace(facts, served={"autoscaling-injector:10293": SiteObservations(served)})
+    return lambda facts: replace(facts, served={"autoscaling-injector:10293": Observed(served)})
 
 
 def bundle(text: str) -> Callable[[CheckFacts], CheckFacts]:
@@ -217,7 +215,7 @@ def waiting(*conditions: Obj, age: float = 100.0) -> Obj:
 
 
 def no_answer(facts: CheckFacts) -> CheckFacts:
-    return replace(facts, server=Unseen("cannot connect (connection refused)"))
+    return replace(facts, server=Unavailable("cannot connect (connection refused)"))
 
 
 def not_ready(each: Obj) -> None:
@@ -252,24 +250,24 @@ OPEN: Obj = {
 
 def nothing(facts: CheckFacts) -> CheckFacts:
     """What a cluster has in which nothing was installed yet."""
-    none = SiteObservations(list[Obj]())
+    none = Observed(list[Obj]())
     ours = ("deployments", "daemon_sets", "pods", "config_maps", "secrets", "leases", "webhooks")
     kinds = (*ours, "vms", "vm_pods", "database_pods")
-    bare = put(facts, **dict.fromkeys(kinds, none), admission={}, metrics={}, served={}, answers={})
-    return replace(bare, account_rights=SiteObservations({}), agents=SiteObservations({}))
+    bare = put(facts, **dict.fromkeys(kinds, none), admission={}, metrics={}, served={}, reviews={})
+    return replace(bare, account_rights=Observed({}), agents=Observed({}))
 
 
 def yet_to_come(facts: CheckFacts) -> CheckFacts:
     """What a cluster has before the chart has made the namespace: pods were tried in another."""
     bare = without("namespaces", NAMESPACE)(nothing(facts))
     elsewhere: Obj = {"metadata": {"name": "default"}}
-    return replace(bare, namespaces=SiteObservations([elsewhere]), admission=facts.admission, tried_in="default")
+    return replace(bare, namespaces=Observed([elsewhere]), admission=facts.admission, admission_namespace="default")
 
 
 def errors(facts: CheckFacts) -> CheckFacts:
     (look,) = facts.metrics.values()
     found = [replace(each, value=91.0) if each.labels.get("outcome") == "error" else each for each in look.value]
-    return replace(facts, metrics={"autoscaling-scheduler-0": SiteObservations(found)})
+    return replace(facts, metrics={"autoscaling-scheduler-0": Observed(found)})
 
 
 def led_by(holder: str, ago: float = 1.0, ahead: float = 0.0) -> Callable[[CheckFacts], CheckFacts]:
@@ -293,15 +291,15 @@ def two_lead(facts: CheckFacts) -> CheckFacts:
 
 def not_served(change: Callable[[CheckFacts], CheckFacts]) -> Callable[[CheckFacts], CheckFacts]:
     """The change without what is shown, which would be told as well."""
-    return both(change, changed(served={}, webhooks=SiteObservations([])))
+    return both(change, changed(served={}, webhooks=Observed([])))
 
 
 def node_lease(ahead: float) -> Callable[[CheckFacts], CheckFacts]:
-    return changed(node_leases=SiteObservations([lease("node-1", "node-1", ahead=ahead)]))
+    return changed(node_leases=Observed([lease("node-1", "node-1", ahead=ahead)]))
 
 
 def heard(account: Obj | None) -> Callable[[CheckFacts], CheckFacts]:
-    return changed(agents=SiteObservations({"default/db": account}))
+    return changed(agents=Observed({"default/db": account}))
 
 
 def permit(text: str) -> Callable[[CheckFacts], CheckFacts]:
@@ -322,7 +320,7 @@ def kubelet(version: str) -> Callable[[CheckFacts], CheckFacts]:
 
 
 def kubelet_has(**settings: str) -> Callable[[CheckFacts], CheckFacts]:
-    return changed(kubelets={"node-1": SiteObservations({"kubeletconfig": settings})})
+    return changed(kubelets={"node-1": Observed({"kubeletconfig": settings})})
 
 
 def of_pod(change: Callable[[Obj], object]) -> Callable[[CheckFacts], CheckFacts]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.autoscale.check.facts import Right, SiteObservations, Unseen
+from scripts.autoscale.check.facts import Observed, Right, Unavailable
 from scripts.autoscale.check.finding import Level
 from scripts.autoscale.check.gathering.trials import NO_AGENT
 from tests.scripts.check.changes import (
@@ -47,11 +47,11 @@ from tests.scripts.check.changes import (
     placed,
     refused,
     restarts,
+    served,
     server,
     serves_no_pods,
     settings,
     settings_of,
-    shown,
     state,
     two_lead,
     waiting,
@@ -83,7 +83,9 @@ NO_QUOTA_FOR_CLASS = "insufficient quota to match these scopes: [{PriorityClass 
 
 FAULTS = (
     Fault("api-answers", "cannot connect", no_answer),
-    Fault("api-looks", "list secrets: slow", changed(secrets=Unseen("list secrets: slow", has_failed=True)), WARNING),
+    Fault(
+        "api-looks", "list secrets: slow", changed(secrets=Unavailable("list secrets: slow", has_failed=True)), WARNING
+    ),
     Fault("api-version", "1.30 is too old: 1.31", both(kube_scheduler("v1.30.0"), server("v1.30.9"))),
     Fault("api-version", "neonvm-controller needs Kubernetes 1.33", both(kube_scheduler("v1.32.0"), server("v1.32.9"))),
     Fault("api-version", "1.99 is newer than", both(kube_scheduler("v1.99.0"), server("v1.99.0+k3s1")), WARNING),
@@ -133,25 +135,25 @@ FAULTS = (
     Fault(
         "definitions-in-the-way",
         "virtualmachines.vm.neon.tech already exists and lacks spec.guest.memorySlotSize",
-        in_list("definitions", "virtualmachines.vm.neon.tech", drop_slot_size),
+        in_list("crds", "virtualmachines.vm.neon.tech", drop_slot_size),
         WARNING,
         before=True,
     ),
     Fault(
         "definitions-served",
         "virtualmachinemigrations.vm.neon.tech is not installed",
-        without("definitions", "virtualmachinemigrations.vm.neon.tech"),
+        without("crds", "virtualmachinemigrations.vm.neon.tech"),
     ),
     Fault(
         "definitions-served",
         "does not serve v1",
-        in_list("definitions", "virtualmachines.vm.neon.tech", lambda d: d["spec"]["versions"][0].update(served=False)),
+        in_list("crds", "virtualmachines.vm.neon.tech", lambda d: d["spec"]["versions"][0].update(served=False)),
     ),
     Fault(
         "definitions-served",
         "is not Established: conflict",
         in_list(
-            "definitions",
+            "crds",
             "hvpas.autoscaling.k8s.io",
             lambda d: d.update(
                 status={"conditions": [{"type": "Established", "status": "False", "message": "conflict"}]}
@@ -161,12 +163,12 @@ FAULTS = (
     Fault(
         "definitions-fields",
         "virtualmachines.vm.neon.tech lacks spec.guest.memorySlotSize",
-        in_list("definitions", "virtualmachines.vm.neon.tech", drop_slot_size),
+        in_list("crds", "virtualmachines.vm.neon.tech", drop_slot_size),
     ),
     Fault(
         "definitions-fields",
         "lacks the status subresource",
-        in_list("definitions", "virtualmachines.vm.neon.tech", lambda d: d["spec"]["versions"][0].pop("subresources")),
+        in_list("crds", "virtualmachines.vm.neon.tech", lambda d: d["spec"]["versions"][0].pop("subresources")),
     ),
     Fault("namespace-exists", f"no namespace {NAMESPACE}", without("namespaces", NAMESPACE)),
     Fault(
@@ -378,17 +380,19 @@ FAULTS = (
         both(without("leases", "autoscaling-scheduler"), metrics(autoscaling_scheduler_0=page(leads=False))),
     ),
     Fault("leases-acted-on", "autoscaling-scheduler-0 of autoscaling-scheduler holds the Lease", held_idly(60.0)),
-    Fault("leader-reached", "there is no EndpointSlice autoscaling-scheduler-extender", without("slices", LED[1])),
-    Fault("leader-reached", "has no endpoint", in_list("slices", LED[0], lambda each: each.pop("endpoints"))),
+    Fault(
+        "leader-reached", "there is no EndpointSlice autoscaling-scheduler-extender", without("endpoint_slices", LED[1])
+    ),
+    Fault("leader-reached", "has no endpoint", in_list("endpoint_slices", LED[0], lambda each: each.pop("endpoints"))),
     Fault(
         "leader-reached",
         "points to gone-1, which is not a running pod",
-        in_list("slices", LED[0], lambda each: each["endpoints"][0]["targetRef"].update(name="gone-1")),
+        in_list("endpoint_slices", LED[0], lambda each: each["endpoints"][0]["targetRef"].update(name="gone-1")),
     ),
     Fault(
         "webhooks-reached",
         "a dry run created a VM pod without an agent: the API server cannot reach the webhook, port 10293",
-        changed(injection=SiteObservations(NO_AGENT)),
+        changed(injection=Observed(NO_AGENT)),
     ),
     Fault("leases-one-leader", "autoscaling-scheduler-0 and autoscaling-scheduler-9 of", two_lead),
     Fault("certificates-current", "expired 2 days ago", not_served(leafs((-30.0, -2.0)))),
@@ -423,19 +427,19 @@ FAULTS = (
     Fault(
         "certificates-served",
         "serves a stale certificate",
-        shown(pem(authority().leaf(name="old"))),
+        served(pem(authority().leaf(name="old"))),
         WARNING,
     ),
-    Fault("certificates-served", "10293 expired 24 hours ago", shown(pem(authority().leaf((-9.0, -1.0))))),
-    Fault("certificates-served", "serves no certificate", shown(b"")),
+    Fault("certificates-served", "10293 expired 24 hours ago", served(pem(authority().leaf((-9.0, -1.0))))),
+    Fault("certificates-served", "serves no certificate", served(b"")),
     Fault("webhooks-trusted", "does not contain the CA", bundle(encoded(Authority.make().certificate))),
     Fault("webhooks-trusted", "is empty", bundle("")),
     Fault(
         "webhooks-trusted",
         "does not verify the certificate of autoscaling-injector:10293: self-signed",
-        shown(pem(leaf()), why="self-signed"),
+        served(pem(leaf()), why="self-signed"),
     ),
-    Fault("webhooks-answer", "failed a test review: 500", changed(answers={HOOK: SiteObservations("500")})),
+    Fault("webhooks-answer", "failed a test review: 500", changed(reviews={HOOK: Observed("500")})),
     Fault("clock-here", "this machine's clock is 600 s ahead of", server(ahead=600.0)),
     Fault("clock-here", "20 s behind", server(ahead=-20.0), WARNING),
     Fault("clock-nodes", "the clock of node node-1 is 90 s ahead of", node_lease(90.0)),
@@ -448,7 +452,7 @@ FAULTS = (
     ),
     Fault("nodes-ready", "node node-2 is not ready: no network", in_list("nodes", "node-2", not_ready), WARNING),
     Fault("nodes-ready", "node node-1 is not ready", leaves_two_unready),
-    Fault("nodes-ready", "has no node", changed(nodes=SiteObservations([])), before=True),
+    Fault("nodes-ready", "has no node", changed(nodes=Observed([])), before=True),
     Fault(
         "nodes-devices",
         "node node-2 offers no autoscaling.neon.tech/guest-devices",
@@ -511,11 +515,7 @@ FAULTS = (
     Fault(
         "vms-readable",
         "Pod default/x: spec: too deep",
-        changed(
-            ledger=SiteObservations(
-                {"unreadable": [{"kind": "Pod", "object": "default/x", "reason": "spec: too deep"}]}
-            )
-        ),
+        changed(ledger=Observed({"unreadable": [{"kind": "Pod", "object": "default/x", "reason": "spec: too deep"}]})),
         WARNING,
     ),
     Fault("vms-placed", "pod default/p is not scheduled: 0/2 nodes", placed(message="0/2 nodes"), WARNING),
@@ -528,10 +528,10 @@ FAULTS = (
     Fault(
         "migrations-end",
         "should move off node node-1 but cannot: no room",
-        changed(ledger=SiteObservations({"nodes": [{"name": "node-1", "stuck": "no room"}]})),
+        changed(ledger=Observed({"nodes": [{"name": "node-1", "stuck": "no room"}]})),
         WARNING,
     ),
-    Fault("pods-resize", "the API server does not offer pods/resize", changed(core_api=SiteObservations({}))),
+    Fault("pods-resize", "the API server does not offer pods/resize", changed(core_api=Observed({}))),
     Fault("pods-resize", "node node-1 is v1.32.9; resizing pods in place needs 1.33", kubelet("v1.32.9")),
     Fault("pods-resize", "node node-1 is v1.33.1; lowering memory in place needs 1.34", kubelet("v1.33.1"), WARNING),
     Fault("pods-resize", "has cpuManagerPolicy: static", kubelet_has(cpuManagerPolicy="static"), WARNING, before=True),

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 
 from protocol.kubernetes.timestamps import micro_timestamp, timestamp
 from protocol.runtime.certificates.issuing import CertificateForm, CertifiedKey, common_name, new_key
-from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, MetricSample, Served, SiteObservations
+from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, MetricSample, Observed, Served
 from scripts.autoscale.check.gathering.gather import shipped
 from scripts.autoscale.check.installed_programs import PROGRAMS
 from scripts.autoscale.check.judges.access import command_rights, install_rights, needed_rights
@@ -251,7 +251,7 @@ def webhook() -> Obj:
     return {"metadata": {"name": "autoscaling-injector"}, "webhooks": [{"name": HOOK, "clientConfig": client}]}
 
 
-def page(*, leads: bool = True, **more: float) -> SiteObservations[Sequence[MetricSample]]:
+def page(*, leads: bool = True, **more: float) -> Observed[Sequence[MetricSample]]:
     """The metrics of a scheduler; ``more`` are further values by the end of their names."""
     calls = [
         MetricSample("autoscale_scheduler_extender_calls_total", {"verb": verb, "outcome": outcome}, count)
@@ -259,7 +259,7 @@ def page(*, leads: bool = True, **more: float) -> SiteObservations[Sequence[Metr
     ]
     found = {"ready": 1.0, "leading": float(leads), "settings_refused": 0.0, "rival_permit_writes_total": 0.0}
     found |= {"pod_requests_followed": 0.0, **more}
-    return SiteObservations(
+    return Observed(
         [*calls, *(MetricSample(f"autoscale_scheduler_{name}", {}, value) for name, value in found.items())]
     )
 
@@ -269,7 +269,7 @@ def leases() -> list[Obj]:
     return [lease(name, f"{each.name}-0-1a2b3c4d") for each in PROGRAMS for name in each.leases if each.name in known]
 
 
-def slices() -> list[Obj]:
+def endpoint_slices() -> list[Obj]:
     target = {"kind": "Pod", "name": "autoscaling-scheduler-0"}
     about = ({"namespace": NAMESPACE, "name": name} for name in LED)
     return [{"metadata": each, "endpoints": [{"addresses": ["10.0.0.1"], "targetRef": target}]} for each in about]
@@ -314,39 +314,39 @@ def good() -> CheckFacts:
     return CheckFacts(
         NAMESPACE,
         NOW,
-        SiteObservations(ApiServerFacts("v1.36.2", 0.1, 0.6)),
+        Observed(ApiServerFacts("v1.36.2", 0.1, 0.6)),
         RELEASE,
-        namespaces=SiteObservations([{"metadata": {"name": NAMESPACE}}]),
-        api_services=SiteObservations([{"metadata": {"name": "kubernetes"}, "spec": {"clusterIP": "10.96.0.1"}}]),
-        nodes=SiteObservations([node(name) for name in NODES]),
-        node_leases=SiteObservations([lease(name, name, ago=4.0) for name in NODES]),
-        deployments=SiteObservations([each for each in every if each["kind"] == "Deployment"]),
-        daemon_sets=SiteObservations([each for each in every if each["kind"] == "DaemonSet"]),
-        pods=SiteObservations(pods()),
-        config_maps=SiteObservations(config_maps()),
-        secrets=SiteObservations(secrets()),
-        leases=SiteObservations(leases()),
-        slices=SiteObservations(slices()),
-        definitions=SiteObservations(definitions()),
-        webhooks=SiteObservations([webhook()]),
-        vms=SiteObservations([vm()]),
-        migrations=SiteObservations([]),
-        vm_pods=SiteObservations([]),
-        database_pods=SiteObservations([database_pod()]),
-        core_api=SiteObservations({"resources": [{"name": "pods"}, {"name": "pods/resize"}]}),
-        kubelets={"node-1": SiteObservations({"kubeletconfig": {"cpuManagerPolicy": "none"}})},
-        network_policies=SiteObservations([]),
-        waiting_pods=SiteObservations([]),
-        own_rights=SiteObservations(dict.fromkeys(own, True)),
-        account_rights=SiteObservations(accounts()),
-        admission={each["metadata"]["name"]: SiteObservations("") for each in every},
-        tried_in=NAMESPACE,
-        injection=SiteObservations(""),
+        namespaces=Observed([{"metadata": {"name": NAMESPACE}}]),
+        api_services=Observed([{"metadata": {"name": "kubernetes"}, "spec": {"clusterIP": "10.96.0.1"}}]),
+        nodes=Observed([node(name) for name in NODES]),
+        node_leases=Observed([lease(name, name, ago=4.0) for name in NODES]),
+        deployments=Observed([each for each in every if each["kind"] == "Deployment"]),
+        daemon_sets=Observed([each for each in every if each["kind"] == "DaemonSet"]),
+        pods=Observed(pods()),
+        config_maps=Observed(config_maps()),
+        secrets=Observed(secrets()),
+        leases=Observed(leases()),
+        endpoint_slices=Observed(endpoint_slices()),
+        crds=Observed(definitions()),
+        webhooks=Observed([webhook()]),
+        vms=Observed([vm()]),
+        migrations=Observed([]),
+        vm_pods=Observed([]),
+        database_pods=Observed([database_pod()]),
+        core_api=Observed({"resources": [{"name": "pods"}, {"name": "pods/resize"}]}),
+        kubelets={"node-1": Observed({"kubeletconfig": {"cpuManagerPolicy": "none"}})},
+        network_policies=Observed([]),
+        waiting_pods=Observed([]),
+        own_rights=Observed(dict.fromkeys(own, True)),
+        account_rights=Observed(accounts()),
+        admission={each["metadata"]["name"]: Observed("") for each in every},
+        admission_namespace=NAMESPACE,
+        injection=Observed(""),
         metrics={"autoscaling-scheduler-0": page()},
-        ledger=SiteObservations({"ready": True, "nodes": [], "unreadable": []}),
-        agents=SiteObservations({"default/db": {"scheduler_answered_seconds": 3.0}}),
-        served={"autoscaling-scheduler:10299": SiteObservations(Served(pem(leaf())))},
-        answers={HOOK: SiteObservations("")},
+        ledger=Observed({"ready": True, "nodes": [], "unreadable": []}),
+        agents=Observed({"default/db": {"scheduler_answered_seconds": 3.0}}),
+        served={"autoscaling-scheduler:10299": Observed(Served(pem(leaf())))},
+        reviews={HOOK: Observed("")},
     )
 
 

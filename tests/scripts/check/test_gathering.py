@@ -16,14 +16,14 @@ from protocol.kubernetes.objects import name_of, text
 from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.http_api import HttpApi
 from protocol.units import Seconds
-from scripts.autoscale.check.command import look
-from scripts.autoscale.check.facts import Look, Right, SiteObservations, Unseen
+from scripts.autoscale.check.command import run_checks
+from scripts.autoscale.check.facts import Observation, Observed, Right, Unavailable
 from scripts.autoscale.check.finding import Finding, Level
 from scripts.autoscale.check.gathering import accounts, kubelets, trials
 from scripts.autoscale.check.gathering.accounts import samples
-from scripts.autoscale.check.gathering.gather import Gathering, namespace_of, shipped, wanted_by_accounts
+from scripts.autoscale.check.gathering.gather import Gathering, namespace_of, needed_by_accounts, shipped
 from scripts.autoscale.check.gathering.ports import tls_ports
-from scripts.autoscale.check.table import judged
+from scripts.autoscale.check.table import evaluate
 from tests.fake_clock import FakeClock, SleepingClock
 from tests.scripts.check.changes import SIDECAR
 from tests.scripts.check.good_state import NAMESPACE, Obj, database_pod, good, pods, workloads
@@ -42,7 +42,7 @@ def gathering(answer: Answer) -> Gathering:
 
 
 async def findings(answer: Answer, *, before: bool = False) -> list[Finding]:
-    return list(judged(await gathering(answer).facts(before=before), before=before))
+    return list(evaluate(await gathering(answer).facts(before=before), before=before))
 
 
 def status(code: int, reason: str, message: str = "") -> httpx.Response:
@@ -81,7 +81,7 @@ def silent(_: httpx.Request) -> httpx.Response:
 )
 async def test_an_api_server_that_does_not_answer_is_said_in_words(answer: Answer, said: str) -> None:
     (only,) = await findings(answer)
-    assert (only.check, only.level, only.said) == ("api-answers", Level.FAILURE, said)
+    assert (only.check, only.level, only.message) == ("api-answers", Level.FAILURE, said)
 
 
 def version_alone(answer: Answer) -> Answer:
@@ -117,8 +117,8 @@ async def test_the_line_of_failed_looks_says_which_and_why() -> None:
         return httpx.Response(200, json={"kind": "List", "metadata": {}, "items": []})
 
     facts = await gathering(version_alone(no_secrets)).facts(before=False)
-    assert [each.why for each in facts.failed_looks] == ["list secrets in kube-system: no answer in time"]
-    said = {each.check: each.said for each in judged(facts, before=False)}
+    assert [each.why for each in facts.failed_queries] == ["list secrets in kube-system: no answer in time"]
+    said = {each.check: each.message for each in evaluate(facts, before=False)}
     assert said["api-looks"] == said["certificates-current"] == "list secrets in kube-system: no answer in time"
 
 
@@ -128,7 +128,7 @@ async def test_why_a_program_says_nothing_is_another_lines_matter_where_its_pod_
     pod["status"]["conditions"] = [{"type": "Ready", "status": str(is_ready)}]
     ((name, look),) = (await accounts.pages(client(silent), [pod], [])).items()
     why = f"pod {name}: get pods/proxy: no answer in time"
-    assert (name, look) == ("autoscaling-scheduler-0", Unseen(why, has_failed=is_ready))
+    assert (name, look) == ("autoscaling-scheduler-0", Unavailable(why, has_failed=is_ready))
 
 
 async def test_who_may_not_look_reads_which_right_is_missing() -> None:
@@ -136,7 +136,7 @@ async def test_who_may_not_look_reads_which_right_is_missing() -> None:
         version = request.url.path == "/version"
         return httpx.Response(200, json={"gitVersion": "v1.36.0"}) if version else status(403, "Forbidden", "no")
 
-    said = {each.check: each.said for each in await findings(forbidden)}
+    said = {each.check: each.message for each in await findings(forbidden)}
     assert said["nodes-ready"] == "you may not list nodes"
     assert said["certificates-current"] == "you may not list secrets in kube-system"
     assert said["rights-programs"] == "no program is installed"
@@ -145,12 +145,12 @@ async def test_who_may_not_look_reads_which_right_is_missing() -> None:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (httpx.Response(200, json={"kubeletconfig": {}}), SiteObservations({"kubeletconfig": {}})),
-        (status(403, "Forbidden", "no"), Unseen("you may not get nodes/proxy")),
+        (httpx.Response(200, json={"kubeletconfig": {}}), Observed({"kubeletconfig": {}})),
+        (status(403, "Forbidden", "no"), Unavailable("you may not get nodes/proxy")),
         (httpx.Response(200, text="<html>"), None),
     ],
 )
-async def test_kubelets_of_guaranteed_pods_are_asked(answer: httpx.Response, expected: Look[Obj] | None) -> None:
+async def test_kubelets_of_guaranteed_pods_are_asked(answer: httpx.Response, expected: Observation[Obj] | None) -> None:
     asked = list[str]()
 
     def note(request: httpx.Request) -> httpx.Response:
@@ -158,12 +158,12 @@ async def test_kubelets_of_guaranteed_pods_are_asked(answer: httpx.Response, exp
         return answer
 
     burstable = {**database_pod(), "status": {"qosClass": "Burstable"}, "spec": {"nodeName": "node-2"}}
-    opted_in = SiteObservations([database_pod(), database_pod(), burstable])
+    opted_in = Observed([database_pod(), database_pod(), burstable])
     looks = await kubelets.configurations(client(note), opted_in)
     assert asked == ["/api/v1/nodes/node-1/proxy/configz"]
     (look,) = looks.values()
-    assert look == expected or (expected is None and isinstance(look, Unseen) and look.has_failed)
-    assert await kubelets.configurations(client(note), Unseen("no")) == {}
+    assert look == expected or (expected is None and isinstance(look, Unavailable) and look.has_failed)
+    assert await kubelets.configurations(client(note), Unavailable("no")) == {}
 
 
 async def test_our_calendar_is_compared_with_the_date_of_an_answer() -> None:
@@ -180,17 +180,17 @@ async def test_our_calendar_is_compared_with_the_date_of_an_answer() -> None:
     [
         (
             status(403, "Forbidden", 'pods "x" is forbidden: violates PodSecurity'),
-            SiteObservations("violates PodSecurity"),
+            Observed("violates PodSecurity"),
         ),
         (status(403, "Forbidden", 'pods is forbidden: User "u" cannot create resource "pods"'), None),
         (status(404, "NotFound"), None),
         (status(400, "BadRequest", 'webhook "w" does not support dry run'), None),
-        (status(422, "Invalid", "spec: no"), SiteObservations("spec: no")),
+        (status(422, "Invalid", "spec: no"), Observed("spec: no")),
         (httpx.Response(503, text="busy"), None),
-        (httpx.Response(201, json={}), SiteObservations("")),
+        (httpx.Response(201, json={}), Observed("")),
     ],
 )
-async def test_a_pod_is_tried_as_a_dry_run(answer: httpx.Response, expected: Look[str] | None) -> None:
+async def test_a_pod_is_tried_as_a_dry_run(answer: httpx.Response, expected: Observation[str] | None) -> None:
     asked = list[httpx.Request]()
 
     def note(request: httpx.Request) -> httpx.Response:
@@ -199,7 +199,7 @@ async def test_a_pod_is_tried_as_a_dry_run(answer: httpx.Response, expected: Loo
 
     looks = await trials.admission(client(note), NAMESPACE, workloads()[:1], is_installed=True)
     (found,) = looks.values()
-    assert found == expected or (expected is None and isinstance(found, Unseen))
+    assert found == expected or (expected is None and isinstance(found, Unavailable))
     assert {each.url.query for each in asked} == {b"dryRun=All"}
 
 
@@ -211,12 +211,10 @@ def test_before_an_installation_a_pod_is_tried_without_its_account() -> None:
 
 
 def test_the_installation_is_found_where_there_is_one() -> None:
-    def at(*namespaces: str) -> Look[list[Obj]]:
-        return SiteObservations(
-            [{"metadata": {"namespace": each, "name": "autoscaling-scheduler"}} for each in namespaces]
-        )
+    def at(*namespaces: str) -> Observation[list[Obj]]:
+        return Observed([{"metadata": {"namespace": each, "name": "autoscaling-scheduler"}} for each in namespaces])
 
-    found = [namespace_of(look) for look in (at("a"), at("a", "b"), at(), Unseen("no"))]
+    found = [namespace_of(look) for look in (at("a"), at("a", "b"), at(), Unavailable("no"))]
     assert found == ["a", "", "", ""]
 
 
@@ -243,16 +241,14 @@ async def test_pods_are_tried_where_they_will_be_and_in_another_namespace_until_
         return httpx.Response(200, json={"metadata": {}, "items": [{"metadata": {"name": each}} for each in names]})
 
     facts = await replace(gathering(version_alone(answer)), namespace=given).facts(before=before)
-    assert ((facts.namespace, facts.tried_in), tried) == (expected, {expected[1]} if before else set())
-    asks = (
-        isinstance(facts.own_rights, SiteObservations) and Right("create", "", "namespaces") in facts.own_rights.value
-    )
+    assert ((facts.namespace, facts.admission_namespace), tried) == (expected, {expected[1]} if before else set())
+    asks = isinstance(facts.own_rights, Observed) and Right("create", "", "namespaces") in facts.own_rights.value
     assert asks is (before and expected[0] != expected[1])
 
 
 def test_the_accounts_of_pods_that_are_there_are_asked_about() -> None:
     sidecar = {**SIDECAR, "spec": {**SIDECAR["spec"], "serviceAccountName": "vm-agent"}}
-    found = wanted_by_accounts(replace(good(), vm_pods=SiteObservations([sidecar])))
+    found = needed_by_accounts(replace(good(), vm_pods=Observed([sidecar])))
     patch = Right("patch", "vm.neon.tech", "virtualmachines")
     assert found["default:vm-agent"] == {
         *(replace(patch, verb=verb, namespace="default") for verb in ("get", "watch", "patch")),
@@ -297,7 +293,7 @@ def test_a_program_is_asked_about_what_its_arguments_have_it_do(program: str, ar
         (first, *_) = (each["spec"]["containers"][0] for each in here if program in each["metadata"]["name"])
         kept = [each for each in first["args"] if not each.startswith(argument)]
         first["args"] = [*kept, *arguments]
-        return wanted_by_accounts(replace(good(), pods=SiteObservations(here)))
+        return needed_by_accounts(replace(good(), pods=Observed(here)))
 
     account, every, fewer = f"{NAMESPACE}:{program}", wanted(f"{argument}=any"), wanted()
     assert right in every[account]
@@ -315,7 +311,7 @@ def test_controller_without_policies_needs_no_rights_to_them() -> None:
             each["spec"]["containers"][0] for each in here if "neonvm-controller" in each["metadata"]["name"]
         )
         first["args"] = [*first["args"], *arguments]
-        found = wanted_by_accounts(replace(good(), pods=SiteObservations(here)))
+        found = needed_by_accounts(replace(good(), pods=Observed(here)))
         return {each.resource for each in found[f"{NAMESPACE}:neonvm-controller"]}
 
     assert kinds() - kinds("--no-network-policies") == {
@@ -343,10 +339,16 @@ async def test_a_missing_kubectl_is_a_reason(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        ('Error from server (Forbidden): services "autoscaling-injector" is forbidden: User "u" cannot get', Unseen),
-        ('error: error upgrading connection: pods "x" is forbidden: User "u" cannot create pods/portforward', Unseen),
-        ("error: timed out waiting for the condition", SiteObservations),
-        ("", SiteObservations),
+        (
+            'Error from server (Forbidden): services "autoscaling-injector" is forbidden: User "u" cannot get',
+            Unavailable,
+        ),
+        (
+            'error: error upgrading connection: pods "x" is forbidden: User "u" cannot create pods/portforward',
+            Unavailable,
+        ),
+        ("error: timed out waiting for the condition", Observed),
+        ("", Observed),
     ],
 )
 async def test_a_webhook_that_may_not_be_asked_is_skipped_and_one_that_cannot_is_told(
@@ -356,7 +358,7 @@ async def test_a_webhook_that_may_not_be_asked_is_skipped_and_one_that_cannot_is
     kubectl.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
     kubectl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    _, answers = await tls_ports(Kubectl(), replace(good(), pods=Unseen("not looked at")))
+    _, answers = await tls_ports(Kubectl(), replace(good(), pods=Unavailable("not looked at")))
     assert [type(each) for each in answers.values()] == [expected]
 
 
@@ -367,17 +369,17 @@ async def test_a_kubectl_that_is_slow_says_nothing_of_the_webhook(
     kubectl.write_text("#!/bin/sh\nexec sleep 60\n")
     kubectl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    slow = Kubectl(timeout=Seconds(0.01))
-    _, answers = await tls_ports(slow, replace(good(), pods=Unseen("not looked at")))
+    slow = Kubectl(patience=Seconds(0.01))
+    _, answers = await tls_ports(slow, replace(good(), pods=Unavailable("not looked at")))
     assert list(answers.values()) == [
-        Unseen("kubectl port-forward service/autoscaling-injector timed out after 0.01 s", has_failed=True)
+        Unavailable("kubectl port-forward service/autoscaling-injector timed out after 0.01 s", has_failed=True)
     ]
 
 
 async def test_without_kubectl_no_webhook_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    _, answers = await tls_ports(Kubectl(), replace(good(), pods=Unseen("not looked at")))
-    assert list(answers.values()) == [Unseen("cannot run kubectl: No such file or directory")]
+    _, answers = await tls_ports(Kubectl(), replace(good(), pods=Unavailable("not looked at")))
+    assert list(answers.values()) == [Unavailable("cannot run kubectl: No such file or directory")]
 
 
 async def test_it_is_looked_again_while_a_check_fails_and_for_no_longer_than_asked() -> None:
@@ -390,7 +392,7 @@ async def test_it_is_looked_again_while_a_check_fails_and_for_no_longer_than_ask
 
     async def run(wait: float) -> list[Finding]:
         made = replace(gathering(failing), clock=clock)
-        return await look(made, clock, before=True, wait=Seconds(wait), waits=waits.append)
+        return await run_checks(made, clock, before=True, wait=Seconds(wait), on_wait=waits.append)
 
     waits: list[str] = []
     began = clock.now()

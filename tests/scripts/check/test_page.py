@@ -1,7 +1,7 @@
 """docs/check.md says what the table says, and every line leads to a place on it."""
 
 from scripts.autoscale.check.page import page
-from scripts.autoscale.check.table import CHECKS, judged
+from scripts.autoscale.check.table import CHECKS, evaluate
 from tests.deploy.manifests import ROOT
 from tests.scripts.check.good_state import good
 
@@ -14,7 +14,7 @@ def test_the_page_is_made_of_the_table() -> None:
 
 def test_every_line_leads_to_its_place_on_the_page() -> None:
     text = PAGE.read_text()
-    found = {each.page.partition("#")[2] for before in (True, False) for each in judged(good(), before=before)}
+    found = {each.page.partition("#")[2] for before in (True, False) for each in evaluate(good(), before=before)}
     assert found == {each.id for each in CHECKS}
     assert [name for name in found if f"\n### {name}\n" not in text] == []
 

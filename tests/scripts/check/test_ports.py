@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.autoscale.check.facts import Served, SiteObservations, Unseen
-from scripts.autoscale.check.gathering.ports import reviewed, shown
+from scripts.autoscale.check.facts import Observed, Served, Unavailable
+from scripts.autoscale.check.gathering.ports import review_error, served_certificate
 from tests.scheduler_plugin.certificates import files
 
 ANSWER = '{"response": {"uid": "autoscale-check", "allowed": true}}'
@@ -53,10 +53,10 @@ async def test_a_port_shows_its_certificate_and_who_vouches_for_it(
     context, own = certificate
     other = files(tmp_path, "other")[0].read_bytes()
     async with port(context) as number:
-        found = await shown(
+        found = await served_certificate(
             number, {"right": (own, "127.0.0.1"), "wrong": (other, "127.0.0.1"), "none": (b"", "127.0.0.1")}
         )
-    assert isinstance(found, SiteObservations)
+    assert isinstance(found, Observed)
     assert isinstance(found.value, Served)
     assert ssl.PEM_cert_to_DER_cert(found.value.certificate.decode()) == ssl.PEM_cert_to_DER_cert(own.decode())
     assert found.value.distrusted.keys() == {"wrong", "none"}
@@ -78,14 +78,14 @@ async def test_a_way_that_breaks_after_the_first_look_says_nothing_of_who_vouche
             writer.close()
 
     async with await asyncio.start_server(once, "127.0.0.1", 0) as server:
-        found = await shown(server.sockets[0].getsockname()[1], {"right": (own, "127.0.0.1")})
-    assert isinstance(found, Unseen), found
+        found = await served_certificate(server.sockets[0].getsockname()[1], {"right": (own, "127.0.0.1")})
+    assert isinstance(found, Unavailable), found
 
 
 async def test_a_port_without_tls_is_said_to_have_none() -> None:
     async with port(None) as number:
-        found = await shown(number, {})
-    assert isinstance(found, Unseen)
+        found = await served_certificate(number, {})
+    assert isinstance(found, Unavailable)
     assert found.why.startswith("TLS handshake failed")
 
 
@@ -101,9 +101,9 @@ async def test_a_webhook_is_asked_for_a_review(
     answer: str, expected: Callable[[str], bool], certificate: tuple[ssl.SSLContext, bytes]
 ) -> None:
     async with port(certificate[0], answer) as number:
-        why = await reviewed(number, "/mutate")
+        why = await review_error(number, "/mutate")
     assert expected(why), why
 
 
 async def test_a_webhook_that_is_away_is_a_reason() -> None:
-    assert await reviewed(1, "/mutate") == "All connection attempts failed"
+    assert await review_error(1, "/mutate") == "All connection attempts failed"

@@ -1,4 +1,4 @@
-"""Gathers everything that the checks need, concurrently unless one look depends on another."""
+"""Gathers the facts that the checks need, concurrently unless one query depends on another."""
 
 from __future__ import annotations
 
@@ -22,23 +22,21 @@ from protocol.kubernetes.objects import Json, name_of, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME, SCHEDULER_NAME
 from protocol.runtime.clock import Clock
-from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Look, Objects, Right, SiteObservations, Unseen
+from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Objects, Observation, Observed, Right, Unavailable
 from scripts.autoscale.check.gathering import accounts, kubelets, ports, rights, trials
-from scripts.autoscale.check.gathering.looking import objects, why_not
+from scripts.autoscale.check.gathering.observing import objects, why_not
 from scripts.autoscale.check.installed_programs import SCHEDULER, agent_container, installed, leading_pod
 from scripts.autoscale.check.judges.access import command_rights, exercised, install_rights, needed_rights
 from scripts.autoscale.check.judges.stored_certificates import has_certificates
 
 _DEPLOY: Final = Path(__file__).parents[4] / "deploy"
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's if there is one: ten times as fast."""
+"""libyaml's loader is ten times as fast, but may be missing."""
 
 
 @cache
 def shipped() -> tuple[Json, ...]:
-    """Every object of them, with the rights that a second scheduler adds. The files are the project's own, so an
-    ordinary YAML loader reads them.
-    """
+    """All objects of the shipped manifests, including the rights that a second scheduler needs."""
     folder = _DEPLOY / "kubernetes"
     leader = folder / "with-certificates" / "scheduler-leader.yaml"
     files = (_DEPLOY / "scheduler-deploy.yaml", *sorted(folder.glob("*.yaml")), leader)
@@ -49,18 +47,18 @@ def shipped() -> tuple[Json, ...]:
 
 NODE_LEASES: Final = "kube-node-lease"
 PLAIN_NAMESPACE: Final = "kube-system"
-"""Where the plain manifests go."""
+"""The namespace of the plain manifests."""
 
 NEW_NAMESPACE: Final = "autoscale-system"
-"""The documentation installs the chart there."""
+"""The namespace in which the documentation installs the chart."""
 
 STAND_IN: Final = "default"
-"""Pods are tried there while the installation's namespace is not there yet."""
+"""The namespace for dry runs of pods while the installation's namespace does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """Sources: the API, kubectl for what only it can show, and our calendar. An empty ``namespace`` means: find it.
+    """Gathers facts through the API and, for port-forwards, kubectl. An empty ``namespace`` is detected.
 
     ``notes`` collects remarks on how the cluster was reached.
     """
@@ -73,58 +71,58 @@ class Gathering:
     notes: list[str] = field(default_factory=list)
 
     async def facts(self, *, before: bool) -> CheckFacts:
-        """Everything that can be seen now. Never raises for what cannot."""
-        usual, server = NEW_NAMESPACE if before else PLAIN_NAMESPACE, await self._server()
-        # Without an API server every other look would only time out.
-        if isinstance(server, Unseen):
-            return CheckFacts(self.namespace or usual, self.clock.wall(), server, self.release)
-        # Deployments go first: they tell the namespace in which everything else is looked for.
-        facts = CheckFacts(self.namespace or usual, self.clock.wall(), server, self.release)
+        """Makes all observations; those that fail are ``Unavailable``."""
+        default, server = NEW_NAMESPACE if before else PLAIN_NAMESPACE, await self._server()
+        facts = CheckFacts(self.namespace or default, self.clock.wall(), server, self.release)
+        # Without an API server every other query would only time out.
+        if isinstance(server, Unavailable):
+            return facts
+        # Deployments come first: they determine the namespace of the other queries.
         facts = await self._with(
             facts, deployments=self._all(resources.DEPLOYMENTS), daemon_sets=self._all(resources.DAEMON_SETS)
         )
-        facts = replace(facts, namespace=self.namespace or namespace_of(facts.deployments) or usual)
-        facts = await self._listed(facts, before=before)
-        facts = await self._tried(facts, before=before)
-        return facts if before else await self._told(facts)
+        facts = replace(facts, namespace=self.namespace or namespace_of(facts.deployments) or default)
+        facts = await self._list_objects(facts, before=before)
+        facts = await self._test_permissions(facts, before=before)
+        return facts if before else await self._query_programs(facts)
 
-    async def _server(self) -> Look[ApiServerFacts]:
-        """The API server's version, and our calendar against its own."""
-        # The monotonic clock measures how long the answer takes; the wall clock may be set meanwhile.
+    async def _server(self) -> Observation[ApiServerFacts]:
+        """The API server's version and clock."""
+        # The duration is by the monotonic clock: the wall clock may be adjusted meanwhile.
         began = self.clock.now(), self.clock.wall()
         try:
             body, headers = await self.client.raw_response("/version")
         except ApiRefusedError as error:
             if error.kind is RefusalKind.UNAUTHORIZED:
-                return Unseen("the API server rejected these credentials (401); they may have expired")
-            return Unseen(f"GET /version failed: {error}")
+                return Unavailable("the API server rejected these credentials (401); they may have expired")
+            return Unavailable(f"GET /version failed: {error}")
         except ApiUnknownError as error:
-            return Unseen(why_not(error))
+            return Unavailable(why_not(error))
         took = self.clock.now() - began[0]
         try:
             version = text(msgspec.json.decode(body, type=Json), "gitVersion")
         except (ValueError, RecursionError):
             version = ""
-        # A proxy or another web server can answer /version, too.
+        # A proxy or another web server may also answer /version.
         if not version:
-            return Unseen("the server at this address is not a Kubernetes API server")
+            return Unavailable("the server at this address is not a Kubernetes API server")
         at = _date(headers.get("date", ""))
-        # Its Date is cut to the second, and was written at some moment while we waited.
+        # Date is truncated to a second, and was written at some time during the request.
         ahead = None if at is None else began[1] + took / 2 - (at + 0.5)
-        return SiteObservations(ApiServerFacts(version, ahead, 0.5 + took / 2))
+        return Observed(ApiServerFacts(version, ahead, 0.5 + took / 2))
 
     async def _all(
         self, kind: resources.Resource, namespace: str = "", *, labels: str = "", fields: str = ""
     ) -> Objects:
         return await objects(self.client, kind, namespace, labels=labels, fields=fields)
 
-    async def _with(self, facts: CheckFacts, **looks: Awaitable[Objects]) -> CheckFacts:
-        """The facts with the outcome of these looks, each in the field of its name."""
-        outcomes: dict[str, Any] = dict(zip(looks, await asyncio.gather(*looks.values()), strict=True))
+    async def _with(self, facts: CheckFacts, **observations: Awaitable[Objects]) -> CheckFacts:
+        """Adds observations to the facts, each in the field of its name."""
+        outcomes: dict[str, Any] = dict(zip(observations, await asyncio.gather(*observations.values()), strict=True))
         return replace(facts, **outcomes)
 
-    async def _listed(self, facts: CheckFacts, *, before: bool) -> CheckFacts:
-        """Objects that exist before an installation, too, and those of the installation."""
+    async def _list_objects(self, facts: CheckFacts, *, before: bool) -> CheckFacts:
+        """Lists the cluster's objects, and after installing those of the installation."""
         facts = await self._with(
             facts,
             namespaces=self._all(resources.NAMESPACES),
@@ -132,7 +130,7 @@ class Gathering:
             api_services=self._all(resources.SERVICES, "default", fields="metadata.name=kubernetes"),
             nodes=self._all(resources.NODES),
             node_leases=self._all(resources.LEASES, NODE_LEASES),
-            definitions=self._all(resources.CUSTOM_RESOURCE_DEFINITIONS),
+            crds=self._all(resources.CUSTOM_RESOURCE_DEFINITIONS),
             database_pods=self._all(resources.PODS, labels=f"{LABEL_ENABLED}=true,!{LABEL_VM_NAME}"),
         )
         core_api, configurations = await asyncio.gather(
@@ -148,7 +146,7 @@ class Gathering:
             secrets=self._certificates(facts.namespace),
             leases=self._all(resources.LEASES, facts.namespace),
             webhooks=self._all(resources.MUTATING_WEBHOOKS),
-            slices=self._all(resources.ENDPOINT_SLICES, facts.namespace),
+            endpoint_slices=self._all(resources.ENDPOINT_SLICES, facts.namespace),
         )
         return await self._with(
             facts,
@@ -161,58 +159,60 @@ class Gathering:
 
     async def _certificates(self, namespace: str) -> Objects:
         """Our Secrets with certificates."""
-        # All are listed: a field selector cannot match the beginning of a name.
+        # Lists all Secrets: a field selector cannot match a prefix.
         secrets = await self._all(resources.SECRETS, namespace)
-        if isinstance(secrets, Unseen):
+        if isinstance(secrets, Unavailable):
             return secrets
-        return SiteObservations([secret for secret in secrets.value if has_certificates(name_of(secret).name)])
+        return Observed([secret for secret in secrets.value if has_certificates(name_of(secret).name)])
 
-    async def _tried(self, facts: CheckFacts, *, before: bool) -> CheckFacts:
-        """Rights, and whether pods are admitted."""
+    async def _test_permissions(self, facts: CheckFacts, *, before: bool) -> CheckFacts:
+        """Tests the user's permissions, and the admission of our pods."""
         namespace = facts.namespace
         to_install = install_rights(namespace, makes_namespace=facts.lacks_namespace)
         own = await rights.own_rights(self.client, to_install if before else command_rights(namespace))
         workloads = [manifest for manifest in shipped() if text(manifest, "kind") in ("Deployment", "DaemonSet")]
         if not before:
-            is_listed = not isinstance(facts.deployments, Unseen) and not isinstance(facts.daemon_sets, Unseen)
+            is_listed = not isinstance(facts.deployments, Unavailable) and not isinstance(
+                facts.daemon_sets, Unavailable
+            )
             workloads = list(installed(facts).values()) if is_listed else []
-        # A dry run in a namespace that does not exist is refused for that reason alone.
-        tried_in = STAND_IN if before and facts.lacks_namespace else namespace
-        admission = await trials.admission(self.client, tried_in, workloads, is_installed=not before)
-        facts = replace(facts, own_rights=own, admission=admission, tried_in=tried_in)
-        # Before the installation there is no webhook that could inject an agent.
+        # A dry run in a namespace that does not exist is always refused.
+        admission_namespace = STAND_IN if before and facts.lacks_namespace else namespace
+        admission = await trials.admission(self.client, admission_namespace, workloads, is_installed=not before)
+        facts = replace(facts, own_rights=own, admission=admission, admission_namespace=admission_namespace)
+        # Before installing there is no webhook that could inject an agent.
         return facts if before else replace(facts, injection=await trials.injection(self.client, facts))
 
-    async def _told(self, facts: CheckFacts) -> CheckFacts:
-        """Rights of programs, their metrics and explanations, and the certificates of their ports."""
-        of_accounts = rights.account_rights(self.client, wanted_by_accounts(facts))
-        if isinstance(facts.pods, Unseen):
+    async def _query_programs(self, facts: CheckFacts) -> CheckFacts:
+        """Queries the programs' permissions, metrics, explanations and TLS ports."""
+        of_accounts = rights.account_rights(self.client, needed_by_accounts(facts))
+        if isinstance(facts.pods, Unavailable):
             return replace(facts, account_rights=await of_accounts)
         pods = facts.pods.value
-        has_vms = not isinstance(facts.vms, Unseen) and not isinstance(facts.vm_pods, Unseen)
+        has_vms = not isinstance(facts.vms, Unavailable) and not isinstance(facts.vm_pods, Unavailable)
         account_rights, pages = await asyncio.gather(of_accounts, accounts.pages(self.client, pods, self.notes))
-        # The leader is found by its metrics, so ports and ledger are looked at after them.
+        # Metrics identify the leader, whose ledger and ports are queried next.
         facts = replace(facts, account_rights=account_rights, metrics=pages)
-        ledger, (served, answers) = await asyncio.gather(
+        ledger, (served, reviews) = await asyncio.gather(
             accounts.ledger(self.client, leading_pod(facts, SCHEDULER)), ports.tls_ports(self.kubectl, facts)
         )
-        agents: Look[Mapping[str, Json | None]] = Unseen("VMs and their pods could not be listed")
+        agents: Observation[Mapping[str, Json | None]] = Unavailable("VMs and their pods could not be listed")
         if has_vms:
             agents = await accounts.explanations(self.client, facts.vms.value, facts.vm_pods.value, pods)
-        return replace(facts, ledger=ledger, agents=agents, served=served, answers=answers)
+        return replace(facts, ledger=ledger, agents=agents, served=served, reviews=reviews)
 
 
 def namespace_of(deployments: Objects) -> str:
-    """Namespace of the scheduler, if there is exactly one; else empty (pure)."""
-    schedulers = [] if isinstance(deployments, Unseen) else deployments.value
+    """The scheduler's namespace if there is exactly one, else empty (pure)."""
+    schedulers = [] if isinstance(deployments, Unavailable) else deployments.value
     namespaces = {name_of(deployment).namespace for deployment in schedulers if name_of(deployment).name == SCHEDULER}
     return namespaces.pop() if len(namespaces) == 1 else ""
 
 
-def wanted_by_accounts(facts: CheckFacts) -> dict[str, frozenset[Right]]:
-    """Rights that the service accounts of existing pods need: programs, and VMs with a sidecar (pure)."""
+def needed_by_accounts(facts: CheckFacts) -> dict[str, frozenset[Right]]:
+    """Rights that the service accounts of existing pods need, of programs and of VMs with a sidecar (pure)."""
     shipped_rights = needed_rights(shipped(), facts.namespace)
-    pods = [] if isinstance(facts.pods, Unseen) else facts.pods.value
+    pods = [] if isinstance(facts.pods, Unavailable) else facts.pods.value
     pods_by_account = defaultdict[str, list[Json]](list)
     for pod in pods:
         pods_by_account[f"{facts.namespace}:{text(pod, 'spec', 'serviceAccountName')}"].append(pod)
@@ -221,17 +221,17 @@ def wanted_by_accounts(facts: CheckFacts) -> dict[str, frozenset[Right]]:
         for account, granted in shipped_rights.items()
         if account in pods_by_account
     }
-    # The agent's rights are those of its Role; a sidecar uses them in the namespace of its VM.
+    # A sidecar uses the rights of the agent's Role in its VM's namespace.
     of_agent = next(
         (granted for account, granted in shipped_rights.items() if account.endswith(f":{trials.AGENT_ACCOUNT}")),
         frozenset(),
     )
-    for pod in [] if isinstance(facts.vm_pods, Unseen) else facts.vm_pods.value:
+    for pod in [] if isinstance(facts.vm_pods, Unavailable) else facts.vm_pods.value:
         if agent_container(pod) is not None:
             namespace = name_of(pod).namespace
             account = f"{namespace}:{text(pod, 'spec', 'serviceAccountName')}"
             rights_by_account[account] = frozenset(
-                # Cluster-wide rights have no namespace and stay as they are.
+                # Cluster-wide rights have no namespace.
                 replace(right, namespace=namespace) if right.namespace else right
                 for right in of_agent
             )

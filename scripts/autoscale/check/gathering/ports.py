@@ -1,4 +1,4 @@
-"""TLS ports of our programs and of our webhooks, each looked at through ``kubectl port-forward``."""
+"""Queries the TLS ports of our programs and webhooks through ``kubectl port-forward``."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from deploy.kube.kubectl import CannotForwardError, ForwardingError, Kubectl
 from protocol.kubernetes.conditions import holds
 from protocol.kubernetes.objects import Json, child, name_of, text, whole
 from protocol.runtime.trust import trusting
-from scripts.autoscale.check.facts import CheckFacts, Look, Served, SiteObservations, Unseen, UnseenError
+from scripts.autoscale.check.facts import CheckFacts, Observation, Observed, Served, Unavailable, UnavailableError
 from scripts.autoscale.check.installed_programs import PROGRAMS, Program, leading_pod
 from scripts.autoscale.check.judges.certificate_ages import our_webhooks
 
-_PATIENCE: Final = 5.0
+_TIMEOUT: Final = 5.0
 _HOST: Final = "127.0.0.1"
 _UID: Final = "autoscale-check"
 
@@ -46,52 +46,52 @@ REVIEW: Final[Json] = {
         },
     },
 }
-"""A review of a pod that runs no VM, which our webhook admits unchanged."""
+"""A test review of a pod that runs no VM, which our webhook admits unchanged."""
 
 
 def _trusting_all() -> ssl.SSLContext:
-    # The certificate itself is wanted, even an expired or untrusted one.
+    # To fetch any certificate, even an expired or untrusted one.
     context = trusting()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
 
 
-async def shown(port: int, bundles: Mapping[str, tuple[bytes, str]]) -> Look[Served]:
-    """Certificate at the forwarded ``port``. ``bundles`` has, by webhook, the authorities (PEM) that should vouch for
-    it and the host name to ask for.
+async def served_certificate(port: int, bundles: Mapping[str, tuple[bytes, str]]) -> Observation[Served]:
+    """Fetches the certificate at the forwarded ``port``, and verifies it with each of ``bundles``.
+
+    These map webhooks to the CA certificates (PEM) that should verify it, and the host name.
     """
     try:
-        # No host name: the certificate is looked at and not verified.
+        # Without a host name, because this handshake does not verify the certificate.
         certificate = await _handshake(port, _trusting_all(), "")
-        whys = {name: await _distrust(port, bundle, host) for name, (bundle, host) in bundles.items()}
+        reasons = {name: await _distrust(port, bundle, host) for name, (bundle, host) in bundles.items()}
     except OSError as error:  # ssl's errors and TimeoutError are OSErrors
-        return Unseen(f"TLS handshake failed: {_told(error)}")
-    return SiteObservations(Served(certificate, {name: why for name, why in whys.items() if why}))
+        return Unavailable(f"TLS handshake failed: {_reason(error)}")
+    return Observed(Served(certificate, {name: reason for name, reason in reasons.items() if reason}))
 
 
 async def _distrust(port: int, bundle: bytes, host: str) -> str:
-    """The reason why the authority does not vouch for the certificate; empty if it does.
+    """Reason why the CA certificates do not verify the port's certificate; empty if they do.
 
-    Raises ``OSError`` if the connection breaks: that does not concern the authority.
+    Raises ``OSError`` if the connection breaks, which says nothing about the CA.
     """
     try:
         context = trusting(bundle.decode())
         await _handshake(port, context, host)
     except ssl.SSLCertVerificationError as error:
         return error.verify_message
-    # The peer closed the connection: that says nothing about the authority.
-    except ssl.SSLEOFError:
+    except ssl.SSLEOFError:  # the peer closed the connection
         raise
     # A bundle that is not PEM, or a handshake that fails for a reason other than trust.
     except (ssl.SSLError, ValueError) as error:
-        return _told(error)
+        return _reason(error)
     return ""
 
 
 async def _handshake(port: int, context: ssl.SSLContext, host: str) -> bytes:
-    """The certificate that is shown, PEM."""
-    async with asyncio.timeout(_PATIENCE):
+    """The served certificate (PEM)."""
+    async with asyncio.timeout(_TIMEOUT):
         _, writer = await asyncio.open_connection(_HOST, port, ssl=context, server_hostname=host or None)
     try:
         tls_object = writer.get_extra_info("ssl_object")
@@ -101,22 +101,22 @@ async def _handshake(port: int, context: ssl.SSLContext, host: str) -> bytes:
         writer.close()
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", None)
     return str(reason) if reason else str(error) or type(error).__name__
 
 
-async def reviewed(port: int, path: str) -> str:
-    """Review a made-up pod at the webhook on the forwarded ``port``; why that failed, empty if it did not."""
+async def review_error(port: int, path: str) -> str:
+    """Sends a test review to the webhook on the forwarded ``port``; returns why it failed, empty if it did not."""
     url = f"https://{_HOST}:{port}{path or '/'}"
     try:
-        # Requests to a forwarded port must not go to a proxy that the environment names.
-        async with httpx.AsyncClient(verify=_trusting_all(), trust_env=False, timeout=_PATIENCE) as client:
+        # Requests to a forwarded port must not use a proxy from the environment.
+        async with httpx.AsyncClient(verify=_trusting_all(), trust_env=False, timeout=_TIMEOUT) as client:
             response = await client.post(url, json=REVIEW)
         answer = child(msgspec.json.decode(response.raise_for_status().content, type=Json), "response")
     except (httpx.HTTPError, ValueError, RecursionError) as error:
         return str(error) or type(error).__name__
-    # A webhook has to repeat the review's uid, or the API server drops its answer.
+    # The API server rejects a response without the review's uid.
     return "" if text(answer, "uid") == _UID else "the response has the wrong uid"
 
 
@@ -125,7 +125,7 @@ _HTTPS: Final = 443
 
 @dataclass(frozen=True, slots=True)
 class _Hook:
-    """A webhook of ours: where it listens, and by what authority it is trusted."""
+    """One of our webhooks: its Service, port and path, and the CA certificates that verify it."""
 
     name: str
     namespace: str
@@ -135,9 +135,11 @@ class _Hook:
     bundle: bytes
 
 
-async def tls_ports(kubectl: Kubectl, facts: CheckFacts) -> tuple[dict[str, Look[Served]], dict[str, Look[str]]]:
-    """Certificate of each port, and the answer of each webhook."""
-    served = dict[str, Look[Served]]()
+async def tls_ports(
+    kubectl: Kubectl, facts: CheckFacts
+) -> tuple[dict[str, Observation[Served]], dict[str, Observation[str]]]:
+    """Fetches the certificate of each TLS port, and sends each webhook a test review."""
+    served = dict[str, Observation[Served]]()
     chosen = [
         (program, pod) for program in PROGRAMS if program.tls and (pod := leading_pod(facts, program.name)) is not None
     ]
@@ -152,8 +154,8 @@ async def tls_ports(kubectl: Kubectl, facts: CheckFacts) -> tuple[dict[str, Look
 def _hooks(facts: CheckFacts) -> list[_Hook]:
     try:
         webhooks = our_webhooks(facts)
-    except UnseenError:
-        # Without the list of webhooks there is nothing to ask; their own check says why.
+    except UnavailableError:
+        # The webhooks' own check reports the reason.
         return []
     return [_hook(webhook) for _, webhook in webhooks if child(webhook, "clientConfig", "service")]
 
@@ -164,18 +166,20 @@ def _hook(webhook: Json) -> _Hook:
     try:
         bundle = base64.b64decode(text(config, "caBundle"))
     except ValueError:
-        # A malformed bundle vouches for nothing, which the check of trust reports.
+        # The check of trust reports an empty bundle.
         bundle = b""
-    # The API server takes 443 if a webhook names no port.
+    # The default in the API.
     port = whole(service, "port") or _HTTPS
     where = (text(service, "namespace"), text(service, "name"))
     return _Hook(text(webhook, "name"), *where, port, text(service, "path"), bundle)
 
 
-async def _of_pod(kubectl: Kubectl, program: Program, pod: Json, hooks: Sequence[_Hook]) -> dict[str, Look[Served]]:
+async def _of_pod(
+    kubectl: Kubectl, program: Program, pod: Json, hooks: Sequence[_Hook]
+) -> dict[str, Observation[Served]]:
     name = name_of(pod)
     titles = {port: f"{program.name}:{port}" for port in program.tls}
-    vouching = {
+    bundles = {
         # The API server verifies a webhook's certificate for this host name.
         hook.name: (hook.bundle, f"{hook.service}.{hook.namespace}.svc")
         for hook in hooks
@@ -183,20 +187,20 @@ async def _of_pod(kubectl: Kubectl, program: Program, pod: Json, hooks: Sequence
     }
     try:
         async with kubectl.forward(name.namespace, f"pod/{name.name}", program.tls) as ports:
-            return {titles[port]: await shown(here, vouching) for port, here in ports.items()}
+            return {titles[port]: await served_certificate(local, bundles) for port, local in ports.items()}
     except CannotForwardError as error:
-        # A slow way is a failure, but without kubectl or the right to forward the look is skipped.
-        return dict.fromkeys(titles.values(), Unseen(str(error), has_failed=error.is_slow))
+        # A timeout is a failure; without kubectl or the permission to forward, the check is skipped.
+        return dict.fromkeys(titles.values(), Unavailable(str(error), has_failed=error.is_slow))
     except ForwardingError as error:
-        return dict.fromkeys(titles.values(), Unseen(str(error), has_failed=holds(pod, "Ready")))
+        return dict.fromkeys(titles.values(), Unavailable(str(error), has_failed=holds(pod, "Ready")))
 
 
-async def _of_hook(kubectl: Kubectl, hook: _Hook) -> Look[str]:
+async def _of_hook(kubectl: Kubectl, hook: _Hook) -> Observation[str]:
     try:
         async with kubectl.forward(hook.namespace, f"service/{hook.service}", [hook.port]) as ports:
-            return SiteObservations(await reviewed(ports[hook.port], hook.path))
+            return Observed(await review_error(ports[hook.port], hook.path))
     except CannotForwardError as error:
-        return Unseen(str(error), has_failed=error.is_slow)
-    # The API server would get no answer from this webhook either.
+        return Unavailable(str(error), has_failed=error.is_slow)
+    # The API server would not reach this webhook either.
     except ForwardingError as error:
-        return SiteObservations(str(error))
+        return Observed(str(error))

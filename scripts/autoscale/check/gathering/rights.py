@@ -1,4 +1,4 @@
-"""Rights of the person who asks and of the programs' accounts: the API server is asked about each."""
+"""Access reviews of the user's rights and of the service accounts' rights."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json, flag
 from protocol.kubernetes.resources import Resource
-from scripts.autoscale.check.facts import Look, Right, SiteObservations, Unseen
-from scripts.autoscale.check.gathering.looking import looked
+from scripts.autoscale.check.facts import Observation, Observed, Right, Unavailable
+from scripts.autoscale.check.gathering.observing import observe
 
 _GROUP: Final = "authorization.k8s.io"
 OWN: Final = Resource(_GROUP, "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False)
@@ -18,32 +18,32 @@ OF_OTHERS: Final = Resource(_GROUP, "v1", "subjectaccessreviews", "SubjectAccess
 _AT_ONCE: Final = 16
 
 
-async def own_rights(client: ApiClient, rights: Iterable[Right]) -> Look[Mapping[Right, bool]]:
-    """Rights that the person who asks has."""
-    return await _asked(client, OWN, rights, {}, "create selfsubjectaccessreviews.authorization.k8s.io")
+async def own_rights(client: ApiClient, rights: Iterable[Right]) -> Observation[Mapping[Right, bool]]:
+    """Reviews which of ``rights`` the user has."""
+    return await _review(client, OWN, rights, {}, "create selfsubjectaccessreviews.authorization.k8s.io")
 
 
 async def account_rights(
-    client: ApiClient, wanted: Mapping[str, Iterable[Right]]
-) -> Look[Mapping[str, Mapping[Right, bool]]]:
-    """Rights that each service account (``namespace:name``) has."""
+    client: ApiClient, needed: Mapping[str, Iterable[Right]]
+) -> Observation[Mapping[str, Mapping[Right, bool]]]:
+    """Reviews which of ``needed`` each service account (``namespace:name``) has."""
     granted = dict[str, Mapping[Right, bool]]()
-    for account, rights in wanted.items():
+    for account, rights in needed.items():
         namespace = account.partition(":")[0]
-        # Rights can be granted to these groups, and the API server adds none of them to a review by itself.
+        # The API server does not add these groups to a review, although rights can be granted to them.
         groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
         who: Json = {"user": f"system:serviceaccount:{account}", "groups": groups}
-        look = await _asked(client, OF_OTHERS, rights, who, "create subjectaccessreviews.authorization.k8s.io")
-        if isinstance(look, Unseen):
-            # One refused review means that all others would be refused as well.
-            return look
-        granted[account] = look.value
-    return SiteObservations(granted)
+        observation = await _review(client, OF_OTHERS, rights, who, "create subjectaccessreviews.authorization.k8s.io")
+        if isinstance(observation, Unavailable):
+            # The other reviews would be refused as well.
+            return observation
+        granted[account] = observation.value
+    return Observed(granted)
 
 
-async def _asked(
+async def _review(
     client: ApiClient, review: Resource, rights: Iterable[Right], who: Json, what: str
-) -> Look[Mapping[Right, bool]]:
+) -> Observation[Mapping[Right, bool]]:
     limit = asyncio.Semaphore(_AT_ONCE)
 
     async def one(right: Right) -> bool:
@@ -56,7 +56,7 @@ async def _asked(
         ordered = sorted(rights)
         return dict(zip(ordered, await asyncio.gather(*map(one, ordered)), strict=True))
 
-    return await looked(every(), what)
+    return await observe(every(), what)
 
 
 def _attributes(right: Right) -> Json:

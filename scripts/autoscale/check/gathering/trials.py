@@ -1,4 +1,4 @@
-"""Pods sent to the API server as dry runs: those of our programs, and one of a VM for our webhook."""
+"""Submits pods as dry runs: of our programs for admission, and of a VM for our webhook."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from protocol.kubernetes.objects import Json, child, labels_of, name_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS, SERVICE_ACCOUNTS
 from protocol.names import LABEL_ENABLED, LABEL_INJECT, LABEL_VM_NAME, RUNNER_CONTAINER
-from scripts.autoscale.check.facts import CheckFacts, Look, SiteObservations, Unseen, UnseenError
-from scripts.autoscale.check.gathering.looking import objects, why_not
+from scripts.autoscale.check.facts import CheckFacts, Observation, Observed, Unavailable, UnavailableError
+from scripts.autoscale.check.gathering.observing import objects, why_not
 from scripts.autoscale.check.installed_programs import agent_container
 from scripts.autoscale.check.judges.certificate_ages import our_webhooks
 
@@ -39,7 +39,7 @@ OF_A_VM: Final[Json] = {
         ],
     },
 }
-"""A pod as our webhook is asked about it, within the strictest Pod Security and any quota."""
+"""A VM's pod that even the strictest Pod Security and quotas admit."""
 
 _BY_RIGHTS: Final = "cannot create resource"
 _NO_DRY_RUN: Final = "dry run"
@@ -47,74 +47,74 @@ _NO_DRY_RUN: Final = "dry run"
 
 async def admission(
     client: ApiClient, namespace: str, workloads: Iterable[Json], *, is_installed: bool
-) -> dict[str, Look[str]]:
-    """By program: why a pod of it is refused, or nothing if it is not."""
+) -> dict[str, Observation[str]]:
+    """Reason why the API server refuses a pod of each program; empty if it does not."""
     pods = {name_of(workload).name: pod_of(workload, is_installed=is_installed) for workload in workloads}
-    looks = await asyncio.gather(*(_tried(client, namespace, pod) for pod in pods.values()))
-    return dict(zip(pods, looks, strict=True))
+    observations = await asyncio.gather(*(_dry_run(client, namespace, pod) for pod in pods.values()))
+    return dict(zip(pods, observations, strict=True))
 
 
 def pod_of(workload: Json, *, is_installed: bool) -> Json:
-    """A pod as the workload's template makes it. Before an installation its service account is not there yet (pure)."""
+    """A pod from the workload's template (pure)."""
     template = child(workload, "spec", "template")
     metadata = {**child(template, "metadata"), "generateName": "autoscale-check-"}
     spec = child(template, "spec")
     if not is_installed:
-        # A pod whose service account is missing is refused, whatever else is in order.
+        # The API server refuses any pod whose service account does not exist yet.
         spec = {**spec, "serviceAccountName": "default"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-async def injection(client: ApiClient, facts: CheckFacts) -> Look[str]:
+async def injection(client: ApiClient, facts: CheckFacts) -> Observation[str]:
     """Reason why a pod of a VM would get no agent; empty if it gets one."""
     try:
         our_webhooks(facts)
-    except UnseenError as error:
-        return Unseen(str(error))
+    except UnavailableError as error:
+        return Unavailable(str(error))
     accounts = await objects(client, SERVICE_ACCOUNTS, fields=f"metadata.name={AGENT_ACCOUNT}")
-    if isinstance(accounts, Unseen):
+    if isinstance(accounts, Unavailable):
         return accounts
     namespaces = [name_of(account).namespace for account in accounts.value]
-    watched = [namespace for namespace in namespaces if namespace not in _unasked(facts)]
+    watched = [namespace for namespace in namespaces if namespace not in _excluded(facts)]
     if not watched:
-        return Unseen(f"no VM namespace has the service account {AGENT_ACCOUNT}")
-    # The API server calls the webhook over a network path that no port-forward tests. One namespace stands for all:
-    # the webhook's rules are the same in each.
-    look = await _tried(client, watched[0], OF_A_VM, lambda made: "" if agent_container(made) else NO_AGENT)
-    if isinstance(look, Unseen) or look.value in ("", NO_AGENT):
-        return look
-    # Another admission plugin refused the pod before the webhook could be judged.
-    return Unseen(f"the API server refuses a VM pod in {watched[0]}: {look.value}")
+        return Unavailable(f"no VM namespace has the service account {AGENT_ACCOUNT}")
+    # The API server calls the webhook over a network path that no port-forward tests. One namespace suffices: the
+    # webhook's rules are the same in each.
+    observation = await _dry_run(client, watched[0], OF_A_VM, lambda made: "" if agent_container(made) else NO_AGENT)
+    if isinstance(observation, Unavailable) or observation.value in ("", NO_AGENT):
+        return observation
+    # Another admission plugin refused the pod, so nothing is known about the webhook.
+    return Unavailable(f"the API server refuses a VM pod in {watched[0]}: {observation.value}")
 
 
-def _unasked(facts: CheckFacts) -> set[str]:
-    """The namespaces about whose pods the webhook is not asked."""
-    namespaces = [] if isinstance(facts.namespaces, Unseen) else facts.namespaces.value
+def _excluded(facts: CheckFacts) -> set[str]:
+    """The namespaces that the webhook's rules exclude."""
+    namespaces = [] if isinstance(facts.namespaces, Unavailable) else facts.namespaces.value
     excluded = {
         name_of(namespace).name for namespace in namespaces if labels_of(namespace).get(LABEL_INJECT) == "false"
     }
-    # The webhook leaves out kube-system and its own namespace, or it could block its own pod.
+    # The webhook excludes kube-system and its own namespace, lest it block its own pod.
     return {*excluded, "kube-system", facts.namespace}
 
 
-async def _tried(
+async def _dry_run(
     client: ApiClient, namespace: str, pod: Json, judge: Callable[[Json], str] = lambda _: ""
-) -> Look[str]:
-    """Reason why the pod is refused, or the verdict of ``judge`` on the pod as it would be stored."""
+) -> Observation[str]:
+    """Reason why the API server refuses the pod, or the verdict of ``judge`` on the pod that it would store."""
     try:
         made = await client.try_create(PODS, namespace, pod)
     except ApiRefusedError as error:
         message = error.refusal.message
-        # Admission plugins (Pod Security, quotas) answer Forbidden, too; a missing right has its own words.
+        # Admission plugins (Pod Security, quotas) also answer Forbidden; only the text identifies a missing permission.
         if error.kind is RefusalKind.FORBIDDEN and _BY_RIGHTS in message:
-            return Unseen(f"you may not create pods in {namespace}, not even as a dry run")
+            return Unavailable(f"you may not create pods in {namespace}, not even as a dry run")
         if error.kind is RefusalKind.NOT_FOUND:
-            return Unseen(f"there is no namespace {namespace}")
-        # A webhook that declares side effects makes the API server refuse dry runs.
+            return Unavailable(f"there is no namespace {namespace}")
+        # The API server refuses dry runs if a webhook declares side effects.
         if _NO_DRY_RUN in message:
-            return Unseen(f"a webhook does not support dry runs: {message}")
-        # The text before " is forbidden: " only repeats the pod's generated name.
-        return SiteObservations(message.partition(" is forbidden: ")[2] or message)
+            return Unavailable(f"a webhook does not support dry runs: {message}")
+        # The text before " is forbidden: " only contains the pod's generated name.
+        return Observed(message.partition(" is forbidden: ")[2] or message)
     except ApiUnknownError as error:
-        return Unseen(f"create pods in {namespace} as a dry run: {why_not(error)}", has_failed=True)
-    return SiteObservations(judge(made))
+        return Unavailable(f"create pods in {namespace} as a dry run: {why_not(error)}", has_failed=True)
+    return Observed(judge(made))

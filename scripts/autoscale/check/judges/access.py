@@ -1,7 +1,6 @@
-"""Rights of the person who asks, and of the service accounts of our programs (pure).
+"""Rights of the user, and of the service accounts of our programs (pure).
 
-What a program needs is what its ClusterRole and Role in the shipped manifests grant, which tests hold against every
-call that it makes.
+A program needs the rights that its roles in the shipped manifests grant; tests compare these with its API calls.
 """
 
 from __future__ import annotations
@@ -12,17 +11,17 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text, texts_at
 from protocol.names import MIGRATION_PLURAL, VM_GROUP, VM_PLURAL
-from scripts.autoscale.check.facts import CheckFacts, Right, UnseenError
+from scripts.autoscale.check.facts import CheckFacts, Right, UnavailableError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, When, check_of
-from scripts.autoscale.check.installed_programs import is_told
+from scripts.autoscale.check.installed_programs import has_argument
 
 check = partial(check_of, CheckSection.RIGHTS)
 
 SHIPPED_NAMESPACE: Final = "kube-system"
-"""What the shipped manifests call the namespace of an installation."""
+"""The namespace in the shipped manifests."""
 
 BORROWED_IN: Final = "kube-system"
-"""Where ``extension-apiserver-authentication-reader`` is, whatever the namespace of an installation."""
+"""The namespace of ``extension-apiserver-authentication-reader``, whatever that of the installation."""
 
 _RBAC: Final = "rbac.authorization.k8s.io"
 _ADMISSION: Final = "admissionregistration.k8s.io"
@@ -45,7 +44,7 @@ BORROWED: Final = {
         Right("create", "authorization.k8s.io", "subjectaccessreviews"),
     ),
 }
-"""Of Kubernetes' own roles, which a cluster may have changed: what of each shows that it is bound."""
+"""Some rights of each of Kubernetes' own roles that we bind: enough to see that it is bound."""
 
 _ONLY_WITH: Final = {
     ("autoscaling-dashboard", "nodes"): "--history",
@@ -54,10 +53,10 @@ _ONLY_WITH: Final = {
     ("autoscaling-scheduler", "leases"): "--lease",
     ("autoscaling-scheduler", "services"): "--leader-endpoints",
 }
-"""By account and kind, the argument without which a program does nothing with that kind: the chart grants no more."""
+"""The argument without which a program does not use a resource, by account and resource; the chart grants no more."""
 
 _NOT_WITH: Final = {("neonvm-controller", "--no-network-policies"): "polic"}
-"""By account and argument: a part of the names of the kinds that a program with this argument leaves alone."""
+"""A part of the names of resources that a program does not use if it has an argument, by account and argument."""
 
 
 def install_rights(namespace: str, *, makes_namespace: bool) -> list[Right]:
@@ -77,7 +76,7 @@ def install_rights(namespace: str, *, makes_namespace: bool) -> list[Right]:
     # `extension-apiserver-authentication-reader` is a Role, which can be bound only in its own namespace.
     rights += [Right(verb, _RBAC, "rolebindings", BORROWED_IN) for verb in ("create", "patch")]
     rights += [Right("create", "", "namespaces")] if makes_namespace else []
-    # RBAC lets nobody grant rights beyond their own, unless they may `escalate` (in roles) and `bind` (in bindings).
+    # RBAC requires `escalate` (in roles) and `bind` (in bindings) to grant rights that one does not have.
     rights += [Right("escalate", _RBAC, "clusterroles"), Right("bind", _RBAC, "clusterroles")]
     # A dict drops duplicates and keeps the order: an installation in kube-system names its RoleBindings twice.
     return list(dict.fromkeys(rights))
@@ -132,7 +131,7 @@ def may_use_commands(facts: CheckFacts) -> CheckResult:
 
 def _own(facts: CheckFacts, wanted: Iterable[Right]) -> CheckResult:
     rights = facts.own_rights.value
-    # A right that was not asked for counts as granted: no finding without an answer.
+    # A right without a review counts as granted.
     missing = [right for right in wanted if not rights.get(right, True)]
     return CheckResult("", [CheckProblem(str(right), f"you may not {right}") for right in missing])
 
@@ -150,7 +149,7 @@ def programs_may_act(facts: CheckFacts) -> CheckResult:
     """
     rights_by_account = facts.account_rights.value
     if not rights_by_account:
-        raise UnseenError("no program is installed")
+        raise UnavailableError("no program is installed")
     problems = [
         CheckProblem(account, f"the service account {account} may not {', '.join(map(str, missing))}")
         for account, rights in sorted(rights_by_account.items())
@@ -178,13 +177,13 @@ def needed_rights(documents: Iterable[Json], namespace: str) -> dict[str, frozen
 
 
 def exercised(account: str, granted: Iterable[Right], pods: Sequence[Json]) -> frozenset[Right]:
-    """Of what shipped manifests grant to an account (``namespace:name``), what the program in its ``pods`` does."""
+    """The rights that the program in ``pods`` uses, of those granted to its account (``namespace:name``)."""
     name = account.partition(":")[2]
 
     def is_told_any(argument: str) -> bool:
-        return any(is_told(pod, argument) for pod in pods)
+        return any(has_argument(pod, argument) for pod in pods)
 
-    # The flag turns a part of the program off; it then needs no right to those kinds.
+    # The flag disables a part of the program, which then needs no rights to those resources.
     unused = [part for (account_name, flag), part in _NOT_WITH.items() if account_name == name and is_told_any(flag)]
     needs = ((right, _ONLY_WITH.get((name, right.resource))) for right in granted)
     return frozenset(
@@ -200,13 +199,13 @@ def _accounts(binding: Json, namespace: str) -> list[str]:
 
 
 def _moved(shipped: str, namespace: str) -> str:
-    # The chart can be installed in any namespace; the manifests name one.
+    # The chart can be installed in any namespace; the manifests contain a fixed one.
     return namespace if shipped == SHIPPED_NAMESPACE else shipped
 
 
 def _granted(binding: Json, roles: Mapping[tuple[str, str], Json], namespace: str) -> list[Right]:
     reference = child(binding, "roleRef")
-    # A ClusterRole that a RoleBinding names is granted in the binding's namespace alone.
+    # A RoleBinding grants a ClusterRole only in its own namespace.
     where = "" if text(binding, "kind") == "ClusterRoleBinding" else name_of(binding).namespace
     role = roles.get((text(reference, "kind"), text(reference, "name")))
     # A role of Kubernetes itself is not in our manifests.
@@ -221,6 +220,6 @@ def _rights(rule: Json, namespace: str) -> list[Right]:
         for group in texts_at(rule, "apiGroups")
         for resource in texts_at(rule, "resources")
         for verb in texts_at(rule, "verbs")
-        # A rule without resourceNames is for all objects of the kind.
+        # A rule without resourceNames applies to all objects.
         for name in (texts_at(rule, "resourceNames") or [""])
     ]

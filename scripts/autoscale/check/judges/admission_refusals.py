@@ -1,6 +1,6 @@
-"""Refusals that keep our pods out of the namespace: Pod Security, quotas, limits, webhooks of others (pure).
+"""Admission of our pods by Pod Security, quotas, limits and other projects' webhooks (pure).
 
-Each program's pod was sent to the API server as a dry run, so the words are the server's own.
+The facts contain the API server's refusals of dry runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from protocol.kubernetes.objects import is_terminating, labels_of
-from scripts.autoscale.check.facts import CheckFacts, UnseenError, answered
+from scripts.autoscale.check.facts import CheckFacts, UnavailableError, observed_values
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, When, check_of
 from scripts.autoscale.check.installed_programs import SCHEDULER, by_name, installed
 
@@ -34,7 +34,7 @@ def exists(facts: CheckFacts) -> Verdict:
     you install it is `autoscale-system`, which need not exist.
     """
     namespace = by_name(facts.namespaces.value).get(facts.namespace)
-    # A missing namespace is a fault only if the scheduler is installed; otherwise installing makes it.
+    # A missing namespace is a problem only if the scheduler is installed; otherwise the installation creates it.
     if namespace is None and SCHEDULER in installed(facts):
         return CheckProblem(facts.namespace, f"there is no namespace {facts.namespace}")
     if namespace is None:
@@ -56,19 +56,19 @@ def pod_security(facts: CheckFacts) -> CheckResult:
     `privileged`. Running pods stay, but the API server would refuse their replacements. If the namespace does not exist
     yet, the check uses `default`, which usually has no such label either.
     """
-    # The stand-in's label says nothing about a namespace that will be made without one.
-    labels = labels_of(by_name(facts.namespaces.value).get(facts.tried_in, {}))
-    if facts.tried_in != facts.namespace and _ENFORCE in labels:
-        raise UnseenError(
-            f"{facts.namespace} does not exist yet, and {facts.tried_in} has a label {_ENFORCE} of its own"
+    # The stand-in's label says nothing about a namespace that will be created without one.
+    labels = labels_of(by_name(facts.namespaces.value).get(facts.admission_namespace, {}))
+    if facts.admission_namespace != facts.namespace and _ENFORCE in labels:
+        raise UnavailableError(
+            f"{facts.namespace} does not exist yet, and {facts.admission_namespace} has a label {_ENFORCE} of its own"
         )
     result = _refused(facts, lambda message: _has(message, _POD_SECURITY))
-    if facts.tried_in == facts.namespace:
+    if facts.admission_namespace == facts.namespace:
         return result
-    makes = (
+    remedy = (
         f"kubectl create namespace {facts.namespace}; kubectl label namespace {facts.namespace} {_ENFORCE}=privileged"
     )
-    return replace(result, problems=[replace(problem, remedy=makes) for problem in result.problems])
+    return replace(result, problems=[replace(problem, remedy=remedy) for problem in result.problems])
 
 
 @check(
@@ -80,18 +80,18 @@ def quota(facts: CheckFacts) -> CheckResult:
     the cluster (GKE) admits pods of system priority classes only into namespaces with a quota for them. If the
     namespace does not exist yet, this is a warning: the chart creates such a quota with `priorityQuota=true`.
     """
-    if facts.tried_in == facts.namespace:
+    if facts.admission_namespace == facts.namespace:
         result = _refused(facts, lambda message: _has(message, (*_QUOTA, *_CLASSES, *_LIMITS)))
-        return replace(result, problems=[_asks_for_quota(problem) for problem in result.problems])
-    # A namespace that is not there yet has no quota, so it stands in the way only if the cluster requires one.
+        return replace(result, problems=[_with_remedy(problem) for problem in result.problems])
+    # A namespace that does not exist yet has no quota, which is a problem only if the cluster requires one.
     lacking = _refused(facts, lambda message: _has(message, _CLASSES)).problems
     if not lacking:
-        raise UnseenError(f"{facts.namespace} does not exist yet, so it has no quota")
-    return CheckResult(problems=[replace(_asks_for_quota(problem), level=Level.WARNING) for problem in lacking])
+        raise UnavailableError(f"{facts.namespace} does not exist yet, so it has no quota")
+    return CheckResult(problems=[replace(_with_remedy(problem), level=Level.WARNING) for problem in lacking])
 
 
-def _asks_for_quota(problem: CheckProblem) -> CheckProblem:
-    return replace(problem, remedy=PRIORITY_QUOTA) if _has(problem.said, _CLASSES) else problem
+def _with_remedy(problem: CheckProblem) -> CheckProblem:
+    return replace(problem, remedy=PRIORITY_QUOTA) if _has(problem.message, _CLASSES) else problem
 
 
 @check(
@@ -102,20 +102,21 @@ def _asks_for_quota(problem: CheckProblem) -> CheckProblem:
 )
 def others(facts: CheckFacts) -> CheckResult:
     """Another project's policy or webhook refused a pod that the check submitted as a dry run; the line quotes it."""
-    explained = (*_POD_SECURITY, *_QUOTA, *_CLASSES, *_LIMITS)
-    return _refused(facts, lambda message: not _has(message, explained))
+    other_checks = (*_POD_SECURITY, *_QUOTA, *_CLASSES, *_LIMITS)
+    return _refused(facts, lambda message: not _has(message, other_checks))
 
 
-def _has(said: str, words: tuple[str, ...]) -> bool:
-    return any(word in said for word in words)
+def _has(message: str, phrases: tuple[str, ...]) -> bool:
+    return any(phrase in message for phrase in phrases)
 
 
-def _refused(facts: CheckFacts, is_meant: Callable[[str], bool]) -> CheckResult:
-    refusals = answered(facts.admission, "there are no pods to test")
-    where = "" if facts.tried_in == facts.namespace else f" in {facts.tried_in} ({facts.namespace} does not exist yet)"
+def _refused(facts: CheckFacts, is_relevant: Callable[[str], bool]) -> CheckResult:
+    refusals = observed_values(facts.admission, "there are no pods to test")
+    tested_in = facts.admission_namespace
+    where = "" if tested_in == facts.namespace else f" in {tested_in} ({facts.namespace} does not exist yet)"
     problems = [
         CheckProblem(name, f"the API server refuses a pod of {name}{where}: {message}")
         for name, message in refusals.items()
-        if message and is_meant(message)
+        if message and is_relevant(message)
     ]
-    return CheckResult(f"tested {len(facts.admission)} pods in {facts.tried_in}", problems)
+    return CheckResult(f"tested {len(facts.admission)} pods in {tested_in}", problems)

@@ -1,4 +1,4 @@
-"""The API server: whether it answers, and which Kubernetes it is (pure)."""
+"""The API server: its availability, version and address family (pure)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from deploy.local.kubernetes.programs.versions import SUPPORTED
 from protocol.kubernetes.objects import labels_of, name_of, text
-from scripts.autoscale.check.facts import CheckFacts, Unseen, UnseenError
+from scripts.autoscale.check.facts import CheckFacts, Unavailable, UnavailableError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, When, check_of
 from scripts.autoscale.check.installed_programs import (
     KUBE_SCHEDULER,
@@ -22,17 +22,17 @@ from scripts.autoscale.check.installed_programs import (
 check = partial(check_of, CheckSection.API)
 
 LEAST: Final = (1, 31)
-"""Needed for definitions with selectable fields, and for tokens that name their node."""
+"""Needed for CRDs with selectable fields, and for tokens that name their node."""
 
 LEAST_FOR_CONTROLLER: Final = (1, 33)
-"""Needed for IPAddress objects, with which our own controller assigns addresses to VMs."""
+"""Needed for IPAddress objects, which our controller creates for VMs."""
 
 Minor = tuple[int, int]
 _NUMBERS: Final = re.compile(r"v?(\d+)\.(\d+)")
 
 
 def minor_of(version: str) -> Minor | None:
-    """The minor version that a text begins with.
+    """Parses the minor version at the start of a text.
 
     >>> minor_of("v1.34.1-gke.100"), minor_of("latest")
     ((1, 34), None)
@@ -41,11 +41,11 @@ def minor_of(version: str) -> Minor | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def _told(minor: Minor) -> str:
+def _text(minor: Minor) -> str:
     return f"{minor[0]}.{minor[1]}"
 
 
-# Without the API server every other line would be skipped for the same reason.
+# Fatal: every other line would be skipped for the same reason.
 @check(
     "api-answers",
     "the API server answers",
@@ -57,21 +57,19 @@ def answers(facts: CheckFacts) -> Verdict:
     """Without it nothing else can be checked. The line quotes the error: connection refused, an untrusted certificate,
     expired credentials, or a server at that address that is not a Kubernetes API server.
     """
-    if isinstance(facts.server, Unseen):
+    if isinstance(facts.server, Unavailable):
         return CheckProblem("", facts.server.why)
     return CheckResult(f"Kubernetes {facts.server.value.version}")
 
 
 @check("api-looks", "all queries succeed", "run the check again; kubectl get --raw '/readyz?verbose'", When.ALWAYS)
-def looks_succeed(facts: CheckFacts) -> CheckResult:
+def queries_succeed(facts: CheckFacts) -> CheckResult:
     """A query failed although you have permission: the API server or a program timed out or returned an error. Lines
     that depend on it are skipped or incomplete.
     """
-    return CheckResult(
-        # Many looks fail for one reason; a set names it once.
-        "",
-        [CheckProblem("", why, Level.WARNING) for why in sorted({look.why for look in facts.failed_looks})],
-    )
+    # Many queries may fail for the same reason.
+    reasons = {query.why for query in facts.failed_queries}
+    return CheckResult(problems=[CheckProblem("", reason, Level.WARNING) for reason in sorted(reasons)])
 
 
 @check(
@@ -88,21 +86,21 @@ def is_supported(facts: CheckFacts) -> Verdict:
     minor = minor_of(version)
     newest = max(parsed for supported in SUPPORTED if (parsed := minor_of(supported)))
     if minor is None:
-        raise UnseenError(f"cannot parse the API server's version {version!r}")
+        raise UnavailableError(f"cannot parse the API server's version {version!r}")
     if minor < LEAST:
-        return CheckProblem("", f"Kubernetes {_told(minor)} is too old: {_told(LEAST)} or newer is required")
-    has_controller = not isinstance(facts.deployments, Unseen) and "neonvm-controller" in installed(facts)
+        return CheckProblem("", f"Kubernetes {_text(minor)} is too old: {_text(LEAST)} or newer is required")
+    has_controller = not isinstance(facts.deployments, Unavailable) and "neonvm-controller" in installed(facts)
     # Only our own controller needs IPAddress objects; NeonVM's works with older servers.
     if minor < LEAST_FOR_CONTROLLER and has_controller:
-        message = f"neonvm-controller needs Kubernetes {_told(LEAST_FOR_CONTROLLER)} or newer; this is {_told(minor)}"
+        message = f"neonvm-controller needs Kubernetes {_text(LEAST_FOR_CONTROLLER)} or newer; this is {_text(minor)}"
         return CheckProblem("", message)
     # Newer servers mostly work, so this is only a warning.
     if minor > newest:
         message = (
-            f"Kubernetes {_told(minor)} is newer than {_told(newest)}, the newest version tested with this release"
+            f"Kubernetes {_text(minor)} is newer than {_text(newest)}, the newest version tested with this release"
         )
         return CheckProblem("", message, Level.WARNING)
-    return CheckResult(_told(minor))
+    return CheckResult(_text(minor))
 
 
 @check(
@@ -116,10 +114,10 @@ def addresses_are_ipv4(facts: CheckFacts) -> Verdict:
     one. If IPv6 is the primary family, kubelets probe pods on an address where nothing listens, and the scheduler does
     not start. On dual-stack clusters IPv4 must come first. The check reads the Service `default/kubernetes`.
     """
-    # The API server's own Service has the cluster's primary family, from which pods get their addresses.
+    # The address of the API server's own Service is of the cluster's primary family, as are those of pods.
     addresses = [text(service, "spec", "clusterIP") for service in facts.api_services.value]
     if not any(addresses):
-        raise UnseenError("the Service default/kubernetes has no address")
+        raise UnavailableError("the Service default/kubernetes has no address")
     if other := [address for address in addresses if ":" in address]:
         message = f"the cluster's primary address family is IPv6 (the API server's Service has {other[0]})"
         return CheckProblem("", message)
@@ -141,20 +139,20 @@ def kube_scheduler_fits(facts: CheckFacts) -> CheckResult:
     for pod in pods_of(facts, SCHEDULER):
         for container in containers(pod):
             if text(container, "name") == KUBE_SCHEDULER:
-                # An image pinned by its digest alone has no tag; the label has the version then.
+                # An image pinned by digest has no tag; the label contains its version.
                 tags[name_of(pod).name] = image_tag(text(container, "image")) or labels_of(pod).get("version", "")
     if not tags:
-        raise UnseenError(f"no pod of {SCHEDULER} has a kube-scheduler")
+        raise UnavailableError(f"no pod of {SCHEDULER} has a kube-scheduler")
     for pod_name, tag in tags.items():
         minor = minor_of(tag)
         if minor is None or server is None:
-            raise UnseenError(f"the tag of kube-scheduler's image, {tag!r}, is not a version")
+            raise UnavailableError(f"the tag of kube-scheduler's image, {tag!r}, is not a version")
         problems += _skew(pod_name, minor, server)
     return CheckResult(f"kube-scheduler {', '.join(sorted(set(tags.values())))}", problems)
 
 
 def _skew(pod: str, ours: Minor, server: Minor) -> list[CheckProblem]:
-    versions = f"kube-scheduler in pod {pod} is {_told(ours)}, the API server is {_told(server)}"
+    versions = f"kube-scheduler in pod {pod} is {_text(ours)}, the API server is {_text(server)}"
     # Kubernetes' version skew policy: never newer than the API server, at most one minor version older.
     if ours > server:
         return [CheckProblem(pod, f"{versions}: kube-scheduler must not be newer than the API server")]

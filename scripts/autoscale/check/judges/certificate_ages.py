@@ -1,4 +1,4 @@
-"""Certificates: in the Secrets, on the ports, and in the caBundles of webhooks (pure)."""
+"""Certificates in Secrets, on ports, and in the caBundles of webhooks (pure)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text
-from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError, answered
+from scripts.autoscale.check.facts import CheckFacts, Observed, UnavailableError, observed_values
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check_of
 from scripts.autoscale.check.installed_programs import INJECTOR
 from scripts.autoscale.check.judges.stored_certificates import (
@@ -22,14 +22,14 @@ from scripts.autoscale.check.judges.stored_certificates import (
     StoredCertificates,
     certificates,
     decoded,
-    kept_certificates,
+    read_certificates,
 )
 
 check = partial(check_of, CheckSection.CERTIFICATES)
 
 WEBHOOKS: Final = "autoscaling-"
 LATE: Final = 0.9
-"""Share of its life after which an old certificate is reported; replacement is due after two thirds."""
+"""Share of a certificate's lifetime after which it is reported; renewal is due after two thirds."""
 
 _DAY: Final = 86_400.0
 _OF_RUNNERS: Final = "kubectl -n {namespace} logs deployment/neonvm-controller --tail=50"
@@ -39,8 +39,8 @@ def _named(certificate: x509.Certificate) -> str:
     return certificate.subject.rfc4514_string() or f"serial {certificate.serial_number:x}"
 
 
-def _moment(facts: CheckFacts) -> datetime:
-    # Certificates are judged by the API server's calendar: this machine's may be wrong.
+def _server_time(facts: CheckFacts) -> datetime:
+    # By the API server's clock: this machine's may be wrong.
     return datetime.fromtimestamp(facts.server_now, UTC)
 
 
@@ -57,13 +57,13 @@ def _age_problem(what: str, subject: str, certificate: x509.Certificate, now: da
 
 
 def _span(seconds: float) -> str:
-    """A span for people.
+    """A duration for people.
 
     >>> _span(100), _span(7200.0), _span(400_000.0)
     ('2 minutes', '2 hours', '5 days')
     """
     for unit, name in ((_DAY, "day"), (3600.0, "hour"), (60.0, "minute")):
-        # A unit is used from one and a half of it on: 84 minutes is more exact than 1 hour.
+        # Use a unit from one and a half of it on: 84 minutes is more exact than 1 hour.
         if seconds >= unit * 1.5 or unit == 60.0:
             return f"{seconds / unit:.0f} {name}s"
     return ""
@@ -81,9 +81,9 @@ def are_current(facts: CheckFacts) -> CheckResult:
     those in `autoscaling-certificates…` (operations-certificates.md); the leader of `neonvm-controller` renews those in
     `neonvm-runners…`.
     """
-    now, stored_certificates = _moment(facts), kept_certificates(facts)
+    now, stored_certificates = _server_time(facts), read_certificates(facts)
     if not facts.secrets.value:
-        raise UnseenError(f"there is no Secret {SECRETS}")
+        raise UnavailableError(f"there is no Secret {SECRETS}")
     filled = {stored.secret for stored in stored_certificates}
     empty = sorted(name_of(secret).name for secret in facts.secrets.value if name_of(secret).name not in filled)
     problems = [CheckProblem(name, f"the Secret {name} has no certificate yet") for name in empty]
@@ -96,7 +96,7 @@ def are_current(facts: CheckFacts) -> CheckResult:
     described = ((stored, f"{stored} ({_named(stored.decisive)})") for stored in decisive)
     age_problems = (_age_problem(what, stored.secret, stored.decisive, now) for stored, what in described)
     problems += [problem for problem in age_problems if problem is not None]
-    # The controller issues certificates of runners; the others are issued elsewhere, so their remedy differs.
+    # neonvm-controller issues the certificates of runners, so their remedy differs.
     problems = [
         replace(problem, remedy=_OF_RUNNERS) if problem.subject.startswith(RUNNERS) else problem for problem in problems
     ]
@@ -105,13 +105,13 @@ def are_current(facts: CheckFacts) -> CheckResult:
     return CheckResult(soonest, problems)
 
 
-def _decisive(kept: list[StoredCertificates]) -> list[StoredCertificates]:
-    """All that are not empty; of the authorities in one Secret only the newest."""
-    decisive = [stored for stored in kept if stored.chain and stored.secret not in (SECRETS, RUNNERS)]
-    # The Secrets that hold a series of authorities, where only the newest signs.
+def _decisive(certificates: list[StoredCertificates]) -> list[StoredCertificates]:
+    """The certificates whose expiry matters: of the CAs in a Secret only the newest."""
+    decisive = [stored for stored in certificates if stored.chain and stored.secret not in (SECRETS, RUNNERS)]
+    # These Secrets contain a series of CAs, of which the newest signs.
     for name in (SECRETS, RUNNERS):
-        signing = [stored for stored in kept if stored.chain and stored.secret == name]
-        # Older authorities are only trusted, so their expiry does no harm.
+        signing = [stored for stored in certificates if stored.chain and stored.secret == name]
+        # Older CAs are only trusted, so their expiry is harmless.
         decisive += [max(signing, key=lambda stored: stored.decisive.not_valid_after_utc)] if signing else []
     return decisive
 
@@ -119,22 +119,22 @@ def _decisive(kept: list[StoredCertificates]) -> list[StoredCertificates]:
 @check("certificates-signed", "certificates are signed by our CA", "kubectl -n {namespace} describe secret {subject}")
 def are_signed(facts: CheckFacts) -> CheckResult:
     """The CA and the certificate do not match because only one of them was replaced: clients reject the certificate."""
-    stored_certificates = kept_certificates(facts)
+    stored_certificates = read_certificates(facts)
     authorities = [(stored, ca) for stored in stored_certificates if stored.is_authority for ca in stored.chain]
     leafs = [stored for stored in stored_certificates if stored.chain and not stored.is_authority]
     if not authorities or not leafs:
-        raise UnseenError(f"no Secret {SECRETS}… has a CA (ca.crt) and a certificate")
+        raise UnavailableError(f"no Secret {SECRETS}… has a CA (ca.crt) and a certificate")
     problems = [
         CheckProblem(leaf.secret, f"{leaf} is not signed by any CA in ca.crt")
         for leaf in leafs
-        # An authority of runners vouches for runners alone, and no other for them.
+        # The CA of runners signs only certificates of runners, and no other CA does.
         if not _vouched(leaf.chain, [ca for holder, ca in authorities if holder.is_of_runners == leaf.is_of_runners])
     ]
     return CheckResult(f"{len(leafs)} certificates", problems)
 
 
 def _vouched(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> bool:
-    """Return True if an authority has signed the leaf, or an intermediate of its chain that leads to it."""
+    """Return True if one of ``authorities`` has signed the leaf, or an intermediate certificate above it."""
     # From the leaf upwards, as a TLS client builds the path.
     current, *others = chain
     while not any(_signed(current, ca) for ca in authorities):
@@ -142,7 +142,7 @@ def _vouched(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certi
         if not signers:
             return False
         current = signers[0]
-        # Each certificate is used once, so that a cycle of signatures cannot make the walk endless.
+        # Each certificate is used once, so that a cycle of signatures ends.
         others.remove(current)
     return True
 
@@ -150,7 +150,7 @@ def _vouched(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certi
 def _signed(leaf: x509.Certificate, authority: x509.Certificate) -> bool:
     try:
         leaf.verify_directly_issued_by(authority)
-    # TypeError: the authority's key is of a kind that cannot sign certificates.
+    # TypeError: the CA's key is of a type that cannot sign certificates.
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
@@ -165,32 +165,32 @@ def are_served(facts: CheckFacts) -> CheckResult:
     """A program serves an expired or replaced certificate because it has not reloaded its files. The check connects
     through `kubectl port-forward`.
     """
-    observed = answered(dict(sorted(facts.served.items())), "no program with a TLS port is running")
-    now, stored_leaves = _moment(facts), {leaf for stored in _kept(facts) for leaf in stored.chain}
-    port_problems = (_shown(port, served.certificate, stored_leaves, now) for port, served in observed.items())
+    observed = observed_values(dict(sorted(facts.served.items())), "no program with a TLS port is running")
+    now, stored_leaves = _server_time(facts), {leaf for stored in _kept(facts) for leaf in stored.chain}
+    port_problems = (_port_problem(port, served.certificate, stored_leaves, now) for port, served in observed.items())
     return CheckResult(f"{len(observed)} ports", [problem for problem in port_problems if problem is not None])
 
 
-def _shown(port: str, certificate: bytes, kept: set[x509.Certificate], now: datetime) -> CheckProblem | None:
+def _port_problem(port: str, certificate: bytes, stored: set[x509.Certificate], now: datetime) -> CheckProblem | None:
     remedy = f"kubectl -n {{namespace}} rollout restart deployment/{port.partition(':')[0]}"
     chain = certificates(certificate)
     if not chain:
         return CheckProblem(port, f"{port} serves no certificate", remedy=remedy)
     if problem := _age_problem(f"the certificate of {port}", port, chain[0], now):
         return replace(problem, remedy=remedy)
-    # Without Secrets that can be read there is nothing to compare with.
-    if kept and chain[0] not in kept:
+    # Without permission to read Secrets, there is nothing to compare with.
+    if stored and chain[0] not in stored:
         message = f"{port} serves a stale certificate: it has not reloaded the one in its Secret"
         return CheckProblem(port, message, Level.WARNING, remedy)
     return None
 
 
 def _kept(facts: CheckFacts) -> list[StoredCertificates]:
-    return kept_certificates(facts) if isinstance(facts.secrets, SiteObservations) else []
+    return read_certificates(facts) if isinstance(facts.secrets, Observed) else []
 
 
 def our_webhooks(facts: CheckFacts) -> list[tuple[str, Json]]:
-    """Each webhook of ours, with its configuration's name. Raises ``UnseenError`` if there is none."""
+    """Our webhooks, with the names of their configurations. Raises ``UnavailableError`` if there are none."""
     webhooks = [
         (name_of(configuration).name, webhook)
         for configuration in facts.webhooks.value
@@ -198,7 +198,7 @@ def our_webhooks(facts: CheckFacts) -> list[tuple[str, Json]]:
         for webhook in items(configuration, "webhooks")
     ]
     if not webhooks:
-        raise UnseenError("none of our webhooks is installed")
+        raise UnavailableError("none of our webhooks is installed")
     return webhooks
 
 
@@ -214,8 +214,7 @@ def bundles_are_current(facts: CheckFacts) -> CheckResult:
     own = (
         stored
         for stored in _kept(facts)
-        # The API server calls the injector, whose certificate neither the expander's authority nor that of runners
-        # signs.
+        # Neither the expander's CA nor that of runners signs the injector's certificate.
         if stored.is_authority and stored.secret not in OF_THE_EXPANDER and not stored.is_of_runners
     )
     authorities = {ca for stored in own for ca in stored.chain}
@@ -227,18 +226,18 @@ def bundles_are_current(facts: CheckFacts) -> CheckResult:
     return CheckResult("", problems)
 
 
-def _bundle(told: str, webhook: Json, authorities: set[x509.Certificate], facts: CheckFacts) -> Iterator[str]:
+def _bundle(subject: str, webhook: Json, authorities: set[x509.Certificate], facts: CheckFacts) -> Iterator[str]:
     bundle = set(certificates(decoded(text(child(webhook, "clientConfig"), "caBundle"))))
     if not bundle:
-        yield f"{told} is empty: the API server cannot verify the webhook"
+        yield f"{subject} is empty: the API server cannot verify the webhook"
         return
-    # One authority in common is enough: a bundle has the old and the new one while they are replaced.
+    # During a rotation both contain the old and the new CA, so one in common is enough.
     if authorities and not authorities & bundle:
-        yield f"{told} does not contain the CA in the Secrets: the API server does not trust the webhook"
+        yield f"{subject} does not contain the CA in the Secrets: the API server does not trust the webhook"
         return
-    for port, look in facts.served.items():
-        if isinstance(look, SiteObservations) and (why := look.value.distrusted.get(text(webhook, "name"))):
-            yield f"{told} does not verify the certificate of {port}: {why}"
+    for port, observation in facts.served.items():
+        if isinstance(observation, Observed) and (why := observation.value.distrusted.get(text(webhook, "name"))):
+            yield f"{subject} does not verify the certificate of {port}: {why}"
 
 
 @check(
@@ -249,7 +248,9 @@ def _bundle(told: str, webhook: Json, authorities: set[x509.Certificate], facts:
 def webhooks_answer(facts: CheckFacts) -> CheckResult:
     """The check sends a test review to each webhook through `kubectl port-forward`, and one failed."""
     names = [text(webhook, "name") for _, webhook in our_webhooks(facts)]
-    reviews = answered({name: facts.answers[name] for name in names if name in facts.answers}, "it was not called")
+    reviews = observed_values(
+        {name: facts.reviews[name] for name in names if name in facts.reviews}, "it was not called"
+    )
     problems = [
         CheckProblem(name, f"webhook {name} failed a test review: {why}") for name, why in reviews.items() if why
     ]
@@ -268,8 +269,7 @@ def webhook_is_reached(facts: CheckFacts) -> CheckResult:
     GKE cluster needs a firewall rule for that, and on EKS with an overlay network it cannot reach pods at all
     (install.md, platforms and pipelines). With `failurePolicy: Ignore` nothing else reports this.
     """
-    # Raises if there is no webhook of ours, so that the check is skipped.
-    our_webhooks(facts)
+    our_webhooks(facts)  # raises if there are none, so that the check is skipped
     why = facts.injection.value
     return CheckResult(
         "",

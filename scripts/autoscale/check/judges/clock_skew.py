@@ -1,4 +1,4 @@
-"""Calendars: ours, the nodes', and those of the programs that hold Leases, against the API server's (pure)."""
+"""Clock skew of this machine, of nodes and of Lease holders against the API server (pure)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, items, name_of, text
 from protocol.kubernetes.timestamps import parse_timestamp
-from scripts.autoscale.check.facts import CheckFacts, UnseenError
+from scripts.autoscale.check.facts import CheckFacts, UnavailableError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check_of
 from scripts.autoscale.check.installed_programs import PROGRAMS
 
@@ -16,7 +16,7 @@ check = partial(check_of, CheckSection.CLOCKS)
 
 SOME: Final = 5.0
 MUCH: Final = 60.0
-"""Seconds. Certificates, tokens and the ages that people read go wrong long before anything of ours does."""
+"""Seconds of skew for a warning and for a failure. Certificates and tokens are affected first, our programs last."""
 
 
 @check(
@@ -31,7 +31,7 @@ def ours(facts: CheckFacts) -> CheckResult:
     """
     ahead, within = facts.server.value.ahead, facts.server.value.within
     if ahead is None:
-        raise UnseenError("the API server sends no Date header")
+        raise UnavailableError("the API server sends no Date header")
     problem = _problem("", "this machine's clock", ahead, within)
     return CheckResult(f"within {max(abs(ahead), within):.0f} s", [] if problem is None else [problem])
 
@@ -59,7 +59,7 @@ def of_programs(facts: CheckFacts) -> CheckResult:
     certificates depend on it.
     """
     our_leases = {lease for program in PROGRAMS for lease in program.leases}
-    # A Lease without a holder was given up: nobody renews it.
+    # A Lease without a holder was released, and nobody renews it.
     ours = [
         lease
         for lease in facts.leases.value
@@ -71,7 +71,7 @@ def of_programs(facts: CheckFacts) -> CheckResult:
 def _of_leases(leases: Sequence[Json], whose: str) -> CheckResult:
     ahead = {name_of(lease).name: skew for lease in leases if (skew := lead_of(lease)) is not None}
     if not ahead:
-        raise UnseenError("no Lease has both timestamps")
+        raise UnavailableError("no Lease has both timestamps")
     # `managedFields` have whole seconds.
     problems = [_problem(name, whose.format(name=name), skew, 1.0) for name, skew in sorted(ahead.items())]
     widest = max(ahead.values(), key=abs)
@@ -81,12 +81,11 @@ def _of_leases(leases: Sequence[Json], whose: str) -> CheckResult:
 
 
 def lead_of(lease: Json) -> float | None:
-    """Seconds by which the calendar of the last to renew the Lease is ahead of the API server's, to a second.
+    """Seconds by which the clock of the Lease's last holder is ahead of the API server's, to a second.
 
-    None if the Lease does not have both times.
+    None if the Lease does not have both timestamps.
     """
-    # The holder writes `renewTime` by its own calendar; the API server stamps `managedFields` by its own when it
-    # stores that. The difference is how far the two are apart.
+    # The holder writes `renewTime` by its own clock, and the API server stamps `managedFields` when it stores that.
     renewed = parse_timestamp(text(lease, "spec", "renewTime"))
     stamps = [
         stamp
@@ -103,6 +102,6 @@ def _problem(subject: str, whose: str, ahead: float, within: float) -> CheckProb
     off = abs(ahead) - within
     if off < SOME:
         return None
-    way = "ahead of" if ahead > 0 else "behind"
+    direction = "ahead of" if ahead > 0 else "behind"
     level = Level.FAILURE if off >= MUCH else Level.WARNING
-    return CheckProblem(subject, f"{whose} is {abs(ahead):.0f} s {way} the API server's", level)
+    return CheckProblem(subject, f"{whose} is {abs(ahead):.0f} s {direction} the API server's", level)

@@ -1,4 +1,4 @@
-"""The definitions of our kinds: installed, served, and with the fields that we read and write (pure)."""
+"""Our CRDs: installed, served, and with the fields that we read and write (pure)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ check = partial(check_of, CheckSection.DEFINITIONS)
 
 @dataclass(frozen=True, slots=True)
 class NeededKind:
-    """``fields`` are those without which we do not work, as dotted paths."""
+    """A kind that ``program`` needs, or all programs if empty; ``fields`` are the required ones, as dotted paths."""
 
     resource: Resource
     fields: tuple[str, ...]
@@ -26,7 +26,7 @@ class NeededKind:
 
     @property
     def name(self) -> str:
-        """The definition's name.
+        """The CRD's name.
 
         >>> NeededKind(VIRTUAL_MACHINES, ()).name
         'virtualmachines.vm.neon.tech'
@@ -65,11 +65,11 @@ NEEDED: Final = (
     "kubectl diff -f deploy/neonvm.yaml",
     When.BEFORE,
 )
-def nothing_in_the_way(facts: CheckFacts) -> CheckResult:
+def existing_are_compatible(facts: CheckFacts) -> CheckResult:
     """Another release of NeonVM may have installed the CRD VirtualMachine with fewer fields. Ours has every field of
     v0.49.1, so NeonVM's controller keeps working if you replace it.
     """
-    definitions = by_name(facts.definitions.value)
+    definitions = by_name(facts.crds.value)
     there = [kind for kind in NEEDED if kind.name in definitions]
     problems = [
         CheckProblem(
@@ -92,11 +92,10 @@ def are_installed(facts: CheckFacts) -> CheckResult:
     """Without VirtualMachine the scheduler never becomes ready. Without VirtualMachineMigration VMs cannot migrate.
     Hvpa, Tortoise and VirtualMachineGroup are needed if `autoscaling-groups` is installed.
     """
-    definitions, here = by_name(facts.definitions.value), installed(facts)
-    # A definition is needed if its program is installed; those without a program are always needed.
-    wanted = [kind for kind in NEEDED if not kind.program or kind.program in here]
-    problems = [problem for kind in wanted if (problem := _not_served(kind, definitions.get(kind.name)))]
-    return CheckResult(f"{len(wanted)} CRDs", problems)
+    definitions, programs = by_name(facts.crds.value), installed(facts)
+    needed = [kind for kind in NEEDED if not kind.program or kind.program in programs]
+    problems = [problem for kind in needed if (problem := _not_served(kind, definitions.get(kind.name)))]
+    return CheckResult(f"{len(needed)} CRDs", problems)
 
 
 @check(
@@ -106,7 +105,7 @@ def are_installed(facts: CheckFacts) -> CheckResult:
 )
 def fields_are_there(facts: CheckFacts) -> CheckResult:
     """With a CRD from another project or an older release the API server silently drops fields that we write."""
-    definitions = by_name(facts.definitions.value)
+    definitions = by_name(facts.crds.value)
     problems = [
         CheckProblem(kind.name, f"the CRD {kind.name} lacks {', '.join(missing)}")
         for kind in NEEDED
@@ -127,7 +126,7 @@ def _not_served(needed: NeededKind, definition: Json | None) -> CheckProblem | N
     if version is None or not flag(version, "served"):
         return CheckProblem(needed.name, f"the CRD {needed.name} does not serve {needed.resource.version}")
     for condition in items(definition, "status", "conditions"):
-        # NamesAccepted is False if another definition already uses the plural or the kind.
+        # NamesAccepted is False if another CRD already uses the plural or the kind.
         if text(condition, "type") in ("Established", "NamesAccepted") and text(condition, "status") != "True":
             why = text(condition, "message") or text(condition, "reason")
             return CheckProblem(needed.name, f"the CRD {needed.name} is not {text(condition, 'type')}: {why}")
@@ -140,13 +139,13 @@ def _missing(needed: NeededKind, definition: Json) -> Iterator[str]:
         return
     schema = child(version, "schema", "openAPIV3Schema")
     yield from (path for path in needed.fields if not _has(schema, path.split(".")))
-    # Without it a write to /status is a 404, and writes of the spec could change the status.
+    # Without it a write to /status gives 404, and writes of the spec could change the status.
     if "status" not in child(version, "subresources"):
         yield "the status subresource"
 
 
 def _has(schema: Json, path: list[str]) -> bool:
-    # Below such a field the API server keeps every unknown field.
+    # The API server keeps unknown fields below such a field.
     if not path or flag(schema, "x-kubernetes-preserve-unknown-fields"):
         return True
     properties = child(schema, "properties")

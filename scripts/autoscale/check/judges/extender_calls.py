@@ -1,4 +1,4 @@
-"""Whether kube-scheduler is configured to ask our extender, asks it, and gets answers (pure)."""
+"""kube-scheduler's configuration of our extender, and its calls (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocol.runtime.followed_file import SettingsError
 from protocol.yaml_text import YamlError, read_yaml
 from scheduler_plugin.ledger.accounts.waiting_pods import PERCENT
 from scheduler_plugin.settings.document import parse_settings
-from scripts.autoscale.check.facts import CheckFacts, MetricSample, Unseen, UnseenError, answered
+from scripts.autoscale.check.facts import CheckFacts, MetricSample, Unavailable, UnavailableError, observed_values
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, check_of
 from scripts.autoscale.check.installed_programs import KUBE_SCHEDULER, SCHEDULER, by_name, installed, pods_of
 
@@ -27,8 +27,8 @@ PORT: Final = 10298
 CALLS: Final = "autoscale_scheduler_extender_calls_total"
 READY: Final = "autoscale_scheduler_ready"
 _PERCENT: Final = "percentageOfNodesToScore"
-_ENOUGH: Final = 30.0
-"""Seconds after which a pod that kube-scheduler has not looked at is a sign that none looks."""
+_UNTRIED: Final = 30.0
+"""Seconds after which a pod that kube-scheduler has not tried to schedule is a sign that it is not working."""
 
 
 @check(
@@ -44,7 +44,7 @@ def is_configured(facts: CheckFacts) -> Verdict:
     name, key = CONFIG
     config_map = by_name(facts.config_maps.value).get(name)
     if config_map is None and SCHEDULER not in installed(facts):
-        raise UnseenError(f"{SCHEDULER} is not installed")
+        raise UnavailableError(f"{SCHEDULER} is not installed")
     data = texts(config_map or {}, "data")
     if key not in data:
         return CheckProblem(name, f"the ConfigMap {name} has no {key}, or does not exist")
@@ -85,8 +85,8 @@ def _sampling(document: Json, facts: CheckFacts) -> list[str]:
     # A profile's own percentage takes precedence over that of the whole configuration.
     percent = ours[_PERCENT] if ours.get(_PERCENT) is not None else document.get(_PERCENT)
     service_percent = _expected_percent(facts)
-    # With a lower percentage kube-scheduler asks about fewer nodes than the service takes for a sample. Zero, as unset,
-    # leaves the percentage to kube-scheduler.
+    # With a lower percentage kube-scheduler samples fewer nodes than the service expects. With zero, as if unset, it
+    # chooses the percentage itself.
     if not isinstance(percent, int) or percent == 0 or percent >= service_percent:
         return []
     return [
@@ -115,22 +115,21 @@ def _leads_to_us(url: str) -> bool:
 )
 def is_in_force(facts: CheckFacts) -> CheckResult:
     """kube-scheduler reads its configuration only when it starts, and the configuration has changed since."""
-    # A restart would not help before the configuration is right.
+    # A restart does not help until the configuration is fixed.
     if is_configured.result(facts).problems:
-        raise UnseenError("fix the configuration first")
+        raise UnavailableError("fix the configuration first")
     changed = [
         at
         for config_map in facts.config_maps.value
         if name_of(config_map).name == CONFIG[0]
-        # The API server stamps each change there; a ConfigMap has no other time of its last change.
+        # The only timestamps of changes that a ConfigMap has.
         for entry in items(config_map, "metadata", "managedFields")
         if (at := parse_timestamp(text(entry, "time"))) is not None
     ]
     if not changed:
-        raise UnseenError(f"the ConfigMap {CONFIG[0]} has no timestamp of its last change")
+        raise UnavailableError(f"the ConfigMap {CONFIG[0]} has no timestamp of its last change")
     problems = [
         CheckProblem(pod, f"kube-scheduler in pod {pod} started before its configuration was changed", Level.WARNING)
-        # kube-scheduler reads its configuration once, at its start.
         for pod, since in _since(facts)
         if since < max(changed)
     ]
@@ -175,14 +174,18 @@ def is_asked(facts: CheckFacts) -> Verdict:
     kube-scheduler: it is not running, is not the leader, or has no profile of that name.
     """
     pages = _pages(facts)
-    unseen = [] if isinstance(facts.waiting_pods, Unseen) else _never_tried(facts.waiting_pods.value, facts.server_now)
+    untried = (
+        [] if isinstance(facts.waiting_pods, Unavailable) else _never_tried(facts.waiting_pods.value, facts.server_now)
+    )
     calls = {verb: sum(_total(page, CALLS, verb=verb) for page in pages.values()) for verb in ("filter", "bind")}
-    if unseen:
-        message = f"pod {unseen[0]} and {len(unseen) - 1} more wait" if len(unseen) > 1 else f"pod {unseen[0]} waits"
-        return CheckProblem(unseen[0], f"{message} for {SCHEDULER_NAME}, but no kube-scheduler has made an attempt")
-    # Counters start at zero with the program, so zero proves nothing.
+    if untried:
+        message = (
+            f"pod {untried[0]} and {len(untried) - 1} more wait" if len(untried) > 1 else f"pod {untried[0]} waits"
+        )
+        return CheckProblem(untried[0], f"{message} for {SCHEDULER_NAME}, but no kube-scheduler has made an attempt")
+    # Counters are reset when the program starts, so zero proves nothing.
     if not any(calls.values()):
-        raise UnseenError("no calls since the scheduler started")
+        raise UnavailableError("no calls since the scheduler started")
     return CheckResult(f"{calls['filter']:.0f} filter and {calls['bind']:.0f} bind calls since the scheduler started")
 
 
@@ -195,7 +198,7 @@ def has_no_errors(facts: CheckFacts) -> Verdict:
     """At least a tenth of kube-scheduler's calls have failed since the scheduler started."""
     failed = sum(_total(page, CALLS, outcome="error") for page in _pages(facts).values())
     calls = sum(_total(page, CALLS) for page in _pages(facts).values())
-    # Single errors are normal while a scheduler starts or leadership changes; a tenth is not.
+    # Some errors are normal while a scheduler starts or leadership changes.
     if failed and failed * 10 >= calls:
         message = f"{failed:.0f} of {calls:.0f} calls from kube-scheduler failed"
         return CheckProblem("", message, Level.WARNING)
@@ -218,9 +221,11 @@ def has_no_rival(facts: CheckFacts) -> CheckResult:
 
 
 def _pages(facts: CheckFacts) -> dict[str, Sequence[MetricSample]]:
-    """The metrics of each scheduler that answers. Raises ``UnseenError``."""
+    """The metrics of each scheduler that responds. Raises ``UnavailableError``."""
     pods = {name_of(pod).name for pod in pods_of(facts, SCHEDULER)}
-    return answered({pod: look for pod, look in facts.metrics.items() if pod in pods}, f"{SCHEDULER} has no pod")
+    return observed_values(
+        {pod: observation for pod, observation in facts.metrics.items() if pod in pods}, f"{SCHEDULER} has no pod"
+    )
 
 
 def _total(page: Sequence[MetricSample], name: str, **labels: str) -> float:
@@ -229,14 +234,14 @@ def _total(page: Sequence[MetricSample], name: str, **labels: str) -> float:
 
 
 def _never_tried(pods: Sequence[Json], now: float) -> list[str]:
-    """Pods that wait for long without a word of a kube-scheduler."""
+    """Pods that no kube-scheduler has tried to schedule for some time."""
     return [
         str(name_of(pod))
         for pod in pods
         # The first attempt sets this condition, whatever the outcome.
         if not condition_of(pod, "PodScheduled")
         and (made := parse_timestamp(text(pod, "metadata", "creationTimestamp"))) is not None
-        and now - made > _ENOUGH
-        # A pod with scheduling gates is not put into the queue at all.
+        and now - made > _UNTRIED
+        # A pod with scheduling gates is not queued.
         and not items(pod, "spec", "schedulingGates")
     ]

@@ -1,8 +1,9 @@
-"""The nodes: ready, and able to boot guests (pure)."""
+"""Nodes and VMs: readiness, devices, networks and limits (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -10,7 +11,7 @@ from deploy.neonvm.objects.pod_form import is_open
 from deploy.neonvm.objects.runner_policy import selects_ingress
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, JsonObject, child, flag, is_over, items, labels_of, name_of, text
-from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
+from scripts.autoscale.check.facts import CheckFacts, Observed, UnavailableError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, When, check_of
 from scripts.autoscale.check.installed_programs import DEVICES, NETWORK, installed
 
@@ -19,9 +20,8 @@ vm_check = partial(check_of, CheckSection.VMS)
 
 
 def _unguarded(facts: CheckFacts, pods: Iterable[JsonObject]) -> str:
-    """The namespaces in which nothing but the certificate guards pods of VMs, as the end of a sentence."""
-    if not isinstance(facts.network_policies, SiteObservations):
-        # If policies could not be listed, nothing is known about them.
+    """Names the namespaces in which no NetworkPolicy protects pods of VMs, as the end of a sentence."""
+    if not isinstance(facts.network_policies, Observed):
         return ""
     bare = {
         name_of(pod).namespace
@@ -36,10 +36,10 @@ def _guards(policy: JsonObject, pod: JsonObject) -> bool:
 
 
 RESOURCES: Final = ("autoscaling.neon.tech/guest-devices", "neonvm/kvm")
-"""What a device plugin offers: ours on every node, the original's only on nodes with KVM."""
+"""The resources of device plugins: ours on every node, the original's only on nodes with KVM."""
 
 FLAT_NETWORK: Final = "autoscaling.neon.tech/flat-network"
-"""What our network program offers on a node whose frames it filters."""
+"""The resource of our network program on a node whose frames it filters."""
 
 _OS: Final = "kubernetes.io/os"
 
@@ -56,8 +56,8 @@ def are_ready(facts: CheckFacts) -> Verdict:
     if not nodes:
         return CheckProblem("", "the cluster has no nodes")
     if len(problems) == len(nodes):
-        # Some nodes are often under maintenance; if none is ready, nothing can run.
-        problems = [CheckProblem(problem.subject, problem.said, Level.FAILURE) for problem in problems]
+        # Some nodes are often under maintenance, but if none is ready, nothing can run.
+        problems = [replace(problem, level=Level.FAILURE) for problem in problems]
     return CheckResult(f"{len(nodes)} nodes", problems)
 
 
@@ -69,7 +69,7 @@ def _not_ready(node: Json) -> str:
 
 
 def _for_guests(facts: CheckFacts) -> list[Json]:
-    """Nodes that pods of VMs may go to."""
+    """Nodes to which pods of VMs can be scheduled."""
     return [
         node
         for node in facts.nodes.value
@@ -91,9 +91,9 @@ def offer_devices(facts: CheckFacts) -> CheckResult:
     plugin does not run there, or the kubelet uses another directory.
     """
     offered = {name_of(node).name: _offers(node, *RESOURCES) for node in _for_guests(facts)}
-    # Without a device plugin no pod asks for the device; guests are emulated on purpose.
+    # Without a device plugin no pod requests the device; guests are emulated on purpose.
     if DEVICES not in installed(facts) and not any(offered.values()):
-        raise UnseenError(f"the device plugin ({DEVICES}) is not installed; guests are emulated")
+        raise UnavailableError(f"the device plugin ({DEVICES}) is not installed; guests are emulated")
     level = Level.WARNING if any(offered.values()) else Level.FAILURE
     problems = [
         CheckProblem(
@@ -122,7 +122,7 @@ def offer_network(facts: CheckFacts) -> CheckResult:
     which.
     """
     if NETWORK not in installed(facts):
-        raise UnseenError(f"the flat network ({NETWORK}) is not installed")
+        raise UnavailableError(f"the flat network ({NETWORK}) is not installed")
     nodes = _for_guests(facts)
     reason = f"offers no {FLAT_NETWORK}: VMs with spec.extraNetwork are not scheduled there"
     names = [name_of(node).name for node in nodes if not _offers(node, FLAT_NETWORK)]
@@ -140,13 +140,13 @@ def accelerate(facts: CheckFacts) -> CheckResult:
     acceleration: dict[str, tuple[bool, str]] = {}
     for vm in facts.vms.value:
         condition = condition_of(vm, "Accelerated")
-        # A VM that turns acceleration off asks for emulation, so it says nothing about its node.
+        # A VM with acceleration disabled says nothing about its node.
         if not condition or child(vm, "spec").get("enableAcceleration") is False or not text(vm, "status", "node"):
             continue
-        # One VM stands for its node: they all run on the same /dev/kvm.
+        # One VM per node is enough: all use the same /dev/kvm.
         acceleration[text(vm, "status", "node")] = (text(condition, "status") == "True", text(condition, "message"))
     if not acceleration:
-        raise UnseenError("no VM has the condition Accelerated yet")
+        raise UnavailableError("no VM has the condition Accelerated yet")
     problems = [
         CheckProblem(node, f"guests on node {node} are emulated, which is many times slower: {why}", Level.WARNING)
         for node, (is_fast, why) in sorted(acceleration.items())
@@ -160,7 +160,7 @@ def has_pods_network(facts: CheckFacts) -> CheckResult:
     """A VM with `spec.extraNetwork.enable` runs without `status.extraNetIP`: a move would break its connections."""
     wants = [vm for vm in facts.vms.value if flag(vm, "spec", "extraNetwork", "enable")]
     if not wants:
-        raise UnseenError("no VM enables spec.extraNetwork")
+        raise UnavailableError("no VM enables spec.extraNetwork")
     lack = [str(name_of(vm)) for vm in wants if text(vm, "status", "phase") == "Running" and not _address(vm)]
     problems = [CheckProblem(vm, f"VM {vm} runs without a flat-network address (status.extraNetIP)") for vm in lack]
     return CheckResult(f"{len(wants)} VMs have one", problems)
@@ -177,7 +177,7 @@ def may_grow(facts: CheckFacts) -> CheckResult:
     """
     running = [vm for vm in facts.vms.value if text(vm, "status", "phase") == "Running"]
     if not running:
-        raise UnseenError("no VM is running")
+        raise UnavailableError("no VM is running")
     problems = [
         CheckProblem(
             str(name_of(vm)),

@@ -1,4 +1,4 @@
-"""The Leases of programs with several replicas, and the EndpointSlices that lead to the scheduler (pure)."""
+"""The Leases of programs with several replicas, and the EndpointSlices of the leading scheduler (pure)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text, whole
 from protocol.kubernetes.timestamps import parse_timestamp
-from scripts.autoscale.check.facts import CheckFacts, UnseenError
+from scripts.autoscale.check.facts import CheckFacts, UnavailableError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, check_of
 from scripts.autoscale.check.installed_programs import (
     LEADING,
@@ -16,9 +16,9 @@ from scripts.autoscale.check.installed_programs import (
     Program,
     argument_values,
     by_name,
+    has_argument,
     installed,
-    is_told,
-    leads,
+    is_leader,
     pods_of,
     samples_of,
 )
@@ -46,10 +46,10 @@ def are_held(facts: CheckFacts) -> CheckResult:
         (program, name)
         for program in PROGRAMS
         for name in program.leases
-        if _is_sought(facts, program, name, here, leases)
+        if _is_expected(facts, program, name, here, leases)
     ]
     if not wanted:
-        raise UnseenError("no installed program has a Lease")
+        raise UnavailableError("no installed program has a Lease")
     problems = [why for program, name in wanted if (why := _wrong(facts, program, name, leases.get(name))) is not None]
     holders = [f"{name}: {_holder(leases[name])}" for _, name in wanted if name in leases]
     return CheckResult("; ".join(holders), problems)
@@ -74,31 +74,30 @@ def holders_lead(facts: CheckFacts) -> CheckResult:
         holder = next((pod for pod in _replicas(facts, program) if _is_holder(lease, pod)), None)
         is_leading = None if holder is None else _says_leading(facts, holder)
         reporting += [] if is_leading is None or holder is None else [holder]
-        # A new leader reads the cluster before it acts, so it gets some seconds after it wins the Lease.
+        # A new leader first lists the cluster, so allow some seconds after it acquires the Lease.
         if is_leading is False and _held_for(lease) > SPARE:
             claim = f"{holder} of {program.name} holds the Lease {program.leases[0]} but does not lead"
             problems.append(CheckProblem(str(holder), f"{claim}; no other replica can take over"))
     if not reporting:
-        raise UnseenError("no Lease holder reports whether it leads")
+        raise UnavailableError("no Lease holder reports whether it leads")
     return CheckResult(", ".join(reporting), problems)
 
 
 def _held_for(lease: Json) -> float:
-    """Seconds from winning to the last renewal, both by the holder's calendar; 0 if it does not say."""
+    """Seconds from acquiring the Lease to its last renewal, by the holder's clock; 0 if unknown."""
     won, renewed = (parse_timestamp(text(lease, "spec", key)) for key in ("acquireTime", "renewTime"))
     return 0.0 if won is None or renewed is None else renewed - won
 
 
-def _is_sought(facts: CheckFacts, program: Program, lease: str, here: Objects, leases: Objects) -> bool:
-    """Return True if the Lease is worth a check: it is there, or must be since replicas stand by and none leads."""
-    # A scheduler without `--lease` acts alone; a Lease left by an earlier installation does not matter.
+def _is_expected(facts: CheckFacts, program: Program, lease: str, here: Objects, leases: Objects) -> bool:
+    """Return True if the Lease exists, or should because replicas stand by and none leads."""
+    # A scheduler without `--lease` ignores a Lease that an earlier installation left.
     template = child(here.get(SCHEDULER, {}), "spec", "template")
-    if program.name == SCHEDULER and program.name in here and not is_told(template, "--lease"):
+    if program.name == SCHEDULER and program.name in here and not has_argument(template, "--lease"):
         return False
     if program.name not in here or lease in leases or lease != program.leases[0]:
         return program.name in here and lease in leases
     leadership = [_says_leading(facts, pod) for pod in _replicas(facts, program)]
-    # Replicas report that they stand by, and none that it leads: the Lease that one should hold is missing.
     return False in leadership and True not in leadership
 
 
@@ -107,9 +106,9 @@ def _replicas(facts: CheckFacts, program: Program) -> list[str]:
 
 
 def _says_leading(facts: CheckFacts, pod: str) -> bool | None:
-    """Leadership that the replica reports; None if it reports none."""
-    says = any(sample.name.endswith(LEADING) for sample in samples_of(facts, pod))
-    return leads(facts, pod) if says else None
+    """Return True if the replica reports that it leads; None if it reports nothing."""
+    reports = any(sample.name.endswith(LEADING) for sample in samples_of(facts, pod))
+    return is_leader(facts, pod) if reports else None
 
 
 def _holder(lease: Json) -> str:
@@ -140,10 +139,10 @@ def _wrong(facts: CheckFacts, program: Program, name: str, lease: Json | None) -
 
 
 def _age(facts: CheckFacts, lease: Json) -> float | None:
-    """Seconds since the last write, by the API server's calendar."""
+    """Seconds since the last write, by the API server's clock."""
     stamps = (parse_timestamp(text(entry, "time")) for entry in items(lease, "metadata", "managedFields"))
     written = [stamp for stamp in stamps if stamp is not None]
-    # `renewTime` is by the holder's own calendar, which may be wrong, so it is the last resort.
+    # `renewTime` is by the holder's own clock, which may be wrong.
     at = max(written) if written else parse_timestamp(text(lease, "spec", "renewTime"))
     return None if at is None else facts.server_now - at
 
@@ -157,13 +156,13 @@ def one_leads(facts: CheckFacts) -> CheckResult:
     for program in PROGRAMS:
         if not program.leases or program.name not in here:
             continue
-        leaders = sorted(pod for pod in _replicas(facts, program) if leads(facts, pod))
+        leaders = sorted(pod for pod in _replicas(facts, program) if is_leader(facts, pod))
         leading_pods += leaders
         if len(leaders) > 1:
             message = f"{' and '.join(leaders)} of {program.name} report that they lead at the same time"
             problems.append(CheckProblem(leaders[0], message))
     if not leading_pods:
-        raise UnseenError("no replica reports whether it leads")
+        raise UnavailableError("no replica reports whether it leads")
     return CheckResult(", ".join(sorted(leading_pods)), problems)
 
 
@@ -181,21 +180,21 @@ def lead_to_leader(facts: CheckFacts) -> CheckResult:
     template = child(installed(facts).get(SCHEDULER, {}), "spec", "template")
     wanted = argument_values(template, "--leader-endpoints")
     if not wanted:
-        raise UnseenError(
+        raise UnavailableError(
             "no scheduler with --leader-endpoints is installed; Services select a single scheduler by its labels"
         )
-    slices = by_name(facts.slices.value)
+    slices = by_name(facts.endpoint_slices.value)
     replicas = {name_of(pod).name for pod in pods_of(facts, SCHEDULER)}
     problems = [CheckProblem(name, why) for name in wanted if (why := _misled(name, slices.get(name), replicas))]
     return CheckResult(", ".join(wanted), problems)
 
 
-def _misled(name: str, found: Json | None, replicas: set[str]) -> str:
-    if found is None:
+def _misled(name: str, endpoint_slice: Json | None, replicas: set[str]) -> str:
+    if endpoint_slice is None:
         return f"there is no EndpointSlice {name}, so clients cannot reach the scheduler through the Service {name}"
-    pods = [text(endpoint, "targetRef", "name") for endpoint in items(found, "endpoints")]
+    pods = [text(endpoint, "targetRef", "name") for endpoint in items(endpoint_slice, "endpoints")]
     if not pods:
         return f"the EndpointSlice {name} has no endpoint: no scheduler leads, or the leader may not write it"
-    # A leader that crashed leaves its name behind until another takes over.
+    # A leader that crashed leaves its endpoint behind until another takes over.
     gone = [pod for pod in pods if pod not in replicas]
     return f"the EndpointSlice {name} points to {gone[0]}, which is not a running pod of {SCHEDULER}" if gone else ""

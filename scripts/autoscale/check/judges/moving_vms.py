@@ -1,4 +1,4 @@
-"""VMs: their agents are answered, their permits hold, their moves end (pure)."""
+"""VMs: their agents, permits, scheduling and migrations (pure)."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from protocol.kubernetes.objects import Json, items, labels_of, name_of, node_of
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
-from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
+from scripts.autoscale.check.facts import CheckFacts, Observed, UnavailableError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check_of
 from scripts.autoscale.check.installed_programs import AGENT, pods_of, sidecar_pods, why_unscheduled
 
 check = partial(check_of, CheckSection.VMS)
 
 LATELY: Final = 60.0
-"""Seconds; an agent asks every 15."""
+"""Seconds; an agent sends a request every 15."""
 
 _STUCK: Final = 60.0
-"""Seconds beyond its time-out after which a migration hangs."""
+"""Seconds beyond its timeout after which a migration counts as stuck."""
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 def _enabled(facts: CheckFacts) -> list[Json]:
-    """Running VMs whose size agents decide. Raises ``UnseenError`` if there is none."""
+    """Running VMs with autoscaling enabled. Raises ``UnavailableError`` if there are none."""
     enabled = [vm for vm in facts.vms.value if labels_of(vm).get(LABEL_ENABLED) == "true" and _runs(vm)]
     if not enabled:
-        raise UnseenError(f"no running VM has the label {LABEL_ENABLED}=true")
+        raise UnavailableError(f"no running VM has the label {LABEL_ENABLED}=true")
     return enabled
 
 
@@ -42,7 +42,7 @@ def have_agents(facts: CheckFacts) -> CheckResult:
     """A VM with the label `autoscaling.neon.tech/enabled: "true"` is sized by a sidecar in its pod or by its node's
     agent; without one it never grows.
     """
-    # Labels hold the VM's name alone, which is unique only within its namespace.
+    # Labels contain only the VM's name, which is unique only within its namespace.
     sidecars = {(name_of(pod).namespace, labels_of(pod).get(LABEL_VM_NAME, "")) for pod in sidecar_pods(facts)}
     nodes = {node_of(pod) for pod in pods_of(facts, AGENT)}
     problems = list[CheckProblem]()
@@ -64,20 +64,20 @@ def are_answered(facts: CheckFacts) -> CheckResult:
     without an answer VMs do not grow. The line quotes the agent's reason (401: token; 403: `agents.nodeAgents`; 503:
     the API).
     """
-    accounts, problems, answered = facts.agents.value, list[CheckProblem](), 0
+    accounts, problems, up_to_date = facts.agents.value, list[CheckProblem](), 0
     if not accounts:
-        raise UnseenError(f"no running VM has the label {LABEL_ENABLED}=true")
+        raise UnavailableError(f"no running VM has the label {LABEL_ENABLED}=true")
     for vm, account in sorted(accounts.items()):
         age = None if account is None else account.get("scheduler_answered_seconds")
         if account is None:
             problems.append(CheckProblem(vm, f"the agent of VM {vm} does not answer /explain", Level.WARNING))
-        # An agent that never had an answer reports null.
+        # An agent that never received a response reports null.
         elif not isinstance(age, (int, float)) or age > LATELY:
             since = "has never answered" if not isinstance(age, (int, float)) else f"last answered {age:.0f} s ago"
             problems.append(CheckProblem(vm, f"agent of VM {vm}: the scheduler {since}{_why(account)}"))
         else:
-            answered += 1
-    return CheckResult(f"{answered} agents got an answer in the last {LATELY:.0f} s", problems)
+            up_to_date += 1
+    return CheckResult(f"{up_to_date} agents got an answer in the last {LATELY:.0f} s", problems)
 
 
 def _why(account: Json) -> str:
@@ -102,13 +102,13 @@ def permits_hold(facts: CheckFacts) -> CheckResult:
             CheckProblem(str(vm.name), f"VM {vm.name}: {why}", Level.WARNING) for why in (*vm.problems, *_beyond(vm))
         ]
     if not read and not problems:
-        raise UnseenError("there are no VMs")
+        raise UnavailableError("there are no VMs")
     return CheckResult(f"{read} VMs", problems)
 
 
 def _beyond(vm: VirtualMachine) -> list[str]:
-    # Without a permit, or with autoscaling off, any size is the owner's choice. The spec of a VM that sleeps has the
-    # size that it wakes with.
+    # Without a permit or with autoscaling off, any size is the owner's choice. The spec of a sleeping VM is the size
+    # with which it wakes.
     if vm.permit is None or not vm.enabled or vm.use.within(vm.permit) or vm.phase in SLEEPING:
         return []
     return [f"its size of {vm.use} exceeds its permit of {vm.permit}: another client resized it"]
@@ -160,7 +160,7 @@ def moves_end(facts: CheckFacts) -> CheckResult:
         for migration in active
         if (why := _hangs(migration, now))
     ]
-    if isinstance(facts.ledger, SiteObservations):
+    if isinstance(facts.ledger, Observed):
         problems += [
             CheckProblem(
                 text(node, "name"), f"VMs should move off node {text(node, 'name')} but cannot: {why}", Level.WARNING
@@ -175,7 +175,7 @@ def _hangs(migration: Json, now: float) -> str:
     made = parse_timestamp(text(migration, "metadata", "creationTimestamp"))
     leaving = parse_timestamp(text(migration, "metadata", "deletionTimestamp"))
     longest = float(whole(migration, "spec", "completionTimeout") or 3600)
-    # A finalizer keeps a deleted object until its controller has cleaned up; without a controller it stays.
+    # Only its controller removes the finalizer.
     if leaving is not None and now - leaving > _STUCK:
         return f"migration {name_of(migration)} has been terminating for {now - leaving:.0f} s: a finalizer remains"
     if made is not None and now - made > longest + _STUCK:

@@ -1,4 +1,4 @@
-"""Postgres in pods: what would keep a pod that has opted in from being resized in place (pure)."""
+"""Postgres in pods: whether pods that have opted in can be resized in place (pure)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.kubernetes.objects import Json, annotations_of, child, is_over, it
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CNPG_POD_SPEC, ANNOTATION_FIRST_REQUESTS
 from protocol.pod_database import is_pod_database, objection_of, parse_pod_database
 from protocol.virtual_machine import InvalidObjectError
-from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
+from scripts.autoscale.check.facts import CheckFacts, Observed, UnavailableError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, When, check_of
 from scripts.autoscale.check.installed_programs import AGENT, containers, installed, pods_of
 from scripts.autoscale.check.judges.api_server import minor_of
@@ -18,7 +18,7 @@ from scripts.autoscale.check.judges.api_server import minor_of
 check = partial(check_of, CheckSection.PODS)
 
 CGROUP_ROOT: Final = "CGROUP_ROOT"
-"""The variable of an agent's container that makes it serve postgres in pods."""
+"""The environment variable with which an agent serves postgres in pods."""
 
 LEAST: Final = (1, 33)
 """The first kubelet that resizes pods by default."""
@@ -27,14 +27,14 @@ LEAST_FOR_SHRINKING: Final = (1, 34)
 """The first kubelet that lowers a memory limit in place."""
 
 _POLICIES: Final = (("cpuManagerPolicy", "static"), ("memoryManagerPolicy", "Static"))
-"""Fields of a kubelet's configuration, and the value with which it resizes no Guaranteed pod."""
+"""Fields of a kubelet's configuration, and the values with which it does not resize Guaranteed pods."""
 
 
 def opted_in(facts: CheckFacts) -> list[Json]:
-    """Pods with postgres that are to be resized and have not ended. Raises ``UnseenError``, also if there is none."""
+    """Pods that have opted in and have not ended. Raises ``UnavailableError``, also if there are none."""
     pods = [pod for pod in facts.database_pods.value if is_pod_database(pod) and not is_over(pod)]
     if not pods:
-        raise UnseenError("no pod has opted in")
+        raise UnavailableError("no pod has opted in")
     return pods
 
 
@@ -75,10 +75,10 @@ def _too_old(node: str, version: str) -> Iterator[CheckProblem]:
 
 
 def _pinned(facts: CheckFacts, pods: list[Json]) -> Iterator[CheckProblem]:
-    """The nodes whose kubelets resize none of their Guaranteed pods, as far as their configurations could be read."""
+    """Problems of nodes whose kubelets do not resize Guaranteed pods, if their configurations could be read."""
     for node in sorted({node_of(pod) for pod in pods if is_guaranteed(pod)}):
-        look = facts.kubelets.get(node)
-        settings = look.value if isinstance(look, SiteObservations) else {}
+        observation = facts.kubelets.get(node)
+        settings = observation.value if isinstance(observation, Observed) else {}
         for name, value in _POLICIES:
             if text(settings, "kubeletconfig", name) == value:
                 what = f"the kubelet of node {node} has {name}: {value}"
@@ -89,7 +89,7 @@ def _pinned(facts: CheckFacts, pods: list[Json]) -> Iterator[CheckProblem]:
 
 
 def is_guaranteed(pod: Json) -> bool:
-    """Return True if the pod runs on a node in the class Guaranteed."""
+    """Return True if the pod is on a node and its QoS class is Guaranteed."""
     return bool(node_of(pod)) and text(pod, "status", "qosClass") == "Guaranteed"
 
 

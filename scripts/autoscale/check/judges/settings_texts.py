@@ -1,4 +1,4 @@
-"""The settings in ConfigMaps, read by the parsers of the programs themselves (pure)."""
+"""The settings in ConfigMaps, parsed with the programs' own parsers (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocol.yaml_text import YamlError
 from scheduler_plugin.groups.settings import parse_settings as parse_groups
 from scheduler_plugin.injector.settings import parse_settings as parse_injector
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
-from scripts.autoscale.check.facts import CheckFacts, UnseenError
+from scripts.autoscale.check.facts import CheckFacts, UnavailableError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, check_of
 from scripts.autoscale.check.installed_programs import (
     AGENT,
@@ -37,18 +37,18 @@ _IN_FORCE: Final = {
 
 
 def _follows(facts: CheckFacts) -> bool:
-    """The leading scheduler's setting. Raises ``UnseenError`` if it does not report it."""
+    """The setting of the leading scheduler. Raises ``UnavailableError`` if it does not report it."""
     pod = leading_pod(facts, SCHEDULER)
     metrics = () if pod is None else samples_of(facts, name_of(pod).name)
     samples = [sample.value for sample in metrics if sample.name == _FOLLOWED]
     # A scheduler of an older release has no such metric.
     if not samples:
-        raise UnseenError("no scheduler reports whether VM pod requests follow what is reserved")
+        raise UnavailableError("no scheduler reports whether VM pod requests follow what is reserved")
     return samples[0] == 1.0
 
 
-def _wanted(facts: CheckFacts) -> bool | None:
-    """The ConfigMap's setting; None if it cannot be decoded, which another line reports."""
+def _configured(facts: CheckFacts) -> bool | None:
+    """The setting in the ConfigMap; None if it cannot be parsed, which another line reports."""
     workload = installed(facts).get(SCHEDULER)
     name = "" if workload is None else _config_map(workload, SCHEDULER)
     try:
@@ -62,7 +62,7 @@ _REFUSED: Final = "_settings_refused"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Volume and key of a program's settings, and what reads them."""
+    """Volume and key of a program's settings, and their parser."""
 
     volume: str
     key: str
@@ -75,7 +75,7 @@ SETTINGS: Final[Mapping[str, Settings]] = {
     GROUPS: Settings("config", "settings.yaml", parse_groups),
     INJECTOR: Settings("settings", "settings.yaml", parse_injector),
 }
-"""By program. The ConfigMap is the one that the volume names: it may be the operator's own."""
+"""By program. The volume names the ConfigMap, which may be the operator's own."""
 
 
 @check("settings-valid", "the settings are valid", "kubectl -n {namespace} edit configmap {subject}")
@@ -87,11 +87,11 @@ def are_valid(facts: CheckFacts) -> CheckResult:
     named = {program: _config_map(workload, program) for program, workload in installed(facts).items()}
     named = {program: name for program, name in named.items() if name}
     if not named:
-        raise UnseenError("no installed program has settings")
+        raise UnavailableError("no installed program has settings")
     refusals = {name: _wrong(program, name, maps.get(name)) for program, name in named.items()}
     problems = [CheckProblem(name, why) for name, why in refusals.items() if why]
     good = [name for name, why in refusals.items() if not why]
-    # A corrected ConfigMap may not have reached its pod yet: kubelets refresh mounted files after a minute or so.
+    # A corrected ConfigMap may not have reached its pod yet: kubelets take a minute or so to refresh mounted files.
     return CheckResult(", ".join(good), problems or _refused_by_programs(facts, named.get(SCHEDULER, SCHEDULER)))
 
 
@@ -105,11 +105,10 @@ def are_as_set(facts: CheckFacts) -> Verdict:
     cluster autoscalers see it. An API server without `pods/resize` (before 1.33) does not support that. A changed
     ConfigMap takes a minute or two to reach the scheduler.
     """
-    follows, wanted = _follows(facts), _wanted(facts)
-    # A setting that cannot be read is reported on another line; this one still shows what is in force.
-    if wanted is None or wanted is follows:
+    follows, configured = _follows(facts), _configured(facts)
+    if configured is None or configured is follows:
         return CheckResult(_IN_FORCE[follows])
-    what = "on" if wanted else "off"
+    what = "on" if configured else "off"
     message = f"permits.asPodRequests is {what}, but {_IN_FORCE[follows]}"
     return CheckProblem(SCHEDULER, message, Level.WARNING)
 
@@ -117,7 +116,7 @@ def are_as_set(facts: CheckFacts) -> Verdict:
 def _config_map(workload: Json, program: str) -> str:
     """The name of the ConfigMap with the program's settings; empty if it has none."""
     volumes = items(workload, "spec", "template", "spec", "volumes")
-    # The name in the volume counts, and not our own: an operator may mount another ConfigMap.
+    # An operator may mount another ConfigMap than ours.
     config_maps = (text(volume, "configMap", "name") for volume in volumes if _has_settings(program, volume))
     return next(config_maps, "")
 
@@ -141,7 +140,7 @@ def _wrong(program: str, name: str, data: Mapping[str, str] | None) -> str:
 
 
 def _refused_by_programs(facts: CheckFacts, config_map: str) -> list[CheckProblem]:
-    """Pods that still refuse the settings that they were given."""
+    """Problems of pods that report that they have rejected their settings."""
     return [
         CheckProblem(config_map, f"pod {pod} still rejects its settings; its log names the fields")
         for pod in facts.metrics

@@ -1,4 +1,4 @@
-"""VMs whose own settings let them sleep, and that never can (pure)."""
+"""VMs that are configured to sleep, but cannot (pure)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from protocol.durations import DurationError, parse_duration
 from protocol.kubernetes.objects import Json, annotations_of, child, flag, name_of
 from protocol.names import ANNOTATION_CONFIG
 from protocol.yaml_text import YamlError, read_yaml
-from scripts.autoscale.check.facts import CheckFacts, UnseenError
+from scripts.autoscale.check.facts import CheckFacts, UnavailableError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check_of
 
 check = partial(check_of, CheckSection.VMS)
 
 _LONGEST: Final = 64 * 1024
-"""Characters of an annotation that are read: anybody who may edit a VM can write it."""
+"""Maximum length of an annotation, which anyone with permission to edit VMs can set."""
 
 
 def sleeps_after(vm: Json) -> float:
-    """Seconds after which a VM sleeps by its own annotation; 0 if it names none, or cannot be read.
+    """Seconds without load after which a VM's annotation lets it sleep; 0 if not set, or invalid.
 
     >>> sleeps_after({"metadata": {"annotations": {ANNOTATION_CONFIG: '{"sleep": {"after": "15m"}}'}}})
     900.0
@@ -28,7 +28,7 @@ def sleeps_after(vm: Json) -> float:
         document = read_yaml(annotations_of(vm).get(ANNOTATION_CONFIG, ""), _LONGEST)
         after = child(document, "sleep").get("after") if isinstance(document, dict) else None
         return parse_duration(str(after)) if after else 0.0
-    # What its agent refuses is in the agent's own account.
+    # The VM's agent reports an invalid annotation.
     except (YamlError, DurationError):
         return 0.0
 
@@ -38,16 +38,16 @@ def can_sleep(facts: CheckFacts) -> CheckResult:
     """A VM with `sleep.after` in its annotation `autoscaling.neon.tech/config` can only sleep if it has an address of
     its own (`spec.extraNetwork.enable`): sessions with its pod would break. Enabling it needs a new pod.
     """
-    eager = [vm for vm in facts.vms.value if sleeps_after(vm)]
-    if not eager:
-        raise UnseenError("no VM has sleep.after in its annotation")
+    configured = [vm for vm in facts.vms.value if sleeps_after(vm)]
+    if not configured:
+        raise UnavailableError("no VM has sleep.after in its annotation")
     problems = [
         CheckProblem(
             str(name_of(vm)),
             f"VM {name_of(vm)} sets sleep.after but can never sleep: spec.extraNetwork is not enabled",
             Level.WARNING,
         )
-        for vm in eager
+        for vm in configured
         if not flag(vm, "spec", "extraNetwork", "enable")
     ]
-    return CheckResult(f"{len(eager)} VMs", problems)
+    return CheckResult(f"{len(configured)} VMs", problems)

@@ -13,21 +13,21 @@ from protocol.kubernetes.objects import name_of, texts
 from scripts.autoscale.check.facts import CheckFacts
 
 SECRETS: Final = "autoscaling-certificates"
-"""Prefix of our Secrets with certificates; the one of exactly this name has only the authorities."""
+"""Prefix of our Secrets with certificates; the one of exactly this name contains only CAs."""
 
 EXPANDER_AUTHORITY: Final = "autoscaling-expander-ca"
 OF_THE_EXPANDER: Final = (EXPANDER_AUTHORITY, "autoscaling-expander-tls")
-"""Secrets that cert-manager fills for the expander if nothing else issues its certificate; they have their own CA."""
+"""Secrets of the expander that cert-manager fills if nothing else issues its certificate; they have their own CA."""
 
 RUNNERS: Final = "neonvm-runners"
-"""Prefix of those for runner pods, which the controller's own authority signs."""
+"""Prefix of the Secrets of runner pods, whose certificates neonvm-controller's own CA signs."""
 
 _SUFFIXES: Final = (".crt", ".pem")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCertificates:
-    """Certificates under a key of a Secret: a chain, its leaf first, or authorities in any order."""
+    """The certificates in a key of a Secret: a chain starting with the leaf, or CAs in any order."""
 
     secret: str
     key: str
@@ -35,18 +35,18 @@ class StoredCertificates:
 
     @property
     def is_authority(self) -> bool:
-        """True if these sign, and are not shown."""
+        """True if these are CAs."""
         return self.secret in (SECRETS, EXPANDER_AUTHORITY, RUNNERS) or self.key.startswith("ca")
 
     @property
     def is_of_runners(self) -> bool:
-        """True if the authority of runner pods signs these: it vouches for nothing else."""
+        """True if the CA of runner pods signs these; it signs nothing else."""
         return self.secret.startswith(RUNNERS)
 
     @property
     def decisive(self) -> x509.Certificate:
-        """The one whose age counts: the leaf, or the newest authority."""
-        # The newest authority signs; older ones stay until no leaf of theirs is left.
+        """The certificate whose age matters: the leaf, or the newest CA."""
+        # The newest CA signs; older ones stay until none of their leaf certificates is left.
         return (
             max(self.chain, key=lambda certificate: certificate.not_valid_after_utc)
             if self.is_authority
@@ -57,8 +57,8 @@ class StoredCertificates:
         return f"{self.key} of the Secret {self.secret}"
 
 
-def kept_certificates(facts: CheckFacts) -> list[StoredCertificates]:
-    """All that our Secrets hold; what cannot be read holds none. Raises ``UnseenError``."""
+def read_certificates(facts: CheckFacts) -> list[StoredCertificates]:
+    """Decodes the certificates in our Secrets. Raises ``UnavailableError``."""
     return [
         StoredCertificates(name_of(secret).name, key, tuple(certificates(decoded(value))))
         for secret in facts.secrets.value
@@ -73,7 +73,7 @@ def has_certificates(secret: str) -> bool:
 
 
 def decoded(value: str) -> bytes:
-    """The content of a Secret's key; empty if it is not base64."""
+    """Decodes the value of a Secret's key; empty if it is not base64."""
     try:
         return base64.b64decode(value)
     except (binascii.Error, ValueError):
@@ -81,7 +81,7 @@ def decoded(value: str) -> bytes:
 
 
 def certificates(pem: bytes) -> list[x509.Certificate]:
-    """Those in a PEM text; none if it holds none."""
+    """Parses the certificates of a PEM text; empty if there are none."""
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:

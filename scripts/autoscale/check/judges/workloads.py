@@ -1,4 +1,4 @@
-"""Our programs: their pods, their versions, and rivals that do the same work (pure)."""
+"""Our programs: their pods, their versions, and other autoscalers that do the same work (pure)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 from deploy.local.kubernetes.plan.installation_plan import last_words
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, items, labels_of, name_of, pod_phase, text, whole
-from scripts.autoscale.check.facts import CheckFacts, Unseen, UnseenError
+from scripts.autoscale.check.facts import CheckFacts, Unavailable, UnavailableError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, When, check_of
 from scripts.autoscale.check.installed_programs import (
     AGENT,
@@ -31,7 +31,7 @@ from scripts.autoscale.check.installed_programs import (
 
 check = partial(check_of, CheckSection.PARTS)
 
-# Reasons of a waiting container, as kubelets name them.
+# The kubelet's reasons of a waiting container.
 _PULLS: Final = frozenset({"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName"})
 _NOT_YET: Final = frozenset({"ContainerCreating", "PodInitializing"})
 ORIGINALS: Final = (("Deployment", "autoscale-scheduler"), ("DaemonSet", "autoscaler-agent"))
@@ -77,21 +77,20 @@ def programs_run(facts: CheckFacts) -> CheckResult:
     problems, reported = list[CheckProblem](), set[str]()
     for pod in (candidate for program in PROGRAMS for candidate in pods_of(facts, program.name)):
         reasons = list(_troubles(pod))
-        # A missing image has a line of its own; here it only keeps the program from being reported again.
+        # Another check reports a missing image, so do not report the program again.
         if reasons or any(text(state, "state", "waiting", "reason") in _PULLS for state in _states(pod)):
             reported.add(program_of(pod))
         problems += [CheckProblem(name_of(pod).name, f"pod {name_of(pod).name}: {reason}") for reason in reasons]
     for name, workload in installed(facts).items():
-        # One reason for a program is enough: that too few pods are ready follows from it.
+        # A pod's problem explains why too few pods are ready.
         if name not in reported:
             problems += _unfinished(facts, name, workload)
     return CheckResult("", problems)
 
 
 def _failed(facts: CheckFacts, program: str) -> list[CheckProblem]:
-    """The reasons why pods of the program have ended."""
-    # A failed pod stays until it is garbage-collected, perhaps for weeks, so it matters only if its program lacks
-    # pods.
+    """Problems of the program's failed pods."""
+    # Failed pods may stay for weeks, so this matters only if the program lacks pods.
     failed = [pod for pod in facts.pods.value if program_of(pod) == program and pod_phase(pod) == "Failed"]
     reasons = {name_of(pod).name: text(pod, "status", "message") or text(pod, "status", "reason") for pod in failed}
     return [CheckProblem(pod, f"pod {pod} failed: {why}") for pod, why in reasons.items()]
@@ -108,12 +107,12 @@ def _waiting(state: Json) -> str:
 
 
 def _troubles(pod: Json) -> Iterator[str]:
-    """The reasons why the pod does not work, one line each."""
+    """Yields the reasons why the pod does not work."""
     for state in _states(pod):
         reason = text(state, "state", "waiting", "reason")
         if reason == "CrashLoopBackOff":
             yield f"container {text(state, 'name')} restarted {whole(state, 'restartCount')} times: {last_words(state)}"
-        # A missing image has a line of its own, and the other reasons are normal while a pod starts.
+        # Another check reports a missing image; the other reasons are normal while a pod starts.
         elif reason and reason not in _PULLS | _NOT_YET:
             yield f"container {text(state, 'name')} cannot start: {_waiting(state)}"
     if why := why_unscheduled(pod):
@@ -124,16 +123,16 @@ def _unfinished(facts: CheckFacts, name: str, workload: Json) -> list[CheckProbl
     status = child(workload, "status")
     # Only the status of a DaemonSet has this field.
     if "desiredNumberScheduled" in status:
-        wanted, ready = whole(status, "desiredNumberScheduled"), whole(status, "numberReady")
+        desired, ready = whole(status, "desiredNumberScheduled"), whole(status, "numberReady")
     else:
-        wanted, ready = whole(workload, "spec", "replicas"), whole(status, "readyReplicas")
-        if not wanted:
+        desired, ready = whole(workload, "spec", "replicas"), whole(status, "readyReplicas")
+        if not desired:
             return [CheckProblem(name, f"{name} is scaled to 0 replicas")]
-    # ReplicaFailure: the API server refuses the pods themselves, by quota or admission.
+    # ReplicaFailure: a quota or an admission plugin refuses the pods.
     refusal = condition_of(workload, "ReplicaFailure")
-    if ready < wanted or refusal:
+    if ready < desired or refusal:
         why = f": {text(refusal, 'message')}" if refusal else ""
-        message = f"{name} has {ready} of {wanted} pods ready{why}"
+        message = f"{name} has {ready} of {desired} pods ready{why}"
         return [CheckProblem(name, message), *_failed(facts, name)]
     return []
 
@@ -148,8 +147,8 @@ def versions_fit(facts: CheckFacts) -> CheckResult:
     `app.kubernetes.io/version`, or the tag of the image.
     """
     scheduler, agents = _newest(facts, SCHEDULER), dict[str, Version]()
-    # Without the right to list pods of VMs, the agents of nodes can still be compared.
-    sidecars = [] if isinstance(facts.vm_pods, Unseen) else sidecar_pods(facts)
+    # Without permission to list pods of VMs, only the agents of nodes are compared.
+    sidecars = [] if isinstance(facts.vm_pods, Unavailable) else sidecar_pods(facts)
     for pod in (*pods_of(facts, AGENT), *sidecars):
         if (agent_version := _version(pod, AGENT_CONTAINERS)) is not None:
             agents[str(name_of(pod))] = agent_version
@@ -178,24 +177,24 @@ def _newest(facts: CheckFacts, program: str) -> Version:
                 if text(container, "name") != KUBE_SCHEDULER
             }
         )
-        raise UnseenError(f"the image tag of {program}, {', '.join(tags) or '(none)'}, is not a version")
+        raise UnavailableError(f"the image tag of {program}, {', '.join(tags) or '(none)'}, is not a version")
     # During a rolling update both versions run; the newer one is going to lead.
     return max(versions)
 
 
 def _version(pod: Json, names: tuple[str, ...]) -> Version | None:
-    """The label's version if the pod is only ours, else the tag of the image."""
+    """The version in the label of one of our own pods, else the image's tag."""
     tags = [image_tag(text(container, "image")) for container in containers(pod) if text(container, "name") in names]
-    # In a VM's pod the label is set by the maker of the pod, so only the image's tag counts.
+    # In a VM's pod the label is set by whoever creates the pod, so only the image's tag counts.
     labelled = (
         labels_of(pod).get(VERSION_LABEL, "") if program_of(pod) in {program.name for program in PROGRAMS} else ""
     )
     return next((parsed for candidate in (labelled, *tags) if (parsed := _read_version(candidate)) is not None), None)
 
 
-def _read_version(given: str) -> Version | None:
+def _read_version(text: str) -> Version | None:
     try:
-        return Version(given)
+        return Version(text)
     except InvalidVersion:
         return None
 

@@ -1,4 +1,4 @@
-"""One call on the API as a look: refusals become reasons."""
+"""Turns requests to the API into observations: errors become reasons."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import UnreadableAnswerError, read_object
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import Resource
-from scripts.autoscale.check.facts import Look, SiteObservations, Unseen
+from scripts.autoscale.check.facts import Observation, Observed, Unavailable
 
 _UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
 
 T = TypeVar("T")
 
 
-async def looked(asked: Awaitable[T], what: str) -> Look[T]:
-    """Result of a look; ``what`` is the right it needs, such as ``list nodes``."""
+async def observe(request: Awaitable[T], what: str) -> Observation[T]:
+    """Awaits a request; ``what`` is the permission that it needs, such as ``list nodes``."""
     try:
-        return SiteObservations(await asked)
+        return Observed(await request)
     except ApiRefusedError as error:
         if error.kind is RefusalKind.FORBIDDEN:
-            return Unseen(f"you may not {what}")
-        # A kind whose definition is not installed gives 404 for the list itself.
+            return Unavailable(f"you may not {what}")
+        # A list of a kind whose CRD is not installed gives 404.
         if error.kind is RefusalKind.NOT_FOUND:
-            return Unseen(f"cannot {what}: not found (404)")
-        return Unseen(f"{what}: {error}", has_failed=True)
+            return Unavailable(f"cannot {what}: not found (404)")
+        return Unavailable(f"{what}: {error}", has_failed=True)
     except ApiUnknownError as error:
-        return Unseen(f"{what}: {why_not(error)}", has_failed=True)
+        return Unavailable(f"{what}: {why_not(error)}", has_failed=True)
 
 
 async def objects(
     client: ApiClient, kind: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
-) -> Look[Sequence[Json]]:
-    """All objects of a kind, as far as they can be read."""
+) -> Observation[Sequence[Json]]:
+    """Lists objects of a kind."""
 
-    async def asked() -> Sequence[Json]:
+    async def listed() -> Sequence[Json]:
         return (await client.list(kind, namespace, labels, fields)).objects
 
-    return await looked(asked(), f"list {kind.plural}" + (f" in {namespace}" if namespace else ""))
+    return await observe(listed(), f"list {kind.plural}" + (f" in {namespace}" if namespace else ""))
 
 
 def read_json(body: bytes, path: str) -> Json:
-    """The answer from ``path``. Raises ``ApiUnknownError``."""
+    """Decodes the response from ``path``. Raises ``ApiUnknownError``."""
     try:
         return read_object(body)
     except UnreadableAnswerError as error:
@@ -56,7 +56,7 @@ def read_json(body: bytes, path: str) -> Json:
 
 
 def why_not(error: Exception) -> str:
-    """The reason for an unusable answer."""
+    """The reason of a failed request, for people."""
     chain = list(_causes(error))
     if any(isinstance(cause, ssl.SSLCertVerificationError) or _UNTRUSTED in str(cause) for cause in chain):
         return f"the kubeconfig does not trust the server's certificate ({_last(chain)})"
@@ -69,7 +69,7 @@ def why_not(error: Exception) -> str:
 
 def _causes(error: BaseException | None) -> list[BaseException]:
     chain = list[BaseException]()
-    # A chain of contexts can have a cycle.
+    # A chain of contexts may be cyclic.
     while error is not None and error not in chain:
         chain.append(error)
         error = error.__cause__ or error.__context__
@@ -77,6 +77,6 @@ def _causes(error: BaseException | None) -> list[BaseException]:
 
 
 def _last(chain: Sequence[BaseException]) -> str:
-    # The innermost exception has the operating system's own words.
+    # The innermost exception quotes the operating system.
     messages = [str(cause).strip() for cause in chain if str(cause).strip()]
     return messages[-1] if messages else type(chain[-1]).__name__
