@@ -105,7 +105,7 @@ def test_gap_is_told_beside_json(tmp_path: Path) -> None:
     path.write_text("seconds,cpu_cores\n0,1\n60,1\n120,2\n90000,1\n90060,1\n")
     status, out, complaints = run("--trace", str(path), "--policy", "vpa", "--json")
     assert (status, "gap" in json.dumps(json.loads(out))) == (0, True)
-    assert complaints == "gap: no value for 25.0 h from second 120 on: the last one is played for all of it\n"
+    assert complaints == "gap: no value for 25.0 h from second 120 on: the last one is used\n"
 
 
 @pytest.mark.parametrize("option", ["--trace", "--traces"])
@@ -147,7 +147,7 @@ def test_a_picture_is_drawn_for_one_policy_and_for_several(trace: str, tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--trace", "/does/not/exist.csv"], "/does/not/exist.csv: cannot be read: No such file or directory"),
+        (["--trace", "/does/not/exist.csv"], "/does/not/exist.csv: No such file or directory"),
         (["--policy", "unheard-of"], "unheard-of: neither one of default, "),
     ],
 )

@@ -12,11 +12,11 @@ from scripts.autoscale.replay.recording import (
     Recording,
     RecordingError,
     files_of,
-    oddities,
     read_recording,
     round_up,
     round_up_all,
     timeline,
+    warnings_of,
     write_recording,
 )
 
@@ -49,8 +49,8 @@ def test_a_recording_is_read_from_its_own_zero_with_or_without_memory(tmp_path: 
         ("seconds,cpu_cores\n0,1\n1\n", r":3: expected 2 numbers from 0 to 1e\+18, got '1'"),
         ("seconds,cpu_cores\n0,1\n1,-1\n", ":3: expected 2 numbers"),
         ("seconds,cpu_cores\n0,1\n1,nan\n", ":3: expected 2 numbers"),
-        ("seconds,cpu_cores\n0,1\n", "two rows or more"),
-        ("seconds,cpu_cores\n0,0\n1,0\n", "a demand above zero somewhere"),
+        ("seconds,cpu_cores\n0,1\n", "at least two rows"),
+        ("seconds,cpu_cores\n0,0\n1,0\n", "and a demand above zero"),
         ("seconds,cpu_cores\n0,1\n5,1\n5,2\n", ":4: time does not advance after 5 s"),
         ("seconds,cpu_cores\n\n0,1\n5,1\n\n4,2\n", ":6: time does not advance after 5 s"),
         ("seconds,cpu_cores\n0,\x00\n", ":2: expected numbers"),
@@ -154,7 +154,7 @@ def test_memory_is_written_where_there_is_some(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_text_or_not_there_is_refused_with_its_name(tmp_path: Path) -> None:
     path = tmp_path / "r.csv"
-    with pytest.raises(RecordingError, match=r"r\.csv: cannot be read: No such file or directory"):
+    with pytest.raises(RecordingError, match=r"r\.csv: No such file or directory"):
         read_recording(path)
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(RecordingError, match=r"r\.csv: not a CSV file: "):
@@ -168,7 +168,7 @@ def test_the_mark_that_spreadsheets_put_in_front_is_no_part_of_the_first_column(
 
 
 def test_what_would_take_for_ever_to_play_is_refused() -> None:
-    with pytest.raises(RecordingError, match=r"^r: 1\.15741e\+07 days at this speed are too long to play$"):
+    with pytest.raises(RecordingError, match=r"^r: 1\.15741e\+07 days at this speed are too long to replay$"):
         timeline(recording([0, 10, 1e12], [1, 1, 1]))
 
 
@@ -181,10 +181,10 @@ def test_what_would_take_for_ever_to_play_is_refused() -> None:
         ([0, 60_000, 120_000], "r: a value every 60000 s; if its times are milliseconds, divide them by 1000"),
         (
             [0, 60, 120, 86_520, 86_580],
-            "r: no value for 24.0 h from second 120 on: the last one is played for all of it",
+            "r: no value for 24.0 h from second 120 on: the last one is used",
         ),
-        ([0, 1, 2, 3602, 3603], "r: no value for 1.0 h from second 2 on: the last one is played for all of it"),
+        ([0, 1, 2, 3602, 3603], "r: no value for 1.0 h from second 2 on: the last one is used"),
     ],
 )
 def test_odd_times_are_told(seconds: list[float], note: str | None) -> None:
-    assert oddities(recording(seconds, [1.0] * len(seconds))) == ([] if note is None else [note])
+    assert warnings_of(recording(seconds, [1.0] * len(seconds))) == ([] if note is None else [note])

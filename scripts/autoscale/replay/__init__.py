@@ -1,1 +1,1 @@
-"""Recorded workloads played through policies side by side, scored against an oracle that knows everything (B.5)."""
+"""Replays recorded workloads with several policies, and scores them against an oracle that knows the future (B.5)."""

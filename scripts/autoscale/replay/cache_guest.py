@@ -1,6 +1,6 @@
-"""A model of a guest whose database relies on the page cache: resident pages, rereads and waits for the disk.
+"""A model of a guest whose database relies on the page cache: resident pages, refaults and disk stalls.
 
-Its memory is the kernel's share, what programs use, a reserve that stays free, and the page cache.
+Its memory consists of the kernel's share, the memory of programs, a free reserve, and the page cache.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ MIB: Final = 1024.0**2
 KERNEL_SHARE: Final = 0.02
 KERNEL_LEAST: Final = 40 * MIB
 RESERVE: Final = 0.02
-"""The share of the memory that the kernel of a large guest leaves free."""
+"""The share of memory that the kernel of a large guest keeps free."""
 
 CPU_PER_PAGE: Final = 100e-6
-"""Seconds of CPU that a transaction takes for each page that it accesses."""
+"""Seconds of CPU per page that a transaction accesses."""
 
 _PROGRAMS: Final = 0.7
 """The share of busy time outside the kernel."""
@@ -27,10 +27,10 @@ _PROGRAMS: Final = 0.7
 
 @dataclass(frozen=True, slots=True)
 class ClientLoad:
-    """Load of clients: ``clients`` access up to ``rate`` pages a second of a hot set of ``hot`` bytes.
+    """Load of clients: ``clients`` access up to ``rate`` pages per second of a hot set of ``hot`` bytes.
 
-    ``skew`` (0 to below 1): 0 for even access; otherwise a share c of the set, the most popular, gets c^(1-skew) of the
-    accesses. ``scan``: bytes of a table that one more client reads in a circle.
+    ``skew`` (0 to below 1) is 0 for uniform access; otherwise the most popular share c of the set gets c^(1-skew) of
+    the accesses. ``scan`` is the size in bytes of a table that another client reads repeatedly.
     """
 
     hot: float = 0.0
@@ -41,12 +41,12 @@ class ClientLoad:
 
 
 IDLE: Final = ClientLoad()
-"""No client does anything."""
+"""No client is active."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Seconds for one random page, and bytes a second of a scan."""
+    """Seconds per random page, and bytes per second of a scan."""
 
     latency: float = 0.001
     bandwidth: float = 200 * MIB
@@ -54,13 +54,13 @@ class Disk:
 
 @dataclass(slots=True)
 class CacheGuest:
-    """One guest of ``size`` bytes, of which programs use ``used``, with its counters since boot."""
+    """A guest of ``size`` bytes, of which programs use ``used``, with its counters since boot."""
 
     size: float
     used: float
     disk: Disk = field(default_factory=Disk)
     reserve: float = RESERVE
-    """The share of the memory that the kernel leaves free."""
+    """The share of memory that the kernel keeps free."""
     resident: float = 0.0
     scanned: float = 0.0
     _known: float = 0.0
@@ -77,52 +77,52 @@ class CacheGuest:
 
     @property
     def kernel(self) -> float:
-        """Memory that the kernel took at boot."""
-        # Page tables and the like grow with the memory, but a small kernel has a fixed part.
+        """Memory that the kernel reserves at boot."""
+        # Page tables and the like grow with the memory; the rest is fixed.
         return max(KERNEL_LEAST, KERNEL_SHARE * self.size)
 
     @property
     def room(self) -> float:
-        """Memory that the page cache may fill."""
+        """Memory that the page cache can use."""
         return max(0.0, self.size * (1 - self.reserve) - self.kernel - self.used)
 
     def needs(self, load: ClientLoad) -> float:
-        """The least size at which the hot set is never reread."""
+        """The smallest size at which the hot set stays resident."""
         hot_and_used = self.used + load.hot
-        # The kernel's share is the larger of two amounts, so the need is the larger of two solutions.
+        # The kernel's share is the larger of two amounts, so the result is the larger of two solutions.
         return max(hot_and_used / (1 - self.reserve - KERNEL_SHARE), (hot_and_used + KERNEL_LEAST) / (1 - self.reserve))
 
     def runs(self, load: ClientLoad, seconds: float) -> None:
-        """Time passes under ``load``."""
+        """Runs ``load`` for ``seconds``."""
         self._fit()
         self._seconds += seconds
         share = self._accesses(load, seconds)
-        # Either the clients or the scan stall; both at once count once.
+        # Simultaneous stalls of clients and the scan count once.
         share = 1 - (1 - share) * (1 - self._scans(load, seconds))
         self._io_stall += share * seconds
         self._written += 20e3 * seconds
 
     def _fit(self) -> None:
         self.resident = min(self.resident, self.room)
-        # Hot pages displace those of the scan, and a shrink takes from the scan first, as the kernel's two lists do.
+        # Hot pages evict those of the scan, and a shrink evicts the scan first, like the kernel's two LRU lists.
         self.scanned = min(self.scanned, self.room - self.resident)
 
     def _missing(self, load: ClientLoad) -> float:
-        """The share of accesses that are not resident."""
+        """The share of accesses to pages that are not resident."""
         share = min(1.0, self.resident / load.hot)
         return float(1.0 - share ** (1.0 - load.skew))
 
     def _accesses(self, load: ClientLoad, seconds: float) -> float:
-        """Random accesses; returns the share of the time in which a client waited for the disk."""
+        """Simulates random accesses; returns the share of time in which a client waited for the disk."""
         if not load.hot or not load.rate:
             return 0.0
         missing = self._missing(load)
-        # A closed loop: clients that wait for the disk send nothing meanwhile.
+        # A closed loop: clients that wait for the disk send no requests.
         rate = min(load.rate, load.clients / (CPU_PER_PAGE + missing * self.disk.latency))
         accesses = rate * seconds
         missed = accesses * missing * PAGE
         absent = max(1.0, load.hot - self.resident)
-        # A page that was resident before counts as refaulted when it is read again.
+        # Reading a page that was resident before counts as a refault.
         refaulted_share = min(1.0, max(0.0, min(self._known, load.hot) - self.resident) / absent)
         self.done += accesses
         self._busy += accesses * CPU_PER_PAGE
@@ -131,9 +131,9 @@ class CacheGuest:
         self._known = min(load.hot, max(self._known, self.resident) + missed * (1 - refaulted_share))
         self.resident = min(self.room, load.hot, self.resident + missed)
         self._fit()
-        # The chance that at least one of the clients waits.
+        # The probability that at least one client waits.
         waits = 1 - (1 - min(1.0, rate * missing * self.disk.latency / load.clients)) ** load.clients
-        # Only rereads are memory pressure; a first read is none.
+        # Only refaults are memory pressure.
         self._mem_stall += 0.3 * waits * refaulted_share * seconds
         return waits
 
@@ -142,21 +142,21 @@ class CacheGuest:
             self._passed = 0.0
             return 0.0
         room = self.room - self.resident
-        # The whole table fits, so nothing is read from disk any more.
+        # The whole table is cached.
         if self.scanned >= load.scan:
             self._busy += 0.5 * seconds
             return 0.0
         read = self.disk.bandwidth * seconds
         self.scanned = min(room, self.scanned + read)
         self._read += read
-        # In a circle no page is found again unless all fit, so from the second round on every read is a refault.
+        # Unless all pages fit, none is still cached in the next round: from the second round on, all reads refault.
         self._refaulted += read if self._passed >= load.scan else 0.0
         self._passed += read
         self._busy += 0.3 * seconds
         return 0.8
 
     def page(self) -> GuestSample:
-        """The page of node_exporter."""
+        """A sample of the guest's metrics."""
         free = self.size * self.reserve + self.room - self.resident - self.scanned
         return GuestSample(
             cpus={"0": CpuSeconds(self._busy, kernel=self._busy * (1 - _PROGRAMS))},

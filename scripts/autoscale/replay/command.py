@@ -1,4 +1,4 @@
-"""``autoscale replay``: reading options, printing tables. It decides nothing; ``play`` does."""
+"""``autoscale replay``: reads options and prints tables. ``play`` does the work."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
         list[str] | None,
         typer.Option(help=f"Policy files, or any of {', '.join(PLAYERS)}. Default: all of these."),
     ] = None,
-    speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings this many times faster.")] = 1.0,
+    speed: Annotated[float, typer.Option(min=0.001, help="Replay the recordings this many times faster.")] = 1.0,
     output: ReportForm = "text",
     as_json_: JsonFlag = False,
     plot: Annotated[
@@ -68,7 +68,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     working_set: Annotated[
         str,
         typer.Option(
-            help="Play a working set in the page cache instead, against a model of a guest: all, or one of "
+            help="Play working sets in the page cache of a simulated guest instead: all, or one of "
             f"{', '.join(SCENARIOS)}."
         ),
     ] = "",
@@ -80,14 +80,14 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     broken_pods: BrokenPods = None,
     flapping_pods: FlappingPods = None,
     sleep: SleepAfter = "0",
-    save: Annotated[Path | None, typer.Option(help="Also write the recordings played into this folder.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Also write the recordings to this folder.")] = None,
 ) -> None:
-    """Play recorded workloads through scaling policies side by side, and score what each cost and what it missed."""
+    """Replay recorded workloads with several scaling policies, and compare their cost and missed demand."""
     form = "json" if as_json_ else output
     lag_options = {"pod_start": pod_start, "metrics_age": metrics_age, "rollout": rollout, "largest_pod": largest_pod}
     lag_options |= {"broken_pods": broken_pods, "flapping_pods": flapping_pods}
     with reporting_bad_input("autoscale replay", ValueError), progress() as status:
-        # Options that mean nothing together are refused before anything is read or generated.
+        # Check combinations of options before reading or generating anything.
         lags, after = lags_of(lag_options, is_group=group), sleep_after(sleep)
         if after and (group or working_set):
             raise typer.BadParameter("cannot be combined with --group or --working-set", param_hint="--sleep")
@@ -106,21 +106,21 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
                 )
             else:
                 played = play(announced(recordings, status), players, speed)
-                slept = savings(played, after) if after else []
-                show = partial(_show, played, _COLUMNS, speed, plot, slept=slept)
+                sleeps = savings(played, after) if after else []
+                show = partial(_show, played, _COLUMNS, speed, plot, sleeps=sleeps)
     # A ValueError of a table or picture is a bug, not bad input.
     with reporting_bad_input("autoscale replay"):
         show(form)
 
 
 def progress() -> Status:
-    """One line on a terminal, which disappears at the end."""
-    # stdout has the tables or the JSON document.
+    """A transient progress line on a terminal."""
+    # stdout is for the tables or the JSON document.
     return Console(stderr=True).status("replaying")
 
 
 def announced(recordings: Sequence[Recording], status: Status) -> Iterator[Recording]:
-    """The recordings; ``status`` shows which of them is played."""
+    """Yields the recordings, and shows the current one in ``status``."""
     for number, recording in enumerate(recordings, 1):
         status.update(escape(visible(f"playing {recording.name} ({number} of {len(recordings)})")))
         yield recording
@@ -130,14 +130,14 @@ def _print_working_sets(outcomes: Sequence[ScenarioOutcome], form: OutputFiles) 
     if form != "text":
         write_report(msgspec.json.format(msgspec.json.encode(outcomes)), form)
         return
-    columns = ("needed", "rests at", "resizes", "most in a settled hour", "served %")
+    columns = ("needed", "settled at", "resizes", "most per settled hour", "served %")
     table = Table("working set", title="memory in GiB; settled after two hours", title_justify="left")
     for column in columns:
         table.add_column(column, justify="right")
     for outcome in outcomes:
         figures = (
             f"{outcome.needed:.2f}",
-            f"{outcome.came_to_rest_at:.2f}",
+            f"{outcome.settled_at:.2f}",
             f"{outcome.resizes}",
             f"{outcome.busiest_settled_hour}",
         )
@@ -145,11 +145,11 @@ def _print_working_sets(outcomes: Sequence[ScenarioOutcome], form: OutputFiles) 
     console = Console()
     print_table(console, table)
     for outcome in outcomes:
-        console.print(f"{outcome.name}: it {'; it '.join(outcome.says)}.", highlight=False)
+        console.print(f"{outcome.name}: it {'; it '.join(outcome.explanation)}.", highlight=False)
 
 
 def _save(recordings: Sequence[Recording], folder: Path) -> None:
-    """Each in a file of its name; of equal names the later ones are numbered."""
+    """Writes each recording to a file of its name; duplicate names get a number."""
     folder.mkdir(parents=True, exist_ok=True)
     taken: set[str] = set()
     for recording in recordings:
@@ -159,21 +159,21 @@ def _save(recordings: Sequence[Recording], folder: Path) -> None:
         write_recording(recording, folder / f"{name}.csv")
 
 
-def _show(  # noqa: PLR0913 - what was played, and where it goes
+def _show(  # noqa: PLR0913 - the results and where to print them
     played: Sequence[Played[S]],
     columns: Sequence[str],
     speed: float,
     plot: Path | None,
     form: OutputFiles,
     *,
-    slept: Sequence[RecordedSleep] = (),
+    sleeps: Sequence[RecordedSleep] = (),
 ) -> None:
     if plot is not None:
         from scripts.autoscale.replay.plot import draw  # noqa: PLC0415 - matplotlib takes a second to import
 
         draw(played, plot, speed)
     if form != "text":
-        write_report(as_json(played, speed, slept), form)
+        write_report(as_json(played, speed, sleeps), form)
         return
     console = Console()
     for one in played:
@@ -183,13 +183,13 @@ def _show(  # noqa: PLR0913 - what was played, and where it goes
     if len(played) > 1:
         title = f"overall, {len(played)} recordings at speed {speed:g}"
         print_table(console, _table(title, columns, totals(played)))
-    if slept:
-        _print_sleep(console, slept)
+    if sleeps:
+        _print_sleep(console, sleeps)
 
 
-def _print_sleep(console: Console, slept: Sequence[RecordedSleep]) -> None:
-    """The most that sleep would save: a recording does not say whether a load that small is a client's."""
-    for one in slept:
+def _print_sleep(console: Console, sleeps: Sequence[RecordedSleep]) -> None:
+    """Prints an upper bound of what sleep would save: a recording does not show whether a small load is a client's."""
+    for one in sleeps:
         share = 100 * one.asleep / one.hours
         line = f"{one.recording}: asleep for {share:.1f} % of {one.hours:.1f} h, slept {one.sleeps} times"
         console.print(line, highlight=False, soft_wrap=True)
@@ -197,9 +197,9 @@ def _print_sleep(console: Console, slept: Sequence[RecordedSleep]) -> None:
     table = Table("policy", title=title, title_justify="left")
     for column in ("vCPU-h", "saved vCPU-h", "saved %"):
         table.add_column(column, justify="right")
-    for name in slept[0].reserved:
-        reserved = sum(one.reserved[name] for one in slept)
-        saved = sum(one.saved[name] for one in slept)
+    for name in sleeps[0].reserved:
+        reserved = sum(one.reserved[name] for one in sleeps)
+        saved = sum(one.saved[name] for one in sleeps)
         table.add_row(name, f"{reserved:.1f}", f"{saved:.1f}", f"{100 * saved / reserved:.1f}")
     print_table(console, table)
 

@@ -1,6 +1,6 @@
-"""The well-known policies, from their published rules, and a player for our own policies.
+"""Well-known policies by their published rules, and players of our own policies.
 
-Policies on load see the demand, as a run queue shows it; those on usage see no more than the allocation.
+Load-based policies see the demand, like a run queue; usage-based ones see at most the allocation.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from scripts.autoscale.replay.recording import UNIT, Floats, Timeline, round_up,
 
 BEGIN: Final = datetime(2026, 5, 4, tzinfo=UTC)
 LOOK: Final = 60.0
-"""Seconds from one look at the VM to the next."""
+"""Seconds between observations of the VM."""
 
 _LAYOUT: Final = SlotLayout(1, "daily", ZoneInfo("UTC"))
 _NO_MEMORY: Final = Bytes(0)
 
 
 class SlotFloor:
-    """The floor of one VM of at most ``cap`` vCPUs, from what it was given in the same hour of the days before."""
+    """The floor of a VM of at most ``cap`` vCPUs, learned from its allocations in the same hour of previous days."""
 
     def __init__(self, cap: float) -> None:
         self._bounds = Bounds(Resources(MilliCpu(0), _NO_MEMORY), Resources(MilliCpu.cores(cap), _NO_MEMORY))
-        self._peaks, self._looked, self._floor = Peaks.empty(_LAYOUT), -LOOK, 0.0
+        self._peaks, self._observed_at, self._floor = Peaks.empty(_LAYOUT), -LOOK, 0.0
 
-    def at(self, seconds: float, given: float) -> float:
-        """The least that the VM goes to at that time, in vCPUs; it has ``given``."""
-        # Peaks are learned by the minute; a recording may have a step of a second.
-        if seconds - self._looked >= LOOK:
-            self._looked, now = seconds, BEGIN + timedelta(seconds=seconds)
-            self._peaks = self._peaks.learned(Resources(MilliCpu.cores(given), _NO_MEMORY), _LAYOUT, now)
+    def at(self, seconds: float, allocated: float) -> float:
+        """The floor in vCPUs at a time; the VM has ``allocated`` vCPUs."""
+        # Peaks are learned once a minute; a recording may have a step of a second.
+        if seconds - self._observed_at >= LOOK:
+            self._observed_at, now = seconds, BEGIN + timedelta(seconds=seconds)
+            self._peaks = self._peaks.learned(Resources(MilliCpu.cores(allocated), _NO_MEMORY), _LAYOUT, now)
             floor = wanted_floor(self._peaks, TortoiseMode.AUTO, self._bounds, now)
             self._floor = 0.0 if floor is None else floor.cpu.as_cores
         return self._floor
 
 
 Player = Callable[[Timeline], Floats]
-"""Plays a timeline: the allocation in vCPUs at every step."""
+"""Replays a timeline; returns the allocation in vCPUs at each step."""
 
 AGENT_TICK: Final = 5.0
 AGENT_TARGET: Final = 0.9
@@ -66,50 +66,49 @@ DAY: Final = 86_400.0
 
 
 def play_policy(policy: SmoothingPolicy, *, with_floor: bool = False) -> Player:
-    """A policy of stages, asked at every step; it sees the demand. ``with_floor``: never below the VM's floor."""
+    """A player of one of our policies, which sees the demand; ``with_floor`` keeps the VM above its floor."""
 
     def player(timeline: Timeline) -> Floats:
         target, step, cap = policy.start().target, timeline.step, timeline.cap
         floor = SlotFloor(cap) if with_floor else None
         current, allocation = min(cap, round_up(float(timeline.demand[0]))), []
         for index, demand in enumerate(timeline.demand.tolist()):
-            # A decision of one step takes effect at the next.
+            # The decision takes effect in the next step.
             allocation.append(current)
-            wanted = target(Instant(index * step), Sample(demand, current))
-            wanted = wanted if floor is None else max(wanted, floor.at(index * step, current))
-            current = min(cap, max(1, ceil(wanted / UNIT - 1e-9)) * UNIT)
+            decided = target(Instant(index * step), Sample(demand, current))
+            decided = decided if floor is None else max(decided, floor.at(index * step, current))
+            current = min(cap, max(1, ceil(decided / UNIT - 1e-9)) * UNIT)
         return np.array(allocation)
 
     return player
 
 
 def fixed_at_peak(timeline: Timeline) -> Floats:
-    """The greatest demand of the whole recording, always."""
-    # A fixed size knows the whole recording, the other policies only its past.
+    """A fixed size: the peak of the whole recording."""
     return np.full(len(timeline.demand), round_up(float(timeline.demand.max())))
 
 
 def fixed_high_percentile(timeline: Timeline) -> Floats:
-    """The 99.5th percentile of the whole recording and a fifth more, always."""
+    """A fixed size: the 99.5th percentile of the whole recording plus 20 %."""
     return np.full(len(timeline.demand), round_up(1.2 * float(np.percentile(timeline.demand, 99.5))))
 
 
-def _next_step(wanted: Floats, timeline: Timeline) -> Floats:
-    """Need every 5 s, in units, one step later."""
+def _next_step(needed: Floats, timeline: Timeline) -> Floats:
+    """Allocates what is needed every 5 s, rounded up to units, one step later."""
     every = max(1, round(AGENT_TICK / timeline.step))
-    ticks = (np.arange(len(wanted)) // every) * every
-    sizes = np.minimum(timeline.cap, round_up_all(wanted[ticks]))
+    ticks = (np.arange(len(needed)) // every) * every
+    sizes = np.minimum(timeline.cap, round_up_all(needed[ticks]))
     return np.concatenate([sizes[:1], sizes[:-1]])
 
 
 def agent_last_sample(timeline: Timeline) -> Floats:
-    """The original agent, load / 0.9 every 5 s, with the load of the moment."""
+    """The original agent: load / 0.9 every 5 s, with the instantaneous load."""
     return _next_step(timeline.demand / AGENT_TARGET, timeline)
 
 
 def agent_one_minute(timeline: Timeline) -> Floats:
-    """The original agent, load / 0.9 every 5 s, with the kernel's one-minute load average."""
-    # The kernel's load average decays exponentially, with a minute as its time constant.
+    """The original agent: load / 0.9 every 5 s, with the kernel's one-minute load average."""
+    # The load average decays exponentially with a time constant of one minute.
     keep, level, levels = exp(-timeline.step / 60), float(timeline.demand[0]), []
     for demand in timeline.demand.tolist():
         level = demand + (level - demand) * keep
@@ -118,7 +117,7 @@ def agent_one_minute(timeline: Timeline) -> Floats:
 
 
 def hpa_load(timeline: Timeline) -> Floats:
-    """load / 0.9 every 5 s, reduced only to the greatest recommendation of 300 s as the HPA does."""
+    """load / 0.9 every 5 s, reduced only to the greatest recommendation of the last 300 s, like the HPA."""
     window, every, most = WindowMax(HPA_STABILISATION), max(1, round(AGENT_TICK / timeline.step)), []
     for index, demand in enumerate(timeline.demand.tolist()):
         if index % every == 0:
@@ -128,7 +127,7 @@ def hpa_load(timeline: Timeline) -> Floats:
 
 
 def hpa_utilisation(timeline: Timeline) -> Floats:
-    """The HPA's own rule on utilisation: target 80 %, tolerance 10 %, every 15 s, at most doubled, 300 s down."""
+    """The HPA's rule for utilisation: target 80 %, tolerance 10 %, every 15 s, at most doubled, 300 s stabilisation."""
     step, every = timeline.step, max(1, round(HPA_SYNC / timeline.step))
     window, allocation = WindowMax(HPA_STABILISATION), []
     current = min(timeline.cap, round_up(float(timeline.demand[0]) / HPA_TARGET))
@@ -136,21 +135,21 @@ def hpa_utilisation(timeline: Timeline) -> Floats:
         allocation.append(current)
         if index % every:
             continue
-        # Usage cannot exceed the allocation, whatever the demand is.
+        # Usage cannot exceed the allocation.
         ratio = min(demand, current) / (HPA_TARGET * current)
-        wanted = current if abs(ratio - 1) <= HPA_TOLERANCE else round_up(ratio * current)
+        desired = current if abs(ratio - 1) <= HPA_TOLERANCE else round_up(ratio * current)
         # The HPA at most doubles, or adds four, whichever is more.
-        wanted = min(wanted, max(2 * current, current + 4 * UNIT))
-        window.add(wanted, Instant(index * step))
+        desired = min(desired, max(2 * current, current + 4 * UNIT))
+        window.add(desired, Instant(index * step))
         # Down only to the greatest recommendation of the last 300 s.
-        current = min(timeline.cap, window.max() or wanted)
+        current = min(timeline.cap, window.max() or desired)
     return np.array(allocation)
 
 
 def vpa(timeline: Timeline) -> Floats:
-    """Usage every minute in a histogram that halves in 24 h; P90 and 15 % more, once current leaves its bounds.
+    """The VPA: P90 plus 15 % of a histogram of usage with a half-life of 24 h, once the size leaves its bounds.
 
-    The bounds are P50 and P95 with the same margin, widened while there is little history: by (1 + 0.001/days)^-2 and
+    The bounds are P50 and P95 with the same margin, widened for a short history: by (1 + 0.001/days)^-2 and
     (1 + 1/days).
     """
     histogram, every = DecayingHistogram(Seconds(DAY), 0.01), max(1, round(VPA_SAMPLING / timeline.step))
@@ -160,19 +159,19 @@ def vpa(timeline: Timeline) -> Floats:
         if index % every:
             continue
         histogram.age(VPA_SAMPLING)
-        # A sample weighs as much as the request at its time, as VPA's recommender weighs it.
+        # As in the VPA's recommender, samples are weighted by the request.
         histogram.add(min(demand, current), max(0.1, current))
         days = index * timeline.step / DAY
         low = histogram.percentile(0.5) * 1.15 * confidence_factor(days, 0.001, -2)
         high = histogram.percentile(0.95) * 1.15 * confidence_factor(days, 1, 1)
-        # As VPA's updater: within the bounds a restart is not worth it.
+        # Like the VPA's updater: a size within the bounds is not worth a restart.
         if not low <= current <= high:
             current = min(timeline.cap, round_up(histogram.percentile(0.9) * 1.15))
     return np.array(allocation)
 
 
 SEED_PERCENTILE: Final = parse_policy([{"percentile": {}}])
-"""The seed's percentage estimation model with its own thresholds."""
+"""The percentile model with its default thresholds."""
 
 PLAYERS: Final[Mapping[str, Player]] = {
     "default": play_policy(DEFAULT_CPU),
@@ -186,4 +185,4 @@ PLAYERS: Final[Mapping[str, Player]] = {
     "fixed-p99.5": fixed_high_percentile,
     "fixed-peak": fixed_at_peak,
 }
-"""Everything that can be played by name; ours first."""
+"""All policies by name; ours first."""

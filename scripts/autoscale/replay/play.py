@@ -1,4 +1,4 @@
-"""Every recording through every policy: the pure heart of ``autoscale replay``."""
+"""Replays recordings with policies, and scores them (pure)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from scripts.autoscale.replay.recording import UNIT, Floats, Recording, Timeline
 
 
 class PolicyFigures(msgspec.Struct, frozen=True):
-    """The figures of one policy on one recording, or overall, of a VM and of a group.
+    """The figures of a policy for a recording, or overall.
 
-    - ``cost``: vCPU-seconds provided, or ordered, over those of the oracle.
-    - ``insufficient_percent``: the part of the demand that exceeded what was given.
-    - ``throttled_percent``: the part of the time in which it did.
+    - ``cost``: allocated (for a group: ordered) vCPU-seconds, relative to those of the oracle.
+    - ``insufficient_percent``: the share of the demand that exceeded the allocation.
+    - ``throttled_percent``: the share of time in which it did.
     """
 
     cost: float
@@ -34,9 +34,9 @@ class PolicyFigures(msgspec.Struct, frozen=True):
 
 
 class Score(PolicyFigures, frozen=True):
-    """Of a VM; its oracle gives the demand of the moment rounded up to the unit.
+    """Score of a VM; its oracle allocates the demand rounded up to whole units.
 
-    ``actions_per_hour``: changes of the allocation per scored hour.
+    ``actions_per_hour`` counts changes of the allocation.
     """
 
     actions_per_hour: float
@@ -50,7 +50,7 @@ S = TypeVar("S", bound=PolicyFigures)
 
 
 def score(timeline: Timeline, allocation: Floats) -> Score:
-    """Scores an allocation (vCPUs at every step) against the scored part of the timeline."""
+    """Scores an allocation (vCPUs at each step) after the warm-up."""
     demand, allocated = timeline.demand[timeline.warm_up :], allocation[timeline.warm_up :]
     oracle = float((np.ceil(demand / UNIT - 1e-9) * UNIT).sum())
     return Score(
@@ -60,26 +60,26 @@ def score(timeline: Timeline, allocation: Floats) -> Score:
     )
 
 
-def shortage(demand: Floats, given: Floats) -> tuple[float, float]:
-    """The part of the demand that exceeded what was given, and the part of the time in which it did, in percent."""
-    missing, needed = np.maximum(0.0, demand - given), float(demand.sum())
-    # A tolerance, or rounding would count as a shortage.
+def shortage(demand: Floats, allocated: Floats) -> tuple[float, float]:
+    """Percentage of the demand that exceeded the allocation, and percentage of time in which it did."""
+    missing, needed = np.maximum(0.0, demand - allocated), float(demand.sum())
+    # The tolerance ignores rounding errors.
     return 100 * float(missing.sum()) / needed if needed else 0.0, 100 * float((missing > 1e-9).mean())
 
 
 def overall(scores: Sequence[S]) -> S:
-    """The geometric mean of the costs and the plain mean of everything else, over one score or more."""
-    # The logarithm of zero or NaN would make the whole mean useless.
+    """The geometric mean of the costs, and the arithmetic means of all else, of at least one score."""
+    # Without zero and NaN, which have no logarithm.
     costs = [one.cost for one in scores if one.cost > 0]
     means = (float(np.mean(figures)) for figures in zip(*map(msgspec.structs.astuple, scores), strict=True))
-    # Costs are ratios, so their mean is the geometric one.
+    # Costs are ratios.
     cost = float(np.exp(np.mean(np.log(costs)))) if costs else float("nan")
     return msgspec.structs.replace(type(scores[0])(*means), cost=cost)
 
 
 @dataclass(frozen=True)
 class Played(Generic[S]):
-    """One recording, with what every policy gave at each step, in vCPUs, and its score, by name."""
+    """A replayed recording, with the allocations in vCPUs at each step and the score of each policy, by name."""
 
     timeline: Timeline
     allocations: Mapping[str, Floats]
@@ -87,7 +87,7 @@ class Played(Generic[S]):
 
 
 def play(recordings: Iterable[Recording], players: Mapping[str, Player], speed: float) -> list[Played[Score]]:
-    """Plays every recording, ``speed`` times faster, through every policy."""
+    """Replays all recordings, ``speed`` times faster, with all policies."""
     return [_play_one(timeline(recording, speed), players) for recording in recordings]
 
 
@@ -97,20 +97,19 @@ def _play_one(line: Timeline, players: Mapping[str, Player]) -> Played[Score]:
 
 
 def totals(played: Sequence[Played[S]]) -> dict[str, S]:
-    """The overall score of every policy, in the order in which they were played."""
+    """The overall score of each policy, in the order of replay."""
     return {name: overall([one.scores[name] for one in played]) for name in played[0].scores}
 
 
 def choose_players(names: Sequence[str]) -> dict[str, Player]:
-    """The players named, each a known name or a policy file (YAML or JSON); all known ones if none is named.
+    """The players of named policies or policy files (YAML or JSON); all named policies if ``names`` is empty.
 
-    A file is called by its stem if that is unambiguous. Raises ``SmoothingPolicyError`` with the file and the path in
-    it.
+    A file's label is its stem if that is unambiguous. Raises ``SmoothingPolicyError``, which names the file and field.
     """
-    # A dict drops repeated names and keeps their order.
+    # A dict drops duplicates and keeps the order.
     labels = [name if name in PLAYERS else Path(name).stem for name in dict.fromkeys(names)]
     chosen = {
-        # A stem that is ambiguous, or that is a known policy's name, gives way to the path.
+        # Use the path if the stem is ambiguous, or a known policy's name.
         label if labels.count(label) == 1 and (label == name or label not in PLAYERS) else name: _player(name)
         for label, name in zip(labels, dict.fromkeys(names), strict=True)
     }
@@ -128,7 +127,7 @@ def _player(name: str) -> Player:
             name, f"neither one of {', '.join(PLAYERS)} nor a readable file ({error.strerror})"
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        # Messages of YAML have several lines; a command reports errors in one.
+        # YAML's messages have several lines.
         raise SmoothingPolicyError(name, f"not YAML: {' '.join(str(error).split())}") from None
     try:
         policy = parse_policy(document)
@@ -141,8 +140,8 @@ def _player(name: str) -> Player:
     return play_policy(policy)
 
 
-def as_json(played: Sequence[Played[S]], speed: float, slept: Sequence[object] = ()) -> bytes:
-    """All scores as JSON: per recording and overall, by policy; ``slept`` is what sleep saves in each recording."""
+def as_json(played: Sequence[Played[S]], speed: float, sleeps: Sequence[object] = ()) -> bytes:
+    """All scores as JSON: per recording and overall, by policy; ``sleeps`` are the savings by sleep, if any."""
     document = {
         "speed": speed,
         "recordings": [
@@ -155,6 +154,6 @@ def as_json(played: Sequence[Played[S]], speed: float, slept: Sequence[object] =
             for one in played
         ],
         "overall": totals(played),
-        **({"sleep": slept} if slept else {}),
+        **({"sleep": sleeps} if sleeps else {}),
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2)

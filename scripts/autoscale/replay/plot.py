@@ -1,7 +1,7 @@
-"""The picture of a replay: one panel per recording with its demand, its allocation, and every shortfall; of a group one
-more below it, with the number and the size of its replicas.
+"""The plot of a replay: a panel per recording with demand, allocation and shortfalls; for a group also a panel with the
+number and size of its replicas.
 
-A column shows the maximum of its range, so that averaging hides nothing.
+Columns show maxima, because means would hide spikes.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from scripts.autoscale.replay.recording import Floats
 
 COLUMNS: Final = 1200
 SIZE: Final = "#5b9a68"
-# The colours differ in lightness as well as in hue, for colour-blind readers and for paper.
+# The colours differ in lightness as well as hue, for colour-blind readers and print.
 DEMAND, ALLOCATION, SHORTFALL, RIVAL = "#9ccbea", "#12304f", "#d55e00", "#8a8a8a"
-"""Light blue, ink, vermilion, and grey for the policy that the first is compared with."""
+"""Light blue, ink, vermilion, and grey for the policy that the first one is compared with."""
 
 SPANS: Final = ((86_400.0 * 3, 86_400.0, "d"), (3600.0 * 2, 3600.0, "h"), (0.0, 60.0, "min"))
-"""From how many seconds on a panel counts in which unit."""
+"""Minimum length in seconds of a panel whose axis uses a unit, its seconds, and its name."""
 
 Edges = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def draw(played: Sequence[Played[S]], path: Path, speed: float) -> None:
-    """Writes the picture; the first policy is drawn boldly, the second, if any, thinly behind it."""
+    """Writes the plot; the first policy has a bold line, and the second, if any, a thin one behind it."""
     names, groups = list(played[0].scores)[:2], [one for one in played if isinstance(one, GroupReplay)]
     heights = ([3, 1] if groups else [1]) * len(played)
     figure = Figure(figsize=(14, 1.5 + (3.1 if groups else 2.3) * len(played)), dpi=110, layout="constrained")
     panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     for panel, one in zip(panels[:: len(heights) // len(played)], played, strict=True):
         _draw_panel(panel, one, names)
-        _dress_panel(panel, one, names)
+        _label_panel(panel, one, names)
     for panel, group in zip(panels[1::2] if groups else (), groups, strict=True):
         _draw_replicas(panel, group, names[0])
     figure.suptitle(_title(played, names, speed), x=0.01, ha="left", fontsize=13, color=ALLOCATION)
@@ -60,9 +60,8 @@ def _title(played: Sequence[Played[S]], names: Sequence[str], speed: float) -> s
 
 
 def _columns(one: Played[S]) -> tuple[Edges, Floats]:
-    """The indices at which columns begin, and their times in seconds."""
+    """The start indices of columns, and their times in seconds."""
     length = len(one.timeline.demand) - one.timeline.warm_up
-    # A panel has far fewer columns than a recording has steps.
     edges = np.linspace(0, length, min(COLUMNS, length) + 1).astype(int)[:-1]
     return edges, edges * one.timeline.step
 
@@ -72,11 +71,10 @@ def _draw_panel(panel: Axes, one: Played[S], names: Sequence[str]) -> None:
     demand, first = one.timeline.demand[begin:], one.allocations[names[0]][begin:]
     most = column_most(demand, edges)
     panel.fill_between(at, most, step="post", color=DEMAND, linewidth=0, label="needed")
-    # The first policy is drawn last, above the others.
+    # The first policy last, on top of the others.
     for name, color, width in reversed([*zip(names, (ALLOCATION, RIVAL), (1.3, 1.0), strict=False)]):
         allocated = column_most(one.allocations[name][begin:], edges)
         panel.plot(at, allocated, color=color, linewidth=width, drawstyle="steps-post", label=f"given by {name}")
-    # The greatest shortfall of a column shows however short it is; a mean would hide it.
     short = column_most(np.maximum(0.0, demand - first), edges)
     panel.fill_between(
         at,
@@ -91,12 +89,12 @@ def _draw_panel(panel: Axes, one: Played[S], names: Sequence[str]) -> None:
     )
 
 
-def _dress_panel(panel: Axes, one: Played[S], names: Sequence[str]) -> None:
-    """Titles, axes and units."""
+def _label_panel(panel: Axes, one: Played[S], names: Sequence[str]) -> None:
+    """Adds titles and axes."""
     panel.set_title(f"{one.timeline.name}   {one.scores[names[0]]}", loc="left", fontsize=10, color=ALLOCATION)
     for rival in names[1:]:
         panel.set_title(f"{rival}: {one.scores[rival]}", loc="right", fontsize=9, color=RIVAL)
-    dress_axes(panel, one.timeline.scored_hours * 3600)
+    style_axes(panel, one.timeline.scored_hours * 3600)
 
 
 def _draw_replicas(panel: Axes, group: GroupReplay, name: str) -> None:
@@ -104,22 +102,22 @@ def _draw_replicas(panel: Axes, group: GroupReplay, name: str) -> None:
     orders = group.orders[name]
     replicas = column_most(orders.replicas[begin:], edges)
     panel.plot(at, replicas, color=ALLOCATION, linewidth=1.0, drawstyle="steps-post", label=f"replicas of {name}")
-    dress_axes(panel, group.timeline.scored_hours * 3600)
+    style_axes(panel, group.timeline.scored_hours * 3600)
     panel.set_ylabel("replicas")
     sizes = panel.twinx()
     sizes.plot(at, column_most(orders.size[begin:], edges), color=SIZE, linewidth=1.0, drawstyle="steps-post")
-    # An empty line, since the legend is made of this axis and the sizes are on another.
+    # An empty line for the legend, which does not contain the other axis.
     panel.plot([], [], color=SIZE, linewidth=1.0, label="vCPUs of each")
     sizes.set_ylabel("vCPU each", color=SIZE)
     sizes.set_ylim(bottom=0)
     sizes.spines[["top"]].set_visible(False)
 
 
-def dress_axes(panel: Axes, longest: float) -> None:
-    """Units and lines of a panel of vCPUs over ``longest`` seconds."""
+def style_axes(panel: Axes, longest: float) -> None:
+    """Sets the units and ticks of a panel of vCPUs over ``longest`` seconds."""
     unit, name = next((unit, name) for least, unit, name in SPANS if longest >= least)
     panel.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 3, 5, 6, 10]))
-    # Ticks in whole units: matplotlib's own would be round numbers of seconds.
+    # Ticks at round numbers of the unit instead of seconds.
     panel.set_xticks([tick * unit for tick in panel.get_xaxis().get_major_locator().tick_values(0, longest / unit)])
     panel.set_xlim(0, max(longest, 1e-9))
     panel.xaxis.set_major_formatter(FuncFormatter(lambda at, _: f"{at / unit:g} {name}"))
@@ -130,5 +128,5 @@ def dress_axes(panel: Axes, longest: float) -> None:
 
 
 def column_most(values: Floats, edges: Edges) -> Floats:
-    """The greatest value of every column; ``edges`` are the indices at which columns begin."""
+    """The maximum of each column; ``edges`` are the start indices of columns."""
     return np.asarray(np.maximum.reduceat(values, edges), dtype=np.float64)

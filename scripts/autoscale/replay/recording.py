@@ -1,7 +1,6 @@
-"""Recordings of demand: reading ``seconds,cpu_cores[,mem_bytes]`` and laying it on an even grid.
+"""Reads recordings of demand (``seconds,cpu_cores[,mem_bytes]``), and resamples them to an even grid.
 
-A value holds until the next one, and a step of the grid has the mean over the step: 5 s, or 1 s if the recording is
-finer than that.
+A value holds until the next one, and a step of the grid contains the mean over 5 s, or 1 s for finer recordings.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 UNIT: Final = 0.25
-"""The step of every allocation, in vCPUs."""
+"""Step of all allocations in vCPUs."""
 
 COARSE_STEP: Final = 5.0
 FINE_STEP: Final = 1.0
@@ -28,34 +27,34 @@ COARSE_WARM_UP: Final = 86_400.0
 FINE_WARM_UP: Final = 600.0
 CAP_UTILISATION: Final = 0.9
 MOST: Final = 1e18
-"""More seconds, vCPUs or bytes than any recording has."""
+"""Upper limit of seconds, vCPUs and bytes in a recording."""
 
 MOST_STEPS: Final = 20_000_000
 """Three years every 5 s, or eight months every second."""
 
 _NEAR: Final = 1e-6
-"""The part of a step by which a value may miss a step's beginning and still begin with it: the noise of divisions."""
+"""Tolerance, as a share of a step, for rounding errors in the time of a value."""
 
 SINCE_1970_IN_MILLISECONDS: Final = 1e11
-"""No recording reaches the year 5138: such times are milliseconds, or smaller parts of a second."""
+"""Larger times, in seconds after the year 5138, are probably in milliseconds or smaller units."""
 
-_SELDOM: Final = 900.0
-"""Values further apart than this (s) are more likely milliseconds than seconds."""
+_SPARSE: Final = 900.0
+"""Values further apart than this (s) are probably in milliseconds."""
 
 _GAP: Final = 3600.0
 _GAP_TIMES: Final = 20
-"""A pause is a gap from this many seconds on, if it is this many times as long as what is usual."""
+"""A gap is at least this long in seconds, and this many times as long as the usual step."""
 
 _COLUMNS: Final = ("seconds", "cpu_cores", "mem_bytes")
 
 
 class RecordingError(ValueError):
-    """A file that is no usable recording; the message names the file and the line."""
+    """A file is not a valid recording; the message names the file and the line."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """Demand in vCPUs, and memory in bytes if it was recorded, from the instants ``seconds`` on."""
+    """Demand in vCPUs, and memory in bytes if recorded, from the times ``seconds`` on."""
 
     name: str
     seconds: Floats
@@ -64,13 +63,13 @@ class Recording:
 
     @property
     def is_fine(self) -> bool:
-        """True if values come more often than every 5 s."""
+        """True if values are less than 5 s apart."""
         return float(np.median(np.diff(self.seconds))) < COARSE_STEP
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Demand in vCPUs at every step of ``step`` seconds; scores begin at index ``warm_up``."""
+    """Demand in vCPUs at each step of ``step`` seconds; scores begin at index ``warm_up``."""
 
     name: str
     step: float
@@ -85,10 +84,10 @@ class Timeline:
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """The files among ``paths`` and every CSV file of the folders among them. Raises ``RecordingError``."""
+    """The files of ``paths``, and all CSV files of folders. Raises ``RecordingError``."""
     files: list[Path] = []
     for path in paths:
-        # Sorted, so that a replay has its recordings in the same order on every machine.
+        # Sorted, so that a replay has the same order on every machine.
         files_here = (
             sorted(entry for entry in path.glob("*") if entry.suffix.lower() == ".csv") if path.is_dir() else [path]
         )
@@ -99,22 +98,21 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_recordings(paths: Sequence[Path]) -> list[Recording]:
-    """The recordings of ``files_of``; what is odd about one goes to standard error. Raises ``RecordingError``."""
+    """Reads the files of ``files_of``, and prints warnings to standard error. Raises ``RecordingError``."""
     recordings = [read_recording(path) for path in files_of(paths)]
-    for note in (note for recording in recordings for note in oddities(recording)):
-        # Odd times are reported and never corrected: a gap plays as one long value.
-        print(note, file=sys.stderr)
+    for warning in (warning for recording in recordings for warning in warnings_of(recording)):
+        print(warning, file=sys.stderr)
     return recordings
 
 
 def read_recording(path: Path) -> Recording:
-    """Reads a recording, its columns in any order and case, without its blank lines. Raises ``RecordingError``."""
+    """Reads a recording, with columns in any order and case; ignores blank lines. Raises ``RecordingError``."""
     try:
-        # Spreadsheets write a byte order mark; `utf-8-sig` drops it.
+        # Spreadsheets write a byte order mark, which `utf-8-sig` drops.
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.reader(file))
     except OSError as error:
-        raise RecordingError(f"{path}: cannot be read: {error.strerror}") from None
+        raise RecordingError(f"{path}: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise RecordingError(f"{path}: not a CSV file: {error}") from None
     header = [column.strip().lower() for column in rows[0]] if rows else []
@@ -122,19 +120,19 @@ def read_recording(path: Path) -> Recording:
         raise RecordingError(
             f'{path}:1: expected the columns "seconds,cpu_cores[,mem_bytes]", got {",".join(header)[:80]!r}'
         )
-    # Line numbers are those of the file, for messages; blank lines do not count as rows.
+    # Line numbers of rows in the file, for messages.
     lines = [line for line, row in enumerate(rows[1:], start=2) if any(cell.strip() for cell in row)]
     values = [_numbers(rows[line - 1], len(header), f"{path}:{line}") for line in lines]
     order = [header.index(column) for column in _COLUMNS if column in header]
     table = np.array(values, dtype=np.float64).reshape(-1, len(header))[:, order]
     if len(table) < 2 or table[:, 1].max() <= 0:
-        raise RecordingError(f"{path}: expected two rows or more and a demand above zero somewhere")
+        raise RecordingError(f"{path}: expected at least two rows, and a demand above zero")
     if table[0, 0] >= SINCE_1970_IN_MILLISECONDS:
         raise RecordingError(f"{path}:{lines[0]}: expected seconds, got {table[0, 0]:.0f}: divide milliseconds by 1000")
     back = np.flatnonzero(np.diff(table[:, 0]) <= 0)
     if len(back):
         raise RecordingError(f"{path}:{lines[back[0] + 1]}: time does not advance after {table[back[0], 0]:g} s")
-    # Times of a recording may be since 1970; it is played from 0.
+    # Times may be since 1970; a replay starts at 0.
     return Recording(path.stem, table[:, 0] - table[0, 0], table[:, 1], table[:, 2] if len(header) > 2 else None)
 
 
@@ -143,30 +141,30 @@ def _numbers(row: list[str], columns: int, place: str) -> list[float]:
         numbers = [float(cell) for cell in row]
     except ValueError:
         raise RecordingError(f"{place}: expected numbers, got {','.join(row)!r}") from None
-    # The comparison also refuses NaN, which `float` accepts.
+    # The comparison also rejects NaN, which `float` accepts.
     if len(numbers) != columns or not all(0 <= number <= MOST for number in numbers):
         raise RecordingError(f"{place}: expected {columns} numbers from 0 to {MOST:g}, got {','.join(row)!r}")
     return numbers
 
 
-def oddities(recording: Recording) -> list[str]:
-    """Sentences about times that are probably wrong.
+def warnings_of(recording: Recording) -> list[str]:
+    """Warnings about times that are probably wrong.
 
-    >>> oddities(Recording("a", np.array([0.0, 60.0, 120.0]), np.array([1.0, 2.0, 1.0])))
+    >>> warnings_of(Recording("a", np.array([0.0, 60.0, 120.0]), np.array([1.0, 2.0, 1.0])))
     []
     """
     steps, name = np.diff(recording.seconds), recording.name
     usual, longest = float(np.median(steps)), int(np.argmax(steps))
-    if usual > _SELDOM:
+    if usual > _SPARSE:
         return [f"{name}: a value every {usual:g} s; if its times are milliseconds, divide them by 1000"]
     if steps[longest] >= max(_GAP, _GAP_TIMES * usual):
         hours, since = steps[longest] / 3600, recording.seconds[longest]
-        return [f"{name}: no value for {hours:.1f} h from second {since:g} on: the last one is played for all of it"]
+        return [f"{name}: no value for {hours:.1f} h from second {since:g} on: the last one is used"]
     return []
 
 
 def write_recording(recording: Recording, path: Path) -> None:
-    """Writes ``seconds,cpu_cores``, with memory if there is some, so that reading it gives the same numbers."""
+    """Writes ``seconds,cpu_cores``, and memory if recorded, such that reading gives the same numbers."""
     columns = [recording.seconds, recording.cores, *([] if recording.mem_bytes is None else [recording.mem_bytes])]
     rows = (",".join(map(_text, row)) for row in np.column_stack(columns).tolist())
     header = ",".join(_COLUMNS[: len(columns)])
@@ -174,41 +172,41 @@ def write_recording(recording: Recording, path: Path) -> None:
 
 
 def _text(number: float) -> str:
-    """The shortest text that is read as this number."""
+    """The shortest text of a number."""
     return str(int(number)) if number.is_integer() else repr(number)
 
 
 def timeline(recording: Recording, speed: float = 1.0) -> Timeline:
-    """The recording on its grid, played ``speed`` (> 0) times faster. Raises ``RecordingError`` if too long."""
-    # Policies learn from the first 24 h (10 min of a fine recording), so that part is not scored.
+    """Resamples a recording, ``speed`` (> 0) times faster, to its grid. Raises ``RecordingError`` if too long."""
+    # Policies learn from the first 24 h (10 min of a fine recording), which are not scored.
     step, unscored = (FINE_STEP, FINE_WARM_UP) if recording.is_fine else (COARSE_STEP, COARSE_WARM_UP)
     seconds = recording.seconds / speed
     if seconds[-1] / step > MOST_STEPS:
-        raise RecordingError(f"{recording.name}: {seconds[-1] / 86400:g} days at this speed are too long to play")
+        raise RecordingError(f"{recording.name}: {seconds[-1] / 86400:g} days at this speed are too long to replay")
     demand = step_means(seconds, recording.cores, step, floor(seconds[-1] / step + _NEAR) + 1)
-    # Played faster, the part that is not scored shrinks with the recording.
+    # At a higher speed, the warm-up is shorter, too.
     warm_up = round(unscored / speed / step)
     if warm_up >= len(demand):
-        # A recording no longer than that would not be scored at all, so only its first tenth is left out.
+        # For a recording shorter than that, the warm-up is a tenth of it.
         warm_up = len(demand) // 10
-    # A policy may allocate up to peak / 0.9, as a VM would be sized for it.
+    # The maximum size of the VM is peak / 0.9.
     return Timeline(recording.name, step, demand, warm_up, round_up(float(demand.max()) / CAP_UTILISATION))
 
 
 def step_means(seconds: Floats, values: Floats, step: float, steps: int) -> Floats:
-    """The mean over each of ``steps`` steps from 0 on. ``seconds`` rise from 0; the last value holds forever.
+    """The mean over each of ``steps`` steps from 0 on. ``seconds`` start at 0; the last value holds forever.
 
-    Where one value holds for a whole step, that is its mean to the last digit.
+    If one value holds for a whole step, the mean is exactly this value.
 
     >>> step_means(np.array([0.0, 2.5, 10.0]), np.array([1.0, 3.0, 2.0]), 5.0, 3).tolist()
     [2.0, 3.0, 2.0]
     """
     at = seconds / step
     whole = np.rint(at)
-    # Division by the step leaves noise; such values begin with their step.
+    # Correct rounding errors of the division.
     at = np.where(np.abs(at - whole) < _NEAR, whole, at)
     edges = np.arange(steps + 1, dtype=np.float64)
-    # Between two points neither the value nor the step changes.
+    # Neither the value nor the step changes between two points.
     points = np.union1d(edges, at[at < steps])
     constant_values = values[np.searchsorted(at, points[:-1], side="right") - 1]
     begins = np.searchsorted(points, edges[:-1])
@@ -216,7 +214,7 @@ def step_means(seconds: Floats, values: Floats, step: float, steps: int) -> Floa
 
 
 def round_up(cores: float) -> float:
-    """The least whole number of units, one or more, that covers ``cores``."""
+    """Rounds up to at least one whole unit."""
     return max(1, ceil(cores / UNIT - 1e-9)) * UNIT
 
 

@@ -1,7 +1,7 @@
-"""Sleep in recorded loads: when a VM would be asleep, and what its policy reserves then (B.18). Pure.
+"""Savings by sleep in recorded loads: when a VM would be asleep, and what its policy reserves then (B.18). Pure.
 
-A recording does not say whether a client did anything. A VM counts as idle while it needs less than the smallest size,
-to which it has to shrink before it sleeps anyway; so these savings are an upper bound.
+A recording does not show whether clients were active. A VM counts as idle while it needs less than the smallest size,
+to which it must shrink before it sleeps; so these savings are an upper bound.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class RecordedSleep:
-    """The scored part of one recording: ``hours``, those ``asleep`` of them, the number of ``sleeps``, and for each
-    policy the vCPU-hours that it reserved, and those of them that sleep ``saved``.
+    """The scored part of a recording: its ``hours``, the hours ``asleep``, the number of ``sleeps``, and by policy the
+    vCPU-hours ``reserved`` and ``saved`` by sleep.
     """
 
     recording: str
@@ -35,19 +35,19 @@ class RecordedSleep:
 
 
 def sleeping(demand: Floats, steps: int) -> Flags:
-    """The steps in which a VM sleeps that may after ``steps`` idle ones (at least 1); it wakes with the next load.
+    """Flags the steps at which a VM sleeps: after ``steps`` (at least 1) idle ones, until the next load.
 
     >>> sleeping(np.array([1.0, 0.1, 0.1, 0.1, 0.1, 1.0, 0.1]), 2).tolist()
     [False, False, False, True, True, False, False]
     """
     at = np.arange(len(demand))
-    # The last step with a load before each step; the steps before the recording count as such.
+    # The last step with a load up to each step; the recording starts after a load.
     busy = np.maximum.accumulate(np.where(demand >= UNIT, at, -1))
     return np.asarray(at - busy > steps, dtype=np.bool_)
 
 
 def savings(played: Sequence[Played[Score]], after: Seconds) -> list[RecordedSleep]:
-    """The savings of sleep after ``after`` (above zero) in each recording that was played."""
+    """The savings in each replayed recording by sleep after ``after`` (above zero) without load."""
     return [_savings(one.timeline, one.allocations, after) for one in played]
 
 
@@ -59,7 +59,7 @@ def _savings(line: Timeline, allocations: Mapping[str, Floats], after: Seconds) 
         line.name,
         line.scored_hours,
         float(asleep.sum()) * hours_a_step,
-        # A sleep under way at the beginning counts as one.
+        # A sleep in progress at the start counts.
         int((np.diff(asleep, prepend=False) & asleep).sum()),
         {name: float(allocation.sum()) * hours_a_step for name, allocation in scored.items()},
         {name: float(allocation[asleep].sum()) * hours_a_step for name, allocation in scored.items()},

@@ -1,6 +1,6 @@
-"""Working sets of known size, and what the agent makes of each: ``autoscale replay --working-set``.
+"""``autoscale replay --working-set``: working sets of known size, and how the agent sizes a VM for each.
 
-The agent is the real one: ``plan`` makes all decisions, and every event goes through ``advance``.
+The agent's core is the real one: ``plan`` makes all decisions, and ``advance`` handles all events.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ POD: Final = ObjectName("replay", "working-set")
 
 @dataclass(frozen=True, slots=True)
 class PlayedResize:
-    """The VM got ``after`` bytes instead of ``before`` at this many seconds."""
+    """A resize from ``before`` to ``after`` bytes, ``at`` this many seconds."""
 
     at: float
     before: int
@@ -38,7 +38,7 @@ class PlayedResize:
 
 @dataclass(slots=True)
 class Player:
-    """One VM and its agent; the scheduler permits up to ``permitted`` bytes of memory."""
+    """A VM and its agent; the scheduler permits up to ``permitted`` bytes of memory, None for any amount."""
 
     guest: CacheGuest
     least: int
@@ -48,7 +48,7 @@ class Player:
     policy: Policy = field(default_factory=Policy)
     permitted: int | None = None
     look: float = 5.0
-    """Seconds from one look at the guest to the next."""
+    """Seconds between scrapes of the guest."""
     now: float = 0.0
     resizes: list[PlayedResize] = field(default_factory=list)
     state: State = field(init=False)
@@ -62,12 +62,12 @@ class Player:
         self.restart()
 
     def restart(self) -> None:
-        """The agent begins again: it knows nothing but the VM's object."""
+        """Restarts the agent, which then knows only the VM's object."""
         self.state = begin(POD, self.policy, Instant(self.now), 0.0, 1)
         advance(self.state, VmSeen(self._vm), Instant(self.now), 0.0)
 
     def plays(self, load: ClientLoad, seconds: float, used: Callable[[float], float] | None = None) -> Player:
-        """This many seconds under ``load``; ``used`` says what programs use at a time."""
+        """Plays ``load`` for ``seconds``; ``used`` returns the memory that programs use at a time."""
         for _ in range(round(seconds / self.look)):
             self.now += self.look
             if used is not None:
@@ -79,15 +79,15 @@ class Player:
 
     @property
     def size(self) -> int:
-        """The memory that the VM has, in bytes."""
+        """The VM's memory in bytes."""
         return int(self.guest.size)
 
     def resizes_since(self, at: float) -> Sequence[PlayedResize]:
-        """The resizes after ``at``."""
+        """The resizes after a time."""
         return [resize for resize in self.resizes if resize.at > at]
 
     def _act(self) -> None:
-        # A decision may take several steps (ask, patch, report); the bound stops a loop without end.
+        # A decision may take several steps (request, patch, report); the limit prevents an endless loop.
         for _ in range(8):
             actions = plan(self.state, Instant(self.now)).actions
             if not actions:
@@ -101,7 +101,7 @@ class Player:
 
     def _answer(self, ask: AskScheduler) -> None:
         requested = ask.request.resources
-        # The scheduler never takes back what a VM has in use.
+        # The scheduler never revokes what a VM uses.
         mem = (
             requested.mem
             if self.permitted is None
@@ -119,7 +119,7 @@ class Player:
             self.resizes.append(PlayedResize(self.now, before, after))
 
     def take(self, event: Scraped | Started | Answered | Patched) -> None:
-        """The agent hears of something."""
+        """Passes an event to the agent."""
         advance(self.state, event, Instant(self.now), 0.0)
 
 
@@ -131,7 +131,7 @@ _LEAST: Final = GIB
 _MOST: Final = 16 * GIB
 
 Phase = tuple[float, ClientLoad]
-"""Hours, and what clients do in them."""
+"""Duration in hours, and the load."""
 
 _HOT: Final = ClientLoad(hot=4 * GIB, rate=4000)
 
@@ -145,53 +145,52 @@ SCENARIOS: Final[Mapping[str, tuple[int, tuple[Phase, ...]]]] = {
     "idle-hour": (4 * GIB, ((3.0, _HOT), (1.0, IDLE))),
     "scan": (4 * GIB, ((8.0, ClientLoad(scan=100 * GIB)),)),
 }
-"""Every scenario by name: the size with which it starts, and its phases."""
+"""All scenarios by name: the initial size, and the phases."""
 
 
 class ScenarioOutcome(msgspec.Struct, frozen=True):
-    """Outcome of a scenario. Memory in GiB, of the last phase; ``served`` is the share of what clients wanted."""
+    """Outcome of the last phase of a scenario. Memory is in GiB; ``served`` is the share of the requested accesses."""
 
     name: str
     needed: float
-    came_to_rest_at: float
+    settled_at: float = msgspec.field(name="came_to_rest_at")
     resizes: int
     busiest_settled_hour: int
     served: float
-    says: tuple[str, ...]
+    explanation: tuple[str, ...] = msgspec.field(name="says")
 
 
 def played_scenarios(name: str) -> list[ScenarioOutcome]:
-    """The outcome of one of ``SCENARIOS``, or of ``all``. Raises ``ValueError``."""
+    """Plays one of ``SCENARIOS``, or ``all``. Raises ``ValueError``."""
     if name != "all" and name not in SCENARIOS:
         raise ValueError(f"--working-set: expected all or one of {', '.join(SCENARIOS)}, got {name!r}")
     return [_play(scenario) for scenario in (SCENARIOS if name == "all" else (name,))]
 
 
 def _play(name: str) -> ScenarioOutcome:
-    """A guest counts as settled after the first two hours of the last phase."""
+    """Plays a scenario; the guest counts as settled after two hours of the last phase."""
     size, phases = SCENARIOS[name]
     player = Player(CacheGuest(size, _USED), _LEAST, _MOST, _STEP, _STEP)
     began, done = 0.0, 0.0
     for hours, load in phases:
-        # The outcome is that of the last phase, so only its beginning counts.
+        # At the end, these are of the last phase.
         began, done = player.now, player.guest.done
         player.plays(load, hours * HOUR)
     load = phases[-1][1]
-    # What clients would get done if they never waited for the disk.
-    wanted = min(load.rate, load.clients / CPU_PER_PAGE) * (player.now - began)
+    # The number of accesses if clients never waited for the disk.
+    requested = min(load.rate, load.clients / CPU_PER_PAGE) * (player.now - began)
     return ScenarioOutcome(
         name=name,
-        # Whatever the cache needs, programs and 100 MiB have to fit into three quarters of the memory.
+        # Programs and 100 MiB must also fit into three quarters of the memory.
         needed=max(player.guest.needs(load), (_USED + 100 * 2**20) / 0.75) / GIB,
-        came_to_rest_at=Bytes(player.size).as_gib,
+        settled_at=Bytes(player.size).as_gib,
         resizes=len(player.resizes),
-        # The first two hours are the search for a size; after that it should rest.
         busiest_settled_hour=_busiest([resize.at for resize in player.resizes_since(began + 2 * HOUR)]),
-        served=(player.guest.done - done) / wanted if wanted else 1.0,
-        says=explain(player.state, name, Instant(player.now)).working_set,
+        served=(player.guest.done - done) / requested if requested else 1.0,
+        explanation=explain(player.state, name, Instant(player.now)).working_set,
     )
 
 
 def _busiest(times: Sequence[float]) -> int:
-    # The busiest hour begins at one of the resizes.
+    # The busiest hour starts at one of the resizes.
     return max((sum(first <= at < first + HOUR for at in times) for first in times), default=0)

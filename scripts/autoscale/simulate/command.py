@@ -40,7 +40,7 @@ THRESHOLDS: Final = (50_000, 20, 1_000)
 
 VictimOrders = Annotated[
     list[str] | None,
-    typer.Option(help=f"Which VM moves first: {', '.join(ORDERS)}. Default: all; with --sleep only {LEAST_COST}."),
+    typer.Option(help=f"Which VM migrates first: {', '.join(ORDERS)}. Default: all; with --sleep only {LEAST_COST}."),
 ]
 PeakShare = Annotated[
     float,
@@ -56,7 +56,9 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = DEFAULTS.seed,
     trace: Recordings = None,
     order: VictimOrders = None,
-    watermark: Annotated[float, typer.Option(min=0.05, max=1, help="Share of a node above which VMs leave.")] = 0.9,
+    watermark: Annotated[
+        float, typer.Option(min=0.05, max=1, help="Share of a node above which VMs migrate away.")
+    ] = 0.9,
     fill: PeakShare = DEFAULTS.fill,
     spread: Annotated[
         float, typer.Option(min=0, max=24, help="Spread the VMs' daily peaks over this many hours.")
@@ -74,15 +76,15 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
         Path | None, typer.Option(callback=check_picture_path, help="Draw the day into this file (PNG, SVG or PDF).")
     ] = None,
 ) -> None:
-    """Play a day of a whole fleet through the real agents, ledger and migration planner, in virtual time.
+    """Simulate a day of a whole fleet in virtual time, with the real agents, ledger and migration planner.
 
-    The same day under different orders of victims, side by side. Each takes six to ten minutes of CPU for 24 hours
-    with --nodes 50 --vms 1000, and more for larger fleets. Ctrl-C prints the results so far. Exits 0 only if nothing
-    was ever over-committed.
+    Compares orders of choosing the VM to migrate. Each takes six to ten minutes of CPU for 24 hours with --nodes 50
+    --vms 1000, and more for larger fleets. Ctrl-C prints the results so far. Exits 0 only if no node was ever
+    overcommitted.
     """
     with reporting_bad_input("autoscale simulate", RecordingError, SimulationSettingsError):
         after = sleep_after(sleep)
-        # What VMs would save asleep hardly depends on who moves.
+        # The savings by sleep hardly depend on the order of victims.
         orders = _orders(order or ([LEAST_COST] if after else list(ORDERS)))
         # click checks bounds with comparisons, which NaN passes.
         _check_numbers(hours=hours, step=step, watermark=watermark, fill=fill, spread=spread, speed=speed)
@@ -101,11 +103,11 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
             groups=SimulatedGroups(groups, replicas),
             sleep=after,
         )
-        # The fleet is made once, so that all orders play the same day.
+        # One fleet, so that all orders play the same day.
         fleet = make_fleet(settings)
         outcomes, finished = _play(fleet, orders)
         _show(fleet, outcomes, "json" if as_json_ else output, plot, finished=finished)
-    # An interruption is neither success nor failure of the invariants, so it has a status of its own.
+    # An interruption is neither success nor failure, so it has its own status.
     raise typer.Exit(int(any(outcome.problems for outcome in outcomes)) if finished else INTERRUPTED)
 
 
@@ -125,8 +127,8 @@ def _show(
 def _orders(names: list[str]) -> list[str]:
     unknown = [name for name in names if name not in ORDERS]
     if unknown:
-        raise SimulationSettingsError(f"--order: {unknown[0]!r} is none of {', '.join(ORDERS)}")
-    # A dict drops repeated names and keeps their order.
+        raise SimulationSettingsError(f"--order: expected any of {', '.join(ORDERS)}, got {unknown[0]!r}")
+    # A dict drops duplicates and keeps the order.
     return list(dict.fromkeys(names))
 
 
@@ -147,7 +149,7 @@ def _check_numbers(**options: float) -> None:
 
 
 def _play(fleet: SimulatedFleet, orders: list[str]) -> tuple[list[SimulationOutcome], bool]:
-    """Plays each order in turn; also says whether all were played to the end."""
+    """Plays all orders; also returns whether all were played to the end."""
     outcomes: list[SimulationOutcome] = []
     with _progress() as progress, _few_collections():
         for order in orders:
@@ -159,26 +161,26 @@ def _play(fleet: SimulatedFleet, orders: list[str]) -> tuple[list[SimulationOutc
 
 
 def _play_one(fleet: SimulatedFleet, order: str, progress: Progress) -> tuple[SimulationOutcome | None, bool]:
-    """The outcome of one order as far as it was played; None if it was interrupted before it began."""
+    """Plays an order; returns its outcome, None if there are no figures yet, and whether it was played to the end."""
     began, run = time.process_time(), None
     task = progress.add_task(order, total=None)
     try:
         run = Run(fleet, order)
-        # The fleet will not become garbage before the end, so collections need not walk through it.
+        # Garbage collections need not visit the fleet, which lives until the end.
         gc.freeze()
         for played in run.play():
             progress.update(task, completed=played, total=run.steps)
         finished = True
     except KeyboardInterrupt:
         finished = False
-    # The interruption came while the VMs were placed: there are no figures yet.
+    # Interrupted while VMs were placed: there are no figures yet.
     if run is None:
         return None, finished
     return SimulationOutcome(run.figures(time.process_time() - began), run.curves, run.problems), finished
 
 
 def _progress() -> Progress:
-    # Progress goes to stderr: stdout has the tables or the JSON document.
+    # Progress goes to stderr: stdout is for the tables or the JSON document.
     console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description:>12}"),
@@ -195,7 +197,7 @@ def _progress() -> Progress:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Collects garbage rarely: a fleet is a large heap that lives until the end."""
+    """Makes garbage collections rare within the context: a fleet is a large heap that lives until the end."""
     before = gc.get_threshold()
     gc.set_threshold(*THRESHOLDS)
     try:

@@ -1,4 +1,4 @@
-"""Checks that nothing is over-committed, by the ledger's invariants and by what the guests really have."""
+"""Checks that no node is overcommitted, by the ledger's invariants and by the guests' actual sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL_EVERY: Final = Seconds(3600.0)
 
 
 class InvariantChecks:
-    """The checks of one run; ``problems`` lists every violation with its time."""
+    """The checks of a run; ``problems`` contains all violations with their times."""
 
     def __init__(self, cluster: SimulatedCluster, fleet: SimulatedFleet, vms: list[SimulatedVm]) -> None:
         self.problems: list[str] = []
@@ -31,27 +31,27 @@ class InvariantChecks:
         self._mem = np.array([vm.use.mem.value for vm in vms], dtype=np.float64)
 
     def after_step(self, step: int, touched: Iterable[str], changed: list[SimulatedVm]) -> None:
-        """Runs the checks. ``changed`` holds all VMs whose size or node may differ from the step before."""
+        """Runs the checks. ``changed`` contains all VMs whose size or node may have changed in this step."""
         ledger = self._cluster.ledger
-        # All nodes and VMs only once an hour: that takes time, and every change is checked when it happens.
+        # All nodes and VMs only once an hour, because that is slow; changes are checked at once.
         if step % self._all_every == 0:
             broken = violations(ledger, {vm.pod: VmTruth(vm.use, vm.held) for vm in self._vms})
         else:
             truth = {vm.pod: VmTruth(vm.use, vm.held) for vm in changed}
             broken = violations_on(ledger, touched, truth)
-        # The ledger could be consistent and still exceed a node, so its totals have a check of their own.
+        # The ledger could be consistent and still exceed a node's total.
         broken += [f"{name}: over its total by {by}" for name, by in overcommitted(ledger).items()]
-        # Guests may have more than the ledger knows, so their true sizes are added up, too.
+        # Guests may have more than the ledger knows, so sum their actual sizes, too.
         broken += self._guests(changed)
         self.problems += [f"{step * self._step:g} s: {what}" for what in broken]
 
     def _guests(self, changed: list[SimulatedVm]) -> list[str]:
-        """The nodes whose guests together have more than the node has."""
+        """Problems of nodes whose guests exceed the node."""
         for vm in changed:
             index, use = vm.index, vm.use
             self._on[index], self._cpu[index], self._mem[index] = self._number[vm.node], use.cpu.value, use.mem.value
-        # `bincount` sums by node in C; there are too many VMs to do it in Python after each step.
+        # `bincount` sums by node in C, because a loop over all VMs in each step would be slow.
         cpu = np.bincount(self._on, self._cpu, minlength=len(self._number))
         mem = np.bincount(self._on, self._mem, minlength=len(self._number))
         over = (cpu > self._total.cpu.value) | (mem > self._total.mem.value)
-        return [f"the guests on {self._cluster.nodes[number]} have more than it has" for number in np.flatnonzero(over)]
+        return [f"the guests on {self._cluster.nodes[number]} exceed the node" for number in np.flatnonzero(over)]

@@ -75,7 +75,7 @@ def test_json_is_one_document_and_the_picture_is_written_beside_it(trace: str, t
         (["--fill", "0"], "--fill"),
         (
             ["--order", "youngest"],
-            "--order: 'youngest' is none of least-cost, least-loaded, random, oldest-first, none",
+            "--order: expected any of least-cost, least-loaded, random, oldest-first, none, got 'youngest'",
         ),
         (["--bandwidth", "fast"], "--bandwidth: "),
         (["--bandwidth", "0"], "--bandwidth: must be more than zero"),

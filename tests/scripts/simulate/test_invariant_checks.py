@@ -38,7 +38,7 @@ def test_guests_that_together_have_more_than_their_node_are_found_although_the_b
     checks, moved = checked(fixture), fixture.vms[2]
     moved.node = "node-0"
     checks.after_step(2, (), [moved])
-    assert checks.problems == ["30 s: the guests on node-0 have more than it has"]
+    assert checks.problems == ["30 s: the guests on node-0 exceed the node"]
 
 
 def test_a_node_that_is_over_its_total_on_the_books_is_found_whoever_is_to_blame() -> None:

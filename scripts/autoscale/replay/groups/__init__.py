@@ -1,1 +1,1 @@
-"""Recordings played as the load of a whole group: policies that choose replicas and size, side by side."""
+"""Replays recordings as the load of a group, with policies that choose the number and size of replicas."""

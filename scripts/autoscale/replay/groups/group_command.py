@@ -1,4 +1,4 @@
-"""``autoscale replay --group``: the options that only a group has."""
+"""The options of ``autoscale replay --group``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scripts.autoscale.replay.groups.lagging_group import Lags, Rollout
 LONGEST: Final = 3600
 DELETES: Final = 60.0
 MOST_FAULTY: Final = REPLICAS.min - 1
-"""One pod of the fewest that there may be always serves."""
+"""At least one pod always serves."""
 
 _LAGS: Final = {
     "pod_start": "start",
@@ -25,12 +25,12 @@ _LAGS: Final = {
     "broken_pods": "broken",
     "flapping_pods": "flapping",
 }
-"""The lag that each option sets."""
+"""The field of ``Lags`` that each option sets."""
 
 AsGroup = Annotated[
     bool,
     typer.Option(
-        "--group", help=f"Play the recordings as the load of a group of replicas, with {', '.join(GROUP_PLAYERS)}."
+        "--group", help=f"Replay as the load of a group of replicas, with the policies {', '.join(GROUP_PLAYERS)}."
     ),
 ]
 PodStart = Annotated[
@@ -39,32 +39,32 @@ PodStart = Annotated[
 ]
 MetricsAge = Annotated[
     float | None,
-    typer.Option(min=0, max=LONGEST, help="With --group: how many seconds old metrics are (30)."),
+    typer.Option(min=0, max=LONGEST, help="With --group: age of metrics in seconds (30)."),
 ]
 PodRollout = Annotated[
     Rollout | None,
     typer.Option(
-        help="With --group: how a new size reaches pods (rolling). With on-delete one pod is deleted every minute."
+        help="With --group: how pods get a new size (rolling). With on-delete, one pod per minute is deleted."
     ),
 ]
 LargestPod = Annotated[
     float | None,
-    typer.Option(min=0.001, max=1e6, help="With --group --rollout in-place: vCPUs beyond which a resize is refused."),
+    typer.Option(min=0.001, max=1e6, help="With --group --rollout in-place: vCPUs above which resizes are refused."),
 ]
 BrokenPods = Annotated[
     int | None,
-    typer.Option(min=0, max=MOST_FAULTY, help="With --group: pods that never become ready (0)."),
+    typer.Option(min=0, max=MOST_FAULTY, help="With --group: number of pods that never become ready (0)."),
 ]
 FlappingPods = Annotated[
     int | None,
-    typer.Option(min=0, max=MOST_FAULTY, help="With --group: pods that are ready every other 45 s (0)."),
+    typer.Option(min=0, max=MOST_FAULTY, help="With --group: number of pods that are ready every other 45 s (0)."),
 ]
 
 
 def lags_of(options: Mapping[str, Any], *, is_group: bool) -> Lags:
-    """The lags to play, of the options that only a group has; None: the default.
+    """Makes lags of the options of ``--group``; None selects the default.
 
-    Raises ``ValueError`` for options that mean nothing, alone or together.
+    Raises ``ValueError`` for options without ``--group`` and invalid combinations.
     """
     chosen = {name: value for name, value in options.items() if value is not None}
     if chosen and not is_group:
@@ -74,14 +74,14 @@ def lags_of(options: Mapping[str, Any], *, is_group: bool) -> Lags:
     faulty = chosen.get("broken_pods", 0) + chosen.get("flapping_pods", 0)
     if faulty > MOST_FAULTY:
         raise ValueError(f"--broken-pods, --flapping-pods: expected at most {MOST_FAULTY} together, got {faulty}")
-    # The command takes vCPUs, the model thousandths.
+    # From vCPUs to thousandths.
     if "largest_pod" in chosen:
         chosen["largest_pod"] *= 1000
     return replace(DEFAULT_LAGS, deletes=DELETES, **{_LAGS[name]: value for name, value in chosen.items()})
 
 
 def choose_group_players(names: Sequence[str]) -> dict[str, GroupPlayer]:
-    """The players named, or all if none is. Raises ``ValueError``."""
+    """The named players, or all if ``names`` is empty. Raises ``ValueError``."""
     unknown = [name for name in names if name not in GROUP_PLAYERS]
     if unknown:
         raise ValueError(f"--policy: expected any of {', '.join(GROUP_PLAYERS)} with --group, got {unknown[0]}")

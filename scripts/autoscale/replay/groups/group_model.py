@@ -1,6 +1,6 @@
-"""A group of equal replicas that share a recorded demand evenly, and its observation at every look.
+"""Replays a recorded demand that equal replicas of a group share evenly.
 
-Demand above what the serving replicas request counts as not covered.
+Demand above the requests of the serving replicas counts as not covered.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from scripts.autoscale.replay.play import Played, PolicyFigures, shortage
 from scripts.autoscale.replay.recording import COARSE_STEP, Floats, Recording, Timeline, timeline
 
 BEGIN: Final = datetime(2026, 5, 4, tzinfo=UTC)
-"""A Monday: when every recording begins."""
+"""The start of every recording, a Monday."""
 
 LOOK: Final = 60.0
 FINE_LOOK: Final = 15.0
 DEFAULT_LAGS: Final = Lags()
-"""Rolling updates of pods that take 90 s to be ready, and metrics that are 30 s old."""
+"""Rolling updates, pods that take 90 s to become ready, and metrics that are 30 s old."""
 
 UNIT: Final = 50
-"""Thousandths of a vCPU: the step of every size."""
+"""Step of all sizes in thousandths of a vCPU."""
 
 REPLICAS: Final = ReplicaBounds(2, 20)
-"""Two, so that one may fail."""
+"""At least two, so that one may fail."""
 
 TYPICAL: Final = 8
-"""This many replicas of the usual size carry the recording's peak."""
+"""Number of replicas of the usual size that cover the recording's peak."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaShape:
-    """Sizes of a replica in thousandths of a vCPU: the least, the most, and the ``usual`` one, if it is fixed."""
+    """Sizes of a replica in thousandths of a vCPU: minimum, maximum, and the ``usual`` one of policies that fix it."""
 
     least: int
     most: int
@@ -47,22 +47,22 @@ class ReplicaShape:
 
     @classmethod
     def of(cls, peak: float) -> ReplicaShape:
-        """For a demand of at most ``peak`` vCPUs: two of the largest carry three quarters more than the peak."""
+        """Sizes for a demand of at most ``peak`` vCPUs; two replicas of the maximum size cover 175 % of it."""
         usual = rounded(peak * 1000 / TYPICAL)
         return cls(max(UNIT, rounded(usual / 4)), rounded(peak * 875), usual)
 
 
 def rounded(milli: float) -> int:
-    """Up to a whole number of units, one or more."""
-    # The tolerance keeps an exact multiple from being rounded up by floating point.
+    """Rounds up to at least one whole unit."""
+    # The tolerance prevents floating-point errors from rounding up an exact multiple.
     return max(1, ceil(milli / UNIT - 1e-9)) * UNIT
 
 
 @dataclass(frozen=True, slots=True)
 class GroupObservation:
-    """A policy's input: the replicas that were ordered and those that serve, the size of each, and what each of
-    those that serve needs; in thousandths of a vCPU. ``pods`` are the replicas as they are, and ``uses`` what metrics
-    say of each.
+    """A policy's input: the numbers of ordered and ready replicas, their ``size``, and what each ready one ``used``.
+
+    Sizes are in thousandths of a vCPU. ``pods`` are the actual replicas, and ``uses`` the metrics of each.
     """
 
     now: datetime
@@ -76,19 +76,22 @@ class GroupObservation:
 
 @dataclass(frozen=True, slots=True)
 class OrderedReplicas:
-    """This many replicas of such a size, in thousandths of a vCPU."""
+    """The number of replicas, and their size in thousandths of a vCPU."""
 
     replicas: int
     size: int
 
 
 GroupPlayer = Callable[[ReplicaShape], Callable[[GroupObservation], OrderedReplicas]]
-"""Begins a recording with such a shape; what it returns gives the order after every look."""
+"""Starts a policy for a shape; returns a function from observations to orders."""
 
 
 @dataclass(frozen=True)
 class GroupPlayed:
-    """Orders and service at every step; ``capacity``: of all that serve (None: each had its ``size``, in vCPUs)."""
+    """Ordered and serving replicas and their ``size`` in vCPUs at each step.
+
+    ``capacity`` is that of the serving replicas; None if all had their ``size``.
+    """
 
     replicas: Floats
     serving: Floats
@@ -97,20 +100,19 @@ class GroupPlayed:
 
     @property
     def given(self) -> Floats:
-        """Capacity that served, in vCPUs."""
+        """Capacity of the serving replicas in vCPUs."""
         return self.serving * self.size if self.capacity is None else self.capacity
 
 
 def group_timeline(recording: Recording, speed: float) -> Timeline:
-    """The recording with a step for every look."""
+    """The recording on a grid of one step per observation: a minute, or 15 s for fine recordings."""
     line = timeline(recording, speed)
-    # A look comes every minute, on fine recordings every 15 s.
     every = round((LOOK if line.step >= COARSE_STEP else FINE_LOOK) / line.step)
     return replace(line, step=line.step * every, demand=line.demand[::every], warm_up=line.warm_up // every)
 
 
 def play_group(line: Timeline, player: GroupPlayer, lags: Lags = DEFAULT_LAGS) -> GroupPlayed:
-    """One policy on one recording, from four replicas of the usual size on."""
+    """Replays a recording with a policy, starting with four replicas of the usual size."""
     shape = ReplicaShape.of(float(line.demand.max()))
     policy, group = player(shape), LaggingGroup(lags, 4, shape.usual)
     rows = np.empty((4, len(line.demand)))
@@ -118,9 +120,9 @@ def play_group(line: Timeline, player: GroupPlayer, lags: Lags = DEFAULT_LAGS) -
         at = index * line.step
         group.advance(at, demand * 1000)
         ready = len(group.ready)
-        # Before the policy decides, whose order holds from the next step on.
+        # The policy's order takes effect in the next step.
         rows[:, index] = group.replicas, ready, group.size / 1000, group.capacity / 1000
-        # Containers may use what a node has to spare, so the need is seen also above what they request.
+        # Containers may use more than they request.
         used = round(demand * 1000 / max(1, ready))
         moment = BEGIN + timedelta(seconds=at)
         uses = tuple(group.measured())
@@ -130,7 +132,7 @@ def play_group(line: Timeline, player: GroupPlayer, lags: Lags = DEFAULT_LAGS) -
 
 
 def oracle(line: Timeline) -> Floats:
-    """The least that covers the demand of every moment, in vCPUs, by the best number of replicas and size for it."""
+    """The smallest capacity in vCPUs that covers the demand at each step, with the best number and size of replicas."""
     shape, demand = ReplicaShape.of(float(line.demand.max())), line.demand * 1000
     # Infinity if no size fits, so that another number of replicas wins.
     best = np.full(len(demand), np.inf)
@@ -141,10 +143,10 @@ def oracle(line: Timeline) -> Floats:
 
 
 class GroupScore(PolicyFigures, frozen=True):
-    """Of a group; its oracle chooses replicas and size again at every look, and what is not served counts as short.
+    """Score of a group; its oracle chooses the number and size of replicas at each step.
 
-    ``replicas_per_hour``: replicas added or removed; ``restarts_per_hour``: replicas resized, each of which restarts
-    unless it is a VM or is resized in place.
+    ``replicas_per_hour`` counts added and removed replicas; ``restarts_per_hour`` counts resized ones, which restart
+    unless they are VMs or resized in place.
     """
 
     restarts_per_hour: float
@@ -158,7 +160,7 @@ class GroupScore(PolicyFigures, frozen=True):
 
 @dataclass(frozen=True)
 class GroupReplay(Played[GroupScore]):
-    """One recording as the load of a group, with the orders of every policy by name."""
+    """A recording replayed as the load of a group, with the orders of each policy by name."""
 
     orders: Mapping[str, GroupPlayed]
 
@@ -166,7 +168,7 @@ class GroupReplay(Played[GroupScore]):
 def replay_groups(
     recordings: Iterable[Recording], players: Mapping[str, GroupPlayer], speed: float, lags: Lags = DEFAULT_LAGS
 ) -> list[GroupReplay]:
-    """Plays every recording, ``speed`` times faster, through every policy."""
+    """Replays all recordings, ``speed`` times faster, with all policies."""
     return [_replayed(group_timeline(recording, speed), players, lags) for recording in recordings]
 
 
@@ -177,13 +179,13 @@ def _replayed(line: Timeline, players: Mapping[str, GroupPlayer], lags: Lags) ->
 
 
 def group_score(line: Timeline, played: GroupPlayed) -> GroupScore:
-    """Scores the part of a recording that counts."""
+    """Scores a recording after its warm-up."""
     begin, demand = line.warm_up, line.demand[line.warm_up :]
     replicas, size = played.replicas[begin:], played.size[begin:]
-    # A resize restarts the replicas that exist before and after it; added or removed ones restart nothing.
+    # A resize restarts the replicas that exist both before and after it.
     resized = np.where(np.diff(size) != 0, np.minimum(replicas[1:], replicas[:-1]), 0.0)
     return GroupScore(
-        # vCPU-seconds that were ordered: a replica costs from its order on, though it serves later.
+        # A replica costs from its order on, although it serves later.
         float((replicas * size).sum()) / float(oracle(line)[begin:].sum()),
         *shortage(demand, played.given[begin:]),
         restarts_per_hour=float(resized.sum()) / line.scored_hours,

@@ -1,4 +1,4 @@
-"""The policies that can be played as a group: plain HPA, vertical only, HVPA's modes, and Tortoise."""
+"""The policies for groups: plain HPA, vertical only, HVPA's modes, and Tortoise."""
 
 from __future__ import annotations
 
@@ -46,34 +46,33 @@ from scripts.autoscale.replay.groups.group_model import (
 from scripts.autoscale.replay.groups.lagging_group import NAME
 
 TARGET: Final = 80
-"""The utilisation in percent that the HPA scales towards."""
+"""The HPA's target utilisation in percent."""
 
 
 class Recommenders:
-    """An HPA and a VPA for one group."""
+    """An HPA and a VPA for a group: the HPA's rule, and the VPA's percentiles with a history that decays over a day."""
 
     def __init__(self) -> None:
-        # All players use these two: HPA's rule, and VPA's percentiles, whose history decays over a day.
         self._desires = horizontal.Desires()
         self._history: vertical.History = {}
 
     def replicas(self, look: GroupObservation, bounds: ReplicaBounds, target: int) -> HorizontalRecommendation:
-        """Replicas that the HPA desires now."""
+        """The HPA's desired replicas."""
         uses = look.uses
         rules = horizontal.HorizontalRules(bounds, (horizontal.MetricTarget(utilization=target),))
         recommendation, self._desires = horizontal.recommended(
             rules, look.replicas, uses, self._desires, look.now.timestamp()
         )
-        # As in Kubernetes, pods that are not ready do not count for the need.
+        # As in Kubernetes, pods that are not ready do not count.
         measured = [replica_use.used for replica_use in uses if replica_use.used is not None and replica_use.ready]
-        # Without a measurement the HPA leaves the number of replicas alone.
+        # Without a measurement the HPA keeps the number of replicas.
         if recommendation is None or not measured:
             return HorizontalRecommendation(look.replicas, bounds.min, bounds.max)
         need = Fraction(sum(measured) * 100, len(measured) * target)
         return replace(recommendation, uses=(MeasuredUse("cpu", need),))
 
     def sizes(self, look: GroupObservation) -> VerticalRecommendation | None:
-        """Size that the VPA recommends for each replica."""
+        """The VPA's recommended size of each replica."""
         uses = [
             NOTHING if replica_use.used is None else ResourceList(MilliCpu(replica_use.used))
             for replica_use in look.uses
@@ -84,33 +83,33 @@ class Recommenders:
 
 
 def workload(look: GroupObservation) -> Workload:
-    """The group as policies see it."""
+    """The group in the form of policies."""
     container = SizedContainer(NAME, ResourceList(MilliCpu(look.size)))
     return Workload(look.replicas, look.ready, (container,), pods=look.pods)
 
 
 def plain_hpa(shape: ReplicaShape) -> Callable[[GroupObservation], OrderedReplicas]:
-    """An HPA alone: replicas of the usual size."""
+    """Only an HPA: replicas of the usual size."""
     recommenders = Recommenders()
     return lambda look: OrderedReplicas(recommenders.replicas(look, REPLICAS, TARGET).desired, shape.usual)
 
 
 def vertical_only(_: ReplicaShape) -> Callable[[GroupObservation], OrderedReplicas]:
-    """A VPA alone: two replicas, which get the target size once theirs is outside of the bounds."""
+    """Only a VPA: two replicas, which are resized to the target once their size is outside the bounds."""
     recommenders = Recommenders()
 
-    def look_at(look: GroupObservation) -> OrderedReplicas:
+    def decide(look: GroupObservation) -> OrderedReplicas:
         recommendation = recommenders.sizes(look)
         container = None if recommendation is None else recommendation.container(NAME)
-        # The VPA says nothing until it has a history.
+        # The VPA recommends nothing until it has a history.
         if container is None or container.target.cpu is None:
             return OrderedReplicas(REPLICAS.min, look.size)
         least, most = container.lower.cpu or container.target.cpu, container.upper.cpu or container.target.cpu
-        # As VPA's updater: a size within the bounds is not worth a restart.
+        # Like the VPA's updater: a size within the bounds is not worth a restart.
         inside = least <= MilliCpu(look.size) <= most and look.replicas == REPLICAS.min
         return OrderedReplicas(REPLICAS.min, look.size if inside else container.target.cpu.value)
 
-    return look_at
+    return decide
 
 
 class HvpaPlayer:
@@ -131,15 +130,15 @@ class HvpaPlayer:
         )
 
     def __call__(self, look: GroupObservation) -> OrderedReplicas:
-        """One look."""
+        """Decides after an observation."""
         recommendations = Recommendations(self._known.replicas(look, REPLICAS, TARGET), self._known.sizes(look))
-        # The code that runs in a cluster decides; this player only keeps its memory.
+        # The decision is made by the code that runs in clusters.
         decision, self._memory = decide_hvpa(self._spec, workload(look), recommendations, self._memory, look.now)
-        return _wanted(look, decision.replicas, decision.containers)
+        return _ordered(look, decision.replicas, decision.containers)
 
 
 class TortoisePlayer:
-    """A Tortoise, the HPA that it manages, and the VPA that it listens to."""
+    """A Tortoise, the HPA that it manages, and the VPA that it uses."""
 
     def __init__(self, shape: ReplicaShape) -> None:
         configuration = Configuration(
@@ -156,17 +155,17 @@ class TortoisePlayer:
         self._hpa = Autoscaler(REPLICAS.min, REPLICAS.max, (ContainerTarget(NAME, "cpu", TARGET),))
 
     def __call__(self, look: GroupObservation) -> OrderedReplicas:
-        """One look: the Tortoise first, then its HPA."""
+        """Decides after an observation: first the Tortoise, then its HPA."""
         observed = ObservedAutoscalers(self._hpa, self._known.sizes(look))
         result, self._memory = tortoise.decide(self._spec, workload(look), observed, self._memory, look.now)
-        # A Tortoise that changes nothing leaves its HPA as it was.
+        # None if the Tortoise does not change its HPA.
         self._hpa = result.autoscaler or self._hpa
         bounds = ReplicaBounds(self._hpa.min, self._hpa.max)
         desired = self._known.replicas(look, bounds, self._hpa.target(NAME, "cpu") or TARGET).desired
-        return _wanted(look, desired, result.decision.containers)
+        return _ordered(look, desired, result.decision.containers)
 
 
-def _wanted(look: GroupObservation, replicas: int | None, containers: tuple[SizedContainer, ...]) -> OrderedReplicas:
+def _ordered(look: GroupObservation, replicas: int | None, containers: tuple[SizedContainer, ...]) -> OrderedReplicas:
     sizes = [container.requests.cpu.value for container in containers if container.requests.cpu is not None]
     return OrderedReplicas(look.replicas if replicas is None else replicas, sizes[0] if sizes else look.size)
 
@@ -182,4 +181,4 @@ GROUP_PLAYERS: Final[Mapping[str, GroupPlayer]] = {
     "hvpa-mixed": partial(HvpaPlayer, hvpa.HvpaMode.MIXED),
     "hvpa-weights": partial(HvpaPlayer, hvpa.HvpaMode.WEIGHT_BASED),
 }
-"""Everything that can be played as a group, by name."""
+"""All policies for groups, by name."""

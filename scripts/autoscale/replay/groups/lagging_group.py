@@ -1,6 +1,6 @@
-"""A group whose pods follow an order with a delay, and whose metrics lag behind.
+"""A model of a group whose pods follow orders with a delay, and whose metrics lag behind.
 
-A new size reaches pods by a rolling update, as pods are deleted, or in place; replicas that are not ordered go at once.
+Pods get a new size by a rolling update, when they are deleted, or in place; excess replicas are removed at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAME: Final = "app"
 
 
 class Rollout(StrEnum):
-    """The way in which a new size reaches pods."""
+    """The way in which pods get a new size."""
 
     ROLLING = "rolling"
     ON_DELETE = "on-delete"
@@ -29,11 +29,11 @@ class Rollout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lags:
-    """Delays of pods and metrics behind what was ordered and needed.
+    """Delays and faults of pods and metrics.
 
-    A pod is ready ``start`` seconds after it was made, what is measured is ``metrics`` seconds old, and a resize in
-    place takes ``resize`` seconds. With on-delete, a pod is deleted every ``deletes`` seconds. In place no pod can have
-    more than ``largest`` thousandths of a vCPU. ``broken`` pods crash again and again, and ``flapping`` ones are ready
+    A pod becomes ready ``start`` seconds after its creation, metrics are ``metrics`` seconds old, and an in-place
+    resize takes ``resize`` seconds. With on-delete, a pod is deleted every ``deletes`` seconds. In-place resizes above
+    ``largest`` thousandths of a vCPU are refused. ``broken`` pods never become ready, and ``flapping`` ones are ready
     every other ``flap`` seconds.
     """
 
@@ -50,9 +50,9 @@ class Lags:
 
 @dataclass(slots=True)
 class Pod:
-    """One pod: its size in thousandths of a vCPU, when it was made, and when it was asked to have another size.
+    """A pod: its size in thousandths of a vCPU, and the times of its creation and of its pending resize request.
 
-    ``slot`` is its place among the pods that there are: the first that was free.
+    ``slot`` is the lowest number that was free at its creation.
     """
 
     serial: int
@@ -64,7 +64,7 @@ class Pod:
 
 @dataclass(slots=True)
 class LaggingGroup:
-    """The pods of one group, which follow the order of ``replicas`` of ``size``."""
+    """The pods of a group, which follow the order of ``replicas`` of ``size``."""
 
     lags: Lags
     replicas: int
@@ -77,40 +77,40 @@ class LaggingGroup:
     _measured: list[tuple[float, dict[int, int]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """All pods are there and ready."""
+        """Starts with all pods ready."""
         self._template = self.size
         for _ in range(self.replicas):
             self._make(-inf)
 
     def order(self, replicas: int, size: int) -> None:
-        """Orders this many replicas of such a size; what takes no time happens at once."""
+        """Orders replicas of a size; changes that take no time happen at once."""
         self.replicas, self.size = replicas, size
         self._settle()
 
     def advance(self, now: float, demand: float) -> None:
-        """Time passes until ``now``; from then on the ready pods share ``demand`` thousandths of a vCPU."""
+        """Advances to ``now``; from then on the ready pods share ``demand`` thousandths of a vCPU."""
         self.now = now
         self._settle()
         ready = self.ready
-        # Replicas share the demand evenly; their use is measured also above their request.
+        # The measured use may exceed the request.
         use = {pod.serial: round(demand / len(ready)) for pod in ready}
-        # The last one of the old measurements is what metrics show; all newer ones are shown later.
+        # Metrics show the last old measurement now, and the newer ones later.
         old = [measurement for measurement in self._measured if measurement[0] <= now - self.lags.metrics]
         self._measured = [*old[-1:], *self._measured[len(old) :], (now, use)]
 
     @property
     def ready(self) -> list[Pod]:
-        """The pods that serve."""
+        """The ready pods."""
         return [pod for pod in self.pods if self._is_ready(pod)]
 
     @property
     def capacity(self) -> int:
-        """Total size of the pods that serve, in thousandths of a vCPU."""
+        """Total size of the ready pods in thousandths of a vCPU."""
         return sum(pod.size for pod in self.ready)
 
     @property
     def difference(self) -> str:
-        """The difference of the pods from the order; empty if there is none."""
+        """The difference between the pods and the order; empty if there is none."""
         if len(self.pods) != self.replicas:
             return f"there are {len(self.pods)} pods of {self.replicas}"
         unsized = sum(pod.size != self.size for pod in self.pods)
@@ -121,32 +121,32 @@ class LaggingGroup:
 
     @property
     def is_refused(self) -> bool:
-        """True if a node has refused a resize in place."""
+        """True if a node has refused an in-place resize."""
         return self.lags.rollout is Rollout.IN_PLACE and any(
             pod.asked is not None and self.size > self.lags.largest for pod in self.pods
         )
 
     def running(self) -> RunningPods:
-        """The pods as a group's policy sees them."""
+        """The pods in the form of policies."""
         ready, every = self.ready, [pod.size for pod in self.pods]
         sizes = [pod.size for pod in ready] or every
         refused = (_container(max(every)),) if self.is_refused and max(every) < self.size else ()
         return RunningPods(len(ready), (_container(sum(sizes) // len(sizes)),), self.difference, refused)
 
     def measured(self) -> list[ReplicaUse]:
-        """An HPA's view of each pod."""
-        # Before the first measurement is old enough, the first stands in for it.
+        """The metrics of each pod for an HPA."""
+        # Use the first measurement until it is old enough.
         (_, first), *_ = self._measured
-        shown_uses = [use for at, use in self._measured if at <= self.now - self.lags.metrics]
-        use = shown_uses[-1] if shown_uses else first
+        old_uses = [use for at, use in self._measured if at <= self.now - self.lags.metrics]
+        use = old_uses[-1] if old_uses else first
         ready = {pod.serial for pod in self.ready}
-        # A pod that was made since then has no measurement yet.
+        # A newer pod has no measurement yet.
         return [ReplicaUse(use.get(pod.serial), pod.size, pod.serial in ready) for pod in self.pods]
 
     def _make(self, at: float) -> None:
         taken = {pod.slot for pod in self.pods}
         slot = next(slot for slot in count() if slot not in taken)
-        # With in-place resizes the template keeps the first size, so a new pod begins with it and is resized.
+        # With in-place resizes the template does not change, so new pods are resized after their creation.
         size = self._template if self.lags.rollout is Rollout.IN_PLACE else self.size
         self.pods.append(Pod(self._serial, slot, size, at))
         self._serial += 1
@@ -159,9 +159,8 @@ class LaggingGroup:
         return not (flaps and self.now // lags.flap % 2)
 
     def _settle(self) -> None:
-        """Pods are made, deleted and resized, as far as that is possible now."""
-        # A replica that is no longer ordered goes at once.
-        self._take(len(self.pods) - self._most())
+        """Creates, deletes and resizes pods, as far as possible now."""
+        self._remove(len(self.pods) - self._most())
         if self.lags.rollout is Rollout.IN_PLACE:
             self._resize()
         elif self.lags.rollout is Rollout.ON_DELETE:
@@ -172,13 +171,13 @@ class LaggingGroup:
             self._make(self.now)
 
     def _most(self) -> int:
-        """This many pods may be there: a rolling update may add a quarter, rounded up."""
+        """Maximum number of pods: a rolling update may add a quarter, rounded up."""
         is_rolling = self.lags.rollout is Rollout.ROLLING and any(pod.size != self.size for pod in self.pods)
         # Floor division of the negative rounds the quarter up.
         return self.replicas - (-self.replicas // 4 if is_rolling else 0)
 
-    def _take(self, number: int) -> None:
-        """Deletes this many pods: those that are not ready first, then the latest."""
+    def _remove(self, number: int) -> None:
+        """Deletes pods: first those that are not ready, then the newest."""
         for _ in range(number):
             self.pods.remove(max(self.pods, key=lambda pod: (not self._is_ready(pod), pod.serial)))
 
@@ -188,7 +187,6 @@ class LaggingGroup:
                 pod.asked = None
             elif pod.asked is None:
                 pod.asked = self.now
-            # A size that a node cannot give in place leaves the pod as it is.
             elif self.now - pod.asked >= self.lags.resize and self.size <= self.lags.largest:
                 pod.size, pod.asked = self.size, None
 
@@ -199,10 +197,10 @@ class LaggingGroup:
             self._deleted = self.now
 
     def _roll(self) -> None:
-        """One wave: old pods go as far as enough stay ready, new ones come as far as there is room."""
+        """A step of a rolling update: deletes old pods if enough stay ready, and creates new ones up to the maximum."""
         for pod in list(self._old()):
             stays = len(self.ready) - self._is_ready(pod)
-            # A quarter of the replicas may be missing during a rolling update; a pod that is not ready is no loss.
+            # At most a quarter of the replicas may be unavailable.
             if not self._is_ready(pod) or stays >= self.replicas - self.replicas // 4:
                 self.pods.remove(pod)
         for _ in list(self._old()):
