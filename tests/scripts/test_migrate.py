@@ -209,12 +209,12 @@ async def answered(person: Person, answer: bool) -> int:
 
 
 async def test_ctrl_c_cancels_if_the_answer_is_yes(person: Person) -> None:
-    assert (await answered(person, True), person.lines[-1]) == (1, "cancelled; default/db stays")
+    assert (await answered(person, True), person.lines[-1]) == (1, "cancelled; default/db stays on its node")
     assert len((await person.client.list(MIGRATIONS)).objects) == 1
 
 
 async def test_ctrl_c_leaves_the_migration_otherwise(person: Person) -> None:
-    told = "the migration goes on; autoscale migrate default/db --cancel cancels it"
+    told = "the migration continues; autoscale migrate default/db --cancel cancels it"
     assert (await answered(person, False), person.lines[-1]) == (130, told)
     assert len((await person.client.list(MIGRATIONS)).objects) == 2
 
@@ -223,7 +223,7 @@ async def test_ctrl_c_leaves_the_migration_otherwise(person: Person) -> None:
     ("phase", "status", "told"),
     [
         ("Succeeded", 0, "too late: the VM has moved"),
-        ("Failed", 1, "cancelled; default/db stays"),
+        ("Failed", 1, "cancelled; default/db stays on its node"),
         ("Running", 3, "the migration is being cancelled; its phase is still Running"),
     ],
 )
