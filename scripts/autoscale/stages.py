@@ -98,8 +98,8 @@ def show_failure(console: Console, error: StepFailedError) -> None:
 async def fresh_cluster(name: str, spec: ClusterSpec, console: Console) -> AsyncIterator[Site]:
     """Runs an empty cluster within the context; its logs stay until the next one of that name starts.
 
-    Raises ``AlreadyRunningError`` and ``StepFailedError``. If the cluster ends early, the block is cancelled and raises a
-    group with a ``SiteError``.
+    Raises ``AlreadyRunningError`` and ``StepFailedError``. If the cluster ends early, the block is cancelled and
+    raises a group with a ``SiteError``.
     """
     async with launched(name, spec) as cluster:
         with StepView(console) as view:

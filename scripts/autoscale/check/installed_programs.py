@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, is_terminating, is_over, items, labels_of, name_of, pod_phase, text
+from protocol.kubernetes.objects import Json, is_over, is_terminating, items, labels_of, name_of, pod_phase, text
 from scripts.autoscale.check.facts import CheckFacts, MetricSample, Observed, Unavailable
 
 NAME_LABEL: Final = "app.kubernetes.io/name"

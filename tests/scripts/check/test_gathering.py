@@ -369,7 +369,7 @@ async def test_a_kubectl_that_is_slow_says_nothing_of_the_webhook(
     kubectl.write_text("#!/bin/sh\nexec sleep 60\n")
     kubectl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    slow = Kubectl(patience=Seconds(0.01))
+    slow = Kubectl(timeout=Seconds(0.01))
     _, answers = await tls_ports(slow, replace(good(), pods=Unavailable("not looked at")))
     assert list(answers.values()) == [
         Unavailable("kubectl port-forward service/autoscaling-injector timed out after 0.01 s", has_failed=True)
