@@ -42,13 +42,13 @@ DESCRIPTION: Final = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """All flags, with their defaults."""
+    """Return the parser with all flags and their defaults."""
     arguments = argparse.ArgumentParser(prog="autoscale-groups", description=DESCRIPTION)
     arguments.add_argument(
         "--settings",
         type=Path,
         metavar="FILE",
-        help="settings; read again when the file changes (default: none, everything has a default)",
+        help="settings file, reloaded when it changes (default: none, all settings have defaults)",
     )
     add_kubeconfig(arguments)
     add_explain_token(arguments)
@@ -56,13 +56,16 @@ def parser() -> argparse.ArgumentParser:
         "--listen",
         default="0.0.0.0:10294",
         metavar="HOST:PORT",
-        help="where /metrics /healthz /readyz are, and for tokens /explain/NAMESPACE/KIND/NAME (default: %(default)s)",
+        help="address of /metrics /healthz /readyz, with tokens /explain/NAMESPACE/KIND/NAME (default: %(default)s)",
     )
-    agents_help = "where the agents of a group's VMs answer, at their pods (default: %(default)s)"
+    agents_help = "port of the agents of a group's VMs, at the IPs of their pods (default: %(default)s)"
     arguments.add_argument("--agents-port", type=int, default=9101, metavar="PORT", help=agents_help)
-    scheduler_help = "where the scheduler explains what it denies to a database (default: %(default)s)"
-    usual = "http://autoscaling-scheduler:10297"
-    arguments.add_argument("--scheduler", default=usual, metavar="URL", help=scheduler_help)
+    arguments.add_argument(
+        "--scheduler",
+        default="http://autoscaling-scheduler:10297",
+        metavar="URL",
+        help="URL of the scheduler's /explain, which reports denials (default: %(default)s)",
+    )
     add_log_level(arguments)
     return arguments
 
@@ -73,7 +76,7 @@ LIMITS: Final = Limits(connections=256, per_peer=64)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; return 0 then, 2 if it cannot start."""
+    """Run until SIGTERM or SIGINT, then return 0; return 2 if it cannot start."""
     options = parser().parse_args(arguments)
     prepare(options.log_level)
     return run(NAME, _run(options))
@@ -85,9 +88,9 @@ async def _run(options: argparse.Namespace) -> None:
     settings = GroupsSettings() if file is None else file.load()
     access = credentials(options.kubeconfig, clock)
     async with (
-        # Two clients: the first sends our API server credentials, which no other program must see.
+        # Two clients, because the first sends our credentials for the API server, which no other program must see.
         http_client(access, CONNECTIONS, NAME) as http,
-        # In-cluster only, so ignore a proxy in the environment.
+        # For addresses in the cluster, so ignore a proxy in the environment.
         httpx.AsyncClient(limits=CONNECTIONS, trust_env=False) as to_programs,
     ):
         api = HttpApi(http, access.token)

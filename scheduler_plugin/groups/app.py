@@ -19,7 +19,7 @@ from scheduler_plugin.groups.controllers.policies import GroupPolicy, HvpaPolicy
 from scheduler_plugin.groups.controllers.tortoise_policy import TortoisePolicy
 from scheduler_plugin.groups.controllers.vm_groups import VmGroupController
 from scheduler_plugin.groups.controllers.vm_recommender import VmRecommender
-from scheduler_plugin.groups.controllers.watches import AROUND, GroupWatches
+from scheduler_plugin.groups.controllers.watches import REFERENCED_KINDS, GroupWatches
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.settings import GroupsSettings
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
@@ -39,7 +39,7 @@ class GroupsProgram:
     recommender: VmRecommender | None = None
 
     async def run(self, api: KubernetesApi, clock: Clock) -> None:
-        """Run until cancelled, then release the Lease if possible."""
+        """Run until cancelled, then release the Lease if this process holds it."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.cache.run(api, clock))
@@ -50,7 +50,7 @@ class GroupsProgram:
                 if self.recommender is not None:
                     tasks.create_task(self.recommender.run(lambda: self.context.settings.recommender == "agents"))
         finally:
-            # So that a successor need not wait until it expires.
+            # Otherwise a successor would have to wait until it expires.
             await self.leadership.release()
 
     def use(self, settings: GroupsSettings) -> None:
@@ -64,29 +64,30 @@ class GroupsProgram:
             controller.enqueue_all()
 
     def page(self) -> bytes:
-        """The metrics."""
-        # Counted at each scrape, in step with the caches.
+        """Return the metrics page."""
+        # Count at each scrape, so that the numbers match the caches.
         for kind, controller in self.controllers.items():
             self.telemetry.take(kind, self.cache.objects(controller.kind).values())
         return self.telemetry.page()
 
     def led(self, leads: bool) -> None:
-        """The Lease was acquired or lost."""
+        """React to a Lease that was acquired or lost."""
         self.telemetry.leads(leads)
-        # A standby writes nothing, so any group may need a write now.
+        # This process wrote nothing as a standby, so any group may need a write now.
         if leads:
             self.enqueue_all()
 
     async def _say_ready(self) -> None:
-        # Ready once every kind was listed.
         await self.cache.synced.wait()
         self.telemetry.became_ready()
 
 
 @dataclass(frozen=True, slots=True)
 class PeerPrograms:
-    """Other programs to query: the ``agents`` of VMs, without which groups of VMs are not handled, and the scheduler's
-    ``denials``, without which only kubelets report that a primary's node is full.
+    """Other programs to query: the agents of VMs and the scheduler.
+
+    Without ``agents``, groups of VMs are not reconciled. Without ``denials``, only the kubelet's refusals show that a
+    primary's node is full.
     """
 
     agents: MemberAgents | None = None
@@ -101,12 +102,12 @@ def assemble(
 ) -> GroupsProgram:
     """Assemble the program; nothing runs yet."""
     telemetry = GroupsTelemetry()
-    cache = Cache((*AROUND, PODS, HVPAS, TORTOISES), telemetry)
+    cache = Cache((*REFERENCED_KINDS, PODS, HVPAS, TORTOISES), telemetry)
     leadership = Leadership(api, clock, settings.lease.terms(), identity)
     writer = Writer(api, leadership, clock, telemetry.writes)
     context = GroupsContext(cache, writer, clock, telemetry, settings)
     program = GroupsProgram(context, cache, leadership, telemetry, settings.configuration())
-    # Set afterwards: the two refer to each other.
+    # Set afterwards, because the two refer to each other.
     leadership.on_change, leadership.on_restored = program.led, cache.read_again
     hvpas = HvpaPolicy()
     policies: tuple[GroupPolicy, ...] = (hvpas, TortoisePolicy(lambda: program.configuration))
@@ -116,6 +117,6 @@ def assemble(
     if (agents := peers.agents) is not None:
         writers = partial(watches.replica_writers, VM_GROUPS)
         program.controllers[VM_GROUPS.kind] = VmGroupController(context, agents, writers)
-        # Only Hvpas take recommendations for VMs; a Tortoise gives a VM a floor instead.
+        # For Hvpas only, because a Tortoise gives a VM a floor instead.
         program.recommender = VmRecommender(context, watches, agents, hvpas)
     return program

@@ -1,6 +1,6 @@
 """Settings of ``autoscale-groups``: a YAML file, reloaded when it changes.
 
-Everything except the Lease applies without a restart. Accepted or refused as a whole.
+All settings except those of the Lease apply without a restart. A file with an invalid value is refused as a whole.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class GroupsLease(LeaseSettings, frozen=True):
 class GroupsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Settings of the program. Every group is reconciled at least every ``interval_seconds``.
 
-    ``recommender``: with ``agents``, recommend for Hvpas of VMs from agents' reports, overriding the cluster's HPA
-    controller and VPA recommender. ``tortoise`` is the Tortoises' global configuration, in upstream's names.
+    With the ``recommender`` ``agents``, recommendations for Hvpas of VMs follow from agents' reports, and override the
+    cluster's HPA controller and VPA recommender. ``tortoise`` is the global configuration of Tortoises, with upstream's
+    names.
     """
 
     lease: GroupsLease = GroupsLease()
@@ -44,7 +45,7 @@ class GroupsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     tortoise: dict[str, Any] = {}
 
     def configuration(self) -> Configuration:
-        """Global configuration of Tortoises. Raises ``SettingsError``."""
+        """The global configuration of Tortoises. Raises ``SettingsError``."""
         try:
             return read_configuration(self.tortoise)
         except ConfigurationError as error:
@@ -57,7 +58,7 @@ def parse_settings(text: str) -> GroupsSettings:
         settings = msgspec.convert(read_yaml(text) or {}, GroupsSettings)
     except (ValueError, RecursionError) as error:
         raise SettingsError(field_message(error)) from None
-    # Validate here, so that a bad file is refused as a whole.
+    # Check these too, so that an invalid file is refused as a whole.
     settings.lease.terms()
     settings.configuration()
     return settings

@@ -1,6 +1,6 @@
 """Metrics and log of the groups program.
 
-Label values are kinds and small fixed sets, never names of groups: those are in status, events and ``/explain``.
+Label values are kinds or come from small fixed sets. Names of groups are only in their status, events and ``/explain``.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class GroupsTelemetry(ProgramTelemetry):
         self.count = self._gauge("count", "Groups", "kind")
 
     def take(self, kind: str, groups: Collection[JsonObject]) -> None:
-        """Count the groups of one kind, and the stopped ones by reason."""
+        """Set the number of groups of one kind, and of stopped ones by reason."""
         self.count.labels(kind).set(len(groups))
         reasons = Counts(why for group in groups if (why := stopped_because(group)))
-        # Reset reasons that no group has any more.
+        # Set reasons that no group has any more to 0.
         previous = {labels for labels in self._stopped if labels[0] == kind}
         self._stopped |= {(kind, reason) for reason in reasons}
         for labels in previous | {(kind, reason) for reason in reasons}:
             self.stopped.labels(*labels).set(reasons[labels[1]])
 
     def leads(self, leads: bool) -> None:
-        """The Lease was acquired or lost."""
+        """Record that the Lease was acquired or lost."""
         self.leading.set(int(leads))
         LOG.info(texts.LEASE_HELD if leads else texts.LEASE_LOST)
 
     def became_ready(self) -> None:
-        """The cluster was read for the first time."""
+        """Record that all kinds have been listed for the first time."""
         self.ready.set(1)
         LOG.info(texts.READY)

@@ -1,6 +1,6 @@
 """HTTP endpoints: ``/metrics``, ``/healthz``, ``/readyz`` and ``/explain/NAMESPACE/KIND/NAME``.
 
-Explanations come from the caches: the recommendation, the decision, and what withheld it (S1.11).
+An explanation has the recommendation, the decision, and the rules that withheld changes (S1.11), all from the caches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scheduler_plugin.groups.objects.targets import InvalidTargetError, workload
 
 
 def explanation(watches: GroupWatches, policy: GroupPolicy, group: JsonObject) -> Json:
-    """Explanation of one group."""
+    """Explain one group."""
     summary, facts = _summary(policy.kind, group), watches.facts(policy, group)
     desired = watches.desired(policy, group)
     if desired is None:
@@ -52,7 +52,7 @@ def _summary(kind: Resource, group: JsonObject) -> Json:
 
 def _target(kind: Resource, target: JsonObject | None) -> Json:
     if target is None:
-        return {"problem": "it is not there"}
+        return {"problem": "it does not exist"}
     try:
         workload = workload_of(target, kind)
     except InvalidTargetError as error:
@@ -62,9 +62,10 @@ def _target(kind: Resource, target: JsonObject | None) -> Json:
 
 
 def _replicas(hpa: JsonObject | None) -> Json:
-    wanted = None if hpa is None else horizontal_of(hpa)
-    bounds = None if wanted is None else {"min": wanted.min, "max": wanted.max}
-    return {"replicas": None if wanted is None else wanted.desired, "bounds": bounds}
+    recommendation = None if hpa is None else horizontal_of(hpa)
+    if recommendation is None:
+        return {"replicas": None, "bounds": None}
+    return {"replicas": recommendation.desired, "bounds": {"min": recommendation.min, "max": recommendation.max}}
 
 
 def _sizes(vpa: JsonObject | None) -> list[Json]:
@@ -83,24 +84,24 @@ def groups_app(program: GroupsProgram) -> FastAPI:
     """The application; read-only."""
     app = probes_app(
         "autoscale-groups",
-        "Why groups are as many and as large as they are.",
+        "Explains the replica counts and sizes of groups.",
         lambda: standing(program.cache.missing, program.leadership.leads),
         program.page,
     )
 
     @app.get("/explain/{namespace}/{kind}/{name}")
     async def explain(namespace: Name, kind: Name, name: Name) -> Response:
-        """Explain the count and size of replicas: what was wanted and kept, and by which rule (S1.11)."""
-        account = _explained(program, kind.lower(), ObjectName(namespace, name))
-        if account is None:
+        """Explain count and size of a group's replicas, and which rules withheld changes (S1.11)."""
+        body = _explained(program, kind.lower(), ObjectName(namespace, name))
+        if body is None:
             return JSONResponse({"error": f"there is no {kind} {namespace}/{name}"}, 404)
-        return JSONResponse(account)
+        return JSONResponse(body)
 
     return app
 
 
 def _explained(program: GroupsProgram, kind: str, name: ObjectName) -> Json | None:
-    """Explanation of the group; None if there is no such kind or group. ``kind`` is in lower case."""
+    """Explanation of the group; None if the kind or the group does not exist. ``kind`` is in lower case."""
     # Case-insensitive, as in kubectl.
     resource = next((resource for resource in (HVPAS, TORTOISES, VM_GROUPS) if resource.kind.lower() == kind), None)
     group = None if resource is None else program.cache.get(resource, name)
@@ -109,6 +110,6 @@ def _explained(program: GroupsProgram, kind: str, name: ObjectName) -> Json | No
     controller = program.controllers.get(resource.kind)
     if isinstance(controller, GroupController):
         return explanation(program.watches, controller.policy, group)
-    # Members instead of a target.
+    # A VirtualMachineGroup has members instead of a target.
     status = child(group, "status")
     return {**_summary(VM_GROUPS, group), "members": items(status, "members"), "scaling": child(status, "scaling")}

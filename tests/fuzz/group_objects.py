@@ -10,7 +10,7 @@ import yaml
 from protocol.kubernetes.objects import Json, child
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS
 from protocol.names import ANNOTATION_ORIGINAL
-from scheduler_plugin.groups.controllers.companions import put_back
+from scheduler_plugin.groups.controllers.companions import restore
 from scheduler_plugin.groups.controllers.policies import memory_of
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import decide
@@ -116,7 +116,7 @@ def hpa(found: Json) -> object:
     return (
         write_autoscaler(read_autoscaler(found)),
         metrics_missing_since(found),
-        put_back(HORIZONTAL_AUTOSCALERS, found),
+        restore(HORIZONTAL_AUTOSCALERS, found),
     )
 
 

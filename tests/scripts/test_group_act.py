@@ -22,7 +22,7 @@ FIRST, SECOND = "shop-replica-0", "shop-replica-1"
 THERE_AND_BACK = ((5.0, 1, 1.0, 0.0), (12.0, 1, 2.0, 0.0), (20.0, 2, 2.0, 2.0), (50.0, 1, 1.0, 0.0))
 
 
-WAITED = "within 240 s: 2 of 2 replicas serve; 1.2 CPUs were busy"
+WAITED = "within 240 s: 2 of 2 replicas serve; 1.2 CPUs busy"
 
 
 def seen(

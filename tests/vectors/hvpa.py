@@ -12,7 +12,7 @@ from protocol.units import Bytes, MilliCpu, Seconds
 from scheduler_plugin.groups.core.hvpa.gates import (
     DEFAULT_MIN_CHANGE,
     Gates,
-    Recommendation,
+    ProposedChange,
     delay_passed,
     is_enough,
     threshold,
@@ -160,9 +160,9 @@ def stabilization_allows_up(case: Case) -> bool:
     if "oom" not in given:
         return delay_passed(last, now, delay)
     spec = HvpaSpec(vertical=AxisRules(up=DirectionRules(delay=delay)))
-    wish = Recommendation(10**9, 2 * 10**9, 2 * 10**9, "app", "memory")
+    proposal = ProposedChange(10**9, 2 * 10**9, 2 * 10**9, "app", "memory")
     killed = frozenset({"app"}) if given["oom"] else frozenset()
-    return Gates(spec, ScalingTimes(last), now, killed).held(wish) is None
+    return Gates(spec, ScalingTimes(last), now, killed).blocked_by(proposal) is None
 
 
 def effective_replicas(case: Case) -> int:

@@ -39,7 +39,7 @@ from scheduler_plugin.groups.core.workload import (
     Workload,
     WorkloadDecision,
 )
-from scheduler_plugin.groups.objects.autoscalers import is_believable
+from scheduler_plugin.groups.objects.autoscalers import is_usable
 from tests.vectors.case import Case
 from tests.vectors.registry import Declined, chosen
 
@@ -91,7 +91,7 @@ def recommendations_of(given: Mapping[str, Any]) -> Recommendations:
     kind, _, status = given.get("vpa_condition", "RecommendationProvided=True").partition("=")
     vertical = VerticalRecommendation((ContainerRecommendation("app", target),))
     horizontal = HorizontalRecommendation(given["hpa_desired"], 1, 3, given["scaling_limited"])
-    return Recommendations(horizontal, vertical if is_believable({kind: status}) else None)
+    return Recommendations(horizontal, vertical if is_usable({kind: status}) else None)
 
 
 def answer(case: Case) -> dict[str, Any]:

@@ -20,11 +20,11 @@ from protocol.units import Amount, MilliCpu, Seconds
 from scheduler_plugin.groups.core.tortoise import configuration as constants
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, Place, Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.horizontal import target_utilisation, towards, with_targets
-from scheduler_plugin.groups.core.tortoise.slots import Remembered, Slot, SlotLayout, SlotMemory
+from scheduler_plugin.groups.core.tortoise.horizontal import next_target, target_utilisation, with_targets
+from scheduler_plugin.groups.core.tortoise.slots import Slot, SlotLayout, SlotMemory, SlotValue
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
-    Circumstances,
     Phase,
+    PhaseInputs,
     ResourcePhase,
     ResourceState,
     TortoiseMemory,
@@ -36,7 +36,7 @@ from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
     proposed,
     step_back,
 )
-from scheduler_plugin.groups.core.tortoise.vertical import Numbers, Ratios, SizeFacts, container_size
+from scheduler_plugin.groups.core.tortoise.vertical import Ratios, ReplicaCounts, SizeFacts, container_size
 from scheduler_plugin.groups.core.workload import ReplicaBounds, ResourceList, SizedContainer, Workload
 from scheduler_plugin.groups.objects.tortoise.global_configuration import read_configuration
 from tests.scheduler_plugin.groups.objects.tortoise.written_configuration import write_configuration
@@ -81,7 +81,7 @@ def min_max_replicas(case: Case) -> object:
 
 def learned(old: int, at: datetime, value: int, decay: Fraction) -> int | None:
     layout = SlotLayout(1, "daily", UTC_ZONE)
-    memory = SlotMemory(layout, {layout.slot_at(NOON): Remembered(old, at)})
+    memory = SlotMemory(layout, {layout.slot_at(NOON): SlotValue(old, at)})
     return memory.learned(value, decay, NOON).at(NOON)
 
 
@@ -132,7 +132,7 @@ def _change_of_target(replicas: int, most: int) -> str:
 
 
 def target_step_limit(case: Case) -> object:
-    return towards(case.input["current"], case.input["recommended"], case.input["max_increase"])
+    return next_target(case.input["current"], case.input["recommended"], case.input["max_increase"])
 
 
 def size(case: Case) -> object:
@@ -142,14 +142,14 @@ def size(case: Case) -> object:
     several, target = given.get("multi", False), given.get("target")
     facts = SizeFacts(request, recommended, least, most, target, several=several)
     minimum, preferred = given.get("minmin", 3), given.get("pref", 30)
-    numbers = Numbers(given["replicas"], given.get("hpamin"), minimum, preferred, given.get("scaled_up", False))
+    numbers = ReplicaCounts(given["replicas"], given.get("hpamin"), minimum, preferred, given.get("scaled_up", False))
     ratios = Ratios(exact(given.get("buffer", 0)), exact(given.get("ratio", 0)))
     found = container_size(Scaling(given["policy"]), facts, numbers, ratios).size
     return found / unit if found == request else found // unit
 
 
 def close_to_preferred(case: Case) -> object:
-    return Numbers(case.input["replicas"], None, 1, case.input["preferred"]).are_close_to_too_many
+    return ReplicaCounts(case.input["replicas"], None, 1, case.input["preferred"]).are_close_to_too_many
 
 
 def max_recommendation(case: Case) -> object:
@@ -184,7 +184,7 @@ def phase(case: Case) -> object:
     failing = given.get("hpa_metrics_failed_s")
     missing = is_missing(None if failing is None else NOON - timedelta(seconds=failing), grace, NOON)
     resources = [ResourceState(each) for each in given.get("resources", ())]
-    seen = Circumstances(
+    seen = PhaseInputs(
         TortoiseMode(given.get("mode", "Auto")), given.get("has_horizontal", True), metrics_missing=missing
     )
     now = Phase(given["phase"]) if given["phase"] else None

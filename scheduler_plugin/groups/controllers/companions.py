@@ -1,7 +1,7 @@
 """The HPA and VPA of a group: created, adopted and restored, or refused if they belong to others.
 
-An existing one without a controller, under the name that ours would have, is adopted if it has the same target: the
-group sets its spec, and restores it from a record in an annotation when the group goes. The group changes only ``spec``
+An existing HPA or VPA with the name that ours would have is adopted if it has no controller and the same target. The
+group sets its spec and restores it from a record in an annotation when the group is deleted. It changes only ``spec``
 and the record.
 """
 
@@ -29,7 +29,7 @@ from protocol.units import QuantityError, parse_quantity
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.policies import DesiredState, GroupFacts, PolicyDecision
 from scheduler_plugin.groups.core.workload import SizedContainer, Workload
-from scheduler_plugin.groups.objects.autoscalers import about
+from scheduler_plugin.groups.objects.autoscalers import target_of
 from scheduler_plugin.groups.objects.targets import TargetRef, api_group
 from scheduler_plugin.groups.objects.vm_group import StopReason
 from scheduler_plugin.groups.objects.writes import Write, creation, difference, holds, is_owned_by, refuse_foreign
@@ -37,7 +37,7 @@ from scheduler_plugin.groups.objects.writes import Write, creation, difference, 
 
 @dataclass(eq=True, unsafe_hash=True)
 class StopError(Exception):
-    """Scaling stops, with a ``message`` for people."""
+    """The group must not scale; ``message`` tells people why."""
 
     reason: StopReason
     message: str
@@ -45,9 +45,9 @@ class StopError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ScalableTarget:
-    """A target that can be scaled, as in its ``template``, and the writes to its HPA and VPA.
+    """A target that can be scaled, its workload by its ``template``, and the ``upkeep`` writes to its HPA and VPA.
 
-    ``sizes`` are those that running pods were resized to, valid until the template changes.
+    ``sizes`` are those to which running pods were resized; they apply until the template changes.
     """
 
     desired: DesiredState
@@ -65,20 +65,20 @@ def companions(facts: GroupFacts, desired: DesiredState) -> tuple[Write, ...]:
     and ``TooLargeError`` if one could not be restored later.
     """
     writes = []
-    for resource, companion in desired.beside.items():
+    for resource, companion in desired.companions.items():
         obj = facts.hpa if resource is HORIZONTAL_AUTOSCALERS else facts.vpa
-        # The reference of an owned one is overwritten below.
+        # If the group owns it, the reference is overwritten below.
         if obj is not None and (companion.spec is None or not is_owned_by(obj, facts.group)):
             _refuse_other_workload(resource, obj, facts.group, desired)
         if companion.spec is not None:
             writes.append(upkeep(resource, obj, facts.group, companion.name, companion.spec))
         elif obj is None and not companion.may_be_missing:
-            raise StopError("AutoscalerMissing", texts.NOT_THERE.format(object=f"{resource.kind} {companion.name}"))
+            raise StopError("AutoscalerMissing", texts.NOT_FOUND.format(object=f"{resource.kind} {companion.name}"))
     return tuple(write for write in writes if write is not None)
 
 
 def upkeep(resource: Resource, obj: JsonObject | None, owner: JsonObject, name: str, spec: Json) -> Write | None:
-    """The write that gives the object ``name`` its ``spec``; None if it has it.
+    """The write that sets the spec of the object ``name`` to ``spec``; None if it is so already.
 
     Raises ``ForeignObjectError`` if another controller owns the object, and ``TooLargeError``.
     """
@@ -86,11 +86,11 @@ def upkeep(resource: Resource, obj: JsonObject | None, owner: JsonObject, name: 
     if obj is None:
         return creation(resource, owner, name, spec)
     old = child(obj, "spec")
-    # Defaults added by the API server are no difference. null removes a field.
+    # Ignore defaults that the API server added. null removes a field.
     fields: Json = {name: value for name, value in spec.items() if not holds(old.get(name), value)}
     fields |= {name: None for name in OPTIONAL if name in old and name not in spec}
     if is_owned_by(obj, owner):
-        # It is deleted with its group, so there is nothing to restore.
+        # It is deleted with its group, so no record is needed.
         body: Json = {"spec": fields}
         return Write(what, resource, object_name, body, version=version_of(obj)) if fields else None
     refuse_foreign(obj, resource, owner)
@@ -104,7 +104,7 @@ OPTIONAL: Final = ("behavior", "resourcePolicy")
 def _refuse_other_workload(resource: Resource, obj: JsonObject, group: JsonObject, desired: DesiredState) -> None:
     """Raise ``StopError`` if an HPA or VPA refers neither to the group nor to its target."""
     refuse_foreign(obj, resource, group)
-    subject = about(obj, resource)
+    subject = target_of(obj, resource)
     # An HPA may refer to the group's `/scale` or to the target itself.
     if subject not in (desired.target, TargetRef(api_group(group), text(group, "kind"), name_of(group).name)):
         what = str(subject).strip() or "nothing"
@@ -115,11 +115,13 @@ def _refuse_other_workload(resource: Resource, obj: JsonObject, group: JsonObjec
 
 
 def managed(facts: GroupFacts, target: ScalableTarget, decision: PolicyDecision) -> tuple[Write, ...]:
-    """Idempotent writes besides the scaling: a new HPA, annotations of the target."""
+    """Idempotent writes besides the scaling: creation of an HPA, and annotations of the target."""
     writes: list[Write] = []
     companion, new = target.desired.hpa, decision.new_hpa
     if companion is not None and new is not None and facts.hpa is None:
-        writes.append(creation(HORIZONTAL_AUTOSCALERS, facts.group, companion.name, new, owned=companion.goes_along))
+        writes.append(
+            creation(HORIZONTAL_AUTOSCALERS, facts.group, companion.name, new, owned=companion.deleted_with_group)
+        )
     current = annotations_of(target.target)
     if patch := {name: value for name, value in decision.annotations.items() if current.get(name) != value}:
         body: Json = {"metadata": {"annotations": patch}}
@@ -128,56 +130,57 @@ def managed(facts: GroupFacts, target: ScalableTarget, decision: PolicyDecision)
     return tuple(writes)
 
 
-def hpa_changes(hpa: JsonObject | None, wanted: Json) -> Json:
-    """Fields of the HPA's spec that differ from ``wanted``."""
+def hpa_changes(hpa: JsonObject | None, desired: Json) -> Json:
+    """Fields of the HPA's spec that differ from ``desired``."""
     if hpa is None:
         return {}
     spec = child(hpa, "spec")
-    return {name: value for name, value in wanted.items() if not holds(spec.get(name), value)}
+    return {name: value for name, value in desired.items() if not holds(spec.get(name), value)}
 
 
-def hpa_write(facts: GroupFacts, wanted: Json) -> Write | None:
-    """The write that sets the group's HPA to ``wanted``; None if nothing differs.
+def hpa_write(facts: GroupFacts, desired: Json) -> Write | None:
+    """The write that sets the group's HPA to ``desired``; None if nothing differs.
 
     An adopted HPA gets a record of its earlier spec. Raises ``TooLargeError``.
     """
-    hpa, fields = facts.hpa, hpa_changes(facts.hpa, wanted)
+    hpa, fields = facts.hpa, hpa_changes(facts.hpa, desired)
     if hpa is None or not fields:
         return None
     companion = None if facts.desired is None else facts.desired.hpa
-    # `may_be_missing`: the group created it, so there is no earlier spec.
+    # If it may be missing, the group created it, so there is no earlier spec.
     if companion is None or companion.may_be_missing:
         return Write("autoscaler", HORIZONTAL_AUTOSCALERS, name_of(hpa), {"spec": fields}, version=version_of(hpa))
     return adapted("autoscaler", HORIZONTAL_AUTOSCALERS, hpa, facts.group, fields)
 
 
-def released(resource: Resource, obj: JsonObject, group: JsonObject | None, desired: DesiredState | None) -> bool:
+def must_restore(resource: Resource, obj: JsonObject, group: JsonObject | None, desired: DesiredState | None) -> bool:
     """Return True if an HPA or VPA whose record names the group must be restored.
 
-    ``group`` is None if it is gone, ``desired`` is None if its spec is invalid; then nothing is restored.
+    ``group`` is None if it was deleted. ``desired`` is None if its spec is invalid; then nothing is restored.
     """
     if group is None or is_terminating(group):
         return True
-    # An invalid spec may still refer to it; wait until it is corrected.
+    # The corrected spec may still refer to it.
     if desired is None:
         return False
-    companion = desired.beside.get(resource)
+    companion = desired.companions.get(resource)
     return companion is None or companion.name != name_of(obj).name
 
 
-def inbox(kind: Resource, facts: GroupFacts, target: ScalableTarget) -> Write | None:
-    """Reset the group's own ``/scale`` to the present replicas, from which an HPA computes its next count. The caller
-    adds the version, because the status write changes it.
+def reset_scale(kind: Resource, facts: GroupFacts, target: ScalableTarget) -> Write | None:
+    """The write that resets the group's own ``/scale`` to the present count, from which an HPA computes the next one.
+
+    The caller adds the resourceVersion, because the status write changes it.
     """
     replicas = target.template.replicas
-    recommends = target.desired.hpa is not None and target.desired.hpa_asks_group
+    recommends = target.desired.hpa is not None and target.desired.hpa_targets_group
     if not recommends or child(facts.group, "spec").get("replicas") == replicas:
         return None
     return Write("inbox", kind, name_of(facts.group), {"spec": {"replicas": replicas}}, "scale")
 
 
 LARGEST: Final = 64 * 1024
-"""Maximum record size in characters: all annotations of an object together may have 256 KiB."""
+"""Maximum size of a record in characters; all annotations of an object together may have 256 KiB."""
 
 
 class TooLargeError(ValueError):
@@ -186,9 +189,9 @@ class TooLargeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """The record: kind and name of the group, and fields of the spec ``before`` it and as ``written`` by it.
+    """The record: kind and name of the group, and fields of the spec before and after its writes.
 
-    A field that is only in ``written`` did not exist before; None in ``written`` was removed.
+    A field that is only in ``written`` did not exist before. None in ``written`` means that the group removed it.
     """
 
     kind: str
@@ -223,7 +226,7 @@ def changed(obj: JsonObject, group: JsonObject, fields: JsonObject) -> Original:
     record, spec = original_of(obj) or Original("", "", {}, {}), child(obj, "spec")
     before, written = dict(record.before), dict(record.written)
     for name, value in fields.items():
-        # On the first write, or after a change by others, the present value is restored later.
+        # On the first write, or after a change by others, record the present value.
         if name not in written or not _is_unchanged(spec.get(name), written[name]):
             before.pop(name, None)
             before |= {name: spec[name]} if name in spec else {}
@@ -232,25 +235,24 @@ def changed(obj: JsonObject, group: JsonObject, fields: JsonObject) -> Original:
 
 
 def adapted(what: str, resource: Resource, obj: JsonObject, group: JsonObject, fields: Json) -> Write:
-    """Set fields of an adopted object's spec, with a record of their values. Raises ``TooLargeError``."""
+    """The write that sets fields of an adopted object's spec and records their values. Raises ``TooLargeError``."""
     # In the same patch, so that a crash cannot lose the record.
     record: Json = {"annotations": {ANNOTATION_ORIGINAL: changed(obj, group, fields).text}}
     return Write(what, resource, name_of(obj), {"metadata": record, "spec": fields}, version=version_of(obj))
 
 
-def put_back(resource: Resource, obj: JsonObject) -> Write | None:
-    """Restore the object, without fields that others have changed since; None if it has no record."""
+def restore(resource: Resource, obj: JsonObject) -> Write | None:
+    """The write that restores the object, except fields that others have changed since; None without a record."""
     record, spec = original_of(obj), child(obj, "spec")
     if record is None:
         return None
     restored = dict(spec)
     for name, value in record.written.items():
-        # Keep fields that others have changed since.
         if _is_unchanged(spec.get(name), value):
             restored.pop(name, None)
             restored |= {name: record.before[name]} if name in record.before else {}
     least, most = restored.get("minReplicas"), restored.get("maxReplicas")
-    # The API refuses min > max, which can happen if someone else changed one of them: the restored one gives way.
+    # The API refuses min > max. This can happen if someone else changed one of them; then adjust the restored one.
     if isinstance(least, int) and isinstance(most, int) and least > most:
         restored |= {"maxReplicas": least} if most != spec.get("maxReplicas") else {"minReplicas": most}
     # null removes an annotation.
@@ -262,7 +264,7 @@ def put_back(resource: Resource, obj: JsonObject) -> Write | None:
 
 
 def _is_unchanged(found: object, written: object) -> bool:
-    """Return True if a field still has the written value, despite added defaults or another spelling of a quantity."""
+    """Return True if a field still has the written value, apart from defaults and the spelling of quantities."""
     if isinstance(found, Mapping) and isinstance(written, Mapping):
         return all(_is_unchanged(found.get(name), value) for name, value in written.items())
     if isinstance(found, list) and isinstance(written, list):

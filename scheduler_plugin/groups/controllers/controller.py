@@ -1,7 +1,7 @@
-"""Shared by all controllers: caches, guarded writes, and work queues.
+"""Caches, writes guarded by the Lease, and work queues of all controllers.
 
-- Objects are raw JSON without unused fields. Their users decode them and report errors.
-- Each write ends before the Lease does. Writes are not retried here.
+- Cached objects are JSON without unused fields. The code that uses them decodes them and reports errors.
+- Each write ends before the Lease expires. Writes are not retried here.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from protocol.runtime.kubernetes.watches.informer import FactInformer
 from protocol.runtime.kubernetes.watches.kinds import FactChange, Kind, WatchReport
 from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Seconds
-from scheduler_plugin.groups.objects.pods import kept_pod
-from scheduler_plugin.groups.objects.writes import Write, difference, kept_by
+from scheduler_plugin.groups.objects.pods import trimmed_pod
+from scheduler_plugin.groups.objects.writes import Write, difference, scalable_owner
 from scheduler_plugin.groups.settings import GroupsSettings
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
 
@@ -38,7 +38,7 @@ _NONE: Final[Mapping[ObjectName, Json]] = {}
 
 
 class Cache:
-    """Cached objects of several kinds. Listeners run in order and must only take notes."""
+    """Cached objects of several kinds. Listeners run in order, and must return quickly."""
 
     def __init__(self, kinds: Iterable[Resource], report: WatchReport) -> None:
         self._listeners: dict[Resource, list[Listener]] = {}
@@ -47,7 +47,7 @@ class Cache:
         # VPAs.
         self._informers: dict[Resource, FactInformer[Json]] = {
             kind: FactInformer(
-                Kind(kind, partial(worth_keeping, kind), is_optional=True),
+                Kind(kind, partial(trimmed, kind), is_optional=True),
                 partial(self._changed, kind),
                 report,
             )
@@ -57,16 +57,16 @@ class Cache:
 
     @property
     def missing(self) -> list[str]:
-        """Kinds that were not listed yet."""
+        """Kinds that have not been listed yet."""
         return sorted(kind.plural for kind in self._informers if kind not in self._listed)
 
     def lacks(self, kind: Resource) -> bool:
-        """Return True if the cluster lacks the kind."""
+        """Return True if the cluster has no such kind."""
         informer = self._informers.get(kind)
         return informer is not None and informer.is_missing
 
     def objects(self, kind: Resource) -> Mapping[ObjectName, Json]:
-        """All objects of a kind by name; do not modify."""
+        """All objects of a kind by name. Do not modify them."""
         informer = self._informers.get(kind)
         return _NONE if informer is None else informer.facts
 
@@ -79,14 +79,13 @@ class Cache:
         self._listeners.setdefault(kind, []).append(listener)
 
     def learn(self, kind: Resource, obj: JsonObject) -> None:
-        """Store the object that the API returned for a write."""
+        """Cache the object that the API returned for a write, so that the next reconcile sees it."""
         informer = self._informers.get(kind)
         if informer is not None:
-            # The next reconcile must see our own write.
             informer.learn(obj)
 
     def read_again(self) -> None:
-        """Relist everything: etcd was restored."""
+        """List all kinds again, because etcd was restored."""
         for informer in self._informers.values():
             informer.read_again()
 
@@ -107,22 +106,21 @@ class Cache:
             listener(change)
 
 
-def worth_keeping(kind: Resource, obj: JsonObject) -> Json:
-    """The object without ``managedFields``; of ReplicaSets of Deployments only the metadata; of pods only fields about
-    sizes and OOM kills.
+def trimmed(kind: Resource, obj: JsonObject) -> Json:
+    """The object with only the fields to cache: without ``managedFields``, of pods only sizes and OOM kills.
 
-    A Deployment has up to ten old ReplicaSets of 20 KiB each, which are never scaled.
+    Of a Deployment's ReplicaSets only the metadata: there are up to ten old ones of 20 KiB each, never scaled by us.
     """
     if kind is PODS:
-        return kept_pod(obj)
+        return trimmed_pod(obj)
     # `managedFields` can be larger than the rest, and only conflicts need it.
     metadata = {name: value for name, value in child(obj, "metadata").items() if name != "managedFields"}
-    has_keeper = kind is REPLICA_SETS and kept_by(obj)
-    return {"metadata": metadata} if has_keeper else {**obj, "metadata": metadata}
+    has_owner = kind is REPLICA_SETS and scalable_owner(obj)
+    return {"metadata": metadata} if has_owner else {**obj, "metadata": metadata}
 
 
 PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
-"""Refusals that only mean that the cache is stale."""
+"""Refusals that only mean that the cache was stale."""
 
 TIMEOUT: Final = Seconds(3.0)
 COMPONENT: Final = "autoscale-groups"
@@ -132,9 +130,10 @@ JSON: Final = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """All methods raise ``NotLeadingError``, ``ApiRefusedError`` or ``ApiUnknownError``.
+    """Writes to the API while this process leads.
 
-    ``writes`` counts writes by kind and outcome: ``done``, ``refused`` or ``unknown``.
+    All methods raise ``NotLeadingError``, ``ApiRefusedError`` or ``ApiUnknownError``. ``writes`` counts writes by kind
+    and outcome: ``done``, ``refused`` or ``unknown``.
     """
 
     api: KubernetesApi
@@ -143,13 +142,13 @@ class Writer:
     writes: Counter
 
     async def do(self, write: Write) -> JsonObject:
-        """Send a write; return the new object, or its Scale."""
+        """Send a write; return the new object, or the Scale for ``/scale``."""
         return await self._call(write.what, _creation(write.path, write.body) if write.creates else _patch(write))
 
     async def rehearse(self, write: Write) -> None:
         """Send a patch as a dry run.
 
-        A webhook without support for dry runs refuses it; then only the write itself can tell.
+        If a webhook does not support dry runs, nothing is raised: only the write itself can tell.
         """
         try:
             await self._call("rehearsal", _patch(write, {"dryRun": "All"}))
@@ -158,31 +157,31 @@ class Writer:
                 raise
 
     async def delete(self, resource: Resource, obj: JsonObject) -> None:
-        """Delete the object ``obj``; 409 if it has changed or was replaced."""
+        """Delete the object; the API answers 409 if it has changed or was replaced."""
         name = name_of(obj)
-        # A process may stall after checking the Lease and continue when another leads. The preconditions protect
-        # anything newer.
+        # A process may stall after it has checked the Lease, and continue while another one leads. The preconditions
+        # protect newer objects.
         preconditions: Json = {"uid": uid_of(obj), "resourceVersion": version_of(obj)}
         body: Json = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
         path = resource.path(name.namespace, name.name)
         await self._call("delete", ApiCall("DELETE", path, TIMEOUT, body=body, content_type=JSON))
 
-    async def tell(self, event: EventRecord) -> None:
+    async def create_event(self, event: EventRecord) -> None:
         """Create an event; a refused one is dropped. Raises ``ApiUnknownError`` and ``NotLeadingError``."""
         body = event_body(event, micro_timestamp(self.clock.wall()), COMPONENT)
         try:
             await self._call("event", _creation(event.path, body))
-        # A refused event must not stop a scaling.
+        # A refused event must not prevent a scaling.
         except ApiRefusedError:
             return
 
     async def _call(self, what: str, call: ApiCall) -> JsonObject:
-        # Within the Lease: a later request could overlap with a successor's writes.
+        # Within the Lease, because a later request could overlap with a successor's writes.
         in_time = call.within(self.leadership.allowed(call.timeout))
         try:
             response = await self.api.call(in_time)
         except ApiError as error:
-            # Unknown: a request without a response may have been executed.
+            # Without a response the outcome is unknown: the API may have executed the request.
             self.writes.labels(what, "refused" if isinstance(error, ApiRefusedError) else "unknown").inc()
             raise
         self.writes.labels(what, "done").inc()
@@ -190,8 +189,8 @@ class Writer:
 
 
 def _creation(path: str, body: Json) -> ApiCall:
-    # A creation has no version precondition. Names are fixed, so a second one is refused; a late one is
-    # garbage-collected with its owner, named by UID.
+    # A creation has no precondition. Names are fixed, so a second creation is refused. A late one is garbage-collected
+    # with its owner, which is referred to by UID.
     return ApiCall("POST", path, TIMEOUT, body=body, content_type=JSON)
 
 
@@ -201,7 +200,7 @@ def _patch(write: Write, query: Mapping[str, str] | None = None) -> ApiCall:
     return ApiCall("PATCH", write.path, TIMEOUT, query=query or {}, body=write.guarded_body, content_type=kind)
 
 
-# Several, so that a slow group does not block the others.
+# More than one, so that a slow group does not block the others.
 WORKERS: Final = 4
 
 
@@ -217,7 +216,7 @@ class GroupsContext:
 
     @property
     def interval(self) -> Seconds:
-        """Interval of reconciles of a group."""
+        """Interval between reconciles of a group."""
         return Seconds(self.settings.interval_seconds)
 
 
@@ -248,13 +247,13 @@ class QueuedController(ABC):
                 workers.create_task(self._queue.serve(self.reconcile, (ApiError, NotLeadingError)))
 
     async def _do(self, write: Write) -> Json:
-        """Send a write; return the new object, which is cached. Raises as ``Writer``."""
+        """Send a write, and cache and return the new object. Raises as ``Writer``."""
         written = dict(await self._context.writer.do(write))
         self._context.cache.learn(write.resource, written)
         return written
 
-    async def _write_status(self, group: JsonObject, wanted: Json) -> JsonObject:
-        changed = difference(child(group, "status"), wanted)
+    async def _write_status(self, group: JsonObject, desired: Json) -> JsonObject:
+        changed = difference(child(group, "status"), desired)
         if not changed:
             return group
         body: Json = {"status": changed}

@@ -1,4 +1,4 @@
-"""The scheduler's denials of postgres pods, from its ``/explain``; the pods do not show them."""
+"""Denials of room for postgres pods, from the scheduler's ``/explain``, because the pods do not show them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _SHOWN: Final = 200
 """Characters of a response that are logged."""
 
 _MOST_FAULTS: Final = 1000
-"""Pods whose last fault is remembered."""
+"""Maximum number of pods whose last fault is remembered."""
 
 
 class Denials(Protocol):
     """The scheduler's denials."""
 
     async def of(self, pod: ObjectName) -> DeniedRoom | None:
-        """The present denial of the database in ``pod``; None if there is none, or the scheduler does not respond."""
+        """The present denial for the database in ``pod``; None if there is none, or the scheduler does not respond."""
 
 
 class _LackingAmounts(msgspec.Struct, frozen=True):
@@ -77,11 +77,11 @@ class HttpDenials:
         return denial
 
     def _note(self, pod: ObjectName, fault: str) -> None:
-        """Log a fault once, not in each reconcile or for each pod: without denials no standby is ever promoted."""
+        """Log a fault once, not in each reconcile or for each pod. Without denials no standby would be promoted."""
         if fault not in self._faults.values():
             LOG.warning("cannot read denials of primaries from the scheduler", extra={"error": fault})
         self._faults[pod] = fault
-        # Pods that are gone are asked about no more.
+        # Bounded, because faults of deleted pods would stay.
         if len(self._faults) > _MOST_FAULTS:
             del self._faults[next(iter(self._faults))]
 

@@ -1,8 +1,8 @@
-"""Fights: another writer keeps overwriting what a group writes (pure).
+"""Detects fights, in which another writer keeps overwriting what a group writes (pure).
 
-- A field that no longer has the written value is a revert, counted once per write.
-- After ``REVERTS`` reverts the fields are left alone, with backoff; then one write tries again.
-- In memory only: a successor detects a fight again after a few writes.
+- A field that no longer has the written value was reverted. A revert counts once per write.
+- After ``REVERTS`` reverts the fields are not written during a backoff; then one write tries again.
+- The state is in memory only, because a successor detects a fight again after a few writes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from scheduler_plugin.groups.objects.writes import Write
 REVERTS: Final = 3
 WAITS: Final = Backoff(Seconds(300.0), Seconds(3600.0), spread=0.0)
 
-STANDS: Final = Seconds(3600.0)
-"""A write that is kept for this long ends the fight."""
+FIGHT_EXPIRY: Final = Seconds(3600.0)
+"""A fight is over once a write has lasted this long."""
 
-SETTLES: Final = Seconds(300.0)
-"""How long a fight is still reported after a new attempt."""
+REPORTED_FOR: Final = Seconds(300.0)
+"""How long a fight is still reported after another attempt."""
 
 REMEMBERED: Final = 10_000
 """Maximum number of writes to remember."""
@@ -41,10 +41,10 @@ Key = tuple[Resource, ObjectName, str]
 
 @dataclass(frozen=True, slots=True)
 class WrittenFields:
-    """The last write: its ``fields``, their values as stored by the API, and its time ``at``.
+    """The last write: its ``fields``, their values as ``stored`` by the API, and its time ``at``.
 
-    ``noticed``: since when they differ, None while they do not. ``lost`` are the fields that differed last, ``manager``
-    is who has overwritten them, if known. ``uid`` is the object's; empty if not returned.
+    ``noticed`` is since when the values have differed, None if they do not. ``lost`` are the fields that differed last,
+    ``manager`` is the field manager that overwrote them, if known. ``uid`` is the object's, empty if unknown.
     """
 
     fields: Json
@@ -58,82 +58,81 @@ class WrittenFields:
 
     @property
     def is_fight(self) -> bool:
-        """True if the write was reverted often enough."""
+        """True if the write was reverted often enough to count as a fight."""
         return self.reverts >= REVERTS
 
     @property
     def until(self) -> Instant:
-        """Time until which the fields are left alone."""
+        """The time until which the fields are not written."""
         if not self.is_fight or self.noticed is None:
             return self.at
-        # Backoff, then one write tries again.
         return Instant(self.noticed + WAITS.delay(self.reverts - REVERTS + 1, 0.0))
 
     def is_over(self, now: Instant) -> bool:
-        """Return True if the write is too old to count."""
-        return now - max(self.at, self.until, self.noticed or self.at) >= STANDS
+        """Return True if the write, and any fight about it, is too old to matter."""
+        return now - max(self.at, self.until, self.noticed or self.at) >= FIGHT_EXPIRY
 
     def is_of_another(self, obj: JsonObject) -> bool:
-        """Return True if the object was recreated since."""
+        """Return True if the object has been recreated since the write."""
         return bool(self.uid) and uid_of(obj) not in ("", self.uid)
 
 
 @dataclass(slots=True)
 class Disputes:
-    """Last writes to objects with other possible writers."""
+    """The last writes to objects that others may write too."""
 
     _claims: dict[Key, WrittenFields] = field(default_factory=dict)
 
-    def wrote(self, write: Write, after: JsonObject, now: Instant) -> None:
+    def record(self, write: Write, after: JsonObject, now: Instant) -> None:
         """Record a patch and its result ``after``."""
         key = (write.resource, write.name, write.what)
         if write.creates or write.what not in _WORDS:
             return
         old = self._claims.pop(key, None)
-        # Not the same fight if expired or on a deleted object of the same name.
+        # An expired fight, or one over a deleted object of the same name, does not go on.
         old = None if old is None or old.is_over(now) or old.is_of_another(after) else old
         if len(self._claims) >= REMEMBERED:
             self._claims.clear()
-        # Ignore the record in the metadata, unless only annotations are written.
+        # Ignore the record in the annotations, unless only annotations are written.
         body = {name: value for name, value in write.body.items() if name != "metadata"} or write.body
         fields = body if old is None else child({"all": _merged(old.fields, body)}, "all")
-        # Compare with what the API stored: it may normalise or complete the fields.
+        # Remember what the API stored, because it may normalise or complete the fields.
         claim = WrittenFields(fields, part_of(after, fields), now, uid=uid_of(after))
         self._claims[key] = (
             claim if old is None else replace(claim, reverts=old.reverts, lost=old.lost, manager=old.manager)
         )
 
-    def look(self, resource: Resource, obj: JsonObject, now: Instant) -> None:
-        """Detect overwritten fields of the object."""
+    def check(self, resource: Resource, obj: JsonObject, now: Instant) -> None:
+        """Count a revert for each write whose fields were overwritten."""
         for key, claim in list(self._of(resource, name_of(obj))):
             present = part_of(obj, claim.fields)
-            stands = present == claim.stored
+            is_kept = present == claim.stored
             if claim.is_over(now) or claim.is_of_another(obj):
                 del self._claims[key]
             # A revert counts once per write.
-            elif not stands and claim.noticed is None:
+            elif not is_kept and claim.noticed is None:
                 self._claims[key] = replace(
                     claim, reverts=claim.reverts + 1, noticed=now, lost=_lost(claim.fields, claim.stored, present)
                 )
-            elif stands and claim.noticed is not None:
+            elif is_kept and claim.noticed is not None:
                 # Someone else restored the fields.
                 self._claims[key] = replace(claim, at=now, noticed=None)
 
-    def held_until(self, write: Write, now: Instant) -> Instant | None:
-        """The time until which the write must wait; None if it may be sent."""
+    def paused_until(self, write: Write, now: Instant) -> Instant | None:
+        """The time until which the write must wait; None if it may be sent now."""
         claim = self._claims.get((write.resource, write.name, write.what))
         return None if claim is None or now >= claim.until else claim.until
 
-    def held(self, resource: Resource, name: ObjectName, now: Instant) -> frozenset[str]:
-        """Kinds of writes to the object that must wait."""
+    def paused_writes(self, resource: Resource, name: ObjectName, now: Instant) -> frozenset[str]:
+        """Kinds of writes to the object (``Write.what``) that must wait."""
         return frozenset(key[2] for key, claim in self._of(resource, name) if now < claim.until)
 
-    def unnamed(self, resource: Resource, name: ObjectName) -> bool:
-        """Return True if the manager that overwrites fields of the object is still unknown."""
+    def lacks_manager(self, resource: Resource, name: ObjectName) -> bool:
+        """Return True if the object is fought over, and the other manager is still unknown."""
         return any(claim.is_fight and not claim.manager for _, claim in self._of(resource, name))
 
-    def name(self, resource: Resource, obj: JsonObject) -> None:
-        """Find out from its ``managedFields`` who overwrites fields of the object."""
+    def identify_manager(self, resource: Resource, obj: JsonObject) -> None:
+        """Read from the object's ``managedFields`` which manager overwrites its fields."""
         for key, claim in list(self._of(resource, name_of(obj))):
             if claim.is_fight and not claim.manager:
                 self._claims[key] = replace(claim, manager=manager_of(obj, claim.lost) or UNKNOWN)
@@ -141,7 +140,7 @@ class Disputes:
     def fights(self, resource: Resource, name: ObjectName, now: Instant) -> Iterator[tuple[str, WrittenFields]]:
         """Present fights over the object, by kind of write."""
         for key, claim in self._of(resource, name):
-            if claim.is_fight and (claim.noticed is not None or now - claim.at < SETTLES):
+            if claim.is_fight and (claim.noticed is not None or now - claim.at < REPORTED_FOR):
                 yield key[2], claim
 
     def _of(self, resource: Resource, name: ObjectName) -> Iterator[tuple[Key, WrittenFields]]:
@@ -151,11 +150,11 @@ class Disputes:
                 yield (resource, name, what), claim
 
 
-def told(resource: Resource, name: str, what: str, claim: WrittenFields, at: float) -> str:
-    """A sentence on the fight over an object's fields; ``at`` is the next attempt in Unix seconds."""
+def fight_message(resource: Resource, name: str, what: str, claim: WrittenFields, at: float) -> str:
+    """Describe a fight over an object's fields; ``at`` is the next attempt in Unix seconds."""
     fields = ", ".join(sorted(child(claim.lost, "spec"))) if what in ("autoscaler", resource.kind) else what
     subject = f"{fields} of {resource.kind} {name}"
-    again = texts.LEFT_ALONE.format(time=timestamp(at)) if claim.noticed is not None else texts.WRITTEN_AGAIN
+    again = texts.PAUSED.format(time=timestamp(at)) if claim.noticed is not None else texts.WRITTEN_AGAIN
     who = claim.manager or UNKNOWN
     return texts.FIGHT.format(who=who, subject=subject, times=claim.reverts, again=again)
 
@@ -170,11 +169,11 @@ _WORDS: Final = (
     "HorizontalPodAutoscaler",
     "VerticalPodAutoscaler",
 )
-"""Writes to objects with other possible writers."""
+"""Kinds of writes to objects that others may write too."""
 
 
 def part_of(found: object, fields: object) -> object:
-    """The part of ``found`` with the paths of ``fields``; list entries are matched by name, if they have one.
+    """The part of ``found`` at the paths in ``fields``. List entries are matched by name, if they have one.
 
     >>> part_of({"a": 1, "b": [{"name": "x", "c": 2, "d": 3}, {"name": "y"}]}, {"b": [{"name": "x", "c": 9}]})
     {'b': [{'name': 'x', 'c': 2}]}
@@ -203,7 +202,7 @@ def _are_named(fields: Sequence[object]) -> bool:
 
 
 def _merged(old: object, new: object) -> object:
-    """Fields of both: list entries by name, if they have one; otherwise those of ``new``."""
+    """Merge ``new`` into ``old``. Lists are merged by the names of their entries, if they have names, or replaced."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
     if isinstance(old, list) and isinstance(new, list) and _are_named(old) and _are_named(new):
@@ -213,7 +212,7 @@ def _merged(old: object, new: object) -> object:
 
 
 def manager_of(obj: JsonObject, fields: Json) -> str:
-    """The manager, other than us, that last wrote one of ``fields`` by ``managedFields``; empty if unknown."""
+    """The manager other than us that last wrote one of ``fields``, from ``managedFields``; empty if unknown."""
     entries = [
         entry
         for entry in items(obj, "metadata", "managedFields")
@@ -226,7 +225,7 @@ OURSELVES: Final = "autoscale-groups"
 
 
 def _owns(owned: object, fields: object) -> bool:
-    """Return True if ``fieldsV1`` contains one of the fields; an empty entry owns the whole field."""
+    """Return True if ``fieldsV1`` contains one of ``fields``; an empty entry covers the whole field."""
     if not isinstance(owned, Mapping):
         return False
     if isinstance(fields, Mapping) and owned:

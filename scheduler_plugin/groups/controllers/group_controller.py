@@ -1,7 +1,7 @@
 """Reconciles groups of one kind: gathers facts, decides, and writes.
 
-- Every write carries the resourceVersion that was read. Failures are retried after a pause.
-- Groups fail independently.
+- Every patch has the resourceVersion that was read as a precondition. Failures are retried after a pause.
+- A failure affects only its group.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.events import EventRecord, EventSubject
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.controllers.companions import StopError, hpa_write, put_back, released
+from scheduler_plugin.groups.controllers.companions import StopError, hpa_write, must_restore, restore
 from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController
 from scheduler_plugin.groups.controllers.denials import Denials
-from scheduler_plugin.groups.controllers.disputes import Disputes, told
+from scheduler_plugin.groups.controllers.disputes import Disputes, fight_message
 from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
 from scheduler_plugin.groups.controllers.policies import GroupFacts, GroupPolicy
 from scheduler_plugin.groups.controllers.reconcile import (
@@ -44,7 +44,7 @@ from scheduler_plugin.groups.controllers.reconcile import (
     ReconcileResult,
     reconcile,
 )
-from scheduler_plugin.groups.controllers.tandem import TandemWrites, in_tandem, may_change_places
+from scheduler_plugin.groups.controllers.tandem import TandemWrites, plan_tandem, switchable_primary
 from scheduler_plugin.groups.controllers.watches import GroupWatches
 from scheduler_plugin.groups.core.tandem import NO_DENIALS, DenialHistory
 from scheduler_plugin.groups.objects.targets import workload_of
@@ -67,8 +67,8 @@ class GroupController(QueuedController):
         self.policy = policy
         self._watches = watches
         self._denials = denials
-        # In memory only: losing it delays a switchover by five minutes at most.
-        self._denied_lately: dict[ObjectName, DenialHistory] = {}
+        # In memory only, because its loss delays a switchover by at most five minutes.
+        self._recent_denials: dict[ObjectName, DenialHistory] = {}
         self._disputes = Disputes()
         self._pods = PodResizer(context.writer, context.cache, watches.pods.of, self._disputes)
         self._unchanged: dict[str, tuple[Json, Json]] = {}
@@ -77,24 +77,24 @@ class GroupController(QueuedController):
         """Reconcile one group. Raises ``ApiError`` and ``NotLeadingError``."""
         kind, context = self.kind, self._context
         group = context.cache.get(kind, name)
-        # A standby only keeps its caches.
+        # A standby only keeps its caches up to date.
         if not context.writer.leadership.leads:
             return
-        # Before the check below: a terminating group must restore its changes too.
-        await self._put_back(name, group)
+        # Before the check below, because a terminating group must restore its changes too.
+        await self._restore(name, group)
         if group is None or is_terminating(group):
-            self._denied_lately.pop(name, None)
+            self._recent_denials.pop(name, None)
             return
-        # Also counts exceptions that are not handled here.
+        # The outcome for exceptions that are not handled here.
         outcome = "failed"
         try:
             facts = await self._with_denial(await self._with_fights(self._watches.facts(self.policy, group)))
             # Wall time, because a policy's memory survives the process.
             now = datetime.fromtimestamp(context.clock.wall(), UTC)
-            denials = self._denied_lately.pop(name, NO_DENIALS)
-            facts, tandem = in_tandem(replace(facts, denials=denials), now)
+            denials = self._recent_denials.pop(name, NO_DENIALS)
+            facts, tandem = plan_tandem(replace(facts, denials=denials), now)
             if tandem.denials.spans:
-                self._denied_lately[name] = tandem.denials
+                self._recent_denials[name] = tandem.denials
             result = reconcile(self.policy, facts, now)
             await self._carry_out(facts, result)
             # A stopped group writes nothing.
@@ -110,22 +110,22 @@ class GroupController(QueuedController):
         self._queue.add(name, context.interval)
 
     def enqueue_all(self) -> None:
-        """Queue every group, and deleted ones that left a changed HPA or VPA."""
+        """Queue every group, and deleted ones that left a changed HPA or VPA behind."""
         super().enqueue_all()
         # Deleted groups are only in the records on HPAs and VPAs.
-        for name in self._watches.holders(self.kind.kind):
+        for name in self._watches.adopting_groups(self.kind.kind):
             self._queue.add(name)
 
-    async def _put_back(self, name: ObjectName, group: JsonObject | None) -> None:
-        """Restore objects that the group changed and no longer refers to.
+    async def _restore(self, name: ObjectName, group: JsonObject | None) -> None:
+        """Restore HPAs and VPAs that the group changed and no longer refers to.
 
-        A refusal does not block other objects. It is raised if the group is terminating or the cache was stale;
-        otherwise the reconcile continues.
+        After a refusal the others are still restored. The refusal is raised if the group was deleted or the cache was
+        stale; otherwise it is logged and the reconcile continues.
         """
         desired = None if group is None else self._watches.desired(self.policy, group)
         failed: ApiRefusedError | None = None
-        for resource, obj in self._watches.held_by(self.kind.kind, name):
-            write = put_back(resource, obj) if released(resource, obj, group, desired) else None
+        for resource, obj in self._watches.adopted_by(self.kind.kind, name):
+            write = restore(resource, obj) if must_restore(resource, obj, group, desired) else None
             if write is None:
                 continue
             try:
@@ -135,12 +135,12 @@ class GroupController(QueuedController):
                     # Raised after the loop, so that the others are restored.
                     failed = error
                     continue
-                LOG.warning(texts.NOT_PUT_BACK, extra={"object": str(write.name), "why": str(error)})
+                LOG.warning(texts.NOT_RESTORED, extra={"object": str(write.name), "why": str(error)})
         if failed is not None:
             raise failed
 
     async def _with_fights(self, facts: GroupFacts) -> GroupFacts:
-        """The facts with fields to leave alone because another writer keeps overwriting them, and the reasons."""
+        """Add the writes that must pause because another writer keeps overwriting them, and the reasons."""
         now, wall = self._context.clock.now(), self._context.clock.wall()
         paused: set[str] = set()
         fights: list[str] = []
@@ -150,27 +150,27 @@ class GroupController(QueuedController):
             if resource is None or obj is None:
                 continue
             name = name_of(obj)
-            self._disputes.look(resource, obj, now)
-            # One request per fight: the cache has no `managedFields`.
-            if self._disputes.unnamed(resource, name):
-                self._disputes.name(resource, await self._with_managers(resource, obj))
-            paused |= self._disputes.held(resource, name, now)
+            self._disputes.check(resource, obj, now)
+            # One request per fight, because the cache has no `managedFields`.
+            if self._disputes.lacks_manager(resource, name):
+                self._disputes.identify_manager(resource, await self._with_managers(resource, obj))
+            paused |= self._disputes.paused_writes(resource, name, now)
             fights += [
-                told(resource, name.name, what, claim, wall + claim.until - now)
+                fight_message(resource, name.name, what, claim, wall + claim.until - now)
                 for what, claim in self._disputes.fights(resource, name, now)
             ]
         return replace(facts, paused=frozenset(paused), fights=tuple(fights))
 
     async def _with_denial(self, facts: GroupFacts) -> GroupFacts:
-        primary = may_change_places(facts)
+        primary = switchable_primary(facts)
         if self._denials is None or primary is None:
             return facts
         return replace(facts, denied=await self._denials.of(primary))
 
     async def _with_managers(self, resource: Resource, obj: JsonObject) -> JsonObject:
-        """The object with ``managedFields``, which the cache drops.
+        """Read the object with its ``managedFields``, which are not cached.
 
-        A list by name, because GET would need another permission than the watch.
+        This is a list with the object's name, because GET would need another permission than the watch.
         """
         name = name_of(obj)
         query = {"fieldSelector": f"metadata.name={name.name}"}
@@ -185,30 +185,30 @@ class GroupController(QueuedController):
     async def _carry_out(self, facts: GroupFacts, result: ReconcileResult) -> None:
         for write in result.upkeep:
             await self._write_companion(write)
-        # A refused scaling is sent as a dry run first: otherwise each reconcile would write its intent and drop it
-        # again.
+        # Try a scaling that was refused before as a dry run first: otherwise each reconcile would write its intent and
+        # drop it again.
         if result.intent is not None and condition_of(facts.group, WRITABLE):
             await self._rehearse(facts, result.intent)
-        # Write memory and intent to the status before the target: of two processes with the same group, one is refused.
+        # Write memory and intent to the status before the target: if two processes reconcile the group, one is refused.
         group = await self._write_status(facts.group, result.status)
         about = (self.kind, facts.group)
         event = stopped(*about, result.problem) if result.problem else contested(*about, result.status)
         if event is not None:
-            await self._context.writer.tell(event)
+            await self._context.writer.create_event(event)
         if result.intent is not None and facts.target is not None and facts.desired is not None:
             if (on_hpa := hpa_write(facts, result.intent.hpa)) is not None:
                 await self._do(on_hpa)
             await self._scale(group, facts.target, facts.desired.target.resource, result.intent)
-            # Otherwise a successor would repeat the intent.
+            # Otherwise a successor would carry out the intent again.
             group = await self._write_status(group, without_intent(group, result.intent))
         if result.drop is not None:
             await self._context.writer.delete(HORIZONTAL_AUTOSCALERS, result.drop)
         if facts.target is not None and facts.desired is not None:
-            unresized = await self._pods.bring(facts.target, facts.desired.target.resource, result.sizes)
+            unresized = await self._pods.resize_pods(facts.target, facts.desired.target.resource, result.sizes)
             group = await self._write_status(group, pods_refused(group, unresized, self._context.clock.wall()))
-        if result.inbox is not None:
+        if result.scale_reset is not None:
             # The status write changed the version.
-            await self._context.writer.do(replace(result.inbox, version=version_of(group)))
+            await self._context.writer.do(replace(result.scale_reset, version=version_of(group)))
 
     async def _keep_in_tandem(self, tandem: TandemWrites) -> None:
         for write in tandem.floors:
@@ -216,22 +216,24 @@ class GroupController(QueuedController):
         if tandem.promotion is not None:
             cluster = await self._do(tandem.promotion)
             self._context.telemetry.switchovers.inc()
-            await self._context.writer.tell(EventRecord(_about(CNPG_CLUSTERS, cluster), "Switchover", tandem.why))
+            await self._context.writer.create_event(
+                EventRecord(_about(CNPG_CLUSTERS, cluster), "Switchover", tandem.why)
+            )
 
     async def _write_companion(self, write: Write) -> None:
         """Write to the group's HPA or VPA, unless the write is known to be a no-op."""
         current = self._context.cache.get(write.resource, write.name)
-        # An equal value in another spelling (`1000m` for `1`) always differs from ours. Do not repeat a no-op for the
-        # same spec.
+        # An equal value in another spelling (`1000m` for `1`) looks different each time. Do not repeat such a no-op for
+        # the same spec.
         if current is not None and self._unchanged.get(write.path) == (write.body, child(current, "spec")):
             return
-        if self._disputes.held_until(write, self._context.clock.now()) is not None:
+        if self._disputes.paused_until(write, self._context.clock.now()) is not None:
             return
         after = await self._do(write)
         self._unchanged.pop(write.path, None)
         # A no-op patch keeps the resourceVersion.
         if version_of(after) == write.version:
-            # Clearing is simpler than eviction and costs one more write per object.
+            # Clearing is simpler than eviction, and costs only one more write per object.
             if len(self._unchanged) >= REMEMBERED:
                 self._unchanged.clear()
             self._unchanged[write.path] = (write.body, child(after, "spec"))
@@ -256,49 +258,48 @@ class GroupController(QueuedController):
         if remaining.replicas is not None:
             write = scale(target, kind, remaining.replicas)
             scaled_to = await self._context.writer.do(write)
-            self._disputes.wrote(write, scaled_to, self._context.clock.now())
+            self._disputes.record(write, scaled_to, self._context.clock.now())
             # `/scale` returns a Scale, not the object.
             name = name_of(target)
             call = ApiCall("GET", kind.path(name.namespace, name.name), TIMEOUT)
             self._context.cache.learn(kind, await self._context.writer.api.call(call))
         self._count_scaling(intent)
-        await self._context.writer.tell(scaled(self.kind, group, intent))
+        await self._context.writer.create_event(scaled(self.kind, group, intent))
 
     def _count_scaling(self, intent: Intent) -> None:
         scalings, kind = self._context.telemetry.scalings, self.kind.kind
         if intent.replicas is not None:
-            # Before and after.
             scalings.labels(kind, "horizontal", "up" if intent.replicas[1] > intent.replicas[0] else "down").inc()
         if intent.after:
             scalings.labels(kind, "vertical", "up" if intent.grows else "down").inc()
 
     async def _do(self, write: Write) -> Json:
         response = await super()._do(write)
-        self._disputes.wrote(write, response, self._context.clock.now())
+        self._disputes.record(write, response, self._context.clock.now())
         return response
 
     async def _report_refusal(self, name: ObjectName, why: str) -> None:
-        """Report a write that was refused for good; the next reconcile decides again."""
+        """Write the refusal to the group's status, and drop its intent, so that the next reconcile decides again."""
         group = self._context.cache.get(self.kind, name)
-        # The write needs a precondition.
+        # The status write needs a precondition.
         if group is not None and text(group, "metadata", "resourceVersion"):
             await self._write_status(group, refused(group, why, self._context.clock.wall()))
 
 
-_LONGEST: Final = 200  # of an object's name, in the name of an event: both have at most 253 characters
+_LONGEST: Final = 200  # characters of a group's name in an event's name, which has at most 253
 
 
 def scaled(kind: Resource, group: JsonObject, intent: Intent) -> EventRecord:
     """Event for a completed scaling."""
     note = str(intent)
-    # Deterministic, so that a repeated event is a 409.
+    # Deterministic, so that the API refuses a repeated event.
     code = zlib.crc32(f"{uid_of(group)}{intent.at}{note}".encode())
     name = f"{name_of(group).name[:_LONGEST]}.scaled.{code:08x}"
     return EventRecord(_about(kind, group), "Scaled", note, is_warning=False, name=name)
 
 
 def stopped(kind: Resource, group: JsonObject, problem: StopError) -> EventRecord | None:
-    """Event for stopped scaling; None if ``group`` has reported it already."""
+    """Event for a group that stops scaling; None if its status has the same problem already."""
     able = condition_of(group, ABLE)
     if (text(able, "reason"), text(able, "message")) == (problem.reason, problem.message):
         return None
@@ -307,29 +308,29 @@ def stopped(kind: Resource, group: JsonObject, problem: StopError) -> EventRecor
 
 def contested(kind: Resource, group: JsonObject, status: JsonObject) -> EventRecord | None:
     """Event for a fight with another writer; None unless it is new in ``status``."""
-    before, after = (text(condition_of(about, CONTESTED), "message") for about in (group, {"status": status}))
+    before, after = (text(condition_of(obj, CONTESTED), "message") for obj in (group, {"status": status}))
     return EventRecord(_about(kind, group), CONTESTED, after) if after and not before else None
 
 
 def without_intent(group: JsonObject, intent: Intent) -> Json:
-    """The group's status after ``intent`` was carried out."""
+    """The group's status once ``intent`` has been carried out."""
     status = _status_with(group, WRITABLE, [])
     if intent.replicas is not None:
         status["replicas"] = intent.replicas[1]
     if intent.after:
-        # A resize answers all earlier OOM kills.
+        # Earlier OOM kills do not count after a resize.
         status[SIZED] = intent.at
     return {**status, "lastScaled": write_intent(intent)}
 
 
 def refused(group: JsonObject, why: str, wall: float) -> Json:
-    """The group's status after a write was refused for good, without its intent. ``wall`` in Unix seconds."""
+    """The group's status, without its intent, after a write was refused for good. ``wall`` is in Unix seconds."""
     writable = condition(group, WRITABLE, "False", "Refused", why)
     return stamped(_status_with(group, WRITABLE, [writable]), timestamp(wall))
 
 
 def pods_refused(group: JsonObject, why: str, wall: float) -> Json:
-    """The group's status with the refused pod resizes; ``why`` is empty if none was refused."""
+    """The group's status with the condition on refused pod resizes; ``why`` is empty if none was refused."""
     if not why and not condition_of(group, RESIZABLE):
         return child(group, "status")
     resizable = [condition(group, RESIZABLE, "False", "Refused", why)] if why else []
@@ -337,7 +338,7 @@ def pods_refused(group: JsonObject, why: str, wall: float) -> Json:
 
 
 def _status_with(group: JsonObject, kind: str, new: list[Json]) -> Json:
-    """The group's status without its intent, and with ``new`` in place of condition ``kind``."""
+    """The group's status without its intent, and with ``new`` in place of the condition ``kind``."""
     status = {key: value for key, value in child(group, "status").items() if key != "intent"}
     others = [existing for existing in items(status, "conditions") if text(existing, "type") != kind]
     return {**status, "conditions": [*others, *new]}

@@ -1,7 +1,7 @@
 """State of databases and load of VMs, from the agents of a group's VMs (S4.3).
 
-Only the agent next to a VM reaches its guest; it serves a port of the VM's pod. Databases are queried no more often
-than needed, because each query costs the guest time.
+Only the agent in a VM's pod can reach the guest; it listens at a port of the pod. Databases are queried only as often
+as needed, because each query costs the guest time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from protocol.kubernetes.objects import JsonObject, name_of, text, uid_of
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import audience_of_agents
 from protocol.units import Bytes, Instant, QuantityError, Seconds
-from scheduler_plugin.groups.core.replicas.members import DatabaseLook
+from scheduler_plugin.groups.core.replicas.members import DatabaseObservation
 from scheduler_plugin.groups.core.replicas.scaling import AgentCpuCount, LoadWindow
 from scheduler_plugin.groups.objects.vm_use import GuestUse
 from scheduler_plugin.own_tokens import Tokens, bearer_header, no_tokens
@@ -35,13 +35,13 @@ class MemberAgents(Protocol):
     """The agents of VMs."""
 
     async def database(self, vm: JsonObject) -> DatabaseState | None:
-        """Present state of the VM's database; None if the agent does not respond, or does not know."""
+        """Present state of the VM's database; None if the agent does not respond or does not know it."""
 
     async def use(self, vm: JsonObject) -> GuestUse:
         """Recent use of the VM; empty if the agent does not respond."""
 
     async def cpu_count(self, vm: JsonObject) -> AgentCpuCount | None:
-        """CPU time that the agent has counted for the VM since its start."""
+        """CPU time of the VM that the agent has counted since the agent's start; None if unknown."""
 
 
 class _Metrics(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class _Explanation(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class HttpMemberAgents:
-    """Agents over HTTP, at ``port`` of the pods of their VMs."""
+    """Queries agents over HTTP, at ``port`` of the pods of their VMs."""
 
     http: httpx.AsyncClient
     port: int = AGENT_PORT
@@ -88,10 +88,10 @@ class HttpMemberAgents:
         if not address:
             return None
         try:
-            # The audience is the namespace, so that an agent of another one cannot reuse the token.
+            # The audience includes the namespace, so that an agent cannot reuse the token in another one.
             headers = bearer_header(await self.tokens(audience_of_agents(name_of(vm).namespace)))
             answer = await self.http.get(f"http://{address}:{self.port}{path}", headers=headers, timeout=_TIMEOUT)
-            # A guest controls part of the response: do not decode a huge one.
+            # A guest controls part of the response, so do not decode a huge one.
             if not answer.is_success or len(answer.content) > LARGEST:
                 return None
             return msgspec.json.decode(answer.content, type=kind)
@@ -107,53 +107,53 @@ def _bytes(text: str | None) -> Bytes | None:
         return None
 
 
-SETTLED: Final = Seconds(10.0)
-"""Maximum age of the state of a serving replica."""
+SERVING_MAX_AGE: Final = Seconds(10.0)
+"""Maximum age of a serving replica's state."""
 
-SOON: Final = Seconds(1.9)
-"""The same for a starting or draining one, which a step waits for."""
+CHANGING_MAX_AGE: Final = Seconds(1.9)
+"""The same for a starting or draining replica, because the group waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """Last query of a database and its result. ``heard_at`` is the time of its last result, or of the first query."""
+class _Query:
+    """The last query of a database. ``answered_at`` is when it last succeeded, or the time of the first query."""
 
     at: Instant
-    heard_at: Instant
+    answered_at: Instant
     state: DatabaseState | None
 
 
-class MemberLooks:
-    """Last states of databases, and the load of VMs over a window."""
+class MemberObservations:
+    """The last state of each database, and the load of each VM over a window."""
 
     def __init__(self, agents: MemberAgents, clock: Clock) -> None:
         self._agents = agents
         self._clock = clock
-        self._asked: dict[str, _Asked] = {}
+        self._queries: dict[str, _Query] = {}
         self._windows: dict[str, LoadWindow] = {}
 
-    async def look(self, vms: Iterable[tuple[JsonObject, Seconds]]) -> dict[str, DatabaseLook]:
-        """States of databases of ``vms``, by UID, each at most as old as given."""
+    async def observe(self, vms: Iterable[tuple[JsonObject, Seconds]]) -> dict[str, DatabaseObservation]:
+        """States of the databases in ``vms``, by UID. Each VM comes with the maximum age of its state."""
         now = self._clock.now()
-        wanted = {uid_of(vm): (vm, oldest) for vm, oldest in vms}
-        earlier = self._asked
-        stale = [vm for uid, (vm, oldest) in wanted.items() if uid not in earlier or now - earlier[uid].at > oldest]
+        by_uid = {uid_of(vm): (vm, max_age) for vm, max_age in vms}
+        earlier = self._queries
+        stale = [vm for uid, (vm, max_age) in by_uid.items() if uid not in earlier or now - earlier[uid].at > max_age]
         answers = await asyncio.gather(*(self._agents.database(vm) for vm in stale))
         for vm, answer in zip(stale, answers, strict=True):
-            before = self._asked.get(uid_of(vm))
-            # Never answered: silent since the first query.
-            heard_at = now if answer is not None or before is None else before.heard_at
-            self._asked[uid_of(vm)] = _Asked(now, heard_at, answer)
+            before = self._queries.get(uid_of(vm))
+            # If it has never answered, it has been silent since the first query.
+            answered_at = now if answer is not None or before is None else before.answered_at
+            self._queries[uid_of(vm)] = _Query(now, answered_at, answer)
         return {
-            uid: DatabaseLook(last.state, None if last.state is not None else Seconds(now - last.heard_at))
-            for uid, last in ((uid, self._asked[uid]) for uid in wanted)
+            uid: DatabaseObservation(last.state, None if last.state is not None else Seconds(now - last.answered_at))
+            for uid, last in ((uid, self._queries[uid]) for uid in by_uid)
         }
 
     async def loads(self, vms: Iterable[JsonObject], span: Seconds) -> dict[str, float | None]:
         """Mean busy CPUs of each VM over the last ``span``, by UID; None if unknown."""
         queried = list(vms)
         answers = await asyncio.gather(*(self._agents.cpu_count(vm) for vm in queried))
-        # After the responses, so that a slow agent's count is not dated too early.
+        # Take the time after the responses, so that a slow agent's count is not dated too early.
         now = self._clock.now()
         for vm, answer in zip(queried, answers, strict=True):
             before = self._windows.get(uid_of(vm), LoadWindow(span))
@@ -161,12 +161,11 @@ class MemberLooks:
             self._windows[uid_of(vm)] = replace(before, span=span).after(answer, now)
         return {uid_of(vm): self._windows[uid_of(vm)].mean(now) for vm in queried}
 
-    def forget_load(self, uid: str) -> None:
-        """Drop the counts of a VM that does not serve."""
-        # Booting and copying is no load of clients.
+    def drop_load(self, uid: str) -> None:
+        """Drop the counts of a VM that does not serve, because booting and copying is not the load of clients."""
         self._windows.pop(uid, None)
 
-    def forget(self, uid: str) -> None:
+    def drop(self, uid: str) -> None:
         """Drop a deleted VM."""
-        self._asked.pop(uid, None)
-        self.forget_load(uid)
+        self._queries.pop(uid, None)
+        self.drop_load(uid)

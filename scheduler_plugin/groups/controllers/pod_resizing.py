@@ -1,9 +1,8 @@
 """Resizes running pods in place to the sizes of their group, by ``pods/resize`` (S1.1).
 
-- All pods of the target get the same sizes, whenever they differ: a recreated pod starts with the template's sizes and
-  is resized again.
-- Of a database, standbys grow first: the primary waits until the kubelets of the ready standbys have applied or refused
-  the resize; it shrinks before them. So a failover finds no smaller standby.
+- All pods of the target get the same sizes. A recreated pod starts with the template's sizes and is resized again.
+- Standbys of a database grow before the primary, which waits until the kubelets of ready standbys have applied or
+  refused the resize. The primary shrinks first. So a failover never finds a smaller standby.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from scheduler_plugin.groups.objects.pods import primary_of
 from scheduler_plugin.groups.objects.writes import Write
 
 _OVERLOADED: Final = frozenset({RefusalKind.TOO_MANY_REQUESTS, RefusalKind.UNAVAILABLE})
-"""Refusals that are not about the pod: the whole group waits."""
+"""Refusals that do not concern the pod: the whole group waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """Sizes of a pod to leave alone ``until`` then, because of ``why``. All sizes if there is no ``objection``."""
+    """A pause in resizing a pod, and the reason ``why``. Without ``objection`` it covers all sizes."""
 
     until: Instant
     why: str
@@ -53,12 +52,12 @@ class _Hold:
 
 
 _Key = tuple[str, workload.Resource | None]
-"""A pod's UID, and the held resource; None: the whole pod."""
+"""A pod's UID, and the resource that is not resized; None for all."""
 
 
 @dataclass(slots=True)
 class PodResizer:
-    """Resizes the pods of one target at a time. ``pods`` returns a target's pods. Raises as ``Writer``."""
+    """Resizes the pods of targets. ``pods`` returns a target's pods. Raises as ``Writer``."""
 
     writer: Writer
     cache: Cache
@@ -66,14 +65,13 @@ class PodResizer:
     disputes: Disputes
     _holds: dict[_Key, _Hold] = field(default_factory=dict)
 
-    async def bring(self, target: JsonObject, kind: Resource, sizes: tuple[SizedContainer, ...]) -> str:
-        """Resize every pod of ``target`` that differs to ``sizes``; return which pods are refused and why, else an
-        empty text.
+    async def resize_pods(self, target: JsonObject, kind: Resource, sizes: tuple[SizedContainer, ...]) -> str:
+        """Resize the pods of ``target`` to ``sizes``; without ``sizes`` they keep those of their template.
 
-        A refusal because of a stale cache is raised after all other pods.
+        Return which pods cannot be resized, and why; empty if all can. A refusal because of a stale cache is raised
+        after the other pods were resized.
         """
         if not sizes:
-            # Without sizes, pods keep those of their template.
             return ""
         # One time for the whole round.
         now, behind, unresized = self.writer.clock.now(), None, list[tuple[str, str]]()
@@ -81,7 +79,7 @@ class PodResizer:
         pods = [pod for pod in self.pods(target) if not is_terminating(pod)]
         for pod in self._in_order(pods, primary_of(pods, kind), sizes, now):
             try:
-                await self._bring(pod, sizes, now)
+                await self._resize_pod(pod, sizes, now)
             except ApiRefusedError as error:
                 # A conflict or deleted pod means a stale cache: continue with the others. Stop if the API server is
                 # overloaded.
@@ -97,7 +95,7 @@ class PodResizer:
     def _in_order(
         self, pods: list[JsonObject], primary: JsonObject | None, sizes: Sequence[SizedContainer], now: Instant
     ) -> list[JsonObject]:
-        """``pods`` in the order to resize them, without a ``primary`` that must wait."""
+        """``pods`` in the order in which to resize them, without the ``primary`` if it must wait."""
         standbys = [pod for pod in pods if pod is not primary]
         if primary is None:
             return pods
@@ -106,12 +104,12 @@ class PodResizer:
         return standbys if any(self._is_growing(pod, sizes, now) for pod in standbys) else [*standbys, primary]
 
     def _is_growing(self, pod: JsonObject, sizes: Sequence[SizedContainer], now: Instant) -> bool:
-        """Return True if the pod's kubelet has neither applied nor refused ``sizes`` and may do so soon."""
+        """Return True if the pod's kubelet has neither applied nor refused ``sizes``, but may do so soon."""
         is_answered = objection_of(pod) is not None or any(self._is_active(key, sizes, now) for key in self._of(pod))
         return holds(pod, "Ready") and not is_answered and reached(pod, sizes) != RESOURCES
 
-    async def _bring(self, pod: JsonObject, sizes: tuple[SizedContainer, ...], now: Instant) -> None:
-        self.disputes.look(PODS, pod, now)
+    async def _resize_pod(self, pod: JsonObject, sizes: tuple[SizedContainer, ...], now: Instant) -> None:
+        self.disputes.check(PODS, pod, now)
         objection = objection_of(pod)
         if objection is None:
             self._drop_reached(pod, sizes)
@@ -121,41 +119,41 @@ class PodResizer:
                     requested = without(requested, resource)
             requested = cpu_first(pod, requested)
         else:
-            # Revert at once: it blocks the pod's next resize, and if deferred also room on the node.
+            # Revert at once, because it blocks the pod's next resize, and if deferred also reserves room on the node.
             requested = tuple(has for has in objection.actual if by_name(sizes, has.name) is not None)
         write = resize_pod(pod, requested)
         if write is None or self._is_left_alone(pod, write, now):
             return
         earlier = self._of(pod)
-        # Before the write, whose outcome may stay unknown.
+        # Before the write, because its outcome may remain unknown.
         if objection is not None:
             self._hold(pod, objection.resources, objection, now)
         try:
             after = await self.writer.do(write)
         except ApiRefusedError as error:
             if error.kind in PASSING:
-                # The objection may be out of date too.
+                # The objection may be stale too.
                 self._holds = {key: hold for key, hold in self._holds.items() if key[0] != uid_of(pod)} | earlier
             if error.kind in _OVERLOADED or error.kind in PASSING:
                 raise
-            # Other refusals are about this pod only.
+            # Other refusals concern this pod only.
             refused = refused_by_api(pod, requested, error.refusal)
             self._hold(pod, refused.resources if objection is None else (None,), refused, now)
             return
         if objection is None:
             self._drop_refused(pod, sizes, now)
         self.cache.learn(PODS, after)
-        self.disputes.wrote(write, after, now)
+        self.disputes.record(write, after, now)
 
     def _is_active(self, key: _Key, sizes: Sequence[SizedContainer], now: Instant) -> bool:
         hold = self._holds.get(key)
         if hold is None or now >= hold.until:
             return False
-        # Irrelevant if less is wanted now.
+        # It does not matter if less is desired now.
         return hold.objection is None or key[1] is None or hold.objection.is_about(key[1], sizes)
 
     def _of(self, pod: JsonObject) -> dict[_Key, _Hold]:
-        """Holds of the pod, the one of all sizes first."""
+        """Holds on the pod; the one on all sizes comes first."""
         keys: list[_Key] = [(uid_of(pod), resource) for resource in (None, *RESOURCES)]
         return {key: self._holds[key] for key in keys if key in self._holds}
 
@@ -168,7 +166,7 @@ class PodResizer:
             _, resource = key
             if hold.objection is None:
                 continue
-            # It says nothing about an objection to a larger size.
+            # A hold on a larger size stays.
             is_met = resource in resources and hold.objection.is_about(resource, sizes)
             if is_met or (resource is None and resources == RESOURCES):
                 del self._holds[key]
@@ -176,15 +174,13 @@ class PodResizer:
     def _drop_refused(self, pod: JsonObject, sizes: Sequence[SizedContainer], now: Instant) -> None:
         """Drop refusals of the API server after it accepted a write."""
         for key, hold in self._of(pod).items():
-            # The write did not contain what is still held.
+            # A hold that is still active was not part of the write.
             if hold.objection is not None and hold.objection.pause == REFUSED and not self._is_active(key, sizes, now):
                 del self._holds[key]
 
     def _is_left_alone(self, pod: JsonObject, write: Write, now: Instant) -> bool:
-        """Return True if all sizes of the pod are held: another writer keeps overwriting them, or they cannot be
-        reverted.
-        """
-        until = self.disputes.held_until(write, now)
+        """Return True if no size of the pod may be written: another writer overwrites them, or a revert was refused."""
+        until = self.disputes.paused_until(write, now)
         if until is not None:
             self._holds[uid_of(pod), None] = _Hold(until, texts.OVERWRITTEN)
         return self._is_active((uid_of(pod), None), (), now)
@@ -195,7 +191,7 @@ class PodResizer:
         for resource in resources:
             key = (uid_of(pod), resource)
             previous = self._holds.get(key)
-            # A retried revert: still the same objection.
+            # The same objection, because a revert is tried again.
             if previous is not None and previous.objection == objection and now < previous.until:
                 continue
             failures = 1

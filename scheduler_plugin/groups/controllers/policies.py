@@ -1,8 +1,8 @@
 """The interface of policies, and the policy of Hvpas: combined recommendations of an HPA and a VPA (S1.1, S1.10).
 
-- ``desired`` depends on the group only; ``decide`` on the present objects.
-- A policy keeps only caches between calls: its memory is in ``PolicyDecision.status``, which becomes the object's
-  status. Unreadable parts count as missing.
+- ``desired`` depends on the group only, ``decide`` also on the present objects.
+- A policy keeps only caches between calls. Its memory is in ``PolicyDecision.status``, which becomes part of the
+  group's status. Unreadable parts of it count as missing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scheduler_plugin.groups.core.hvpa.spec import (
     PastReplicas,
     PastTarget,
     PodsMemory,
-    Possible,
+    PossibleSize,
     ScalingTimes,
     Shrinking,
     UpdateMode,
@@ -40,10 +40,10 @@ from scheduler_plugin.groups.core.workload import Recommendations, Workload, Wor
 from scheduler_plugin.groups.objects.autoscalers import (
     horizontal_of,
     hpa_spec,
+    inactive_reason,
+    unusable_reason,
     vertical_of,
     vpa_spec,
-    why_blind,
-    why_silent,
 )
 from scheduler_plugin.groups.objects.hvpa.decoding import Hvpa, decode
 from scheduler_plugin.groups.objects.targets import OF_PODS, TargetRef, read_container, read_reference, write_container
@@ -53,25 +53,29 @@ BY_AGENTS: Final = ("SizedByAgents", "OptedIn", texts.SIZED_BY_AGENTS)
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """The HPA or VPA of a group. ``spec`` is its required spec; None: the decision sets it, and it must exist unless it
-    ``may_be_missing``. ``goes_along``: one created by a decision is deleted with the group.
+    """The HPA or VPA of a group.
+
+    ``spec`` is its required spec. If it is None, decisions set the fields, and the object must exist unless it
+    ``may_be_missing``. ``deleted_with_group`` applies to one that a decision created.
     """
 
     name: str
     spec: Json | None = None
     may_be_missing: bool = False
-    goes_along: bool = True
+    deleted_with_group: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """Objects of a group, and what it may write.
+    """The objects of a group, and what it may write.
 
-    ``in_place``: pods are resized in place, the template stays. ``sizes``: the group writes sizes, so nobody else may.
-    ``by_agents``: node agents size the target's pods, so the group must not; ``may_be_by_agents`` is False if that
-    leaves nothing to do. ``floors``: standbys among such pods get the size of their primary as floor.
-    ``hpa_asks_group``: the HPA recommends to the group and scales nothing. ``remarks`` are conditions that follow from
-    the spec: type, reason, message.
+    - ``in_place``: running pods are resized, and the template does not change.
+    - ``sizes``: the group writes sizes, so nobody else may.
+    - ``by_agents``: node agents size the target's pods, so the group does not. ``allows_agents`` is False if the group
+      would then have nothing to do.
+    - ``floors``: standbys among such pods get the size of their primary as a floor.
+    - ``hpa_targets_group``: the HPA only recommends, because its target is the group.
+    - ``remarks``: conditions that follow from the spec, as type, reason and message.
     """
 
     target: TargetRef
@@ -79,20 +83,20 @@ class DesiredState:
     vpa: Companion | None = None
     in_place: bool = False
     sizes: bool = True
-    hpa_asks_group: bool = True
+    hpa_targets_group: bool = True
     by_agents: bool = False
-    may_be_by_agents: bool = True
+    allows_agents: bool = True
     floors: bool = False
     remarks: tuple[tuple[str, str, str], ...] = ()
 
     @property
-    def beside(self) -> dict[Resource, Companion]:
-        """The HPA and VPA by kind, if required."""
+    def companions(self) -> dict[Resource, Companion]:
+        """The required HPA and VPA, by kind."""
         pairs = ((HORIZONTAL_AUTOSCALERS, self.hpa), (VERTICAL_AUTOSCALERS, self.vpa))
         return {kind: companion for kind, companion in pairs if companion is not None}
 
-    def beside_agents(self, pods: Iterable[JsonObject]) -> DesiredState:
-        """This state for a target with these ``pods``: while agents size any of them, the group sizes none."""
+    def adjusted_for_agents(self, pods: Iterable[JsonObject]) -> DesiredState:
+        """Adjust to the target's ``pods``: if agents size any of them, the group sizes none."""
         if not any(map(is_pod_database, pods)):
             return self
         return replace(self, in_place=False, by_agents=True, remarks=(*self.remarks, BY_AGENTS))
@@ -102,11 +106,14 @@ class DesiredState:
 class PolicyDecision:
     """Decision of a policy.
 
-    ``status`` is its part of the status, including memory; ``unwritten`` replaces it if rounding leaves nothing to
-    write (None: the same). ``hpa`` are fields of the HPA's spec to set, ``new_hpa`` the spec of one to create;
-    ``drops_hpa``: delete the group's own HPA. ``annotations`` are the target's; None removes one. ``waits_for`` is the
-    missing recommendation, empty if none. ``remarks`` are present conditions: type, reason, message. ``pods_differ`` is
-    how pods differ from the order, empty if they do not.
+    - ``status``: the policy's part of the group's status, including its memory. ``unwritten`` replaces it, unless it is
+      None, if rounding leaves nothing to write.
+    - ``hpa``: fields to set in the HPA's spec. ``new_hpa``: spec of an HPA to create. ``drops_hpa``: delete the group's
+      own HPA.
+    - ``annotations``: annotations of the target to set; None removes one.
+    - ``waits_for``: why there is no recommendation, empty if there is one.
+    - ``remarks``: present conditions, as type, reason and message.
+    - ``pods_differ``: how pods differ from their spec, empty if they do not.
     """
 
     decision: WorkloadDecision
@@ -123,13 +130,14 @@ class PolicyDecision:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """One group and its objects. ``desired`` is None, with the reason in ``fault``, if the group is invalid.
+    """One group and its objects. If the group is invalid, ``desired`` is None and ``fault`` says why.
 
-    ``rivals`` are other groups with the same target, ``others`` describes the effect of foreign HPAs and VPAs on it;
-    both empty if there are none. ``pods`` are the target's. ``pause`` is the time after a scaling without new
-    decisions. ``paused`` are writes (``Write.what``) to leave alone because another writer keeps overwriting them;
-    ``fights`` are the sentences about it. ``denied`` is the scheduler's denial for the primary of a Cluster,
-    ``denials`` are its earlier ones.
+    - ``rivals``: other groups with the same target. ``others``: what foreign HPAs and VPAs do to the target.
+    - ``pods``: the pods of the target.
+    - ``pause``: the time after a scaling in which nothing is decided.
+    - ``paused``: writes (``Write.what``) to leave out because another writer keeps overwriting them. ``fights``:
+      sentences about these fights.
+    - ``denied``: the scheduler's denial for the primary of a Cluster. ``denials``: earlier ones.
     """
 
     group: JsonObject
@@ -154,10 +162,10 @@ class GroupPolicy(Protocol):
     kind: Resource
 
     def desired(self, group: JsonObject) -> DesiredState:
-        """Objects of the group. Raises ``InvalidSpecError``."""
+        """The desired objects of the group. Raises ``InvalidSpecError``."""
 
     def decide(self, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
-        """Decide for the target ``workload``. Raises ``InvalidSpecError``."""
+        """Decide on changes of the target, ``workload``. Raises ``InvalidSpecError``."""
 
 
 T = TypeVar("T")
@@ -189,16 +197,16 @@ class HvpaPolicy:
         )
 
     def decide(self, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
-        """Combine both recommendations. An undecodable one counts as missing."""
+        """Combine both recommendations; an undecodable one counts as missing."""
         hvpa, before = self._decoded(facts.group), memory_of(child(facts.group, "status"))
         recommendations, missing = _recommendations(hvpa, facts)
         spec = hvpa.spec
-        # Without sizes, as for a Cluster, a plan of both would never change anything.
+        # Without container sizes, as of a Cluster, effective intervals would never change anything.
         is_of_pods = read_reference(hvpa.target, "spec.targetRef").resource in OF_PODS
         if spec.mode is HvpaMode.EFFECTIVE_INTERVALS and is_of_pods and not workload.containers:
             spec = replace(spec, mode=HvpaMode.HPA_BIASED, settle=Seconds(0.0))
         decision, after = decide_hvpa(spec, workload, recommendations, before, now)
-        # If rounding leaves nothing to write, the delays must not start.
+        # If rounding leaves nothing to write, no delay must start.
         unscaled = replace(after, last_up=before.last_up, last_down=before.last_down)
         status, unwritten = ({"mode": spec.mode.value, **memory_json(memory)} for memory in (after, unscaled))
         differ = "" if workload.pods is None else workload.pods.difference
@@ -211,7 +219,7 @@ class HvpaPolicy:
         if cached is not None and cached[0] == generation:
             return cached[1]
         hvpa = decode(group)
-        # Clearing is simpler than eviction.
+        # Clearing is simpler than eviction, and a spec is decoded again when needed.
         if len(self._read) >= self._remembered:
             self._read.clear()
         self._read[uid] = (generation, hvpa)
@@ -228,7 +236,7 @@ def _overlaps(spec: HvpaSpec) -> tuple[tuple[str, str, str], ...]:
 
 
 def _recommendations(hvpa: Hvpa, facts: GroupFacts) -> tuple[Recommendations, str]:
-    """Recommendations of the HPA and the VPA, and the missing one if there are none."""
+    """Recommendations of the HPA and the VPA, and why there are none, else an empty text."""
     hpa, vpa = facts.hpa, facts.vpa
     horizontal = None if hpa is None or hvpa.hpa is None else horizontal_of(hpa)
     vertical, fault = None, ""
@@ -239,7 +247,7 @@ def _recommendations(hvpa: Hvpa, facts: GroupFacts) -> tuple[Recommendations, st
             fault = str(error)
     if horizontal is not None or vertical is not None:
         return Recommendations(horizontal, vertical), ""
-    reasons = (fault, "" if hpa is None else why_blind(hpa), "" if vpa is None else why_silent(vpa))
+    reasons = (fault, "" if hpa is None else inactive_reason(hpa), "" if vpa is None else unusable_reason(vpa))
     why = "; ".join(reason for reason in reasons if reason)
     return Recommendations(), why or texts.NOTHING_YET
 
@@ -262,7 +270,7 @@ def memory_json(memory: ScalingTimes) -> Json:
     return {name: value for name, value in parts.items() if value}
 
 
-def _entries(values: Iterable[PastTarget | PastReplicas | Shrinking | PastPods | Possible]) -> list[Json]:
+def _entries(values: Iterable[PastTarget | PastReplicas | Shrinking | PastPods | PossibleSize]) -> list[Json]:
     return [{field.name: _plain(getattr(value, field.name)) for field in fields(value)} for value in values]
 
 
@@ -281,14 +289,14 @@ def memory_of(status: JsonObject) -> ScalingTimes:
         _read(PastTarget, status, "pastTargets"),
         _read(PastReplicas, status, "pastReplicas"),
         _read(Shrinking, status, "shrinking"),
-        PodsMemory(tuple(_past(pods)), parse_moment(pods.get("differSince")), _read(Possible, pods, "possible")),
+        PodsMemory(tuple(_past(pods)), parse_moment(pods.get("differSince")), _read(PossibleSize, pods, "possible")),
     )
 
 
 def _read(kind: type[T], source: JsonObject, name: str) -> tuple[T, ...]:
     entries = []
     for entry in items(source, name):
-        # Skip bad entries.
+        # Skip invalid entries.
         with suppress(ValueError):
             entries.append(msgspec.convert(entry, kind))
     return tuple(entries)

@@ -1,7 +1,7 @@
 """Computes the writes for one group from its facts (S1.1, S1.11).
 
-- Any problem becomes a condition of the group, and stops scaling.
-- Equal facts give equal results; writes are absolute values, so repeating them is safe.
+- A problem stops scaling and becomes a condition of the group.
+- Equal facts give equal results. Writes have absolute values, so repeating them is safe.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from scheduler_plugin.groups.controllers.companions import (
     companions,
     hpa_changes,
     hpa_write,
-    inbox,
     managed,
+    reset_scale,
 )
 from scheduler_plugin.groups.controllers.policies import DesiredState, GroupFacts, GroupPolicy, PolicyDecision
 from scheduler_plugin.groups.core.workload import (
@@ -34,13 +34,13 @@ from scheduler_plugin.groups.core.workload import (
     Workload,
     WorkloadDecision,
 )
-from scheduler_plugin.groups.objects.autoscalers import about, sizing_mode
+from scheduler_plugin.groups.objects.autoscalers import sizing_mode, target_of
 from scheduler_plugin.groups.objects.pods import selector_of
 from scheduler_plugin.groups.objects.targets import (
     TEMPLATED,
     InvalidSpecError,
     InvalidTargetError,
-    killed_in,
+    oom_kills,
     read_container,
     running_pods,
     with_defaults,
@@ -54,24 +54,26 @@ from scheduler_plugin.groups.objects.writes import (
     Write,
     achievable,
     intent_of,
-    kept_by,
     progress,
     read_intent,
+    scalable_owner,
     write_intent,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcileResult:
-    """Writes in order: ``upkeep`` of the HPA and VPA, the whole ``status``, the ``intent``, deletion of the HPA
-    ``drop``, and the ``inbox``. ``sizes`` are the sizes of running pods, if resized in place.
+    """Writes in this order: ``upkeep`` of the HPA and VPA, the whole ``status``, the ``intent``, deletion of the HPA
+    ``drop``, sizes of running pods, and the ``scale_reset``.
+
+    ``sizes`` is empty unless running pods are resized in place. ``problem`` is why the group does not scale, if so.
     """
 
     status: Json
     upkeep: tuple[Write, ...] = ()
     intent: Intent | None = None
     drop: JsonObject | None = None
-    inbox: Write | None = None
+    scale_reset: Write | None = None
     sizes: tuple[SizedContainer, ...] = ()
     problem: StopError | None = None
 
@@ -80,13 +82,13 @@ ACTIVE: Final = "ScalingActive"
 LIMITED: Final = "ScalingLimited"
 
 WRITABLE: Final = "TargetWritable"
-"""False once a write was refused for good; removed by a successful scaling."""
+"""False after a write was refused for good; removed by a successful scaling."""
 
 RESIZABLE: Final = "PodsResizable"
 """False while the API refuses to resize a running pod."""
 
 AS_ORDERED: Final = "PodsAsOrdered"
-"""False while pods differ from the order in number, readiness or size."""
+"""False while pods differ from their spec in number, readiness or size."""
 
 CONTESTED: Final = "Contested"
 """True while another writer keeps overwriting the group's writes."""
@@ -96,7 +98,7 @@ SIZED: Final = "lastSized"
 
 
 def reconcile(policy: GroupPolicy, facts: GroupFacts, now: datetime) -> ReconcileResult:
-    """The status and writes for the group."""
+    """Compute the status of the group and the writes."""
     try:
         return _scalable(policy, facts, _target(facts), now)
     except StopError as problem:
@@ -111,12 +113,12 @@ def _target(facts: GroupFacts) -> ScalableTarget:
         raise StopError("InvalidSpec", facts.fault)
     reference = desired.target
     if facts.target is None:
-        raise StopError("TargetMissing", texts.NOT_THERE.format(object=reference))
+        raise StopError("TargetMissing", texts.NOT_FOUND.format(object=reference))
     if is_terminating(facts.target):
         raise StopError("TargetLeaving", texts.TARGET_LEAVING.format(target=reference))
     if facts.rivals:
         raise StopError("TargetTaken", texts.TARGET_SHARED.format(target=reference, rivals=" and ".join(facts.rivals)))
-    # A self-scaling target is another writer of its replicas.
+    # A target that scales itself is another writer of its replicas.
     if child(facts.target, "spec", "scaling"):
         raise StopError("TargetTaken", texts.TARGET_SCALES_ITSELF.format(target=reference))
     if facts.others:
@@ -125,8 +127,8 @@ def _target(facts: GroupFacts) -> ScalableTarget:
             texts.TARGET_SCALED_BY_OTHERS.format(target=reference, others=" and ".join(facts.others)),
         )
     kind = reference.resource
-    if kind in TEMPLATED and (keeper := kept_by(facts.target)):
-        raise StopError("TargetTaken", texts.TARGET_KEPT.format(target=reference, keeper=keeper))
+    if kind in TEMPLATED and (owner := scalable_owner(facts.target)):
+        raise StopError("TargetTaken", texts.TARGET_OWNED.format(target=reference, owner=owner))
     try:
         template = workload_of(facts.target, kind)
         writes = companions(facts, desired)
@@ -134,7 +136,7 @@ def _target(facts: GroupFacts) -> ScalableTarget:
         raise StopError("TargetUnreadable", str(error)) from None
     except ForeignObjectError as error:
         raise StopError("ForeignAutoscaler", str(error)) from None
-    if desired.by_agents and not desired.may_be_by_agents:
+    if desired.by_agents and not desired.allows_agents:
         raise StopError("SizedByAgents", texts.SIZED_BY_AGENTS_TOO.format(target=reference))
     template = replace(template, containers=()) if desired.by_agents else template
     sizes = resized(child(facts.group, "status"), desired, template.containers)
@@ -143,14 +145,16 @@ def _target(facts: GroupFacts) -> ScalableTarget:
 
 def _scalable(policy: GroupPolicy, facts: GroupFacts, target: ScalableTarget, now: datetime) -> ReconcileResult:
     status = child(facts.group, "status")
-    old_status: Json = {**status, **mirror(target)}
+    old_status: Json = {**status, **scale_status(target)}
     unfinished = read_intent(status)
     # Finish a started scaling first.
     if unfinished is not None and not progress(unfinished, target.template).is_overtaken:
         return ReconcileResult(old_status, target.upkeep, unfinished, sizes=target.sizes)
     # Recommendations do not reflect the last scaling yet.
     if unfinished is None and _is_pausing(status, facts.pause, now):
-        return ReconcileResult(old_status, target.upkeep, inbox=inbox(policy.kind, facts, target), sizes=target.sizes)
+        return ReconcileResult(
+            old_status, target.upkeep, scale_reset=reset_scale(policy.kind, facts, target), sizes=target.sizes
+        )
     workload = _workload(facts, target, now)
     try:
         decision = policy.decide(facts, workload, now)
@@ -163,26 +167,26 @@ def _scalable(policy: GroupPolicy, facts: GroupFacts, target: ScalableTarget, no
 
 
 def _workload(facts: GroupFacts, target: ScalableTarget, now: datetime) -> Workload:
-    """The target as a workload with its ordered sizes, and its present pods."""
+    """The target as a workload with its desired sizes, and its present pods."""
     status = child(facts.group, "status")
     refused = bool(condition_of(facts.group, RESIZABLE))
     try:
         pods = running_pods(target.target, target.kind, facts.pods, target.sizes, refused=refused)
     except ValueError as error:
         raise StopError("TargetUnreadable", texts.POD_UNREADABLE.format(target=target, error=error)) from None
-    # If pods are resized in place, sizes missing in the template may be ours, not admission defaults.
+    # If pods are resized in place, sizes that the template lacks may be ours, not admission defaults.
     template = target.template if target.desired.in_place else with_defaults(target.template, facts.pods)
     workload = WorkloadDecision(containers=target.sizes).applied(_with_kills(template, facts.pods, status, now))
     return replace(workload, pods=pods)
 
 
 def _with_kills(workload: Workload, pods: Iterable[JsonObject], status: JsonObject, now: datetime) -> Workload:
-    """The workload with OOM kills of each container after the last change of sizes."""
-    # A future time is from another clock: count every kill.
+    """Add the OOM kills of each container after the last change of sizes."""
+    # A future time comes from another clock, so count every kill.
     sized = parse_timestamp(status.get(SIZED)) or 0.0
     sized = sized if sized <= now.timestamp() else 0.0
     last: dict[str, dict[str, float]] = {}
-    for kill in (kill for pod in pods for kill in killed_in(pod)):
+    for kill in (kill for pod in pods for kill in oom_kills(pod)):
         if kill.at > sized and workload.container(kill.container) is not None:
             by_pod = last.setdefault(kill.container, {})
             by_pod[kill.pod] = max(kill.at, by_pod.get(kill.pod, 0.0))
@@ -218,10 +222,10 @@ def _decided(
     status: Json = {
         **carried_over,
         **(decided.unwritten if is_unwritten and decided.unwritten is not None else decided.status),
-        **mirror(target),
+        **scale_status(target),
         **written_sizes(sizes, target.template.containers),
         **({} if intent is None else {"intent": write_intent(intent)}),
-        "kept": [shown(withheld) for withheld in decision.withheld],
+        "kept": [withheld_json(withheld) for withheld in decision.withheld],
         "explanation": list(decision.explanation),
     }
     return ReconcileResult(
@@ -229,42 +233,41 @@ def _decided(
         (*target.upkeep, *managed(facts, target, decided)),
         intent,
         facts.hpa if decided.drops_hpa else None,
-        inbox(kind, facts, target),
+        reset_scale(kind, facts, target),
         sizes,
     )
 
 
 def _paused_writes(facts: GroupFacts, scaled: ScalableTarget) -> frozenset[str]:
-    """Writes to leave alone: those that another writer overwrites, and those that compete with an HPA or VPA which
-    another writer keeps acting on the target.
+    """Writes to leave out: those that another writer overwrites, and those that an HPA or VPA makes too, because
+    another writer keeps setting it so.
     """
     target, paused = scaled.desired.target, facts.paused
     # An HPA that scales the target itself writes the same replicas.
     if HORIZONTAL_AUTOSCALERS.kind in paused and facts.hpa is not None:
-        paused |= {"replicas"} if about(facts.hpa, HORIZONTAL_AUTOSCALERS) == target else set()
+        paused |= {"replicas"} if target_of(facts.hpa, HORIZONTAL_AUTOSCALERS) == target else set()
     if VERTICAL_AUTOSCALERS.kind in paused and facts.vpa is not None:
         paused |= {"requests"} if sizing_mode(facts.vpa) else set()
     return paused
 
 
 def _is_pausing(status: JsonObject, pause: timedelta, now: datetime) -> bool:
-    """Return True if the last scaling, or resize in place, is less than ``pause`` ago."""
+    """Return True if the last scaling, or in-place resize, was less than ``pause`` ago."""
     times = (parse_timestamp(moment) for moment in (child(status, "lastScaled").get("at"), status.get(SIZED)))
-    # A future time is from another clock and delays nothing.
+    # A future time comes from another clock and delays nothing.
     return any(at is not None and 0 <= now.timestamp() - at < pause.total_seconds() for at in times)
 
 
 def _stopped(facts: GroupFacts, problem: StopError, now: datetime) -> ReconcileResult:
-    """Nothing is scaled: keep the memory, drop the intent."""
-    # The intent's basis no longer holds.
+    """Report the problem, keep the memory, and drop the intent, which may no longer apply."""
     status = {key: value for key, value in child(facts.group, "status").items() if key != "intent"}
     able = condition(facts.group, ABLE, "False", problem.reason, problem.message)
     others = [existing for existing in items(status, "conditions") if text(existing, "type") != ABLE]
     return ReconcileResult(whole_status(facts.group, status, [able, *others], now), problem=problem)
 
 
-def mirror(target: ScalableTarget) -> Json:
-    """Status of the group's ``/scale``, from which a recommending HPA reads pods and replicas."""
+def scale_status(target: ScalableTarget) -> Json:
+    """Status for the group's ``/scale``, from which an HPA that targets the group reads replicas and pods."""
     # A VM has no selector.
     selector = {} if target.kind is VIRTUAL_MACHINES else {"targetSelector": selector_of(target.target)}
     return {"replicas": target.template.replicas, **selector}
@@ -273,7 +276,7 @@ def mirror(target: ScalableTarget) -> Json:
 def resized(
     status: JsonObject, desired: DesiredState, template: tuple[SizedContainer, ...]
 ) -> tuple[SizedContainer, ...]:
-    """Sizes that running pods were resized to, until the template changes."""
+    """Sizes to which running pods were resized; empty once the template has changed."""
     if not desired.in_place:
         return ()
     try:
@@ -296,27 +299,27 @@ def merged_sizes(old: tuple[SizedContainer, ...], new: tuple[SizedContainer, ...
 
 
 def written_sizes(sizes: tuple[SizedContainer, ...], template: tuple[SizedContainer, ...]) -> Json:
-    """Status fields with the sizes that running pods were resized to, and the template at that time."""
+    """Status fields with the sizes to which running pods were resized, and the template at that time."""
     parts = {"inPlace": sizes, "template": template}
     written = {name: [write_container(container) for container in part] for name, part in parts.items()}
     return {"sizes": written} if sizes else {}
 
 
-def shown(kept: WithheldChange) -> Json:
+def withheld_json(change: WithheldChange) -> Json:
     """A withheld change, for people (S1.11)."""
     return {
-        "subject": kept.subject,
-        "wanted": str(kept.wanted),
-        "kept": None if kept.current is None else str(kept.current),
-        "rule": kept.rule.value,
-        "message": kept.message,
+        "subject": change.subject,
+        "wanted": str(change.desired),
+        "kept": None if change.current is None else str(change.current),
+        "rule": change.rule.value,
+        "message": change.message,
     }
 
 
 def conditions(
     group: JsonObject, desired: DesiredState, decided: PolicyDecision, fights: Sequence[str] = ()
 ) -> list[Json]:
-    """Conditions of a scaled group. ``fights`` are sentences on other writers."""
+    """Conditions of a group that scales. ``fights`` are sentences on fights with other writers."""
     withheld = decided.decision.withheld
     active = ("False", "NoRecommendation", decided.waits_for) if decided.waits_for else ("True", "Recommended", "")
     limited = ("False", "AsWanted", "")
@@ -332,7 +335,7 @@ def conditions(
             for kind, reason, message in (*desired.remarks, *decided.remarks)
         ),
         *([condition(group, CONTESTED, "True", "Overwritten", "; ".join(fights))] if fights else []),
-        # Keep conditions about writes.
+        # Keep the conditions that the controller sets after writes.
         *(
             existing
             for existing in items(group, "status", "conditions")
@@ -342,7 +345,7 @@ def conditions(
 
 
 def whole_status(group: JsonObject, status: Json, conditions: list[Json], now: datetime) -> Json:
-    """``status`` with these conditions, for the group's generation."""
+    """Complete ``status`` with these conditions and the group's generation."""
     generation = whole(group, "metadata", "generation")
     body: Json = {**status, "observedGeneration": generation, "conditions": conditions}
     return stamped(body, timestamp(now.timestamp()))

@@ -1,4 +1,4 @@
-"""Keeps standbys in pods at their primary's size, and promotes one if the primary's node is full (B.7)."""
+"""Keeps standbys in pods at the size of their primary, and promotes one if the primary's node is full (B.7)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from scheduler_plugin.groups.objects.instances import cluster_state, floor_write
 from scheduler_plugin.groups.objects.writes import Write
 
 DENIED: Final = "PrimaryDenied"
-"""Condition type: True while the primary is denied room; the reason says what happens next."""
+"""Condition that is True while the primary is denied room; its reason says what happens next."""
 
 Remark = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class TandemWrites:
-    """Writes to a group's pods and Cluster. ``why`` is the reason of a promotion.
+    """Writes to a group's pods and Cluster, and the denials of the primary to remember until the next reconcile.
 
-    ``denials`` are the primary's denials, to remember until the next reconcile.
+    ``why`` is the reason for a promotion.
     """
 
     floors: tuple[Write, ...] = ()
@@ -33,16 +33,19 @@ class TandemWrites:
     denials: DenialHistory = NO_DENIALS
 
 
-def may_change_places(facts: GroupFacts) -> ObjectName | None:
-    """The primary's pod if the Cluster's owner allows switchovers, else None."""
+def switchable_primary(facts: GroupFacts) -> ObjectName | None:
+    """The pod of the primary, if the Cluster is annotated to allow switchovers, else None."""
     tandem = None if facts.target is None else _tandem(facts)
     if tandem is None or facts.target is None or not cluster_state(facts.target, tandem.primary.name).allows_switchover:
         return None
     return ObjectName(name_of(facts.target).namespace, tandem.primary.name)
 
 
-def in_tandem(facts: GroupFacts, now: datetime) -> tuple[GroupFacts, TandemWrites]:
-    """Writes for a target whose pods agents size, and the facts, with a condition if the primary is denied."""
+def plan_tandem(facts: GroupFacts, now: datetime) -> tuple[GroupFacts, TandemWrites]:
+    """Plan writes for a target whose pods are sized by agents.
+
+    Return them and the facts, with a condition if the primary is denied room.
+    """
     desired, tandem = facts.desired, _tandem(facts)
     if desired is None or facts.target is None or tandem is None:
         return facts, TandemWrites()
@@ -51,7 +54,7 @@ def in_tandem(facts: GroupFacts, now: datetime) -> tuple[GroupFacts, TandemWrite
     if desired.target.resource is not CNPG_CLUSTERS:
         return facts, TandemWrites(floors)
     primary = tandem.primary
-    denials = facts.denials.noted(uid_of(pods[primary.name]), primary.denied_since, now)
+    denials = facts.denials.updated(uid_of(pods[primary.name]), primary.denied_since, now)
     remarks, promoted = _switchover(tandem, facts.target, denials.length, now)
     desired = replace(desired, remarks=(*desired.remarks, *remarks))
     return replace(facts, desired=desired), replace(promoted, floors=floors, denials=denials)

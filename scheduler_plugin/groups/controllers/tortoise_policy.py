@@ -1,4 +1,4 @@
-"""The policy of Tortoises: a managed HPA and a VPA, or the floor of a VM (S3.1, S3.7)."""
+"""The policy of Tortoises: an HPA and a VPA that it manages, or the floor of a VM (S3.1, S3.7)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from scheduler_plugin.groups.controllers.policies import Companion, DesiredState
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision
 from scheduler_plugin.groups.core.tortoise.decide import decide as decide_tortoise
-from scheduler_plugin.groups.core.tortoise.floor import renewed, wanted_floor
+from scheduler_plugin.groups.core.tortoise.floor import desired_floor, renewed
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers
 from scheduler_plugin.groups.core.workload import VerticalRecommendation, Workload, WorkloadDecision
 from scheduler_plugin.groups.objects.autoscalers import (
     metrics_missing_since,
     read_autoscaler,
+    unusable_reason,
     vertical_of,
     vpa_spec,
-    why_silent,
     write_autoscaler,
 )
 from scheduler_plugin.groups.objects.instances import floor_in
@@ -42,20 +42,22 @@ class TortoisePolicy:
         self._configuration = configuration
 
     def desired(self, group: JsonObject) -> DesiredState:
-        """An HPA, attached or its own, that scales the target, and its own VPA; neither for a VM."""
+        """An HPA that scales the target, attached or its own, and its own VPA; neither for a VM."""
         tortoise = parse_tortoise(group, self._configuration())
         target = read_reference(tortoise.target, "spec.targetRefs.scaleTargetRef")
         if tortoise.is_vm:
-            return DesiredState(target, hpa_asks_group=False)
-        # It creates its own HPA only if its mode is not Off and something scales horizontally.
-        hpa = Companion(tortoise.hpa, may_be_missing=tortoise.spec.autoscaler is None, goes_along=tortoise.deletes_all)
+            return DesiredState(target, hpa_targets_group=False)
+        # Its own HPA exists only if the mode is not Off and something scales horizontally.
+        hpa = Companion(
+            tortoise.hpa, may_be_missing=tortoise.spec.autoscaler is None, deleted_with_group=tortoise.deletes_all
+        )
         vpa = Companion(f"tortoise-monitor-{name_of(group).name}", vpa_spec({}, tortoise.target))
         ignored = texts.IGNORED.format(names=", ".join(tortoise.spec.configuration.ignored))
         remarks = (("ConfigurationIgnored", "NoEffect", ignored),) if tortoise.spec.configuration.ignored else ()
-        return DesiredState(target, hpa, vpa, hpa_asks_group=False, may_be_by_agents=False, remarks=remarks)
+        return DesiredState(target, hpa, vpa, hpa_targets_group=False, allows_agents=False, remarks=remarks)
 
     def decide(self, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
-        """Combine the memory of its slots with the VPA's recommendation."""
+        """Decide from the numbers of the time slots and the VPA's recommendation."""
         tortoise = parse_tortoise(facts.group, self._configuration())
         return _floored(tortoise, facts, now) if tortoise.is_vm else _scaled(tortoise, facts, workload, now)
 
@@ -65,7 +67,7 @@ def _scaled(tortoise: Tortoise, facts: GroupFacts, workload: Workload, now: date
     autoscaler = None if hpa is None else read_autoscaler(hpa)
     vertical, missing = _recommended(facts.vpa)
     observed = ObservedAutoscalers(autoscaler, vertical, None if hpa is None else metrics_missing_since(hpa))
-    # Without a status of its controller it counts as ready.
+    # While its controller has not written a status, the target counts as ready.
     if not child(facts.target or {}, "status"):
         workload = replace(workload, ready=workload.replicas)
     memory = read_memory(child(facts.group, "status"), configuration)
@@ -78,7 +80,9 @@ def _scaled(tortoise: Tortoise, facts: GroupFacts, workload: Workload, now: date
         new_hpa=_new_hpa(tortoise, decided) if hpa is None else None,
         drops_hpa=decided.autoscaler is None and tortoise.spec.autoscaler is None,
         waits_for=missing,
-        remarks=(("OutOfMemory", "NotAnswered", "; ".join(decided.unanswered)),) if decided.unanswered else (),
+        remarks=(("OutOfMemory", "NotAnswered", "; ".join(decided.unresolved_kills)),)
+        if decided.unresolved_kills
+        else (),
     )
 
 
@@ -86,7 +90,7 @@ def _floored(tortoise: Tortoise, facts: GroupFacts, now: datetime) -> PolicyDeci
     configuration, target = tortoise.spec.configuration, facts.target or {}
     vm = parse_virtual_machine(target)
     peaks = read_peaks(child(facts.group, "status"), configuration).learned(vm.use, configuration.layout, now)
-    floor = renewed(floor_in(target), wanted_floor(peaks, tortoise.spec.mode, vm.bounds, now), now)
+    floor = renewed(floor_in(target), desired_floor(peaks, tortoise.spec.mode, vm.bounds, now), now)
     explanation = texts.NO_FLOOR if floor is None else texts.FLOOR.format(size=floor.size)
     return PolicyDecision(
         WorkloadDecision(explanation=(explanation,)),
@@ -96,7 +100,7 @@ def _floored(tortoise: Tortoise, facts: GroupFacts, now: datetime) -> PolicyDeci
 
 
 def _new_hpa(tortoise: Tortoise, decided: TortoiseDecision) -> Json | None:
-    """Spec of the Tortoise's own HPA, if required; an attached one is never created."""
+    """Spec of the Tortoise's own HPA, if it needs one; an attached one is never created."""
     if decided.autoscaler is None or tortoise.spec.autoscaler is not None:
         return None
     behavior = {"behavior": tortoise.behavior} if tortoise.behavior else {}
@@ -104,10 +108,10 @@ def _new_hpa(tortoise: Tortoise, decided: TortoiseDecision) -> Json | None:
 
 
 def _recommended(vpa: JsonObject | None) -> tuple[VerticalRecommendation | None, str]:
-    """The VPA's recommendation, or the reason why it is unusable."""
+    """The VPA's recommendation, and why there is none, else an empty text."""
     try:
         recommendation = None if vpa is None else vertical_of(vpa)
     except ValueError as error:
         return None, str(error)
-    why = "" if vpa is None else why_silent(vpa)
+    why = "" if vpa is None else unusable_reason(vpa)
     return recommendation, "" if recommendation is not None else why or texts.VPA_SILENT

@@ -1,6 +1,6 @@
 """Reconciles VirtualMachineGroups: VMs, read endpoint (Service and EndpointSlice, S4.3), and status.
 
-Groups fail independently.
+A failure affects only its group.
 """
 
 from __future__ import annotations
@@ -23,22 +23,27 @@ from protocol.runtime.kubernetes.watches.kinds import FactChange
 from protocol.units import Seconds
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController, Writer
-from scheduler_plugin.groups.controllers.member_agents import SETTLED, SOON, MemberAgents, MemberLooks
+from scheduler_plugin.groups.controllers.member_agents import (
+    CHANGING_MAX_AGE,
+    SERVING_MAX_AGE,
+    MemberAgents,
+    MemberObservations,
+)
 from scheduler_plugin.groups.controllers.watches import Index, is_status_only
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, plan_group
-from scheduler_plugin.groups.core.replicas.members import UNASKED, Member, Role, member_name, replicas_of
+from scheduler_plugin.groups.core.replicas.members import NOT_QUERIED, Member, Role, member_name, replicas_of
 from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingDecision, decide
 from scheduler_plugin.groups.objects.group_members import (
-    deciding_part,
+    belongs_to,
     differs,
     endpoint_name,
     endpoint_slice,
     is_impostor,
-    is_of,
     listed_uids,
     member_vm,
     read_member,
     read_service,
+    relevant_state,
 )
 from scheduler_plugin.groups.objects.vm_group import (
     ABLE,
@@ -60,8 +65,9 @@ LOAD_INTERVAL: Final = Seconds(5.0)
 
 @dataclass(frozen=True, slots=True)
 class _ObservedGroup:
-    """One group: object, spec, members, and read endpoint. ``decision`` is its own scaling, None if it does not scale
-    itself; it does not while ``rivals`` write its replicas.
+    """One group: object, spec, members, and read endpoint.
+
+    ``decision`` is None if the group does not scale itself. It does not while ``rivals`` write its replicas.
     """
 
     obj: Json
@@ -81,7 +87,7 @@ class VmGroupController(QueuedController):
         """``writers`` returns other writers of a group's replicas."""
         super().__init__(context, VM_GROUPS)
         self._writers = writers
-        self._looks = MemberLooks(agents, context.clock)
+        self._observations = MemberObservations(agents, context.clock)
         self._vms: Index[ObjectName, ObjectName] = Index()
         context.cache.listen(VM_GROUPS, self._group_changed)
         context.cache.listen(VIRTUAL_MACHINES, self._vm_changed)
@@ -89,7 +95,7 @@ class VmGroupController(QueuedController):
     async def reconcile(self, name: ObjectName) -> None:
         """Reconcile one group. Raises ``ApiError`` and ``NotLeadingError``."""
         obj = self._context.cache.get(VM_GROUPS, name)
-        # Leader only. All progress is in the objects (names, marks, slice), so a successor can continue.
+        # Only the leader acts. All progress is in the objects (names, marks, slice), so a successor can continue.
         if obj is None or is_terminating(obj) or not self._context.writer.leadership.leads:
             return
         try:
@@ -105,18 +111,18 @@ class VmGroupController(QueuedController):
         plan = plan_group(group.spec, observed.members, bool(group.primary_uid), self._taken_names(group))
         await self._carry_out(observed, plan)
         self._count("stopped" if plan.fault else "done")
-        # Its load window needs regular samples.
+        # The load window needs regular samples.
         interval = self._context.interval if group.scaling is None else LOAD_INTERVAL
-        self._queue.add(name, interval if plan.look_again is None else min(plan.look_again, interval))
+        self._queue.add(name, interval if plan.requeue_after is None else min(plan.requeue_after, interval))
 
     async def _scaled(self, observed: _ObservedGroup) -> _ObservedGroup:
-        """The group after scaling itself; unchanged if there is nothing to do."""
+        """Scale the group if its load requires it; return the group with the new count."""
         group = observed.group
         if group.scaling is None:
             return observed
-        # Only one writer of replicas: report the other one.
+        # Replicas may have only one writer, so report the other one.
         if rivals := tuple(self._writers(group.name)):
-            # The condition shows that an earlier reconcile recorded it.
+            # The condition shows whether an earlier reconcile has reported it.
             message, able = taken_by(rivals), condition_of(observed.obj, ABLE)
             if (text(able, "reason"), text(able, "message")) != (TAKEN, message):
                 await self._write_event(observed, TAKEN, message, is_warning=True)
@@ -128,16 +134,16 @@ class VmGroupController(QueuedController):
         if decision.replicas == current:
             return replace(observed, decision=decision)
         remembered = {**child(observed.obj, "status"), "scaling": scaling_status(decision)}
-        # Before the scaling: after a crash the scaling is late, but no successor scales twice within the delays.
+        # Before the scaling: a crash in between delays it, but no successor scales twice within the delays.
         updated = await self._write_status(observed.obj, remembered)
         body: Json = {"spec": {"replicas": decision.replicas}}
-        # With the version after the status write.
+        # The status write changed the version.
         scale = Write("replicas", VM_GROUPS, group.name, body, "scale", version_of(updated))
         await self._context.writer.do(scale)
         direction = "up" if decision.replicas > current else "down"
         self._context.telemetry.scalings.labels(VM_GROUPS.kind, "horizontal", direction).inc()
         await self._write_event(observed, "Scaled", texts.SCALED.format(before=current, decision=decision))
-        # `/scale` returns a Scale only.
+        # `/scale` returns a Scale, not the group.
         again = await read_object(self._context.writer.api, VM_GROUPS, group.name)
         if again is not None:
             self._context.cache.learn(VM_GROUPS, again)
@@ -146,76 +152,78 @@ class VmGroupController(QueuedController):
         return replace(observed, obj=again or observed.obj, group=scaled, decision=decision)
 
     async def _observe(self, obj: Json, group: VmGroup) -> _ObservedGroup:
-        endpoint = await look_at_endpoint(self._context.writer.api, group)
+        endpoint = await read_endpoint(self._context.writer.api, group)
         listed, by_name = endpoint.listed, self._context.cache.objects(VIRTUAL_MACHINES)
         vms = [by_name[name] for name in sorted(self._vms.at(group.name)) if name in by_name]
-        # A late creation under the primary's name has an empty database.
-        vms = [vm for vm in vms if is_of(vm, group) and not is_impostor(vm, group)]
+        # A VM that was created late under the primary's name has an empty database.
+        vms = [vm for vm in vms if belongs_to(vm, group) and not is_impostor(vm, group)]
         queries = [
             (
                 vm,
-                SETTLED
-                # A draining replica is listed until the slice is written, and its sessions matter now.
+                SERVING_MAX_AGE
+                # A draining replica stays listed until the slice is written, but its sessions matter now.
                 if uid_of(vm) in listed and ANNOTATION_DRAINING not in child(vm, "metadata", "annotations")
-                else SOON,
+                else CHANGING_MAX_AGE,
             )
             for vm in vms
-            # The primary is never drained nor in the endpoint, so do not query it.
+            # The primary is neither drained nor in the read endpoint, so do not query it.
             if name_of(vm).name != member_name(group.name.name, Role.PRIMARY)
         ]
-        looks = await self._looks.look(queries)
+        observations = await self._observations.observe(queries)
         wall = self._context.clock.wall()
-        members = [read_member(vm, group, listed, looks.get(uid_of(vm), UNASKED), wall) for vm in vms]
+        members = [read_member(vm, group, listed, observations.get(uid_of(vm), NOT_QUERIED), wall) for vm in vms]
         present = [member for member in members if member is not None]
         if group.scaling is not None:
             present = await self._with_loads(present, vms, group.scaling)
         return _ObservedGroup(obj, group, tuple(present), endpoint)
 
     async def _with_loads(self, members: Sequence[Member], vms: Sequence[Json], scaling: GroupScaling) -> list[Member]:
-        """The members with the loads of serving replicas."""
+        """Add the loads of serving replicas."""
         serving = {member.uid for member in replicas_of(members) if member.available}
         for member in members:
             if member.uid not in serving:
-                # A window across a restart would count booting and copying.
-                self._looks.forget_load(member.uid)
-        loads = await self._looks.loads((vm for vm in vms if uid_of(vm) in serving), scaling.window)
+                # Otherwise the window would include booting and copying.
+                self._observations.drop_load(member.uid)
+        loads = await self._observations.loads((vm for vm in vms if uid_of(vm) in serving), scaling.window)
         return [replace(member, busy_cores=loads.get(member.uid)) for member in members]
 
     def _taken_names(self, group: VmGroup) -> frozenset[str]:
-        # Twice the maximum: leaving replicas still use their numbers.
+        # Twice the maximum, because terminating replicas still use their numbers.
         name, numbers = group.name, range(MOST_REPLICAS * 2)
         names = [
             member_name(name.name, Role.PRIMARY),
             *(member_name(name.name, Role.REPLICA, ordinal) for ordinal in numbers),
         ]
         vms = [self._context.cache.get(VIRTUAL_MACHINES, ObjectName(name.namespace, vm_name)) for vm_name in names]
-        return frozenset(name_of(vm).name for vm in vms if vm is not None and not is_of(vm, group))
+        return frozenset(name_of(vm).name for vm in vms if vm is not None and not belongs_to(vm, group))
 
     async def _carry_out(self, observed: _ObservedGroup, plan: GroupPlan) -> None:
         group, namespace = observed.group, observed.group.name.namespace
-        # Collect refusals: a quota that refuses one member must not block marks, the endpoint and deletions.
+        # Collect refusals, so that a quota that refuses one member does not block marks, the endpoint and deletions.
         refusals = await self._create_members(observed, plan)
-        for stays in plan.stay:
-            await self._mark(namespace, stays, None)
-            await self._write_event(observed, "MemberStays", texts.MEMBER_STAYS.format(vm=stays.name))
-        for going in plan.drain:
+        for member in plan.undrain:
+            await self._mark(namespace, member, None)
+            await self._write_event(observed, "MemberStays", texts.MEMBER_STAYS.format(vm=member.name))
+        for drained in plan.drain:
             # Mark before the endpoint drops the replica, so that a successor knows why it is not listed.
-            await self._mark(namespace, going.member, self._now())
+            await self._mark(namespace, drained.member, self._now())
             await self._write_event(
-                observed, "MemberDrains", texts.MEMBER_DRAINS.format(vm=going.member.name, why=going.because)
+                observed, "MemberDrains", texts.MEMBER_DRAINS.format(vm=drained.member.name, why=drained.reason)
             )
-        await offer(self._context.writer, group, observed.endpoint, plan)
+        await write_endpoint(self._context.writer, group, observed.endpoint, plan)
         # Delete last: the read endpoint must not list a deleted VM.
-        for gone in plan.delete:
-            vm = self._context.cache.get(VIRTUAL_MACHINES, ObjectName(namespace, gone.member.name))
+        for deleted in plan.delete:
+            vm = self._context.cache.get(VIRTUAL_MACHINES, ObjectName(namespace, deleted.member.name))
             # The name may have been reused.
-            if vm is not None and uid_of(vm) == gone.member.uid:
+            if vm is not None and uid_of(vm) == deleted.member.uid:
                 await self._context.writer.delete(VIRTUAL_MACHINES, vm)
             await self._write_event(
-                observed, "MemberDeleted", texts.MEMBER_DELETED.format(vm=gone.member.name, why=gone.because)
+                observed, "MemberDeleted", texts.MEMBER_DELETED.format(vm=deleted.member.name, why=deleted.reason)
             )
-        # Do not report a stale cache.
-        unwritten = [texts.NOT_MADE.format(vm=vm, why=why) for vm, why in refusals.items() if why.kind not in PASSING]
+        # Do not report refusals that only mean a stale cache.
+        unwritten = [
+            texts.NOT_CREATED.format(vm=vm, why=why) for vm, why in refusals.items() if why.kind not in PASSING
+        ]
         if observed.endpoint.foreign:
             unwritten += [texts.FOREIGN_ENDPOINT.format(object=observed.endpoint.foreign)]
         status = group_status(
@@ -224,7 +232,7 @@ class VmGroupController(QueuedController):
         if observed.decision is not None:
             status["scaling"] = scaling_status(observed.decision)
         await self._write_status(observed.obj, status)
-        # Raise last, so that the queue retries.
+        # Raise at the end, so that the queue retries.
         if refusals:
             raise next(iter(refusals.values()))
 
@@ -249,7 +257,7 @@ class VmGroupController(QueuedController):
 
     async def _write_event(self, observed: _ObservedGroup, reason: str, note: str, *, is_warning: bool = False) -> None:
         subject = EventSubject(VM_GROUPS, observed.group.name, observed.group.uid)
-        await self._context.writer.tell(EventRecord(subject, reason, note, is_warning=is_warning))
+        await self._context.writer.create_event(EventRecord(subject, reason, note, is_warning=is_warning))
 
     def _group_changed(self, change: FactChange[Json]) -> None:
         # Ignore our own status writes.
@@ -264,13 +272,13 @@ class VmGroupController(QueuedController):
             for owner in owners
         )
         self._vms.move(change.name, before, after)
-        # Agents resize VMs all the time, and each reconcile reads the endpoint.
-        if deciding_part(change.before or {}) != deciding_part(change.after or {}):
+        # Ignore resizes: agents make many, and each reconcile reads the endpoint.
+        if relevant_state(change.before or {}) != relevant_state(change.after or {}):
             for group in (*before, *after):
                 self._queue.add(group)
         if change.after is None and change.before is not None:
-            # A recreated VM has another UID.
-            self._looks.forget(uid_of(change.before))
+            # By UID, because a recreated VM has another one.
+            self._observations.drop(uid_of(change.before))
 
     def _now(self) -> str:
         return timestamp(self._context.clock.wall())
@@ -278,7 +286,7 @@ class VmGroupController(QueuedController):
 
 @dataclass(frozen=True, slots=True)
 class ReadEndpoint:
-    """The Service and EndpointSlice of one group; None if missing. ``foreign`` names one that belongs to others."""
+    """The Service and EndpointSlice of one group; None if missing. ``foreign`` names one with another owner."""
 
     service: Json | None
     slice: Json | None
@@ -286,33 +294,33 @@ class ReadEndpoint:
 
     @property
     def listed(self) -> frozenset[str]:
-        """UIDs of the VMs that it offers to new clients."""
+        """UIDs of the VMs to which it sends new clients."""
         return frozenset() if self.foreign else listed_uids(self.slice or {})
 
 
-async def look_at_endpoint(api: KubernetesApi, group: VmGroup) -> ReadEndpoint:
+async def read_endpoint(api: KubernetesApi, group: VmGroup) -> ReadEndpoint:
     """Read the group's endpoint. Raises ``ApiError``."""
     name, kinds = endpoint_name(group.name), (SERVICES, ENDPOINT_SLICES)
-    # Read every time instead of watching every Service of the cluster.
+    # Read it each time, because a watch would cache every Service of the cluster.
     service, slice_ = await asyncio.gather(*(read_object(api, kind, name) for kind in kinds))
     pairs = zip(kinds, (service, slice_), strict=True)
-    # Leave a foreign one alone, and its counterpart too: it could send foreign clients to the replicas.
-    foreign = [f"{kind.kind} {name.name}" for kind, obj in pairs if obj is not None and not is_of(obj, group)]
+    # Write neither if one is foreign: a foreign Service could send its clients to the replicas.
+    foreign = [f"{kind.kind} {name.name}" for kind, obj in pairs if obj is not None and not belongs_to(obj, group)]
     return ReadEndpoint(service, slice_, foreign[0] if foreign else "")
 
 
-async def offer(writer: Writer, group: VmGroup, endpoint: ReadEndpoint, plan: GroupPlan) -> None:
+async def write_endpoint(writer: Writer, group: VmGroup, endpoint: ReadEndpoint, plan: GroupPlan) -> None:
     """Update the read endpoint to the serving replicas. Raises as ``Writer``."""
     if endpoint.foreign:
         return
-    name, wanted = endpoint_name(group.name), endpoint_slice(group, plan)
+    name, desired = endpoint_name(group.name), endpoint_slice(group, plan)
     if endpoint.service is None:
         await writer.do(Write("endpoint", SERVICES, name, read_service(group), creates=True))
     if endpoint.slice is None:
-        await writer.do(Write("endpoint", ENDPOINT_SLICES, name, wanted, creates=True))
-    elif differs(endpoint.slice, wanted):
-        # Labels and owner stay.
-        body: Json = {key: wanted[key] for key in ("endpoints", "ports")}
+        await writer.do(Write("endpoint", ENDPOINT_SLICES, name, desired, creates=True))
+    elif differs(endpoint.slice, desired):
+        # Labels and owner do not change.
+        body: Json = {key: desired[key] for key in ("endpoints", "ports")}
         await writer.do(Write("endpoint", ENDPOINT_SLICES, name, body, version=version_of(endpoint.slice)))
 
 
@@ -321,7 +329,7 @@ async def read_object(api: KubernetesApi, resource: Resource, name: ObjectName) 
     try:
         return dict(await api.call(ApiCall("GET", resource.path(name.namespace, name.name), TIMEOUT)))
     except ApiRefusedError as error:
-        # Other refusals do not mean missing: the caller would create it.
+        # Other refusals do not mean that it is missing; the caller would create it.
         if error.kind is not RefusalKind.NOT_FOUND:
             raise
         return None

@@ -1,4 +1,4 @@
-"""Recommendations for Hvpas with VM targets, from the reports of agents (S1.1)."""
+"""Recommends for Hvpas with VMs as targets, from the reports of agents (S1.1)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scheduler_plugin.groups.controllers.controller import GroupsContext
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.policies import GroupFacts, GroupPolicy
 from scheduler_plugin.groups.controllers.watches import GroupWatches
-from scheduler_plugin.groups.core.recommender.horizontal import Desires, ReplicaUse
+from scheduler_plugin.groups.core.recommender.horizontal import DesiredCounts, ReplicaUse
 from scheduler_plugin.groups.core.recommender.horizontal import recommended as horizontal
 from scheduler_plugin.groups.core.recommender.vertical import (
     decode_history,
@@ -34,12 +34,12 @@ from scheduler_plugin.groups.core.workload import ResourceList
 from scheduler_plugin.groups.objects.targets import OF_PODS, VM_CONTAINER
 from scheduler_plugin.groups.objects.vm_use import (
     GuestUse,
-    has_note,
+    has_recommendation,
     hpa_status,
-    note,
+    recommendation_annotation,
     rules_of,
+    target_vms,
     uses,
-    vms_of,
     vpa_status,
 )
 from scheduler_plugin.groups.objects.writes import Write
@@ -54,24 +54,23 @@ class VmRecommender:
     def __init__(
         self, context: GroupsContext, watches: GroupWatches, agents: MemberAgents, policy: GroupPolicy
     ) -> None:
-        """``policy`` is that of the groups."""
+        """``policy`` is the policy of the groups."""
         self._policy = policy
         self._context = context
         self._watches = watches
         self._agents = agents
-        self._desires: dict[str, Desires] = {}
+        self._desired_counts: dict[str, DesiredCounts] = {}
         self._kills: dict[str, int] = {}
 
     async def run(self, is_on: Callable[[], bool]) -> Never:
-        """Process every group each interval, while ``is_on``, until cancelled."""
+        """Recommend for every group at each interval until cancelled; while not ``is_on``, remove our annotations."""
         await self._context.cache.synced.wait()
         while True:
-            # Checked every round: Lease and settings may change.
+            # Check each time, because Lease and settings may change.
             if self._context.writer.leadership.leads:
                 # Copied, because the cache may change meanwhile.
                 for group in list(self._context.cache.objects(self._policy.kind).values()):
-                    # If switched off, remove our annotations.
-                    await self._reconcile(group, self._recommend if is_on() else self._take_back)
+                    await self._reconcile(group, self._recommend if is_on() else self._remove_annotations)
                 self._forget_deleted()
             await self._context.clock.sleep(self._context.interval)
 
@@ -79,10 +78,10 @@ class VmRecommender:
         def live(kind: Resource) -> set[str]:
             return {uid_of(obj) for obj in self._context.cache.objects(kind).values()}
 
-        # A group that scales creates and deletes VMs all day.
+        # A group that scales keeps creating and deleting VMs.
         vms, hpas = live(VIRTUAL_MACHINES), live(HORIZONTAL_AUTOSCALERS)
         self._kills = {uid: kills for uid, kills in self._kills.items() if uid in vms}
-        self._desires = {uid: desires for uid, desires in self._desires.items() if uid in hpas}
+        self._desired_counts = {uid: desires for uid, desires in self._desired_counts.items() if uid in hpas}
 
     async def _reconcile(self, group: JsonObject, act: Callable[[GroupFacts], Awaitable[None]]) -> None:
         try:
@@ -93,12 +92,12 @@ class VmRecommender:
             LOG.exception(texts.RECOMMENDING_FAILED, extra={"group": str(name_of(group))})
 
     async def _recommend(self, facts: GroupFacts) -> None:
-        # Pods are left to the cluster's own VPA recommender and HPA controller.
+        # For pods the cluster's own VPA recommender and HPA controller recommend.
         if facts.desired is None or facts.target is None or facts.desired.target.resource in OF_PODS:
             return
-        vms = vms_of(facts.target, self._context.cache.objects(VIRTUAL_MACHINES).values())
+        vms = target_vms(facts.target, self._context.cache.objects(VIRTUAL_MACHINES).values())
         answers = await asyncio.gather(*(self._agents.use(vm) for vm in vms))
-        # By UID: a recreated VM is another guest.
+        # By UID, because a recreated VM is another guest.
         by_uid = {uid_of(vm): answer for vm, answer in zip(vms, answers, strict=True)}
         usage = [*uses(vms, by_uid)]
         if facts.hpa is not None:
@@ -106,31 +105,33 @@ class VmRecommender:
         if facts.vpa is not None:
             await self._vertical(facts.vpa, [amounts for _, amounts in usage], self._killed(by_uid))
 
-    async def _take_back(self, facts: GroupFacts) -> None:
+    async def _remove_annotations(self, facts: GroupFacts) -> None:
         for kind, autoscaler in ((HORIZONTAL_AUTOSCALERS, facts.hpa), (VERTICAL_AUTOSCALERS, facts.vpa)):
-            if autoscaler is not None and has_note(autoscaler):
+            if autoscaler is not None and has_recommendation(autoscaler):
                 # None removes it.
                 await self._annotate(kind, autoscaler, {ANNOTATION_RECOMMENDATION: None})
 
     async def _horizontal(self, hpa: JsonObject, replicas: list[ReplicaUse]) -> None:
-        previous = self._desires.get(uid_of(hpa), Desires())
+        previous = self._desired_counts.get(uid_of(hpa), DesiredCounts())
         now = self._context.clock.wall()
         # In memory only, as in the HPA controller.
-        recommendation, self._desires[uid_of(hpa)] = horizontal(rules_of(hpa), len(replicas), replicas, previous, now)
+        recommendation, self._desired_counts[uid_of(hpa)] = horizontal(
+            rules_of(hpa), len(replicas), replicas, previous, now
+        )
         await self._note(HORIZONTAL_AUTOSCALERS, hpa, hpa_status(hpa, len(replicas), recommendation), {})
 
     def _killed(self, reports: Mapping[str, GuestUse]) -> Bytes | None:
-        """Largest memory of a guest in which the kernel OOM-killed a process since the last round; None if none.
+        """Largest memory of a guest in which the kernel has OOM-killed a process since the last round; None if none.
 
-        The first count of a guest, and a count that fell because the guest rebooted, prove no recent kill.
+        The first count of a guest, and a count that fell because the guest rebooted, do not show a recent kill.
         """
         had: list[Bytes] = []
         for uid, use in reports.items():
             before = self._kills.get(uid)
-            # Unknown is not zero: keep the earlier count.
+            # If the count is unknown, keep the earlier one.
             if use.kills is not None:
                 self._kills[uid] = use.kills
-                # The guest's total: the kernel ran out of all of it.
+                # The guest's total, because the kernel ran out of all of it.
                 size = use.memory_total or use.memory
                 if before is not None and use.kills > before and size is not None:
                     had.append(size)
@@ -140,26 +141,23 @@ class VmRecommender:
         if not any(amounts):
             return
         now = self._context.clock.wall()
-        # Stored in an annotation of the VPA.
-        history = decode_history(_kept(vpa), HISTORY, now=now)
+        history = decode_history(_stored_history(vpa), HISTORY, now=now)
         after = observed(history, VM_CONTAINER, amounts, now)
         if killed_at is not None:
             after = ran_out_of_memory(after, VM_CONTAINER, killed_at, now)
         recommendation = vertical(after, len(amounts))
         if recommendation is None:
             return
-        # Compact: all annotations of an object share 256 KiB.
+        # Compact, because all annotations of an object share 256 KiB.
         encoded = json.dumps({HISTORY: encode_history(after)}, separators=(",", ":"))
         await self._note(VERTICAL_AUTOSCALERS, vpa, vpa_status(recommendation), {ANNOTATION_USE_HISTORY: encoded})
 
     async def _note(self, kind: Resource, about: JsonObject, status: Json, more: Json) -> None:
-        """Store ``status`` and ``more`` in annotations, if they differ."""
-        # In an annotation, because the cluster's HPA controller writes the status of every HPA.
-        wanted = {**note(stamped(status, timestamp(self._context.clock.wall()))), **more}
+        """Store ``status`` and ``more`` in annotations, unless they are unchanged."""
+        desired = {**recommendation_annotation(stamped(status, timestamp(self._context.clock.wall()))), **more}
         current = annotations_of(about)
-        # Do not write an unchanged recommendation.
-        if any(current.get(name) != value for name, value in wanted.items()):
-            await self._annotate(kind, about, wanted)
+        if any(current.get(name) != value for name, value in desired.items()):
+            await self._annotate(kind, about, desired)
 
     async def _annotate(self, kind: Resource, about: JsonObject, annotations: Json) -> None:
         body: Json = {"metadata": {"annotations": annotations}}
@@ -167,8 +165,8 @@ class VmRecommender:
         self._context.cache.learn(kind, await self._context.writer.do(write))
 
 
-def _kept(vpa: JsonObject) -> Json:
-    """The stored history; empty if missing or undecodable."""
+def _stored_history(vpa: JsonObject) -> Json:
+    """The stored history of use; empty if missing or undecodable."""
     try:
         decoded = json.loads(annotations_of(vpa).get(ANNOTATION_USE_HISTORY, "{}"))
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""References between groups and objects: which groups to reconcile when an object changes, and the pods of targets.
+"""References between groups and objects, to find the groups to reconcile when an object changes, and pods of targets.
 
-A change only updates references and queues groups.
+A change of an object only updates references and queues groups.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.companions import original_of
 from scheduler_plugin.groups.controllers.controller import Cache, GroupsContext, QueuedController
 from scheduler_plugin.groups.controllers.policies import DesiredState, GroupFacts, GroupPolicy
-from scheduler_plugin.groups.objects.autoscalers import REFERENCES, about, sizing_mode
+from scheduler_plugin.groups.objects.autoscalers import REFERENCES, sizing_mode, target_of
 from scheduler_plugin.groups.objects.pods import pod_selector
-from scheduler_plugin.groups.objects.targets import OF_PODS, TARGET_KINDS, InvalidSpecError, TargetRef, killed_in
-from scheduler_plugin.groups.objects.vm_use import as_noted
+from scheduler_plugin.groups.objects.targets import OF_PODS, TARGET_KINDS, InvalidSpecError, TargetRef, oom_kills
+from scheduler_plugin.groups.objects.vm_use import with_annotated_status
 from scheduler_plugin.groups.objects.writes import is_owned_by
 
 Key = tuple[str, str, ObjectName]
@@ -47,7 +47,7 @@ V = TypeVar("V")
 
 
 class Index(Generic[K, V]):
-    """Values by key, each under any number of keys; empty keys are removed."""
+    """Sets of values by key. A value may be under several keys; keys without values are removed."""
 
     def __init__(self) -> None:
         self._at: dict[K, set[V]] = {}
@@ -85,8 +85,7 @@ class References:
         self._by_object: Index[Key, GroupKey] = Index()
 
     def set(self, group: GroupKey, created: str, target: Key | None, others: Iterable[Key] = ()) -> None:
-        """Replace the references of the group with creation time ``created``."""
-        # Remove it from an earlier target.
+        """Replace the references of the group, which was created at ``created``."""
         self.drop(group)
         keys = frozenset(others) | (frozenset() if target is None else {target})
         self._of_group[group] = _Reference(created, target, keys)
@@ -112,7 +111,7 @@ class References:
         return sorted(self._by_object.at(key), key=str)
 
     def scaling(self, key: Key | None, but: GroupKey | None = None) -> list[str]:
-        """Kind and name of all groups that scale the object, except ``but``, oldest first."""
+        """Kind and name of each group that scales the object, except ``but``, oldest first."""
         groups = () if key is None else self._by_object.at(key)
         # Oldest first, so that the message is stable.
         claims = sorted((self._of_group[group].created, *group) for group in groups if group != but)
@@ -120,7 +119,7 @@ class References:
 
 
 def key_of(resource: Resource, name: ObjectName) -> Key:
-    """Key by which an object is referred to."""
+    """Key of an object in references."""
     return resource.group, resource.kind, name
 
 
@@ -137,7 +136,7 @@ class PodIndex:
         """Pods of a Deployment, StatefulSet, ReplicaSet or Cluster, by name."""
         selector, namespace = pod_selector(target), name_of(target).namespace
         labels = strings(selector, "matchLabels").items()
-        # A pod needs all labels, so scan the shortest list.
+        # A pod must have all labels, so search only those with the rarest one.
         names = min((self._by_label.at((namespace, key, value)) for key, value in labels), key=len, default=None)
         if names is None:
             # A selector with only `matchExpressions` has no label to look up.
@@ -151,19 +150,19 @@ class PodIndex:
             for pod in (change.before, change.after)
         )
         self._by_label.move(change.name, before, after)
-        # Only new kills: every event repeats the last one.
-        if change.after is not None and set(killed_in(change.after)) - set(killed_in(change.before or {})):
+        # Only for new kills, because each event includes earlier ones.
+        if change.after is not None and set(oom_kills(change.after)) - set(oom_kills(change.before or {})):
             self._on_kill(change.after)
 
 
-AROUND: Final = (*TARGET_KINDS.values(), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)
+REFERENCED_KINDS: Final = (*TARGET_KINDS.values(), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)
 """Kinds that a group may refer to."""
 
 NO_VPAS: Final = ("SizesUnknown", "KindMissing", texts.NO_VPAS)
 
 
 class GroupWatches:
-    """References between the groups of all ``policies`` and the cluster's objects."""
+    """Tracks references between the groups of all ``policies`` and the cluster's objects."""
 
     def __init__(
         self, context: GroupsContext, policies: Iterable[GroupPolicy], controllers: Mapping[str, QueuedController]
@@ -177,30 +176,32 @@ class GroupWatches:
         self.pods = PodIndex(cache, self._ran_out_of_memory)
         for policy in policies:
             cache.listen(policy.kind, partial(self._group_changed, policy))
-        for kind in AROUND:
+        for kind in REFERENCED_KINDS:
             cache.listen(kind, partial(self._object_changed, kind))
 
     def facts(self, policy: GroupPolicy, group: JsonObject) -> GroupFacts:
-        """Facts of one group and its objects."""
+        """Gather the facts on one group and its objects."""
         try:
             desired = policy.desired(group)
         except InvalidSpecError as error:
             return GroupFacts(group, fault=str(error))
-        # Without the VPA CRD a condition says so instead of stopping the group.
+        # Without the VPA CRD the group goes on, with a condition that says so.
         if desired.vpa is not None and self._cache.lacks(VERTICAL_AUTOSCALERS):
             desired = replace(desired, vpa=None, remarks=(*desired.remarks, NO_VPAS))
         name, kind = name_of(group), desired.target.resource
         beside: dict[Resource, JsonObject | None] = {}
-        for resource, companion in desired.beside.items():
+        for resource, companion in desired.companions.items():
             autoscaler = self._cache.get(resource, ObjectName(name.namespace, companion.name))
-            # For VMs, our annotation takes precedence over the status.
-            beside[resource] = autoscaler if autoscaler is None or kind in OF_PODS else as_noted(autoscaler)
+            # For VMs our annotation takes precedence over the status.
+            beside[resource] = (
+                autoscaler if autoscaler is None or kind in OF_PODS else with_annotated_status(autoscaler)
+            )
         target = self._cache.get(kind, ObjectName(name.namespace, desired.target.name))
-        # A VM's pods follow it.
+        # The pods of VMs are sized with their VMs.
         pods = () if target is None or kind not in OF_PODS else self.pods.of(target)
         return GroupFacts(
             group,
-            desired.beside_agents(pods),
+            desired.adjusted_for_agents(pods),
             target=target,
             hpa=beside.get(HORIZONTAL_AUTOSCALERS),
             vpa=beside.get(VERTICAL_AUTOSCALERS),
@@ -211,33 +212,33 @@ class GroupWatches:
         )
 
     def desired(self, policy: GroupPolicy, group: JsonObject) -> DesiredState | None:
-        """Objects of the group; None if it is invalid."""
+        """The desired objects of the group; None if it is invalid."""
         try:
             return policy.desired(group)
         except InvalidSpecError:
             return None
 
-    def holders(self, kind: str) -> list[ObjectName]:
+    def adopting_groups(self, kind: str) -> list[ObjectName]:
         """Groups of that kind, including deleted ones, that have changed an HPA or VPA which they do not own."""
-        # From the records on the objects, so it includes groups deleted while no process ran.
+        # From the records on the objects, so that groups that were deleted while no process ran are included.
         return [name for of_kind, name in self._held if of_kind == kind]
 
-    def held_by(self, kind: str, name: ObjectName) -> list[tuple[Resource, JsonObject]]:
+    def adopted_by(self, kind: str, name: ObjectName) -> list[tuple[Resource, JsonObject]]:
         """HPAs and VPAs that the group has changed and does not own."""
         changed = sorted(self._held.at((kind, name)), key=str)
         pairs = ((resource, self._cache.get(resource, object_name)) for resource, object_name in changed)
         return [(resource, obj) for resource, obj in pairs if obj is not None and not is_terminating(obj)]
 
     def replica_writers(self, kind: Resource, name: ObjectName) -> list[str]:
-        """Writers of that object's replicas: groups that scale it, and HPAs."""
+        """Groups and HPAs that scale the object."""
         key = key_of(kind, name)
         hpas = (hpa for hpa, _ in self._autoscalers_of(HORIZONTAL_AUTOSCALERS, key))
         return [*self._references.scaling(key), *(f"{HORIZONTAL_AUTOSCALERS.kind} {hpa}" for hpa in hpas)]
 
     def _other_writers(self, group: JsonObject, desired: DesiredState) -> Iterator[str]:
-        """Foreign HPAs and VPAs that act on the group's target.
+        """Describe foreign HPAs and VPAs that act on the group's target.
 
-        A group without an HPA writes sizes only, and one that sizes nothing leaves sizes to others.
+        Foreign HPAs matter only if the group has an HPA, foreign VPAs only if it writes sizes.
         """
         key = _key(desired.target, name_of(group).namespace)
         if desired.hpa is not None:
@@ -246,14 +247,14 @@ class GroupWatches:
                 yield texts.SCALED_BY.format(kind=HORIZONTAL_AUTOSCALERS.kind, names=names)
         if desired.sizes:
             vpas = self._foreign(VERTICAL_AUTOSCALERS, key, group, "" if desired.vpa is None else desired.vpa.name)
-            # With mode Off it only recommends.
+            # A VPA with mode Off only recommends.
             modes = [texts.SIZING_MODE.format(name=name, mode=mode) for name, vpa in vpas if (mode := sizing_mode(vpa))]
             if modes:
                 yield texts.SIZED_BY.format(kind=VERTICAL_AUTOSCALERS.kind, names=", ".join(modes))
 
     def _foreign(self, kind: Resource, key: Key, group: JsonObject, own: str) -> Iterator[tuple[str, JsonObject]]:
         for name, autoscaler in self._autoscalers_of(kind, key):
-            # Also by name: an adopted one is not owned.
+            # Also by name, because the group does not own an adopted one.
             if name != own and not is_owned_by(autoscaler, group):
                 yield name, autoscaler
 
@@ -267,17 +268,17 @@ class GroupWatches:
 
     def _group_changed(self, policy: GroupPolicy, change: FactChange[Json]) -> None:
         kind, name = policy.kind.kind, change.name
-        if is_status_only(change):  # usually our own write: an immediate reconcile would undo the pause after a refusal
+        if is_status_only(change):  # usually our own write; to reconcile at once would skip the pause after a refusal
             return
         before = self._references.target_of((kind, name))
         if change.after is None or is_terminating(change.after):
-            # A terminating group must not block another one that takes over its target.
+            # A terminating group must not block another one with the same target.
             self._references.drop((kind, name))
         else:
             created = text(change.after, "metadata", "creationTimestamp")
             self._references.set((kind, name), created, *self._keys(policy, change.after))
         self._enqueue(kind, name)
-        # Also the old target, for which other groups may wait.
+        # Also the old target, because other groups may wait for it.
         for key in {before, self._references.target_of((kind, name))} - {None}:
             self._target_changed(key)
 
@@ -286,8 +287,8 @@ class GroupWatches:
         if kind not in REFERENCES:
             return
         autoscaler, sides = (kind, change.name), (change.before, change.after)
-        # The record may name another group now.
-        before, after = ([] if obj is None else _holders(change.name, obj) for obj in sides)
+        # The record may name another group than before.
+        before, after = ([] if obj is None else _adopting_groups(change.name, obj) for obj in sides)
         self._held.move(autoscaler, before, after)
         for holder in after:
             self._enqueue(*holder)
@@ -300,20 +301,20 @@ class GroupWatches:
         desired, namespace = self.desired(policy, group), name_of(group).namespace
         if desired is None:
             return None, []
-        beside = [key_of(kind, ObjectName(namespace, companion.name)) for kind, companion in desired.beside.items()]
+        beside = [key_of(kind, ObjectName(namespace, companion.name)) for kind, companion in desired.companions.items()]
         return _key(desired.target, namespace), beside
 
     def _ran_out_of_memory(self, pod: JsonObject) -> None:
         for key in self._references.targets_in(name_of(pod).namespace):
-            # Find the workload by selectors: the cache drops owners of pods.
+            # Find the workload by selectors, because owners of pods are not cached.
             target = self._cache.get(TARGET_KINDS[key[:2]], key[2])
             if target is not None and selects(pod_selector(target), labels_of(pod)):
                 self._enqueue_all(key)
 
     def _target_changed(self, key: Key | None) -> None:
-        """A writer of the object was added or removed."""
+        """Queue the groups that refer to an object whose writers have changed."""
         self._enqueue_all(key)
-        # A self-scaling group stops while others write its replicas.
+        # A group that scales itself stops while others write its replicas.
         if key is not None and key[:2] == (VM_GROUPS.group, VM_GROUPS.kind):
             self._enqueue(VM_GROUPS.kind, key[2])
 
@@ -326,20 +327,20 @@ class GroupWatches:
             controller.enqueue(name)
 
 
-def _holders(name: ObjectName, autoscaler: JsonObject) -> list[GroupKey]:
-    """Kind and name of the group in the record of an HPA or VPA, if any."""
+def _adopting_groups(name: ObjectName, autoscaler: JsonObject) -> list[GroupKey]:
+    """The group in the record of an HPA or VPA, if it has one."""
     original = original_of(autoscaler)
     return [] if original is None else [(original.kind, ObjectName(name.namespace, original.name))]
 
 
 def is_status_only(change: FactChange[Json]) -> bool:
-    """Return True if the object's spec did not change, nor its deletion begin: usually a write of ours."""
+    """Return True if neither the spec changed nor the deletion began. Usually this is our own write."""
     versions = [(uid_of(obj), whole(obj, "metadata", "generation")) for obj in (change.before, change.after) if obj]
     return len(versions) == 2 and versions[0] == versions[1] and not is_terminating(change.after or {})
 
 
 def _target_key(kind: Resource, autoscaler: JsonObject) -> Key:
-    return _key(about(autoscaler, kind), name_of(autoscaler).namespace)
+    return _key(target_of(autoscaler, kind), name_of(autoscaler).namespace)
 
 
 def _key(reference: TargetRef, namespace: str) -> Key:

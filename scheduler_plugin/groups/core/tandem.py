@@ -21,24 +21,25 @@ FLOOR_LIFE: Final = timedelta(minutes=10)
 """A promoted standby loses its floor after this time and follows its own load."""
 
 PATIENCE: Final = timedelta(minutes=5)
-"""Length of denials within ``WINDOW`` before a promotion; moving VMs away takes less than a minute."""
+"""Total time of denials within ``WINDOW`` before a promotion; moving VMs away takes less than a minute."""
 
 WINDOW: Final = timedelta(minutes=10)
 """Older denials do not count."""
 
 PAUSE: Final = timedelta(hours=1)
-"""Minimum time between changes of the primary: each refuses writes for seconds."""
+"""Minimum time between changes of the primary: the database refuses writes for seconds during each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One postgres: ``wanted`` size, ``actual`` size (None if unknown), and ``most``, its maximum. ``denied_since``:
-    since when its node lacks room for ``wanted``, None if it does not.
+    """One postgres, with its ``desired`` size, ``actual`` size (None if unknown) and maximum size, ``most``.
+
+    ``denied_since`` is since when its node has lacked room for the desired size; None if it has room.
     """
 
     name: str
     is_ready: bool
-    wanted: Resources
+    desired: Resources
     actual: Resources | None
     most: Resources
     floor: Floor | None = None
@@ -58,7 +59,7 @@ class DeniedRoom:
 
 
 class Switchover(StrEnum):
-    """Outcome for a denied primary: ``PROMOTED``, or the reason against a promotion."""
+    """Outcome for a primary that was denied room: ``PROMOTED``, or why no standby is promoted."""
 
     WAITING = "Waiting"
     NOT_ALLOWED = "NotAllowed"
@@ -70,7 +71,7 @@ class Switchover(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """State of a Cluster. ``changed_at``: last change of its primary, None if never."""
+    """State of a Cluster. ``changed_at`` is when its primary last changed, None if never."""
 
     allows_switchover: bool
     is_healthy: bool
@@ -79,7 +80,7 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class SwitchoverDecision:
-    """Decision for a primary denied since ``since``; with ``PROMOTED``, ``to`` is the standby."""
+    """Decision for a primary that has been denied room since ``since``; ``to`` is the promoted standby, if any."""
 
     outcome: Switchover
     since: datetime
@@ -94,37 +95,37 @@ class Tandem:
     standbys: tuple[Instance, ...]
 
     def with_denial(self, denial: DeniedRoom | None) -> Tandem:
-        """With the scheduler's denial, which the pod does not show: agents request only what is permitted."""
+        """Add the scheduler's denial, which the pod does not show, because agents request only permitted sizes."""
         if denial is None:
             return self
         since = min(denial.since, self.primary.denied_since or denial.since)
-        wanted = (self.primary.wanted + denial.lacks).at_most(self.primary.most)
-        return replace(self, primary=replace(self.primary, wanted=wanted, denied_since=since))
+        desired = (self.primary.desired + denial.lacks).at_most(self.primary.most)
+        return replace(self, primary=replace(self.primary, desired=desired, denied_since=since))
 
     def new_floors(self, now: datetime) -> Mapping[str, Floor]:
         """Floors to write, by standby."""
-        size = self.primary.wanted
+        size = self.primary.desired
         floors = (
             (standby, renewed(standby.floor, size.at_most(standby.most), now, FLOOR_LIFE)) for standby in self.standbys
         )
         return {standby.name: floor for standby, floor in floors if floor != standby.floor and floor is not None}
 
     def switchover(self, cluster: ClusterState, denied_for: timedelta, now: datetime) -> SwitchoverDecision | None:
-        """The decision; None if the primary's node has room. ``denied_for`` includes recent earlier denials."""
+        """Decide on a promotion; None if the primary's node has room. ``denied_for`` includes earlier denials."""
         since = self.primary.denied_since
         if since is None:
             return None
         outcome = _objection(denied_for, cluster, now)
         if outcome is not None:
             return SwitchoverDecision(outcome, since)
-        able = [standby.name for standby in self.standbys if standby.has_room_for(self.primary.wanted)]
+        able = [standby.name for standby in self.standbys if standby.has_room_for(self.primary.desired)]
         if not able:
             return SwitchoverDecision(Switchover.NO_STANDBY, since)
-        # Any of them: the first by name.
+        # Any of them will do: take the first by name.
         return SwitchoverDecision(Switchover.PROMOTED, since, min(able))
 
     def sentence(self, decision: SwitchoverDecision) -> str:
-        """The decision in a sentence."""
+        """The decision as a sentence for people."""
         why = _WHY[decision.outcome].format(standby=decision.to)
         return texts.NO_ROOM.format(primary=self.primary, since=decision.since, why=why)
 
@@ -156,16 +157,16 @@ _WHY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DenialHistory:
-    """Recent denials of a primary: a need near the limit dips now and then, which must not restart the wait.
+    """Recent denials of a primary. Short dips of a need near the limit must not restart the wait.
 
-    Disjoint spans within the last ``WINDOW`` in which the pod with the UID ``pod`` was denied room, oldest first.
+    ``spans`` are disjoint, within the last ``WINDOW``, oldest first. ``pod`` is the UID of the primary's pod.
     """
 
     pod: str = ""
     spans: tuple[tuple[datetime, datetime], ...] = ()
 
-    def noted(self, pod: str, since: datetime | None, now: datetime) -> DenialHistory:
-        """With the state at ``now``: denied since ``since``, or not denied (None). Another pod has no past."""
+    def updated(self, pod: str, since: datetime | None, now: datetime) -> DenialHistory:
+        """Add the state at ``now``: denied since ``since``, or not denied (None). Another pod starts a new history."""
         past = self.spans if pod == self.pod else ()
         oldest = now - WINDOW
         # The wall clock may have been set back.
@@ -179,7 +180,7 @@ class DenialHistory:
 
     @property
     def length(self) -> timedelta:
-        """Sum of the spans."""
+        """Total time of the denials."""
         return sum((end - start for start, end in self.spans), timedelta(0))
 
 

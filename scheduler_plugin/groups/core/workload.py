@@ -47,22 +47,22 @@ class ResourceList:
 
     @classmethod
     def of(cls, value: Callable[[Resource], int | None]) -> ResourceList:
-        """``value`` of each resource, in thousandths of a vCPU or bytes; None omits it."""
+        """Make a list from ``value`` of each resource, in thousandths of a vCPU or bytes; None omits the resource."""
         cpu, memory = (value(resource) for resource in RESOURCES)
         return cls(None if cpu is None else MilliCpu(cpu), None if memory is None else Bytes(memory))
 
     def with_value(self, resource: Resource, value: int | None) -> Self:
-        """With ``resource`` at ``value`` thousandths of a vCPU or bytes, or without it."""
+        """Set ``resource`` to ``value`` thousandths of a vCPU or bytes; None removes it."""
         if resource == "cpu":
             return replace(self, cpu=None if value is None else MilliCpu(value))
         return replace(self, memory=None if value is None else Bytes(value))
 
     def map(self, change: Callable[[Resource, Amount], int | None]) -> ResourceList:
-        """Each entry changed by ``change``; None omits it."""
+        """Apply ``change`` to each amount that is set; None removes the amount."""
         return ResourceList.of(lambda name: None if (amount := self[name]) is None else change(name, amount))
 
     def over(self, other: ResourceList) -> ResourceList:
-        """These entries, and those that only ``other`` has."""
+        """These amounts, with missing ones taken from ``other``."""
         return ResourceList(
             other.cpu if self.cpu is None else self.cpu, other.memory if self.memory is None else self.memory
         )
@@ -86,7 +86,7 @@ class SizedContainer:
         return self.requests.over(self.limits)
 
     def over(self, other: SizedContainer | None) -> SizedContainer:
-        """These amounts, and those that only ``other`` has."""
+        """These amounts, with missing ones taken from ``other``."""
         if other is None:
             return self
         return SizedContainer(self.name, self.requests.over(other.requests), self.limits.over(other.limits))
@@ -94,7 +94,7 @@ class SizedContainer:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """A container that was OOM-killed: last time (aware), and last time in each pod."""
+    """A container that was OOM-killed, the last time (aware), and the last time in each pod."""
 
     container: str
     at: datetime
@@ -102,7 +102,7 @@ class OutOfMemory:
 
     def pods_since(self, begin: datetime) -> int:
         """Number of pods in which it was killed after ``begin``."""
-        # Without pods it counts as one.
+        # Without times by pod, count one pod.
         return sum(at > begin for at in self.by_pod or (self.at,))
 
 
@@ -110,8 +110,9 @@ class OutOfMemory:
 class RunningPods:
     """The actual pods of a workload.
 
-    ``ready`` is their number. ``sizes`` are mean requests by container, including sidecars. ``difference`` is how they
-    differ from the order, empty if they do not. ``refused`` is the maximum that any pod has of refused sizes.
+    ``ready`` is the number of ready pods. ``sizes`` are mean requests by container, including sidecars. ``difference``
+    describes how the pods differ from their spec, empty if they do not. For each refused size, ``refused`` is the
+    largest size that a pod has.
     """
 
     ready: int
@@ -124,8 +125,8 @@ class RunningPods:
 class Workload:
     """A Deployment, a StatefulSet or a group of VMs.
 
-    ``replicas`` is the desired count, ``ready`` the number that serve; both >= 0. ``out_of_memory`` are the last OOM
-    kills by container since the last vertical scaling. ``pods`` is None if unknown: then they count as ordered.
+    ``replicas`` is the desired count, ``ready`` the number of ready replicas; both >= 0. ``out_of_memory`` are the last
+    OOM kills by container since the last vertical scaling. If ``pods`` is None, they are assumed to match the spec.
     """
 
     replicas: int
@@ -136,7 +137,7 @@ class Workload:
 
     @property
     def serving(self) -> int:
-        """Number of replicas that share the load; at least 1, because needs are divided by it."""
+        """Number of replicas that share the load, at least 1 because needs are divided by it."""
         return max(1, self.replicas if self.pods is None else self.pods.ready)
 
     def container(self, name: str) -> SizedContainer | None:
@@ -159,7 +160,7 @@ def by_name(containers: Iterable[C], name: str) -> C | None:
 
 @dataclass(frozen=True, slots=True)
 class SizeBounds:
-    """Bounds by resource; a missing one is unbounded. The lower bound wins."""
+    """Bounds by resource; a missing bound is no limit. If the bounds conflict, the lower one wins."""
 
     least: ResourceList = NOTHING
     most: ResourceList = NOTHING
@@ -184,7 +185,7 @@ class ReplicaBounds:
     max: int
 
     def clamp(self, replicas: int) -> int:
-        """The nearest number within the bounds."""
+        """``replicas``, or the nearest count within the bounds."""
         return max(self.min, min(self.max, replicas))
 
 
@@ -196,7 +197,7 @@ ONE_REPLICA: Final = ReplicaBounds(1, 1)
 class ContainerRecommendation:
     """Recommended size of one container: VPA's ``containerRecommendations``.
 
-    ``target`` is the size to set; outside ``lower`` and ``upper`` a change is urgent; ``uncapped`` is the target
+    ``target`` is the size to set. A size outside ``lower`` and ``upper`` should change soon. ``uncapped`` is the target
     without the resource policy's bounds.
     """
 
@@ -211,7 +212,7 @@ class ContainerRecommendation:
 class VerticalRecommendation:
     """Recommended container sizes: VPA's ``status.recommendation``, or our recommender's.
 
-    ``replicas`` is the replica count whose use it describes; None: the present one.
+    ``replicas`` is the replica count whose use it describes; None for the present count.
     """
 
     containers: tuple[ContainerRecommendation, ...] = ()
@@ -224,9 +225,9 @@ class VerticalRecommendation:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredUse:
-    """Use over target of the mean ready pod, in thousandths of a vCPU or bytes.
+    """Mean use of the ready pods divided by the target utilisation, in thousandths of a vCPU or bytes.
 
-    ``container`` is empty for whole pods. It does not depend on requests.
+    It does not depend on requests. ``container`` is empty for whole pods.
     """
 
     resource: Resource
@@ -238,9 +239,9 @@ class MeasuredUse:
 class HorizontalRecommendation:
     """Recommended replica count: HPA's ``status.desiredReplicas`` and the bounds of its spec.
 
-    ``limited`` is HPA's condition ScalingLimited: without ``max`` it would want more. ``ratios`` are use over target of
-    resources measured against requests, if reported; ``uses`` the same in amounts. ``cuts`` is how much larger each
-    ratio may be, because an HPA truncates percentages.
+    ``limited`` is True if the HPA would recommend more than ``max`` (its condition ScalingLimited). For resources that
+    it measures against requests, ``ratios`` are utilisation over target, and ``uses`` the same as amounts, if reported.
+    An HPA truncates percentages, so each ratio may be up to ``cuts`` larger.
     """
 
     desired: int
@@ -254,14 +255,14 @@ class HorizontalRecommendation:
 
 @dataclass(frozen=True, slots=True)
 class Recommendations:
-    """Output of both recommenders; None if missing or unusable."""
+    """Recommendations of both recommenders; None if missing or unusable."""
 
     horizontal: HorizontalRecommendation | None = None
     vertical: VerticalRecommendation | None = None
 
 
 class Rule(StrEnum):
-    """The rule that withheld a change (S1.11): a condition reason."""
+    """The rule that withheld a change (S1.11); its value is a condition's reason."""
 
     WEIGHT = "Weight"
     POLICY = "Policy"
@@ -275,13 +276,13 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WithheldChange:
-    """A change that was withheld, or made in part: wanted and kept value, and the rule (S1.11).
+    """A change that a rule withheld, at least in part (S1.11): the desired value and the one that stays.
 
     ``subject`` is ``replicas``, or container and resource: ``postgres/cpu``. ``current`` is None if nothing is set.
     """
 
     subject: str
-    wanted: Amount | int
+    desired: Amount | int
     current: Amount | int | None
     rule: Rule
     message: str = ""
@@ -289,10 +290,10 @@ class WithheldChange:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadDecision:
-    """Changes to write; None, or no container, changes nothing.
+    """Changes to write; ``replicas`` is None if the count stays.
 
-    ``containers`` has only changed containers with the amounts to write. ``explanation`` are sentences about this count
-    and size.
+    ``containers`` has only changed containers, with only the amounts to write. ``explanation`` are sentences on the
+    reasons for count and size.
     """
 
     replicas: int | None = None
@@ -313,7 +314,7 @@ class WorkloadDecision:
 
 
 def after_kill(used: Bytes) -> Bytes:
-    """20 % more than was ``used``, and at least 100 MB more.
+    """Memory to recommend after an OOM kill at ``used``: 20 % more, and at least 100 MB more.
 
     >>> after_kill(Bytes(200_000_000)), after_kill(Bytes(1_000_000_000))
     (Bytes(value=300000000), Bytes(value=1200000000))

@@ -1,7 +1,7 @@
-"""HPAs and VPAs: recommendations, specs of ours, and the HPA of a Tortoise (S1.1, S3.1, S3.6).
+"""HPAs and VPAs: their recommendations, specs for our own, and the HPA of a Tortoise (S1.1, S3.1, S3.6).
 
-Our HPA targets the group itself: the HPA controller writes the desired count to the group's ``/scale``, which changes
-nothing, and the group scales the real target. Our VPA has ``updateMode: "Off"``.
+Our HPA targets the group itself: the HPA controller writes its desired count to the group's ``/scale``, which has no
+effect, and the group scales the real target. Our VPA has ``updateMode: "Off"``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
     status = child(hpa, "status")
     desired = status.get("desiredReplicas")
     # False: the HPA computes nothing, usually without metrics, so its desired count is stale.
-    if not isinstance(desired, int) or why_blind(hpa) or whole(hpa, "spec", "maxReplicas") < 1:
+    if not isinstance(desired, int) or inactive_reason(hpa) or whole(hpa, "spec", "maxReplicas") < 1:
         return None
     limited = condition_of(hpa, "ScalingLimited")
     utilisations = _utilisations(hpa)
@@ -47,7 +47,7 @@ def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
         desired=desired,
         min=least_replicas(hpa),
         max=whole(hpa, "spec", "maxReplicas"),
-        # Other reasons, such as TooFewReplicas, do not ask for more.
+        # Other reasons, such as TooFewReplicas, do not mean that it would recommend more.
         limited=(text(limited, "status"), text(limited, "reason")) == ("True", "TooManyReplicas"),
         ratios=tuple((resource, used / target) for resource, used, target in utilisations),
         cuts=tuple((resource, 1 / target) for resource, _, target in utilisations),
@@ -56,7 +56,7 @@ def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
 
 
 def _utilisations(hpa: JsonObject) -> list[tuple[Resource, int, int]]:
-    """Utilisation and target, in percent, of each resource measured in whole pods, if both are set."""
+    """Resource, utilisation and target (in percent) of each metric of whole pods that has both."""
     targets = {text(metric, "resource", "name"): metric for metric in items(hpa, "spec", "metrics")}
     percents = {}
     for metric in items(hpa, "status", "currentMetrics"):
@@ -69,7 +69,7 @@ def _utilisations(hpa: JsonObject) -> list[tuple[Resource, int, int]]:
 
 
 def _uses(hpa: JsonObject) -> Iterator[MeasuredUse]:
-    """Mean use over target of resources measured against requests, in whole pods or one container."""
+    """Mean use divided by target of resources measured against requests, for whole pods or one container."""
     spec = {_measured(metric): metric for metric in items(hpa, "spec", "metrics")}
     for metric in items(hpa, "status", "currentMetrics"):
         source, container, name = _measured(metric)
@@ -104,17 +104,17 @@ def least_replicas(hpa: JsonObject) -> int:
     return minimum if isinstance(minimum, int) else 1
 
 
-def why_blind(hpa: JsonObject) -> str:
-    """The HPA's reason for recommending nothing; empty if none."""
+def inactive_reason(hpa: JsonObject) -> str:
+    """The reason why the HPA recommends nothing (``ScalingActive`` is False); empty if it recommends."""
     active = condition_of(hpa, "ScalingActive")
     return f"{text(active, 'reason')}: {text(active, 'message')}" if text(active, "status") == "False" else ""
 
 
 REFERENCES: Final = {HORIZONTAL_AUTOSCALERS: "scaleTargetRef", VERTICAL_AUTOSCALERS: "targetRef"}
-"""Field with the target, by kind."""
+"""The field of the spec with the target, by kind."""
 
 
-def about(autoscaler: JsonObject, resource: kinds.Resource) -> TargetRef:
+def target_of(autoscaler: JsonObject, resource: kinds.Resource) -> TargetRef:
     """The target of an HPA or VPA."""
     reference = child(autoscaler, "spec", REFERENCES[resource])
     return TargetRef(api_group(reference), text(reference, "kind"), text(reference, "name"))
@@ -126,24 +126,24 @@ def hpa_spec(template: JsonObject, group: JsonObject) -> Json:
     return {"minReplicas": 1, **template, "scaleTargetRef": {**reference, "name": text(group, "metadata", "name")}}
 
 
-DISTRUSTED: Final = ("ConfigUnsupported", "ConfigDeprecated", "LowConfidence")
+UNUSABLE_CONDITIONS: Final = ("ConfigUnsupported", "ConfigDeprecated", "LowConfidence")
 """Conditions that make a recommendation unusable while True."""
 
 
-def is_believable(conditions: Mapping[str, str]) -> bool:
+def is_usable(conditions: Mapping[str, str]) -> bool:
     """Return True if a recommendation with these condition statuses by type is usable.
 
-    >>> is_believable({"RecommendationProvided": "True"}), is_believable({"LowConfidence": "True"})
+    >>> is_usable({"RecommendationProvided": "True"}), is_usable({"LowConfidence": "True"})
     (True, False)
     """
-    distrusted = any(conditions.get(kind) == "True" for kind in DISTRUSTED)
+    distrusted = any(conditions.get(kind) == "True" for kind in UNUSABLE_CONDITIONS)
     # Usable without such a condition.
     return not distrusted and conditions.get("RecommendationProvided", "True") == "True"
 
 
 def vertical_of(vpa: JsonObject) -> VerticalRecommendation | None:
     """The VPA's recommendation; None if missing or unusable. Raises ``ValueError`` for bad quantities."""
-    if not is_believable(
+    if not is_usable(
         {text(condition, "type"): text(condition, "status") for condition in items(vpa, "status", "conditions")}
     ):
         return None
@@ -151,7 +151,7 @@ def vertical_of(vpa: JsonObject) -> VerticalRecommendation | None:
     for i, row in enumerate(items(vpa, "status", "recommendation", "containerRecommendations")):
         path = f"status.recommendation.containerRecommendations[{i}]"
         names = ("target", "lowerBound", "upperBound", "uncappedTarget")
-        # Zero means that the recommender has no data yet.
+        # The recommender reports zero while it has no data.
         amounts = (
             read_amounts(child(row, name), f"{path}.{name}").map(lambda _, amount: amount.value or None)
             for name in names
@@ -160,17 +160,19 @@ def vertical_of(vpa: JsonObject) -> VerticalRecommendation | None:
     return VerticalRecommendation(tuple(containers)) if containers else None
 
 
-def why_silent(vpa: JsonObject) -> str:
-    """The reason why the VPA has no usable recommendation; empty if none."""
-    doubts = (condition for condition in items(vpa, "status", "conditions") if text(condition, "type") in DISTRUSTED)
+def unusable_reason(vpa: JsonObject) -> str:
+    """The condition that makes the VPA's recommendation unusable, as text; empty if none does."""
+    doubts = (
+        condition for condition in items(vpa, "status", "conditions") if text(condition, "type") in UNUSABLE_CONDITIONS
+    )
     why = (f"{text(doubt, 'type')}: {text(doubt, 'message')}" for doubt in doubts if text(doubt, "status") == "True")
     return next(why, "")
 
 
 def sizing_mode(vpa: JsonObject) -> str:
-    """Update mode of a VPA that sizes pods; empty if ``Off``.
+    """Update mode of a VPA that sizes pods; empty if it is ``Off``.
 
-    Every mode except ``Off`` sizes pods, including future ones and a missing one.
+    Every mode except ``Off`` counts as sizing pods, also an unknown one. The default is ``Auto``.
 
     >>> sizing_mode({"spec": {"updatePolicy": {"updateMode": "InPlace"}}}), sizing_mode({})
     ('InPlace', 'Auto')
@@ -180,11 +182,11 @@ def sizing_mode(vpa: JsonObject) -> str:
 
 
 def vpa_spec(template: JsonObject, target: JsonObject) -> Json:
-    """Spec of a VPA that recommends for ``target`` and changes nothing."""
+    """Spec of a VPA that only recommends for ``target``."""
     return {
         **template,
         "targetRef": dict(target),
-        # Off: the group writes the sizes.
+        # The group writes the sizes.
         "updatePolicy": {**child(template, "updatePolicy"), "updateMode": "Off"},
     }
 
@@ -192,7 +194,6 @@ def vpa_spec(template: JsonObject, target: JsonObject) -> Json:
 def read_autoscaler(hpa: JsonObject) -> Autoscaler:
     """Bounds and metrics of the spec, with the API server's defaults."""
     spec = child(hpa, "spec")
-    # The API server's default.
     least = whole(spec, "minReplicas") or 1
     return Autoscaler(
         least, max(least, whole(spec, "maxReplicas")), tuple(_metric(metric) for metric in items(spec, "metrics"))
@@ -210,7 +211,7 @@ def write_autoscaler(autoscaler: Autoscaler) -> Json:
 
 
 def metrics_missing_since(hpa: JsonObject) -> datetime | None:
-    """Since when the HPA reports that it cannot read its metrics; None if it does not."""
+    """Since when the HPA has reported that it cannot read its metrics; None if it can."""
     active = condition_of(hpa, "ScalingActive")
     reason = text(active, "reason")
     # Not for other reasons, such as ScalingDisabled.
@@ -222,7 +223,7 @@ def _metric(obj: Json) -> Metric:
     container = child(obj, "containerResource")
     resource = next((resource for resource in RESOURCES if resource == text(container, "name")), None)
     if text(obj, "type") == "ContainerResource" and resource is not None:
-        # 0: the target is an amount, so keep the metric.
+        # Without a utilisation the target is an amount: keep the API's metric.
         target = whole(container, "target", "averageUtilization")
         return ContainerTarget(text(container, "container"), resource, target or None, {} if target else obj)
     if text(obj, "type") == "Resource":

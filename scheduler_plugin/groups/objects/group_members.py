@@ -1,10 +1,10 @@
 """VMs and read endpoint of a VirtualMachineGroup: encoding and decoding (pure).
 
-- A member's VM is made from the template, with the group as owner, labels for group and role, and a preferred
+- A member's VM is created from the template, with the group as owner, labels for group and role, and a preferred
   anti-affinity to other members.
 - A replica gets its primary's address on the kernel command line, which every NeonVM passes to its guest.
-- The headless Service ``GROUP-read`` has the serving replicas. A draining one stays in the slice as ``terminating``, so
-  that clients keep their connections, and not ``ready``, so that no new ones come.
+- The headless Service ``GROUP-read`` leads to the serving replicas. A draining one stays in the EndpointSlice as
+  ``terminating``, so that clients keep their connections, but not ``ready``, so that it gets no new ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_DRAINING, KERNEL_PRIMARY, LABEL_GROUP, LABEL_ROLE
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, NewMember
-from scheduler_plugin.groups.core.replicas.members import DatabaseLook, Member, Role, role_of
+from scheduler_plugin.groups.core.replicas.members import DatabaseObservation, Member, Role, role_of
 from scheduler_plugin.groups.objects.vm_group import VmGroup
 from scheduler_plugin.groups.objects.writes import owner_reference
 
@@ -45,7 +45,7 @@ def member_vm(group: VmGroup, new: NewMember) -> Json:
     template = group.template if new.role is Role.PRIMARY else group.replica_template
     spec = child(template, "spec")
     guest = child(spec, "guest")
-    # Appended to the template's arguments.
+    # Keep the template's arguments.
     if new.source:
         words = [text(guest, "appendKernelCmdline"), f"{KERNEL_PRIMARY}={new.source}"]
         guest["appendKernelCmdline"] = " ".join(word for word in words if word)
@@ -75,27 +75,27 @@ def _owner(group: VmGroup) -> Json:
     return owner_reference({"apiVersion": VM_GROUPS.api_version, "kind": VM_GROUPS.kind, "metadata": metadata})
 
 
-def is_of(vm: JsonObject, group: VmGroup) -> bool:
-    """Return True if the group is the object's controller."""
+def belongs_to(vm: JsonObject, group: VmGroup) -> bool:
+    """Return True if the group controls the object."""
     return text(controller_of(vm), "uid") == group.uid
 
 
 def is_impostor(vm: JsonObject, group: VmGroup) -> bool:
     """Return True if the VM has the primary's name but is not the primary in the status.
 
-    A late creation, after the primary was gone, made it: its database is empty.
+    A delayed request created it after the primary was deleted, so its database is empty.
     """
     is_primary = role_of(group.name.name, name_of(vm).name) == (Role.PRIMARY, 0)
-    # Without a primary in the status, it may be any VM of that name.
+    # If the status has no primary yet, any VM of that name may be it.
     return is_primary and group.primary_uid not in ("", uid_of(vm))
 
 
 def read_member(
-    vm: JsonObject, group: VmGroup, listed: frozenset[str], look: DatabaseLook, wall: float
+    vm: JsonObject, group: VmGroup, listed: frozenset[str], look: DatabaseObservation, wall: float
 ) -> Member | None:
-    """The member ``vm``; None if its name is not a member's.
+    """Decode ``vm`` as a member; None if its name is not a member's.
 
-    ``listed`` are UIDs in the read endpoint; ``wall`` is the present time in Unix seconds.
+    ``listed`` are the UIDs in the read endpoint; ``wall`` is the present time in Unix seconds.
     """
     role = role_of(group.name.name, name_of(vm).name)
     if role is None:
@@ -110,7 +110,7 @@ def read_member(
         source=source_of(vm),
         address=_address(vm),
         node=text(vm, "status", "node"),
-        # A connection wakes a sleeping one.
+        # A sleeping VM wakes for a connection.
         available=holds(vm, "Available") or is_asleep(vm),
         leaving=is_terminating(vm),
         draining=draining,
@@ -121,8 +121,8 @@ def read_member(
     )
 
 
-def deciding_part(vm: JsonObject) -> object:
-    """The part of a VM that its group depends on: a VM whose size or permit changes is the same member."""
+def relevant_state(vm: JsonObject) -> object:
+    """The part of a VM that matters to its group; its size and permit do not."""
     return (
         *(uid_of(vm), text(controller_of(vm), "uid"), text(vm, "metadata", "creationTimestamp"), is_terminating(vm)),
         *(source_of(vm), _address(vm), text(vm, "status", "podIP"), text(vm, "status", "node")),
@@ -131,9 +131,9 @@ def deciding_part(vm: JsonObject) -> object:
 
 
 def _address(vm: JsonObject) -> str:
-    """The member's address for clients: on the flat network, or of its pod without one.
+    """The member's address for clients: on the flat network, or else its pod's.
 
-    Empty if the VM is on the flat network with an unknown address: with its pod's address a primary would seem to have
+    Empty while a VM on the flat network has no address there: with its pod's address a primary would seem to have
     moved, and all replicas would be stale.
     """
     if flag(vm, "spec", "extraNetwork", "enable"):
@@ -148,7 +148,7 @@ def source_of(vm: JsonObject) -> str:
 
 
 def _draining(vm: JsonObject, wall: float) -> tuple[Seconds | None, bool]:
-    """For how long the VM has drained, and whether its mark is in the future or unreadable.
+    """Age of the drain (None without a mark), and whether the mark's time is in the future or unreadable.
 
     Such a mark counts as just set.
     """
@@ -163,7 +163,7 @@ MANAGED_BY = "autoscale-groups"
 
 
 def endpoint_name(group: ObjectName) -> ObjectName:
-    """Name of the Service and its EndpointSlice.
+    """Name of the group's Service and EndpointSlice.
 
     >>> str(endpoint_name(ObjectName("default", "shop")))
     'default/shop-read'
@@ -172,7 +172,7 @@ def endpoint_name(group: ObjectName) -> ObjectName:
 
 
 def read_service(group: VmGroup) -> Json:
-    """The headless Service, without a selector: the slice has the serving replicas."""
+    """The headless Service. It has no selector, because the group writes the EndpointSlice."""
     return {
         "apiVersion": SERVICES.api_version,
         "kind": SERVICES.kind,
@@ -182,8 +182,8 @@ def read_service(group: VmGroup) -> Json:
 
 
 def endpoint_slice(group: VmGroup, plan: GroupPlan) -> Json:
-    """The slice with the replicas of ``plan``."""
-    leaving = (reasoned.member for reasoned in plan.held_back if plan.drains(reasoned.member))
+    """The EndpointSlice with the serving and draining replicas of ``plan``."""
+    leaving = (entry.member for entry in plan.excluded if plan.drains(entry.member))
     # The API refuses an endpoint without address.
     draining = [member for member in leaving if member.available and member.address]
     endpoints = [_endpoint(member, group, member in plan.serving) for member in (*plan.serving, *draining)]
@@ -203,14 +203,14 @@ def endpoint_slice(group: VmGroup, plan: GroupPlan) -> Json:
 
 
 def listed_uids(obj: JsonObject) -> frozenset[str]:
-    """UIDs of the VMs that a slice offers to new clients."""
+    """UIDs of the VMs to which an EndpointSlice sends new clients."""
     offered = [endpoint for endpoint in items(obj, "endpoints") if child(endpoint, "conditions").get("ready") is True]
     return frozenset(text(endpoint, "targetRef", "uid") for endpoint in offered)
 
 
-def differs(obj: JsonObject, wanted: JsonObject) -> bool:
-    """Return True if a slice differs from the wanted one."""
-    return any(obj.get(key) != wanted.get(key) for key in ("endpoints", "ports"))
+def differs(obj: JsonObject, desired: JsonObject) -> bool:
+    """Return True if an EndpointSlice differs from the desired one."""
+    return any(obj.get(key) != desired.get(key) for key in ("endpoints", "ports"))
 
 
 def _metadata(group: VmGroup, labels: dict[str, str]) -> Json:
@@ -225,7 +225,7 @@ def _port(group: VmGroup) -> Json:
 def _endpoint(member: Member, group: VmGroup, ready: bool) -> Json:
     return {
         "addresses": [member.address],
-        # Terminating: no new clients.
+        # No new clients for terminating endpoints.
         "conditions": {"ready": ready, "serving": True, "terminating": not ready},
         **({"nodeName": member.node} if member.node else {}),
         "targetRef": {

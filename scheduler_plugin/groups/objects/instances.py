@@ -1,4 +1,4 @@
-"""Pods of a postgres cluster as primary and standbys, and writes to them."""
+"""Decodes pods of a postgres cluster as primary and standbys, and encodes writes to them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _SWITCHING: Final = "Switchover in progress"
 
 
 def tandem_of(pods: Sequence[JsonObject], kind: Resource) -> Tandem | None:
-    """Instances in resizable opted-in pods; None if the primary is unknown or not among them."""
+    """The instances in opted-in pods that can be resized; None if the primary is unknown or not among them."""
     in_charge = primary_of(pods, kind)
     instances = {}
     for pod in filter(is_pod_database, pods):
-        # The node's agent reports such a pod.
+        # The node's agent reports invalid pods.
         with suppress(InvalidObjectError):
             instances[name_of(pod).name] = _instance(pod, parse_pod_database(pod))
     primary = None if in_charge is None else instances.pop(name_of(in_charge).name, None)
@@ -41,7 +41,7 @@ def _instance(pod: JsonObject, database: PodDatabase) -> Instance:
     return Instance(
         name_of(pod).name,
         is_ready=holds(pod, "Ready"),
-        wanted=database.use,
+        desired=database.use,
         actual=database.actual,
         most=database.bounds.max,
         floor=floor_in(pod),
@@ -64,7 +64,7 @@ def floor_write(pod: JsonObject, floor: Floor) -> Write:
 
 
 def cluster_state(cluster: JsonObject, primary: str) -> ClusterState:
-    """State of a CloudNativePG Cluster with ``primary`` by its pods."""
+    """State of a CloudNativePG Cluster; ``primary`` is the primary according to the labels of its pods."""
     status = child(cluster, "status")
     in_charge = {primary, text(status, "currentPrimary"), text(status, "targetPrimary")}
     return ClusterState(

@@ -1,7 +1,7 @@
 """In-place resizes of pods: refusals by the kubelet or the API server, and retries (pure).
 
-A resize that cannot be applied blocks the pod's next one, and a deferred one reserves room on its node. So it is
-reverted to the actual sizes. A refusal of CPU does not block memory, nor the reverse.
+A resize that cannot be applied blocks the pod's next one, and a deferred one reserves room on its node, so it is
+reverted to the actual sizes. A refusal of CPU does not block memory, nor the other way round.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from scheduler_plugin.groups.objects.targets import read_amounts, read_container
 from scheduler_plugin.groups.objects.writes import Write
 
 PATIENCE: Final = Seconds(300.0)
-# Room may be freed at any time; Infeasible or Error needs a change by someone.
+# Room may become free at any time, but Infeasible and Error last until someone changes something.
 _DEFERRED: Final = Backoff(PATIENCE, PATIENCE, spread=0.0)
 _FAILED: Final = Backoff(PATIENCE, Seconds(3600.0), spread=0.0)
 REFUSED: Final = Backoff(Seconds(15.0), PATIENCE)
 """Backoff after a refusal by the API server."""
 LONGEST: Final = _FAILED.cap
-"""A refusal is dropped this long after its pause."""
+"""How long a refusal is remembered after its backoff."""
 
 _NAMES: Final = re.compile(r"(?i)\bcpu\b|\bmemory\b")
 _ADVICE: Final = {
@@ -39,18 +39,17 @@ _ADVICE: Final = {
     " per Pod": "raise the LimitRange of the namespace, or lower the group's maximum",
     "": "a policy or webhook forbids it, or no node of this size exists: allow it, or lower the group's maximum",
 }
-"""Advice on a 403, by a part of its message; the first match counts."""
+"""Advice on a 403, by a part of its message; the first match applies."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodResizeRefusal:
-    """A refusal of a pod's ``requested`` sizes; it still has ``actual``.
+    """A refusal to resize a pod from ``actual`` to ``requested`` sizes; ``resources`` are those that it concerns.
 
-    It is about ``resources``; ``pause`` is the backoff. ``is_about_shrinks`` is False if a growth in the same request
-    explains it.
+    ``pause`` is the backoff. ``is_about_shrinks`` is False if growth in the same request explains the refusal.
     """
 
-    # Not compared: a quota's message includes current usage.
+    # Not compared, because a quota's message includes the current usage.
     why: str = field(compare=False)
     resources: tuple[Resource, ...]
     requested: tuple[SizedContainer, ...]
@@ -58,12 +57,12 @@ class PodResizeRefusal:
     pause: Backoff
     is_about_shrinks: bool = True
 
-    def is_about(self, resource: Resource, wanted: Sequence[SizedContainer]) -> bool:
-        """Return True if ``wanted`` changes ``resource`` at least as far as the refused request."""
+    def is_about(self, resource: Resource, desired: Sequence[SizedContainer]) -> bool:
+        """Return True if ``desired`` changes ``resource`` at least as much as the refused request."""
         return any(
             self._reaches(has.requests[resource], requested.requests[resource], new.requests[resource])
             or self._reaches(has.limits[resource], requested.limits[resource], new.limits[resource])
-            for new in wanted
+            for new in desired
             if (has := by_name(self.actual, new.name)) and (requested := by_name(self.requested, new.name))
         )
 
@@ -80,7 +79,7 @@ def _is_growth(before: Amount | None, after: Amount | None) -> bool:
 
 
 def objection_of(pod: JsonObject) -> PodResizeRefusal | None:
-    """The kubelet's objection to the pod's present resize; None if none."""
+    """The kubelet's refusal of the pod's present resize; None if it has not refused it."""
     objection = kubelet_objection(pod)
     if objection is None:
         return None
@@ -93,7 +92,7 @@ def objection_of(pod: JsonObject) -> PodResizeRefusal | None:
 
 
 def refused_by_api(pod: JsonObject, sizes: Sequence[SizedContainer], refusal: Refusal) -> PodResizeRefusal:
-    """The API server's refusal to resize ``pod`` to ``sizes``."""
+    """Describe the API server's refusal to resize ``pod`` to ``sizes``."""
     has = _spec_sizes(pod)
     requested = tuple(container.over(by_name(has, container.name)) for container in sizes)
     advice = f"; {_advice(refusal)}" if refusal.kind is RefusalKind.FORBIDDEN else ""
@@ -106,9 +105,9 @@ def _advice(refusal: Refusal) -> str:
 
 
 def reached(pod: JsonObject, sizes: Sequence[SizedContainer]) -> tuple[Resource, ...]:
-    """Resources for which the pod's containers run with ``sizes``, whatever was requested since."""
+    """Resources for which the pod's containers actually have ``sizes``, whatever was requested since."""
     actual = _actual(pod)
-    # Not running yet.
+    # A container is not running yet.
     if any(by_name(actual, container.name) is None for container in sizes):
         return ()
     changed = _changed(actual, [container.over(by_name(actual, container.name)) for container in sizes])
@@ -148,11 +147,11 @@ def _spec_sizes(pod: JsonObject) -> tuple[SizedContainer, ...]:
 
 
 def _actual(pod: JsonObject) -> tuple[SizedContainer, ...]:
-    """Actual container sizes; after a failed resize ``allocatedResources`` has the new ones."""
+    """Actual container sizes, if possible not from ``allocatedResources``, which has the new ones after a failure."""
     return tuple(
         SizedContainer(
             text(status, "name"),
-            # For kubelets without ``status.resources``.
+            # Older kubelets have no `status.resources`.
             read_amounts(child(status, "resources", "requests"), "resources.requests").over(
                 read_amounts(child(status, "allocatedResources"), "allocatedResources")
             ),
@@ -175,7 +174,7 @@ def without(sizes: Iterable[SizedContainer], resource: Resource) -> tuple[SizedC
 
 
 def cpu_first(pod: JsonObject, sizes: Sequence[SizedContainer]) -> Sequence[SizedContainer]:
-    """``sizes`` without memory if CPU grows and memory shrinks: a failing shrink would block the growth."""
+    """Leave memory out of ``sizes`` if CPU grows and memory shrinks: a failed shrink would block the growth."""
     has = _spec_sizes(pod)
     shrinks = [now for was, now in _amounts(has, sizes, "memory") if now is not None and _is_growth(now, was)]
     return without(sizes, "memory") if shrinks and _grew(has, sizes, ("cpu",)) else sizes
@@ -187,8 +186,8 @@ def grows(pod: JsonObject, sizes: Sequence[SizedContainer]) -> bool:
 
 
 def resize_pod(pod: JsonObject, sizes: Sequence[SizedContainer]) -> Write | None:
-    """The patch to ``sizes``; None if already requested, or the pod has ended."""
-    # The API server refuses it.
+    """The patch that requests ``sizes``; None if the pod requests them already, or has ended."""
+    # The API server refuses to resize an ended pod.
     if is_over(pod):
         return None
     present = _spec_sizes(pod)

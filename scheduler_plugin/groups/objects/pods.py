@@ -1,4 +1,4 @@
-"""Pods of targets: cached fields, selectors, and databases sized by agents."""
+"""Pods of targets: selectors, the primary among them, and the fields to cache."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def pod_selector(target: JsonObject) -> Json:
 
 
 def primary_of(pods: Sequence[JsonObject], kind: Resource) -> JsonObject | None:
-    """The primary's pod; None if unknown. Without roles the first pod of a StatefulSet."""
+    """The primary's pod, or the first pod of a StatefulSet without role labels; None if unknown."""
     roles = [labels_of(pod).get(names.LABEL_CNPG_ROLE) or labels_of(pod).get(names.LABEL_ROLE) for pod in pods]
     if any(roles):
         primaries = [pod for pod, role in zip(pods, roles, strict=True) if role == "primary"]
     else:
         primaries = [pod for pod in pods if kind is STATEFUL_SETS and name_of(pod).name.endswith("-0")]
-    # Two during a failover.
+    # During a failover there may be two.
     return primaries[0] if len(primaries) == 1 else None
 
 
 def selector_of(target: JsonObject) -> str:
-    """Label selector of the target's pods, as in ``/scale``; empty if none."""
+    """Label selector of the target's pods as text, as in ``/scale``; empty if there is none."""
     if from_status := text(target, "status", "selector"):
         return from_status
     selector = pod_selector(target)
@@ -60,8 +60,8 @@ _ANNOTATIONS: Final = (
 )
 
 
-def kept_pod(pod: JsonObject) -> Json:
-    """The fields about sizes and OOM kills: a tenth of a pod, since there may be tens of thousands."""
+def trimmed_pod(pod: JsonObject) -> Json:
+    """The pod with only the fields on sizes and OOM kills, a tenth of it: there may be tens of thousands of pods."""
     metadata, status = child(pod, "metadata"), child(pod, "status")
     containers = [_only(container, ("name", "resources")) for container in items(pod, "spec", "containers")]
     sidecars = [
@@ -70,7 +70,7 @@ def kept_pod(pod: JsonObject) -> Json:
         # Only sidecars run as long as the pod.
         if container.get("restartPolicy") == "Always"
     ]
-    # `Ready` only while True.
+    # Drop `Ready` unless it is True.
     conditions = [
         condition
         for condition in items(status, "conditions")
@@ -85,5 +85,5 @@ def kept_pod(pod: JsonObject) -> Json:
     return {"metadata": about, "spec": spec, "status": trimmed}
 
 
-def _only(fields: Mapping[str, object], wanted: tuple[str, ...]) -> Json:
-    return {name: fields[name] for name in wanted if name in fields}
+def _only(fields: Mapping[str, object], names: tuple[str, ...]) -> Json:
+    return {name: fields[name] for name in names if name in fields}

@@ -1,8 +1,8 @@
 """Scalable kinds, and their decoding as workloads (S1.1, S1.10).
 
-- A VM is one replica with one container, ``vm``, that requests the ``min`` of its bounds. ``max`` stays, and only its
-  agent writes ``use`` between them.
-- A kind whose replicas others size (a group of VMs, a CloudNativePG Cluster) has replicas and no containers.
+- A VM is one replica with one container, ``vm``, whose request is the ``min`` of the VM's bounds. ``max`` does not
+  change, and only the VM's agent writes ``use`` between them.
+- A kind whose replicas are sized by others (a group of VMs, a CloudNativePG Cluster) has replicas but no containers.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class TargetRef:
 
     @property
     def resource(self) -> kinds.Resource:
-        """Its kind; only for references of ``read_reference``."""
+        """The API resource of its kind. Only for references from ``read_reference``, which checks the kind."""
         return TARGET_KINDS[self.group, self.kind]
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ TEMPLATED: Final = frozenset({DEPLOYMENTS, STATEFUL_SETS, REPLICA_SETS})
 """Kinds with a pod template."""
 
 OF_PODS: Final = TEMPLATED | {CNPG_CLUSTERS}
-"""Kinds of pods."""
+"""Kinds whose replicas are pods."""
 
 TARGET_KINDS: Final = {
     (kind.group, kind.kind): kind
@@ -109,7 +109,7 @@ TARGET_KINDS: Final = {
 
 
 class InvalidSpecError(ValueError):
-    """The spec of a group is invalid; the message has a sentence per field."""
+    """The spec of a group is invalid; the message has one sentence per field."""
 
 
 class InvalidTargetError(ValueError):
@@ -129,7 +129,7 @@ def read_reference(obj: JsonObject, path: str) -> TargetRef:
     """
     reference = TargetRef(api_group(obj), text(obj, "kind"), text(obj, "name"))
     if not reference.name:
-        raise InvalidSpecError(f"{path}.name: expected the name of what is to be scaled")
+        raise InvalidSpecError(f"{path}.name: expected the name of the target")
     if (reference.group, reference.kind) not in TARGET_KINDS:
         supported = ", ".join(f"{kind.api_version} {kind.kind}" for kind in TARGET_KINDS.values())
         what = f"{text(obj, 'apiVersion')} {reference.kind}".strip()
@@ -154,7 +154,7 @@ def _replicated(target: JsonObject) -> Workload:
 
 
 def _cluster(target: JsonObject) -> Workload:
-    # Without resources: a change of them makes the operator restart every instance.
+    # Without container sizes: if they change, the operator restarts every instance.
     return Workload(whole(target, "spec", "instances"), whole(target, "status", "readyInstances"))
 
 
@@ -171,7 +171,7 @@ OUT_OF_MEMORY: Final = "OOMKilled"
 
 
 def _containers(pod: JsonObject) -> list[SizedContainer]:
-    """A pod's containers; none if unreadable."""
+    """A pod's containers; empty if they are unreadable."""
     try:
         return [read_container(container, "spec.containers") for container in items(pod, "spec", "containers")]
     except ValueError:
@@ -179,11 +179,11 @@ def _containers(pod: JsonObject) -> list[SizedContainer]:
 
 
 def with_defaults(template: Workload, pods: Iterable[JsonObject]) -> Workload:
-    """A pod template with the defaults that an admission plugin (LimitRange) sets on its pods."""
+    """Add to a pod template the defaults that an admission plugin (LimitRange) has set on its pods."""
     running = [sized for pod in pods if not is_terminating(pod) and not is_over(pod) for sized in _containers(pod)]
 
     def largest(amounts: Sequence[ResourceList]) -> ResourceList:
-        # Zero is a value too.
+        # `is not None`, because zero is a value.
         return ResourceList.of(
             lambda name: max((has.value for row in amounts if (has := row[name]) is not None), default=None)
         )
@@ -198,7 +198,7 @@ def with_defaults(template: Workload, pods: Iterable[JsonObject]) -> Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Killed:
+class OomKill:
     """An OOM-killed container; ``at`` in Unix seconds."""
 
     container: str
@@ -206,15 +206,15 @@ class Killed:
     pod: str = ""
 
 
-def killed_in(pod: JsonObject) -> Iterator[Killed]:
-    """OOM kills in the pod's status, of running, waiting and ended containers."""
+def oom_kills(pod: JsonObject) -> Iterator[OomKill]:
+    """Yield the last OOM kills of the pod's containers, whatever their present state."""
     for status in items(pod, "status", "containerStatuses"):
         # After a restart the kill is in `lastState`.
         for state in ("state", "lastState"):
             ended = child(status, state, "terminated")
             at = parse_timestamp(ended.get("finishedAt"))
             if text(ended, "reason") == OUT_OF_MEMORY and at is not None:
-                yield Killed(text(status, "name"), at, text(pod, "metadata", "name"))
+                yield OomKill(text(status, "name"), at, text(pod, "metadata", "name"))
 
 
 def running_pods(
@@ -225,10 +225,9 @@ def running_pods(
     *,
     refused: bool = False,
 ) -> RunningPods | None:
-    """The pods of ``target``; None if its status is missing.
+    """The pods of ``target``; None if its status is missing. Raises ``ValueError`` for bad quantities.
 
-    ``in_place`` are the sizes requested of running pods, ``refused`` says that some do not get them. Raises
-    ``ValueError`` for bad quantities.
+    ``in_place`` are the sizes to which running pods are resized; ``refused`` is True if a resize was refused.
     """
     status = child(target, "status")
     # Without `observedGeneration` the controller has not reported yet.
@@ -259,16 +258,16 @@ def pod_sizes(pod: JsonObject) -> tuple[SizedContainer, ...]:
     sizes = []
     for spec in (*items(pod, "spec", "containers"), *sidecars):
         container = read_container(spec, "spec.containers")
-        # The kubelet's allocation, or else the requests.
+        # The kubelet's allocation, or else the request.
         allocated = read_amounts(child(statuses.get(container.name, {}), "allocatedResources"), "allocatedResources")
         sizes.append(SizedContainer(container.name, allocated.over(container.sizes)))
     return tuple(sizes)
 
 
 def _progress(target: JsonObject, kind: kinds.Resource, ordered: int) -> str:
-    """Difference of the pods from the target's spec in template, number or readiness; empty if none."""
+    """How the pods differ from the target's spec in template, number or readiness; empty if they do not."""
     status = child(target, "status")
-    # The status is about an older spec.
+    # The status describes an older spec.
     if whole(status, "observedGeneration") < whole(target, "metadata", "generation"):
         return texts.JUST_CHANGED.format(kind=kind.kind)
     updated, there, ready = (whole(status, name) for name in ("updatedReplicas", "replicas", "readyReplicas"))
@@ -281,7 +280,7 @@ def _progress(target: JsonObject, kind: kinds.Resource, ordered: int) -> str:
 
 
 def _has(pod: JsonObject, asked: Sequence[SizedContainer]) -> bool:
-    """Return True if the kubelet reports the ``asked`` sizes."""
+    """Return True if the pod has the ``asked`` sizes according to the kubelet."""
     sizes = pod_sizes(pod)
     pairs = [(container, by_name(sizes, container.name)) for container in asked]
     return not (holds(pod, "PodResizePending") or holds(pod, "PodResizeInProgress")) and all(
@@ -301,11 +300,11 @@ def _mean(pods: Sequence[tuple[SizedContainer, ...]]) -> tuple[SizedContainer, .
 
 
 def _most(pods: Sequence[tuple[SizedContainer, ...]], asked: Sequence[SizedContainer]) -> tuple[SizedContainer, ...]:
-    """Maximum that any pod has of what is ``asked``, for amounts of which no pod has enough."""
+    """For each requested amount that no pod has reached, the largest amount of any pod."""
 
-    def most(container: str, resource: Resource, wanted: Amount) -> int | None:
+    def most(container: str, resource: Resource, desired: Amount) -> int | None:
         has = max(_amounts(pods, container, resource), default=None)
-        return has if has is not None and has < wanted.value else None
+        return has if has is not None and has < desired.value else None
 
     limited = (
         SizedContainer(container.name, container.sizes.map(partial(most, container.name))) for container in asked
@@ -314,6 +313,6 @@ def _most(pods: Sequence[tuple[SizedContainer, ...]], asked: Sequence[SizedConta
 
 
 def _amounts(pods: Sequence[tuple[SizedContainer, ...]], name: str, resource: Resource) -> list[int]:
-    """Amounts of the resource in containers of that name."""
+    """Amounts of the resource in containers of that name, in thousandths of a vCPU or bytes."""
     sizes = (container.sizes[resource] for pod in pods if (container := by_name(pod, name)) is not None)
     return [amount.value for amount in sizes if amount is not None]

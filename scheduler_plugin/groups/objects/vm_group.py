@@ -1,8 +1,8 @@
 """Decoding of VirtualMachineGroups, and their status (pure).
 
-- A bad field raises ``InvalidGroupError`` with its path, which becomes a condition; the group is not changed.
-- Templates are kept as written, but must make a valid VM.
-- The status has no values that change all the time (sessions, ages), because each change is a write.
+- An invalid field raises ``InvalidGroupError`` with its path. This becomes a condition, and the group stays as it is.
+- Templates are copied unchanged, but must result in a valid VM.
+- The status has no values that change constantly (sessions, ages), because each change is a write.
 """
 
 from __future__ import annotations
@@ -68,8 +68,9 @@ _TIMES: Final = {
 
 
 def read_scaling(obj: JsonObject, template: JsonObject) -> GroupScaling | None:
-    """Scaling settings of the group, None if it does not scale itself; ``template`` is its replicas', which makes a
-    valid VM. Raises ``InvalidGroupError``.
+    """Scaling settings of the group; None if it does not scale itself. Raises ``InvalidGroupError``.
+
+    ``template`` is the valid template of its replicas.
     """
     if not child(obj, "spec", "scaling"):
         return None
@@ -94,18 +95,18 @@ def read_scaling(obj: JsonObject, template: JsonObject) -> GroupScaling | None:
 
 
 def read_memory(obj: JsonObject) -> ScalingMemory:
-    """Scaling history in the group's status; undecodable times count as none."""
+    """Scaling history in the group's status; undecodable times are dropped."""
     times = {field: parse_timestamp(text(obj, "status", "scaling", name)) for name, field in _TIMES.items()}
     return ScalingMemory(**times)
 
 
 def scaling_status(decision: ScalingDecision) -> Json:
-    """Status of a decision: wanted and kept count, the rule (S1.11), and the memory."""
+    """Status of a decision: the desired and the present count, the rule (S1.11), and the scaling history."""
     times = {name: getattr(decision.memory, field) for name, field in _TIMES.items()}
     remembered = {name: timestamp(at) for name, at in times.items() if at is not None}
-    status: Json = {"replicas": decision.replicas, "message": decision.because, **remembered}
-    if decision.wanted is not None:
-        status["wanted"] = decision.wanted
+    status: Json = {"replicas": decision.replicas, "message": decision.reason, **remembered}
+    if decision.desired is not None:
+        status["wanted"] = decision.desired
     if decision.rule is not None:
         status["rule"] = decision.rule.value
     return status
@@ -119,9 +120,9 @@ _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 class VmGroup:
     """A VirtualMachineGroup.
 
-    ``template`` and ``replica_template`` have ``metadata`` and ``spec`` of VMs to create. ``port`` is the read
-    endpoint's. ``scaling`` is None if others set the replicas; ``scaled`` is its history in the status. ``primary_uid``
-    is the primary in the status, empty before the first.
+    ``template`` and ``replica_template`` have the ``metadata`` and ``spec`` of VMs to create. ``port`` is the port of
+    the read endpoint. ``scaling`` is None if the group does not scale itself; ``scaled`` is the scaling history in the
+    status. ``primary_uid`` is the UID of the primary in the status, empty if there has been none.
     """
 
     name: ObjectName
@@ -217,7 +218,7 @@ StopReason = Literal[
     "TargetTaken",
     "TargetUnreadable",
 ]
-"""Why a group scales nothing."""
+"""Reasons why a group does not scale its target."""
 _STOP_REASONS: Final = frozenset(get_args(StopReason))
 
 
@@ -230,13 +231,13 @@ def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
     rivals: Sequence[str],
     now: str,
 ) -> Json:
-    """The whole status of the group ``obj``, as a merge patch.
+    """The whole status of the group ``obj``.
 
-    ``unwritten`` is the part of the plan that could not be written, empty if none. ``rivals`` are other writers of the
-    replicas of a self-scaling group. ``now`` is a Kubernetes timestamp.
+    ``unwritten`` says which part of the plan could not be written, and why; empty if none. ``rivals`` are other writers
+    of the replicas of a self-scaling group. ``now`` is a Kubernetes timestamp.
     """
-    going = {reasoned.member.name for reasoned in plan.drain}
-    returning = {member.name for member in plan.stay}
+    going = {entry.member.name for entry in plan.drain}
+    returning = {member.name for member in plan.undrain}
     replicas = replicas_of(members)
     draining = [
         replica
@@ -270,7 +271,7 @@ def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
 
 
 def refused_status(obj: JsonObject, fault: str, now: str) -> Json:
-    """Changed status fields of an invalid group; others stay."""
+    """The status fields that change if a group is invalid."""
     conditions = [condition(obj, kind, "False", "InvalidSpec", fault) for kind in ("Accepted", "Ready")]
     return stamped({"observedGeneration": whole(obj, "metadata", "generation"), "conditions": conditions}, now)
 
@@ -281,13 +282,13 @@ def selector(group: VmGroup) -> str:
 
 
 def taken_by(rivals: Sequence[str]) -> str:
-    """Sentence on why a group does not scale itself."""
+    """A sentence on the writers that keep a group from scaling itself."""
     return texts.REPLICAS_CONTESTED.format(rivals=", ".join(rivals))
 
 
 def _member(member: Member, plan: GroupPlan) -> Json:
-    # Later entries win: a reason for deletion is more specific.
-    reasons = {reasoned.member.name: reasoned.because for reasoned in (*plan.held_back, *plan.delete)}
+    # Deletions last, because their reason is more specific.
+    reasons = {entry.member.name: entry.reason for entry in (*plan.excluded, *plan.delete)}
     serves = any(replica.name == member.name for replica in plan.serving)
     entry: Json = {"name": member.name, "role": member.role.value, "node": member.node, "address": member.address}
     if member.role is Role.REPLICA:
@@ -299,7 +300,7 @@ def _member(member: Member, plan: GroupPlan) -> Json:
 
 
 def _state(member: Member, plan: GroupPlan, *, serves: bool) -> str:
-    if member.leaving or any(reasoned.member.name == member.name for reasoned in plan.delete):
+    if member.leaving or any(entry.member.name == member.name for entry in plan.delete):
         return "Leaving"
     if plan.drains(member):
         return "Draining"
@@ -315,21 +316,21 @@ def _primary_ready(primary: Member | None, plan: GroupPlan) -> _Condition:
 
 
 def _ready(group: VmGroup, primary: _Condition, plan: GroupPlan, unwritten: str) -> _Condition:
-    wanted, serving = group.spec.replicas, len(plan.serving)
+    desired, serving = group.spec.replicas, len(plan.serving)
     # Most urgent first.
     if unwritten:
         return (False, "NotWritten", unwritten)
     if not primary[0]:
         return primary
-    count = texts.SERVING.format(serving=serving, wanted=wanted)
-    if serving >= wanted:
+    count = texts.SERVING.format(serving=serving, desired=desired)
+    if serving >= desired:
         return (True, "AllServe", count)
-    waits = "; ".join(f"{reasoned.member.name}: {reasoned.because}" for reasoned in plan.held_back)
+    waits = "; ".join(f"{entry.member.name}: {entry.reason}" for entry in plan.excluded)
     return (False, "ReplicasStarting", f"{count} ({waits})" if waits else count)
 
 
 def stopped_because(group: JsonObject) -> str:
-    """Reason why the group scales nothing: a ``StopReason``, or ``Other``; empty if it scales."""
+    """The reason why the group does not scale, a ``StopReason`` or ``Other``; empty if it scales."""
     able = condition_of(group, ABLE)
     reason = text(able, "reason") if text(able, "status") == "False" else ""
     # Others may write the status, and each reason becomes a series of a metric.

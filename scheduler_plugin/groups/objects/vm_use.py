@@ -1,9 +1,9 @@
 """Use of VMs as input of the recommenders, and recommendations in the form of HPA and VPA status.
 
-They are stored in an annotation, because the cluster's HPA controller writes the status of every HPA.
+The recommendations are stored in an annotation, because the cluster's HPA controller writes the status of every HPA.
 
-A VM counts as requesting its maximum: its agent gives it less while it needs less, so use over maximum shows whether
-another VM is needed.
+The maximum of a VM counts as its request. Its agent gives it less while it needs less, so only use near the maximum
+shows that another VM is needed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from scheduler_plugin.groups.objects.targets import write_amounts
 from scheduler_plugin.groups.objects.writes import is_owned_by
 
 
-def vms_of(target: JsonObject, vms: Iterable[JsonObject]) -> list[JsonObject]:
-    """VMs of ``target``: itself, or the replicas of a group of VMs."""
+def target_vms(target: JsonObject, vms: Iterable[JsonObject]) -> list[JsonObject]:
+    """The VMs of ``target``: a VM itself, or the replicas of a group of VMs."""
     if text(target, "kind") == "VirtualMachine":
         return [target]
     group, owned = name_of(target).name, [vm for vm in vms if is_owned_by(vm, target)]
@@ -42,8 +42,9 @@ def vms_of(target: JsonObject, vms: Iterable[JsonObject]) -> list[JsonObject]:
 
 @dataclass(frozen=True, slots=True)
 class GuestUse:
-    """An agent's report of its guest: busy CPUs, memory that cannot be reclaimed without swapping, total memory, and
-    processes OOM-killed since boot. None is unknown.
+    """An agent's report on its guest; None is unknown.
+
+    ``memory`` cannot be reclaimed without swapping. ``kills`` is the number of processes OOM-killed since boot.
     """
 
     cores_busy: float | None = None
@@ -53,17 +54,17 @@ class GuestUse:
 
 
 def uses(vms: Iterable[JsonObject], reports: Mapping[str, GuestUse]) -> Iterator[tuple[ReplicaUse, ResourceList]]:
-    """Use of each readable VM, for the HPA's calculation and the VPA's histogram; ``reports`` by UID."""
+    """Yield the use of each readable VM for both recommenders; ``reports`` are by UID."""
     for vm in vms:
         try:
             most = parse_virtual_machine(vm).bounds.max.cpu
         except InvalidObjectError:
             continue
-        # A sleeping VM serves, and its agent only has old data.
+        # A sleeping VM counts as ready, but its agent has only old data.
         sleeps = is_asleep(vm)
         use = GuestUse() if sleeps else reports.get(uid_of(vm), GuestUse())
         busy = None if use.cores_busy is None else MilliCpu.cores(use.cores_busy)
-        # Without this condition, a running VM counts.
+        # Without this condition a running VM counts as ready.
         available = condition_of(vm, "Available")
         runs = holds(vm, "Available") if available else text(vm, "status", "phase") == "Running"
         yield (
@@ -73,7 +74,7 @@ def uses(vms: Iterable[JsonObject], reports: Mapping[str, GuestUse]) -> Iterator
 
 
 def rules_of(hpa: JsonObject) -> HorizontalRules:
-    """CPU rules of the HPA's spec; agents report no other metrics."""
+    """Bounds and CPU metrics of the HPA's spec; agents report no other metrics."""
     least = least_replicas(hpa)
     bounds = ReplicaBounds(least, max(least, whole(hpa, "spec", "maxReplicas")))
     return HorizontalRules(bounds, tuple(_targets(hpa)))
@@ -93,7 +94,7 @@ def _targets(hpa: JsonObject) -> Iterator[MetricTarget]:
 
 
 def hpa_status(hpa: JsonObject, current: int, recommendation: HorizontalRecommendation | None) -> Json:
-    """HPA status with that recommendation, as its controller writes it; None: nothing was measured."""
+    """HPA status with the recommendation, as its controller writes it; None if nothing was measured."""
     if recommendation is None:
         unknown = condition(hpa, "ScalingActive", "False", "FailedGetResourceMetric", texts.AGENTS_SILENT)
         return {"conditions": [unknown]}
@@ -102,14 +103,14 @@ def hpa_status(hpa: JsonObject, current: int, recommendation: HorizontalRecommen
         condition(hpa, "ScalingActive", "True", "ValidMetricFound", texts.FROM_AGENTS),
         condition(hpa, "ScalingLimited", *limit, ""),
     ]
-    # No metrics: the cluster's HPA controller measures runners against pod requests, the agents guests against VM
-    # maxima.
+    # Without metrics, because those of the cluster's HPA controller compare runners with pod requests, but agents
+    # compare guests with VM maxima.
     counts = {"currentReplicas": current, "desiredReplicas": recommendation.desired}
     return {**counts, "currentMetrics": [], "conditions": conditions}
 
 
 def vpa_status(recommendation: VerticalRecommendation) -> Json:
-    """VPA status with that recommendation."""
+    """VPA status with the recommendation."""
     rows = [
         {
             "containerName": container.name,
@@ -123,22 +124,22 @@ def vpa_status(recommendation: VerticalRecommendation) -> Json:
     return {"recommendation": {"containerRecommendations": rows}}
 
 
-def note(status: JsonObject) -> Json:
-    """The annotation with ``status``.
+def recommendation_annotation(status: JsonObject) -> Json:
+    """The annotation that stores ``status``.
 
-    >>> note({"desiredReplicas": 2})
+    >>> recommendation_annotation({"desiredReplicas": 2})
     {'autoscaling.neon.tech/recommendation': '{"desiredReplicas":2}'}
     """
     return {ANNOTATION_RECOMMENDATION: json.dumps(status, separators=(",", ":"), sort_keys=True)}
 
 
-def has_note(obj: JsonObject) -> bool:
-    """Return True if the object has a recommendation of ours."""
+def has_recommendation(obj: JsonObject) -> bool:
+    """Return True if the object has our annotation."""
     return ANNOTATION_RECOMMENDATION in annotations_of(obj)
 
 
-def as_noted(obj: JsonObject) -> JsonObject:
-    """The object with our annotation merged over its status; unchanged without a readable one."""
+def with_annotated_status(obj: JsonObject) -> JsonObject:
+    """Merge our annotation over the object's status; without a readable annotation it is unchanged."""
     try:
         noted = json.loads(annotations_of(obj).get(ANNOTATION_RECOMMENDATION, "{}"))
     except (ValueError, RecursionError):

@@ -42,10 +42,10 @@ from scheduler_plugin.groups.objects.targets import (
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One write. ``what`` is its kind for logs and metrics, such as ``replicas``.
+    """One patch, or a creation if ``creates``. ``what`` is its kind for logs and metrics, such as ``replicas``.
 
-    A patch with a ``version`` gets a 409 if the object's resourceVersion differs. ``merges_lists``: a strategic merge
-    patch, which merges containers by name. ``creates``: create the object; ``subresource`` is unused.
+    A patch with a ``version`` gets a 409 if the object's resourceVersion differs. With ``merges_lists`` it is a
+    strategic merge patch, which merges containers by name.
     """
 
     what: str
@@ -66,7 +66,7 @@ class Write:
 
     @property
     def guarded_body(self) -> Json:
-        """The body with the resourceVersion."""
+        """The body, with ``version`` as a precondition."""
         if not self.version:
             return self.body
         metadata = self.body.get("metadata")
@@ -97,8 +97,8 @@ class ForeignObjectError(ValueError):
 
 
 def owner_reference(owner: JsonObject) -> Json:
-    """Owner reference that makes ``owner`` the controller; the object is deleted with it."""
-    # Without blockOwnerDeletion, which needs a permission on finalizers with OwnerReferencesPermissionEnforcement.
+    """Owner reference that makes ``owner`` the controller of an object, which is then deleted with it."""
+    # No blockOwnerDeletion: with OwnerReferencesPermissionEnforcement it needs a permission on finalizers.
     return {
         "apiVersion": text(owner, "apiVersion"),
         "kind": text(owner, "kind"),
@@ -115,64 +115,63 @@ def is_owned_by(obj: JsonObject, owner: JsonObject) -> bool:
 
 
 def creation(resource: Resource, owner: JsonObject, name: str, spec: Json, *, owned: bool = True) -> Write:
-    """Creation of an object for ``owner``; ``owned``: it is deleted with the owner."""
+    """Create an object for ``owner``; with ``owned`` it is deleted with the owner."""
     object_name = ObjectName(name_of(owner).namespace, name)
     metadata: Json = {"name": name, "namespace": object_name.namespace}
     if owned:
-        # Otherwise it outlives the group.
         metadata["ownerReferences"] = [owner_reference(owner)]
     body: Json = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
     return Write(resource.kind, resource, object_name, body, creates=True)
 
 
 def refuse_foreign(obj: JsonObject, resource: Resource, group: JsonObject) -> None:
-    """Raise ``ForeignObjectError`` if the object has another controller than ``group``."""
+    """Raise ``ForeignObjectError`` if another object than ``group`` controls ``obj``."""
     owner = controller_of(obj)
-    # By UID: a recreated group is another owner.
+    # By UID, because a recreated group is another owner.
     if owner and text(owner, "uid") != uid_of(group):
         whose = f"{text(owner, 'kind')} {text(owner, 'name')}"
         raise ForeignObjectError(texts.OWNED.format(kind=resource.kind, name=name_of(obj).name, owner=whose))
 
 
-def holds(found: object, wanted: object) -> bool:
-    """Return True if ``found`` contains all of ``wanted``, besides defaults of the API server.
+def holds(found: object, desired: object) -> bool:
+    """Return True if ``found`` contains all of ``desired``; it may also have defaults of the API server.
 
     >>> holds({"a": 1, "b": [{"c": 2, "d": 3}]}, {"b": [{"c": 2}]}), holds({"a": 1}, {"a": 2})
     (True, False)
     """
-    if isinstance(found, Mapping) and isinstance(wanted, Mapping):
-        return all(name in found and holds(found[name], value) for name, value in wanted.items())
-    if isinstance(found, list) and isinstance(wanted, list):
+    if isinstance(found, Mapping) and isinstance(desired, Mapping):
+        return all(name in found and holds(found[name], value) for name, value in desired.items())
+    if isinstance(found, list) and isinstance(desired, list):
         # Lists must match entry by entry: the API server adds fields, not entries.
-        return len(found) == len(wanted) and all(map(holds, found, wanted))
-    return found == wanted
+        return len(found) == len(desired) and all(map(holds, found, desired))
+    return found == desired
 
 
-def kept_by(target: JsonObject) -> str:
-    """Kind and name of the target's controller if that is scalable itself, such as a ReplicaSet's Deployment; else
-    empty. Other controllers, such as operators, may leave sizes and replicas to a group.
+def scalable_owner(target: JsonObject) -> str:
+    """Kind and name of the target's owner if that is scalable itself, such as a ReplicaSet's Deployment; else empty.
+
+    Such an owner would revert every write. Other owners, such as operators, may leave sizes and replicas to a group.
     """
     owner = controller_of(target)
     reference = api_group(owner), text(owner, "kind")
-    # It would revert every write.
     return f"{reference[1]} {text(owner, 'name')}" if reference in TARGET_KINDS else ""
 
 
 def scale(target: JsonObject, kind: Resource, replicas: int) -> Write:
-    """Write that sets the replica count."""
+    """The write that sets the replica count."""
     body: Json = {"spec": {"replicas": replicas}}
     return Write("replicas", kind, name_of(target), body, "scale", version_of(target))
 
 
 def resize(target: JsonObject, kind: Resource, containers: tuple[SizedContainer, ...]) -> Write:
-    """Write that sets the sizes of ``containers``; missing ones stay."""
+    """The write that sets the sizes of ``containers``; other containers and amounts stay."""
     name, version = name_of(target), version_of(target)
     if kind is VIRTUAL_MACHINES:
         vm = parse_virtual_machine(target)
         least = _least(target, vm, (by_name(containers, VM_CONTAINER) or SizedContainer(VM_CONTAINER)).requests)
         bounds = msgspec.json.encode({"min": _bound(least), "max": _bound(vm.bounds.max)}).decode()
         annotations: Json = {"metadata": {"annotations": {ANNOTATION_BOUNDS: bounds}}}
-        # In an annotation: the VM's spec belongs to its creator.
+        # In an annotation, because the VM's spec belongs to its creator.
         return Write("bounds", kind, name, annotations, version=version)
     body: Json = {
         "spec": {"template": {"spec": {"containers": [write_container(container) for container in containers]}}}
@@ -183,7 +182,7 @@ def resize(target: JsonObject, kind: Resource, containers: tuple[SizedContainer,
 def achievable(
     target: JsonObject, kind: Resource, containers: tuple[SizedContainer, ...]
 ) -> tuple[SizedContainer, ...]:
-    """``containers`` as they can be written: for a VM in whole slots and within its bounds."""
+    """The sizes that can be written: those of a VM in whole memory slots and within its bounds."""
     if kind is not VIRTUAL_MACHINES:
         return containers
     container = by_name(containers, VM_CONTAINER)
@@ -195,9 +194,9 @@ def achievable(
 
 
 def _least(target: JsonObject, vm: VirtualMachine, requests: ResourceList) -> Resources:
-    """Minimum of a VM for ``requests``, at least that of its spec."""
+    """The minimum size of a VM for ``requests``, at least the minimum in its spec."""
     metadata = child(target, "metadata")
-    # Without our annotation, the bounds of the spec.
+    # The bounds of the spec, without our annotation.
     others = {name: value for name, value in annotations_of(target).items() if name != ANNOTATION_BOUNDS}
     spec = parse_virtual_machine({**target, "metadata": {**metadata, "annotations": others}}).bounds
     # Round up to whole memory slots.
@@ -214,8 +213,8 @@ def _bound(size: Resources) -> Json:
 class Intent:
     """A scaling from ``before`` to ``after``, decided ``at`` (RFC 3339). Unchanged parts are None or empty.
 
-    ``before`` and ``after`` have the same containers and amounts. ``hpa`` are fields of the group's HPA, which have no
-    other writer.
+    ``before`` and ``after`` have the same containers and amounts. ``hpa`` are fields to set in the group's HPA, which
+    has no other writer.
     """
 
     at: str
@@ -247,7 +246,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class IntentProgress:
-    """The rest of an intent. ``is_overtaken``: another writer changed its subject."""
+    """What remains of an intent. ``is_overtaken`` is True if another writer changed the target."""
 
     replicas: int | None = None
     containers: tuple[SizedContainer, ...] = ()
@@ -255,28 +254,28 @@ class IntentProgress:
 
 
 def intent_of(decision: WorkloadDecision, workload: Workload, at: str, hpa: Json) -> Intent | None:
-    """Intent of ``decision`` for ``workload``, with fields of an HPA; None if nothing changes."""
+    """The intent to apply ``decision`` to ``workload``, and ``hpa`` to its HPA; None if nothing changes."""
     replicas = None
     if decision.replicas is not None and decision.replicas != workload.replicas:
         replicas = (workload.replicas, decision.replicas)
     # Skip removed containers.
     after = tuple(container for container in decision.containers if workload.container(container.name) is not None)
     before = tuple(_same_amounts(workload.container(container.name) or container, container) for container in after)
-    # Avoid a no-op write.
+    # Rounding may leave no change.
     if before == after:
         before = after = ()
     return Intent(at, replicas, before, after, hpa) if replicas is not None or after or hpa else None
 
 
 def progress(intent: Intent, workload: Workload) -> IntentProgress:
-    """Progress of the intent on ``workload``."""
+    """Compare the intent with the present ``workload``."""
     replicas, before, after = intent.replicas or (workload.replicas, workload.replicas), intent.before, intent.after
     present = tuple(
-        _same_amounts(container, wanted)
-        for wanted in after
-        if (container := workload.container(wanted.name)) is not None
+        _same_amounts(container, desired)
+        for desired in after
+        if (container := workload.container(desired.name)) is not None
     )
-    # Neither the old nor the new state: drop the rest and decide again.
+    # Neither the old nor the new state, so drop the rest and decide again.
     if workload.replicas not in replicas or present not in (before, after):
         return IntentProgress(is_overtaken=True)
     is_scaled = workload.replicas == replicas[1]
@@ -284,7 +283,7 @@ def progress(intent: Intent, workload: Workload) -> IntentProgress:
 
 
 def _same_amounts(container: SizedContainer, like: SizedContainer) -> SizedContainer:
-    """Amounts of ``container`` that ``like`` has; a missing request is the limit."""
+    """Those amounts of ``container`` that are set in ``like``; a missing request defaults to the limit."""
     return SizedContainer(container.name, _only(container.sizes, like.requests), _only(container.limits, like.limits))
 
 
@@ -306,7 +305,7 @@ def write_intent(intent: Intent) -> Json:
 
 
 def read_intent(status: JsonObject) -> Intent | None:
-    """The intent in a group's status; None if missing or unreadable, so that everything is decided again."""
+    """The intent in a group's status; None if it is missing or unreadable, so that the policy decides again."""
     body = child(status, "intent")
     if not body:
         return None

@@ -21,7 +21,7 @@ from protocol.smoothing.stage import Sample
 from protocol.smoothing.window import WindowMax
 from protocol.units import Bytes, Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import Bounds
-from scheduler_plugin.groups.core.tortoise.floor import Peaks, wanted_floor
+from scheduler_plugin.groups.core.tortoise.floor import Peaks, desired_floor
 from scheduler_plugin.groups.core.tortoise.slots import SlotLayout
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMode
 from scripts.autoscale.replay.recording import UNIT, Floats, Timeline, round_up, round_up_all
@@ -47,7 +47,7 @@ class SlotFloor:
         if seconds - self._observed_at >= LOOK:
             self._observed_at, now = seconds, BEGIN + timedelta(seconds=seconds)
             self._peaks = self._peaks.learned(Resources(MilliCpu.cores(allocated), _NO_MEMORY), _LAYOUT, now)
-            floor = wanted_floor(self._peaks, TortoiseMode.AUTO, self._bounds, now)
+            floor = desired_floor(self._peaks, TortoiseMode.AUTO, self._bounds, now)
             self._floor = 0.0 if floor is None else floor.cpu.as_cores
         return self._floor
 

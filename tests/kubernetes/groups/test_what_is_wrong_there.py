@@ -34,14 +34,14 @@ SCENE = (
 @pytest.mark.parametrize(
     ("name", "reason", "said"),
     [
-        ("orphan", "TargetMissing", "Deployment orphan is not there"),
-        ("one", "TargetTaken", "Deployment shared is the target of Hvpa other too"),
-        ("other", "TargetTaken", "Deployment shared is the target of Hvpa one too"),
-        ("scaled", "ForeignAutoscaler", "Deployment scaled is scaled by HorizontalPodAutoscaler people too"),
+        ("orphan", "TargetMissing", "Deployment orphan does not exist"),
+        ("one", "TargetTaken", "Deployment shared is also the target of Hvpa other"),
+        ("other", "TargetTaken", "Deployment shared is also the target of Hvpa one"),
+        ("scaled", "ForeignAutoscaler", "Deployment scaled is also scaled by HorizontalPodAutoscaler people"),
         (
             "sized",
             "ForeignAutoscaler",
-            "Deployment sized is sized by VerticalPodAutoscaler people (updateMode Recreate) too",
+            "Deployment sized is also sized by VerticalPodAutoscaler people (updateMode Recreate)",
         ),
         ("senseless", "InvalidSpec", "spec.hpaTemplate.maxReplicas"),
     ],

@@ -1,9 +1,9 @@
-"""Recommended changes, and the gates that hold them back: update mode, pods that differ from the order, delay,
-maintenance window and minimum change, in this order (S1.8, S1.9, S1.12).
+"""Proposed changes, and the gates that withhold them: update mode, pods that differ from their spec, delay, maintenance
+window and minimum change, in this order (S1.8, S1.9, S1.12).
 
 - Measurements of an HPA are up to ``MEASURED_WITHIN`` old and may describe any state of the pods in that time.
-- Decisions wait for pods that differ from the order, but not for ever.
-- Effective intervals shrink only after less has been enough for a while. Growth never waits.
+- Decisions wait for pods to match their spec, but only for a limited time.
+- Effective intervals shrink only after less has been enough for a while. They grow at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scheduler_plugin.groups.core.hvpa.spec import (
     HvpaSpec,
     PastPods,
     PodsMemory,
-    Possible,
+    PossibleSize,
     ScalingTimes,
     Shrinking,
     UpdateMode,
@@ -49,31 +49,31 @@ MEASURED_WITHIN: Final = timedelta(seconds=90)
 """Metrics are up to 60 s old, and an HPA evaluates them every 15 s."""
 
 PATIENCE: Final = timedelta(minutes=5)
-"""How long decisions wait for differing pods: the initialisation period of the HPA controller."""
+"""How long decisions wait for pods to match their spec: the initialisation period of the HPA controller."""
 
 REFUSED_PATIENCE: Final = timedelta(minutes=1)
-"""The same after a refused resize in place, when waiting helps little."""
+"""The same after a refused in-place resize, when waiting helps little."""
 
 POSSIBLE_FOR: Final = timedelta(days=1)
-"""How long a refusal limits orders to what pods had then."""
+"""How long a refused resize limits sizes to those that the pods had then."""
 
-MOST_PASTS: Final = 16
+MAX_PASTS: Final = 16
 
 
 def followed(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> PodsMemory:
-    """The memory updated with the present pods. Future times prove nothing."""
+    """Update the memory with the present pods. Entries with future times are dropped."""
     possible = tuple(limit for limit in memory.possible if timedelta(0) <= now - limit.at < POSSIBLE_FOR)
     if pods is None:
         return PodsMemory(possible=possible)
     since = memory.differ_since
-    # Since the difference began; a future time is from another clock.
+    # A future time comes from another clock, so the difference counts from now.
     since = None if not pods.difference else since if since is not None and since <= now else now
     updated = PodsMemory(_past(memory.past, pods, now), since, possible)
     # A refusal counts after the patience: the kubelet may still find room.
     if waits_for(updated, pods, now) or not pods.difference:
         return updated
     refused = {
-        (container.name, resource): Possible(container.name, resource, amount.value, now)
+        (container.name, resource): PossibleSize(container.name, resource, amount.value, now)
         for container in pods.refused
         for resource, amount in container.sizes
     }
@@ -83,7 +83,7 @@ def followed(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> Pod
 
 
 def waits_for(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> str:
-    """The difference of the pods while decisions wait for it; else empty."""
+    """How the pods differ from their spec, while decisions wait for that; else empty."""
     if pods is None or memory.differ_since is None:
         return ""
     patience = REFUSED_PATIENCE if pods.refused else PATIENCE
@@ -91,93 +91,94 @@ def waits_for(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> st
 
 
 def _past(past: Sequence[PastPods], pods: RunningPods, now: datetime) -> tuple[PastPods, ...]:
-    """The present pods, after those that a measurement may still describe."""
+    """Past states of the pods that a measurement may still describe, then the present one."""
     before = past[-1] if past else None
     is_same = before is not None and (before.ready, before.sizes) == (pods.ready, pods.sizes)
     entries = [*past] if is_same else [*past, PastPods(now, pods.ready, pods.sizes)]
     # An entry ends when the next begins.
     ends = [later.since for later in entries[1:]]
     recent = [entry for entry, end in zip(entries, ends, strict=False) if timedelta(0) <= now - end < MEASURED_WITHIN]
-    return (*recent, entries[-1])[-MOST_PASTS:]
+    return (*recent, entries[-1])[-MAX_PASTS:]
 
 
 def requested(sizes: Sequence[SizedContainer], container: str, resource: Resource) -> int:
-    """Request of one container in pods of these sizes."""
+    """Request of one container in pods of these sizes; 0 if it has none."""
     sized = by_name(sizes, container)
     amount = None if sized is None else sized.sizes[resource]
     return 0 if amount is None else amount.value
 
 
 @dataclass(frozen=True, slots=True)
-class Recommendation:
-    """A current number (None: the container has no size), the wanted one, and the one to write (``value``).
+class ProposedChange:
+    """A change of the replica count, or of one resource of one container.
 
-    Replicas have neither ``container`` nor ``resource``.
+    ``current`` is None if the container has no size. ``desired`` is the recommended number, ``value`` the one to write.
+    ``container`` and ``resource`` are empty for replicas.
     """
 
     current: int | None
-    wanted: int
+    desired: int
     value: int
     container: str = ""
     resource: Resource | None = None
 
     @property
-    def now(self) -> int:
+    def present(self) -> int:
         """The current number; 0 if None."""
         return self.current or 0
 
     @property
     def grows(self) -> bool:
-        """True if more is wanted."""
-        return self.wanted > self.now
+        """True if the desired number is larger than the current one."""
+        return self.desired > self.present
 
     @property
     def subject(self) -> str:
-        """Its name in the status."""
+        """Name of what changes, as in the status."""
         return f"{self.container}/{self.resource}" if self.resource else "replicas"
 
-    def shown(self, value: int) -> str:
+    def formatted(self, value: int) -> str:
         """``value`` in human-readable units."""
         return str(value) if self.resource is None else str(amount(self.resource, value))
 
     @property
     def change(self) -> str:
-        """The change to write, with the wanted number if different."""
-        description = f"{self.subject}: {self.shown(self.now)} to {self.shown(self.value)}"
-        return description if self.value == self.wanted else f"{description} of {self.shown(self.wanted)}"
+        """Text of the change, with the desired number if another one is written."""
+        description = f"{self.subject}: {self.formatted(self.present)} to {self.formatted(self.value)}"
+        return description if self.value == self.desired else f"{description} of {self.formatted(self.desired)}"
 
-    def at(self, value: int) -> Recommendation:
-        """The same recommendation with ``value``."""
+    def at(self, value: int) -> ProposedChange:
+        """The same change, but writing ``value``."""
         return replace(self, value=value)
 
-    def kept(self, rule: Rule, message: str = "") -> WithheldChange:
-        """This recommendation as withheld by ``rule``."""
+    def withheld_by(self, rule: Rule, message: str = "") -> WithheldChange:
+        """This change as withheld by ``rule``."""
         if self.resource is None:
-            return WithheldChange(self.subject, self.wanted, self.current, rule, message)
+            return WithheldChange(self.subject, self.desired, self.current, rule, message)
         current = None if self.current is None else amount(self.resource, self.current)
-        return WithheldChange(self.subject, amount(self.resource, self.wanted), current, rule, message)
+        return WithheldChange(self.subject, amount(self.resource, self.desired), current, rule, message)
 
 
-def replica_wish(
+def replica_proposal(
     spec: HvpaSpec, workload: Workload, recommended: HorizontalRecommendation | None
-) -> Recommendation | None:
-    """The HPA's recommendation within the bounds; None if nothing changes. Bounds apply without an HPA too."""
-    wanted = spec.replicas.clamp(workload.replicas if recommended is None else recommended.desired)
-    return None if wanted == workload.replicas else Recommendation(workload.replicas, wanted, wanted)
+) -> ProposedChange | None:
+    """The HPA's recommendation within the bounds; None if nothing changes. Without an HPA only the bounds apply."""
+    desired = spec.replicas.clamp(workload.replicas if recommended is None else recommended.desired)
+    return None if desired == workload.replicas else ProposedChange(workload.replicas, desired, desired)
 
 
 @dataclass(frozen=True, slots=True)
-class VerticalWishes:
-    """Recommended sizes, and those that only bounds keep from growing or shrinking."""
+class VerticalProposals:
+    """Proposed sizes, and those that would change if they were not at a bound."""
 
-    wishes: tuple[Recommendation, ...]
-    at_bounds: tuple[Recommendation, ...]
+    proposals: tuple[ProposedChange, ...]
+    at_bounds: tuple[ProposedChange, ...]
 
 
-def vertical_wishes(spec: HvpaSpec, workload: Workload, recommendations: Recommendations) -> VerticalWishes:
+def vertical_proposals(spec: HvpaSpec, workload: Workload, recommendations: Recommendations) -> VerticalProposals:
     """The VPA's recommendation for each container, within minAllowed and maxAllowed."""
-    wishes: list[Recommendation] = []
-    at_bounds: list[Recommendation] = []
+    proposals: list[ProposedChange] = []
+    at_bounds: list[ProposedChange] = []
     for container, recommended in sized_containers(spec, workload, recommendations):
         for resource, target in recommended.target:
             policy = spec.policy(container.name)
@@ -185,14 +186,14 @@ def vertical_wishes(spec: HvpaSpec, workload: Workload, recommendations: Recomme
                 continue
             request = container.sizes[resource]
             current = None if request is None else request.value
-            wanted = within_policy(policy, container, resource, target.value)
-            # Only the uncapped target shows that more was wanted.
+            desired = within_policy(policy, container, resource, target.value)
+            # Only the uncapped target shows what is needed beyond the bounds.
             beyond = (recommended.uncapped[resource] or target).value
-            if wanted != (current or 0):
-                wishes.append(Recommendation(current, wanted, wanted, container.name, resource))
+            if desired != (current or 0):
+                proposals.append(ProposedChange(current, desired, desired, container.name, resource))
             elif within_policy(policy, container, resource, beyond) != beyond:
-                at_bounds.append(Recommendation(current, beyond, wanted, container.name, resource))
-    return VerticalWishes(tuple(wishes), tuple(at_bounds))
+                at_bounds.append(ProposedChange(current, beyond, desired, container.name, resource))
+    return VerticalProposals(tuple(proposals), tuple(at_bounds))
 
 
 def within_policy(policy: ContainerPolicy, container: SizedContainer, resource: Resource, value: int) -> int:
@@ -221,29 +222,35 @@ def sized_containers(
     ]
 
 
-def at_most_needed(memory: ScalingTimes, wish: Recommendation) -> Recommendation:
-    """The recommendation; a decrease no lower than the maximum need since less has been enough."""
-    waiting = _known(memory, wish)
-    # The maximum over that time, so that noise does not revert the change.
-    return wish if waiting is None or wish.grows else wish.at(min(wish.now, max(wish.value, waiting.highest)))
+def no_lower_than_recent_need(memory: ScalingTimes, proposal: ProposedChange) -> ProposedChange:
+    """Limit a decrease to the maximum need of the time for which less has been enough."""
+    waiting = _waiting_decrease(memory, proposal)
+    # The maximum, so that noise does not revert the change.
+    return (
+        proposal
+        if waiting is None or proposal.grows
+        else proposal.at(min(proposal.present, max(proposal.value, waiting.highest)))
+    )
 
 
-def enough_since(memory: ScalingTimes, wish: Recommendation, now: datetime) -> datetime:
-    """Since when less than the present number has been enough; a future time is now."""
-    waiting = _known(memory, wish)
-    # A time in the future comes from another clock.
+def less_enough_since(memory: ScalingTimes, proposal: ProposedChange, now: datetime) -> datetime:
+    """Since when less than the present number has been enough."""
+    waiting = _waiting_decrease(memory, proposal)
+    # A future time comes from another clock and counts as now.
     return now if waiting is None else min(waiting.since, now)
 
 
-def with_waiting(memory: ScalingTimes, waiting: Iterable[Recommendation], now: datetime) -> ScalingTimes:
-    """The memory with exactly these waiting decreases."""
-    # Others are dropped, so a sample that needs the present size restarts the time.
-    shrinking = tuple(Shrinking(wish.subject, enough_since(memory, wish, now), wish.value) for wish in waiting)
+def with_waiting_decreases(memory: ScalingTimes, waiting: Iterable[ProposedChange], now: datetime) -> ScalingTimes:
+    """Replace the waiting decreases in the memory."""
+    # Drop the others, so that a sample that needs the present size restarts the wait.
+    shrinking = tuple(
+        Shrinking(proposal.subject, less_enough_since(memory, proposal, now), proposal.value) for proposal in waiting
+    )
     return replace(memory, shrinking=shrinking)
 
 
-def _known(memory: ScalingTimes, wish: Recommendation) -> Shrinking | None:
-    return next((shrinking for shrinking in memory.shrinking if shrinking.subject == wish.subject), None)
+def _waiting_decrease(memory: ScalingTimes, proposal: ProposedChange) -> Shrinking | None:
+    return next((shrinking for shrinking in memory.shrinking if shrinking.subject == proposal.subject), None)
 
 
 DEFAULT_MIN_CHANGE: Final[dict[Resource, Amount]] = {"cpu": MilliCpu(200), "memory": Bytes(200_000_000)}
@@ -251,8 +258,8 @@ DEFAULT_MIN_CHANGE: Final[dict[Resource, Amount]] = {"cpu": MilliCpu(200), "memo
 
 
 def threshold(params: ChangeParams, current: Exact, default: Exact) -> Fraction:
-    """Minimum change from ``current``: the smaller of value and percentage, the one that is set, or the default."""
-    # Without a request the percentage is 0: any change counts.
+    """Minimum change from ``current``: the smaller of value and percentage, or the default if none is set."""
+    # Without a request a percentage is 0, so any change counts.
     parts = params.parts(current)
     return min(parts) if parts else Fraction(default)
 
@@ -263,14 +270,17 @@ def is_enough(current: Exact, new: Exact, least: Fraction) -> bool:
 
 
 def delay_passed(last: datetime | None, now: datetime, delay: Seconds) -> bool:
-    """Return True if at least ``delay`` has passed since ``last``, or ``last`` is in the future."""
-    # A future time is from another clock; waiting for it could take for ever.
+    """Return True if at least ``delay`` has passed since ``last``, or if ``last`` is in the future."""
+    # A future time comes from another clock; waiting for it could take for ever.
     return last is None or last > now or (now - last).total_seconds() >= delay
 
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """Decides for one moment. A container in ``out_of_memory`` gets more memory without delay and minimum change."""
+    """The gates at the time ``now``. Delays and minimum changes do not apply to memory of ``out_of_memory`` containers.
+
+    ``pods_differ`` is how pods differ from their spec, empty if decisions do not wait for that.
+    """
 
     spec: HvpaSpec
     memory: ScalingTimes
@@ -278,69 +288,71 @@ class Gates:
     out_of_memory: frozenset[str] = frozenset()
     pods_differ: str = ""
 
-    def rules(self, wish: Recommendation) -> DirectionRules:
-        """Rules for the axis and direction of ``wish``."""
-        axis = self.spec.vertical if wish.resource else self.spec.horizontal
-        return axis.up if wish.grows else axis.down
+    def rules(self, proposal: ProposedChange) -> DirectionRules:
+        """Rules for the axis and direction of ``proposal``."""
+        axis = self.spec.vertical if proposal.resource else self.spec.horizontal
+        return axis.up if proposal.grows else axis.down
 
-    def is_urgent(self, wish: Recommendation) -> bool:
-        """Return True if the recommendation is for memory that ran out."""
-        return wish.container in self.out_of_memory and wish.resource == "memory" and wish.grows
+    def is_urgent(self, proposal: ProposedChange) -> bool:
+        """Return True if it gives more memory to a container that ran out of memory."""
+        return proposal.container in self.out_of_memory and proposal.resource == "memory" and proposal.grows
 
-    def held(self, wish: Recommendation) -> tuple[Rule, str] | None:
-        """The rule that holds back the change to ``wish.value``, with a message; None if none does."""
-        rules, urgent = self.rules(wish), self.is_urgent(wish)
+    def blocked_by(self, proposal: ProposedChange) -> tuple[Rule, str] | None:
+        """The rule that withholds the change, with a message; None if it may be written."""
+        rules, urgent = self.rules(proposal), self.is_urgent(proposal)
         if rules.mode is UpdateMode.OFF:
             return Rule.UPDATE_MODE, texts.MODE_OFF
         # Recommendations still describe the old pods.
         if not urgent and self.pods_differ:
             return Rule.PODS_DIFFER, texts.PODS_DIFFER.format(difference=self.pods_differ)
-        if not urgent and not delay_passed(self._last(wish), self.now, rules.delay):
-            return self._delayed(wish)
+        if not urgent and not delay_passed(self._last(proposal), self.now, rules.delay):
+            return self._delayed(proposal)
         # Off and the maintenance window apply to urgent changes too.
         window = self.spec.window
         if rules.mode is UpdateMode.MAINTENANCE_WINDOW and not (window is not None and window.contains(self.now)):
             return Rule.MAINTENANCE_WINDOW, texts.UNTIL_WINDOW.format(window=window) if window else texts.NO_WINDOW
-        least = self._least(wish)
-        if not urgent and not is_enough(wish.now, wish.value, least):
-            return Rule.MIN_CHANGE, texts.SMALL_CHANGE.format(least=wish.shown(ceil(least)))
-        # Only shrinking settles. Reported as a delay, so that there is a single time to wait for.
-        is_settled = wish.grows or delay_passed(enough_since(self.memory, wish, self.now), self.now, self.spec.settle)
-        return None if is_settled else self._delayed(wish)
+        least = self._least(proposal)
+        if not urgent and not is_enough(proposal.present, proposal.value, least):
+            return Rule.MIN_CHANGE, texts.SMALL_CHANGE.format(least=proposal.formatted(ceil(least)))
+        # Decreases must settle. Reported as a delay, so that there is a single time to wait for.
+        is_settled = proposal.grows or delay_passed(
+            less_enough_since(self.memory, proposal, self.now), self.now, self.spec.settle
+        )
+        return None if is_settled else self._delayed(proposal)
 
-    def _delayed(self, wish: Recommendation) -> tuple[Rule, str]:
-        """The time at which neither delay nor settling holds it back, if less is still enough."""
-        until = (self._last(wish) or self.now) + timedelta(seconds=self.rules(wish).delay)
-        if self.spec.settle and not wish.grows:
-            until = max(until, enough_since(self.memory, wish, self.now) + timedelta(seconds=self.spec.settle))
+    def _delayed(self, proposal: ProposedChange) -> tuple[Rule, str]:
+        """Rule and message with the time at which delay and settling are over, if less is still enough then."""
+        until = (self._last(proposal) or self.now) + timedelta(seconds=self.rules(proposal).delay)
+        if self.spec.settle and not proposal.grows:
+            until = max(until, less_enough_since(self.memory, proposal, self.now) + timedelta(seconds=self.spec.settle))
         return Rule.DELAY, texts.UNTIL.format(time=until.astimezone(UTC))
 
-    def _last(self, wish: Recommendation) -> datetime | None:
-        return self.memory.last_up if wish.grows else self.memory.last_down
+    def _last(self, proposal: ProposedChange) -> datetime | None:
+        return self.memory.last_up if proposal.grows else self.memory.last_down
 
-    def _least(self, wish: Recommendation) -> Fraction:
-        if wish.resource is None:
+    def _least(self, proposal: ProposedChange) -> Fraction:
+        if proposal.resource is None:
             # Any change of replicas counts.
             return Fraction(0)
-        params = self.rules(wish).min_change[wish.resource]
-        return threshold(params, wish.now, DEFAULT_MIN_CHANGE[wish.resource].value)
+        params = self.rules(proposal).min_change[proposal.resource]
+        return threshold(params, proposal.present, DEFAULT_MIN_CHANGE[proposal.resource].value)
 
 
 @dataclass(frozen=True, slots=True)
-class GatedRecommendation:
-    """A recommendation, ``why``, and the rule that holds it back; None if it is written."""
+class GatedChange:
+    """A proposed change, its reason ``why``, and the rule that withholds it; None if it is written."""
 
-    wish: Recommendation
+    proposal: ProposedChange
     why: str
     rule: Rule | None = None
     message: str = ""
 
 
-def gated(gates: Gates, wish: Recommendation, why: str) -> GatedRecommendation:
-    """The recommendation with the gate that holds it back, if any."""
-    return GatedRecommendation(wish, why, *(gates.held(wish) or ()))
+def gated(gates: Gates, proposal: ProposedChange, why: str) -> GatedChange:
+    """Check the proposed change against the gates."""
+    return GatedChange(proposal, why, *(gates.blocked_by(proposal) or ()))
 
 
-def written(answers: Iterable[GatedRecommendation]) -> list[Recommendation]:
-    """Recommendations to write."""
-    return [answer.wish for answer in answers if answer.rule is None]
+def written(outcomes: Iterable[GatedChange]) -> list[ProposedChange]:
+    """Changes to write."""
+    return [outcome.proposal for outcome in outcomes if outcome.rule is None]

@@ -1,6 +1,6 @@
-"""Modes that choose one direction (S1.2-S1.4), and weights by replica count (S1.5-S1.7).
+"""Modes that choose between horizontal and vertical scaling (S1.2-S1.4), and weights by replica count (S1.5-S1.7).
 
-A mode considers only recommendations that could be written now: one that waits for a window must not block the other.
+A mode considers only changes that could be written now: one that waits for a window must not block the other.
 """
 
 from __future__ import annotations
@@ -11,50 +11,52 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import Final
 
-from scheduler_plugin.groups.core.hvpa.gates import GatedRecommendation, Gates, Recommendation, VerticalWishes, gated
+from scheduler_plugin.groups.core.hvpa.gates import GatedChange, Gates, ProposedChange, VerticalProposals, gated
 from scheduler_plugin.groups.core.hvpa.spec import Exact, HvpaMode, Interval, Mixed, Preference
 from scheduler_plugin.groups.core.workload import ReplicaBounds, Rule, Workload
 
 
 def by_mode(
-    gates: Gates, workload: Workload, horizontal: Recommendation | None, vertical: VerticalWishes
-) -> list[GatedRecommendation]:
-    """HPA preferred, HPA biased, VPA biased and mixed: choose among the recommendations that may be written."""
-    wishes = (*([] if horizontal is None else [horizontal]), *vertical.wishes)
+    gates: Gates, workload: Workload, horizontal: ProposedChange | None, vertical: VerticalProposals
+) -> list[GatedChange]:
+    """HPA preferred, HPA biased, VPA biased and mixed mode: choose among the changes that no gate withholds."""
+    proposals = (*([] if horizontal is None else [horizontal]), *vertical.proposals)
     why = f"mode {gates.spec.mode}"
-    answers = [gated(gates, wish, why) for wish in wishes]
-    free = [answer.wish for answer in answers if answer.rule is None]
+    outcomes = [gated(gates, proposal, why) for proposal in proposals]
+    free = [outcome.proposal for outcome in outcomes if outcome.rule is None]
     spec, current = gates.spec, workload.replicas
-    desired = next((wish.value for wish in free if wish.resource is None), current)
-    deltas = [_delta(gates, workload, wish) for wish in free if wish.resource]
+    desired = next((proposal.value for proposal in free if proposal.resource is None), current)
+    deltas = [_delta(gates, workload, proposal) for proposal in free if proposal.resource]
     may = allowed(spec.mode, spec.mixed, (current, desired), spec.replicas, deltas)
 
-    def chosen(wish: Recommendation) -> bool:
-        if gates.is_urgent(wish):  # more replicas would run out of memory too
+    def chosen(proposal: ProposedChange) -> bool:
+        if gates.is_urgent(proposal):  # more replicas would run out of memory too
             return True
-        if wish.resource is None:
+        if proposal.resource is None:
             return may.horizontal
-        return may.up if wish.grows else may.down
+        return may.up if proposal.grows else may.down
 
     return [
         # A gate's rule is more specific than the mode.
-        answer if answer.rule or chosen(answer.wish) else GatedRecommendation(answer.wish, why, Rule.POLICY, why)
-        for answer in answers
+        outcome if outcome.rule or chosen(outcome.proposal) else GatedChange(outcome.proposal, why, Rule.POLICY, why)
+        for outcome in outcomes
     ]
 
 
-def _delta(gates: Gates, workload: Workload, wish: Recommendation) -> VerticalDelta:
-    container = workload.container(wish.container)
-    limit = container.limits[wish.resource] if container and wish.resource else None
-    y = gates.spec.mixed.y[wish.resource] if wish.resource else None
+def _delta(gates: Gates, workload: Workload, proposal: ProposedChange) -> VerticalDelta:
+    container = workload.container(proposal.container)
+    limit = container.limits[proposal.resource] if container and proposal.resource else None
+    y = gates.spec.mixed.y[proposal.resource] if proposal.resource else None
     return VerticalDelta(
-        wish.value - wish.now, 0 if y is None else y.value, limit is not None and wish.wanted > limit.value
+        proposal.value - proposal.present,
+        0 if y is None else y.value,
+        limit is not None and proposal.desired > limit.value,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class VerticalDelta:
-    """One vertical change (signed), the threshold ``y``, and whether the target is above the limit."""
+    """One vertical change (signed), its threshold ``y``, and whether the desired size is above the limit."""
 
     change: int
     y: int = 0
@@ -63,7 +65,7 @@ class VerticalDelta:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Changes that may pass: horizontal ones, and vertical growth and shrinking."""
+    """Kinds of changes that the mode allows: of the replica count, and growing and shrinking of sizes."""
 
     horizontal: bool
     up: bool
@@ -78,13 +80,13 @@ _NONE: Final = Allowed(horizontal=False, up=False, down=False)
 def allowed(
     mode: HvpaMode, mixed: Mixed, replicas: tuple[int, int], bounds: ReplicaBounds, vertical: Sequence[VerticalDelta]
 ) -> Allowed:
-    """Changes that may pass in the choosing modes; ``replicas`` from and to."""
+    """Kinds of changes that ``mode`` allows; ``replicas`` are the current and the desired count."""
     current, desired = replicas
     scales = desired != current
     if mode is HvpaMode.HPA_PREFERRED:
         if scales:
             return _HORIZONTAL
-        # At a bound of the HPA, sizes take over.
+        # At a bound of the replica count only sizes can change.
         return Allowed(False, up=current >= bounds.max, down=current <= bounds.min)
     # Nothing to choose.
     if not (scales and vertical):
@@ -105,45 +107,50 @@ def _mixed(mixed: Mixed, change: int, vertical: Sequence[VerticalDelta]) -> Allo
 
 
 def by_weight(
-    gates: Gates, workload: Workload, horizontal: Recommendation | None, vertical: VerticalWishes
-) -> list[GatedRecommendation]:
-    """Weight-based scaling: each recommendation is applied in proportion to its weight at this replica count.
+    gates: Gates, workload: Workload, horizontal: ProposedChange | None, vertical: VerticalProposals
+) -> list[GatedChange]:
+    """Weight-based mode: apply each recommendation in proportion to its weight at this replica count.
 
-    A change of replicas uses the neighbouring interval's weight only if it is written: a waiting one must not block
-    sizes.
+    Sizes use the weight of the neighbouring interval only if the change of replicas is written.
     """
     current = workload.replicas
     weight = vpa_weight(gates.spec.intervals, gates.spec.replicas, current, current)
     if horizontal is None:
         # No change of replicas, so no neighbouring interval.
-        return [_weighted_size(gates, wish, weight, current) for wish in vertical.wishes]
-    freed = vpa_weight(gates.spec.intervals, gates.spec.replicas, current, horizontal.wanted)
-    # Neither axis can move: vertical only, with sizes at their bounds.
-    trapped = freed == VERTICAL_ONLY and any(wish.grows is horizontal.grows for wish in vertical.at_bounds)
+        return [_weighted_size(gates, proposal, weight, current) for proposal in vertical.proposals]
+    freed = vpa_weight(gates.spec.intervals, gates.spec.replicas, current, horizontal.desired)
+    # Vertical only, but a size is at its bound: scale horizontally, or nothing could change.
+    trapped = freed == VERTICAL_ONLY and any(proposal.grows is horizontal.grows for proposal in vertical.at_bounds)
     count = _weighted_count(gates, horizontal, HORIZONTAL_ONLY if trapped else freed)
-    # While the count is held back, sizes use the present interval's weight.
+    # While the count waits, sizes use the present interval's weight, so that they are not blocked.
     applied = weight if count.rule else freed
-    return [count, *(_weighted_size(gates, wish, applied, current) for wish in vertical.wishes)]
+    return [count, *(_weighted_size(gates, proposal, applied, current) for proposal in vertical.proposals)]
 
 
-def _weighted_count(gates: Gates, wish: Recommendation, vpa: Fraction) -> GatedRecommendation:
-    value = gates.spec.replicas.clamp(weighted_replicas(wish.now, wish.wanted, vpa))
+def _weighted_count(gates: Gates, proposal: ProposedChange, vpa: Fraction) -> GatedChange:
+    value = gates.spec.replicas.clamp(weighted_replicas(proposal.present, proposal.desired, vpa))
     # The horizontal weight is the rest.
-    return _answered(gates, wish.at(value), 1 - vpa)
+    return _gated_by_weight(gates, proposal.at(value), 1 - vpa)
 
 
-def _weighted_size(gates: Gates, wish: Recommendation, weight: Fraction, replicas: int) -> GatedRecommendation:
-    if gates.is_urgent(wish):
+def _weighted_size(gates: Gates, proposal: ProposedChange, weight: Fraction, replicas: int) -> GatedChange:
+    if gates.is_urgent(proposal):
         # After an OOM kill the full recommendation applies.
         weight = VERTICAL_ONLY
-    applied = effective_weight(weight, replicas, gates.spec.replicas, wish.grows)
-    return _answered(gates, wish.at(away_from(wish.now, weighted(wish.now, wish.wanted, applied))), applied)
+    applied = effective_weight(weight, replicas, gates.spec.replicas, proposal.grows)
+    return _gated_by_weight(
+        gates, proposal.at(away_from(proposal.present, weighted(proposal.present, proposal.desired, applied))), applied
+    )
 
 
-def _answered(gates: Gates, wish: Recommendation, weight: Fraction) -> GatedRecommendation:
+def _gated_by_weight(gates: Gates, proposal: ProposedChange, weight: Fraction) -> GatedChange:
     why = f"weight {float(weight):g}"
     # The weight leaves nothing to write.
-    return GatedRecommendation(wish, why, Rule.WEIGHT, why) if wish.value == wish.now else gated(gates, wish, why)
+    return (
+        GatedChange(proposal, why, Rule.WEIGHT, why)
+        if proposal.value == proposal.present
+        else gated(gates, proposal, why)
+    )
 
 
 VERTICAL_ONLY: Final = Fraction(1)
@@ -155,7 +162,8 @@ def stages(
 ) -> tuple[Interval, ...]:
     """Three stages as intervals: below ``first_end``, up to ``second_end``, and above (S1.5, S1.6).
 
-    A missing end makes its outer stage empty. A first stage that would end before it begins applies to ``bounds.min``.
+    Without ``first_end`` there is no first stage, without ``second_end`` no third. A first stage that would end before
+    it begins applies to ``bounds.min`` only.
     """
     first, second, third = weights
     middle = Interval(second, first_end, second_end)
@@ -165,7 +173,7 @@ def stages(
 
 
 def vpa_weight(intervals: Sequence[Interval], bounds: ReplicaBounds, current: int, desired: int) -> Fraction:
-    """Weight of vertical recommendations at ``current`` replicas if ``desired`` are wanted; 0 without intervals."""
+    """Weight of vertical recommendations when scaling from ``current`` to ``desired``; 0 without intervals."""
     spans = [(interval.within(bounds), interval.weight) for interval in intervals]
     # `min` returns the first: the first interval with this count, or the nearest to a gap.
     nearest = min(spans, key=lambda span: _distance(span[0], current), default=None)
@@ -189,13 +197,12 @@ def _distance(span: tuple[int, int], count: int) -> int:
 
 
 def effective_weight(weight: Fraction, current: int, bounds: ReplicaBounds, growing: bool) -> Fraction:
-    """``weight``, or 1 if only vertical growth is possible."""
-    # At the maximum replica count only sizes can grow.
+    """``weight``, or 1 when growing at the maximum replica count, where only sizes can grow."""
     return VERTICAL_ONLY if growing and current >= bounds.max else weight
 
 
 def weighted(current: Exact, target: Exact, weight: Fraction) -> Fraction:
-    """The exact point at ``weight`` between ``current`` and ``target``."""
+    """The exact number at the fraction ``weight`` of the way from ``current`` to ``target``."""
     return current + (target - current) * weight
 
 

@@ -1,10 +1,10 @@
 """The total need of a workload, from both recommenders (S1.12).
 
-A VPA's target is from past use, possibly with other replica counts:
+A VPA's target reflects past use, possibly with other replica counts:
 
-- After scaling out, a target stays for hours or days. Until it has fallen to what the present replicas explain, or has
-  risen, it describes the earlier replicas; otherwise the count would run away to ``maxReplicas``.
-- After scaling in, a target rises within hours. Until then it describes the highest count of that time.
+- After scaling out, the target stays high for hours or days. Until it has fallen to what the present replicas explain,
+  or has risen, it counts for the earlier replicas; otherwise the count would run away to ``maxReplicas``.
+- After scaling in, the target rises within hours. Until then it counts for the highest count of that time.
 - So the total lies between two numbers. Scaling out uses the smaller one, scaling in and sizes the larger one.
 
 A need has a part per replica (``base``) and a part shared by all (``total``). Neither depends on the replica count, so
@@ -46,8 +46,8 @@ from scheduler_plugin.groups.core.workload import (
 class ContainerNeed:
     """Need of one resource of one container, in thousandths of a vCPU or bytes.
 
-    ``base`` is per replica, ``total`` shared by all. Replicas are added only for ``sure``, the certain part of the
-    total; sizes grow only for ``grown`` of it. None is all of it.
+    ``base`` is per replica, ``total`` is shared by all. Replicas are added only for the certain part of the total,
+    ``sure``, and sizes grow only for the part ``grown``; None means the whole total.
     """
 
     container: str
@@ -57,7 +57,7 @@ class ContainerNeed:
     sure: int | None = None
     grown: int | None = None
 
-    def each(self, replicas: int) -> int:
+    def size_each(self, replicas: int) -> int:
         """Size per replica with ``replicas`` (> 0), rounded up."""
         return self._shared(self.total, replicas)
 
@@ -68,10 +68,10 @@ class ContainerNeed:
     def fits(self, replicas: int, most: int, overlap: ChangeParams, current: int) -> bool:
         """Return True if ``replicas`` of at most ``most`` are enough, given ``current`` replicas."""
         if replicas >= current:
-            # Scale out only for the sure part, and in only with room to spare, to avoid flapping.
+            # Scale out only for the certain part, and in only with room to spare, to avoid flapping.
             return self._shared(self.total if self.sure is None else self.sure, replicas) <= most
         room = max(0, most - self.base) * replicas
-        return self.each(replicas) <= most and self.total <= scale_in_boundary(room, overlap)
+        return self.size_each(replicas) <= most and self.total <= scale_in_boundary(room, overlap)
 
     def _shared(self, total: int, replicas: int) -> int:
         # Rounds up.
@@ -79,12 +79,12 @@ class ContainerNeed:
 
 
 def base_of(params: ChangeParams, target: int) -> int:
-    """Base of a replica of size ``target``: the larger of value and percentage, at most all of it."""
+    """Base of a replica of size ``target``: the larger of value and percentage, at most ``target``."""
     return min(target, int(max([Fraction(0), *params.parts(target)])))
 
 
 def scale_in_boundary(most: Exact, overlap: ChangeParams) -> Fraction:
-    """Maximum total (>= 0) at which to scale in to replicas with ``most`` in all."""
+    """Maximum total need (>= 0) for scaling in to replicas that can carry ``most`` together."""
     return max(Fraction(0), most - max([Fraction(0), *overlap.parts(most)]))
 
 
@@ -97,7 +97,7 @@ def planned_replicas(
 ) -> int:
     """The fewest replicas within ``bounds`` that fit every need; ``bounds.max`` if none do.
 
-    ``most`` returns the maximum size of a need's resource at this count; None is unbounded.
+    ``most`` returns the maximum size of a need's resource at a replica count; None if unbounded.
     """
 
     def fits(need: ContainerNeed, replicas: int) -> bool:
@@ -110,7 +110,7 @@ def planned_replicas(
 
 
 RISES_WITHIN: Final = timedelta(hours=4)
-"""A 90th percentile with a half-life of a day follows a rise after a tenth of new weight: 3.7 hours."""
+"""A 90th percentile with a half-life of a day follows a rise once a tenth of the weight is new: after 3.7 hours."""
 
 MOST_COUNTS: Final = 32
 """Maximum number of replica changes to remember within that time."""
@@ -121,10 +121,10 @@ _EXPLAINED: Final = Fraction(105, 100)  # a bucket of VPA's histogram is 5 % wid
 def remembered(
     memory: ScalingTimes, spec: HvpaSpec, workload: Workload, recommendations: Recommendations, now: datetime
 ) -> ScalingTimes:
-    """``memory`` updated with the present targets and pods.
+    """Update ``memory`` with the present targets and pods.
 
-    While decisions wait for pods, few of them may serve: a rising target then describes these few, others the earlier
-    ones.
+    While decisions wait for pods, only few of them may serve. A target that rises in that time counts for these few;
+    others still count for the earlier replicas.
     """
     memory = replace(memory, pods=followed(memory.pods, workload.pods, now))
     waits = bool(waits_for(memory.pods, workload.pods, now))
@@ -152,7 +152,7 @@ def _targets(
 
 
 def _updated_target(old: PastTarget | None, new: PastTarget, *, waits: bool) -> PastTarget:
-    # A rising target describes the present replicas.
+    # A rising target reflects the load of the present replicas.
     if old is None or new.target > old.target:
         return new
     # Once target times replicas is no larger than before, the present replicas explain the target.
@@ -161,7 +161,7 @@ def _updated_target(old: PastTarget | None, new: PastTarget, *, waits: bool) -> 
 
 
 def _counts(memory: ScalingTimes, workload: Workload, now: datetime) -> tuple[PastReplicas, ...]:
-    """The present count with its start, after earlier larger ones; only these matter for the maximum."""
+    """Earlier larger counts, then the present one; smaller ones do not affect the maximum."""
     larger = [past for past in memory.counts if past.replicas > workload.replicas]
     same = next((past for past in memory.counts if past.replicas == workload.replicas), None)
     entries = [*larger, same or PastReplicas(now, workload.replicas)]
@@ -172,7 +172,7 @@ def _counts(memory: ScalingTimes, workload: Workload, now: datetime) -> tuple[Pa
 
 
 def described(memory: ScalingTimes, container: str, resource: Resource, replicas: int) -> tuple[int, int]:
-    """The fewest and most replicas that the container's target may describe, with ``replicas`` now."""
+    """The fewest and most replicas whose use the container's target may describe, with ``replicas`` now."""
     explained = (past.replicas for past in memory.targets if (past.container, past.resource) == (container, resource))
     # Twice, so that `min` has two arguments even without a memory.
     most = max((past.replicas for past in memory.counts), default=replicas)
@@ -185,7 +185,7 @@ _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 def total_needs(
     spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes
 ) -> tuple[ContainerNeed, ...]:
-    """One need per resource and container that a recommender covers."""
+    """The need of each resource of each container for which there is a recommendation."""
     needs = _vertical(spec, workload, recommendations, memory)
     for container in workload.containers:
         for resource, _ in container.sizes:
@@ -198,7 +198,7 @@ def total_needs(
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """Total need of this many ready pods, the certain part, and the part for which sizes grow."""
+    """Total need of ``ready`` pods, its certain part, and the part for which sizes grow."""
 
     ready: int
     total: int
@@ -215,8 +215,8 @@ def _measured(
 ) -> list[_Measured] | None:
     """Measurements of an HPA for each state of the pods that it may describe; None if there are none.
 
-    A need is use over target for the actual pods. An HPA without use and ratio only shows a need of more than ``desired
-    - 1`` and at most ``desired`` requests.
+    A need is use divided by target for the actual pods. If an HPA reports neither use nor ratio, the need is only known
+    to be more than ``desired - 1`` and at most ``desired`` requests.
     """
     horizontal, (container, resource) = recommendations.horizontal, key
     if horizontal is None or resource not in spec.desired_by_utilization:
@@ -224,7 +224,7 @@ def _measured(
     measurements = []
     # A new memory has no past pods: use the present ones.
     past = memory.pods.past or (PastPods(_NEVER, workload.serving, workload.containers),)
-    # Use is older than the requests that it is divided by: combine any ready count with any sizes.
+    # Use is older than the requests that it is divided by, so combine every ready count with all sizes.
     states = product(sorted({pods.ready for pods in past}), {pods.sizes for pods in past})
     for pods in (PastPods(_NEVER, ready, sizes) for ready, sizes in states):
         size = requested(pods.sizes, container, resource)
@@ -243,9 +243,7 @@ def _measured(
 def _needed_each(
     horizontal: HorizontalRecommendation, pods: PastPods, container: str, resource: Resource
 ) -> tuple[Fraction, Fraction] | None:
-    """Minimum and maximum need of the container in each pod, by its use: its part of a whole pod's use in proportion to
-    requests.
-    """
+    """Minimum and maximum need of the container per pod. Its part of a whole pod's use is in proportion to requests."""
     size = requested(pods.sizes, container, resource)
     whole = sum(requested(pods.sizes, sized.name, resource) for sized in pods.sizes)
     part = Fraction(size, whole) if whole else Fraction(0)
@@ -267,7 +265,7 @@ def _larger_need(
 ) -> ContainerNeed:
     """The larger of both needs. Measurements include the base of each replica.
 
-    The maximum measurement may be needed; the minimum is certain, and sizes grow only to that.
+    The total follows from the largest measurement; only the smallest is certain, and sizes grow only to that.
     """
     base, total, sure = (0, 0, 0) if vertical is None else (vertical.base, vertical.total, vertical.sure or 0)
     most = max(measurement.total - measurement.ready * base for measurement in measured)
@@ -296,12 +294,12 @@ def _vertical(
 def replica_bounds(
     spec: HvpaSpec, workload: Workload, recommendations: Recommendations, needs: Sequence[ContainerNeed]
 ) -> ReplicaBounds:
-    """Bounds of the plan. The HPA's count for other reasons than utilisation is a minimum.
+    """Bounds of the planned replica count. An HPA's count is a minimum unless it follows from utilisation.
 
-    Without a vertical recommendation, or with an unknown need, replicas only grow.
+    Without a vertical recommendation, or with an unknown need, no replica is removed.
     """
     least, horizontal = spec.replicas.min, recommendations.horizontal
-    # By utilisation the HPA's count depends on the size of the pods, so it is no minimum.
+    # A count by utilisation depends on the size of the pods, so it is no minimum.
     if horizontal is not None and not spec.desired_by_utilization:
         least = max(least, horizontal.desired)
     # With an unknown need fewer replicas might be too few.
@@ -311,7 +309,7 @@ def replica_bounds(
 
 
 def unknown_needs(spec: HvpaSpec, workload: Workload, needs: Sequence[ContainerNeed]) -> tuple[str, ...]:
-    """Sized resources with an unknown need, such as ``app/memory``."""
+    """Resources that the group sizes without knowing their need, such as ``app/memory``."""
     covered = {(need.container, need.resource) for need in needs}
     return tuple(
         f"{container.name}/{resource}"

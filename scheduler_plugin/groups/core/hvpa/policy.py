@@ -1,6 +1,6 @@
 """The policy of an Hvpa: both recommendations combined by its mode (S1.1-S1.12).
 
-With effective intervals the workload never gets less than it needs on the way to the plan (S1.12).
+With effective intervals the workload has what it needs at every step towards the plan (S1.12).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Final
 from protocol.units import Amount
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.hvpa.gates import (
-    GatedRecommendation,
+    GatedChange,
     Gates,
-    Recommendation,
-    VerticalWishes,
-    at_most_needed,
+    ProposedChange,
+    VerticalProposals,
     gated,
-    replica_wish,
-    vertical_wishes,
+    no_lower_than_recent_need,
+    replica_proposal,
+    vertical_proposals,
     waits_for,
-    with_waiting,
+    with_waiting_decreases,
     within_policy,
     written,
 )
@@ -53,7 +53,7 @@ WHY: Final = "effective intervals"
 
 @dataclass(frozen=True, slots=True)
 class ScalingPlan:
-    """Replica count for these needs. No replica is removed while a need is ``unknown``."""
+    """The replica count for these needs. While a need is ``unknown``, no replica is removed."""
 
     replicas: int
     needs: tuple[ContainerNeed, ...]
@@ -88,75 +88,75 @@ def _fewest_in_one_step(need: ContainerNeed, now: int) -> int:
 
 
 def _most(spec: HvpaSpec, memory: ScalingTimes, need: ContainerNeed, replicas: int) -> Amount | None:
-    """Maximum size of each of ``replicas`` replicas, by the spec and by what pods can have."""
+    """Maximum size of each of ``replicas`` replicas, by the spec and by refused resizes."""
     interval = spec.effective.most(replicas)[need.resource]
-    possible = memory.pods.most(need.container, need.resource)
+    reachable = memory.pods.most(need.container, need.resource)
     if replicas >= spec.replicas.max:  # the last replicas may use everything allowed (S1.6)
-        interval = possible = None
+        interval = reachable = None
     bounds = [spec.policy(need.container).bounds.most[need.resource], interval]
-    caps = [bound.value for bound in bounds if bound is not None] + ([] if possible is None else [possible])
+    caps = [bound.value for bound in bounds if bound is not None] + ([] if reachable is None else [reachable])
     return amount(need.resource, min(caps)) if caps else None
 
 
-def by_plan(gates: Gates, workload: Workload, plan: ScalingPlan) -> list[GatedRecommendation]:
-    """The part of the plan to write now."""
+def by_plan(gates: Gates, workload: Workload, plan: ScalingPlan) -> list[GatedChange]:
+    """The changes towards the plan, with the gates that withhold them."""
     current = workload.replicas
-    count = at_most_needed(gates.memory, Recommendation(current, plan.replicas, plan.replicas))
+    count = no_lower_than_recent_need(gates.memory, ProposedChange(current, plan.replicas, plan.replicas))
     planned_count = count.value
     if current == planned_count:
         return _sizes(gates, workload, plan.needs, planned_count, shrinks=True)
-    answer = gated(gates, count, WHY)
-    if answer.rule:
-        # The count is held back: sizes are for the present replicas.
-        return [answer, *_sizes(gates, workload, plan.needs, current, shrinks=True)]
+    outcome = gated(gates, count, WHY)
+    if outcome.rule:
+        # The change of the count is withheld, so sizes are for the present replicas.
+        return [outcome, *_sizes(gates, workload, plan.needs, current, shrinks=True)]
     if planned_count > current:
         # Sizes shrink only once the new replicas are ready.
-        return [answer, *_sizes(gates, workload, plan.needs, planned_count, shrinks=False)]
+        return [outcome, *_sizes(gates, workload, plan.needs, planned_count, shrinks=False)]
     # Before scaling in, sizes grow to the whole need of fewer replicas.
     needs = [replace(need, grown=None) for need in plan.needs]
     sizes = [
         # Ignore the minimum change: fewer replicas must carry the whole load.
-        GatedRecommendation(size.wish, WHY) if size.wish.grows and size.rule is Rule.MIN_CHANGE else size
+        GatedChange(size.proposal, WHY) if size.proposal.grows and size.rule is Rule.MIN_CHANGE else size
         for size in _sizes(gates, workload, needs, planned_count, shrinks=True)
     ]
-    if any(answer.wish.grows for answer in sizes):
-        return [GatedRecommendation(count, WHY, Rule.POLICY, texts.SIZES_FIRST), *sizes]
-    return [answer, *sizes]
+    if any(outcome.proposal.grows for outcome in sizes):
+        return [GatedChange(count, WHY, Rule.POLICY, texts.SIZES_FIRST), *sizes]
+    return [outcome, *sizes]
 
 
 def _sizes(
     gates: Gates, workload: Workload, needs: Sequence[ContainerNeed], replicas: int, *, shrinks: bool
-) -> list[GatedRecommendation]:
+) -> list[GatedChange]:
     """Sizes for this replica count. A size shrinks only as far as the ready replicas can carry the load."""
-    answers = []
+    outcomes = []
     for container, need in (
         (sized, need) for sized in workload.containers for need in needs if need.container == sized.name
     ):
-        wish = _size(gates, container, need, replicas)
+        proposal = _size(gates, container, need, replicas)
         most = gates.memory.pods.most(container.name, need.resource)
-        if most is not None and most < wish.now:
+        if most is not None and most < proposal.present:
             # Sizes that pods cannot have are reverted at once, without gates: they never had them. New replicas take
             # over, so start from what pods have.
-            possible = wish if shrinks else _size(gates, container, need, replicas, most)
-            if max(possible.wanted, most) < wish.now:
-                answers.append(GatedRecommendation(wish.at(max(possible.wanted, most)), texts.NO_MORE))
+            reachable = proposal if shrinks else _size(gates, container, need, replicas, most)
+            if max(reachable.desired, most) < proposal.present:
+                outcomes.append(GatedChange(proposal.at(max(reachable.desired, most)), texts.NO_MORE))
                 continue
-        if not wish.grows and wish.wanted != wish.now:
+        if not proposal.grows and proposal.desired != proposal.present:
             # Only ready replicas carry load.
             serving = max(1, min(workload.ready, replicas))
-            least = _size(gates, container, need, serving).wanted if shrinks else wish.now
-            wish = wish.at(min(wish.now, max(wish.wanted, least)))
-        if wish.value != wish.now:
-            answers.append(gated(gates, at_most_needed(gates.memory, wish), WHY))
-        elif wish.wanted != wish.now:
-            answers.append(GatedRecommendation(wish, WHY, Rule.POLICY, texts.NOT_READY))
-    return answers
+            least = _size(gates, container, need, serving).desired if shrinks else proposal.present
+            proposal = proposal.at(min(proposal.present, max(proposal.desired, least)))
+        if proposal.value != proposal.present:
+            outcomes.append(gated(gates, no_lower_than_recent_need(gates.memory, proposal), WHY))
+        elif proposal.desired != proposal.present:
+            outcomes.append(GatedChange(proposal, WHY, Rule.POLICY, texts.NOT_READY))
+    return outcomes
 
 
 def _size(
     gates: Gates, container: SizedContainer, need: ContainerNeed, replicas: int, has: int | None = None
-) -> Recommendation:
-    """From the present size, or the one that a pod ``has``, to the nearer of certain and possible need."""
+) -> ProposedChange:
+    """Change the present size, or the one that a pod ``has``, to the nearer of certain and possible need."""
     spec, size = gates.spec, container.sizes[need.resource]
     most = _most(spec, gates.memory, need, replicas)
 
@@ -167,47 +167,49 @@ def _size(
 
     now = 0 if size is None else size.value
     # A size between certain and possible need stays.
-    value = min(max(now if has is None else has, bounded(need.grows_to(replicas))), bounded(need.each(replicas)))
-    return Recommendation(None if size is None else now, value, value, container.name, need.resource)
+    value = min(max(now if has is None else has, bounded(need.grows_to(replicas))), bounded(need.size_each(replicas)))
+    return ProposedChange(None if size is None else now, value, value, container.name, need.resource)
 
 
 def decide(
     spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes, now: datetime
 ) -> tuple[WorkloadDecision, ScalingTimes]:
-    """The decision, and the memory to keep once it is written. ``now`` is aware."""
-    # At zero replicas recommendations mean nothing; people scale up from zero.
+    """Return the decision, and the memory to store once it is written. ``now`` is aware."""
+    # At zero replicas recommendations mean nothing; scaling up from zero is left to people.
     if workload.replicas <= 0:
         return WorkloadDecision(explanation=(texts.SCALED_TO_ZERO,)), memory
     # A new HPA has `desiredReplicas: 0` until its first evaluation.
     if recommendations.horizontal is not None and recommendations.horizontal.desired <= 0:
         recommendations = replace(recommendations, horizontal=None)
     gates = Gates(spec, memory, now, frozenset(kill.container for kill in workload.out_of_memory))
-    vertical = vertical_wishes(spec, workload, recommendations)
+    vertical = vertical_proposals(spec, workload, recommendations)
     if spec.mode is HvpaMode.EFFECTIVE_INTERVALS:
         memory = remembered(memory, spec, workload, recommendations, now)
         gates = replace(gates, memory=memory, pods_differ=waits_for(memory.pods, workload.pods, now))
         plan = planned(spec, workload, recommendations, memory)
-        answers, needs = by_plan(gates, workload, plan), _explained(plan)
-        memory = with_waiting(memory, _waiting(spec, answers), now)
+        outcomes, needs = by_plan(gates, workload, plan), _explained(plan)
+        memory = with_waiting_decreases(memory, _waiting(spec, outcomes), now)
     else:
-        answer = by_weight if spec.mode is HvpaMode.WEIGHT_BASED else by_mode
-        answers = answer(gates, workload, replica_wish(spec, workload, recommendations.horizontal), vertical)
+        outcome = by_weight if spec.mode is HvpaMode.WEIGHT_BASED else by_mode
+        outcomes = outcome(gates, workload, replica_proposal(spec, workload, recommendations.horizontal), vertical)
         needs = ()
-    return _decision(spec, workload, answers, vertical, needs), _remembered(memory, written(answers), now)
+    return _decision(spec, workload, outcomes, vertical, needs), _remembered(memory, written(outcomes), now)
 
 
-def _waiting(spec: HvpaSpec, answers: Sequence[GatedRecommendation]) -> list[Recommendation]:
+def _waiting(spec: HvpaSpec, outcomes: Sequence[GatedChange]) -> list[ProposedChange]:
     """Decreases that wait; none without a settle time."""
     if not spec.settle:
         return []
-    # Below the minimum change it is never written.
-    waits = [answer.wish for answer in answers if answer.rule not in (None, Rule.MIN_CHANGE)]
-    return [wish for wish in waits if wish.value < wish.now]
+    # A change below the minimum is never written.
+    waits = [outcome.proposal for outcome in outcomes if outcome.rule not in (None, Rule.MIN_CHANGE)]
+    return [proposal for proposal in waits if proposal.value < proposal.present]
 
 
 def _explained(plan: ScalingPlan) -> tuple[str, ...]:
     lines = (
-        texts.NEED.format(need=need, amount=amount(need.resource, need.each(plan.replicas)), replicas=plan.replicas)
+        texts.NEED.format(
+            need=need, amount=amount(need.resource, need.size_each(plan.replicas)), replicas=plan.replicas
+        )
         for need in plan.needs
     )
     return (*lines, *(texts.NEED_UNKNOWN.format(subject=subject) for subject in plan.unknown))
@@ -216,48 +218,54 @@ def _explained(plan: ScalingPlan) -> tuple[str, ...]:
 def _decision(
     spec: HvpaSpec,
     workload: Workload,
-    answers: Sequence[GatedRecommendation],
-    vertical: VerticalWishes,
+    outcomes: Sequence[GatedChange],
+    vertical: VerticalProposals,
     needs: tuple[str, ...],
 ) -> WorkloadDecision:
-    wishes = written(answers)
-    changes = tuple(f"{answer.wish.change} ({answer.why})" for answer in answers if answer.rule is None)
-    withheld = [answer.wish.kept(answer.rule, answer.message) for answer in answers if answer.rule]
+    proposals = written(outcomes)
+    changes = tuple(f"{outcome.proposal.change} ({outcome.why})" for outcome in outcomes if outcome.rule is None)
+    withheld = [outcome.proposal.withheld_by(outcome.rule, outcome.message) for outcome in outcomes if outcome.rule]
     return WorkloadDecision(
-        replicas=next((wish.value for wish in wishes if wish.resource is None), None),
-        containers=_containers(spec, workload, wishes),
+        replicas=next((proposal.value for proposal in proposals if proposal.resource is None), None),
+        containers=_containers(spec, workload, proposals),
         withheld=(
             *withheld,
-            *(wish.kept(Rule.BOUNDS, f"at {'max' if wish.grows else 'min'}Allowed") for wish in vertical.at_bounds),
+            *(
+                proposal.withheld_by(Rule.BOUNDS, f"at {'max' if proposal.grows else 'min'}Allowed")
+                for proposal in vertical.at_bounds
+            ),
         ),
         explanation=(*needs, *changes),
     )
 
 
-def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Recommendation]) -> tuple[SizedContainer, ...]:
-    # Only changed amounts: others stay with their writers.
+def _containers(spec: HvpaSpec, workload: Workload, proposals: Sequence[ProposedChange]) -> tuple[SizedContainer, ...]:
+    # Only changed amounts, so that other writers keep theirs.
     containers: dict[str, SizedContainer] = {}
     for old in workload.containers:
-        for wish in wishes:
-            if wish.container != old.name or wish.resource is None:
+        for proposal in proposals:
+            if proposal.container != old.name or proposal.resource is None:
                 continue
             new = containers.get(old.name, SizedContainer(old.name))
-            limit = old.limits[wish.resource] if spec.policy(old.name).controls_limits else None
+            limit = old.limits[proposal.resource] if spec.policy(old.name).controls_limits else None
             scaled = scaled_limit(
-                None if limit is None else limit.value, wish.current, wish.value, spec.limit_gap[wish.resource]
+                None if limit is None else limit.value,
+                proposal.current,
+                proposal.value,
+                spec.limit_gap[proposal.resource],
             )
             containers[old.name] = replace(
                 new,
-                requests=new.requests.with_value(wish.resource, wish.value),
-                limits=new.limits.with_value(wish.resource, scaled),
+                requests=new.requests.with_value(proposal.resource, proposal.value),
+                limits=new.limits.with_value(proposal.resource, scaled),
             )
     return tuple(containers.values())
 
 
-def _remembered(memory: ScalingTimes, wishes: Sequence[Recommendation], now: datetime) -> ScalingTimes:
-    directions = {wish.grows for wish in wishes}
-    # A new order restarts the patience.
-    pods = replace(memory.pods, differ_since=now) if wishes and memory.pods.differ_since else memory.pods
+def _remembered(memory: ScalingTimes, proposals: Sequence[ProposedChange], now: datetime) -> ScalingTimes:
+    directions = {proposal.grows for proposal in proposals}
+    # Pods have the full patience to follow a new decision.
+    pods = replace(memory.pods, differ_since=now) if proposals and memory.pods.differ_since else memory.pods
     up, down = (
         now if grows in directions else last for grows, last in ((True, memory.last_up), (False, memory.last_down))
     )
@@ -265,10 +273,10 @@ def _remembered(memory: ScalingTimes, wishes: Sequence[Recommendation], now: dat
 
 
 def scaled_limit(limit: int | None, old_request: int | None, new_request: int, gap: ChangeParams = UNSET) -> int | None:
-    """The limit for a new request; None or 0 is no limit, and stays so.
+    """The limit for a new request; None if there is no limit (None or 0).
 
-    A limit that equals its request, or has none, becomes the new request. Otherwise it keeps its ratio, or with a
-    ``gap`` stays above the request by the larger of value and percentage.
+    A limit that equals its request, or has no request, becomes the new request. Otherwise the ratio stays; with a
+    ``gap`` the limit is above the request by the larger of value and percentage.
     """
     if not limit:
         return None

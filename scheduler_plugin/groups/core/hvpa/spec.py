@@ -38,7 +38,7 @@ class ChangeParams:
     percentage: Fraction | None = None
 
     def parts(self, of: Exact) -> list[Fraction]:
-        """The amounts that are set; the percentage is of ``of``."""
+        """The amounts that are set; the percentage as an amount, in percent of ``of``."""
         absolute = [] if self.value is None else [Fraction(self.value)]
         return absolute if self.percentage is None else [*absolute, of * self.percentage / 100]
 
@@ -102,7 +102,7 @@ class Preference(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Thresholds of mixed mode, ``x`` replicas and ``y`` of each resource, and the preference."""
+    """Mixed mode: thresholds of ``x`` replicas and ``y`` of each resource, and the preference if both exceed theirs."""
 
     x: int = 1
     y: ResourceList = field(default=ResourceList(MilliCpu(200), Bytes(200_000_000)))
@@ -111,9 +111,9 @@ class Mixed:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Vertical recommendations have ``weight`` (0 to 1) from ``start`` to ``last`` replicas, inclusive.
+    """The ``weight`` (0 to 1) of vertical recommendations from ``start`` to ``last`` replicas, inclusive.
 
-    A missing end is that of the replica bounds.
+    A missing end is the end of the replica bounds.
     """
 
     weight: Fraction
@@ -121,7 +121,7 @@ class Interval:
     last: int | None = None
 
     def within(self, bounds: ReplicaBounds) -> tuple[int, int]:
-        """First and last count."""
+        """First and last replica count of the interval."""
         return (
             bounds.min if self.start is None else self.start,
             bounds.max if self.last is None else self.last,
@@ -134,7 +134,7 @@ DEFAULT_OVERLAP: Final = ResourceChangeParams(_TEN_PERCENT, _TEN_PERCENT)
 
 @dataclass(frozen=True, slots=True)
 class ScalingInterval:
-    """Up to ``max_replicas`` replicas each may have at most ``most``; missing values are bounded by maxAllowed."""
+    """Maximum size ``most`` of each replica at up to ``max_replicas``; only maxAllowed limits missing values."""
 
     max_replicas: int | None = None
     most: ResourceList = NOTHING
@@ -142,7 +142,7 @@ class ScalingInterval:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveIntervals:
-    """Intervals in any order, the base of every replica, and the overlap when scaling in."""
+    """Intervals in any order, the base need of every replica, and the room to spare (overlap) for scaling in."""
 
     intervals: tuple[ScalingInterval, ...] = ()
     base: ResourceChangeParams = NO_PARAMS
@@ -165,7 +165,7 @@ ANY_CONTAINER: Final = "*"
 
 
 class UpdateMode(StrEnum):
-    """Apply recommendations always, never, or within the maintenance window."""
+    """Apply recommendations always, never, or only within the maintenance window."""
 
     AUTO = "Auto"
     OFF = "Off"
@@ -174,7 +174,7 @@ class UpdateMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DirectionRules:
-    """Rules for one direction. ``delay`` is in seconds after the last scaling in that direction."""
+    """Rules for one direction. ``delay`` is the minimum time since the last scaling in that direction."""
 
     mode: UpdateMode = UpdateMode.AUTO
     delay: Seconds = Seconds(0.0)
@@ -191,7 +191,7 @@ class AxisRules:
 
 @dataclass(frozen=True, slots=True)
 class ContainerPolicy:
-    """Sizing policy of one container. ``controls_limits`` is False if limits stay."""
+    """Sizing policy of one container. If ``controls_limits`` is False, its limits do not change."""
 
     name: str = ANY_CONTAINER
     bounds: SizeBounds = UNBOUNDED
@@ -204,8 +204,8 @@ class ContainerPolicy:
 class HvpaSpec:
     """Spec of an Hvpa.
 
-    ``desired_by_utilization``: the HPA measures use against requests, so larger replicas need fewer. ``settle`` is for
-    how many seconds less must be enough before effective intervals shrink.
+    ``desired_by_utilization`` are the resources that the HPA measures against requests: its count falls as pods grow.
+    ``settle`` is how long less must be enough before effective intervals shrink.
     """
 
     replicas: ReplicaBounds = ONE_REPLICA
@@ -238,8 +238,8 @@ class PastPods:
 
 
 @dataclass(frozen=True, slots=True)
-class Possible:
-    """No pod could have more than ``most`` of a container's resource at ``at``."""
+class PossibleSize:
+    """The maximum of a container's resource, ``most``, that any pod had when a resize was refused at ``at``."""
 
     container: str
     resource: Resource
@@ -249,14 +249,14 @@ class Possible:
 
 @dataclass(frozen=True, slots=True)
 class PodsMemory:
-    """Memory of the pods: the ``past``, latest last; since when they differ; and the possible sizes."""
+    """Past states of the pods, latest last, since when they differ from their spec, and the largest possible sizes."""
 
     past: tuple[PastPods, ...] = ()
     differ_since: datetime | None = None
-    possible: tuple[Possible, ...] = ()
+    possible: tuple[PossibleSize, ...] = ()
 
     def most(self, container: str, resource: Resource) -> int | None:
-        """Maximum that pods can have; None if nothing was refused."""
+        """The largest possible size; None if no resize was refused."""
         limits = (limit.most for limit in self.possible if (limit.container, limit.resource) == (container, resource))
         return next(limits, None)
 
@@ -281,7 +281,7 @@ class PastReplicas:
 
 @dataclass(frozen=True, slots=True)
 class Shrinking:
-    """Less of ``subject`` has been enough since ``since``; ``highest`` is the maximum need since."""
+    """A waiting decrease: less of ``subject`` has been enough since ``since``, with a need of at most ``highest``."""
 
     subject: str
     since: Moment
@@ -290,10 +290,10 @@ class Shrinking:
 
 @dataclass(frozen=True, slots=True)
 class ScalingTimes:
-    """Persistent memory: last scaling up and down on either axis (aware times).
+    """Persistent memory. ``last_up`` and ``last_down`` are the last scalings in each direction, on either axis (aware).
 
-    ``targets`` and ``counts`` are for effective intervals: VPA targets and replica counts, which decrease from entry to
-    entry. ``shrinking`` are waiting decreases, at most one per subject. ``pods`` is the memory of the pods.
+    The rest is for effective intervals: VPA ``targets``, decreasing replica ``counts``, waiting decreases
+    (``shrinking``, at most one per subject), and past ``pods``.
     """
 
     last_up: datetime | None = None

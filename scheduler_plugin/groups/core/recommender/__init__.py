@@ -1,1 +1,1 @@
-"""Our own recommenders, for VMs and clusters without VPA and HPA controllers. They return the same types."""
+"""Recommenders for VMs, and for clusters without VPA and HPA controllers; their results have the same types."""

@@ -36,25 +36,25 @@ class MetricTarget:
 
 @dataclass(frozen=True, slots=True)
 class HorizontalRules:
-    """Metrics and bounds."""
+    """Metrics of an HPA, and bounds of the replica count."""
 
     replicas: ReplicaBounds
     metrics: tuple[MetricTarget, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Desires:
+class DesiredCounts:
     """Recent desired counts with Unix times, decreasing, one entry per count."""
 
     entries: tuple[tuple[float, int], ...] = field(default=())
 
-    def stabilized(self, desired: int, current: int, now: float) -> tuple[int, Desires]:
-        """The maximum of ``DOWN_WINDOW``, with past counts capped at ``current``; and the memory."""
-        # A lower older count cannot be the maximum any more.
+    def stabilized(self, desired: int, current: int, now: float) -> tuple[int, DesiredCounts]:
+        """Return the maximum of the last ``DOWN_WINDOW``, with past counts capped at ``current``, and the memory."""
+        # Drop older counts that are not larger: they cannot be the maximum any more.
         remaining = tuple(entry for entry in self.entries if now - DOWN_WINDOW < entry[0] <= now and entry[1] > desired)
         past = max((count for _, count in remaining), default=desired)
-        # The past keeps replicas but adds none.
-        return max(desired, min(past, current)), Desires((*remaining, (now, desired)))
+        # Past counts keep replicas, but add none.
+        return max(desired, min(past, current)), DesiredCounts((*remaining, (now, desired)))
 
 
 def is_tolerated(ratio: float, tolerance: float = TOLERANCE) -> bool:
@@ -134,7 +134,7 @@ def _desired(
 
 def _cautious(current: int, first: float, second: float, counted: int, tolerance: float) -> int:
     """The count by the filled ratio, unless that contradicts the measured one."""
-    # The directions differ: do not scale.
+    # Do not scale if both ratios disagree on the direction.
     if is_tolerated(second, tolerance) or (first < 1.0) != (second < 1.0) or (first > 1.0) != (second > 1.0):
         return current
     desired = ceil(second * counted)
@@ -144,8 +144,8 @@ def _cautious(current: int, first: float, second: float, counted: int, tolerance
 
 
 def recommended(
-    rules: HorizontalRules, current: int, replicas: Sequence[ReplicaUse], memory: Desires, now: float
-) -> tuple[HorizontalRecommendation | None, Desires]:
+    rules: HorizontalRules, current: int, replicas: Sequence[ReplicaUse], memory: DesiredCounts, now: float
+) -> tuple[HorizontalRecommendation | None, DesiredCounts]:
     """Desired replicas within the bounds, and the memory; None if no metric was measured.
 
     While a metric is missing, others may add replicas but remove none.
@@ -155,7 +155,7 @@ def recommended(
     if not measured:
         return None, memory
     most = max(measured)
-    # The missing metric may need the present replicas.
+    # A missing metric may need all present replicas.
     most = most if len(measured) == len(counts) else max(current, most)
     desired, remembered = memory.stabilized(rules.replicas.clamp(most), current, now)
     bounds = rules.replicas

@@ -3,7 +3,7 @@
 - ``target`` is the 90th percentile, ``lower`` the 50th and ``upper`` the 95th, each plus a margin of 15 %. The bounds
   are wider while the history is short.
 - Histogram buckets grow by 5 %. A percentile is the upper end of its bucket, so never too small.
-- A checkpoint takes about 5 kB per container, however long its history. Undecodable parts count as never observed.
+- A checkpoint has about 5 kB per container, however long the history. Undecodable parts are dropped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CHECKPOINT_WEIGHT: Final = 10_000
 
 DAY: Final = Seconds(86_400.0)
 
-# VPA's defaults: shares of the use, a margin on top, and the least in thousandths of a vCPU and bytes.
+# VPA's defaults: percentiles of use, a margin on top, and minimum sizes in thousandths of a vCPU and bytes.
 HALF_LIFE: Final = DAY
 TARGET: Final = 0.9
 LOWER: Final = 0.5
@@ -55,7 +55,7 @@ _EMPTY: Final = (0.0,) * BUCKETS
 
 @dataclass(frozen=True, slots=True)
 class UsageHistogram:
-    """Weights of buckets; the first is ``first`` wide (> 0). A weight of 1 counts as 1 at ``since``.
+    """A decaying histogram. ``first`` is the width of the first bucket (> 0); weights are relative to ``since``.
 
     Times are Unix seconds.
     """
@@ -66,20 +66,20 @@ class UsageHistogram:
 
     def add(self, value: float, weight: float, at: float) -> UsageHistogram:
         """Add a sample (>= 0); a negative weight removes one."""
-        current = self._brought_to(at)
+        current = self._rebased(at)
         # `bisect_right` finds the first bucket above the value.
         bucket = min(BUCKETS - 1, max(0, bisect_right(_STARTS, value / self.first) - 1))
-        # New weights grow instead of old ones shrinking, to touch one bucket only.
+        # Increase new weights instead of decreasing old ones, to change one bucket only.
         changed = max(0.0, current.weights[bucket] + weight * exp2((at - current.since) / HALF_LIFE))
         return replace(current, weights=(*current.weights[:bucket], changed, *current.weights[bucket + 1 :]))
 
     def percentile(self, fraction: float) -> float | None:
-        """Upper end of the bucket in which this fraction (0 to 1) of the weight is reached; None if empty."""
+        """Upper end of the bucket in which ``fraction`` (0 to 1) of the total weight is reached; None if empty."""
         reached = tuple(accumulate(self.weights))
         if reached[-1] <= 0:
             return None
-        wanted = fraction * reached[-1]
-        bucket = next(bucket for bucket, weight in enumerate(self.weights) if weight and reached[bucket] >= wanted)
+        threshold = fraction * reached[-1]
+        bucket = next(bucket for bucket, weight in enumerate(self.weights) if weight and reached[bucket] >= threshold)
         return self.first * _STARTS[bucket + 1]
 
     def checkpoint(self) -> dict[str, int]:
@@ -91,7 +91,7 @@ class UsageHistogram:
         return {str(number): part for number, part in parts if part}
 
     def restored(self, weights: dict[str, int], total: float, at: float) -> UsageHistogram:
-        """With the weights of a checkpoint that had ``total`` weight at ``at``. Unknown buckets are ignored."""
+        """Restore a checkpoint whose total weight was ``total`` at ``at``. Unknown buckets are ignored."""
         # Checkpoint weights are relative; the total restores their scale.
         whole = sum(weights.values())
         parts = [max(0, weights.get(str(number), 0)) for number in range(BUCKETS)]
@@ -102,7 +102,7 @@ class UsageHistogram:
         """Total weight at ``at``."""
         return sum(self.weights) * exp2(max(-_FORGOTTEN, min(_FORGOTTEN, (self.since - at) / HALF_LIFE)))
 
-    def _brought_to(self, at: float) -> UsageHistogram:
+    def _rebased(self, at: float) -> UsageHistogram:
         """Rebased to ``at`` if it is empty or new weights would become too large."""
         if not any(self.weights):
             return replace(self, since=at)
@@ -115,7 +115,7 @@ class UsageHistogram:
 
 
 SAMPLES_PER_DAY: Final = 1440
-"""One per minute: a day with fewer counts as less than a day of history."""
+"""One sample per minute; a day with fewer samples counts as less than a day of history."""
 
 _FIRST_BUCKET: Final[dict[Resource, float]] = {"cpu": 10.0, "memory": 10e6}
 
@@ -124,7 +124,7 @@ _FIRST_BUCKET: Final[dict[Resource, float]] = {"cpu": 10.0, "memory": 10e6}
 class ContainerHistory:
     """Usage history of one container. ``peak`` is the maximum memory of the day that ends at ``peak_until``.
 
-    Times are Unix seconds; ``samples`` counts CPU samples.
+    Times are Unix seconds. ``samples`` is the number of CPU samples.
     """
 
     cpu: UsageHistogram
@@ -156,19 +156,19 @@ def observed(history: History, container: str, replicas: Sequence[ResourceList],
     new = replace(old, until=at)
     cpu = [used.cpu.value for used in replicas if used.cpu is not None]
     if cpu:
-        # Sum over all replicas, extrapolated to unmeasured ones, so that the recommendation follows their number at
-        # once.
+        # Sum over all replicas, extrapolated to unmeasured ones, so that the recommendation follows the replica count
+        # at once.
         new = replace(new, cpu=new.cpu.add(sum(cpu) * len(replicas) / len(cpu), 1.0, at), samples=new.samples + 1)
     memory = [used.memory.value for used in replicas if used.memory is not None]
     if memory:
-        # The largest: all get the same size.
+        # The maximum, because all replicas get the same size.
         new = _with_peak(new, max(memory), at)
     return {**history, container: new}
 
 
 def ran_out_of_memory(history: History, container: str, used: Bytes, at: float) -> History:
-    """Record an OOM kill of a container at that use, so it needed more (``after_kill``)."""
-    # No histogram without observations.
+    """Record an OOM kill of a container at the use ``used`` as a higher use (``after_kill``)."""
+    # Without observations there is no histogram.
     old = history.get(container)
     if old is None:
         return history
@@ -256,7 +256,6 @@ def _decoded(obj: JsonObject, now: float) -> ContainerHistory | None:
     since, until = (parse_timestamp(obj.get(name)) for name in ("firstSampleTime", "lastSampleTime"))
     if since is None or until is None or until < since:
         return None
-    # The writer's clock may have been ahead: later samples would be ignored until then.
     since, until = min(since, now), min(until, now)
     peak_until = parse_timestamp(child(obj, "memoryPeak").get("until")) or 0.0
     empty = no_history(until)

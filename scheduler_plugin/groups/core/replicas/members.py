@@ -1,8 +1,8 @@
 """The desired group of VMs and its actual members (pure).
 
-- A member is identified by name and owner: ``GROUP-primary``, ``GROUP-replica-0`` and so on. The name alone gives its
-  role, so a restarted controller finds earlier members and creates none twice.
-- Times are ages in seconds when the members were read.
+- Members are named ``GROUP-primary``, ``GROUP-replica-0`` and so on. The role follows from the name, so a restarted
+  controller recognises existing members and creates none twice.
+- Times are ages in seconds at the time when the members were read.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Role(StrEnum):
 class GroupSpec:
     """Desired group (``spec`` of a VirtualMachineGroup).
 
-    ``replicas`` counts read replicas, without the primary. ``max_lag`` is the maximum lag of a serving replica. A
-    draining replica has ``grace`` to lose its sessions; transactions that began within it have until ``drain_timeout``,
-    counted from the same time.
+    ``replicas`` does not include the primary. ``max_lag`` is the maximum lag of a serving replica. Sessions of a
+    draining replica may go on for ``grace``, and transactions that began within ``grace`` until ``drain_timeout``; both
+    count from the start of the drain.
     """
 
     name: str
@@ -44,25 +44,26 @@ class GroupSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class DatabaseLook:
-    """Last query of a database: its result, None if none, and for how long there has been none."""
+class DatabaseObservation:
+    """Result of the last query of a database, None if it failed, and for how long queries have failed."""
 
     state: DatabaseState | None
     silent: Seconds | None = None
 
 
-UNASKED: Final = DatabaseLook(None)
+NOT_QUERIED: Final = DatabaseObservation(None)
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """One VM of the group.
 
-    ``source`` is the address that a replica streams from, ``address`` the one for clients, empty if none yet.
-    ``available``: its database accepts connections. ``leaving``: it has a deletion timestamp. ``draining`` is for how
-    long it has been draining, None if it stays; ``misdated``: its mark is in the future or unreadable. ``listed``: the
-    read endpoint has it. ``database`` is None if its agent does not respond; ``silent`` is for how long, None if it
-    does. ``busy_cores`` is the mean number of busy CPUs over ``GroupScaling.window``; None if unknown.
+    ``source`` is the address that a replica streams from, ``address`` the one for clients; both are empty if there is
+    none yet. ``available`` is True if its database accepts connections, ``leaving`` if it has a deletion timestamp,
+    ``listed`` if it is in the read endpoint, ``misdated`` if the time of its draining mark is in the future or
+    unreadable. ``draining`` is the age of the drain, None without one. ``database`` is None if its agent does not
+    respond, and ``silent`` for how long. ``busy_cores`` is the mean number of busy CPUs over ``GroupScaling.window``,
+    None if unknown.
     """
 
     name: str
@@ -84,7 +85,7 @@ class Member:
 
     @property
     def sessions(self) -> int:
-        """Number of its clients; 0 if unknown."""
+        """Number of client sessions; 0 if unknown."""
         return self.database.sessions if self.database is not None else 0
 
 
@@ -110,7 +111,7 @@ def role_of(group: str, name: str) -> tuple[Role, int] | None:
 
 
 def primary_of(members: Iterable[Member]) -> Member | None:
-    """The primary, if there is one that is not terminating."""
+    """The primary that is not terminating; None if there is none."""
     return next((member for member in members if member.role is Role.PRIMARY and not member.leaving), None)
 
 

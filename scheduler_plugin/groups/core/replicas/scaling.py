@@ -1,11 +1,12 @@
 """Replica count of a group by its own load: effective intervals, vertical first (S1.12).
 
-- The need is the mean use of all replicas over a window divided by the target utilisation. Agents size each replica.
-  One is added only if the need exceeds the maximum of the present ones, and removed only if the rest has room to spare.
-- As in an HPA, a replica with unknown load counts as idle when growing and as full when shrinking. Nothing changes if
-  no load is known or no replica serves, or for a group that was scaled to zero.
-- Growing waits for ``up_delay`` after the last growth (S1.8); the window filters short peaks. Shrinking waits until
-  fewer have been enough throughout ``down_delay``, and for as long after any scaling.
+- The need is the mean CPU use of all replicas over a window, divided by the target utilisation. Agents size each
+  replica. A replica is added only if the need exceeds the maximum size of the present ones, and removed only if the
+  others have room to spare.
+- As in an HPA, a replica with unknown load counts as idle when scaling up and as full when scaling down. Nothing
+  changes if no load is known, if no replica serves, or if the group was scaled to zero.
+- Scaling up waits for ``up_delay`` after the last time (S1.8); the window filters short peaks. Scaling down waits until
+  fewer replicas have been enough for ``down_delay``, and until ``down_delay`` after any scaling.
 - An agent counts CPU seconds of its guest, so the difference of two counts is exact at any polling rate. A restart of
   the agent, or of this program, restarts the window.
 """
@@ -42,13 +43,13 @@ class AgentCpuCount:
 
 @dataclass(frozen=True, slots=True)
 class LoadWindow:
-    """Counts of one replica over the last ``span`` seconds and the one before, oldest first."""
+    """An agent's counts over the last ``span`` seconds, and the last one before, oldest first."""
 
     span: Seconds
     counts: tuple[tuple[Instant, AgentCpuCount], ...] = ()
 
     def after(self, count: AgentCpuCount | None, now: Instant) -> LoadWindow:
-        """The window at ``now`` with the agent's ``count``; None if it did not respond."""
+        """Add the agent's ``count`` at ``now``; None if it did not respond."""
         if count is None:
             return self
         # A gap longer than the window, or a restarted agent, restarts it.
@@ -61,12 +62,12 @@ class LoadWindow:
 
     def mean(self, now: Instant) -> float | None:
         """Mean number of busy CPUs (>= 0); None if unknown."""
-        # Too old for the present load.
+        # Too old to show the present load.
         if not self.counts or now - self.counts[-1][0] > self.span:
             return None
         (began, first), (ended, last) = self.counts[0], self.counts[-1]
         observed = last.duration - first.duration
-        # The agent observed too little of that time.
+        # The counts cover too little of the window.
         if ended - began < self.span or observed < _SEEN * (ended - began):
             return None
         return (last.used - first.used) / observed
@@ -76,8 +77,8 @@ class LoadWindow:
 class GroupScaling:
     """Scaling settings of a group.
 
-    ``utilization`` is the target fraction of a replica's CPU (0..1]; ``most`` is the maximum CPU of a replica.
-    ``window`` is the averaging window: shorter than a peak that needs another replica, longer than brief work.
+    ``utilization`` is the target fraction of a replica's CPU (0..1]; ``most`` is the maximum CPU of a replica. Loads
+    are averaged over ``window``: shorter than a peak that needs another replica, longer than a burst that does not.
     """
 
     bounds: ReplicaBounds
@@ -92,7 +93,7 @@ class GroupScaling:
 class ScalingMemory:
     """Scaling history in the status, in Unix seconds; None if never.
 
-    ``fewer_since``: since when fewer were enough in every reconcile.
+    ``fewer_since`` is since when every reconcile has found that fewer replicas would be enough.
     """
 
     last_up: float | None = None
@@ -100,7 +101,7 @@ class ScalingMemory:
     fewer_since: float | None = None
 
     def until(self, now: float) -> ScalingMemory:
-        """Without times after ``now``, which are from another clock."""
+        """Without times after ``now``, which come from a clock that was ahead."""
         times = (
             moment if moment is None or moment <= now else None
             for moment in (self.last_up, self.last_down, self.fewer_since)
@@ -114,24 +115,24 @@ class ScalingMemory:
 
 @dataclass(frozen=True, slots=True)
 class ScalingDecision:
-    """Replica counts: ``wanted`` by load (None if unknown), and ``replicas`` now.
+    """The count to set, ``replicas``, and the count that the load needs, ``desired`` (None if unknown).
 
-    ``rule`` is why they differ, None if they do not; ``because`` is the sentence for people (S1.11).
+    ``rule`` is the rule that makes them differ, if any; ``reason`` is a sentence for people (S1.11).
     """
 
     replicas: int
-    wanted: int | None
+    desired: int | None
     memory: ScalingMemory
-    because: str
+    reason: str
     rule: Rule | None = None
 
 
 def decide(
     scaling: GroupScaling, current: int, replicas: Sequence[Member], memory: ScalingMemory, now: float
 ) -> ScalingDecision:
-    """The replica count, with ``current`` so far; ``now`` in Unix seconds."""
+    """Decide the replica count; ``current`` is the present one, ``now`` is in Unix seconds."""
     memory = memory.until(now)
-    # Only people scale to and from zero.
+    # Scaling to and from zero is left to people.
     if not current:
         return ScalingDecision(0, None, memory.at_rest(), texts.SCALED_TO_ZERO)
     # Enforce the bounds at once.
@@ -145,13 +146,13 @@ def decide(
     if not measured:
         unknown = texts.LOADS_UNKNOWN if loads else texts.NO_REPLICA_SERVES
         return ScalingDecision(current, None, memory.at_rest(), unknown)
-    wanted = _wanted(scaling, current, sum(measured), len(loads) - len(measured))
+    desired = _desired_replicas(scaling, current, sum(measured), len(loads) - len(measured))
     some = texts.BUSY_ON.format(known=len(measured), serving=len(loads)) if len(measured) < len(loads) else ""
     story = texts.BUSY.format(busy=sum(measured), scaling=scaling, some=some)
-    return _paced(scaling, current, wanted, memory, now, story)
+    return _paced(scaling, current, desired, memory, now, story)
 
 
-def _wanted(scaling: GroupScaling, current: int, busy: float, unknown: int) -> int:
+def _desired_replicas(scaling: GroupScaling, current: int, busy: float, unknown: int) -> int:
     # Unknown load counts as idle when growing and as full when shrinking.
     sure, total = (
         # Rounded first, against float noise in `ceil`.
@@ -164,23 +165,23 @@ def _wanted(scaling: GroupScaling, current: int, busy: float, unknown: int) -> i
 
 
 def _paced(  # noqa: PLR0913, PLR0917 - one decision and all that it depends on
-    scaling: GroupScaling, current: int, wanted: int, memory: ScalingMemory, now: float, story: str
+    scaling: GroupScaling, current: int, desired: int, memory: ScalingMemory, now: float, story: str
 ) -> ScalingDecision:
-    if wanted == current:
-        return ScalingDecision(current, wanted, memory.at_rest(), texts.LOAD_FITS)
+    if desired == current:
+        return ScalingDecision(current, desired, memory.at_rest(), texts.LOAD_FITS)
     # Restart the time for which fewer were enough.
-    if wanted > current:
+    if desired > current:
         memory = memory.at_rest()
         waits = [(memory.last_up, scaling.up_delay)]
         done = ScalingMemory(now, memory.last_down)
     else:
         since = now if memory.fewer_since is None else memory.fewer_since
         memory = replace(memory, fewer_since=since)
-        # After any scaling, so that one step shows its effect first.
+        # Also after any scaling, to see the effect of one step before the next.
         waits = [(start, scaling.down_delay) for start in (since, memory.last_up, memory.last_down)]
         done = ScalingMemory(memory.last_up, now)
     blocked = [span for begun, span in waits if begun is not None and now - begun < span]
     if blocked:
         story = texts.DELAYED.format(story=story, delay=max(blocked))
-        return ScalingDecision(current, wanted, memory, story, Rule.DELAY)
-    return ScalingDecision(wanted, wanted, done, story)
+        return ScalingDecision(current, desired, memory, story, Rule.DELAY)
+    return ScalingDecision(desired, desired, done, story)

@@ -16,7 +16,7 @@ from scheduler_plugin.groups.core.workload import RESOURCES, Resource, SizedCont
 class ContainerTarget:
     """A ``ContainerResource`` metric.
 
-    ``utilisation`` in percent; None for an amount, with the API's metric in ``content``.
+    ``utilisation`` is in percent; None if the target is an amount, and ``content`` is the API's metric.
     """
 
     container: str
@@ -29,7 +29,7 @@ class ContainerTarget:
 class ResourceTarget:
     """A ``Resource`` metric, over all containers.
 
-    ``utilisation`` in percent, None for others. ``content`` is the API's metric.
+    ``utilisation`` is in percent, None for other targets. ``content`` is the API's metric.
     """
 
     resource: str
@@ -39,7 +39,7 @@ class ResourceTarget:
 
 @dataclass(frozen=True, slots=True)
 class OtherMetric:
-    """A metric of any other type, as in the API."""
+    """A metric of any other type; ``content`` is the API's metric."""
 
     content: Mapping[str, object]
 
@@ -61,13 +61,13 @@ class Autoscaler:
     metrics: tuple[Metric, ...] = ()
 
     def target(self, container: str, resource: Resource) -> int | None:
-        """Target utilisation of that resource in percent; None if none."""
+        """Target utilisation of a container's resource in percent; None if none."""
         targets = [metric for metric in self.metrics if isinstance(metric, ContainerTarget)]
         by_place = {(metric.container, metric.resource): metric.utilisation for metric in reversed(targets)}
         return by_place.get((container, resource))
 
     def with_target(self, container: str, resource: Resource, utilisation: int) -> Autoscaler:
-        """With another target for an existing metric."""
+        """Set the target utilisation of an existing metric."""
         metrics: list[Metric] = []
         for metric in self.metrics:
             is_same = isinstance(metric, ContainerTarget) and (metric.container, metric.resource) == (
@@ -80,9 +80,9 @@ class Autoscaler:
     def managing(
         self, places: Collection[tuple[str, Resource]], others: Collection[tuple[str, Resource]] = ()
     ) -> Autoscaler:
-        """With exactly one ``ContainerResource`` metric for each of ``places``, new ones last.
+        """Ensure exactly one ``ContainerResource`` metric for each of ``places``, and none for ``others``.
 
-        ``others`` must have none, because they are sized instead.
+        New metrics come last.
         """
         missing = list(places)
         replaced = {resource for _, resource in (*places, *others)}
@@ -91,15 +91,14 @@ class Autoscaler:
             match metric:
                 case ContainerTarget(container, resource) if (container, resource) in missing:
                     missing.remove((container, resource))
-                    # Keep it.
                     metrics.append(metric)
-                # Duplicate, or container gone or vertical now.
+                # A duplicate, or the container was removed or scales vertically now.
                 case ContainerTarget(container, resource) if (container, resource) in (*places, *others):
                     continue
                 # Replaced by metrics of its containers.
                 case ResourceTarget(resource, utilisation) if utilisation is not None and resource in replaced:
                     continue
-                # Others stay, such as those of injected sidecars.
+                # Keep others, such as those of injected sidecars.
                 case _:
                     metrics.append(metric)
         return replace(self, metrics=(*metrics, *self._begun(missing)))
@@ -110,12 +109,12 @@ class Autoscaler:
         return [
             ContainerTarget(container, resource, utilisation)
             for container, resource in places
-            # An amount is no percentage of a request, so such a `Resource` metric stays.
+            # A `Resource` metric with an amount as target stays: it cannot be converted to a utilisation.
             if (utilisation := targets.get(resource, INITIAL_TARGET)) is not None
         ]
 
     def without(self, external: re.Pattern[str]) -> Autoscaler:
-        """Without ``External`` metrics whose names match."""
+        """Remove ``External`` metrics whose names match."""
         return replace(
             self,
             metrics=tuple(
@@ -139,15 +138,15 @@ class Scaling(StrEnum):
 
 
 Policies = Mapping[Place, Scaling]
-"""How each resource of each container is scaled."""
+"""Scaling of each resource of each container."""
 
 
 def effective(
     policies: Policies | None, containers: Iterable[SizedContainer], attached: Autoscaler | None
 ) -> dict[Place, Scaling]:
-    """The policy of every resource of ``containers``: as ``policies``, or else by the ``attached`` HPA."""
+    """The policy of every resource of ``containers``, from ``policies`` or else from the metrics of the HPA."""
     return {
-        # No size to start from.
+        # Without a size there is nothing to start from.
         (container.name, resource): _policy(policies, container, resource, attached)
         if container.sizes[resource]
         else Scaling.OFF
@@ -160,7 +159,7 @@ def _policy(
     policies: Policies | None, container: SizedContainer, resource: Resource, attached: Autoscaler | None
 ) -> Scaling:
     if policies is not None:
-        # Not named: off.
+        # Resources without a policy are off.
         return policies.get((container.name, resource), Scaling.OFF)
     if attached is None:
         # Default: CPU is horizontal, the rest vertical.

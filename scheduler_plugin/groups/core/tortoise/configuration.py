@@ -25,7 +25,7 @@ INITIAL_TARGET: Final = 70
 """Target utilisation of a new metric, in percent."""
 
 DOWN_INTERVAL: Final = timedelta(hours=1)
-"""Minimum interval of decreases of a container's request, each of which may replace every pod."""
+"""Minimum interval between decreases of a container's request, because each may replace every pod."""
 
 GROWTH: Final = Fraction("1.3")
 """Factor of a container's growth while there are too many replicas."""
@@ -40,7 +40,7 @@ UNDER_USED: Final = Fraction("0.9")
 """Below this fraction of its target utilisation a container is under-used."""
 
 FLOOR_SHARE: Final = Fraction("0.5")
-"""Fraction of a slot's peak that is a VM's floor (S3.7)."""
+"""A VM's floor as a fraction of the slot's peak (S3.7)."""
 
 FLOOR_LEAD: Final = timedelta(minutes=5)
 """A VM's floor rises this long before its slot."""
@@ -56,7 +56,7 @@ NO_METRIC: Final = re.compile(r"(?!)")
 class Configuration:
     """The global configuration. Percentages are integers, ratios exact.
 
-    ``ignored`` are upstream's names without effect here.
+    ``ignored`` are upstream's settings in the file that have no effect here.
     """
 
     range_of_min_max_replicas_recommendation_hours: int = 1

@@ -1,6 +1,6 @@
 """The policy of a Tortoise (S3.1-S3.6).
 
-It sets an HPA's bounds and targets, and the HPA sets the replicas. Each resource is left alone until enough data was
+It sets an HPA's bounds and targets, and the HPA sets the replicas. No resource is changed until enough data has been
 gathered for it.
 """
 
@@ -16,9 +16,9 @@ from scheduler_plugin.groups.core.tortoise import horizontal, vertical
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, Scaling, effective
 from scheduler_plugin.groups.core.tortoise.autoscaler import horizontal as horizontal_places
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
-    Circumstances,
     ObservedAutoscalers,
     Phase,
+    PhaseInputs,
     Spec,
     TortoiseMemory,
     TortoiseMode,
@@ -27,7 +27,7 @@ from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
     next_phase,
     resource_phases,
 )
-from scheduler_plugin.groups.core.tortoise.vertical import Numbers, Resize, bounds_of
+from scheduler_plugin.groups.core.tortoise.vertical import ReplicaCounts, Resize, bounds_of
 from scheduler_plugin.groups.core.workload import (
     OutOfMemory,
     Rule,
@@ -41,34 +41,34 @@ from scheduler_plugin.groups.core.workload import (
 
 @dataclass(frozen=True, slots=True)
 class TortoiseDecision:
-    """Changes to write: the containers of ``decision``, and the HPA ``autoscaler`` (None: no HPA).
+    """Changes to write: the containers of ``decision``, and the HPA ``autoscaler`` (None for no HPA).
 
     ``autoscaler`` equals the observed one if nothing changes. ``proposed`` and ``sizes`` are the HPA and the requests
-    without delays and mode, for the status. ``unanswered`` are sentences about containers that run out of memory and
-    get no more.
+    regardless of delays and mode, for the status. ``unresolved_kills`` are sentences about containers that run out of
+    memory and cannot get more.
     """
 
     decision: WorkloadDecision
     autoscaler: Autoscaler | None
     proposed: Autoscaler | None
     sizes: tuple[SizedContainer, ...]
-    unanswered: tuple[str, ...] = ()
+    unresolved_kills: tuple[str, ...] = ()
 
 
 def decide(
     spec: Spec, workload: Workload, observed: ObservedAutoscalers, memory: TortoiseMemory, now: datetime
 ) -> tuple[TortoiseDecision, TortoiseMemory]:
-    """Desired state at ``now`` (aware), and the new memory."""
-    # Learn in every mode, so that a Tortoise has a memory when switched on.
+    """Return the decision at ``now`` (aware), and the new memory."""
+    # Learn in every mode, so that a Tortoise has a memory when it is switched on.
     before, memory = memory, _learned(spec, workload, observed, memory, now)
     # A removed container leaves a metric in the HPA.
     gone = [place for place in horizontal_places(before.policies) if workload.container(place[0]) is None]
-    wanted = horizontal.base(spec, workload, observed.autoscaler, memory, gone)
-    autoscaler, proposed, memory = _with_numbers(wanted, spec, workload, memory, now)
-    changes, memory = _sized(spec, workload, wanted, memory, now)
+    desired = horizontal.base(spec, workload, observed.autoscaler, memory, gone)
+    autoscaler, proposed, memory = _with_numbers(desired, spec, workload, memory, now)
+    changes, memory = _sized(spec, workload, desired, memory, now)
     containers, withheld, after = vertical.written(changes, memory, now)
     explanation = tuple(_explained(spec, memory, proposed, changes))
-    unanswered = tuple(
+    unresolved_kills = tuple(
         texts.KILLED.format(kill=kill, pods=pods, replicas=workload.replicas, why=why)
         for kill, pods, why in _kills(spec, workload, memory, now)
         if why
@@ -77,10 +77,10 @@ def decide(
         dry = WorkloadDecision(
             withheld=tuple(_dry_run_changes(changes, observed.autoscaler, autoscaler)), explanation=explanation
         )
-        # Off: no difference, nothing to write.
-        return TortoiseDecision(dry, observed.autoscaler, proposed, _sizes(changes), unanswered), memory
+        # The observed HPA, so that nothing is written.
+        return TortoiseDecision(dry, observed.autoscaler, proposed, _sizes(changes), unresolved_kills), memory
     decision = WorkloadDecision(containers=containers, withheld=tuple(withheld), explanation=explanation)
-    return TortoiseDecision(decision, autoscaler, proposed, _sizes(changes), unanswered), after
+    return TortoiseDecision(decision, autoscaler, proposed, _sizes(changes), unresolved_kills), after
 
 
 def _learned(
@@ -88,23 +88,23 @@ def _learned(
 ) -> TortoiseMemory:
     configuration = spec.configuration
     attached = observed.autoscaler if spec.autoscaler is not None else None
-    # While an attached HPA is missing its policies are unknown, so keep the old ones.
+    # While an attached HPA is missing, the policies that follow from it are unknown, so keep the old ones.
     is_lost = spec.autoscaler is not None and observed.autoscaler is None and spec.policies is None
     policies = memory.policies if is_lost else effective(spec.policies, workload.containers, attached)
     resources = resource_phases(memory.resources, policies, configuration.gathering, now)
-    memory = replace(memory, policies=policies, resources=resources).with_blindness(observed.metrics_missing_since, now)
-    missing_since = memory.blind_since or observed.metrics_missing_since
+    memory = replace(memory, policies=policies, resources=resources).with_missing_metrics(
+        observed.metrics_missing_since, now
+    )
+    missing_since = memory.metrics_missing_since or observed.metrics_missing_since
     missing = is_missing(missing_since, configuration.emergency_mode_grace_period, now)
-    # If memory may grow, more replicas take the load until it has. OOM kills in many pods mean too much load for all; a
-    # leak in one of twenty is only reported.
+    # If the container's memory may grow, more replicas take the load until it has grown. OOM kills in many pods mean
+    # too much load for all; a leak in one of twenty pods is only reported.
     kills = _kills(spec, workload, memory, now)
     killed = any(not why or _are_many(pods, workload.replicas) for _, pods, why in kills)
-    circumstances = Circumstances(
-        spec.mode, bool(horizontal_places(policies)), observed.vertical is not None, missing, killed
-    )
-    phase = next_phase(memory.phase, [resource.state for resource in resources.values()], circumstances)
-    memory = replace(memory, phase=phase, replicas=memory.replicas.laid_out(configuration.layout))
-    # Do not learn in an emergency, nor while pods crash: an HPA then adds more, and the others are no measure.
+    inputs = PhaseInputs(spec.mode, bool(horizontal_places(policies)), observed.vertical is not None, missing, killed)
+    phase = next_phase(memory.phase, [resource.state for resource in resources.values()], inputs)
+    memory = replace(memory, phase=phase, replicas=memory.replicas.converted_to(configuration.layout))
+    # Do not learn in an emergency, nor while pods crash: an HPA then adds more, so the count does not show the need.
     if phase.learns and workload.ready * 2 >= workload.replicas:
         replicas = memory.replicas.learned(workload.ready, configuration, now)
         memory = replace(memory, replicas=replicas).with_recommendation(observed.vertical)
@@ -112,17 +112,17 @@ def _learned(
 
 
 def _with_numbers(
-    wanted: Autoscaler | None, spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime
+    desired: Autoscaler | None, spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime
 ) -> tuple[Autoscaler | None, Autoscaler | None, TortoiseMemory]:
-    """The HPA to write, the one without delays, and the new memory."""
-    # Not enough data: the HPA keeps its numbers.
-    if wanted is None or not horizontal.is_ready(memory):
-        return wanted, wanted, memory
-    ranged, memory = horizontal.with_range(wanted, spec, workload.replicas, memory, now)
+    """Return the HPA to write, the one regardless of delays, and the new memory."""
+    # Without enough data the HPA keeps its numbers.
+    if desired is None or not horizontal.is_ready(memory):
+        return desired, desired, memory
+    ranged, memory = horizontal.with_range(desired, spec, workload.replicas, memory, now)
     learns = memory.phase is not None and memory.phase.learns
     proposed = horizontal.with_targets(ranged, spec.configuration, workload, memory) if learns else ranged
-    autoscaler, after = horizontal.next_targets(wanted, proposed, spec.configuration, memory, now)
-    # Off writes no targets, so do not remember them.
+    autoscaler, after = horizontal.next_targets(desired, proposed, spec.configuration, memory, now)
+    # With mode Off no targets are written, so do not record a change.
     return autoscaler, proposed, memory if spec.mode is TortoiseMode.OFF else after
 
 
@@ -130,8 +130,8 @@ def _sized(
     spec: Spec, workload: Workload, autoscaler: Autoscaler | None, memory: TortoiseMemory, now: datetime
 ) -> tuple[list[Resize], TortoiseMemory]:
     configuration, least = spec.configuration, None if autoscaler is None else autoscaler.min
-    grows, memory = vertical.watched(memory, configuration, workload.replicas, least, now)
-    numbers = Numbers(
+    grows, memory = vertical.growth_due(memory, configuration, workload.replicas, least, now)
+    numbers = ReplicaCounts(
         workload.replicas, least, configuration.minimum_min_replicas, configuration.preferred_max_replicas, grows
     )
     places = horizontal_places(memory.policies)
@@ -151,7 +151,7 @@ def _sizes(changes: Iterable[Resize]) -> tuple[SizedContainer, ...]:
 def _dry_run_changes(
     changes: Iterable[Resize], before: Autoscaler | None, hpa: Autoscaler | None
 ) -> Iterable[WithheldChange]:
-    """Changes that are not written because the mode is Off."""
+    """Yield the changes that are not written because the mode is Off."""
     message = texts.UPDATE_MODE_OFF
     for change in changes:
         if change.sized.size != change.request.value:
@@ -185,7 +185,7 @@ def _explained(
 
 
 def _kills(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime) -> list[tuple[OutOfMemory, int, str]]:
-    """Recent OOM kills, each with the number of pods and why that memory does not grow."""
+    """Recent OOM kills, each with the number of pods and the reason why the container's memory cannot grow."""
     grace = spec.configuration.emergency_mode_grace_period
     return [
         (kill, kill.pods_since(now - grace), _why_kept(spec, workload, memory, kill))
@@ -204,7 +204,7 @@ def _are_many(pods: int, replicas: int) -> bool:
 
 
 def _why_kept(spec: Spec, workload: Workload, memory: TortoiseMemory, kill: OutOfMemory) -> str:
-    """The reason why the container's memory does not grow; empty if it may."""
+    """The reason why the container's memory cannot grow; empty if it can."""
     container = workload.container(kill.container)
     size = None if container is None else container.sizes.memory
     if size is None:

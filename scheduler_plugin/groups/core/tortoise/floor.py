@@ -1,8 +1,8 @@
-"""The floor of a single VM: half of the peak of the same slot, as a minimum for its agent (S3.7).
+"""The floor of a single VM, a minimum size for its agent: half of the peak of the same time slot (S3.7).
 
-- Half of a peak cannot sustain itself, although a VM's size includes its floor: the peak decays each time its slot
-  recurs.
-- A floor rises a little before its slot, is within the bounds, and expires unless renewed.
+- Although the sizes that are learned include the floor, it does not sustain itself: it is half of the peak, which
+  decays each time its slot recurs.
+- A floor rises a little before its slot, is at most the VM's maximum, and expires unless renewed.
 """
 
 from __future__ import annotations
@@ -32,45 +32,43 @@ class Peaks:
         return cls(SlotMemory(layout), SlotMemory(layout))
 
     def learned(self, use: Resources, layout: SlotLayout, now: datetime) -> Peaks:
-        """Updated with the VM's ``use``, and converted to ``layout``."""
-        cpu, memory = self.cpu.laid_out(layout), self.memory.laid_out(layout)
+        """Convert to ``layout``, and update with the VM's ``use``."""
+        cpu, memory = self.cpu.converted_to(layout), self.memory.converted_to(layout)
         return Peaks(cpu.learned(use.cpu.value, SLOT_DECAY, now), memory.learned(use.mem.value, SLOT_DECAY, now))
 
     def of_slots(self, *moments: datetime) -> Resources:
-        """Maximum of the slots of ``moments``; zero if unknown."""
+        """Maximum peak of the slots at these times; zero if unknown."""
         return Resources(
-            MilliCpu(max(self.cpu.exactly_at(moment) for moment in moments)),
-            Bytes(max(self.memory.exactly_at(moment) for moment in moments)),
+            MilliCpu(max(self.cpu.at_or_zero(moment) for moment in moments)),
+            Bytes(max(self.memory.at_or_zero(moment) for moment in moments)),
         )
 
     @property
     def most(self) -> Resources:
-        """Maximum of all slots."""
+        """Maximum peak of all slots."""
         return Resources(MilliCpu(self.cpu.most or 0), Bytes(self.memory.most or 0))
 
 
-def wanted_floor(peaks: Peaks, mode: TortoiseMode, bounds: Bounds, now: datetime) -> Resources | None:
-    """The floor at ``now``; None if it would change nothing, or nothing is to be written.
+def desired_floor(peaks: Peaks, mode: TortoiseMode, bounds: Bounds, now: datetime) -> Resources | None:
+    """The floor at ``now``, in an emergency the maximum of all slots.
 
-    In an emergency it is the maximum of all slots.
+    None if the mode is Off, or the floor is not above the VM's minimum.
     """
     if mode is TortoiseMode.OFF:
         return None
     peak = peaks.most if mode is TortoiseMode.EMERGENCY else peaks.of_slots(now, now + FLOOR_LEAD)
     share = Fraction(1) if mode is TortoiseMode.EMERGENCY else FLOOR_SHARE
-    # At most the VM's maximum.
     floor = Resources(peak.cpu.scaled(share), peak.mem.scaled(share)).at_most(bounds.max)
-    # The VM has at least that much anyway.
     return None if floor.within(bounds.min) else floor
 
 
 def renewed(old: Floor | None, size: Resources | None, now: datetime, life: timedelta = FLOOR_LIFE) -> Floor | None:
-    """The floor to write: ``old`` while it is equal and has at least half of its ``life`` left."""
+    """The floor to write for ``size``: ``old`` if it has that size and at least half of its ``life`` left."""
     if size is None:
         return None
     if old is not None and old.size == size:
         lasts = timedelta(seconds=old.until - now.timestamp())
-        # Renew at half of its life to save writes. A longer rest is from another clock.
+        # Renew at half of its life to save writes. More than its life left means that another clock set it.
         if life / 2 <= lasts <= life:
             return old
     # The timestamp in the annotation has whole seconds.

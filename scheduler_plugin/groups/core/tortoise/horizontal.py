@@ -1,7 +1,6 @@
 """Bounds and target utilisation of the HPA (S3.1-S3.3, S3.6).
 
-The headroom of a target is the need of the resource at its peaks beyond the present target: the HPA sees the mean of
-all replicas, and needs time to start another.
+The target leaves headroom for peaks: the HPA sees the mean of all replicas, and a new replica needs time to start.
 """
 
 from __future__ import annotations
@@ -30,11 +29,10 @@ A = TypeVar("A", bound=Amount)
 
 
 def target_utilisation(recommended: A, request: A, current: int, configuration: Configuration) -> int:
-    """Target in percent: 100 - (``recommended`` / ``request`` in percent - ``current``), within the range.
+    """Target in percent: 100 - (``recommended`` / ``request`` in percent - ``current``), within the configured range.
 
-    ``request`` is above zero. A result outside 1..100 keeps ``current``. Fractions of a percent round up.
+    ``request`` is above zero. ``current`` stays if the result is not within 1..100. Use is rounded up to whole percent.
     """
-    # Rounds up.
     used = -(-recommended.value * 100 // request.value)
     target = 100 - (used - current)
     valid = target if 0 < target <= 100 else current
@@ -42,10 +40,10 @@ def target_utilisation(recommended: A, request: A, current: int, configuration: 
     return max(least, min(most, valid))
 
 
-def towards(current: int, recommended: int, most_increase: int) -> int:
-    """Next target on the way to ``recommended``: down in one step, up by at most ``most_increase``.
+def next_target(current: int, recommended: int, most_increase: int) -> int:
+    """Next step from ``current`` to ``recommended``: down in one step, up by at most ``most_increase``.
 
-    >>> towards(50, 80, 5), towards(78, 80, 5), towards(80, 70, 5)
+    >>> next_target(50, 80, 5), next_target(78, 80, 5), next_target(80, 70, 5)
     (55, 80, 70)
     """
     # A lower target adds replicas, which is safe; a higher one removes them, so go in steps.
@@ -55,9 +53,9 @@ def towards(current: int, recommended: int, most_increase: int) -> int:
 def base(
     spec: Spec, workload: Workload, hpa: Autoscaler | None, memory: TortoiseMemory, gone: Collection[Place] = ()
 ) -> Autoscaler | None:
-    """The HPA with its metrics, before its numbers are set; None for no HPA.
+    """The HPA with its metrics, before its bounds and targets are set; None for no HPA.
 
-    ``gone`` are horizontal places whose container was removed.
+    ``gone`` are horizontally scaled resources of removed containers.
     """
     places, excluded = horizontal(memory.policies), spec.configuration.hpa_external_metric_exclusion_regex
     if spec.autoscaler is not None and hpa is not None:
@@ -78,8 +76,8 @@ def _attached(
 ) -> Autoscaler:
     """An attached HPA with its metrics.
 
-    A resource changes to container metrics once each of its containers has enough data. An HPA that loses its last
-    metric is pinned to the present replicas; at zero replicas it is left alone.
+    A resource is converted to container metrics once there is enough data for all its containers. An HPA that loses its
+    last metric is pinned to the present replica count, unless that is zero.
     """
     places = horizontal(memory.policies)
     gathering = {resource for name, resource in places if not memory.works((name, resource))}
@@ -99,7 +97,7 @@ def _attached(
 
 
 def is_ready(memory: TortoiseMemory) -> bool:
-    """Return True if there is enough data to set the HPA's numbers."""
+    """Return True if there is enough data to set the HPA's bounds and targets."""
     places = horizontal(memory.policies)
     # An emergency starts only with enough data.
     if memory.phase in (Phase.EMERGENCY, Phase.BACK_TO_NORMAL):
@@ -110,7 +108,7 @@ def is_ready(memory: TortoiseMemory) -> bool:
 def with_range(
     hpa: Autoscaler, spec: Spec, replicas: int, memory: TortoiseMemory, now: datetime
 ) -> tuple[Autoscaler, TortoiseMemory]:
-    """``hpa`` with the replica bounds of this slot, or of an emergency; and the new memory."""
+    """Return ``hpa`` with the replica bounds of this slot, or of an emergency, and the new memory."""
     configuration = spec.configuration
     bounds = memory.replicas.at(now) or proposed(replicas, configuration)
     recommended = capped(bounds, configuration, spec.max_replicas)
@@ -126,7 +124,7 @@ def with_range(
 def _on_the_way_back(
     hpa: Autoscaler, recommended: ReplicaBounds, configuration: Configuration, memory: TortoiseMemory, now: datetime
 ) -> tuple[Autoscaler, TortoiseMemory]:
-    """One step per update interval, then phase Working."""
+    """Lower the minimum by one step per update interval; after the last one the phase is Working."""
     at = memory.stepped_at
     if not has_passed(configuration.tortoise_update_interval, at, now):
         # Between steps the minimum stays; the maximum may follow.
@@ -141,8 +139,8 @@ def _on_the_way_back(
 def with_targets(
     autoscaler: Autoscaler, configuration: Configuration, workload: Workload, memory: TortoiseMemory
 ) -> Autoscaler:
-    """``autoscaler`` with the ideal targets."""
-    # At the maximum replica count utilisation says nothing.
+    """Set the targets that the recommendations imply, regardless of delays."""
+    # At the maximum replica count utilisation does not show the need.
     if workload.replicas >= configuration.maximum_max_replicas:
         return autoscaler
     for container, resource in horizontal(memory.policies):
@@ -156,21 +154,23 @@ def with_targets(
 
 
 def next_targets(
-    old: Autoscaler, wanted: Autoscaler, configuration: Configuration, memory: TortoiseMemory, now: datetime
+    old: Autoscaler, desired: Autoscaler, configuration: Configuration, memory: TortoiseMemory, now: datetime
 ) -> tuple[Autoscaler, TortoiseMemory]:
-    """``wanted`` with targets at most one step from ``old``, once per update interval.
+    """Return ``desired`` with targets at most one step from ``old``, once per update interval, and the new memory.
 
-    This applies to lower targets too: each is computed from measurements under ``old``, so repeating it would end at
-    the minimum.
+    Lower targets wait too: each is computed from measurements under the old target, so without a pause they would fall
+    to the minimum.
     """
     at = memory.targets_at
     allowed = has_passed(configuration.hpa_target_utilization_update_interval, at, now)
-    updated = wanted
+    updated = desired
     for container, resource in horizontal(memory.policies):
-        current, target = old.target(container, resource), wanted.target(container, resource)
-        # New metric: no target to move from.
+        current, target = old.target(container, resource), desired.target(container, resource)
+        # A new metric has no old target.
         if current is not None and target is not None and target != current:
             most = configuration.hpa_target_utilization_max_increase
-            updated = updated.with_target(container, resource, towards(current, target, most) if allowed else current)
+            updated = updated.with_target(
+                container, resource, next_target(current, target, most) if allowed else current
+            )
     changed = updated.metrics != old.metrics
     return updated, replace(memory, targets_at=now) if changed else memory

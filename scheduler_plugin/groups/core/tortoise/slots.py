@@ -1,8 +1,8 @@
 """Slots of the day or week in local time of one time zone, and the need of each (S3.2).
 
-- A slot is found by local hour and weekday. On a day of 25 hours one hour occurs twice and is one slot; on a day of 23
-  hours a slot is skipped.
-- At most one entry per slot: 168. Only a recurring slot may lower its number.
+- A slot is identified by local hour and weekday. On a day of 25 hours one hour occurs twice, as the same slot; on a day
+  of 23 hours a slot is skipped.
+- There are at most 168 slots. A slot's number falls only when the slot recurs.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ HOURS: Final = 24
 
 
 class Slot(NamedTuple):
-    """Local hours from ``start`` to ``end`` (exclusive) of one ``weekday``, or of every day if None."""
+    """Local hours from ``start`` to ``end`` (exclusive) of one ``weekday``; None for every day."""
 
     start: int
     end: int
     weekday: str | None = None
 
     def overlaps(self, other: Slot) -> bool:
-        """Return True if both share an hour of the same day."""
+        """Return True if both slots share an hour of the same day."""
         same_day = self.weekday is None or other.weekday in (None, self.weekday)
         return same_day and self.start < other.end and other.start < self.end
 
@@ -64,10 +64,10 @@ class SlotLayout:
         start = local.hour - local.hour % self.range_hours
         return Slot(start, start + self.range_hours, weekday if self.period == "weekly" else None)
 
-    def comes_again(self, last: datetime, now: datetime) -> bool:
-        """Return True if the slot at ``now``, last seen at ``last``, has recurred.
+    def recurs(self, last: datetime, now: datetime) -> bool:
+        """Return True if the slot at ``now`` is a later occurrence than the one at ``last``.
 
-        Another date, and at least one period ago in local time.
+        The date differs, and ``last`` is at least a day minus one slot ago in local time.
         """
         # Naive times give the local difference, also on days of 23 and 25 hours.
         before, after = (moment.astimezone(self.zone).replace(tzinfo=None) for moment in (last, now))
@@ -82,8 +82,8 @@ def _slots(range_hours: int, period: Period) -> tuple[Slot, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
-    """Number of one slot, and when it was last learned."""
+class SlotValue:
+    """Number of one slot, and when it was last updated."""
 
     value: int
     at: datetime
@@ -91,13 +91,13 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class SlotMemory:
-    """Numbers of the slots of one layout."""
+    """The number of each slot of one layout."""
 
     layout: SlotLayout
-    values: Mapping[Slot, Remembered] = field(default_factory=dict)
+    values: Mapping[Slot, SlotValue] = field(default_factory=dict)
 
     def learned(self, value: int, decay: Fraction, now: datetime) -> SlotMemory:
-        """The memory updated with ``value`` (>= 0); a recurring slot keeps ``decay`` (0..1) of its number.
+        """Update the slot at ``now`` with ``value`` (>= 0); on recurrence its old number decays by ``decay`` (0..1).
 
         >>> from datetime import UTC
         >>> from zoneinfo import ZoneInfo
@@ -110,23 +110,23 @@ class SlotMemory:
         previous = self.values.get(slot)
         if previous is None:
             return self._with(slot, value, now)
-        again = self.layout.comes_again(previous.at, now)
+        again = self.layout.recurs(previous.at, now)
         # Within one occurrence the number only rises; on recurrence it decays first.
         highest = max(value, floor(previous.value * decay) if again else previous.value)
-        # A future date, from a clock that was set back, would prevent decay until then. Otherwise keep the memory
-        # unchanged, to save status writes.
+        # A future date, from a clock that was set back, would prevent decay until then, so replace it. Otherwise keep
+        # the memory unchanged, to save status writes.
         return self._with(slot, highest, now) if again or highest != previous.value or previous.at > now else self
 
     def at(self, now: datetime) -> int | None:
-        """Need in the slot of ``now``; the maximum of all slots if it never occurred; None without data.
+        """Need in the slot at ``now``; the maximum of all slots if that one has no data; None without any data.
 
-        A slot may never have occurred: the hour skipped in spring, or one without running replicas.
+        A slot may have no data: the hour that is skipped in spring, or one without running replicas.
         """
         previous = self.values.get(self.layout.slot_at(now))
         return previous.value if previous is not None else self.most
 
-    def exactly_at(self, now: datetime) -> int:
-        """Need in the slot of ``now``; 0 if it never occurred."""
+    def at_or_zero(self, now: datetime) -> int:
+        """Need in the slot at ``now``; 0 without data."""
         previous = self.values.get(self.layout.slot_at(now))
         return 0 if previous is None else previous.value
 
@@ -135,14 +135,13 @@ class SlotMemory:
         """Maximum of all slots; None without data."""
         return max((remembered.value for remembered in self.values.values()), default=None)
 
-    def laid_out(self, layout: SlotLayout) -> SlotMemory:
-        """Converted to another layout: each slot gets the maximum of those that it overlaps.
+    def converted_to(self, layout: SlotLayout) -> SlotMemory:
+        """Convert to another layout: each slot gets the maximum of those that it overlaps.
 
-        Empty if the time zone differs.
+        The result is empty if the time zone differs, because its hours are other times.
         """
         if layout == self.layout:
             return self
-        # The hours of another zone are other times.
         if layout.zone != self.layout.zone:
             return SlotMemory(layout)
         values = {
@@ -152,9 +151,9 @@ class SlotMemory:
         }
         return SlotMemory(layout, values)
 
-    def __iter__(self) -> Iterator[tuple[Slot, Remembered]]:
-        """Known needs, in the order of the slots."""
+    def __iter__(self) -> Iterator[tuple[Slot, SlotValue]]:
+        """Slots with data, in order."""
         return ((slot, self.values[slot]) for slot in self.layout.slots() if slot in self.values)
 
     def _with(self, slot: Slot, value: int, now: datetime) -> SlotMemory:
-        return SlotMemory(self.layout, {**self.values, slot: Remembered(value, now)})
+        return SlotMemory(self.layout, {**self.values, slot: SlotValue(value, now)})

@@ -28,7 +28,7 @@ from scheduler_plugin.groups.core.workload import (
 
 
 class TortoiseMode(StrEnum):
-    """``spec.updateMode``. Off: changes are only reported."""
+    """``spec.updateMode``. With ``Off``, changes are only reported."""
 
     OFF = "Off"
     AUTO = "Auto"
@@ -47,8 +47,7 @@ class Phase(StrEnum):
 
     @property
     def learns(self) -> bool:
-        """True if observations show the need."""
-        # Not during an emergency, nor on the way back.
+        """True if observations show the need: not during an emergency, nor on the way back."""
         return self not in (Phase.EMERGENCY, Phase.BACK_TO_NORMAL)
 
 
@@ -69,11 +68,11 @@ class ResourcePhase:
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
-    """Inputs of the phase besides the previous one.
+class PhaseInputs:
+    """Inputs of the next phase, besides the previous one.
 
-    ``ready``: there are recommendations. ``metrics_missing``: for longer than the grace period. ``out_of_memory``:
-    recent OOM kills that more replicas or memory can answer.
+    ``ready`` is True if there are recommendations, ``metrics_missing`` if metrics have been missing for longer than the
+    grace period, ``out_of_memory`` after recent OOM kills that more replicas or memory would prevent.
     """
 
     mode: TortoiseMode
@@ -84,13 +83,13 @@ class Circumstances:
 
     @property
     def is_emergency(self) -> bool:
-        """True if the highest replica count ever should run."""
+        """True if the workload should have its maximum replica count."""
         is_alarming = self.metrics_missing or self.out_of_memory
         return self.mode is TortoiseMode.EMERGENCY or (self.mode is TortoiseMode.AUTO and is_alarming)
 
 
 def is_missing(since: datetime | None, grace: timedelta, now: datetime) -> bool:
-    """Return True if metrics missing since ``since`` (None: present) exceed the grace period."""
+    """Return True if metrics have been missing since ``since``, longer than the grace period; None: not missing."""
     return since is not None and now - since >= grace
 
 
@@ -100,7 +99,7 @@ def is_within(at: datetime, grace: timedelta, now: datetime) -> bool:
 
 
 def has_passed(span: timedelta, since: datetime | None, now: datetime) -> bool:
-    """Return True if ``span`` has passed since ``since``; a future time is from another clock and proves nothing."""
+    """Return True if ``span`` has passed since ``since``; a future time comes from another clock and is ignored."""
     return since is None or since > now or now - since >= span
 
 
@@ -108,35 +107,33 @@ _MAY_RAISE_ALARM: Final = frozenset({Phase.PARTLY_WORKING, Phase.WORKING, Phase.
 """Phases with enough data for an emergency."""
 
 
-def next_phase(phase: Phase | None, states: Collection[ResourceState], circumstances: Circumstances) -> Phase:
-    """The phase after ``phase`` (None: new Tortoise)."""
-    following = _next(phase, states, circumstances)
+def next_phase(phase: Phase | None, states: Collection[ResourceState], inputs: PhaseInputs) -> Phase:
+    """The phase after ``phase``, which is None for a new Tortoise."""
+    following = _next(phase, states, inputs)
     # Other phases have too little data for an emergency.
     return (
         Phase.EMERGENCY
-        if circumstances.is_emergency and circumstances.has_horizontal and following in _MAY_RAISE_ALARM
+        if inputs.is_emergency and inputs.has_horizontal and following in _MAY_RAISE_ALARM
         else following
     )
 
 
-def _next(phase: Phase | None, states: Collection[ResourceState], circumstances: Circumstances) -> Phase:
+def _next(phase: Phase | None, states: Collection[ResourceState], inputs: PhaseInputs) -> Phase:
     match phase:
         case None:
             return Phase.INITIALIZING
         case Phase.INITIALIZING:
-            return Phase.GATHERING_DATA if circumstances.ready else phase
+            return Phase.GATHERING_DATA if inputs.ready else phase
         case Phase.EMERGENCY:
-            return phase if circumstances.is_emergency else Phase.BACK_TO_NORMAL
+            return phase if inputs.is_emergency else Phase.BACK_TO_NORMAL
         case Phase.BACK_TO_NORMAL:
-            # Otherwise there are no steps back.
-            return (
-                phase if circumstances.has_horizontal and circumstances.mode is not TortoiseMode.OFF else Phase.WORKING
-            )
+            # Without an HPA, or with mode Off, there are no steps to take.
+            return phase if inputs.has_horizontal and inputs.mode is not TortoiseMode.OFF else Phase.WORKING
     return by_states(states) or phase
 
 
 def by_states(states: Collection[ResourceState]) -> Phase | None:
-    """The phase by the states of the resources; None if nothing is scaled."""
+    """The phase that follows from the states of the resources; None if nothing is scaled."""
     gathering, working = ResourceState.GATHERING_DATA in states, ResourceState.WORKING in states
     if gathering and working:
         return Phase.PARTLY_WORKING
@@ -146,7 +143,7 @@ def by_states(states: Collection[ResourceState]) -> Phase | None:
 def resource_phases(
     old: Mapping[Place, ResourcePhase], policies: Policies, gathering: timedelta, now: datetime
 ) -> dict[Place, ResourcePhase]:
-    """The phase of every resource: new ones gather data first. Removed containers are dropped."""
+    """Update the phase of every resource. New ones gather data first; removed ones are dropped."""
     return {place: _resource_phase(old.get(place), policy, gathering, now) for place, policy in policies.items()}
 
 
@@ -155,10 +152,10 @@ def _resource_phase(old: ResourcePhase | None, policy: Scaling, gathering: timed
         return old if old is not None and old.state is ResourceState.OFF else ResourcePhase(ResourceState.OFF, now)
     if old is None or old.state is ResourceState.OFF:
         return ResourcePhase(ResourceState.GATHERING_DATA, now)
-    # It stays working if the period gets longer.
+    # A working resource stays so, even if the period is made longer.
     if old.state is not ResourceState.GATHERING_DATA:
         return old
-    # A future date is from another clock: gather again.
+    # A future date comes from another clock, so start again.
     if old.since > now:
         return ResourcePhase(ResourceState.GATHERING_DATA, now)
     return ResourcePhase(ResourceState.WORKING, now) if now - old.since >= gathering else old
@@ -168,17 +165,17 @@ A = TypeVar("A", bound=Amount)
 
 
 def maximum(old: A, target: A, upper: A) -> A:
-    """The ``old`` maximum while it is between ``target`` and ``upper``, exclusive; otherwise ``target``.
+    """The new maximum: ``old`` if it is between ``target`` and ``upper`` (exclusive), otherwise ``target``.
 
-    Above ``upper`` the recommender is sure that it is too much.
+    Above ``upper`` the recommender is certain that ``old`` is too much.
     """
     return old if target < old < upper else target
 
 
 def learned(old: ResourceList, recommendation: ContainerRecommendation) -> ResourceList:
-    """The maxima of one container updated by ``recommendation``; missing resources stay.
+    """Update the maxima of one container with ``recommendation``; missing resources stay.
 
-    Without an upper bound a maximum only rises.
+    Without an upper bound a maximum can only rise.
     """
     maxima = old
     for resource, target in recommendation.target:
@@ -189,9 +186,9 @@ def learned(old: ResourceList, recommendation: ContainerRecommendation) -> Resou
 
 
 def proposed(replicas: int, configuration: Configuration) -> ReplicaBounds:
-    """Bounds of a slot by this replica count (>= 0) alone.
+    """Replica bounds that follow from one observed replica count (>= 0).
 
-    A minimum below ``minimum_min_replicas`` becomes that; a maximum below it becomes its counterpart.
+    The minimum is at least ``minimum_min_replicas``; a maximum below that is derived from ``minimum_min_replicas``.
     """
     least = configuration.minimum_min_replicas
     low, high = (
@@ -199,7 +196,7 @@ def proposed(replicas: int, configuration: Configuration) -> ReplicaBounds:
         configuration.max_replicas_recommendation_multiplier,
     )
     minimum, maximum = ceil(replicas * low), ceil(replicas * high)
-    # The counterpart keeps the ratio of the multipliers.
+    # In the ratio of the multipliers.
     return ReplicaBounds(max(minimum, least), maximum if maximum >= least else floor(least * high / low))
 
 
@@ -216,34 +213,33 @@ class ReplicaMemory:
         return cls(SlotMemory(layout), SlotMemory(layout))
 
     def learned(self, replicas: int, configuration: Configuration, now: datetime) -> ReplicaMemory:
-        """The memory updated with this replica count."""
+        """Update the slot at ``now`` with this replica count."""
         proposal = proposed(replicas, configuration)
         return ReplicaMemory(
             self.least.learned(proposal.min, SLOT_DECAY, now), self.most.learned(proposal.max, SLOT_DECAY, now)
         )
 
     def at(self, now: datetime) -> ReplicaBounds | None:
-        """Recommendation of the slot of ``now``; None without data."""
+        """Recommended bounds in the slot at ``now``; None without data."""
         least, most = self.least.at(now), self.most.at(now)
         return None if least is None or most is None else ReplicaBounds(least, most)
 
-    def laid_out(self, layout: SlotLayout) -> ReplicaMemory:
-        """Converted to another layout."""
-        return ReplicaMemory(self.least.laid_out(layout), self.most.laid_out(layout))
+    def converted_to(self, layout: SlotLayout) -> ReplicaMemory:
+        """Convert to another layout."""
+        return ReplicaMemory(self.least.converted_to(layout), self.most.converted_to(layout))
 
 
 def capped(bounds: ReplicaBounds, configuration: Configuration, max_replicas: int | None) -> ReplicaBounds:
-    """``bounds`` within the cluster's caps and the Tortoise's ``max_replicas``."""
+    """Cap ``bounds`` at the cluster's maxima and the Tortoise's ``max_replicas``."""
     most = min(bounds.max, configuration.maximum_max_replicas)
     most = most if max_replicas is None else min(most, max_replicas)
-    # `most` caps both.
     return ReplicaBounds(min(bounds.min, configuration.maximum_min_replicas, most), most)
 
 
 def step_back(current: int, recommended: int, factor: Fraction) -> tuple[int, bool]:
-    """Minimum replica count one step after an emergency, and whether it was the last step.
+    """Return the minimum replica count after one more step back from an emergency, and whether it was the last step.
 
-    Each step keeps ``factor`` (0..1) of ``current``, rounded down, until ``recommended``.
+    Each step multiplies the count by ``factor`` (0..1) and rounds down, until it reaches ``recommended``.
 
     >>> step_back(95, 5, Fraction("0.95")), step_back(5, 5, Fraction("0.95"))
     ((90, False), (5, True))
@@ -255,9 +251,10 @@ def step_back(current: int, recommended: int, factor: Fraction) -> tuple[int, bo
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Spec of one Tortoise, and the cluster's ``configuration``. ``autoscaler`` is an attached HPA; None: its own.
+    """Spec of one Tortoise, and the cluster's ``configuration``.
 
-    ``policies`` is None if they follow from the HPA. ``sizes`` are bounds by container.
+    ``autoscaler`` is the name of an attached HPA, None if the Tortoise has its own. ``policies`` is None if they follow
+    from the HPA. ``sizes`` are bounds by container.
     """
 
     configuration: Configuration = field(default_factory=Configuration)
@@ -281,10 +278,10 @@ class ObservedAutoscalers:
 class TortoiseMemory:
     """Persistent memory, stored in the Tortoise's status.
 
-    ``recommended`` are maxima of recommendations, by container. ``targets_at``: last change of targets.
-    ``too_many_since``: since when there are too many replicas, or the last growth of containers because of that.
-    ``shrunk_at``: last decrease of a container. ``stepped_at``: last step back after an emergency. ``blind_since``:
-    since when the HPA lacks metrics, if its own time for that is in the future.
+    ``recommended`` are maximum recommendations by container. ``targets_at`` is the last change of target utilisations,
+    ``shrunk_at`` the last decrease of a container, ``stepped_at`` the last step back from an emergency.
+    ``too_many_since`` is since when there have been too many replicas, or the last growth of containers because of
+    that. ``metrics_missing_since`` is set only if the HPA's own time is in the future.
     """
 
     replicas: ReplicaMemory
@@ -296,7 +293,7 @@ class TortoiseMemory:
     too_many_since: datetime | None = None
     shrunk_at: datetime | None = None
     stepped_at: datetime | None = None
-    blind_since: datetime | None = None
+    metrics_missing_since: datetime | None = None
 
     @classmethod
     def empty(cls, configuration: Configuration) -> TortoiseMemory:
@@ -307,15 +304,18 @@ class TortoiseMemory:
         """Return True if there is enough data to scale that resource."""
         return place in self.resources and self.resources[place].state is ResourceState.WORKING
 
-    def with_blindness(self, since: datetime | None, now: datetime) -> TortoiseMemory:
-        """Updated with an HPA that lacks metrics since ``since`` (None: it has them)."""
+    def with_missing_metrics(self, since: datetime | None, now: datetime) -> TortoiseMemory:
+        """Record that the HPA has been without metrics since ``since``; None if it has metrics."""
         if since is None or since <= now:
-            return replace(self, blind_since=None)
-        # A future time is from another clock: use the time of the first observation.
-        return replace(self, blind_since=now if self.blind_since is None else min(self.blind_since, now))
+            return replace(self, metrics_missing_since=None)
+        # A future time comes from another clock: use the time of the first observation.
+        return replace(
+            self,
+            metrics_missing_since=now if self.metrics_missing_since is None else min(self.metrics_missing_since, now),
+        )
 
     def with_recommendation(self, vertical: VerticalRecommendation | None) -> TortoiseMemory:
-        """Updated with the VPA; containers without a policy are dropped."""
+        """Update the maxima with the VPA's recommendation; containers without a policy are dropped."""
         names = {container for container, _ in self.policies}
         recommendation = vertical or VerticalRecommendation()
         maxima = {
@@ -328,7 +328,7 @@ class TortoiseMemory:
         return replace(self, recommended={name: sizes for name, sizes in maxima.items() if sizes})
 
     def with_kills(self, workload: Workload) -> TortoiseMemory:
-        """Updated with OOM kills: more is recommended, also in an emergency."""
+        """Raise the recommended memory of OOM-killed containers, also in an emergency."""
         maxima = dict(self.recommended)
         for kill in workload.out_of_memory:
             container = workload.container(kill.container) or SizedContainer(kill.container)

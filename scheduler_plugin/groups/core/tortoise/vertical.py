@@ -1,10 +1,10 @@
-"""Container sizes, also with horizontal scaling, and the part of them to write now (S3.4, S3.5).
+"""Container sizes under vertical and horizontal scaling, and which of them to write now (S3.4, S3.5).
 
-- Vertical: the recommendation plus a buffer. A change may restart pods, so growth goes further than needed, and only a
-  large gap is worth shrinking.
-- Horizontal: sizes change if the replica count should not. Too many replicas grow, the fewest shrink, and a container
-  far below its target because others drive the count shrinks until it fits the target.
-- A size ends within the bounds, and one decrease keeps ``max_allowed_scaling_down_ratio`` of the present size.
+- Vertical: the recommendation plus a buffer. A change may restart pods, so containers grow further than needed, and
+  shrink only by a large step.
+- Horizontal: sizes change if the replica count should not. Containers grow if there are too many replicas, and shrink
+  at the minimum count. A container far below its target utilisation shrinks if other containers drive the count.
+- Sizes are within the bounds, and one decrease keeps ``max_allowed_scaling_down_ratio`` of the present size.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ from scheduler_plugin.groups.core.workload import (
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    """The replica count, and the counts that are too few and too many.
+class ReplicaCounts:
+    """The replica count, and the counts that it is compared with.
 
-    ``least`` is the HPA's minimum (None without an HPA). ``grows``: there have been too many for long enough.
+    ``least`` is the HPA's minimum (None without an HPA). ``grows`` is True if there have been too many replicas for
+    long enough that containers should grow.
     """
 
     replicas: int
@@ -59,10 +60,10 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class SizeFacts:
-    """One resource of one container, in its smallest unit, all above zero except ``least``.
+    """One resource of one container, in thousandths of a vCPU or bytes; all above zero except ``least``.
 
-    ``recommended`` is the highest recent recommendation, ``target`` the HPA's utilisation in percent (None if none).
-    ``several``: more than one resource scales horizontally. ``most`` wins over ``least``.
+    ``recommended`` is the highest recent recommendation, ``target`` the HPA's target utilisation in percent, if any.
+    ``several`` is True if more than one resource scales horizontally. ``most`` takes precedence over ``least``.
     """
 
     request: int
@@ -74,34 +75,34 @@ class SizeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Sized:
-    """A size, the unbounded size, and the reason."""
+class SizeDecision:
+    """The size to set, the desired size without bounds, and the reason."""
 
     size: int
-    wanted: int
-    because: str
+    desired: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """``buffer`` (>= 0) of vertical sizes, and the minimum ratio (0..1) of one decrease."""
+    """The ``buffer`` (>= 0) of vertical sizes, and the minimum ratio (0..1) of new to old size in one decrease."""
 
     buffer: Fraction
     down: Fraction
 
 
-def container_size(policy: Scaling, facts: SizeFacts, numbers: Numbers, ratios: Ratios) -> Sized:
-    """The request that the container should have."""
+def container_size(policy: Scaling, facts: SizeFacts, numbers: ReplicaCounts, ratios: Ratios) -> SizeDecision:
+    """Decide the request of one resource of one container."""
     if policy is Scaling.OFF:
-        return Sized(facts.request, facts.request, texts.POLICY_OFF)
+        return SizeDecision(facts.request, facts.request, texts.POLICY_OFF)
     is_vertical = policy is Scaling.VERTICAL
-    wanted, because = _vertical(facts, ratios.buffer) if is_vertical else _horizontal(facts, numbers)
+    desired, because = _vertical(facts, ratios.buffer) if is_vertical else _horizontal(facts, numbers)
     # Limit a decrease, against bad recommendations. The upper bound is applied last, so it wins.
     least = max(facts.least, int(facts.request * ratios.down))
-    return Sized(min(facts.most, max(wanted, least)), wanted, because)
+    return SizeDecision(min(facts.most, max(desired, least)), desired, because)
 
 
-def _horizontal(facts: SizeFacts, numbers: Numbers) -> tuple[int, str]:
+def _horizontal(facts: SizeFacts, numbers: ReplicaCounts) -> tuple[int, str]:
     if numbers.grows:
         return int(facts.request * GROWTH), texts.TOO_MANY_REPLICAS
     if numbers.are_close_to_too_many:
@@ -109,7 +110,7 @@ def _horizontal(facts: SizeFacts, numbers: Numbers) -> tuple[int, str]:
     if numbers.replicas <= numbers.minimum_min:
         is_used = facts.recommended >= facts.request
         return (facts.request, texts.FEWEST_AND_USED) if is_used else (facts.recommended, texts.FEWEST_REPLICAS)
-    # At the HPA's minimum no container drives the count.
+    # At the HPA's minimum no container determines the count.
     drives = facts.several and (numbers.least is None or numbers.replicas > numbers.least)
     if drives and facts.target and facts.recommended * 100 < UNDER_USED * facts.target * facts.request:
         return facts.recommended * 100 // facts.target, texts.LITTLE_USED
@@ -121,7 +122,7 @@ def _vertical(facts: SizeFacts, buffer: Fraction) -> tuple[int, str]:
     if ideal > facts.request:
         # Twice the buffer: one large step instead of several, because each may restart pods.
         return int(facts.recommended * (1 + buffer) * (1 + buffer)), texts.ABOVE_REQUEST
-    # The buffer on both sides: a change may restart pods.
+    # With a buffer on both sides, because a change may restart pods.
     if facts.request / (1 + buffer) * (1 - buffer) > facts.recommended * (1 + buffer):
         return ideal, texts.FAR_BELOW_REQUEST
     return facts.request, texts.CLOSE_TO_REQUEST
@@ -129,11 +130,11 @@ def _vertical(facts: SizeFacts, buffer: Fraction) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Present and desired request of one resource of one container, and its new limit; None is none."""
+    """Present and decided request of one resource of one container, and its new limit; None if it does not change."""
 
     place: Place
     request: Amount
-    sized: Sized
+    sized: SizeDecision
     limit: int | None = None
 
     @property
@@ -142,13 +143,13 @@ class Resize:
         return self.sized.size < self.request.value
 
 
-def watched(
+def growth_due(
     memory: TortoiseMemory, configuration: Configuration, replicas: int, least: int | None, now: datetime
 ) -> tuple[bool, TortoiseMemory]:
-    """Return whether containers grow because of too many replicas, and the updated memory."""
+    """Return whether containers should grow because of too many replicas, and the new memory."""
     if replicas < configuration.preferred_max_replicas or not horizontal(memory.policies):
         return False, replace(memory, too_many_since=None)
-    # The HPA's minimum keeps the count up, so larger containers would not help.
+    # At the HPA's minimum larger containers would not lower the count.
     if least is None or replicas <= least:
         return False, memory
     since = memory.too_many_since
@@ -161,11 +162,11 @@ def watched(
 
 
 def resizes(
-    spec: Spec, workload: Workload, memory: TortoiseMemory, numbers: Numbers, targets: Mapping[Place, int | None]
+    spec: Spec, workload: Workload, memory: TortoiseMemory, numbers: ReplicaCounts, targets: Mapping[Place, int | None]
 ) -> Iterator[Resize]:
-    """Every resource that may be sized now, in the order of the containers; ``targets`` are the HPA's.
+    """Yield every resource that may be sized now, in the order of the containers; ``targets`` are the HPA's.
 
-    In an emergency, and on the way back, only memory that ran out.
+    In an emergency, and on the way back, these are only memory of OOM-killed containers.
     """
     configuration = spec.configuration
     ratios = Ratios(configuration.buffer_ratio_on_vertical_resource, configuration.max_allowed_scaling_down_ratio)
@@ -187,8 +188,8 @@ def resizes(
                     yield Resize(place, request, sized, _limit(container, place, sized, configuration))
 
 
-def _limit(container: SizedContainer, place: Place, sized: Sized, configuration: Configuration) -> int | None:
-    """Limit for a new request: a configured multiple, else the old ratio."""
+def _limit(container: SizedContainer, place: Place, sized: SizeDecision, configuration: Configuration) -> int | None:
+    """Limit for a new request: a configured multiple of it, or else in the old ratio; None if it does not change."""
     resource = place[1]
     limit, request = container.limits[resource], container.sizes[resource]
     if limit is None or request is None or sized.size == request.value:
@@ -200,7 +201,7 @@ def _limit(container: SizedContainer, place: Place, sized: Sized, configuration:
 
 
 def bounds_of(own: SizeBounds, cluster: SizeBounds, resource: Resource) -> tuple[int, int]:
-    """The narrower of the container's and the cluster's bounds; the upper one wins."""
+    """The narrower of the container's and the cluster's bounds. If they conflict, the upper one wins."""
     lows = [bound.value for bound in (own.least[resource], cluster.least[resource]) if bound is not None]
     highs = [bound.value for bound in (own.most[resource], cluster.most[resource]) if bound is not None]
     return min(max(lows), *highs), min(highs)
@@ -209,11 +210,10 @@ def bounds_of(own: SizeBounds, cluster: SizeBounds, resource: Resource) -> tuple
 def written(
     changes: Iterable[Resize], memory: TortoiseMemory, now: datetime
 ) -> tuple[tuple[SizedContainer, ...], list[WithheldChange], TortoiseMemory]:
-    """Requests to write now, withheld changes, and the memory of decreases.
+    """Return the requests to write now, the withheld changes, and the new memory.
 
-    Increases at once; decreases at most once in ``DOWN_INTERVAL``.
+    Increases are written at once, decreases at most once per ``DOWN_INTERVAL``, because each may replace every pod.
     """
-    # A decrease may replace every pod.
     waits = not has_passed(DOWN_INTERVAL, memory.shrunk_at, now)
     containers: dict[str, SizedContainer] = {}
     withheld: list[WithheldChange] = []
@@ -226,15 +226,15 @@ def written(
             requests = sized.requests.with_value(resource, change.sized.size)
             containers[container] = SizedContainer(container, requests, sized.limits.with_value(resource, change.limit))
             lowered = lowered or change.shrinks
-        withheld += _kept(change, delayed=delayed)
+        withheld += _withheld(change, delayed=delayed)
     remembered = replace(memory, shrunk_at=now) if lowered else memory
     return tuple(containers.values()), withheld, remembered
 
 
-def _kept(change: Resize, *, delayed: bool) -> list[WithheldChange]:
+def _withheld(change: Resize, *, delayed: bool) -> list[WithheldChange]:
     # `MilliCpu` or `Bytes`, by the resource.
-    size, wanted = (type(change.request)(value) for value in (change.sized.size, change.sized.wanted))
+    size, desired = (type(change.request)(value) for value in (change.sized.size, change.sized.desired))
     subject = "/".join(change.place)
     if delayed:
-        return [WithheldChange(subject, size, change.request, Rule.DELAY, texts.LOWERED_LATELY)]
-    return [] if size == wanted else [WithheldChange(subject, wanted, size, Rule.BOUNDS, change.sized.because)]
+        return [WithheldChange(subject, size, change.request, Rule.DELAY, texts.LOWERED_RECENTLY)]
+    return [] if size == desired else [WithheldChange(subject, desired, size, Rule.BOUNDS, change.sized.reason)]

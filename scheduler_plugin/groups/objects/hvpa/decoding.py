@@ -1,9 +1,9 @@
 """Decodes ``hvpas.autoscaling.k8s.io/v1alpha1``, in the spellings of the design document and of the original controller
 (S1.10).
 
-- Errors raise ``InvalidSpecError`` with one sentence each; then nothing is scaled.
-- ``mode``, ``mixed`` and ``updateMode`` are our own fields; the document names the modes without fields.
-- An HPA is ``hpaTemplate``, ``hpaSpec`` or ``hpa.template.spec``; the same for a VPA.
+- Invalid fields raise ``InvalidSpecError`` with one sentence each; then nothing is scaled.
+- ``mode``, ``mixed`` and ``updateMode`` are our own fields; the document describes modes, but has no fields for them.
+- The spec of an HPA is in ``hpaTemplate``, ``hpaSpec`` or ``hpa.template.spec``; the same for a VPA.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from scheduler_plugin.groups.objects.hvpa.fields import (
 from scheduler_plugin.groups.objects.targets import InvalidSpecError
 
 ANY_REPLICAS: Final = ReplicaBounds(1, MOST_REPLICAS)
-"""Without an HPA: replicas stay as they are."""
+"""Bounds without an HPA, so that the replica count stays."""
 
 SETTLE: Final = Seconds(300.0)
-"""HPA's default: how long less must be enough if a resize restarts nothing."""
+"""How long less must be enough before shrinking, if a resize restarts nothing; HPA's default."""
 
 SETTLE_RESTARTING: Final = Seconds(900.0)
-"""The same if it does. In replays, short noise resizes 67 replicas an hour without it, 42 with five minutes."""
+"""The same if a resize restarts pods. In replays noise resized 67 replicas an hour without it, 42 with 5 minutes."""
 
 _STAGE_ENDS: Final = ("stageTwoStartReplicaCount", "stageTwoStopReplicaCount")
 _STAGE_WEIGHTS: Final = ("firstStageVpaWeight", "secondStageVpaWeight", "thirdStageVpaWeight")
@@ -70,23 +70,23 @@ def replica_bounds(horizontal: Fields | None) -> ReplicaBounds:
         return ANY_REPLICAS
     least, most = horizontal.count("minReplicas", 1) or 1, horizontal.count("maxReplicas", 1)
     if most is None or most < least:
-        raise horizontal.error("maxReplicas", f"a whole number from minReplicas ({least}) on")
+        raise horizontal.error("maxReplicas", f"a whole number, at least minReplicas ({least})")
     return ReplicaBounds(least, most)
 
 
 def mode_of(spec: Fields, horizontal: Fields | None, vertical: Fields | None) -> HvpaMode:
-    """The given mode, or the one implied by other fields. Raises ``FieldError``."""
+    """``mode``, or the one implied by other fields. Raises ``FieldError``."""
     mode = spec.choice("mode", HvpaMode) or _meant(spec, horizontal, vertical)
     if horizontal is None and mode in {HvpaMode.HPA_PREFERRED, HvpaMode.EFFECTIVE_INTERVALS}:
         raise spec.error("hpaTemplate", f"an object with maxReplicas, which mode {mode} needs")
-    # With both kinds of targets the HPA's count is neither a total need nor a minimum.
+    # With both kinds of targets the HPA's count would be neither a total need nor a minimum.
     if mode is HvpaMode.EFFECTIVE_INTERVALS and horizontal is not None and utilization_resources(horizontal) is None:
         raise FieldError(f"{horizontal.at('metrics')}: expected utilization or other targets in mode {mode}, got both")
     return mode
 
 
 def _meant(spec: Fields, horizontal: Fields | None, vertical: Fields | None) -> HvpaMode:
-    # Fields of the weight-based mode only.
+    # Only the weight-based mode has these fields.
     if spec.has(_INTERVALS, *_STAGE_ENDS, *_STAGE_WEIGHTS):
         return HvpaMode.WEIGHT_BASED
     if horizontal is None or vertical is None:
@@ -100,7 +100,7 @@ def weight_intervals(spec: Fields, bounds: ReplicaBounds) -> tuple[Interval, ...
     if not listed:
         return _stages(spec, bounds) if spec.has(*_STAGE_ENDS, *_STAGE_WEIGHTS) else ()
     if spec.has(*_STAGE_ENDS, *_STAGE_WEIGHTS):
-        raise FieldError(f"{spec.at(_INTERVALS)}: expected nothing beside stages")
+        raise FieldError(f"{spec.at(_INTERVALS)}: cannot be combined with stages")
     intervals = []
     for source, weight in zip(listed, _weights([(interval, "vpaWeight") for interval in listed]), strict=True):
         # 0 counts as missing.
@@ -117,13 +117,12 @@ def weight_intervals(spec: Fields, bounds: ReplicaBounds) -> tuple[Interval, ...
 
 
 def _weights(fields: list[tuple[Fields, str]]) -> list[Fraction]:
-    """Weights from 0 to 1, or all as percentages, as in later versions of the original. Raises ``FieldError``."""
+    """Weights from 0 to 1, or all in percent, as in later versions of the original. Raises ``FieldError``."""
     weights = [source.number(name, 100) or Fraction(0) for source, name in fields]
-    # No percentages.
     if max(weights, default=Fraction(0)) <= 1:
         return weights
     for (source, name), weight in zip(fields, weights, strict=True):
-        # A fraction of a percent is a mistake.
+        # A fraction of a percent is probably a mistake.
         if 0 < weight < 1:
             raise source.error(name, "a percentage like the other weights, or all of them from 0 to 1")
     return [weight / 100 for weight in weights]
@@ -172,7 +171,7 @@ _AXES: Final = ("hpa", "vpa")
 
 
 class Applied(StrEnum):
-    """Mechanism that applies sizes to running pods: the template, in place, or none."""
+    """Way in which sizes reach running pods: by a new template, in place, or not at all."""
 
     TEMPLATE = "Template"
     IN_PLACE = "InPlace"
@@ -181,7 +180,7 @@ class Applied(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hvpa:
-    """One Hvpa. ``target`` has apiVersion, kind and name; ``hpa`` and ``vpa`` are specs without targets."""
+    """One Hvpa. ``target`` has apiVersion, kind and name; ``hpa`` and ``vpa`` are specs without a target."""
 
     spec: HvpaSpec
     target: Json
@@ -199,7 +198,7 @@ def decode(obj: JsonObject) -> Hvpa:
     applied = parts.read(lambda: spec.choice("updateMode", Applied), None)
     is_off, of_databases = applied is Applied.OFF, target.get("kind") in (VM_GROUPS.kind, CNPG_CLUSTERS.kind)
     policy = _policy_spec(spec, parts, (hpa, vpa), is_off=is_off, of_databases=of_databases)
-    # No restart for databases and in-place resizes.
+    # Databases and in-place resizes are not restarted.
     restarts = applied is not Applied.IN_PLACE and not of_databases and target.get("kind") != VM_KIND
     decoded = Hvpa(
         spec=replace(policy, settle=parts.read(lambda: settle_of(spec, policy.mode, restarts), policy.settle)),
@@ -240,13 +239,13 @@ def _policy_spec(
 
 def _target(spec: Fields, horizontal: Fields | None) -> Json:
     reference = spec.fields("targetRef")
-    # The original has the target in the HPA.
+    # In the original the target is in the HPA.
     if horizontal is not None and not spec.has("targetRef") and horizontal.has("scaleTargetRef"):
         reference = horizontal.fields("scaleTargetRef")
     target: Json = {name: reference.text(name) for name in ("apiVersion", "kind", "name")}
     for name in ("kind", "name"):
         if not target[name]:
-            raise reference.error(name, f"the {name} of what is scaled")
+            raise reference.error(name, f"the {name} of the target")
     return target
 
 
@@ -255,7 +254,7 @@ _DEFAULT_UTILIZATION: Final = 80
 
 
 def autoscaler(spec: Fields, kind: str) -> Fields | None:
-    """Spec of the ``hpa`` or ``vpa`` of an Hvpa; None if missing or not deployed."""
+    """Spec of the ``hpa`` or ``vpa`` of an Hvpa; None if it is missing or has ``deploy: false``."""
     wrapped = spec.fields(kind)
     if not wrapped.flag("deploy", otherwise=True):
         return None
@@ -264,7 +263,7 @@ def autoscaler(spec: Fields, kind: str) -> Fields | None:
         return None
     # Two spellings may disagree.
     if len(names) > 1:
-        raise FieldError(f"{spec.at(names[1])}: expected nothing beside {names[0]}")
+        raise FieldError(f"{spec.at(names[1])}: cannot be combined with {names[0]}")
     return wrapped.fields("template").fields("spec") if names == [kind] else spec.fields(names[0])
 
 
@@ -273,7 +272,7 @@ def hpa_template(hpa: Fields) -> Json:
     body: Json = {"minReplicas": hpa.count("minReplicas", 1) or 1, "maxReplicas": hpa.count("maxReplicas", 1)}
     body["metrics"] = [_metric(metric) for metric in hpa.each("metrics")]
     percentage = hpa.count("targetCPUUtilizationPercentage", 1)
-    # HPA v1's field counts only without metrics.
+    # The field of HPA v1 applies only without metrics.
     if not body["metrics"]:
         target = {"type": "Utilization", "averageUtilization": percentage or _DEFAULT_UTILIZATION}
         body["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
@@ -283,7 +282,7 @@ def hpa_template(hpa: Fields) -> Json:
 
 
 def _metric(metric: Fields) -> Json:
-    """One metric in v2 form; ``v2beta1`` has targets next to the name."""
+    """Convert a metric to ``v2``; in ``v2beta1`` the target is next to the name."""
     resource = metric.fields("resource")
     for kind, field in (("Utilization", "averageUtilization"), ("AverageValue", "averageValue")):
         old = f"target{field[0].upper()}{field[1:]}"
@@ -297,7 +296,7 @@ def utilization_resources(hpa: Fields) -> tuple[Resource, ...] | None:
     """Resources measured against requests; None if there are other metrics too."""
     metrics = Fields(hpa_template(hpa), hpa.path).each("metrics")
     measured = [resource for metric in metrics if (resource := _utilized(metric)) is not None]
-    # Then the total need cannot be computed from utilisation.
+    # With other metrics the total need cannot be computed from utilisation.
     if measured and len(measured) < len(metrics):
         return None
     return tuple(resource for resource in RESOURCES if resource in measured)

@@ -1,9 +1,8 @@
 """Fields of an Hvpa, and its rules per direction.
 
-- Keys are case-insensitive, and every error names its field. Missing and null read as None. Wrong types raise
-  ``FieldError``.
-- Rules from lowest to highest precedence: ``scaleUpDelay`` and ``minCpuChange`` of the Hvpa, its
-  ``scaleUpStabilization``, its ``scaleUp``, and the ``scaleUp`` of its ``hpa`` or ``vpa``; the same for down.
+- Keys are case-insensitive. Missing fields and null are None. Wrong types raise ``FieldError``.
+- Precedence of rules, lowest first: ``scaleUpDelay`` and ``minCpuChange`` of the Hvpa, its ``scaleUpStabilization``,
+  its ``scaleUp``, and the ``scaleUp`` of its ``hpa`` or ``vpa``; the same for down.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ MOST_REPLICAS: Final = 10_000
 
 
 class FieldError(ValueError):
-    """An invalid field. The message starts with its path and says what was expected."""
+    """An invalid field; the message starts with the field's path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Fields of the JSON object at ``path``."""
+    """Reads fields of the JSON object at ``path``."""
 
     obj: JsonObject
     path: str
@@ -54,7 +53,7 @@ class Fields:
         return f"{self.path}.{name}" if self.path else name
 
     def error(self, name: str, expected: str) -> FieldError:
-        """An error that ``expected`` something else in ``name``; the caller raises it."""
+        """Make an error for the field ``name``, which should have been ``expected``."""
         actual = self.get(name)
         return FieldError(f"{self.at(name)}: expected {expected}, got {'nothing' if actual is None else shown(actual)}")
 
@@ -83,11 +82,11 @@ class Fields:
         return [Fields(one, f"{self.at(name)}[{number}]") for number, one in enumerate(value or [])]
 
     def text(self, name: str) -> str:
-        """The text; empty if missing."""
-        return self._typed(name, str, "a text") or ""
+        """The string; empty if missing."""
+        return self._typed(name, str, "a string") or ""
 
     def flag(self, name: str, otherwise: bool) -> bool:
-        """True or false."""
+        """The boolean; ``otherwise`` if missing."""
         value = self._typed(name, bool, "true or false")
         return otherwise if value is None else value
 
@@ -108,21 +107,21 @@ class Fields:
         return value
 
     def number(self, name: str, most: int) -> Fraction | None:
-        """A number from 0 to ``most``, also as text."""
+        """A number from 0 to ``most``; a string is converted."""
         value = self.get(name)
         if value is None:
             return None
         try:
             number = parse_quantity(value)  # type: ignore[arg-type]  # refuses what is no number
         except QuantityError:
-            # Out of range, for the error below.
+            # Out of range, to raise the error below.
             number = Fraction(-1)
         if not 0 <= number <= most:
             raise self.error(name, f"a number from 0 to {most}")
         return number
 
     def duration(self, name: str) -> Seconds | None:
-        """A duration."""
+        """A duration, such as ``5m``."""
         return self._parsed(name, parse_duration)
 
     def quantity(self, name: str, resource: Resource) -> int | None:
@@ -138,7 +137,7 @@ class Fields:
             raise FieldError(f"{self.at(name)}: {error}") from None
 
     def amounts(self, name: str) -> ResourceList:
-        """CPU and memory of the object of that name."""
+        """CPU and memory in the object of that name."""
         fields = self.fields(name)
         return ResourceList.of(lambda resource: fields.quantity(resource, resource))
 
@@ -154,7 +153,7 @@ class Fields:
 
 
 class FieldErrors:
-    """Reads an object in parts and collects their errors."""
+    """Reads the parts of an object and collects their errors."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -164,7 +163,7 @@ class FieldErrors:
         try:
             return part()
         except ValueError as error:
-            # Several parts may fail at the same field.
+            # Several parts may fail because of the same field.
             if str(error) not in self.problems:
                 self.problems.append(str(error))
             return otherwise
@@ -208,7 +207,7 @@ def _with_changes(rules: DirectionRules, fields: Fields, names: tuple[str, str])
 
 
 def both_params(fields: Fields, name: str, otherwise: ResourceChangeParams) -> ResourceChangeParams:
-    """``cpu`` and ``memory`` of the object of that name, with defaults from ``otherwise``."""
+    """``cpu`` and ``memory`` in the object of that name, with defaults from ``otherwise``."""
     return _params(fields.fields(name), _RESOURCES, otherwise)
 
 
@@ -224,11 +223,11 @@ def _change(fields: Fields, name: str, resource: Resource) -> ChangeParams:
 
 
 def maintenance_window(spec: Fields, *axes: AxisRules) -> MaintenanceWindow | None:
-    """The maintenance window; required by the update mode that waits for it."""
+    """The maintenance window; required if an update mode waits for it."""
     name = "maintenanceTimeWindow"
     if not spec.has(name):
         modes = {rules.mode for axis in axes for rules in (axis.up, axis.down)}
-        # This mode would never scale.
+        # Without a window this mode would never scale.
         if UpdateMode.MAINTENANCE_WINDOW in modes:
             raise spec.error(name, "begin and end, which updateMode MaintenanceWindow needs")
         return None
@@ -249,7 +248,7 @@ _DAY: Final = 24 * 3600
 
 
 def parse_maintenance_time(text: object) -> time:
-    """The time of day in UTC. Raises ``ValueError`` unless ``HHMMSS`` with a numeric zone.
+    """Parse a time of day, ``HHMMSS`` with a numeric zone, as UTC. Raises ``ValueError``.
 
     >>> parse_maintenance_time("220000+0100")
     datetime.time(21, 0)

@@ -1,1 +1,1 @@
-"""Tortoises, their status and HPAs, and the global configuration, in JSON and YAML."""
+"""Decoding and encoding of Tortoises, their status, and the global configuration."""

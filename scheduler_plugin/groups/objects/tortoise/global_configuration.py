@@ -1,8 +1,8 @@
-"""Tortoise's global configuration: upstream's names, each with a default (S3.2-S3.6).
+"""Tortoise's global configuration, with upstream's names and a default for each setting (S3.2-S3.6).
 
-- An unknown name or invalid value refuses the whole document, with the name.
-- Upstream's names without effect here are accepted and listed in ``ignored``.
-- Durations are ``15s`` or ``24h``, amounts are Kubernetes quantities, ratios are numbers.
+- An unknown name or invalid value is an error for the whole document.
+- Upstream's settings that have no effect here are accepted and listed in ``ignored``.
+- Durations are such as ``15s`` or ``24h``, amounts are Kubernetes quantities, ratios are numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LARGEST: Final = 10_000
 
 
 class ConfigurationError(ValueError):
-    """An invalid global configuration; the message starts with the name of the bad value."""
+    """An invalid global configuration; the message starts with the name of the invalid setting."""
 
 
 FIELDS: Final = {
@@ -34,7 +34,7 @@ FIELDS: Final = {
     for field in fields(Configuration)
     if field.name != "ignored"
 }
-"""Field by upstream's name."""
+"""Field of ``Configuration`` by upstream's name."""
 
 IGNORED: Final = frozenset(
     {
@@ -49,7 +49,7 @@ IGNORED: Final = frozenset(
         "MaximumMaxReplicasPerGroup",
     }
 )
-"""Upstream's names that are accepted and have no effect; every Tortoise reports them."""
+"""Upstream's settings that are accepted and have no effect; every Tortoise reports those in use."""
 
 
 def read_configuration(document: Mapping[str, object]) -> Configuration:
@@ -67,7 +67,7 @@ def read_configuration(document: Mapping[str, object]) -> Configuration:
         if field is None:
             raise ConfigurationError(f"{name}: unknown name; expected one of {', '.join(sorted(FIELDS))}")
         try:
-            # The default's type selects the reader.
+            # The type of the default selects the reader.
             changes[field] = _READERS[type(getattr(defaults, field))](value)
         except ValueError as error:
             raise ConfigurationError(f"{name}: {error}") from None
@@ -95,7 +95,7 @@ def _whole(value: object) -> int:
 def _ratio(value: object) -> Fraction:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= LARGEST:
         raise ValueError(f"expected a number from 0 to {LARGEST}, got {shown(value)}")
-    # Through `str`: exactly the written decimal.
+    # By way of `str`, to get exactly the written decimal.
     return Fraction(str(value))
 
 
@@ -122,7 +122,7 @@ def _pattern(value: object) -> re.Pattern[str]:
 
 
 def _multipliers(value: object) -> dict[Resource, int]:
-    """An integer of at least 1 per resource: a limit is never below its request."""
+    """An integer per resource, at least 1 because a limit cannot be below its request."""
     if not isinstance(value, Mapping):
         raise ValueError(f"expected a number for each of cpu and memory, got {shown(value)}")
     multipliers: dict[Resource, int] = {}
@@ -136,7 +136,7 @@ def _multipliers(value: object) -> dict[Resource, int]:
 _READERS: Final[Mapping[type, Callable[[Any], object]]] = {
     int: _whole,
     Fraction: _ratio,
-    timedelta: lambda given: timedelta(seconds=parse_duration(given)),
+    timedelta: lambda value: timedelta(seconds=parse_duration(value)),
     ZoneInfo: _zone,
     str: _period,
     re.Pattern: _pattern,
@@ -144,7 +144,7 @@ _READERS: Final[Mapping[type, Callable[[Any], object]]] = {
     MilliCpu: MilliCpu.parse,
     Bytes: Bytes.parse,
 }
-"""Readers by the default's type."""
+"""Readers by the type of the default."""
 
 _ORDERED: Final = (
     ("MinReplicasRecommendationMultiplier", "MaxReplicasRecommendationMultiplier"),
@@ -158,7 +158,7 @@ _ORDERED: Final = (
 """Pairs in which the first must not exceed the second."""
 
 _SHARES: Final = ("ReplicaReductionFactor", "MaxAllowedScalingDownRatio", "BufferRatioOnVerticalResource")
-"""Must be below 1: an emergency ends, a container can shrink, and a buffer is smaller than its container."""
+"""Must be below 1, so that an emergency ends, containers can shrink, and a buffer is smaller than its container."""
 
 
 def _check(configuration: Configuration) -> None:

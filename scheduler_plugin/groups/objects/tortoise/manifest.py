@@ -1,7 +1,7 @@
 """Decodes ``tortoises.autoscaling.mercari.com/v1beta3`` (S3.1-S3.7).
 
-- Errors raise ``InvalidSpecError`` with a sentence per field; then nothing is scaled.
-- A VirtualMachine target gets a floor (S3.7); it has no HPA and no containers.
+- Invalid fields raise ``InvalidSpecError`` with one sentence each; then nothing is scaled.
+- A VirtualMachine as target gets a floor (S3.7); it has no HPA and no containers.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ from scheduler_plugin.groups.core.tortoise.autoscaler import Place, Policies, Sc
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec, TortoiseMode
 from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, Resource, ResourceList, SizeBounds
-from scheduler_plugin.groups.objects.hvpa.fields import FieldErrors
+from scheduler_plugin.groups.objects.hvpa.fields import MOST_REPLICAS, FieldErrors
 from scheduler_plugin.groups.objects.targets import InvalidSpecError
 
 MOST_CONTAINERS: Final = 64
-"""Maximum number of containers of one Tortoise: its status has an entry for each."""
+"""Maximum number of containers of one Tortoise, because its status has an entry for each."""
 
-MOST_REPLICAS: Final = 10_000
 _NO_TARGET: Final[Json] = {"kind": ""}
 _API_VERSIONS: Final = {VM_KIND: f"{VM_GROUP}/{VM_VERSION}"}
 
 
 @dataclass(frozen=True, slots=True)
 class Tortoise:
-    """One Tortoise. ``hpa`` is the name of its HPA, its own or the attached one (``spec.autoscaler``).
+    """One Tortoise. ``target`` has apiVersion, kind and name.
 
-    ``target`` has apiVersion, kind and name. ``deletes_all``: its own HPA is deleted with it. ``behavior`` is its own
-    HPA's.
+    ``hpa`` is the name of its HPA: its own, or the attached one (``spec.autoscaler``). If ``deletes_all``, its own HPA
+    is deleted with it. ``behavior`` is the ``behavior`` of its own HPA.
     """
 
     name: ObjectName
@@ -106,7 +105,7 @@ def parse_tortoise(obj: JsonObject, configuration: Configuration) -> Tortoise:
     target = parts.read(lambda: _target(refs.scale_target_ref), _NO_TARGET)
     spec = Spec(
         configuration=configuration,
-        # Empty is Off, as upstream.
+        # The default is Off, as upstream.
         mode=parts.read(
             lambda: _choice("spec.updateMode", TortoiseMode, manifest.update_mode or "Off"), TortoiseMode.OFF
         ),
@@ -118,7 +117,7 @@ def parse_tortoise(obj: JsonObject, configuration: Configuration) -> Tortoise:
     deletes = parts.read(lambda: _deletes(manifest.deletion_policy), False)
     if parts.problems:
         raise InvalidSpecError("; ".join(parts.problems))
-    # Upstream's name of a Tortoise's own HPA, to find an existing one.
+    # Upstream's name for a Tortoise's own HPA, so that an existing one is found.
     hpa = spec.autoscaler or f"tortoise-hpa-{name.name}"
     return Tortoise(name, spec, target, hpa, deletes, manifest.horizontal_pod_autoscaler_behavior or {})
 
@@ -130,7 +129,6 @@ def _target(target: _Target) -> Json:
     path = "spec.targetRefs.scaleTargetRef"
     if not target.kind or not target.name:
         raise ValueError(f"{path}: expected a kind and a name")
-    # Deployments, StatefulSets and ReplicaSets.
     version = target.api_version or _API_VERSIONS.get(target.kind, "apps/v1")
     return {"apiVersion": version, "kind": target.kind, "name": target.name}
 
@@ -160,7 +158,7 @@ def _deletes(text: str) -> bool:
 
 
 def _policies(entries: list[_Policy] | None) -> Policies | None:
-    """The policies; None for an empty list too."""
+    """The policies; None if there are none."""
     if not entries:
         return None
     policies: dict[Place, Scaling] = {}
@@ -188,13 +186,13 @@ P = TypeVar("P", _Policy, _Sizes)
 
 
 def _named(path: str, entries: list[P]) -> list[tuple[str, P]]:
-    """Entries with their paths. Container names must be unique and not empty."""
+    """Entries with their paths. Raises ``ValueError`` unless all container names are unique and not empty."""
     names = [entry.container_name for entry in entries]
     if len(names) > MOST_CONTAINERS:
         raise ValueError(f"{path}: expected at most {MOST_CONTAINERS} containers, got {len(names)}")
     for number, name in enumerate(names):
         if not name or name in names[:number]:
-            raise ValueError(f"{path}[{number}].containerName: expected a name that comes once, got {shown(name)}")
+            raise ValueError(f"{path}[{number}].containerName: expected a unique name, got {shown(name)}")
     return [(f"{path}[{number}]", entry) for number, entry in enumerate(entries)]
 
 

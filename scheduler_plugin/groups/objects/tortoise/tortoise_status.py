@@ -1,8 +1,8 @@
-"""A Tortoise's status: its memory, in v1beta3's names if it has them, and recommendations for people.
+"""A Tortoise's status: its memory, with the names of v1beta3 where it has them, and recommendations for people.
 
-- ``read_memory`` restores what ``write_status`` wrote, to the second.
-- Reading never fails: unreadable parts are skipped. Sizes are bounded by slots and containers.
-- ``conditions`` are those of every kind of group, and not written here.
+- ``read_memory`` restores what ``write_status`` wrote; times are rounded to seconds.
+- Reading never fails: unreadable parts are skipped. The number of slots and containers limits the size of the status.
+- ``conditions`` are the same for every kind of group, and not written here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, Contain
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision
 from scheduler_plugin.groups.core.tortoise.floor import Peaks
-from scheduler_plugin.groups.core.tortoise.slots import WEEKDAYS, Remembered, Slot, SlotLayout, SlotMemory
+from scheduler_plugin.groups.core.tortoise.slots import WEEKDAYS, Slot, SlotLayout, SlotMemory, SlotValue
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
     Phase,
     ReplicaMemory,
@@ -40,13 +40,13 @@ _TIMES: Final = {
     "tooManyReplicasSince": "too_many_since",
     "requestsLowered": "shrunk_at",
     "steppedBack": "stepped_at",
-    "metricsMissingSince": "blind_since",
+    "metricsMissingSince": "metrics_missing_since",
 }
 """Fields of the memory by name in ``status.times``."""
 
 
 def read_memory(status: JsonObject, configuration: Configuration) -> TortoiseMemory:
-    """The memory in ``status``; that of a new Tortoise if missing."""
+    """The memory in ``status``; that of a new Tortoise if it is missing."""
     replicas, layout = child(status, "recommendations", "horizontal"), configuration.layout
     times = {field: parse_moment(child(status, "times").get(name)) for name, field in _TIMES.items()}
     return TortoiseMemory(
@@ -62,7 +62,7 @@ def read_memory(status: JsonObject, configuration: Configuration) -> TortoiseMem
 
 
 def write_status(memory: TortoiseMemory, decision: TortoiseDecision) -> Json:
-    """Memory and recommendations. Equal input gives an equal status."""
+    """The status with memory and recommendations."""
     horizontal: Json = {
         "minReplicas": write_slots(memory.replicas.least),
         "maxReplicas": write_slots(memory.replicas.most),
@@ -94,14 +94,14 @@ def write_status(memory: TortoiseMemory, decision: TortoiseDecision) -> Json:
 
 
 def read_peaks(status: JsonObject, configuration: Configuration) -> Peaks:
-    """The peaks of a single VM (S3.7); empty if missing."""
+    """The peaks of a single VM in ``status`` (S3.7); empty if missing."""
     vertical = child(status, "recommendations", "vertical")
     cpu, memory = (read_slots(items(vertical, name), configuration.layout) for name in ("cpuPeaks", "memoryPeaks"))
     return Peaks(cpu, memory)
 
 
 def write_peaks(peaks: Peaks, mode: TortoiseMode) -> Json:
-    """Status of a Tortoise with a VM target: thousandths of a vCPU, and bytes."""
+    """Status of a Tortoise with a VM as target; peaks are in thousandths of a vCPU and bytes."""
     vertical = {"cpuPeaks": write_slots(peaks.cpu), "memoryPeaks": write_slots(peaks.memory)}
     phase = Phase.EMERGENCY if mode is TortoiseMode.EMERGENCY else Phase.WORKING
     return {"tortoisePhase": str(phase), "recommendations": {"vertical": vertical}}
@@ -194,7 +194,7 @@ class _SlotEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def write_slots(memory: SlotMemory) -> list[Json]:
-    """Encode the known values, in the order of the slots."""
+    """Encode the slots with data, in order."""
     zone = memory.layout.zone.key
     entries = [
         _SlotEntry(slot.start, slot.end, zone, remembered.value, remembered.at.replace(microsecond=0), slot.weekday)
@@ -205,14 +205,14 @@ def write_slots(memory: SlotMemory) -> list[Json]:
 
 
 def read_slots(entries: Iterable[JsonObject], otherwise: SlotLayout) -> SlotMemory:
-    """Decode ``write_slots``'s result; empty in layout ``otherwise`` if missing."""
+    """Decode the result of ``write_slots``. Without readable entries it is empty, with the layout ``otherwise``."""
     # At most one week of hours, whatever is in the status.
     parsed = _read(list(entries)[:MOST_SLOTS])
-    # The first readable entry defines the layout, so that a memory survives a configuration change.
+    # The first readable entry defines the layout, so that the memory survives a change of the configuration.
     layout = next((candidate for entry in parsed if (candidate := _layout(entry)) is not None), otherwise)
     slots = frozenset(layout.slots())
     named = [(entry.slot, entry) for entry in parsed if entry.timezone == layout.zone.key]
-    return SlotMemory(layout, {slot: Remembered(entry.value, entry.at) for slot, entry in named if slot in slots})
+    return SlotMemory(layout, {slot: SlotValue(entry.value, entry.at) for slot, entry in named if slot in slots})
 
 
 def _read(found: list[JsonObject]) -> list[_SlotEntry]:
@@ -222,7 +222,7 @@ def _read(found: list[JsonObject]) -> list[_SlotEntry]:
     except ValueError:
         entries = []
         for entry in found:
-            # It is learned again with its slot.
+            # A dropped slot is learned again when it recurs.
             with suppress(ValueError):
                 entries.append(msgspec.convert(entry, _SlotEntry))
         return entries

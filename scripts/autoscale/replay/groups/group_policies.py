@@ -53,15 +53,16 @@ class Recommenders:
     """An HPA and a VPA for a group: the HPA's rule, and the VPA's percentiles with a history that decays over a day."""
 
     def __init__(self) -> None:
-        self._desires = horizontal.Desires()
+        # All players use these two: HPA's rule, and VPA's percentiles, whose history decays over a day.
+        self._desired_counts = horizontal.DesiredCounts()
         self._history: vertical.History = {}
 
     def replicas(self, look: GroupObservation, bounds: ReplicaBounds, target: int) -> HorizontalRecommendation:
         """The HPA's desired replicas."""
         uses = look.uses
         rules = horizontal.HorizontalRules(bounds, (horizontal.MetricTarget(utilization=target),))
-        recommendation, self._desires = horizontal.recommended(
-            rules, look.replicas, uses, self._desires, look.now.timestamp()
+        recommendation, self._desired_counts = horizontal.recommended(
+            rules, look.replicas, uses, self._desired_counts, look.now.timestamp()
         )
         # As in Kubernetes, pods that are not ready do not count.
         measured = [replica_use.used for replica_use in uses if replica_use.used is not None and replica_use.ready]

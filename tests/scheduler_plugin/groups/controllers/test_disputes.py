@@ -9,7 +9,7 @@ from protocol.kubernetes.resources import DEPLOYMENTS, HORIZONTAL_AUTOSCALERS
 from protocol.messages import ObjectName
 from protocol.units import Instant
 from scheduler_plugin.groups.controllers import disputes
-from scheduler_plugin.groups.controllers.disputes import Disputes, manager_of, part_of, told
+from scheduler_plugin.groups.controllers.disputes import Disputes, fight_message, manager_of, part_of
 from scheduler_plugin.groups.objects.writes import Write
 
 WEB = ObjectName("default", "web")
@@ -29,10 +29,10 @@ def fought(times: int, every: float = 1.0) -> tuple[Disputes, Instant]:
     found, now = Disputes(), Instant(0.0)
     for number in range(times):
         now = Instant(number * every)
-        found.wrote(write(), hpa(5), now)
-        found.look(HORIZONTAL_AUTOSCALERS, hpa(5), now)
-        found.look(HORIZONTAL_AUTOSCALERS, hpa(3), now)
-        found.look(HORIZONTAL_AUTOSCALERS, hpa(3), now)  # one write is overwritten once
+        found.record(write(), hpa(5), now)
+        found.check(HORIZONTAL_AUTOSCALERS, hpa(5), now)
+        found.check(HORIZONTAL_AUTOSCALERS, hpa(3), now)
+        found.check(HORIZONTAL_AUTOSCALERS, hpa(3), now)  # one write is overwritten once
     return found, now
 
 
@@ -40,14 +40,19 @@ def fought(times: int, every: float = 1.0) -> tuple[Disputes, Instant]:
 def test_each_revert_is_left_alone_for_longer(times: int, minutes: float) -> None:
     found, now = fought(times)
     until = Instant(now + minutes * MINUTE)
-    assert found.held_until(write(), now) == (until if minutes else None)
-    assert found.held(HORIZONTAL_AUTOSCALERS, WEB, now) == (frozenset({"autoscaler"}) if minutes else frozenset())
-    assert (found.held_until(write(), until), found.held(HORIZONTAL_AUTOSCALERS, WEB, until)) == (None, frozenset())
+    assert found.paused_until(write(), now) == (until if minutes else None)
+    assert found.paused_writes(HORIZONTAL_AUTOSCALERS, WEB, now) == (
+        frozenset({"autoscaler"}) if minutes else frozenset()
+    )
+    assert (found.paused_until(write(), until), found.paused_writes(HORIZONTAL_AUTOSCALERS, WEB, until)) == (
+        None,
+        frozenset(),
+    )
 
 
 def test_reverts_that_are_hours_apart_are_no_fight() -> None:
     found, now = fought(9, every=2 * 3600.0)
-    assert (found.held_until(write(), now), list(found.fights(HORIZONTAL_AUTOSCALERS, WEB, now))) == (None, [])
+    assert (found.paused_until(write(), now), list(found.fights(HORIZONTAL_AUTOSCALERS, WEB, now))) == (None, [])
 
 
 def test_an_object_made_anew_is_no_revert() -> None:
@@ -59,37 +64,37 @@ def test_an_object_made_anew_is_no_revert() -> None:
     found, now = Disputes(), Instant(0.0)
     for number in range(5):
         now = Instant(number * 30 * MINUTE)
-        found.look(HORIZONTAL_AUTOSCALERS, pod(f"{number}", 3), now)
-        found.wrote(write(), pod(f"{number}", 5), now)
-    found.wrote(write(), pod("unseen", 5), now)
-    assert found.held_until(write(), now) is None
+        found.check(HORIZONTAL_AUTOSCALERS, pod(f"{number}", 3), now)
+        found.record(write(), pod(f"{number}", 5), now)
+    found.record(write(), pod("unseen", 5), now)
+    assert found.paused_until(write(), now) is None
     assert list(found.fights(HORIZONTAL_AUTOSCALERS, WEB, now)) == []
-    found.look(HORIZONTAL_AUTOSCALERS, pod("unseen", 3), now)
-    assert not found.held(HORIZONTAL_AUTOSCALERS, WEB, now)
+    found.check(HORIZONTAL_AUTOSCALERS, pod("unseen", 3), now)
+    assert not found.paused_writes(HORIZONTAL_AUTOSCALERS, WEB, now)
 
 
 def test_a_write_that_stands_ends_the_fight() -> None:
     found, now = fought(3)
     again = Instant(now + 301)
-    found.wrote(write(), hpa(5), again)
+    found.record(write(), hpa(5), again)
     assert len(list(found.fights(HORIZONTAL_AUTOSCALERS, WEB, again))) == 1
     assert list(found.fights(HORIZONTAL_AUTOSCALERS, WEB, Instant(again + 300))) == []
-    found.look(HORIZONTAL_AUTOSCALERS, hpa(5), Instant(again + 3600))
-    found.look(HORIZONTAL_AUTOSCALERS, hpa(3), Instant(again + 3600))
-    assert found.held_until(write(), Instant(again + 3600)) is None
+    found.check(HORIZONTAL_AUTOSCALERS, hpa(5), Instant(again + 3600))
+    found.check(HORIZONTAL_AUTOSCALERS, hpa(3), Instant(again + 3600))
+    assert found.paused_until(write(), Instant(again + 3600)) is None
 
 
 def test_what_others_set_as_we_had_it_stands() -> None:
     found, now = fought(3)
-    found.look(HORIZONTAL_AUTOSCALERS, hpa(5), now)
-    assert found.held_until(write(), now) is None
+    found.check(HORIZONTAL_AUTOSCALERS, hpa(5), now)
+    assert found.paused_until(write(), now) is None
 
 
 def test_only_patches_of_others_objects_are_remembered() -> None:
     found = Disputes()
     for other in (write(what="status"), Write("autoscaler", HORIZONTAL_AUTOSCALERS, WEB, {}, creates=True)):
-        found.wrote(other, hpa(5), Instant(0.0))
-        found.look(HORIZONTAL_AUTOSCALERS, hpa(3), Instant(0.0))
+        found.record(other, hpa(5), Instant(0.0))
+        found.check(HORIZONTAL_AUTOSCALERS, hpa(3), Instant(0.0))
     assert found._claims == {}
 
 
@@ -97,7 +102,7 @@ def test_only_so_many_writes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(disputes, "REMEMBERED", 2)
     found = Disputes()
     for number in range(5):
-        found.wrote(Write("pod", DEPLOYMENTS, ObjectName("a", f"{number}"), {"spec": {}}), {}, Instant(0.0))
+        found.record(Write("pod", DEPLOYMENTS, ObjectName("a", f"{number}"), {"spec": {}}), {}, Instant(0.0))
     assert len(found._claims) <= 2
 
 
@@ -117,35 +122,35 @@ def test_fight_over_containers_covers_all_written_fields() -> None:
 
     found, now = Disputes(), Instant(0.0)
     for _ in range(3):
-        found.wrote(resize("app", "2"), deployment(of("proxy", "1"), of("app", "2")), now)
-        found.wrote(resize("proxy", "3"), deployment(of("proxy", "3"), of("app", "2")), now)
-        found.look(DEPLOYMENTS, deployment(of("proxy", "3"), of("app", "1")), now)
+        found.record(resize("app", "2"), deployment(of("proxy", "1"), of("app", "2")), now)
+        found.record(resize("proxy", "3"), deployment(of("proxy", "3"), of("app", "2")), now)
+        found.check(DEPLOYMENTS, deployment(of("proxy", "3"), of("app", "1")), now)
     ((what, claim),) = found.fights(DEPLOYMENTS, WEB, now)
-    assert told(DEPLOYMENTS, "web", what, claim, 0.0) == (
-        "another writer has overwritten requests of Deployment web 3 times: it is left alone until "
-        "1970-01-01T00:00:00Z; let only one of the two manage it"
+    assert fight_message(DEPLOYMENTS, "web", what, claim, 0.0) == (
+        "another writer has overwritten requests of Deployment web 3 times: it is not written until "
+        "1970-01-01T00:00:00Z; only one of the two may manage it"
     )
 
 
 def test_a_new_try_is_told_as_one() -> None:
     found, now = fought(3)
-    found.wrote(write(), hpa(5), now)
+    found.record(write(), hpa(5), now)
     ((what, claim),) = found.fights(HORIZONTAL_AUTOSCALERS, WEB, now)
-    assert "minReplicas of HorizontalPodAutoscaler web 3 times: it was written again just now;" in told(
+    assert "minReplicas of HorizontalPodAutoscaler web 3 times: it has just been written again;" in fight_message(
         HORIZONTAL_AUTOSCALERS, "web", what, claim, 0.0
     )
 
 
 def test_whoever_wrote_last_is_named_once() -> None:
     found, _ = fought(3)
-    assert found.unnamed(HORIZONTAL_AUTOSCALERS, WEB)
+    assert found.lacks_manager(HORIZONTAL_AUTOSCALERS, WEB)
     for manager in ("helm", "kubectl"):
         entry: Json = {"manager": manager, "operation": "Update", "fieldsV1": {"f:spec": {"f:minReplicas": {}}}}
         managed = hpa(3)
         managed["metadata"] = {"namespace": "default", "name": "web", "managedFields": [entry]}
-        found.name(HORIZONTAL_AUTOSCALERS, managed)
+        found.identify_manager(HORIZONTAL_AUTOSCALERS, managed)
     (claim,) = found._claims.values()
-    assert (claim.manager, found.unnamed(HORIZONTAL_AUTOSCALERS, WEB)) == ("helm", False)
+    assert (claim.manager, found.lacks_manager(HORIZONTAL_AUTOSCALERS, WEB)) == ("helm", False)
 
 
 def entry(manager: str, owned: object, time: str = "") -> Json:

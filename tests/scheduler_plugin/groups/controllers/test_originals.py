@@ -7,7 +7,7 @@ import pytest
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS
 from protocol.names import ANNOTATION_ORIGINAL
-from scheduler_plugin.groups.controllers.companions import changed, put_back, released
+from scheduler_plugin.groups.controllers.companions import changed, must_restore, restore
 from tests.scheduler_plugin.groups.controllers.test_reconcile import hvpa
 
 GROUP = hvpa()
@@ -20,7 +20,7 @@ def hpa(spec: Json, record: str = "") -> Json:
 
 def restored(spec: Json, record: str) -> object:
     """The part of the spec that is written to put it back."""
-    write = put_back(HORIZONTAL_AUTOSCALERS, hpa(spec, record))
+    write = restore(HORIZONTAL_AUTOSCALERS, hpa(spec, record))
     assert write is not None
     return write.body.get("spec")
 
@@ -86,12 +86,12 @@ def test_what_was_first_stays_the_original() -> None:
 
 
 def test_an_object_without_a_record_is_left_alone() -> None:
-    assert put_back(HORIZONTAL_AUTOSCALERS, hpa({"maxReplicas": 20})) is None
+    assert restore(HORIZONTAL_AUTOSCALERS, hpa({"maxReplicas": 20})) is None
 
 
 def test_a_group_that_leaves_releases_what_it_changed() -> None:
     leaving = {**GROUP, "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
-    assert [released(HORIZONTAL_AUTOSCALERS, hpa({}), group, None) for group in (None, leaving, GROUP)] == [
+    assert [must_restore(HORIZONTAL_AUTOSCALERS, hpa({}), group, None) for group in (None, leaving, GROUP)] == [
         True,
         True,
         False,

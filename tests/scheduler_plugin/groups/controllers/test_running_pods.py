@@ -68,8 +68,8 @@ def test_a_target_without_a_status_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (target(observedGeneration=2), "the Deployment was changed just now"),
-        (target(updatedReplicas=1), "1 of 2 pods are of the latest template"),
+        (target(observedGeneration=2), "the Deployment has just been changed"),
+        (target(updatedReplicas=1), "1 of 2 pods have the latest template"),
         (target(replicas=3), "3 of 2 pods exist"),
         (target(3, updatedReplicas=3, readyReplicas=3), "2 of 3 pods exist"),
         (target(readyReplicas=1), "1 of 2 pods are ready"),

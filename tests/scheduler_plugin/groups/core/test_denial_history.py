@@ -22,11 +22,11 @@ def seconds(count: float) -> timedelta:
 
 def history_of(looks: list[tuple[int, bool]]) -> tuple[DenialHistory, datetime]:
     """The history after all looks, and the time of the last one; a denial begins with the look before it."""
-    history, now, since = DenialHistory().noted("uid", None, NOW), NOW, None
+    history, now, since = DenialHistory().updated("uid", None, NOW), NOW, None
     for after, is_denied in looks:
         since = (now if since is None else since) if is_denied else None
         now += seconds(after)
-        history = history.noted("uid", since, now)
+        history = history.updated("uid", since, now)
     return history, now
 
 
@@ -38,7 +38,7 @@ def test_length_is_time_denied_within_window(looks: list[tuple[int, bool]]) -> N
         counted += is_denied * max(0, min(after, int(WINDOW.total_seconds()) - end))
         end += after
     assert history.length == seconds(counted)
-    assert history.noted("uid", None, now) == history
+    assert history.updated("uid", None, now) == history
 
 
 @given(LOOKS, st.integers(0, 39))
@@ -58,26 +58,26 @@ def test_lone_denial_counts_its_length(gaps: list[int]) -> None:
 @given(LOOKS)
 def test_quiet_window_forgets(looks: list[tuple[int, bool]]) -> None:
     history, now = history_of(looks)
-    assert history.noted("uid", None, now + WINDOW) == DenialHistory("uid")
+    assert history.updated("uid", None, now + WINDOW) == DenialHistory("uid")
 
 
 def test_unseen_looks_count_if_denial_lasts() -> None:
     """The scheduler did not respond to the second look."""
-    history = DenialHistory().noted("uid", NOW, NOW + seconds(15)).noted("uid", None, NOW + seconds(30))
+    history = DenialHistory().updated("uid", NOW, NOW + seconds(15)).updated("uid", None, NOW + seconds(30))
     assert history.length == seconds(15)
-    assert history.noted("uid", NOW, NOW + seconds(45)).spans == ((NOW, NOW + seconds(45)),)
+    assert history.updated("uid", NOW, NOW + seconds(45)).spans == ((NOW, NOW + seconds(45)),)
 
 
 def test_another_primary_starts_without_a_past() -> None:
-    history = DenialHistory().noted("uid", NOW, NOW + ENOUGH)
-    assert history.noted("other", None, NOW + ENOUGH) == DenialHistory("other")
+    history = DenialHistory().updated("uid", NOW, NOW + ENOUGH)
+    assert history.updated("other", None, NOW + ENOUGH) == DenialHistory("other")
 
 
 @pytest.mark.parametrize("back", [seconds(1), ENOUGH / 2, WINDOW * 2])
 def test_clock_that_is_set_back_adds_nothing(back: timedelta) -> None:
-    history = DenialHistory().noted("uid", NOW, NOW + ENOUGH)
-    assert history.noted("uid", None, NOW + ENOUGH - back).length == max(timedelta(0), ENOUGH - back)
+    history = DenialHistory().updated("uid", NOW, NOW + ENOUGH)
+    assert history.updated("uid", None, NOW + ENOUGH - back).length == max(timedelta(0), ENOUGH - back)
 
 
 def test_denial_from_the_future_begins_now() -> None:
-    assert DenialHistory().noted("uid", NOW + ENOUGH, NOW).length == timedelta(0)
+    assert DenialHistory().updated("uid", NOW + ENOUGH, NOW).length == timedelta(0)

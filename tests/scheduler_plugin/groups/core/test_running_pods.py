@@ -9,8 +9,8 @@ import pytest
 
 from protocol.units import MilliCpu
 from scheduler_plugin.groups.core.hvpa.gates import (
+    MAX_PASTS,
     MEASURED_WITHIN,
-    MOST_PASTS,
     PATIENCE,
     POSSIBLE_FOR,
     REFUSED_PATIENCE,
@@ -18,7 +18,7 @@ from scheduler_plugin.groups.core.hvpa.gates import (
     requested,
     waits_for,
 )
-from scheduler_plugin.groups.core.hvpa.spec import PastPods, PodsMemory, Possible
+from scheduler_plugin.groups.core.hvpa.spec import PastPods, PodsMemory, PossibleSize
 from scheduler_plugin.groups.core.workload import ResourceList, RunningPods, SizedContainer
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -42,7 +42,7 @@ def test_a_size_that_changes_is_another_past() -> None:
 
 def test_a_past_of_the_future_proves_nothing() -> None:
     ahead = NOON + timedelta(days=30)
-    memory = PodsMemory((PastPods(ahead, 9), PastPods(ahead, 2, SMALL)), ahead, (Possible("app", "cpu", 5, ahead),))
+    memory = PodsMemory((PastPods(ahead, 9), PastPods(ahead, 2, SMALL)), ahead, (PossibleSize("app", "cpu", 5, ahead),))
     assert followed(memory, TWO, NOON) == PodsMemory((PastPods(ahead, 2, SMALL),))
     differs = replace(TWO, difference="2 of 4 pods are ready")
     assert followed(memory, differs, NOON).differ_since == NOON
@@ -50,9 +50,9 @@ def test_a_past_of_the_future_proves_nothing() -> None:
 
 def test_readiness_that_flaps_does_not_fill_the_memory() -> None:
     memory = PodsMemory()
-    for step in range(5 * MOST_PASTS):
+    for step in range(5 * MAX_PASTS):
         memory = followed(memory, (TWO, FOUR)[step % 2], NOON + step * SECOND)
-    assert len(memory.past) == MOST_PASTS
+    assert len(memory.past) == MAX_PASTS
 
 
 @pytest.mark.parametrize(("refused", "patience"), [((), PATIENCE), (SMALL, REFUSED_PATIENCE)])
@@ -77,7 +77,7 @@ def test_refusal_limits_size_for_a_day() -> None:
     assert memory.most("app", "cpu") is None
     then = NOON + REFUSED_PATIENCE
     memory = followed(followed(memory, differs, then), differs, then)
-    assert memory.possible == (Possible("app", "cpu", 500, then),)
+    assert memory.possible == (PossibleSize("app", "cpu", 500, then),)
     assert (memory.most("app", "cpu"), memory.most("app", "memory"), memory.most("log", "cpu")) == (500, None, None)
     assert followed(memory, TWO, then + POSSIBLE_FOR - SECOND).possible == memory.possible
     assert followed(memory, TWO, then + POSSIBLE_FOR).possible == ()

@@ -84,7 +84,7 @@ def test_scheduler_denies_more_than_agent_asked_kubelet_for(deferred: datetime |
     """The standby is to have that, too; it never exceeds the primary's bounds."""
     tandem = Tandem(replace(DENIED, denied_since=deferred), (STANDBY,))
     denied = tandem.with_denial(DeniedRoom(Resources.parse(2, "12Gi"), NOW - PATIENCE))
-    assert (denied.primary.wanted, denied.primary.denied_since) == (Resources.parse(6, "16Gi"), since)
+    assert (denied.primary.desired, denied.primary.denied_since) == (Resources.parse(6, "16Gi"), since)
     assert denied.new_floors(NOW) == {"pg-2": floor(Resources.parse(6, "16Gi"))}
     assert tandem.with_denial(None) == tandem
 

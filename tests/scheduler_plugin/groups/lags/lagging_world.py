@@ -79,7 +79,7 @@ class LaggingWorld:
     seconds: float = 0.0
     orders: list[tuple[float, int, int]] = field(default_factory=list)
     _policy: HvpaPolicy = field(default_factory=HvpaPolicy)
-    _desires: horizontal.Desires = field(default_factory=horizontal.Desires)
+    _desired_counts: horizontal.DesiredCounts = field(default_factory=horizontal.DesiredCounts)
     _history: vertical.History = field(default_factory=dict)
     _template: int = 0
 
@@ -183,7 +183,9 @@ class LaggingWorld:
         spec = child(self.group, "spec", "hpaTemplate")
         bounds = ReplicaBounds(whole(spec, "minReplicas"), whole(spec, "maxReplicas"))
         rules = horizontal.HorizontalRules(bounds, (horizontal.MetricTarget(utilization=TARGET),))
-        found, self._desires = horizontal.recommended(rules, self.pods.replicas, measured, self._desires, self.seconds)
+        found, self._desired_counts = horizontal.recommended(
+            rules, self.pods.replicas, measured, self._desired_counts, self.seconds
+        )
         target: Json = {"type": "Utilization", "averageUtilization": TARGET}
         metrics = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
         body: Json = {**owned("hpa"), "spec": {**spec, "metrics": metrics}}

@@ -135,7 +135,7 @@ def test_unready_pod_delays_decisions_but_not_for_ever() -> None:
     assert run.orders == []
     assert run.condition("PodsAsOrdered") == ("False", "1 of 2 pods are ready")
     kept = items(run.group, "status", "kept")[0]
-    assert (kept["rule"], kept["message"]) == ("PodsDiffer", "until the pods are as ordered: 1 of 2 pods are ready")
+    assert (kept["rule"], kept["message"]) == ("PodsDiffer", "until the pods match their spec: 1 of 2 pods are ready")
     run.runs(PATIENCE.total_seconds(), 2000)
     assert run.ordered >= need_of(2000)
 

@@ -9,8 +9,8 @@ from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.units import Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scheduler_plugin.groups.core.replicas.group_plan import NewMember
-from scheduler_plugin.groups.core.replicas.members import DatabaseLook, Member, Role
-from scheduler_plugin.groups.objects.group_members import deciding_part, is_of, member_vm, read_member
+from scheduler_plugin.groups.core.replicas.members import DatabaseObservation, Member, Role
+from scheduler_plugin.groups.objects.group_members import belongs_to, member_vm, read_member, relevant_state
 from scheduler_plugin.groups.objects.vm_group import parse_vm_group
 from scheduler_plugin.groups.objects.writes import owner_reference
 from tests.scheduler_plugin.groups.core.replicas.group_story import STANDBY
@@ -47,7 +47,7 @@ def test_primary_comes_from_template() -> None:
             }
         },
     }
-    assert (is_of(vm, SHOP), is_of({**vm, "metadata": {}}, SHOP)) == (True, False)
+    assert (belongs_to(vm, SHOP), belongs_to({**vm, "metadata": {}}, SHOP)) == (True, False)
     assert parse_virtual_machine(vm).enabled
 
 
@@ -69,7 +69,7 @@ def found(**status: object) -> Json:
 
 
 def read(vm: Json, listed: frozenset[str] = frozenset()) -> Member | None:
-    return read_member(vm, SHOP, listed, DatabaseLook(STANDBY), NOW)
+    return read_member(vm, SHOP, listed, DatabaseObservation(STANDBY), NOW)
 
 
 def test_a_member_is_read_from_its_vm() -> None:
@@ -118,14 +118,14 @@ def test_group_depends_on_few_fields_of_vms(path: str, value: object, decides: b
     """Every resize of a member, and every permit, had its group read its endpoint again."""
     vm, (part, field) = found(podIP="10.0.0.7", node="node-1"), path.split(".")
     changed: Json = {**vm, part: {**child(vm, part), field: value}}
-    assert (deciding_part(vm) != deciding_part(changed)) is decides
+    assert (relevant_state(vm) != relevant_state(changed)) is decides
     assert decides or read(vm) == read(changed)
 
 
 def test_sleeping_member_is_healthy() -> None:
     """The first connection wakes it, so that it is no reason to make another one."""
     asleep = found(phase="Waking", conditions=[{"type": "Available", "status": "False"}])
-    member = read_member(asleep, SHOP, frozenset(), DatabaseLook(None, Seconds(900.0)), NOW)
+    member = read_member(asleep, SHOP, frozenset(), DatabaseObservation(None, Seconds(900.0)), NOW)
     assert member is not None
     assert (member.available, member.silent) == (True, None)
 

@@ -60,9 +60,9 @@ def test_members_explain_their_state() -> None:
         ("shop-primary", "Running", ""),
         ("shop-replica-0", "Serving", ""),
         ("shop-replica-1", "Starting", "its database does not accept connections yet"),
-        ("shop-replica-2", "Draining", "it leaves the group"),
-        ("shop-replica-3", "Leaving", "its database does not run: it has no clients"),
-        ("shop-replica-4", "Leaving", "it leaves the group"),
+        ("shop-replica-2", "Draining", "it is leaving the group"),
+        ("shop-replica-3", "Leaving", "its database is not running, so it has no clients"),
+        ("shop-replica-4", "Leaving", "it is leaving the group"),
     ]
     assert (found["replicas"], found["drainingReplicas"]) == (2, 3)
     assert conditions(found)["Ready"][:2] == ("False", "ReplicasStarting")
@@ -71,7 +71,11 @@ def test_members_explain_their_state() -> None:
 
 def test_group_waits_for_primary() -> None:
     boots = status([replace(PRIMARY, available=False)])
-    assert conditions(boots)["Ready"] == ("False", "PrimaryStarting", "the primary's database does not answer yet")
+    assert conditions(boots)["Ready"] == (
+        "False",
+        "PrimaryStarting",
+        "the primary's database does not accept connections yet",
+    )
     assert items(boots, "members")[0]["state"] == "Starting"
     assert conditions(status([]))["PrimaryReady"][:2] == ("False", "PrimaryStarting")
     assert "primary" not in status([])

@@ -16,7 +16,7 @@ from scheduler_plugin.groups.objects.pod_resizes import (
     resize_pod,
     without,
 )
-from scheduler_plugin.groups.objects.pods import kept_pod
+from scheduler_plugin.groups.objects.pods import trimmed_pod
 from scheduler_plugin.groups.objects.targets import read_container
 
 PENDING, IN_PROGRESS = "PodResizePending", "PodResizeInProgress"
@@ -48,7 +48,7 @@ def pod(
         "allocatedResources": amounts(allocated or has),
     }
     conditions = [{"status": "True", "observedGeneration": observed, **condition}] if condition else []
-    return kept_pod(
+    return trimmed_pod(
         {
             "metadata": {"name": "p", "generation": 2, "resourceVersion": "7"},
             "spec": {"containers": [{"name": "app", "resources": {"requests": amounts(asked)}}]},
@@ -154,7 +154,7 @@ def test_withdrawn_wish_drops_limits() -> None:
     container: Json = {"name": "app", "resources": asked}
     pending = {"type": PENDING, "status": "True", "reason": "Infeasible", "message": "too large"}
     status: Json = {"conditions": [pending], "containerStatuses": [{"name": "app", "resources": had}]}
-    found = kept_pod({"metadata": {"name": "p"}, "spec": {"containers": [container]}, "status": status})
+    found = trimmed_pod({"metadata": {"name": "p"}, "spec": {"containers": [container]}, "status": status})
     objection = objection_of(found)
     assert objection is not None
     write = resize_pod(found, objection.actual)

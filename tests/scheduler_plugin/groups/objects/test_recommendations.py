@@ -14,14 +14,14 @@ from scheduler_plugin.groups.core.workload import (
     VerticalRecommendation,
 )
 from scheduler_plugin.groups.objects.autoscalers import (
-    about,
     horizontal_of,
     hpa_spec,
+    inactive_reason,
     sizing_mode,
+    target_of,
+    unusable_reason,
     vertical_of,
     vpa_spec,
-    why_blind,
-    why_silent,
 )
 from scheduler_plugin.groups.objects.targets import TargetRef
 
@@ -45,10 +45,10 @@ def test_hpa_recommendation_and_limit_are_read() -> None:
 
 def test_blind_or_new_hpa_recommends_nothing() -> None:
     blind = hpa(4, ScalingActive=("False", "FailedGetResourceMetric"))
-    assert (horizontal_of(blind), why_blind(blind)) == (None, "FailedGetResourceMetric: so it is")
-    assert (horizontal_of({"spec": {"maxReplicas": 5}}), why_blind(hpa())) == (None, "")
+    assert (horizontal_of(blind), inactive_reason(blind)) == (None, "FailedGetResourceMetric: so it is")
+    assert (horizontal_of({"spec": {"maxReplicas": 5}}), inactive_reason(hpa())) == (None, "")
     assert horizontal_of({**hpa(), "spec": {}}) is None
-    assert why_blind(hpa(4, AbleToScale=("True", "ReadyForNewScale"))) == ""
+    assert inactive_reason(hpa(4, AbleToScale=("True", "ReadyForNewScale"))) == ""
 
 
 def test_an_hpa_of_ours_scales_the_group_itself() -> None:
@@ -56,7 +56,7 @@ def test_an_hpa_of_ours_scales_the_group_itself() -> None:
     spec = hpa_spec({"maxReplicas": 3}, group)
     reference = {"apiVersion": "autoscaling.k8s.io/v1alpha1", "kind": "Hvpa", "name": "web"}
     assert spec == {"minReplicas": 1, "maxReplicas": 3, "scaleTargetRef": reference}
-    assert about({"spec": spec}, HORIZONTAL_AUTOSCALERS) == TargetRef("autoscaling.k8s.io", "Hvpa", "web")
+    assert target_of({"spec": spec}, HORIZONTAL_AUTOSCALERS) == TargetRef("autoscaling.k8s.io", "Hvpa", "web")
 
 
 def vpa(target: Json, **conditions: str) -> Json:
@@ -67,8 +67,8 @@ def vpa(target: Json, **conditions: str) -> Json:
 
 def test_a_vpa_that_cannot_be_believed_says_why() -> None:
     unsupported = {"type": "ConfigUnsupported", "status": "True", "message": "Cannot read targetRef"}
-    assert why_silent({"status": {"conditions": [unsupported]}}) == "ConfigUnsupported: Cannot read targetRef"
-    assert why_silent(vpa({"cpu": "250m"}, RecommendationProvided="True", LowConfidence="False")) == ""
+    assert unusable_reason({"status": {"conditions": [unsupported]}}) == "ConfigUnsupported: Cannot read targetRef"
+    assert unusable_reason(vpa({"cpu": "250m"}, RecommendationProvided="True", LowConfidence="False")) == ""
 
 
 def test_vpa_recommendation_is_read() -> None:

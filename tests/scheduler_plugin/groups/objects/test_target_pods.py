@@ -5,8 +5,8 @@ from __future__ import annotations
 from protocol.kubernetes.objects import Json
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload
-from scheduler_plugin.groups.objects.pods import kept_pod
-from scheduler_plugin.groups.objects.targets import Killed, killed_in, with_defaults
+from scheduler_plugin.groups.objects.pods import trimmed_pod
+from scheduler_plugin.groups.objects.targets import OomKill, oom_kills, with_defaults
 
 NOON = "2026-01-01T12:00:00Z"
 LABELS = {"app": "web", "tier": "front"}
@@ -25,9 +25,9 @@ def test_kill_is_read_from_both_states() -> None:
         ended("lastState", "OOMKilled", "soon"),
     ]
     pod: Json = {"status": {"containerStatuses": statuses}}
-    assert list(killed_in(pod)) == [Killed("app", at), Killed("app", at)]
-    assert list(killed_in(kept_pod(pod))) == list(killed_in(pod))
-    assert list(killed_in({})) == []
+    assert list(oom_kills(pod)) == [OomKill("app", at), OomKill("app", at)]
+    assert list(oom_kills(trimmed_pod(pod))) == list(oom_kills(pod))
+    assert list(oom_kills({})) == []
 
 
 def test_pods_keep_only_used_fields() -> None:
@@ -40,7 +40,7 @@ def test_pods_keep_only_used_fields() -> None:
             "conditions": [{"type": "Ready"}, {"type": "PodResizePending"}],
         },
     }
-    assert kept_pod(pod) == {
+    assert trimmed_pod(pod) == {
         "metadata": {"name": "web-1", "labels": LABELS},
         "spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "1"}}}]},
         "status": {"phase": "Running", "conditions": [{"type": "PodResizePending"}], "containerStatuses": []},

@@ -15,13 +15,13 @@ from scheduler_plugin.groups.core.workload import (
 from scheduler_plugin.groups.objects.autoscalers import horizontal_of
 from scheduler_plugin.groups.objects.vm_use import (
     GuestUse,
-    as_noted,
     hpa_status,
-    note,
+    recommendation_annotation,
     rules_of,
+    target_vms,
     uses,
-    vms_of,
     vpa_status,
+    with_annotated_status,
 )
 
 GUEST = {"cpus": {"min": 1, "use": 1, "max": 4}, "memorySlots": {"min": 1, "use": 1, "max": 2}}
@@ -43,8 +43,8 @@ def test_members_of_group_and_vm() -> None:
     group: Json = {"kind": "VirtualMachineGroup", "metadata": {"namespace": "default", "name": "shop", "uid": "us"}}
     there = [vm("shop-primary", owner="us"), vm("shop-replica-0", owner="us"), vm("other", owner="us")]
     others = [vm("shop-replica-1", owner="the group of that name before"), vm("shop-replica-2")]
-    assert [name_of(each).name for each in vms_of(group, [*there, *others])] == ["shop-replica-0"]
-    assert vms_of(there[0], there) == [there[0]]
+    assert [name_of(each).name for each in target_vms(group, [*there, *others])] == ["shop-replica-0"]
+    assert target_vms(there[0], there) == [there[0]]
 
 
 def test_vm_requests_its_maximum() -> None:
@@ -108,5 +108,7 @@ def test_measurements_of_runner_pods_do_not_count() -> None:
         "status": {"desiredReplicas": 1, "currentMetrics": [{"resource": measured}]},
     }
     noted = hpa_status(hpa, 2, HorizontalRecommendation(3, 1, 3))
-    recommendation = horizontal_of(as_noted({**hpa, "metadata": {"annotations": note(noted)}}))
+    recommendation = horizontal_of(
+        with_annotated_status({**hpa, "metadata": {"annotations": recommendation_annotation(noted)}})
+    )
     assert recommendation == HorizontalRecommendation(3, 1, 3)

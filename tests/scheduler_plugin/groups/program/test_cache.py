@@ -8,7 +8,7 @@ from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import DEPLOYMENTS, REPLICA_SETS, VIRTUAL_MACHINES, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.app import assemble
-from scheduler_plugin.groups.controllers.controller import Cache, worth_keeping
+from scheduler_plugin.groups.controllers.controller import Cache, trimmed
 from scheduler_plugin.groups.settings import GroupsSettings
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
 from tests.fake_clock import FakeClock
@@ -22,14 +22,14 @@ def of(owner: Resource, **metadata: object) -> Json:
 
 def test_owned_replica_set_keeps_metadata() -> None:
     found = of(DEPLOYMENTS, managedFields=[{}], resourceVersion="7")
-    assert worth_keeping(REPLICA_SETS, found) == {"metadata": of(DEPLOYMENTS, resourceVersion="7")["metadata"]}
+    assert trimmed(REPLICA_SETS, found) == {"metadata": of(DEPLOYMENTS, resourceVersion="7")["metadata"]}
 
 
 def test_other_objects_keep_all_but_managed_fields() -> None:
     alone: Json = {"metadata": {"name": "web-1"}, "spec": {"replicas": 3}}
-    assert worth_keeping(REPLICA_SETS, alone) == alone
+    assert trimmed(REPLICA_SETS, alone) == alone
     member = of(VM_GROUPS, managedFields=[{}])
-    assert worth_keeping(VIRTUAL_MACHINES, member) == of(VM_GROUPS)
+    assert trimmed(VIRTUAL_MACHINES, member) == of(VM_GROUPS)
     assert "managedFields" in member["metadata"]  # type: ignore[operator]  # what was given is left as it is
 
 

@@ -97,7 +97,7 @@ async def test_tortoise_leaves_pods_of_agents_alone() -> None:
         assert stopped == (
             "False",
             "SizedByAgents",
-            "node agents size pods of StatefulSet pg, and a Tortoise would size them, too: use an Hvpa, or remove the"
+            "node agents size pods of StatefulSet pg, and a Tortoise would size them too: use an Hvpa, or remove the"
             " label autoscaling.neon.tech/enabled from the pods",
         )
 
@@ -196,9 +196,9 @@ async def test_owner_has_to_allow_switchover() -> None:
         assert (status, reason, message) == (
             "True",
             "NotAllowed",
-            f"pg-1 has been denied 4 cpu, 8Gi since {since[11:16]} UTC, its node is full: to have a standby with room"
-            ' promoted, annotate the Cluster with autoscaling.neon.tech/switchover: "true"; a switchover refuses writes'
-            " for about 8 s",
+            f"pg-1 has been denied 4 cpu, 8Gi since {since[11:16]} UTC, its node is full: to promote a standby with"
+            ' room, annotate the Cluster with autoscaling.neon.tech/switchover: "true"; writes are refused for about'
+            " 8 s",
         )
         assert not [write for write in run.cluster.writes() if write.endswith("clusters/pg/status")]
 

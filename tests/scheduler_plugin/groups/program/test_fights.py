@@ -153,8 +153,8 @@ async def test_the_condition_says_what_when_and_whom() -> None:
         await fight.minutes(2)
         said = (await fight.said())[2]
         assert said == (
-            f"{ARGO} has overwritten minReplicas of HorizontalPodAutoscaler web 3 times: it is left alone until "
-            "2026-01-01T00:22:10Z; let only one of the two manage it"
+            f"{ARGO} has overwritten minReplicas of HorizontalPodAutoscaler web 3 times: it is not written until "
+            "2026-01-01T00:22:10Z; only one of the two may manage it"
         )
 
 

@@ -49,7 +49,7 @@ async def test_one_order_is_waited_for() -> None:
         for _ in range(10):
             await run.passes(15)
         group = await run.cluster.get(HVPAS, "shop")
-        said = ("False", "PodsDiffer", "1 of 2 pods are of the latest template")
+        said = ("False", "PodsDiffer", "1 of 2 pods have the latest template")
         assert (await run.size(), condition_of(group, "PodsAsOrdered")) == (
             (2, {"cpu": "1250m", "memory": "500Mi"}),
             said,

@@ -222,7 +222,7 @@ async def test_refused_restore_blocks_no_other(caplog: pytest.LogCaptureFixture)
         await guest.run.passes(30)
         said = condition_of(await guest.run.cluster.get(TORTOISES, "lovely"), "AbleToScale")
         assert said[1] == "ForeignAutoscaler"  # both HPAs scale the target now
-        assert "an HPA or a VPA that the group had changed could not be restored" in caplog.text
+        assert "cannot restore an HPA or VPA that the group changed" in caplog.text
         await guest.leaves()
         refuse.clear()
         await guest.run.passes(30)

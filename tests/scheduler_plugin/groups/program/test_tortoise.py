@@ -302,7 +302,7 @@ async def test_missing_attached_hpa_is_reported() -> None:
         await run.cluster.make(TORTOISES, TORTOISE)
         await run.start()
         group = await run.cluster.get(TORTOISES, "lovely")
-        said = ("False", "AutoscalerMissing", "HorizontalPodAutoscaler web is not there")
+        said = ("False", "AutoscalerMissing", "HorizontalPodAutoscaler web does not exist")
         assert condition_of(group, "AbleToScale") == said
 
 
@@ -327,4 +327,4 @@ async def test_a_tortoise_says_which_settings_have_no_effect() -> None:
         await run.cluster.make(TORTOISES, TORTOISE)
         await run.start()
         said = condition_of(await run.cluster.get(TORTOISES, "lovely"), "ConfigurationIgnored")
-        assert said == ("True", "NoEffect", "the global configuration has FeatureFlags: no effect here")
+        assert said == ("True", "NoEffect", "settings of the global configuration without effect: FeatureFlags")

@@ -148,7 +148,7 @@ async def test_sizing_vpa_stops_the_group(mode: str | None) -> None:
     async with world() as run:
         await with_vpa(run, mode)
         what = f"VerticalPodAutoscaler theirs (updateMode {mode or 'Auto'})"
-        said = f"Deployment resource-consumer is sized by {what} too"
+        said = f"Deployment resource-consumer is also sized by {what}"
         assert await able(run) == ("False", "ForeignAutoscaler", said)
         assert await run.cluster.every(HORIZONTAL_AUTOSCALERS) == []
         await run.cluster.delete(VERTICAL_AUTOSCALERS, "theirs")
@@ -185,8 +185,8 @@ async def test_tortoise_rejects_rival_vpa_and_hpa() -> None:
         await run.cluster.make(TORTOISES, TORTOISE_OF_DEPLOYMENT)
         await run.start()
         both = (
-            "Deployment resource-consumer is scaled by HorizontalPodAutoscaler web and sized by "
-            "VerticalPodAutoscaler theirs (updateMode Auto) too"
+            "Deployment resource-consumer is also scaled by HorizontalPodAutoscaler web and sized by "
+            "VerticalPodAutoscaler theirs (updateMode Auto)"
         )
         group = await run.cluster.get(TORTOISES, "lovely")
         assert condition_of(group, "AbleToScale") == ("False", "ForeignAutoscaler", both)

@@ -86,8 +86,8 @@ async def test_leaving_replica_is_drained() -> None:
         await run.pass_time(3)
         assert await run.vms() == {"primary": "primary", "replica-0": "replica"}
         notes = [message for _, message in await run.cluster.events()]
-        assert "VM shop-replica-1 leaves: 2 replicas are more than the 1 that are wanted" in notes
-        assert "VM shop-replica-1 is deleted: it has no session left" in notes
+        assert "draining VM shop-replica-1: there are 2 replicas, and 1 are desired" in notes
+        assert "deleted VM shop-replica-1: it has no sessions left" in notes
 
 
 async def test_a_replica_marked_by_a_clock_ahead_leaves() -> None:
@@ -210,7 +210,7 @@ async def test_group_adds_and_removes_replica() -> None:
         assert await run.offered() == ["replica-0", "replica-1"]
         run.databases.busy.update({"shop-replica-0": 0.5, "shop-replica-1": 0.5})
         await run.pass_time(15)
-        story_of_load = "CPUs were busy over 10 s, a replica may have 4 and use 70% of it"
+        story_of_load = "CPUs busy over 10 s; target per replica: 70% of at most 4 CPUs"
         assert (await run.status())["scaling"] == {
             "replicas": 2,
             "wanted": 1,
@@ -276,7 +276,7 @@ async def test_silent_replica_leaves_endpoint() -> None:
         assert await run.offered() == ["replica-0", "replica-1"]
         await run.pass_time(30)
         assert await run.offered() == ["replica-1"]
-        said = "1 of 2 replicas serve (shop-replica-0: its agent has not said how its database is)"
+        said = "1 of 2 replicas serve (shop-replica-0: its agent does not report the state of its database)"
         assert condition_of(await run.cluster.get(VM_GROUPS, "shop"), "Ready")[2] == said
         run.databases.said["shop-replica-1"] = None
         await run.pass_time(90)

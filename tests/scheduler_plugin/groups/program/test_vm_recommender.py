@@ -19,7 +19,7 @@ from protocol.kubernetes.resources import (
 )
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_RECOMMENDATION
 from protocol.units import Bytes
-from scheduler_plugin.groups.objects.vm_use import GuestUse, as_noted, has_note
+from scheduler_plugin.groups.objects.vm_use import GuestUse, has_recommendation, with_annotated_status
 from scheduler_plugin.groups.settings import GroupsSettings
 from tests.scheduler_plugin.groups.program.cluster import condition_of
 from tests.scheduler_plugin.groups.program.running import UNFOLLOWED
@@ -69,7 +69,7 @@ async def test_hvpa_scales_vm_group_by_agents() -> None:
         await run.serve("shop-replica-0")
         await run.cluster.make(HVPAS, OF_GROUP)
         await run.pass_time(40)
-        hpa = as_noted(await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers"))
+        hpa = with_annotated_status(await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers"))
         assert (child(hpa, "status")["desiredReplicas"], await replicas(run)) == (3, 3)
         assert condition_of(hpa, "ScalingActive")[:2] == ("True", "ValidMetricFound")
 
@@ -80,7 +80,7 @@ async def test_vm_lower_bound_survives_restart() -> None:
         run.databases.busy = {"db": 3.0}
         await run.cluster.make(HVPAS, OF_VM)
         await run.pass_time(40)
-        vpa = as_noted(await run.cluster.get(VERTICAL_AUTOSCALERS, "sizes"))
+        vpa = with_annotated_status(await run.cluster.get(VERTICAL_AUTOSCALERS, "sizes"))
         (row,) = items(vpa, "status", "recommendation", "containerRecommendations")
         bounds: Json = json.loads(annotations_of(await run.cluster.get(VIRTUAL_MACHINES, "db"))[ANNOTATION_BOUNDS])
         assert text(row, "containerName") == "vm"
@@ -135,7 +135,7 @@ async def test_silent_agents_stop_scaling() -> None:
         await run.create(replicas=1)
         await run.cluster.make(HVPAS, OF_GROUP)
         await run.pass_time(25)
-        hpa = as_noted(await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers"))
+        hpa = with_annotated_status(await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers"))
         assert condition_of(hpa, "ScalingActive")[:2] == ("False", "FailedGetResourceMetric")
         group = await run.cluster.get(HVPAS, "readers")
         assert condition_of(group, "ScalingActive")[2].startswith("FailedGetResourceMetric")
@@ -166,17 +166,17 @@ async def test_own_recommender_is_opt_in() -> None:
         run.databases.busy = {"shop-replica-0": 2.5}
         await run.cluster.make(HVPAS, OF_GROUP)
         await run.pass_time(25)
-        assert has_note(await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers"))
+        assert has_recommendation(await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers"))
         await run.stop()
         await run.start(settings=GroupsSettings(lease=AGENTS.lease))
         await run.pass_time(25)
-        assert not has_note(await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers"))
+        assert not has_recommendation(await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers"))
 
 
 @pytest.mark.parametrize("noted", ["{", "3", "{}"])
 def test_a_note_that_says_nothing_leaves_the_status(noted: str) -> None:
     hpa: Json = {"metadata": {"annotations": {ANNOTATION_RECOMMENDATION: noted}}, "status": {"desiredReplicas": 2}}
-    assert as_noted(hpa) == hpa
+    assert with_annotated_status(hpa) == hpa
 
 
 async def test_self_scaling_group_is_no_target() -> None:
@@ -194,8 +194,8 @@ async def test_failed_recommendation_affects_one_group(caplog: pytest.LogCapture
         run.databases.busy = {"db": float("inf")}
         await run.cluster.make(HVPAS, OF_VM)
         await run.pass_time(16)
-        assert "recommending for a group failed" in caplog.text
+        assert "internal error while recommending for a group" in caplog.text
         run.databases.busy = {"db": 3.0}
         await run.pass_time(40)
-        vpa = as_noted(await run.cluster.get(VERTICAL_AUTOSCALERS, "sizes"))
+        vpa = with_annotated_status(await run.cluster.get(VERTICAL_AUTOSCALERS, "sizes"))
         assert child(vpa, "status", "recommendation") != {}

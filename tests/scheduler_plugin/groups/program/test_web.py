@@ -112,7 +112,7 @@ async def test_explain_says_what_is_missing_or_wrong() -> None:
         await run.start()
         async with asked(run) as client:
             waiting: Any = (await client.get("/explain/default/hvpa/hvpa-sample")).json()
-            assert waiting["target"] == {"name": "Deployment resource-consumer", "problem": "it is not there"}
+            assert waiting["target"] == {"name": "Deployment resource-consumer", "problem": "it does not exist"}
             assert waiting["recommended"] == {"replicas": None, "bounds": None, "containers": []}
             broken: Any = (await client.get("/explain/default/hvpa/broken")).json()
             assert "scaleUpDelay" in broken["problem"]

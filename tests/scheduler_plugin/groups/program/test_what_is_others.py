@@ -40,7 +40,7 @@ async def test_foreign_autoscaler_is_not_adopted(resource: Resource, manifest: s
         theirs = await run.cluster.make(resource, manifest)
         await run.cluster.make(HVPAS, INTERVALS)
         await run.start()
-        said = f"{resource.kind} hvpa-sample is about Deployment web"
+        said = f"{resource.kind} hvpa-sample targets Deployment web"
         assert await able(run) == ("False", "ForeignAutoscaler", said)
         assert await run.cluster.get(resource, "hvpa-sample") == theirs
 
@@ -54,7 +54,7 @@ async def test_tortoise_ignores_foreign_hpa() -> None:
         await found.run.cluster.make(TORTOISES, other)
         await found.run.passes(0)
         group = await found.run.cluster.get(TORTOISES, "other")
-        said = "HorizontalPodAutoscaler web is about Deployment web"
+        said = "HorizontalPodAutoscaler web targets Deployment web"
         assert condition_of(group, "AbleToScale") == ("False", "ForeignAutoscaler", said)
 
 
@@ -67,6 +67,6 @@ async def test_owned_replica_set_is_not_scaled() -> None:
         target = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "resource-consumer"}
         await run.cluster.make(HVPAS, changed(INTERVALS, targetRef=target))
         await run.start()
-        said = "ReplicaSet resource-consumer is kept by Deployment web, which would undo every scaling"
+        said = "ReplicaSet resource-consumer is controlled by Deployment web, which would revert every scaling"
         assert await able(run) == ("False", "TargetTaken", said)
         assert await run.cluster.every(HORIZONTAL_AUTOSCALERS) == []

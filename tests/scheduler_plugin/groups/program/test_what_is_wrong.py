@@ -49,12 +49,12 @@ async def test_missing_target_is_awaited() -> None:
     async with world() as run:
         await run.cluster.make(HVPAS, INTERVALS)
         await run.start()
-        assert await able(run) == ("False", "TargetMissing", "Deployment resource-consumer is not there")
+        assert await able(run) == ("False", "TargetMissing", "Deployment resource-consumer does not exist")
         assert await run.cluster.every(HORIZONTAL_AUTOSCALERS) == []
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.passes(0)
         assert (await able(run))[0] == "True"
-        assert await run.events() == [("TargetMissing", "Deployment resource-consumer is not there")]
+        assert await run.events() == [("TargetMissing", "Deployment resource-consumer does not exist")]
 
 
 async def test_deleted_target_is_reported() -> None:
@@ -78,7 +78,7 @@ async def test_rival_groups_both_stop() -> None:
         await run.cluster.make(HVPAS, named(INTERVALS, "another"))
         await run.recommend("hvpa-sample", 5)
         await run.passes(60)
-        said = "Deployment resource-consumer is the target of Hvpa {} too"
+        said = "Deployment resource-consumer is also the target of Hvpa {}"
         assert await able(run) == ("False", "TargetTaken", said.format("another"))
         assert await able(run, "another") == ("False", "TargetTaken", said.format("hvpa-sample"))
         assert (await run.size())[0] == 1
@@ -107,7 +107,7 @@ async def test_rival_hpa_stops_the_group() -> None:
         await run.cluster.make(HORIZONTAL_AUTOSCALERS, HPA.replace("NAME", "web"))
         await run.cluster.make(HVPAS, INTERVALS)
         await run.start()
-        said = "Deployment resource-consumer is scaled by HorizontalPodAutoscaler web too"
+        said = "Deployment resource-consumer is also scaled by HorizontalPodAutoscaler web"
         assert await able(run) == ("False", "ForeignAutoscaler", said)
         await run.cluster.delete(HORIZONTAL_AUTOSCALERS, "web")
         await run.passes(0)
@@ -161,7 +161,7 @@ async def test_intervals_that_overlap_are_allowed_and_said() -> None:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HVPAS, INTERVALS)
         await run.start()
-        said = "at replicas in both 3-7 and 7-10 the interval that is listed first applies"
+        said = "for replica counts in both 3-7 and 7-10, the interval listed first applies"
         overlap = condition_of(await run.cluster.get(HVPAS, "hvpa-sample"), "IntervalsOverlap")
         assert overlap == ("True", "FirstMatchWins", said)
 
@@ -173,7 +173,7 @@ async def test_first_overlapping_interval_wins() -> None:
         await run.cluster.make(HVPAS, changed(INTERVALS, scaleUpDelay="0s", weightBasedScalingIntervals=listed))
         await run.start()
         await run.recommend("hvpa-sample", 4)
-        said = "at replicas in both 1-6 and 2-10 the interval that is listed first applies"
+        said = "for replica counts in both 1-6 and 2-10, the interval listed first applies"
         overlap = condition_of(await run.cluster.get(HVPAS, "hvpa-sample"), "IntervalsOverlap")
         assert ((await run.size())[0], overlap) == (4, ("True", "FirstMatchWins", said))
 

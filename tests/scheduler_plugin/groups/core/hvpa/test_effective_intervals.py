@@ -19,7 +19,7 @@ from scheduler_plugin.groups.core.hvpa.spec import (
     HvpaMode,
     HvpaSpec,
     PodsMemory,
-    Possible,
+    PossibleSize,
     ResourceChangeParams,
     ScalingInterval,
     ScalingTimes,
@@ -89,7 +89,7 @@ def test_last_replicas_get_all_allowed() -> None:
 def test_last_replica_may_exceed_possible_size() -> None:
     """Nothing but a larger size is left, so a size that was refused is neither taken back nor the most."""
     spec = replace(spec_for(HvpaMode.EFFECTIVE_INTERVALS, most=sized(8000)), replicas=ReplicaBounds(1, 2))
-    refused = ScalingTimes(pods=PodsMemory(possible=(Possible("app", "cpu", 500, NOON),)))
+    refused = ScalingTimes(pods=PodsMemory(possible=(PossibleSize("app", "cpu", 500, NOON),)))
     decision = decided(spec, running(1, sized(1000)), wanted(None, sized(2400)), refused)
     assert (decision.replicas, requests(decision)) == (2, sized(1200))
 

@@ -15,7 +15,7 @@ from scheduler_plugin.groups.core.hvpa.spec import (
     HvpaMode,
     PastPods,
     PodsMemory,
-    Possible,
+    PossibleSize,
     ResourceChangeParams,
     ScalingInterval,
     ScalingTimes,
@@ -133,7 +133,7 @@ def test_nothing_is_decided_while_pods_differ(need: int) -> None:
     workload = replace(running(2, sized(1000)), pods=pods(2, 500, "1 of 2 pods are ready"))
     decision = decided(SPEC, workload, said(use(need)))
     assert (decision.changes, {each.rule for each in decision.withheld}) == (False, {Rule.PODS_DIFFER})
-    assert decision.withheld[0].message == "until the pods are as ordered: 1 of 2 pods are ready"
+    assert decision.withheld[0].message == "until the pods match their spec: 1 of 2 pods are ready"
 
 
 def test_memory_that_ran_out_waits_for_no_pod() -> None:
@@ -152,7 +152,7 @@ def test_deciding_anyway_begins_another_wait() -> None:
 
 def test_impossible_size_is_reverted_at_once() -> None:
     """Ordered are two of 4 vCPUs and possible is 1: four of 1 carry the same."""
-    memory = ScalingTimes(last_down=NOON, pods=PodsMemory(possible=(Possible("app", "cpu", 1000, NOON),)))
+    memory = ScalingTimes(last_down=NOON, pods=PodsMemory(possible=(PossibleSize("app", "cpu", 1000, NOON),)))
     workload = replace(running(2, sized(4000)), pods=pods(2, 1000))
     decision = decided(SPEC, workload, said(use(2000)), memory)
     assert (decision.replicas, requests(decision)) == (4, sized(1000))
@@ -160,7 +160,7 @@ def test_impossible_size_is_reverted_at_once() -> None:
 
 
 def test_last_replicas_may_request_more_than_possible() -> None:
-    memory = ScalingTimes(pods=PodsMemory(possible=(Possible("app", "cpu", 1000, NOON),)))
+    memory = ScalingTimes(pods=PodsMemory(possible=(PossibleSize("app", "cpu", 1000, NOON),)))
     workload = replace(running(10, sized(1000)), pods=pods(10, 1000))
     assert requests(decided(SPEC, workload, said(use(2000)), memory)) == sized(2000)
 

@@ -149,7 +149,9 @@ def test_bounds_of_the_replicas_hold_without_an_hpa() -> None:
 
 def test_a_workload_scaled_to_zero_is_left_alone() -> None:
     decision = decided(spec_for(HvpaMode.HPA_BIASED), running(0, ONE), wanted(3, TWO))
-    assert decision == WorkloadDecision(explanation=("scaled to zero replicas: left alone until it has one",))
+    assert decision == WorkloadDecision(
+        explanation=("scaled to zero: nothing is decided until there is a replica again",)
+    )
 
 
 @pytest.mark.parametrize(("ago", "rule"), [(119, [Rule.DELAY]), (120, []), (-5, [])])

@@ -160,7 +160,7 @@ def test_constant_load_settles_in_every_mode(  # noqa: PLR0917 - all that may va
 def test_no_interval_traps_the_replicas(
     bounds: ReplicaBounds, found: tuple[Interval, ...], replicas: int, desired: int
 ) -> None:
-    """They stop short of the wish only where all that leads there is vertical only; not even then at maxAllowed."""
+    """They stop short of the proposal only where all that leads there is vertical only; not even then at maxAllowed."""
     replicas, desired = bounds.clamp(replicas), bounds.clamp(desired)
     spec = replace(spec_of(HvpaMode.WEIGHT_BASED, bounds, []), intervals=found)
     rests = settled(spec, running(replicas, sized(1000, 1000)), Load(1000 * replicas, desired)).replicas

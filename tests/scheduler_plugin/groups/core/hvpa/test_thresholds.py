@@ -1,4 +1,4 @@
-"""Least changes, limits, maintenance windows and update modes: what holds a wish back, and what goes with it."""
+"""Least changes, limits, maintenance windows and update modes: what holds a proposal back, and what goes with it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from scheduler_plugin.groups.core.hvpa.spec import (
     UpdateMode,
 )
 from scheduler_plugin.groups.core.workload import NOTHING, Rule, SizeBounds, SizedContainer, WithheldChange
-from scheduler_plugin.groups.objects.autoscalers import is_believable
+from scheduler_plugin.groups.objects.autoscalers import is_usable
 from scheduler_plugin.groups.objects.hvpa.fields import parse_maintenance_time
 from tests.scheduler_plugin.groups.core.hvpa.stories import (
     NOON,
@@ -73,7 +73,7 @@ def test_first_request_is_always_written() -> None:
     assert requests(decided(spec, running(1), wanted(None, sized(50, 10)))) == sized(50, 10)
     assert decided(spec, running(1), wanted(None, sized(0))).containers == ()
     assert decided(spec_for(HvpaMode.VPA_BIASED), running(1), wanted(None, sized(50))).withheld == (
-        WithheldChange("app/cpu", sized(50)["cpu"] or 0, None, Rule.MIN_CHANGE, "a change of less than 200m"),
+        WithheldChange("app/cpu", sized(50)["cpu"] or 0, None, Rule.MIN_CHANGE, "the change is less than 200m"),
     )
 
 
@@ -194,17 +194,17 @@ def test_scaling_waits_for_maintenance_window(window: MaintenanceWindow | None, 
     ],
 )
 def test_a_vpa_that_doubts_itself_recommends_nothing(conditions: dict[str, str], believable: bool) -> None:
-    assert is_believable(conditions) is believable
+    assert is_usable(conditions) is believable
 
 
 def test_what_holds_a_wish_back_says_until_when() -> None:
     waits = DirectionRules(UpdateMode.MAINTENANCE_WINDOW)
     rules = {
         "until 12:02:00 UTC": DirectionRules(delay=Seconds(180.0)),
-        "until the window, 13:00:00 to 14:00:00 UTC": waits,
-        "there is no window": waits,
+        "until the maintenance window, 13:00:00 to 14:00:00 UTC": waits,
+        "there is no maintenance window": waits,
         "update mode Off": DirectionRules(UpdateMode.OFF),
-        "a change of less than 300m": DirectionRules(min_change=ResourceChangeParams(ChangeParams(300))),
+        "the change is less than 300m": DirectionRules(min_change=ResourceChangeParams(ChangeParams(300))),
     }
     memory, told = ScalingTimes(NOON - timedelta(seconds=60), NOON - timedelta(seconds=60)), []
     for message, held in rules.items():

@@ -1,4 +1,4 @@
-"""Weights by the number of replicas (S1.5-S1.7): which weight counts, and what it makes of a wish."""
+"""Weights by the number of replicas (S1.5-S1.7): which weight counts, and what it makes of a proposal."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from scheduler_plugin.groups.core.recommender.horizontal import (
-    Desires,
+    DesiredCounts,
     HorizontalRules,
     MetricTarget,
     ReplicaUse,
@@ -77,7 +77,7 @@ def test_within_ten_per_cent_nothing_changes(ratio: float, tolerated: bool) -> N
 
 
 def test_scale_in_waits_five_minutes() -> None:
-    memory = Desires()
+    memory = DesiredCounts()
     story = [(0, 8), (60, 3), (120, 5), (300, 3), (301, 3), (420, 3), (421, 3)]
     found = []
     for after, desired in story:
@@ -87,7 +87,7 @@ def test_scale_in_waits_five_minutes() -> None:
 
 
 def test_the_past_never_makes_more_than_there_are() -> None:
-    count, memory = Desires(((T0 - 10, 9),)).stabilized(2, 4, T0)
+    count, memory = DesiredCounts(((T0 - 10, 9),)).stabilized(2, 4, T0)
     assert (count, memory.entries) == (4, ((T0 - 10, 9), (T0, 2)))
 
 
@@ -114,10 +114,10 @@ def wanted(desired: int, limited: bool = False) -> HorizontalRecommendation:
     ],
 )
 def test_greatest_metric_wins(measured: list[ReplicaUse], expected: HorizontalRecommendation | None) -> None:
-    assert recommended(RULES, 3, measured, Desires(), T0)[0] == expected
+    assert recommended(RULES, 3, measured, DesiredCounts(), T0)[0] == expected
 
 
 def test_a_metric_without_a_target_recommends_nothing() -> None:
     rules = HorizontalRules(ReplicaBounds(1, 9), (MetricTarget(),))
-    memory = Desires(((T0, 4),))
+    memory = DesiredCounts(((T0, 4),))
     assert recommended(rules, 3, replicas(1), memory, T0) == (None, memory)

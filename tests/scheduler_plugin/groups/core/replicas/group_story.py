@@ -38,7 +38,7 @@ def summary(plan: GroupPlan) -> dict[str, list[str]]:
     """What a plan says, by names; empty parts are left out."""
     found = {
         "create": [each.name for each in plan.create],
-        "stay": [each.name for each in plan.stay],
+        "stay": [each.name for each in plan.undrain],
         "drain": [each.member.name for each in plan.drain],
         "serving": [each.name for each in plan.serving],
         "delete": [each.member.name for each in plan.delete],

@@ -18,27 +18,27 @@ def of(sessions: int, oldest: float | None = None) -> DatabaseState:
 @pytest.mark.parametrize(
     ("age", "database", "done", "because"),
     [
-        (4.9, of(0), False, "clients may still have its address"),
-        (5.0, of(0), True, "it has no session left"),
-        (12.0, of(3), False, "3 sessions, 12 s of 30 s"),
-        (30.0, of(3), True, "the grace period of 30 s is over and no transaction of it is open"),
-        (40.0, of(3, 10.0), False, "a transaction that began within the grace period is not over"),
-        (40.0, of(3, 9.9), True, "the grace period of 30 s is over and no transaction of it is open"),
-        (599.0, of(1, 599.0), False, "a transaction that began within the grace period is not over"),
+        (4.9, of(0), False, "clients may still use its address"),
+        (5.0, of(0), True, "it has no sessions left"),
+        (12.0, of(3), False, "3 sessions, 12 s of the grace period of 30 s"),
+        (30.0, of(3), True, "the grace period of 30 s and all transactions begun in it are over"),
+        (40.0, of(3, 10.0), False, "a transaction that began within the grace period is still open"),
+        (40.0, of(3, 9.9), True, "the grace period of 30 s and all transactions begun in it are over"),
+        (599.0, of(1, 599.0), False, "a transaction that began within the grace period is still open"),
         (600.0, of(1, 600.0), True, "it has been draining for 600 s"),
-        (599.0, None, False, "its database cannot be asked for its sessions"),
+        (599.0, None, False, "its number of sessions is unknown, because its agent does not respond"),
     ],
 )
 def test_open_transaction_is_awaited(age: float, database: DatabaseState | None, done: bool, because: str) -> None:
     found = drain(replica(0, database=database, listed=False), Seconds(age), SHOP)
-    assert (found.done, found.because, found.look_again) == (done, because, None if done else Seconds(1.0))
+    assert (found.done, found.reason, found.requeue_after) == (done, because, None if done else Seconds(1.0))
 
 
 def test_stopped_guest_is_not_awaited() -> None:
     found = drain(replica(0, available=False), Seconds(0.0), SHOP)
-    assert (found.done, found.because) == (True, "its database does not run: it has no clients")
+    assert (found.done, found.reason) == (True, "its database is not running, so it has no clients")
 
 
 def test_listed_replica_is_kept() -> None:
     found = drain(replica(0, listed=True), Seconds(601.0), SHOP)
-    assert (found.done, found.because) == (False, "the read endpoint still lists it")
+    assert (found.done, found.reason) == (False, "the read endpoint still lists it")

@@ -83,7 +83,7 @@ def test_drained_replica_leaves_endpoint_first() -> None:
     assert planned(PRIMARY, replica(0), drains, replicas=1) == {"serving": ["replica-0"], "delete": ["replica-1"]}
     busy = replica(1, draining=Seconds(6.0), database=structs.replace(STANDBY, sessions=1))
     waits = plan_group(replace(SHOP, replicas=1), [PRIMARY, replica(0), busy], had_primary=True)
-    assert (summary(waits), waits.look_again) == ({"serving": ["replica-0"]}, Seconds(1.0))
+    assert (summary(waits), waits.requeue_after) == ({"serving": ["replica-0"]}, Seconds(1.0))
 
 
 def test_only_running_databases_are_polled() -> None:
@@ -95,7 +95,7 @@ def test_only_running_databases_are_polled() -> None:
         "serves": replica(1),
     }
     plans = {case: plan_group(SHOP, [PRIMARY, replica(0), member], had_primary=True) for case, member in cases.items()}
-    assert [case for case, plan in plans.items() if plan.look_again is not None] == ["accepts connections"]
+    assert [case for case, plan in plans.items() if plan.requeue_after is not None] == ["accepts connections"]
 
 
 def test_draining_replica_returns_first() -> None:
@@ -149,7 +149,7 @@ def test_any_group_converges_and_keeps_primary(members: list[Member], wanted: in
     assert PRIMARY.name not in going
     assert not {each.name for each in plan.serving} & going
     staying = [m for m in members if not m.leaving and m.draining is None and m.name not in going]
-    assert len(staying) + len(plan.stay) + len(plan.create) == wanted
+    assert len(staying) + len(plan.undrain) + len(plan.create) == wanted
     assert len({each.name for each in plan.create} | {each.name for each in members}) == len(plan.create) + len(members)
 
 
@@ -163,11 +163,11 @@ def test_a_mark_of_tomorrow_is_set_again() -> None:
     """A replica whose mark lay ahead had been draining for no time at all, for as long as it lay ahead."""
     misdated = replica(1, draining=Seconds(0.0), misdated=True)
     plan = plan_group(replace(SHOP, replicas=1), [PRIMARY, replica(0), misdated], had_primary=True)
-    assert [(each.member.name, each.because) for each in plan.drain] == [
+    assert [(each.member.name, each.reason) for each in plan.drain] == [
         ("shop-replica-1", "its draining mark has no valid time")
     ]
     wanted = plan_group(replace(SHOP, replicas=2), [PRIMARY, replica(0), misdated], had_primary=True)
-    assert ([each.name for each in wanted.stay], wanted.drain) == (["shop-replica-1"], ())
+    assert ([each.name for each in wanted.undrain], wanted.drain) == (["shop-replica-1"], ())
     leaving = plan_group(
         replace(SHOP, replicas=1), [PRIMARY, replica(0), replace(misdated, leaving=True)], had_primary=True
     )

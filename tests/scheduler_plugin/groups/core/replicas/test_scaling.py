@@ -39,12 +39,12 @@ def decided(*busy: float | None, memory: ScalingMemory = LONG_ENOUGH, current: i
 )
 def test_replica_is_added_at_maximum_size(busy: tuple[float, ...], replicas: int) -> None:
     found = decided(*busy)
-    assert (found.replicas, found.wanted, found.rule) == (replicas, replicas, None)
+    assert (found.replicas, found.desired, found.rule) == (replicas, replicas, None)
 
 
 def test_it_says_what_it_saw() -> None:
-    assert decided(1.9).because == "1.9 CPUs were busy over 30 s, a replica may have 2 and use 70% of it"
-    assert decided(1.0).because == "the load fits the present replicas"
+    assert decided(1.9).reason == "1.9 CPUs busy over 30 s; target per replica: 70% of at most 2 CPUs"
+    assert decided(1.0).reason == "the load fits the present replicas"
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_unknown_load_is_conservative(busy: tuple[float | None, ...], replicas: 
 
 def test_it_says_whose_load_is_not_known() -> None:
     nothing = decided(None, None)
-    assert (nothing.wanted, nothing.because) == (None, "their loads are not known over the window yet")
-    story = "0.0 CPUs were busy over 30 s on 3 of 4 replicas, a replica may have 2 and use 70% of it"
-    assert decided(0.0, 0.0, 0.0, None).because == story
+    assert (nothing.desired, nothing.reason) == (None, "no replica's load over the whole window is known yet")
+    story = "0.0 CPUs busy over 30 s on 3 of 4 replicas; target per replica: 70% of at most 2 CPUs"
+    assert decided(0.0, 0.0, 0.0, None).reason == story
     boots = [replica(0, busy_cores=2.0), replica(1, available=False), replica(2, leaving=True)]
     assert decide(TWO_CPUS, 2, boots, ScalingMemory(), NOW).replicas == 2
 
@@ -68,7 +68,7 @@ def test_it_says_whose_load_is_not_known() -> None:
 def test_full_outage_is_not_idle() -> None:
     down = [replica(number, available=False) for number in range(3)]
     found = decide(TWO_CPUS, 3, down, LONG_ENOUGH, NOW)
-    assert (found.replicas, found.wanted, found.because) == (3, None, "no replica serves")
+    assert (found.replicas, found.desired, found.reason) == (3, None, "no replica serves")
     assert found.memory.fewer_since is None
 
 
@@ -78,7 +78,7 @@ def test_the_bounds_hold_at_once() -> None:
 
 def test_intentional_zero_replicas_stay() -> None:
     found = decided()
-    assert (found.replicas, found.wanted, found.because) == (
+    assert (found.replicas, found.desired, found.reason) == (
         0,
         None,
         texts.SCALED_TO_ZERO,
@@ -88,8 +88,8 @@ def test_intentional_zero_replicas_stay() -> None:
 def test_growing_waits_after_growing_and_equality_passes() -> None:
     late, soon = (decided(2.0, memory=replace(LONG_ENOUGH, last_up=NOW - ago)) for ago in (30.0, 29.0))
     assert (late.replicas, late.memory) == (2, ScalingMemory(last_up=NOW))
-    assert (soon.replicas, soon.wanted, soon.rule) == (1, 2, Rule.DELAY)
-    assert soon.because.endswith("the delay of 30 s is not over")
+    assert (soon.replicas, soon.desired, soon.rule) == (1, 2, Rule.DELAY)
+    assert soon.reason.endswith("the delay of 30 s is not over")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_growing_waits_after_growing_and_equality_passes() -> None:
 )
 def test_shrinking_waits_until_fewer_were_enough_for_long(memory: ScalingMemory, replicas: int) -> None:
     found = decided(0.1, 0.1, memory=memory)
-    assert (found.replicas, found.wanted) == (replicas, 1)
+    assert (found.replicas, found.desired) == (replicas, 1)
     if replicas == 1:
         assert found.memory == ScalingMemory(memory.last_up, NOW)
     else:

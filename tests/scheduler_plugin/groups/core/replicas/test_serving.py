@@ -9,7 +9,7 @@ from msgspec import structs
 
 from protocol.guest.database import DatabaseState
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.replicas.group_plan import SILENCE, hindrance, hindrances
+from scheduler_plugin.groups.core.replicas.group_plan import SILENCE, exclusion_reason, exclusion_reasons
 from scheduler_plugin.groups.core.replicas.members import Member
 from tests.scheduler_plugin.groups.core.replicas.group_story import PRIMARY, SHOP, STANDBY, replica
 
@@ -26,27 +26,27 @@ def behind(seconds: float | None) -> DatabaseState:
     [
         (replica(0), ""),
         (replica(0, listed=False), ""),
-        (replica(0, leaving=True), "it leaves the group"),
-        (replica(0, draining=Seconds(0.0)), "it leaves the group"),
+        (replica(0, leaving=True), "it is leaving the group"),
+        (replica(0, draining=Seconds(0.0)), "it is leaving the group"),
         (replica(0, available=False), "its database does not accept connections yet"),
         (replica(0, address=""), "it has no address yet"),
         (replica(0, database=DatabaseState(is_standby=False)), "its database is not a standby"),
         (replica(0, database=behind(10.0), listed=False), ""),
-        (replica(0, database=behind(12.0), listed=False), "it is more than the allowed 10 s behind"),
+        (replica(0, database=behind(12.0), listed=False), "its replication lag is more than 10 s"),
         (replica(0, database=behind(20.0)), ""),
-        (replica(0, database=behind(21.0)), "it is more than the allowed 20 s behind"),
+        (replica(0, database=behind(21.0)), "its replication lag is more than 20 s"),
         (replica(0, database=behind(None)), ""),
-        (replica(0, database=behind(None), listed=False), "it is not known how far it is behind"),
+        (replica(0, database=behind(None), listed=False), "its replication lag is unknown"),
     ],
 )
 def test_replica_serves_once_streaming_and_current(member: Member, because: str) -> None:
-    assert hindrance(member, PRIMARY, SHOP) == because
+    assert exclusion_reason(member, PRIMARY, SHOP) == because
 
 
 def test_briefly_silent_member_keeps_state() -> None:
-    assert hindrance(replica(0, database=None), PRIMARY, SHOP) == ""
+    assert exclusion_reason(replica(0, database=None), PRIMARY, SHOP) == ""
     new = replica(0, database=None, listed=False)
-    assert hindrance(new, PRIMARY, SHOP) == "its agent has not said how its database is"
+    assert exclusion_reason(new, PRIMARY, SHOP) == "its agent does not report the state of its database"
 
 
 def silent(ordinal: int, seconds: float = SILENCE, **changes: object) -> Member:
@@ -66,14 +66,14 @@ def silent(ordinal: int, seconds: float = SILENCE, **changes: object) -> Member:
     ],
 )
 def test_long_silent_member_serves_last(members: list[Member], served: list[int]) -> None:
-    found = hindrances(members, PRIMARY, SHOP)
+    found = exclusion_reasons(members, PRIMARY, SHOP)
     assert [each.ordinal for each in members if not found[each.name]] == served
-    unsaid = "its agent has not said how its database is"
+    unsaid = "its agent does not report the state of its database"
     assert {found[each.name] for each in members if each.database is None} <= {"", unsaid}
 
 
 def test_replicas_serve_without_primary() -> None:
     lone, new = replica(0, database=LOST), replica(1, database=LOST, listed=False)
     lost = "it does not stream from the primary"
-    assert [hindrance(lone, primary, SHOP) for primary in (PRIMARY, AWAY, None)] == [lost, "", ""]
-    assert [hindrance(new, primary, SHOP) for primary in (PRIMARY, AWAY)] == [lost, lost]
+    assert [exclusion_reason(lone, primary, SHOP) for primary in (PRIMARY, AWAY, None)] == [lost, "", ""]
+    assert [exclusion_reason(new, primary, SHOP) for primary in (PRIMARY, AWAY)] == [lost, lost]

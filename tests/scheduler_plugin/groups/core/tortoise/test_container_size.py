@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_plugin.groups.core.tortoise.autoscaler import Scaling
-from scheduler_plugin.groups.core.tortoise.vertical import Numbers, Ratios, SizeFacts, container_size
+from scheduler_plugin.groups.core.tortoise.vertical import Ratios, ReplicaCounts, SizeFacts, container_size
 from tests.examples import examples
 
 FACTS = SizeFacts(request=1000, recommended=600, least=100, most=5000, target=80)
-SOME = Numbers(replicas=6, least=4, minimum_min=3, preferred_max=30)
+SOME = ReplicaCounts(replicas=6, least=4, minimum_min=3, preferred_max=30)
 RATIOS = Ratios(buffer=Fraction("0.1"), down=Fraction("0.8"))
 FREE = Ratios(buffer=Fraction(0), down=Fraction(0))
 
@@ -85,14 +85,16 @@ FREE = Ratios(buffer=Fraction(0), down=Fraction(0))
         (Scaling.VERTICAL, replace(FACTS, recommended=1000), SOME, 1000, "the recommendation is close to the request"),
     ],
 )
-def test_the_first_rule_decides(policy: Scaling, facts: SizeFacts, numbers: Numbers, size: int, because: str) -> None:
+def test_the_first_rule_decides(
+    policy: Scaling, facts: SizeFacts, numbers: ReplicaCounts, size: int, because: str
+) -> None:
     found = container_size(policy, facts, numbers, FREE)
-    assert (found.size, found.wanted, found.because) == (size, size, because)
+    assert (found.size, found.desired, found.reason) == (size, size, because)
 
 
 def test_clipped_wish_is_reported() -> None:
     found = container_size(Scaling.HORIZONTAL, replace(FACTS, recommended=50), replace(SOME, replicas=3), RATIOS)
-    assert (found.size, found.wanted) == (800, 50)  # one step down keeps four fifths
+    assert (found.size, found.desired) == (800, 50)  # one step down keeps four fifths
 
 
 FACTS_OF_ANY_KIND = st.builds(
@@ -105,7 +107,7 @@ FACTS_OF_ANY_KIND = st.builds(
     several=st.booleans(),
 )
 NUMBERS_OF_ANY_KIND = st.builds(
-    Numbers,
+    ReplicaCounts,
     replicas=st.integers(0, 60),
     least=st.one_of(st.none(), st.integers(1, 20)),
     minimum_min=st.integers(1, 10),
@@ -116,7 +118,7 @@ NUMBERS_OF_ANY_KIND = st.builds(
 
 @settings(max_examples=examples(20, 150))
 @given(FACTS_OF_ANY_KIND, NUMBERS_OF_ANY_KIND, st.sampled_from([Scaling.HORIZONTAL, Scaling.VERTICAL]))
-def test_a_size_is_never_outside_the_bounds(facts: SizeFacts, numbers: Numbers, policy: Scaling) -> None:
+def test_a_size_is_never_outside_the_bounds(facts: SizeFacts, numbers: ReplicaCounts, policy: Scaling) -> None:
     assert facts.least <= container_size(policy, facts, numbers, RATIOS).size <= facts.most
 
 

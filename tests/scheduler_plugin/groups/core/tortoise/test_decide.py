@@ -143,7 +143,7 @@ def test_off_learns_without_writing() -> None:
 def test_off_says_what_it_would_tell_the_hpa() -> None:
     off = replace(AUTO, mode=TortoiseMode.OFF)
     decision, memory = decide(off, workload(6, 2), ObservedAutoscalers(None, recommendation(1)), at_work(off), BEGIN)
-    assert [(each.subject, each.wanted, each.current) for each in decision.decision.withheld] == [
+    assert [(each.subject, each.desired, each.current) for each in decision.decision.withheld] == [
         ("minReplicas", 3, None),
         ("maxReplicas", 12, None),
     ]
@@ -151,7 +151,7 @@ def test_off_says_what_it_would_tell_the_hpa() -> None:
     again, after = decide(off, workload(6, 2), ObservedAutoscalers(hpa, recommendation(1.4)), memory, BEGIN)
     assert (again.autoscaler, again.decision.withheld, after.targets_at) == (hpa, (), None)
     busier, _ = decide(off, workload(9, 2), ObservedAutoscalers(hpa, recommendation(1.4)), memory, BEGIN)
-    assert [(each.wanted, each.current) for each in busier.decision.withheld] == [(5, 3), (18, 12)]
+    assert [(each.desired, each.current) for each in busier.decision.withheld] == [(5, 3), (18, 12)]
 
 
 def test_request_rises_at_once_falls_hourly() -> None:
@@ -164,7 +164,7 @@ def test_request_rises_at_once_falls_hourly() -> None:
             assert container.requests.cpu is not None
             size = container.requests.cpu.as_cores
         sizes.append(size)
-        kept.append([(each.rule, each.wanted, each.current) for each in decision.decision.withheld])
+        kept.append([(each.rule, each.desired, each.current) for each in decision.decision.withheld])
     assert sizes == [1.6, 1.6, 1.28, 2.42]
     assert kept == [
         [(Rule.BOUNDS, MilliCpu(1100), MilliCpu(1600))],
@@ -269,9 +269,9 @@ def test_metrics_missing_since_tomorrow_count_from_now() -> None:
         _, memory = decide(AUTO, workload(6, 2), seen, memory, BEGIN + timedelta(minutes=minutes))
         phases.append(memory.phase)
     assert phases == [Phase.WORKING, Phase.WORKING, Phase.EMERGENCY, Phase.WORKING]
-    assert memory.blind_since is None
-    ahead = replace(memory, blind_since=BEGIN + DAY).with_blindness(BEGIN + DAY, BEGIN)
-    assert ahead.blind_since == BEGIN
+    assert memory.metrics_missing_since is None
+    ahead = replace(memory, metrics_missing_since=BEGIN + DAY).with_missing_metrics(BEGIN + DAY, BEGIN)
+    assert ahead.metrics_missing_since == BEGIN
 
 
 def test_own_hpa_is_deleted_if_vertical() -> None:

@@ -80,7 +80,7 @@ def test_example_4_minimum_allocation_holds() -> None:
     assert last.decision.withheld == (
         WithheldChange(
             "app/cpu",
-            wanted=MilliCpu(100),
+            desired=MilliCpu(100),
             current=MilliCpu(1000),
             rule=Rule.BOUNDS,
             message="the replicas are at their minimum, so containers shrink instead",

@@ -82,7 +82,7 @@ def test_many_kills_are_an_emergency(replicas: int, pods: int, is_emergency: boo
     here = replace(killed(in_pods(*[0] * pods)), replicas=replicas, ready=replicas)
     decision, memory = looked(spec, here, at_work(spec))
     assert (memory.phase is Phase.EMERGENCY) is is_emergency
-    (said,) = decision.unanswered
+    (said,) = decision.unresolved_kills
     assert said == (
         f"app ran out of memory in {pods} of {replicas} pods, last at 00:00:00 UTC: "
         "autoscalingPolicy does not scale its memory"
@@ -95,7 +95,7 @@ def test_kill_emergency_ends_with_grace() -> None:
     for minutes in (0, 4, 5, 6):
         decision, memory = looked(spec, killed(in_pods(0, 0, 0)), memory, minutes, hpa)
         hpa = decision.autoscaler or hpa
-        phases.append((memory.phase, bool(decision.unanswered)))
+        phases.append((memory.phase, bool(decision.unresolved_kills)))
     after = (Phase.BACK_TO_NORMAL, False)
     assert phases == [(Phase.EMERGENCY, True), (Phase.EMERGENCY, True), after, after]
 
@@ -104,7 +104,7 @@ def test_kills_of_long_ago_are_not_many() -> None:
     """The status of a pod tells of its last kill for as long as the pod lives."""
     spec = replace(SPEC, policies={CPU: Scaling.HORIZONTAL})
     decision, memory = looked(spec, killed(in_pods(0, 0, 0, 60)), at_work(spec), 60)
-    assert (memory.phase, len(decision.unanswered)) == (Phase.WORKING, 1)
+    assert (memory.phase, len(decision.unresolved_kills)) == (Phase.WORKING, 1)
 
 
 def test_kill_at_maximum_is_reported() -> None:
@@ -115,7 +115,7 @@ def test_kill_at_maximum_is_reported() -> None:
         small = replace(SPEC, configuration=settings, sizes=sizes)
         decision, memory = looked(small, killed(), at_work(small, CPU, MEMORY))
         assert (memory.phase, decision.decision.containers) == (Phase.WORKING, ())
-        assert decision.unanswered[0].endswith(f"its memory is at its maximum, {Bytes(GIGA)}")
+        assert decision.unresolved_kills[0].endswith(f"its memory is at its maximum, {Bytes(GIGA)}")
 
 
 def test_emergency_at_maximum_writes_nothing() -> None:
@@ -127,7 +127,7 @@ def test_emergency_at_maximum_writes_nothing() -> None:
 def test_gathering_memory_does_not_grow() -> None:
     decision, memory = looked(SPEC, killed(), at_work(SPEC))
     assert memory.phase is Phase.PARTLY_WORKING
-    assert decision.unanswered[0].endswith("data is still gathered on its memory")
+    assert decision.unresolved_kills[0].endswith("data on its memory is still being gathered")
 
 
 def test_off_reports_without_emergency() -> None:
@@ -146,7 +146,7 @@ def test_unmanaged_kill_sizes_nothing() -> None:
     bare = Workload(6, 6, (SizedContainer("app", ResourceList(MilliCpu(2000))),), (KILL, OutOfMemory("gone", BEGIN)))
     decision, memory = looked(SPEC, bare, at_work(SPEC))
     assert (memory.phase, decision.decision.containers) == (Phase.WORKING, ())
-    assert [each.partition("UTC: ")[2] for each in decision.unanswered] == [
+    assert [each.partition("UTC: ")[2] for each in decision.unresolved_kills] == [
         "it has neither request nor limit for memory"
     ] * 2
     assert "gone" not in memory.recommended

@@ -8,8 +8,8 @@ import pytest
 
 from scheduler_plugin.groups.core.tortoise.autoscaler import Place, Scaling
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
-    Circumstances,
     Phase,
+    PhaseInputs,
     ResourcePhase,
     ResourceState,
     TortoiseMode,
@@ -25,13 +25,13 @@ from tests.scheduler_plugin.groups.core.tortoise.cluster_model import CPU
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
 WEEK = timedelta(days=7)
 GATHERING, WORKING, OFF = ResourceState.GATHERING_DATA, ResourceState.WORKING, ResourceState.OFF
-AUTO = Circumstances(TortoiseMode.AUTO, has_horizontal=True)
-LACKING = Circumstances(TortoiseMode.AUTO, has_horizontal=True, metrics_missing=True)
-ASKED = Circumstances(TortoiseMode.EMERGENCY, has_horizontal=True)
+AUTO = PhaseInputs(TortoiseMode.AUTO, has_horizontal=True)
+LACKING = PhaseInputs(TortoiseMode.AUTO, has_horizontal=True, metrics_missing=True)
+ASKED = PhaseInputs(TortoiseMode.EMERGENCY, has_horizontal=True)
 
 
 def test_a_tortoise_begins_when_there_is_a_recommendation() -> None:
-    waiting = Circumstances(TortoiseMode.AUTO, has_horizontal=True, ready=False)
+    waiting = PhaseInputs(TortoiseMode.AUTO, has_horizontal=True, ready=False)
     assert next_phase(None, [], waiting) is Phase.INITIALIZING
     assert next_phase(Phase.INITIALIZING, [GATHERING], waiting) is Phase.INITIALIZING
     assert next_phase(Phase.INITIALIZING, [GATHERING], AUTO) is Phase.GATHERING_DATA
@@ -62,7 +62,7 @@ def test_the_resources_make_the_phase(states: list[ResourceState], phase: Phase 
         (Phase.INITIALIZING, Phase.GATHERING_DATA),
     ],
 )
-def test_emergency_needs_known_numbers(alarm: Circumstances, phase: Phase, follows: Phase) -> None:
+def test_emergency_needs_known_numbers(alarm: PhaseInputs, phase: Phase, follows: Phase) -> None:
     assert next_phase(phase, [], alarm) is follows
 
 
@@ -74,18 +74,17 @@ def test_emergency_ends_gradually_after_cause() -> None:
 
 def test_restore_needs_an_hpa() -> None:
     assert (
-        next_phase(Phase.BACK_TO_NORMAL, [WORKING], Circumstances(TortoiseMode.AUTO, has_horizontal=False))
+        next_phase(Phase.BACK_TO_NORMAL, [WORKING], PhaseInputs(TortoiseMode.AUTO, has_horizontal=False))
         is Phase.WORKING
     )
     assert (
-        next_phase(Phase.BACK_TO_NORMAL, [WORKING], Circumstances(TortoiseMode.OFF, has_horizontal=True))
-        is Phase.WORKING
+        next_phase(Phase.BACK_TO_NORMAL, [WORKING], PhaseInputs(TortoiseMode.OFF, has_horizontal=True)) is Phase.WORKING
     )
 
 
 def test_missing_metrics_need_horizontal_scaling() -> None:
-    off = Circumstances(TortoiseMode.OFF, has_horizontal=True, metrics_missing=True)
-    vertical = Circumstances(TortoiseMode.EMERGENCY, has_horizontal=False)
+    off = PhaseInputs(TortoiseMode.OFF, has_horizontal=True, metrics_missing=True)
+    vertical = PhaseInputs(TortoiseMode.EMERGENCY, has_horizontal=False)
     assert [next_phase(Phase.WORKING, [WORKING], seen) for seen in (off, vertical)] == [Phase.WORKING] * 2
 
 

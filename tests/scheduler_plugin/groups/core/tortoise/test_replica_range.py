@@ -19,7 +19,9 @@ USUAL = Configuration()
 def test_half_and_twice_of_what_the_slot_needed() -> None:
     found = ReplicaMemory.empty(USUAL.layout).learned(7, USUAL, MONDAY).learned(5, USUAL, MONDAY)
     assert found.at(MONDAY) == ReplicaBounds(4, 14)
-    assert found.laid_out(Configuration(gathering_data_period_type="daily").layout).at(MONDAY) == ReplicaBounds(4, 14)
+    assert found.converted_to(Configuration(gathering_data_period_type="daily").layout).at(MONDAY) == ReplicaBounds(
+        4, 14
+    )
 
 
 def test_few_replicas_have_the_minimum_and_its_counterpart() -> None:

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_plugin.groups.core.tortoise.slots import Period, Remembered, Slot, SlotLayout, SlotMemory
+from scheduler_plugin.groups.core.tortoise.slots import Period, Slot, SlotLayout, SlotMemory, SlotValue
 from tests.examples import examples
 
 BERLIN, UTC_ZONE = ZoneInfo("Europe/Berlin"), ZoneInfo("UTC")
@@ -31,7 +31,7 @@ def after(found: SlotMemory, *seen: tuple[float, int]) -> SlotMemory:
 def test_hourly_maximum_counts() -> None:
     first = after(memory(), (0, 5), (0.5, 9))
     assert after(first, (0.9, 3)) is first
-    assert dict(first) == {Slot(10, 11): Remembered(9, MONDAY + timedelta(minutes=30))}
+    assert dict(first) == {Slot(10, 11): SlotValue(9, MONDAY + timedelta(minutes=30))}
 
 
 def test_unused_number_fades_daily() -> None:
@@ -43,8 +43,8 @@ def test_unused_number_fades_daily() -> None:
 def test_by_weekday_a_number_fades_once_a_week() -> None:
     found = after(memory(period="weekly"), (0, 100), (24, 20), (168, 1))
     assert dict(found) == {
-        Slot(10, 11, "Monday"): Remembered(95, MONDAY + timedelta(days=7)),
-        Slot(10, 11, "Tuesday"): Remembered(20, MONDAY + timedelta(days=1)),
+        Slot(10, 11, "Monday"): SlotValue(95, MONDAY + timedelta(days=7)),
+        Slot(10, 11, "Tuesday"): SlotValue(20, MONDAY + timedelta(days=1)),
     }
 
 
@@ -63,21 +63,21 @@ def test_nothing_is_known_at_first() -> None:
 
 def test_wrong_clock_does_not_freeze_slot() -> None:
     found = after(memory(), (24 * 365, 100), (0, 1))
-    assert dict(found) == {Slot(10, 11): Remembered(100, MONDAY)}
+    assert dict(found) == {Slot(10, 11): SlotValue(100, MONDAY)}
     assert after(found, (24, 1)).at(MONDAY) == 95
 
 
 def test_another_layout_takes_over_what_it_overlaps() -> None:
     weekly = after(memory(period="weekly"), (0, 10), (1, 12), (24, 30))
-    daily = weekly.laid_out(SlotLayout(2, "daily", UTC_ZONE))
+    daily = weekly.converted_to(SlotLayout(2, "daily", UTC_ZONE))
     assert {slot: each.value for slot, each in daily} == {Slot(10, 12): 30}
-    back = daily.laid_out(SlotLayout(12, "weekly", UTC_ZONE))
+    back = daily.converted_to(SlotLayout(12, "weekly", UTC_ZONE))
     assert [each.value for _, each in back] == [30] * 7
-    assert back.laid_out(back.layout) is back
+    assert back.converted_to(back.layout) is back
 
 
 def test_in_another_time_zone_memory_begins_anew() -> None:
-    assert after(memory(), (0, 10)).laid_out(SlotLayout(1, "daily", BERLIN)) == memory(zone=BERLIN)
+    assert after(memory(), (0, 10)).converted_to(SlotLayout(1, "daily", BERLIN)) == memory(zone=BERLIN)
 
 
 SEEN = st.lists(st.tuples(st.integers(0, 24 * 30 * 12), st.integers(0, 500)), max_size=40)
@@ -93,6 +93,6 @@ def test_number_falls_only_in_its_slot(seen: list[tuple[int, int]], range_hours:
         found = found.learned(value, DECAY, now)
         here = found.values[found.layout.slot_at(now)]
         assert here.value >= value
-        if before is not None and not found.layout.comes_again(before.at, now):
+        if before is not None and not found.layout.recurs(before.at, now):
             assert here.value == max(before.value, value)
     assert set(found.values) <= set(found.layout.slots())

@@ -57,7 +57,7 @@ def test_slot_hours_must_divide_day(range_hours: int) -> None:
 )
 def test_a_slot_comes_again_on_another_day(range_hours: int, last: str, now: str, again: bool) -> None:
     layout = SlotLayout(range_hours, "daily", BERLIN)
-    assert layout.comes_again(datetime.fromisoformat(last), datetime.fromisoformat(now)) is again
+    assert layout.recurs(datetime.fromisoformat(last), datetime.fromisoformat(now)) is again
 
 
 def test_slot_without_weekday_is_daily() -> None:

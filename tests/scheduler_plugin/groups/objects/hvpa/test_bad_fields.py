@@ -23,26 +23,26 @@ BOTH = [{"resource": {"name": "cpu", "target": {"averageUtilization": 50}}}, {"t
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ({"targetRef": None}, "spec.targetRef.kind: expected the kind of what is scaled, got nothing"),
+        ({"targetRef": None}, "spec.targetRef.kind: expected the kind of the target, got nothing"),
         ({"targetRef": 7}, "spec.targetRef: expected an object, got 7"),
         (
             {"targetRef": {"kind": "Deployment"}},
-            "spec.targetRef.name: expected the name of what is scaled, got nothing",
+            "spec.targetRef.name: expected the name of the target, got nothing",
         ),
-        ({"targetRef": {"kind": 1, "name": "web"}}, "spec.targetRef.kind: expected a text, got 1"),
+        ({"targetRef": {"kind": 1, "name": "web"}}, "spec.targetRef.kind: expected a string, got 1"),
         (
             {"hpaTemplate": {"minReplicas": 3, "maxReplicas": 2}},
-            "spec.hpaTemplate.maxReplicas: expected a whole number from minReplicas (3) on, got 2",
+            "spec.hpaTemplate.maxReplicas: expected a whole number, at least minReplicas (3), got 2",
         ),
         (
             {"hpaTemplate": {}},
-            "spec.hpaTemplate.maxReplicas: expected a whole number from minReplicas (1) on, got nothing",
+            "spec.hpaTemplate.maxReplicas: expected a whole number, at least minReplicas (1), got nothing",
         ),
         (
             {"hpaTemplate": {"minReplicas": 0, "maxReplicas": 2}},
             "spec.hpaTemplate.minReplicas: expected a whole number from 1 to 10000, got 0",
         ),
-        ({"hpaSpec": HPA}, "spec.hpaSpec: expected nothing beside hpaTemplate"),
+        ({"hpaSpec": HPA}, "spec.hpaSpec: cannot be combined with hpaTemplate"),
         (
             {"HPATemplate": {"maxReplicas": 1}},
             "spec.hpaTemplate: expected one spelling, got HPATemplate and hpaTemplate",
@@ -88,7 +88,7 @@ BOTH = [{"resource": {"name": "cpu", "target": {"averageUtilization": 50}}}, {"t
         ),
         (
             {"weightBasedScalingIntervals": WEIGHT, "firstStageVpaWeight": 1},
-            "spec.weightBasedScalingIntervals: expected nothing beside stages",
+            "spec.weightBasedScalingIntervals: cannot be combined with stages",
         ),
         (
             {"stageTwoStartReplicaCount": 5, "stageTwoStopReplicaCount": 3},
@@ -117,7 +117,7 @@ BOTH = [{"resource": {"name": "cpu", "target": {"averageUtilization": 50}}}, {"t
         ),
         (
             {"targetRef": None, "scaleDownDelay": -1},
-            "spec.targetRef.kind: expected the kind of what is scaled, got nothing; "
+            "spec.targetRef.kind: expected the kind of the target, got nothing; "
             "spec.scaleDownDelay: expected a duration of zero to ten years, got -1",
         ),
     ],

@@ -15,7 +15,7 @@ from scheduler_plugin.groups.core.hvpa.spec import (
     PastReplicas,
     PastTarget,
     PodsMemory,
-    Possible,
+    PossibleSize,
     ScalingTimes,
     Shrinking,
 )
@@ -40,7 +40,7 @@ def test_memory_survives_a_restart() -> None:
     pods = PodsMemory(
         (PastPods(at, 2, (SizedContainer("app", ResourceList(MilliCpu(500))),)), PastPods(at, 0)),
         at,
-        (Possible("app", "cpu", 500, at),),
+        (PossibleSize("app", "cpu", 500, at),),
     )
     assert memory_of(memory_json(replace(memory, pods=pods))) == replace(memory, pods=pods)
     assert memory_of(memory_json(ScalingTimes())) == ScalingTimes()

@@ -113,11 +113,11 @@ POLICY = {"containerName": "app", "policy": {}}
         ),
         (
             changed(autoscalingPolicy=[POLICY, POLICY]),
-            "spec.autoscalingPolicy[1].containerName: expected a name that comes once, got 'app'",
+            "spec.autoscalingPolicy[1].containerName: expected a unique name, got 'app'",
         ),
         (
             changed(resourcePolicy=[{"containerName": ""}]),
-            "spec.resourcePolicy[0].containerName: expected a name that comes once, got ''",
+            "spec.resourcePolicy[0].containerName: expected a unique name, got ''",
         ),
         (
             changed(resourcePolicy=[{"containerName": f"c{number}"} for number in range(65)]),
