@@ -21,14 +21,14 @@ from protocol.runtime.tls_files import server_tls
 from protocol.units import Seconds
 from scheduler_plugin.dashboard.app import Dashboard
 from scheduler_plugin.dashboard.options import parsed
-from scheduler_plugin.dashboard.reviews import ApiJudge
-from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks
+from scheduler_plugin.dashboard.reviews import ApiAccessReviewer
+from scheduler_plugin.dashboard.sources.cluster_sampler import ClusterSampler
 from scheduler_plugin.dashboard.sources.http_sources import HttpSources, NodeAgentAddresses
 from scheduler_plugin.history.core.retention import RetentionBounds
 from scheduler_plugin.history.ports import History
-from scheduler_plugin.history.prometheus.questions import PrometheusHistory
+from scheduler_plugin.history.prometheus.queries import PrometheusHistory
 from scheduler_plugin.history.recorder import Recorder
-from scheduler_plugin.history.sqlite.questions import SqliteHistory
+from scheduler_plugin.history.sqlite.queries import SqliteHistory
 from scheduler_plugin.own_tokens import tokens_of
 
 NAME: Final = "autoscale-dashboard"
@@ -41,7 +41,7 @@ QUESTION: Final = 60.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; return 0 then, 2 if it cannot start."""
+    """Run until SIGTERM or SIGINT, then return 0; return 2 if it cannot start."""
     options = parsed(arguments)
     prepare(options.log_level)
     return run(NAME, _run(options))
@@ -60,21 +60,21 @@ async def _run(options: argparse.Namespace) -> None:
         tokens = tokens_of(options.explain_token, api, access.token, clock)
         sources = HttpSources(around, options.scheduler, options.groups, agents, tokens)
         async with _history(options) as history:
-            dashboard = Dashboard(options.title, api, sources, clock, ApiJudge(api), history, options.labels)
+            dashboard = Dashboard(options.title, api, sources, clock, ApiAccessReviewer(api), history, options.labels)
             jobs = [dashboard.run()]
-            # Do not record if there is a Prometheus.
+            # Nothing is recorded if there is a Prometheus.
             if options.history is not None and not options.prometheus:
-                looks = ClusterLooks(api, dashboard.sources, clock, dashboard.telemetry)
+                sampler = ClusterSampler(api, dashboard.sources, clock, dashboard.telemetry)
                 bounds = RetentionBounds.of_volume(options.history_volume)
-                recorder = Recorder(options.history, looks, clock, labels=options.labels, bounds=bounds)
-                jobs += [looks.run(), recorder.run()]
+                recorder = Recorder(options.history, sampler, clock, labels=options.labels, bounds=bounds)
+                jobs += [sampler.run(), recorder.run()]
             async with beside(*jobs):
                 await serve(_listeners(options, dashboard), stop)
 
 
 @asynccontextmanager
 async def _history(options: argparse.Namespace) -> AsyncIterator[History | None]:
-    """The Prometheus if given, else the file that is recorded; None if neither."""
+    """The history in Prometheus, or else in the recorded file; None without both."""
     if options.prometheus:
         async with httpx.AsyncClient(base_url=options.prometheus, timeout=QUESTION, trust_env=False) as http:
             yield PrometheusHistory(http)
@@ -84,7 +84,7 @@ async def _history(options: argparse.Namespace) -> AsyncIterator[History | None]
 
 def _listeners(options: argparse.Namespace, dashboard: Dashboard) -> list[Listener]:
     probes = probes_app(NAME, "The page's program.", dashboard.readiness, dashboard.telemetry.page)
-    # ``parsed`` has checked that both are given.
+    # ``parsed`` has checked that either both are set or none.
     tls = server_tls("page", options.certificate, options.key) if options.certificate is not None else None
     return [
         Listener("page", dashboard.app, options.listen, tls=tls, limits=PAGE_LIMITS),

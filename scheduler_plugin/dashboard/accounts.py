@@ -33,14 +33,14 @@ OF_THE_VM_ALONE: Final = frozenset(
     {"vm", "leading", "mayMove", "staysBecause", "unreadableConstraints"}
     | {"refusedTargets", "problems", "migrations", "pods"}
 )
-"""Parts of the scheduler's explanation of a database that name no other namespace."""
+"""Parts of the scheduler's explanation of a database that do not mention other namespaces."""
 
 
 @dataclass(slots=True)
 class Accounts:
-    """Queries the API, the scheduler and agents, a few at a time, so that users cannot cause a flood.
+    """Queries the API, the scheduler and agents, few at a time, so that users cannot overload them.
 
-    ``reads_events``: API calls have the user's own permissions, so the user may see events.
+    If ``reads_events``, API calls have the user's own permissions, so the user may see events.
     """
 
     api: KubernetesApi
@@ -57,13 +57,13 @@ class Accounts:
         ``warnings`` says whether Kubernetes' warnings are included.
         """
         kind, stored = database_object(name)
-        # Without a name this would be the collection's path.
+        # Without a name the path would be that of the collection.
         if not stored.name or not visibility.sees(scope_of(name)):
             return None
         async with self._turns:
             try:
                 path = kind.path(stored.namespace, stored.name)
-                # First: the object has the agent's address and the UID of its events.
+                # The object first, because it has the agent's address and the UID for its events.
                 vm = dict(await self.api.call(ApiCall("GET", path, TIMEOUT)))
             except ApiError:
                 return None
@@ -72,7 +72,7 @@ class Accounts:
             from_scheduler = self.sources.of_scheduler(f"/explain/{database_url(name)}")
             agent, scheduler, events = await asyncio.gather(self.sources.of_vm(vm), from_scheduler, self._events(vm))
         if scheduler is not None and not visibility.has_all:
-            # A user without cluster-wide access: the rest may name databases of others.
+            # The user has no cluster-wide access, and other parts may mention databases of others.
             scheduler = {key: part for key, part in scheduler.items() if key in OF_THE_VM_ALONE}
         sentences = list(story(vm, agent, scheduler, events or ()))
         return {"story": sentences, "agent": agent, "scheduler": scheduler, "warnings": events is not None}
@@ -81,7 +81,7 @@ class Accounts:
         # On a cluster API calls have the page's permissions, not the user's.
         if not self.reads_events:
             return None
-        # By UID: an earlier object may have had this name.
+        # By UID, because an earlier object may have had this name.
         path, about = EVENTS.path(name_of(vm).namespace), {"fieldSelector": f"involvedObject.uid={uid_of(vm)}"}
         try:
             return items(await self.api.call(ApiCall("GET", path, TIMEOUT, about)), "items")
@@ -89,8 +89,9 @@ class Accounts:
             return None
 
     async def past_of(self, name: ObjectName, visibility: VisibilityFilter, seconds: int) -> Json | None:
-        """History of a database within the last ``seconds``, empty without a history; None if the user cannot see such
-        a database.
+        """History of a database over the last ``seconds``, empty if none is kept.
+
+        None if the user cannot see such a database.
         """
         if not visibility.sees(scope_of(name)):
             return None
@@ -103,7 +104,7 @@ class Accounts:
                 spans = await self.history.vm_series(name, period, max(SECOND, seconds * SECOND // POINTS))
                 decisions = await self.history.decisions(name, period, MOST_DECISIONS)
                 moves = await self.history.moves(name, period, MOST_MOVES)
-        # Show an unreadable history as empty; the rest of the page works.
+        # An unreadable history is shown as empty, so that the rest of the page works.
         except HistoryError:
             return past([], [])
         return past(spans, decisions, moves)

@@ -15,16 +15,16 @@ from scheduler_plugin.dashboard.fleet import Fleet
 from scheduler_plugin.dashboard.readers import Readers
 from scheduler_plugin.dashboard.reviews import AccessReviewer
 from scheduler_plugin.dashboard.sign_in import SignIn
-from scheduler_plugin.dashboard.sources.http_sources import Overheard, Sources
+from scheduler_plugin.dashboard.sources.http_sources import ObservedSources, Sources
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 from scheduler_plugin.dashboard.web import page_app
 from scheduler_plugin.history.ports import History
 
 
 class Dashboard:
-    """Background tasks and application of the page. Responses of agents to ``sources`` update the page too.
+    """Background tasks and application of the page. Responses of agents to ``sources`` also update the page.
 
-    Without a ``judge`` users sign in with one-time links. ``labels`` are those that the history keeps.
+    Without a ``reviewer`` users sign in with one-time links. ``labels`` are the keys of labels in the history.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - each is a part of its own
@@ -33,7 +33,7 @@ class Dashboard:
         api: KubernetesApi,
         sources: Sources,
         clock: Clock,
-        judge: AccessReviewer | None,
+        reviewer: AccessReviewer | None,
         history: History | None = None,
         labels: Sequence[str] = (),
     ) -> None:
@@ -41,14 +41,14 @@ class Dashboard:
         self.telemetry = DashboardTelemetry()
         self.fleet = Fleet(sources, clock, self.telemetry)
         self.readers = Readers(self.fleet.journal, secrets.token_hex(32), clock, self.telemetry)
-        # Set afterwards: each needs the other.
-        self.fleet.on_news = self.readers.stir
-        self.authenticator = SignIn(self.fleet, clock, self.telemetry, judge)
-        # All queries of agents go through it, so that the page shows their problems.
-        self.sources = Overheard(sources, self.fleet.hear)
+        # Set afterwards, because each needs the other.
+        self.fleet.on_news = self.readers.notify
+        self.authenticator = SignIn(self.fleet, clock, self.telemetry, reviewer)
+        # For all queries of agents, so that the page shows their problems.
+        self.sources = ObservedSources(sources, self.fleet.record_explanation)
         reports = CostReports(history, sources, clock, labels)
-        # With a judge API calls have the program's permissions, so omit events.
-        self.accounts = Accounts(api, self.sources, clock, reports, history, reads_events=judge is None)
+        # With a reviewer, API calls have the program's permissions, so leave out events.
+        self.accounts = Accounts(api, self.sources, clock, reports, history, reads_events=reviewer is None)
         self.app = page_app(title, self.authenticator, self.readers, self.accounts)
 
     async def run(self) -> None:
@@ -59,7 +59,7 @@ class Dashboard:
             tasks.create_task(self._say_ready())
 
     def readiness(self) -> tuple[bool, str]:
-        """Return True once the cluster was read, with a text for probes."""
+        """Return whether the cluster has been read, and a text for probes."""
         missing = self.fleet.missing
         return not missing, texts.NOT_LISTED.format(kinds=", ".join(missing)) if missing else "ok"
 

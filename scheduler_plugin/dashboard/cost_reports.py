@@ -19,15 +19,15 @@ from scheduler_plugin.history.costs.bills import KEYS, LABEL
 from scheduler_plugin.history.ports import History, HistoryError, Period
 from scheduler_plugin.history.priced_usage import priced_usage
 
-KEPT: Final = Seconds(30.0)
-_TIMES: Final = 20
-"""A response that took 4 s is cached for 80 s."""
+MIN_CACHED: Final = Seconds(30.0)
+_CACHED_TIMES: Final = 20
+"""Responses are cached for this many times the duration of the query: one that took 4 s for 80 s."""
 MOST_BILLS: Final = 64
 
 
 @dataclass(slots=True)
 class CostReports:
-    """Queries ``history`` (None: there is none), which keeps values of ``labels``."""
+    """Costs from ``history`` (None if none is kept), by the values of ``labels`` among others."""
 
     history: History | None
     sources: Sources
@@ -39,25 +39,28 @@ class CostReports:
     _billing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def of(self, visibility: VisibilityFilter, seconds: int, by: str, only: str) -> Json | None:
-        """Costs of the last ``seconds`` by ``by``, or of one name of it; None for an unknown period or kind."""
+        """Costs of the last ``seconds`` grouped by ``by``, or only the line ``only``.
+
+        None for an unknown period or grouping.
+        """
         if seconds not in SPANS or by not in {*KEYS, *(f"{LABEL}{label}" for label in self.labels)}:
             return None
         if self.history is None:
             return NOT_KEPT
         try:
-            # One lock per period, so that short ones do not wait for a month.
+            # One lock per period, so that short periods do not wait for long ones.
             async with self._asking[seconds]:
                 until, material = await self._material(self.history, seconds)
         except HistoryError:
             return NOT_KEPT
-        # Permissions are part of the key.
+        # The key includes the user's permissions.
         key = seconds, until, visibility, by, only
         async with self._billing:
             if key not in self._bills:
-                # In a thread: 10,000 VMs take a second.
+                # In a thread, because 10,000 VMs take a second.
                 document = await asyncio.to_thread(costs, material, visibility, by, only)
                 self._bills[key] = {**document, "labels": list(self.labels)}
-                # Keys are user input: bound the cache.
+                # Keys are user input, so bound the cache.
                 if len(self._bills) > MOST_BILLS:
                     self._bills.popitem(last=False)
             return self._bills[key]
@@ -73,9 +76,9 @@ class CostReports:
         ranking, whose = prices_in(await self.sources.of_scheduler("/settings"))
         prices, usages = await priced_usage(history, period, ranking)
         material = Material(period, usages, await history.high_needs(period, HIGH), prices, whose)
-        # From the end, or a slow response would expire on arrival.
+        # From the end of the query; otherwise a slow response would expire at once.
         ended = self.clock.now()
-        # The slower the history, the less often it is queried.
-        valid_until = Instant(ended + max(KEPT, Seconds(_TIMES * (ended - began))))
+        # A slow history is queried less often.
+        valid_until = Instant(ended + max(MIN_CACHED, Seconds(_CACHED_TIMES * (ended - began))))
         self._materials[seconds] = valid_until, material
         return valid_until, material

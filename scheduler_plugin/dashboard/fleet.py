@@ -22,7 +22,13 @@ from protocol.units import Seconds
 from scheduler_plugin.dashboard import texts
 from scheduler_plugin.dashboard.core.frames import GROUP, MOVE, NODE, STANDING, VM
 from scheduler_plugin.dashboard.core.journal import Journal
-from scheduler_plugin.dashboard.core.reports import SchedulerReport, differing, said_of, troubles_in, words
+from scheduler_plugin.dashboard.core.reports import (
+    SchedulerReport,
+    changed_vms,
+    scheduler_reports,
+    troubles_in,
+    with_report,
+)
 from scheduler_plugin.dashboard.core.rows import (
     PENDING,
     Row,
@@ -35,36 +41,36 @@ from scheduler_plugin.dashboard.core.rows import (
     vm_row,
     vm_stated,
 )
-from scheduler_plugin.dashboard.core.states import Lasting
+from scheduler_plugin.dashboard.core.states import ConditionTimes
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 from scheduler_plugin.databases import OPTED_IN
 
-LOOK: Final = Seconds(1.0)
-"""Minimum interval of queries of the scheduler; slow responses increase it."""
+POLL_INTERVAL: Final = Seconds(1.0)
+"""Minimum pause between queries of the scheduler; slow responses increase it."""
 
 GROUP_KINDS: Final = (VM_GROUPS, HVPAS, TORTOISES)
 WATCHED: Final = (VIRTUAL_MACHINES, PODS, MIGRATIONS)
-"""Kinds shown as live; the page reports if their watches are silent."""
-_FEW: Final = 4
-"""The pause is this multiple of the last query's duration, from ``LOOK`` to ``LONGEST_PAUSE``."""
+"""Kinds for which the page reports that their watches are silent."""
+_PAUSE_FACTOR: Final = 4
+"""The pause is this multiple of the last query's duration, from ``POLL_INTERVAL`` to ``LONGEST_PAUSE``."""
 LONGEST_PAUSE: Final = Seconds(5.0)
 
 
 class Fleet:
-    """Rows by kind. ``on_news`` is called after each change and must not block."""
+    """The rows of all kinds. ``on_news`` is called after each change, and must not block."""
 
     def __init__(self, sources: Sources, clock: Clock, telemetry: DashboardTelemetry) -> None:
         self.journal = Journal()
         self.on_news: Callable[[], None] = lambda: None
         self.synced = asyncio.Event()
         self._sources, self._clock = sources, clock
-        self._words: dict[str, SchedulerReport] = {}
-        self._waiting, self._silent_agents = Lasting(), Lasting()
+        self._reports: dict[str, SchedulerReport] = {}
+        self._waiting, self._silent_agents = ConditionTimes(), ConditionTimes()
         self._troubles: dict[str, str] = {}
-        self._said: StandingRow | None = None
+        self._status: StandingRow | None = None
         self._silent = 0
-        # Required before the page is ready. Missing or forbidden kinds count as listed.
+        # The page is ready once these are listed. Missing and forbidden kinds count as listed.
         self._unlisted = {VIRTUAL_MACHINES.plural, PODS.plural}
         self._informers: dict[Resource, FactInformer[Row | None]] = {
             VIRTUAL_MACHINES: self._informer(VIRTUAL_MACHINES, VM, vm_row, telemetry),
@@ -83,12 +89,12 @@ class Fleet:
 
     @property
     def missing(self) -> list[str]:
-        """Kinds that were not listed yet."""
+        """Kinds that have not been listed yet."""
         return sorted(self._unlisted)
 
     @property
     def scopes(self) -> set[Scope]:
-        """Scopes with any row."""
+        """Scopes that have rows."""
         return {
             Scope(name.namespace, kind is PODS) for kind, informer in self._informers.items() for name in informer.facts
         }
@@ -100,8 +106,8 @@ class Fleet:
                 tasks.create_task(informer.run(api, self._clock, partial(self._listed, kind.plural)))
             tasks.create_task(self._poll())
 
-    def hear(self, vm: ObjectName, account: Json | None) -> None:
-        """Store the explanation of a VM's agent; None clears it."""
+    def record_explanation(self, vm: ObjectName, account: Json | None) -> None:
+        """Store the problems in an agent's explanation of a VM; None if the agent did not respond."""
         key, troubles = str(vm), troubles_in(account or {})
         trouble = shortened(texts.TROUBLE.format(parts="; ".join(troubles))) if troubles else ""
         # Ignore a late response for a deleted VM.
@@ -114,30 +120,30 @@ class Fleet:
         if self._renew([key]):
             self.on_news()
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Query the scheduler once."""
-        # Sizes and permits come by watches; reservations and denials come only from here.
+        # Sizes and permits come from watches, reservations and denials only from here.
         answer = await self._sources.of_scheduler("/nodes")
-        # Without a response keep the numbers; the page shows that they are old.
-        self._said = standing_row(answer)
-        self._notice_silence()
+        # Without a response keep the numbers; the page shows that they are stale.
+        self._status = standing_row(answer)
+        self._check_watches()
         news = self._update_standing()
         if answer is not None:
-            # In a thread: a large fleet would block the event loop.
-            nodes, reports = await asyncio.to_thread(lambda: (node_rows(answer), words(answer)))
+            # In a thread, because a large fleet would block the event loop.
+            nodes, reports = await asyncio.to_thread(lambda: (node_rows(answer), scheduler_reports(answer)))
             news = self.journal.replace(NODE, nodes) or news
-            # Only these rows can have changed.
-            changed, self._words = differing(self._words, reports), reports
+            # Only these rows may have changed.
+            changed, self._reports = changed_vms(self._reports, reports), reports
             news = self._renew([*changed, *self._update_silent(reports)]) or news
-        # No event tells that a VM has waited for a minute.
+        # There is no event for a VM that has waited for a minute.
         news = self._renew(self._waiting.long(self._clock.now())) or news
         if news:
             self.on_news()
 
     def _update_silent(self, reports: Mapping[str, SchedulerReport]) -> list[str]:
-        """VMs whose agents have been silent for long; a new leader first knows no agents."""
+        """Return the VMs whose agents have been silent for long; a new leader has heard from no agent at first."""
         now = self._clock.now()
-        # After a gap silence restarts.
+        # Without a report in between, the time starts again.
         for key in self._silent_agents.keys - reports.keys():
             self._silent_agents.see(key, now, is_so=False)
         for key, report in reports.items():
@@ -146,24 +152,23 @@ class Fleet:
 
     def _renew(self, keys: Iterable[str]) -> bool:
         rows = [row for key in keys if isinstance(row := self.journal.get(VM, key), VmRow)]
-        # A list: ``any`` would stop at the first change.
+        # A list, because ``any`` would stop at the first change.
         news = [self.journal.put(VM, self._merged(row)) for row in rows]
         return any(news)
 
     def _merged(self, row: VmRow) -> VmRow:
-        now, stated = self._clock.now(), said_of(row, self._words.get(row.key))
+        now, stated = self._clock.now(), with_report(row, self._reports.get(row.key))
         trouble = texts.NO_CONTACT if self._silent_agents.is_long(row.key, now) else self._troubles.get(row.key, "")
         return vm_stated(msgspec.structs.replace(stated, waiting=self._waiting.is_long(row.key, now), trouble=trouble))
 
     async def _poll(self) -> None:
         while True:
             begun = self._clock.now()
-            await self.look()
-            # One query serves all pages.
-            pause = Seconds((self._clock.now() - begun) * _FEW)
-            await self._clock.sleep(min(LONGEST_PAUSE, max(LOOK, pause)))
+            await self.poll()
+            pause = Seconds((self._clock.now() - begun) * _PAUSE_FACTOR)
+            await self._clock.sleep(min(LONGEST_PAUSE, max(POLL_INTERVAL, pause)))
 
-    def _notice_silence(self) -> None:
+    def _check_watches(self) -> None:
         if all(self._informers[kind].is_answered for kind in WATCHED):
             self._silent = 0
         # Wall time for people, set when silence is first noticed.
@@ -171,10 +176,10 @@ class Fleet:
             self._silent = round(self._clock.wall())
 
     def _update_standing(self) -> bool:
-        # Not queried yet.
-        if self._said is None:
+        # The scheduler has not been queried yet.
+        if self._status is None:
             return False
-        row = msgspec.structs.replace(self._said, listed=not self._unlisted, silent=self._silent)
+        row = msgspec.structs.replace(self._status, listed=not self._unlisted, silent=self._silent)
         return self.journal.put(STANDING, row)
 
     def _listed(self, plural: str) -> None:
@@ -185,7 +190,7 @@ class Fleet:
             self.on_news()
 
     def _changed(self, rows: str, change: FactChange[Row | None]) -> None:
-        # A deleted object's key is in its last fact.
+        # The key of a deleted object is in its last fact.
         row = change.after if change.after is not None else change.before
         if row is None:
             return

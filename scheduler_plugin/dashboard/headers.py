@@ -1,4 +1,4 @@
-"""Security headers of every response, and allowed hosts."""
+"""Security headers of all responses, and the check of host names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from scheduler_plugin.dashboard import texts
 
 POLICY: Final = (
-    # Nothing external, nothing inline, no framing.
+    # Only the page's own files: nothing external, nothing inline, no framing.
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
@@ -29,13 +29,13 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class SafeHeaders:
-    """``app`` with these headers, for requests to one of the ``hosts`` (None: any)."""
+    """Adds the headers to responses of ``app``; requests must be to one of ``hosts``, or to any if None."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
         self._app, self._hosts = app, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Handle one ASGI request."""
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -46,7 +46,7 @@ class SafeHeaders:
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        # DNS rebinding.
+        # Against DNS rebinding.
         if self._hosts is not None and host_of(scope) not in self._hosts:
             await PlainTextResponse(f"{texts.OTHER_HOST}\n", 421)(scope, receive, sending)
             return
@@ -54,9 +54,9 @@ class SafeHeaders:
 
 
 def host_of(scope: Scope) -> str:
-    """Name in the ``Host`` header without port; empty unless there is exactly one."""
+    """The name in the ``Host`` header, without port; empty unless there is exactly one such header."""
     hosts = [value for name, value in scope["headers"] if name == b"host"]
-    # With two, a proxy may have checked the other one.
+    # With two headers a proxy may have checked the other one.
     if len(hosts) != 1:
         return ""
     host: str = hosts[0].decode("latin-1").lower()

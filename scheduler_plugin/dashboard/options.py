@@ -12,12 +12,12 @@ from protocol.runtime.url_hosts import server_url
 from protocol.units import Bytes, QuantityError
 
 DESCRIPTION: Final = (
-    "The page: a fleet as it is now, live in a browser. People sign in with a token of the cluster and see the VMs of "
-    "the namespaces that they may list. It changes nothing."
+    "Serves the page, a live, read-only view of the fleet. Users sign in with a token of the cluster and see VMs in "
+    "namespaces in which they may list VMs."
 )
 
 _LEAST_VOLUME: Final = 16 * 1024**2
-"""A smaller volume does not hold an hour of a small fleet."""
+"""A smaller volume cannot hold an hour of a small fleet."""
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -25,15 +25,15 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     flags = parser()
     options = flags.parse_args(arguments)
     if (options.certificate is None) != (options.key is None):
-        flags.error("--certificate and --key go together: without both the page would be plain HTTP")
+        flags.error("--certificate and --key must be set together")
     if options.labels and options.prometheus:
-        flags.error("--label goes with --history: a Prometheus does not know the labels of VMs")
+        flags.error("--label cannot be combined with --prometheus, which has no labels of VMs; use --history")
     return options
 
 
 def _url(text: str) -> str:
     try:
-        # Empty disables queries of the program.
+        # An empty URL disables queries.
         return text and server_url(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
@@ -50,31 +50,31 @@ def _bytes(text: str) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """All flags, with their defaults."""
+    """Return the parser with all flags and their defaults."""
     flags = argparse.ArgumentParser(prog="autoscale-dashboard", description=DESCRIPTION)
     add_kubeconfig(flags)
     add_explain_token(flags)
-    where = "where the page is (default: %(default)s)"
+    where = "address of the page (default: %(default)s)"
     flags.add_argument("--listen", default="0.0.0.0:10290", metavar="HOST:PORT", help=where)
-    probes = "where /metrics /healthz /readyz are (default: %(default)s)"
+    probes = "address of /metrics /healthz /readyz (default: %(default)s)"
     flags.add_argument("--metrics-listen", default="0.0.0.0:10289", metavar="HOST:PORT", help=probes)
-    scheduler = "where the scheduler explains itself (default: %(default)s)"
+    scheduler = "URL of the scheduler's explanations (default: %(default)s)"
     usual = "http://autoscaling-scheduler:10297"
     flags.add_argument("--scheduler", default=usual, type=_url, metavar="URL", help=scheduler)
-    groups = "where the groups' program explains itself (default: it is not asked)"
+    groups = "URL of the explanations of autoscale-groups (default: none are shown)"
     flags.add_argument("--groups", default="", type=_url, metavar="URL", help=groups)
-    agents = "the namespace of the agents that run on each node (default: each VM's agent is in its pod)"
+    agents = "namespace of the node agents (default: each VM's agent is in its pod)"
     flags.add_argument("--agents-namespace", default="", metavar="NAMESPACE", help=agents)
-    history = "where what was is kept: charts, decisions and costs (default: it is not)"
+    history = "file that records the history for charts, decisions and costs (default: none is recorded)"
     flags.add_argument("--history", type=Path, metavar="FILE", help=history)
-    size = "the volume that --history is on: the file takes a third of it at most, and no more than 1Gi (default: 3Gi)"
+    size = "size of the volume of --history; the file uses at most a third of it, and at most 1Gi (default: 3Gi)"
     flags.add_argument("--history-volume", default="3Gi", type=_bytes, metavar="SIZE", help=size)
-    label = "a label of VMs whose value is kept too, and by which costs can be seen; may be repeated"
+    label = "key of a label of VMs to record, by which costs can be grouped; repeatable"
     flags.add_argument("--label", action="append", default=[], metavar="KEY", dest="labels", help=label)
-    prometheus = "a Prometheus that has what was; nothing is recorded then"
+    prometheus = "URL of a Prometheus that has the history; then nothing is recorded"
     flags.add_argument("--prometheus", default="", type=_url, metavar="URL", help=prometheus)
-    flags.add_argument("--title", default="", help="what the cluster is called on the page")
+    flags.add_argument("--title", default="", help="name of the cluster on the page")
     for name, what in (("certificate", "certificate chain"), ("key", "key")):
-        flags.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"the {what} for HTTPS (default: HTTP)")
+        flags.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"{what} for HTTPS (default: HTTP)")
     add_log_level(flags)
     return flags

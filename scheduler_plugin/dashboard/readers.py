@@ -1,4 +1,4 @@
-"""Open pages: each gets a snapshot and then changes, at its own speed."""
+"""Event streams of open pages: each gets a snapshot and then changes, at its own speed."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ TICK: Final = Seconds(0.2)
 BEAT: Final = Seconds(10.0)
 MOST: Final = 64
 MOST_OF_ONE: Final = 16
-"""Maximum per user."""
+"""Maximum number of open pages per user."""
 SHARED: Final = 16
 """Maximum number of frames cached for pages with the same revision."""
 
 Sees = Callable[[], Awaitable[VisibilityFilter | None]]
-"""The user's present permissions; None: none any more."""
+"""Returns the user's present permissions; None once the session has ended."""
 
 
 @dataclass(eq=False, slots=True)
 class _OpenPage:
-    """A page of a user; ``crowd`` is the user, or all users that count together."""
+    """A page of a user; users with the same ``quota_key`` share a quota."""
 
     person: bytes
-    crowd: bytes
+    quota_key: bytes
     is_displaced: bool = False
 
 
 class Readers:
-    """All open pages of one program. ``run`` must be running."""
+    """All open pages of the program. ``run`` must be running."""
 
     def __init__(self, journal: Journal, epoch: str, clock: Clock, telemetry: DashboardTelemetry) -> None:
         self.journal, self.epoch = journal, epoch
-        # A dict without values: an ordered set, the oldest first.
+        # A dict as an ordered set, oldest first.
         self._open: dict[_OpenPage, None] = {}
         self._clock, self._telemetry = clock, telemetry
-        # Changes set the first at any time; the second wakes the pages once a tick.
-        self._stir, self._turn = asyncio.Event(), asyncio.Event()
+        # Changes set the first event at any time; the second wakes the pages at most once per tick.
+        self._changed, self._turn = asyncio.Event(), asyncio.Event()
         self._frames: OrderedDict[tuple[int | None, int, VisibilityFilter], tuple[bytes, int]] = OrderedDict()
 
     @property
@@ -57,36 +57,38 @@ class Readers:
         """Return True if this user may open no more pages."""
         return sum(page.person == person for page in self._open) >= MOST_OF_ONE
 
-    def stir(self) -> None:
-        """Signal a change."""
-        self._stir.set()
+    def notify(self) -> None:
+        """Signal that the journal has changed."""
+        self._changed.set()
 
     async def run(self) -> None:
-        """Wake the pages, at most once a tick."""
+        """Wake the pages after changes, at most once per tick, until cancelled."""
         while True:
-            await self._stir.wait()
-            self._stir.clear()
-            # A new event for the next tick; pages keep the old, set one until all have woken up.
+            await self._changed.wait()
+            self._changed.clear()
+            # A new event for the next tick, because the old one must stay set until all pages have woken up.
             self._turn.set()
             self._turn = asyncio.Event()
             await self._clock.sleep(TICK)
 
-    async def frames(self, sees: Sees, last_id: str, person: bytes = b"", crowd: bytes = b"") -> AsyncIterator[bytes]:
-        """Frames for a page with last event ``last_id``, until its user loses all permissions, or another user needs
-        its place.
+    async def frames(
+        self, sees: Sees, last_id: str, person: bytes = b"", quota_key: bytes = b""
+    ) -> AsyncIterator[bytes]:
+        """Yield frames for a page whose last event was ``last_id``, until its user loses all permissions, or the page
+        is displaced by another one.
 
-        None if too many pages are open: several may pass ``is_full`` at once.
+        Nothing is yielded if the user has too many pages: several may pass ``is_full`` at once.
         """
         if self.is_full(person):
             return
-        page = self._admitted(person, crowd)
+        page = self._admitted(person, quota_key)
         self._telemetry.readers.inc()
         revision, before, silent_since = None, None, self._clock.now()
         try:
             while not page.is_displaced and (visibility := await sees()) is not None:
-                # Before building the frame, so that later changes set this event.
+                # Take the event before the frame is built, so that later changes set it.
                 turn = self._turn
-                # Changed permissions start with a snapshot.
+                # After a change of permissions start with a snapshot.
                 if visibility != before:
                     revision = revision_in(last_id, f"{self.epoch}{visibility.tag}")
                     before, last_id = visibility, ""
@@ -97,22 +99,22 @@ class Readers:
                     self._telemetry.sent.inc(len(frame))
                     yield frame
                     silent_since = self._clock.now()
-                # A slow page may already be behind; then continue at once.
+                # A slow page may be behind already; then continue at once.
                 if revision == self.journal.revision:
                     await self._clock.wait(turn, Instant(silent_since + BEAT))
         finally:
             self._open.pop(page, None)
             self._telemetry.readers.dec()
 
-    def _admitted(self, person: bytes, crowd: bytes) -> _OpenPage:
-        """A new page, which may displace the oldest one of the crowd that has most."""
+    def _admitted(self, person: bytes, quota_key: bytes) -> _OpenPage:
+        """Add a page. If there are too many, it displaces the oldest one of the ``quota_key`` that has most."""
         if self.count >= MOST:
-            greediest, _ = Counter(page.crowd for page in self._open).most_common(1)[0]
-            displaced = next(page for page in self._open if page.crowd == greediest)
+            largest, _ = Counter(page.quota_key for page in self._open).most_common(1)[0]
+            displaced = next(page for page in self._open if page.quota_key == largest)
             displaced.is_displaced = True
             del self._open[displaced]
-            self.stir()
-        page = _OpenPage(person, crowd)
+            self.notify()
+        page = _OpenPage(person, quota_key)
         self._open[page] = None
         return page
 
@@ -121,7 +123,7 @@ class Readers:
         key = revision, self.journal.revision, visibility
         if key not in self._frames:
             self._frames[key] = next_frame(self.journal, f"{self.epoch}{visibility.tag}", visibility, revision)
-            # Drop the oldest: pages that keep up need the newest.
+            # Drop the oldest frame, because pages that keep up need the newest.
             if len(self._frames) > SHARED:
                 self._frames.popitem(last=False)
         return self._frames[key]

@@ -1,4 +1,4 @@
-"""Token and access reviews of users by the API server."""
+"""Reviews of users' tokens and permissions by the API server."""
 
 from __future__ import annotations
 
@@ -20,30 +20,29 @@ AT_ONCE: Final = 4
 QUESTIONS: Final = 16
 """Maximum number of concurrent access reviews, for all users."""
 AT_A_TIME: Final = 1000
-"""Scopes per batch of reviews."""
+"""Number of scopes per batch of reviews."""
 
 
 class Visitor(NamedTuple):
-    """The user of a token, the visible scopes, and the scope that was reviewed last."""
+    """The user of a token, what the user may see, and the scope that was reviewed last."""
 
     who: str
     visibility: VisibilityFilter
-    asked_to: Scope = Scope()
+    reviewed_last: Scope = Scope()
 
 
 class AccessReviewer(Protocol):
-    """Reviews tokens and what their users may see."""
+    """Reviews tokens and the permissions of their users."""
 
     async def visitor(self, token: str, scopes: Iterable[Scope], before: Visitor | None = None) -> Visitor | None:
-        """The token's user; None if the token is invalid or allows nothing. ``before`` is the last result for this
-        token.
+        """The token's user; None if the token is invalid or its user may see nothing.
 
-        Raises ``ApiError`` and ``TimeoutError``.
+        ``before`` is the last result for this token. Raises ``ApiError`` and ``TimeoutError``.
         """
 
 
-class ApiJudge:
-    """Reviews over ``api``."""
+class ApiAccessReviewer:
+    """Reviews by the API server at ``api``."""
 
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api
@@ -52,13 +51,13 @@ class ApiJudge:
 
     async def visitor(self, token: str, scopes: Iterable[Scope], before: Visitor | None = None) -> Visitor | None:
         """See ``AccessReviewer``."""
-        # A sign-in that waits too long gets 503.
+        # A sign-in that waits too long gets status 503.
         async with asyncio.timeout(PATIENCE), self._turns:
             user = user_in(await self._review(TOKEN_REVIEWS.path(), token_review(token)))
             if user is None:
                 return None
             who = text(user, "username")
-            # All namespaces first: one review may replace thousands.
+            # All namespaces first, because one review may replace thousands.
             everywhere = frozenset([scope for scope in sorted(EVERYTHING) if await self._may_read(user, scope)])
             rest = sorted(scope for scope in scopes if scope.everywhere not in everywhere)
             return await self._of_scopes(user, rest, everywhere, before or Visitor(who, NOTHING))
@@ -66,15 +65,15 @@ class ApiJudge:
     async def _of_scopes(
         self, user: JsonObject, scopes: list[Scope], everywhere: frozenset[Scope], before: Visitor
     ) -> Visitor | None:
-        """Review the next scopes, and more until one is allowed."""
-        visible, after, remaining = before.visibility.scopes & set(scopes), before.asked_to, len(scopes)
+        """Review the next scopes, and more until the user may read one."""
+        visible, after, remaining = before.visibility.scopes & set(scopes), before.reviewed_last, len(scopes)
         while remaining:
-            # Continue after the last one: a user with few of thousands of namespaces gets in soon, and sees all of them
-            # after a few renewals.
+            # Continue after the last one. A user with access to few of thousands of namespaces can sign in soon, and
+            # sees all of them after a few renewals.
             at = bisect_right(scopes, after)
             batch = (scopes[at:] + scopes[:at])[: min(AT_A_TIME, remaining)]
             allowed = await asyncio.gather(*(self._may_read(user, scope) for scope in batch))
-            # Denied scopes of this batch are removed; those of earlier batches stay until reviewed again.
+            # Remove denied scopes of this batch; scopes of earlier batches stay until they are reviewed again.
             visible = visible.difference(batch).union(scope for scope, may in zip(batch, allowed, strict=True) if may)
             # The next renewal continues here.
             after, remaining = batch[-1], remaining - len(batch)

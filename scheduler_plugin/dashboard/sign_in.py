@@ -20,15 +20,15 @@ from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 COOKIE: Final = "autoscale-session"
 LONGEST_TOKEN: Final = 16 * 1024
 SECRET: Final = 32
-"""Bytes."""
-# Half of the judge's slots, so that sign-ins cannot block renewals of sessions.
+"""Length of a session's secret in bytes."""
+# Half of the reviewer's slots, so that sign-ins cannot block renewals of sessions.
 SIGNING: Final = AT_ONCE // 2
 _DIGITS: Final = 5
-"""Digits of a port."""
+"""Maximum number of digits of a port."""
 
 
 def cookie_at(host: str) -> str:
-    """Name of the cookie at a ``Host``: browsers send cookies to every port, and each port may be another page.
+    """Name of the cookie for a ``Host``. It includes the port, because browsers send cookies to all ports of a host.
 
     >>> cookie_at("127.0.0.1:10290"), cookie_at("page.example"), cookie_at("[::1]")
     ('autoscale-session-10290', 'autoscale-session', 'autoscale-session')
@@ -40,22 +40,22 @@ def cookie_at(host: str) -> str:
 
 @dataclass(slots=True)
 class SignIn:
-    """``judge`` is None for local pages, which use links: ``on_link`` is called with each new one."""
+    """Signs users in. For local pages ``reviewer`` is None, and ``on_link`` is called with each new one-time link."""
 
     fleet: Fleet
     clock: Clock
     telemetry: DashboardTelemetry
-    judge: AccessReviewer | None
+    reviewer: AccessReviewer | None
     on_link: Callable[[str], None] = lambda _: None
     sessions: Sessions = field(default_factory=Sessions)
     _signing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SIGNING))
-    # Weak: removed once no page of its session waits.
+    # Weak, so that a lock is removed once no page of its session waits.
     _renewing: WeakValueDictionary[bytes, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     @property
     def way(self) -> str:
         """Sign-in method: ``link`` or ``token``."""
-        return "link" if self.judge is None else "token"
+        return "link" if self.reviewer is None else "token"
 
     def offer_link(self) -> None:
         """Create the next one-time link."""
@@ -64,59 +64,59 @@ class SignIn:
         self.on_link(secret)
 
     async def sign_in(self, token: str) -> str | None:
-        """The secret of a new session; None if the token is invalid. Raises ``ApiError`` and ``TimeoutError``."""
+        """Return the secret of a new session; None if the token is invalid. Raises ``ApiError``, ``TimeoutError``."""
         async with asyncio.timeout(PATIENCE), self._signing:
             visitor = await self._reviewed(token)
         self.telemetry.sign_ins.labels("refused" if visitor is None else "accepted").inc()
         if visitor is None:
             return None
         secret = secrets.token_urlsafe(SECRET)
-        # Without a judge the token is a consumed link, which cannot be reviewed again.
-        kept_token = "" if self.judge is None else token
+        # Without a reviewer the token is a used link, which cannot be reviewed again.
+        kept_token = "" if self.reviewer is None else token
         now = self.clock.now()
         self.sessions.begin(
-            secret, visitor.visibility, now, token=kept_token, who=visitor.who, asked_to=visitor.asked_to
+            secret, visitor.visibility, now, token=kept_token, who=visitor.who, reviewed_last=visitor.reviewed_last
         )
         return secret
 
     async def find(self, cookie: str) -> Session | None:
-        """The session of a cookie, reviewed again if due; None if there is none."""
+        """The session of a cookie, after a review if one is due; None if there is no session."""
         session = self.sessions.find(cookie, self.clock.now())
         return None if session is None else await self.renewed(session)
 
     async def renewed(self, session: Session) -> Session | None:
-        """The present session; None if it has ended."""
+        """The session, after a review if one is due; None if it has ended."""
         current = self._current(session)
-        if current is None or self.judge is None or not current.is_due(self.clock.now()):
+        if current is None or self.reviewer is None or not current.is_due(self.clock.now()):
             return current
-        # All pages of a session come here when a review is due; one of them does it.
+        # When a review is due, all pages of a session get here, and one of them does it.
         async with self._renewing.setdefault(current.key, asyncio.Lock()):
-            current = self._current(session)  # another page of the session may have done it
+            current = self._current(session)  # another page may have done it meanwhile
             if current is None or not current.is_due(self.clock.now()):
                 return current
-            return await self._reviewed_again(current, self.judge)
+            return await self._reviewed_again(current, self.reviewer)
 
     def _current(self, session: Session) -> Session | None:
         return self.sessions.still(session, self.clock.now())
 
-    async def _reviewed_again(self, session: Session, judge: AccessReviewer) -> Session | None:
+    async def _reviewed_again(self, session: Session, reviewer: AccessReviewer) -> Session | None:
         try:
-            before = Visitor(session.who, session.visibility, session.asked_to)
-            visitor = await judge.visitor(session.token, self.fleet.scopes, before)
+            before = Visitor(session.who, session.visibility, session.reviewed_last)
+            visitor = await reviewer.visitor(session.token, self.fleet.scopes, before)
         except (ApiError, TimeoutError):
-            # No response, no permission.
+            # Without a response the session ends.
             visitor = None
         if visitor is None:
             self.sessions.end(session)
             return None
-        return self.sessions.checked(session, visitor.visibility, self.clock.now(), visitor.asked_to)
+        return self.sessions.checked(session, visitor.visibility, self.clock.now(), visitor.reviewed_last)
 
     async def _reviewed(self, token: str) -> Visitor | None:
-        # Not a token: no review.
+        # This cannot be a token, so save the review.
         if not 0 < len(token) <= LONGEST_TOKEN or not token.isascii() or not token.isprintable():
             return None
-        if self.judge is not None:
-            return await self.judge.visitor(token, self.fleet.scopes)
+        if self.reviewer is not None:
+            return await self.reviewer.visitor(token, self.fleet.scopes)
         if not self.sessions.take_link(token):
             return None
         self.offer_link()

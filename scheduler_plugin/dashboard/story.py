@@ -16,7 +16,7 @@ from protocol.pod_database import parse_pod_database
 from protocol.units import Resources
 from protocol.virtual_machine import InvalidObjectError
 from scheduler_plugin.dashboard import texts
-from scheduler_plugin.dashboard.core.giving import gift_sentence, waiting_sentence
+from scheduler_plugin.dashboard.core.scarcity import freed_room_sentence, waiting_sentence
 from scheduler_plugin.dashboard.core.sleeping import last_sleep, sleep_sentence
 from scheduler_plugin.databases import database_name, database_node, is_pod
 from scheduler_plugin.texts.amounts import rounded_memory
@@ -27,7 +27,7 @@ _LARGEST: Final = 1e15
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Reasons why agent and scheduler did not respond; empty if unknown."""
+    """Why the agent and the scheduler did not respond; empty if unknown."""
 
     agent: str = ""
     scheduler: str = ""
@@ -36,7 +36,7 @@ class Silence:
 def story(
     vm: Json, agent: Json | None, scheduler: Json | None, events: Sequence[Json] = (), why_silent: Silence = Silence()
 ) -> Iterator[str]:
-    """The whole explanation as lines of text."""
+    """Yield the explanation line by line."""
     yield from _of_pod(vm) if is_pod(vm) else _of_object(vm)
     yield from _of_conditions(vm)
     yield from _of_warnings(vm, events)
@@ -48,55 +48,56 @@ def story(
     yield ""
     if scheduler is None:
         reason = why_silent.scheduler
-        yield f"The scheduler does not answer: {reason}" if reason else "The scheduler knows no pod of it."
+        yield f"The scheduler does not respond: {reason}" if reason else "The scheduler has no pod of it."
     else:
         yield from _of_problems(scheduler)
         yield from _of_mobility(scheduler)
         yield from _of_migrations(scheduler)
         yield from (f"Room is being made for it: {room}." for room in texts_at(scheduler, "makingRoom"))
-        if gift := gift_sentence(scheduler, database_name(vm).namespace):
+        if gift := freed_room_sentence(scheduler, database_name(vm).namespace):
             yield f"It {gift}."
         for pod in items(scheduler, "pods"):
             yield from _of_scheduler(pod)
 
 
 def _no_agent(vm: Json, reason: str) -> str:
-    # Not enabled: no agent, no fault.
+    # If it is not enabled, it has no agent, and nothing is wrong.
     if labels_of(vm).get(LABEL_ENABLED) != "true":
         return f"It is not enabled for autoscaling: it has no label {LABEL_ENABLED}=true."
-    return f"Its agent does not answer: {reason or 'it may be starting'}"
+    return f"Its agent does not respond: {reason or 'it may be starting'}"
 
 
 def _of_problems(scheduler: Json) -> Iterator[str]:
     problems = scheduler.get("problems")
-    # Programs may be of another release: skip fields of unexpected types.
+    # The scheduler may be of another release, so skip fields of unexpected types.
     for problem in problems if isinstance(problems, list) else ():
         yield f"  Problem: {problem}"
 
 
 def _of_mobility(scheduler: Json) -> Iterator[str]:
-    """The reason why the scheduler does not move it by itself, and recent refusals of nodes."""
+    """Yield the reason why the scheduler does not migrate it, and recent refusals by nodes."""
     if why := text(scheduler, "staysBecause"):
-        yield f"The scheduler does not move it by itself: {why}."
+        yield f"The scheduler does not migrate it on its own: {why}."
     if unread := text(scheduler, "unreadableConstraints"):
-        yield f"What it demands of its node cannot be read, so that any node is tried: {unread}"
+        yield f"Its scheduling constraints are unreadable, so any node may be tried: {unread}"
     refused = child(scheduler, "refusedTargets")
     for node in sorted(node for node in refused if child(refused, node).get("againInSeconds")):
         why, again = text(refused, node, "why"), _ago(child(refused, node), "againInSeconds")
-        yield f"It is not sent to node {node} for {again}: {why}"
+        yield f"It is not scheduled to node {node} for {again}: {why}"
 
 
 def _of_migrations(scheduler: Json) -> Iterator[str]:
     for migration in items(scheduler, "migrations"):
         problem, phase = text(migration, "problem"), text(migration, "phase")
-        # An ended migration waits for nothing.
+        # An ended migration does not wait any more.
         if problem and phase not in ("Failed", "Succeeded"):
-            yield f"Migration {text(migration, 'name')} is {phase} for {_ago(migration, 'seenForSeconds')}: {problem}"
+            age = _ago(migration, "seenForSeconds")
+            yield f"Migration {text(migration, 'name')} has been {phase} for {age}: {problem}"
 
 
 def warnings_about(vm: Json, events: Sequence[Json]) -> list[Json]:
-    """Latest warnings about ``vm``, newest last (pure)."""
-    # By UID: an earlier object may have had this name.
+    """The latest warnings about ``vm``, newest last (pure)."""
+    # By UID, because an earlier object may have had this name.
     of_vm = [event for event in events if text(event, "involvedObject", "uid") == uid_of(vm)]
     warnings = [event for event in of_vm if text(event, "type") == "Warning"]
     return sorted(warnings, key=lambda event: text(event, "lastTimestamp"))[-_WARNINGS:]
@@ -119,7 +120,7 @@ def _of_object(vm: Json) -> Iterator[str]:
         yield f"  It {sentence}."
     yield (
         f"  It may have {cpus.get('min')} to {cpus.get('max')} vCPU and {slots.get('min')} to {slots.get('max')} slots "
-        f"of {text(guest, 'memorySlotSize')}; asked of it now: {cpus.get('use')} vCPU and {slots.get('use')} slots."
+        f"of {text(guest, 'memorySlotSize')}; its present use: {cpus.get('use')} vCPU and {slots.get('use')} slots."
     )
 
 
@@ -127,7 +128,7 @@ def _of_pod(pod: Json) -> Iterator[str]:
     try:
         database = parse_pod_database(pod)
     except InvalidObjectError as error:
-        yield f"{_headline(pod, 'a size that cannot be read')}."
+        yield f"{_headline(pod, 'an unreadable size')}."
         yield f"  It cannot be resized: {error}"
         return
     has = "nothing yet" if database.actual is None else f"{_resources(database.actual)}"
@@ -159,7 +160,7 @@ def _of_agent(agent: Json) -> Iterator[str]:
     for part in items(agent, "parts"):
         yield f"  - {text(part, 'name')} needs {rounded_memory(text(part, 'need'))}: {text(part, 'because')}"
     if goal := child(agent, "goal"):
-        yield f"  Together that is {_size(goal)}; a compute unit is {_size(child(agent, 'compute_unit'))}."
+        yield f"  The goal is {_size(goal)}; a compute unit is {_size(child(agent, 'compute_unit'))}."
     if guard := text(agent, "shrink_guard"):
         yield f"  Policy: {guard}"
     yield from _smoothing(agent)
@@ -172,12 +173,12 @@ def _of_agent(agent: Json) -> Iterator[str]:
     yield f"  It holds a permit for {_size(child(agent, 'permit'))}."
     if denied := child(agent, "denied"):
         yield (
-            f"  DENIED by the {text(denied, 'by')}: it wanted {_size(child(denied, 'wanted'))} and got "
+            f"  DENIED by the {text(denied, 'by')}: it requested {_size(child(denied, 'wanted'))} and got "
             f"{_size(child(denied, 'granted'))}, for {_ago(denied, 'since_seconds')}, {whole(denied, 'times')} times."
         )
     for trouble in items(agent, "troubles"):
         what = text(trouble, "with_") or text(trouble, "with")
-        yield f"  TROUBLE with {what} for {_ago(trouble, 'since_seconds')}: {text(trouble, 'reason')}"
+        yield f"  PROBLEM with {what} for {_ago(trouble, 'since_seconds')}: {text(trouble, 'reason')}"
 
 
 def _of_monitor(monitor: Json) -> Iterator[str]:
@@ -185,11 +186,11 @@ def _of_monitor(monitor: Json) -> Iterator[str]:
         yield f"  The guest's monitor refused {rounded_memory(refused)}: {text(monitor, 'refused_because')}"
     right, wrong = whole(monitor, "right_reports"), whole(monitor, "false_reports")
     if right or wrong:
-        yield f"  The guest's monitor reported {right} loads that came and {wrong} that did not."
+        yield f"  The guest's monitor reported {right} loads that were confirmed and {wrong} that were not."
 
 
 def _of_sleep(sleep: Json) -> Iterator[str]:
-    # Sleep is off without a time; a sleeping VM's object says since when.
+    # Without a time sleep is off. A sleeping VM's object says since when it sleeps.
     if sleep.get("after_seconds") and sleep.get("state") not in SLEEPING:
         yield f"  The VM is {text(sleep, 'because')}."
     if flag(sleep, "woken_for_nothing"):
@@ -227,7 +228,7 @@ def _of_scheduler(pod: Json) -> Iterator[str]:
         yield f"  It denies {_size(denied)}{why}, for {_ago(pod, 'deniedForSeconds')}."
         yield f"  It is {waiting_sentence(pod)}."
         if weight := pod.get("weight"):
-            yield f"  While room is short, it shares by a weight of {weight}."
+            yield f"  While room is scarce, its weight is {weight}."
     if problem := text(pod, "permitProblem"):
         yield f"  Its last permit could not be stored, so it does not grow: {problem}"
     if requests := child(pod, "requests"):
@@ -246,8 +247,7 @@ def _size(amounts: Json) -> str:
 
 
 def _real(value: object) -> float | None:
-    """A number; None if it is not one, or implausibly large."""
-    # It would fill the line.
+    """The value as a number; None if it is not one, or is too large to be shown."""
     return float(value) if isinstance(value, (int, float)) and abs(value) < _LARGEST else None
 
 

@@ -3,9 +3,9 @@
 Rules:
 
 - Everything except files and sign-in needs a session. A hidden object gets the same response as a missing one.
-- Nothing here changes the cluster, and no request path is looked up in the file system.
-- A proxy may strip a path prefix, unknown here. So the page uses relative addresses only, and the cookie has no path: a
-  browser sends it next to and below the address that set it (``…/api/``).
+- Nothing here changes the cluster, and no path of a request is looked up in the file system.
+- A proxy may strip a path prefix that is unknown here. So the page uses only relative addresses, and the cookie has no
+  path: a browser sends it to addresses beside and below the one that set it (``…/api/``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from scheduler_plugin.dashboard.sign_in import LONGEST_TOKEN, SignIn, cookie_at
 
 STATIC: Final = Path(__file__).parent / "static"
 STATES: Final = "states.js"
-"""Generated from ``core/states.py``, not a file."""
+"""Generated from ``core/states.py``; there is no such file."""
 TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -54,7 +54,7 @@ Id = Annotated[str, Query(max_length=LONGEST_ID)]
 Span = Annotated[int, Query(ge=60, le=400 * 86_400)]
 LONGEST_BODY: Final = LONGEST_TOKEN + 1024
 _ICON: Final = "max-age=86400"
-"""Cached, because a browser may request the icon whenever the page's address changes."""
+"""The icon is cached, because browsers may request it whenever the page's address changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,10 @@ class PageFile:
 
 
 def page_files() -> dict[str, PageFile]:
-    """The page's files by path below ``STATIC``, and the tables of states."""
+    """The page's files, by path below ``STATIC``, and the tables of states."""
     files = {STATES: _file(script(), ".js")}
     for path in sorted(STATIC.rglob("*")):
-        # Other types are not served, such as editor backups.
+        # Files of other types, such as editor backups, are not served.
         if path.suffix in TYPES:
             files[path.relative_to(STATIC).as_posix()] = _file(path.read_bytes(), path.suffix)
     return files
@@ -85,13 +85,13 @@ class _SignIn(msgspec.Struct, frozen=True):
 
 
 def page_app(title: str, authenticator: SignIn, readers: Readers, accounts: Accounts) -> ASGIApp:
-    """The application. A local one accepts only this machine's host names."""
+    """The application. Without a reviewer it is local and accepts only this machine's host names."""
     app = FastAPI(title="autoscale-dashboard", docs_url=None, redoc_url=None, openapi_url=None)
     _add_files(app, page_files())
     _add_sign_in(app, title, authenticator)
     _add_events(app, authenticator, readers)
     _add_accounts(app, authenticator, accounts)
-    return SafeHeaders(app, LOOPBACK if authenticator.judge is None else None)
+    return SafeHeaders(app, LOOPBACK if authenticator.reviewer is None else None)
 
 
 def _add_files(app: FastAPI, files: dict[str, PageFile]) -> None:
@@ -100,7 +100,7 @@ def _add_files(app: FastAPI, files: dict[str, PageFile]) -> None:
         if page_file is None:
             return _error(texts.NO_FILE, 404)
         headers = {"ETag": page_file.etag, "Cache-Control": _ICON if name == "icon.svg" else "no-cache"}
-        # no-cache: revalidate at each load, so that a new release shows at once.
+        # `no-cache` makes browsers revalidate at each load, so that a new release shows at once.
         if request.headers.get("if-none-match") == page_file.etag:
             return Response(status_code=304, headers=headers)
         return Response(page_file.body, media_type=page_file.media_type, headers=headers)
@@ -166,7 +166,7 @@ def _add_events(app: FastAPI, authenticator: SignIn, readers: Readers) -> None:
 
         # The header is newer than ``after``: browsers send it when they reconnect.
         last_id = request.headers.get("last-event-id", after)
-        frames = readers.frames(sees, last_id, session.person, session.crowd)
+        frames = readers.frames(sees, last_id, session.person, session.quota_key)
         # Disable buffering in nginx.
         return StreamingResponse(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
@@ -177,7 +177,7 @@ def _add_accounts(app: FastAPI, authenticator: SignIn, accounts: Accounts) -> No
         if session is None:
             return _error(texts.SIGN_IN, 401)
         account = await ask(session.visibility)
-        # The same for missing and hidden objects.
+        # The same response for missing and hidden objects.
         return _error(texts.NO_OBJECT, 404) if account is None else JSONResponse(account)
 
     # A pod's name has a slash: pod/NAME.
@@ -211,9 +211,9 @@ def _error(text: str, status: int, headers: Mapping[str, str] | None = None) -> 
 
 
 def _set_cookie(response: Response, request: Request, secret: str, age: int) -> None:
-    # HTTPS here or at a proxy; a false claim only makes the cookie stricter.
+    # HTTPS here or at a proxy. A false header only makes the cookie stricter.
     https = "https" in {request.url.scheme, request.headers.get("x-forwarded-proto", "")}
-    # No path: the browser derives it from the address in front of any proxy.
+    # Without a path, because the browser derives it from the address in front of any proxy.
     response.set_cookie(
         _cookie(request), secret, max_age=age, path=None, httponly=True, samesite="strict", secure=https
     )
@@ -242,7 +242,7 @@ async def _token_in(request: Request) -> str | None:
     body = bytearray()
     async for piece in request.stream():
         body += piece
-        # Count while reading: the sender has not signed in.
+        # Checked while reading, because the sender has not signed in.
         if len(body) > LONGEST_BODY:
             return None
     try:

@@ -2,8 +2,8 @@
 
 Rules:
 
-- Every adapter returns the same numbers; ``HistoryError`` is its only error.
-- Time without samples is missing in spans, and ``Span.seen`` is the known time.
+- Every adapter returns the same numbers and raises only ``HistoryError``.
+- Spans leave out time without samples; ``Span.observed`` is the rest.
 - Times are Unix milliseconds. A period is half open: ``since`` inclusive, ``until`` exclusive.
 """
 
@@ -31,10 +31,10 @@ class Period(msgspec.Struct, frozen=True, gc=False):
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Reservation and use of one VM with these facts: integrals, known times and peaks of ``VM_COLUMNS``.
+    """Reservation and use of one VM while it had these facts: integrals, known times and peaks of ``VM_COLUMNS``.
 
-    ``span.seen`` is the known time; the rest of ``until - since`` is unknown. ``in_use`` are integrals of reserved CPU
-    and memory while their use was known (None: not known exactly).
+    ``in_use`` are the integrals of reserved CPU and memory over the time in which their use was known; None if the
+    history cannot tell exactly.
     """
 
     facts: VmRecord
@@ -50,10 +50,7 @@ class NodeUsage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Extent(msgspec.Struct, frozen=True, gc=False):
-    """Extent of a history: first and last time (None: empty), and notes for people.
-
-    ``notes`` are sentences, for example about a damaged file.
-    """
+    """First and last time of a history, None if it is empty, and notes for people, such as on a damaged file."""
 
     since: Millis | None
     until: Millis | None
@@ -67,24 +64,25 @@ class History(Protocol):
         """Extent of the history. Raises ``HistoryError``."""
 
     async def vm_series(self, vm: ObjectName, period: Period, step: Millis) -> Sequence[Span]:
-        """A VM over time in ``VM_COLUMNS``, in steps of ``step`` or coarser, oldest first, without gaps.
+        """A VM's amounts over time in ``VM_COLUMNS``, in steps of at least ``step``, oldest first.
 
         Raises ``HistoryError``.
         """
 
     async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[DecisionRecord]:
-        """Decisions on a VM (None: all), newest first, at most ``most``. Raises ``HistoryError``."""
+        """The ``most`` newest decisions on a VM, or on all VMs if None, newest first. Raises ``HistoryError``."""
 
     async def moves(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[MoveRecord]:
-        """Migrations of a VM (None: all), newest first, at most ``most``. Raises ``HistoryError``."""
+        """The ``most`` newest migrations of a VM, or of all VMs if None, newest first. Raises ``HistoryError``."""
 
     async def usage(self, period: Period) -> Sequence[Usage]:
-        """Reservation and use of each VM, for each of its facts in the period. Raises ``HistoryError``."""
+        """Reservation and use of each VM, separately for different facts. Raises ``HistoryError``."""
 
     async def node_usage(self, period: Period) -> Sequence[NodeUsage]:
         """The same for each node. Raises ``HistoryError``."""
 
     async def high_needs(self, period: Period, share: float) -> Mapping[ObjectName, Size]:
-        """The need of each VM that covers ``share`` (0..1) of its known time, for each resource. A stored span counts
-        with its peak. Raises ``HistoryError``.
+        """For each VM and resource, the need that was enough for ``share`` (0..1) of the known time.
+
+        A stored span counts with its peak. Raises ``HistoryError``.
         """

@@ -1,7 +1,7 @@
 """Reservations and use of VMs in a period, with the prices of nodes at that time (S2.1, B.6).
 
-A node name may be reused for a machine of another price. The history is then queried separately before and after,
-because it sums all time of a VM on a node name.
+A node name may be reused for a machine with another price. As the history sums all time of a VM on a node name, it is
+then queried separately before and after the change.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from scheduler_plugin.history.costs.prices import PriceList, price_changes, pric
 from scheduler_plugin.history.ports import History, NodeUsage, Period, Usage
 
 MOST_PARTS: Final = 200
-"""Each part takes two queries. Beyond this many some changes are skipped: the latest price of a part then counts."""
+"""Maximum number of parts, each with two queries. Further changes are skipped: the latest price of a part applies."""
 
 
 async def priced_usage(history: History, period: Period, ranking: RankingConfig) -> tuple[PriceList, list[Usage]]:
-    """Prices of all nodes, and use of VMs, in parts within which no price changes.
+    """Prices of all nodes, and usage of VMs in parts of the period without a change of prices.
 
     Raises ``HistoryError``.
     """
@@ -34,19 +34,20 @@ async def priced_usage(history: History, period: Period, ranking: RankingConfig)
 async def _parts(
     history: History, period: Period, nodes: Sequence[NodeUsage], ranking: RankingConfig, most: int
 ) -> list[tuple[Period, Sequence[NodeUsage]]]:
-    """The period in at most ``most`` parts, with the nodes of each.
+    """Split the period into at most ``most`` parts, each with its nodes.
 
-    Machines that alternate under one name overlap in time; only queries of shorter parts separate them.
+    Machines that alternate under one name overlap in the result of a query; only queries of shorter parts tell them
+    apart.
     """
     changes = price_changes(nodes, ranking, period) if most > 1 else []
     if not changes:
         return [(period, nodes)]
-    # Every n-th change, for at most ``most`` parts.
+    # Every n-th change, so that there are at most ``most`` parts.
     cuts = changes[:: -(-len(changes) // (most - 1))]
     parts = [Period(since, until) for since, until in pairwise((period.since, *cuts, period.until))]
     return [
         piece
         for part in parts
-        # A query of a part may reveal changes that overlapped before; its share of ``most`` bounds the recursion.
+        # A query of a part may reveal further changes. The recursion ends because each part gets a share of ``most``.
         for piece in await _parts(history, part, await history.node_usage(part), ranking, most // len(parts))
     ]

@@ -23,7 +23,7 @@ from protocol.runtime.program import stop_on_signals
 from protocol.runtime.serving.listeners import Listener, serve
 from protocol.units import Seconds
 from scheduler_plugin.dashboard.app import Dashboard
-from scheduler_plugin.history.sqlite.questions import SqliteHistory
+from scheduler_plugin.history.sqlite.queries import SqliteHistory
 from scripts.autoscale.cluster_flags import cluster_command
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
 from scripts.autoscale.history.finding import history_path

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.serving.listeners import Listener, Server
 from scheduler_plugin.dashboard.app import Dashboard
-from scheduler_plugin.dashboard.reviews import ApiJudge
+from scheduler_plugin.dashboard.reviews import ApiAccessReviewer
 from scheduler_plugin.history.ports import History
 from tests.scheduler_plugin.dashboard.page_cluster import PageCluster, Told
 
@@ -95,7 +95,7 @@ async def served(
     prefix: str = "",
 ) -> AsyncIterator[Served]:
     """A page's program that listens, once it has read its cluster; at once unless ``is_read``."""
-    clock, judge = clock or SystemClock(), ApiJudge(cluster) if on_a_cluster else None
+    clock, judge = clock or SystemClock(), ApiAccessReviewer(cluster) if on_a_cluster else None
     dashboard = Dashboard("a fleet that is made up", cluster, told, clock, judge, history)
     found = Served(cluster, told, dashboard, [], prefix=prefix)
     dashboard.authenticator.on_link = found.links.append
@@ -105,7 +105,7 @@ async def served(
     running = asyncio.create_task(dashboard.run())
     if is_read:
         await dashboard.fleet.synced.wait()
-        await dashboard.fleet.look()
+        await dashboard.fleet.poll()
     await found.start()
     try:
         yield found

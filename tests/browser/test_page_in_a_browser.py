@@ -31,7 +31,7 @@ VIEWS = {
     "page-group": ("#/group/VirtualMachineGroup/shop/orders", "2 wanted"),
     "page-costs": ("#/costs", "Scaling saved"),
     "page-settings": ("#/settings", "autoscale-scheduler"),
-    "page-vm": ("#/vm/default/db-0", "Its agent does not answer"),
+    "page-vm": ("#/vm/default/db-0", "Its agent does not respond"),
 }
 CHANGES = 20
 FRAMES = """milliseconds => new Promise(done => {
@@ -178,7 +178,7 @@ async def test_a_scheduler_that_does_not_answer_is_told() -> None:
     async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
         await seen.shows("4 databases")
         run.told.scheduler.clear()
-        await seen.shows("The scheduler does not answer")
+        await seen.shows("The scheduler does not respond")
         assert seen.complaints == []
 
 

@@ -70,7 +70,7 @@ async def test_a_scheduler_that_is_silent_leaves_no_word_that_all_is_well() -> N
     async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
         await seen.shows(WELL)
         run.told.scheduler.clear()
-        await seen.shows("The scheduler does not answer")
+        await seen.shows("The scheduler does not respond")
         assert await claims(seen) == []
         await run.stop()
         await seen.shows("No connection to the page's server")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks
+from scheduler_plugin.dashboard.sources.cluster_sampler import ClusterSampler
 from scheduler_plugin.dashboard.sources.http_sources import NodeAgentAddresses
 from tests.deploy.test_rights import granted, right
 from tests.fake_clock import FakeClock, settle
@@ -33,7 +33,7 @@ async def test_role_grants_exactly_what_is_used() -> None:
         await run.sign_in("clerk")
         for name in ("db", "pod/pg-1"):
             assert (await run.http.get(f"/api/vms/default/{name}")).status_code == 200
-        looks = ClusterLooks(run.cluster, run.told, run.clock, run.dashboard.telemetry)
+        looks = ClusterSampler(run.cluster, run.told, run.clock, run.dashboard.telemetry)
         recording = asyncio.ensure_future(looks.run())
         await settle()
         recording.cancel()

@@ -8,11 +8,11 @@ import msgspec
 
 from protocol.kubernetes.objects import Json, JsonObject, name_of
 from protocol.kubernetes.pages import read_object
-from scheduler_plugin.dashboard.core.reports import said_of, words
+from scheduler_plugin.dashboard.core.reports import scheduler_reports, with_report
 from scheduler_plugin.dashboard.core.rows import group_row, move_row, node_rows, standing_row, vm_row
 from scheduler_plugin.dashboard.story import story
+from scheduler_plugin.history.core.decoding import ClusterSample
 from scheduler_plugin.history.core.history_log import Batch, HistoryLog
-from scheduler_plugin.history.core.looks import ClusterSample
 from scheduler_plugin.history.core.samples import SECOND
 from tests.fuzz import samples
 
@@ -46,11 +46,11 @@ def account(body: bytes) -> object:
 def nodes(body: bytes) -> object:
     """The scheduler's answer at ``/nodes``."""
     found = read_object(body)
-    said = words(found)
+    said = scheduler_reports(found)
     rows = [
         standing_row(found),
         *node_rows(found),
-        *(said_of(vm_row(samples.whole_vm()), each) for each in said.values()),
+        *(with_report(vm_row(samples.whole_vm()), each) for each in said.values()),
     ]
     return msgspec.json.encode(rows), _recorded([samples.whole_vm()], found, None)
 
@@ -65,6 +65,6 @@ def _recorded(vms: list[JsonObject], said: JsonObject | None, answer: JsonObject
     log, batch = HistoryLog(10 * SECOND, ["team"]), Batch()
     for at in (SECOND, 11 * SECOND, 200 * SECOND):
         look = ClusterSample(at, vms, said, {}, vms)
-        asked = log.asks(look, 10)
+        asked = log.vms_to_query(look, 10)
         batch = log.take(look, {} if answer is None else {name_of(vm): answer for vm in asked})
     return batch

@@ -24,7 +24,7 @@ from protocol.ranking.config import RankingConfig
 from protocol.runtime.kubernetes.http_api import HttpApi
 from scheduler_plugin.history.core.history_log import Batch
 from scheduler_plugin.history.core.samples import HOUR, MINUTE, DecisionRecord, NodeRecord, Size, VmRecord
-from scheduler_plugin.history.core.spans import held
+from scheduler_plugin.history.core.spans import sample_span
 from scheduler_plugin.history.costs.consolidation import AdvisedMove, Emptied
 from scheduler_plugin.history.sqlite.store import SqliteStore
 from scripts.autoscale import clusters as clusters_module
@@ -52,9 +52,9 @@ def file(tmp_path: Path) -> Path:
         namespace, _, vm = name.partition("/")
         facts = VmRecord(ObjectName(namespace, vm), "n1", "", None, Size(8000, 16 * GIB), (("team", "a"),))
         row = (*[cpu, cpu * 2 * GIB // 1000] * 4, cpu // 4, GIB)
-        batch.vms += [(facts, held(begun + at * MINUTE, begun + (at + 1) * MINUTE, row)) for at in range(119)]
+        batch.vms += [(facts, sample_span(begun + at * MINUTE, begun + (at + 1) * MINUTE, row)) for at in range(119)]
     total = (16_000, 64 * GIB, 0, 0, 0, 0, None, None)
-    batch.nodes.append((NodeRecord("n1", "m5"), held(begun, now, total)))
+    batch.nodes.append((NodeRecord("n1", "m5"), sample_span(begun, now, total)))
     store.write(batch)
     store.close()
     return path
@@ -90,7 +90,7 @@ def test_what_sleep_saved_has_a_sentence(cost: Cost, file: Path) -> None:
     store, now = SqliteStore(file, time.time), round(time.time() * 1000)
     facts = VmRecord(ObjectName("lab", "idle"), "n1", "", Size(1000, 2 * GIB), Size(8000, 16 * GIB), asleep=True)
     row = (0, 0, None, None, 0, 0, 0, 0, None, None)
-    store.write(Batch(vms=[(facts, held(now - HOUR, now, row))]))
+    store.write(Batch(vms=[(facts, sample_span(now - HOUR, now, row))]))
     store.close()
     assert "against the minimum sizes; VMs slept 1.00 h in total." in cost()
     (idle,) = [line for line in json.loads(cost("-o", "json"))["lines"] if line["name"] == "lab/idle"]
@@ -109,7 +109,7 @@ def test_all_hours_are_told_where_there_is_room(cost: Cost) -> None:
 def test_what_is_not_known_of_a_vm_is_no_zero(cost: Cost, file: Path) -> None:
     store, now = SqliteStore(file, time.time), round(time.time() * 1000)
     row = (*[None] * 6, 1000, GIB, None, None)
-    store.write(Batch(vms=[(VmRecord(ObjectName("lab", "odd"), "n1"), held(now - HOUR, now, row))]))
+    store.write(Batch(vms=[(VmRecord(ObjectName("lab", "odd"), "n1"), sample_span(now - HOUR, now, row))]))
     store.close()
     said = next(line.split() for line in cost().splitlines() if "lab/odd" in line)
     assert said[4:] == ["-", "-", "-", "-", "-", "0.00"]
@@ -222,7 +222,7 @@ def test_of_a_large_fleet_the_most_expensive_are_played(cost: Cost, monkeypatch:
 def test_what_cannot_be_done_is_said(cost: Cost, file: Path, tmp_path: Path) -> None:
     assert "expected one of vm, namespace" in cost("--by", "pod", code=2)
     assert "expected a duration above zero" in cost("--since", "0s", code=2)
-    assert "Prometheus gives no usable answer" in cost("--prometheus", "http://127.0.0.1:1", code=1)
+    assert "no usable response from Prometheus" in cost("--prometheus", "http://127.0.0.1:1", code=1)
     for bad in ("http://[::1", "127.0.0.1:9090", "nonsense", "ftp://here", "http://"):
         assert "URL" in cost("--prometheus", bad, code=2)
     assert "--consolidate prints text, wide, json or yaml" in cost("--consolidate", "-o", "csv", code=2)

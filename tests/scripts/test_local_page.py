@@ -94,7 +94,7 @@ async def test_a_recorder_that_cannot_write_says_why(tmp_path: Path, console: Co
     (tmp_path / "history.sqlite").mkdir()
     site = a_site(tmp_path)
     async with site_sources(site) as sources, recording(site.client.api, sources, tmp_path / "history.sqlite", console):
-        assert (await said_on(console)).startswith(f"nothing is recorded until this ends: the history {tmp_path}")
+        assert (await said_on(console)).startswith(f"not recording: the history {tmp_path}")
 
 
 async def test_a_recorder_that_fails_is_told_and_the_command_goes_on(tmp_path: Path, console: Console) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from scheduler_plugin.history.core.samples import MINUTE, Size
-from scheduler_plugin.history.core.spans import held
+from scheduler_plugin.history.core.spans import sample_span
 from scripts.autoscale.costs.policy_replay import CPU, replayed
 from scripts.autoscale.replay.peers import PLAYERS
 
@@ -14,7 +14,7 @@ GIB = 1024**2
 
 def test_a_gap_is_played_through_and_not_counted() -> None:
     row = (1000, GIB, 1000, GIB, *[None] * 6)
-    spans = [held(at * MINUTE, (at + 1) * MINUTE, row) for at in (*range(60), *range(600, 660))]
+    spans = [sample_span(at * MINUTE, (at + 1) * MINUTE, row) for at in (*range(60), *range(600, 660))]
     found = replayed("db", spans, PLAYERS["fixed-peak"], (None, Size(8000, GIB)), CPU)
     assert found is not None
     assert (found.recorded, found.played, found.needed) == (Fraction(2), Fraction(2), Fraction(2))
@@ -27,7 +27,7 @@ def test_a_gap_is_played_through_and_not_counted() -> None:
 
 def test_no_policy_saves_what_a_vm_has_at_least() -> None:
     row = (1000, GIB, 100, GIB, *[None] * 6)
-    spans = [held(at * MINUTE, (at + 1) * MINUTE, row) for at in range(60)]
+    spans = [sample_span(at * MINUTE, (at + 1) * MINUTE, row) for at in range(60)]
     for bounds, played in (((None, None), Fraction(1, 4)), ((Size(1000, GIB), None), Fraction(1))):
         found = replayed("db", spans, PLAYERS["fixed-peak"], bounds, CPU)
         assert found is not None

@@ -145,9 +145,14 @@ async def test_answer_clears_the_reason() -> None:
 @pytest.mark.parametrize(
     ("labels", "silence", "agent", "scheduler"),
     [
-        ({}, Silence("x", "y"), "It is not enabled for autoscaling", "The scheduler does not answer: y"),
-        ({LABEL_ENABLED: "true"}, Silence("x"), "Its agent does not answer: x", "The scheduler knows no pod of it."),
-        ({LABEL_ENABLED: "true"}, Silence(), "Its agent does not answer: it may be starting", "The scheduler knows"),
+        ({}, Silence("x", "y"), "It is not enabled for autoscaling", "The scheduler does not respond: y"),
+        ({LABEL_ENABLED: "true"}, Silence("x"), "Its agent does not respond: x", "The scheduler has no pod of it."),
+        (
+            {LABEL_ENABLED: "true"},
+            Silence(),
+            "Its agent does not respond: it may be starting",
+            "The scheduler has no pod",
+        ),
     ],
 )
 def test_explanation_names_the_reason(labels: Json, silence: Silence, agent: str, scheduler: str) -> None:

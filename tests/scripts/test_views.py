@@ -82,9 +82,9 @@ def test_the_story_of_a_vm_says_why_and_where_it_is_not_moved() -> None:
         },
     }
     assert list(story(virtual_machine(STATUS), None, scheduler))[-3:] == [
-        "The scheduler does not move it by itself: not opted in.",
-        "What it demands of its node cannot be read, so that any node is tried: spec: Expected `object`",
-        "It is not sent to node n2 for 41 s: 0/3 nodes are available",
+        "The scheduler does not migrate it on its own: not opted in.",
+        "Its scheduling constraints are unreadable, so any node may be tried: spec: Expected `object`",
+        "It is not scheduled to node n2 for 41 s: 0/3 nodes are available",
     ]
 
 
@@ -95,7 +95,7 @@ def test_story_says_why_a_migration_does_not_go_on() -> None:
     fine = {"name": "default/fine", "phase": "Running", "problem": None, "seenForSeconds": 3.0}
     told = list(story(virtual_machine(STATUS), None, {"migrations": [over, waits, fine]}))
     assert [line for line in told if line.startswith("Migration")] == [
-        f"Migration default/by-hand is Pending for 61 s: {why}"
+        f"Migration default/by-hand has been Pending for 61 s: {why}"
     ]
 
 
@@ -131,20 +131,20 @@ def test_the_story_of_a_vm_answers_every_question() -> None:
     told = "\n".join(story(virtual_machine(STATUS), AGENT, SCHEDULER))
     for expected in (
         "default/db has 2 vCPU and 2Gi; it is Running on n1.",
-        "It may have 500m to 4 vCPU and 1 to 8 slots of 1Gi; asked of it now: 2 vCPU and 2 slots.",
+        "It may have 500m to 4 vCPU and 1 to 8 slots of 1Gi; its present use: 2 vCPU and 2 slots.",
         "Its agent: growing for cpu busy.",
         "The guest's monitor refused 512Mi: in use",
-        "The guest's monitor reported 3 loads that came and 1 that did not.",
+        "The guest's monitor reported 3 loads that were confirmed and 1 that were not.",
         "- memory used needs 238Mi: 0.17 GiB in use",
-        "Together that is 3 vCPU, 2Gi; a compute unit is 500m vCPU, 512Mi.",
+        "The goal is 3 vCPU, 2Gi; a compute unit is 500m vCPU, 512Mi.",
         "  Policy: no proof yet",
         "    cpu hold: 250m → 2: no whole window observed yet (20 s)",
         "    memory hysteresis: 238Mi stays: why",
         "  Its last permit could not be stored, so it does not grow: 422: the annotation is immutable",
         "Measured 0 s ago: 1.90 vCPU busy, load 2.00, memory 1Gi of 1972Mi, ",
         "stalled on CPU 50% and on memory ? of the time.",
-        "DENIED by the scheduler: it wanted 3 vCPU, 2Gi and got 2 vCPU, 2Gi, for 12 s, 3 times.",
-        "TROUBLE with metrics for 3 s: time-out",
+        "DENIED by the scheduler: it requested 3 vCPU, 2Gi and got 2 vCPU, 2Gi, for 12 s, 3 times.",
+        "PROBLEM with metrics for 3 s: time-out",
         "It reserves 2 vCPU, 2Gi, the largest of: permit 2 vCPU, 2Gi.",
         "It denies 1 vCPU, 0 because node n1 has 0 cpu free, for 12 s.",
         "It is waiting for 1 vCPU, 0.5 vCPU promised by neighbours.",
@@ -166,8 +166,8 @@ def test_story_of_pod_names_no_guest() -> None:
 def test_what_cannot_be_asked_is_said() -> None:
     told = "\n".join(story(virtual_machine(), None, None))
     assert "default/db has ? vCPU and ?; it is new on no node." in told
-    assert "Its agent does not answer" in told
-    assert "The scheduler knows no pod of it" in told
+    assert "Its agent does not respond" in told
+    assert "The scheduler has no pod of it" in told
 
 
 def test_what_the_scheduler_finds_wrong_with_a_vm_shows_in_the_story() -> None:
@@ -242,5 +242,5 @@ def test_story_of_a_pod_has_objection() -> None:
     starting = list(story(pod_database(node="", phase="Pending", containerStatuses=[]), None, None))
     assert starting[0] == "default/pod/pg-1 has nothing yet; it is Pending on no node."
     unreadable = list(story(pod_database(bounds=""), None, None))
-    assert unreadable[0] == "default/pod/pg-1 has a size that cannot be read; it is Running on n1."
+    assert unreadable[0] == "default/pod/pg-1 has an unreadable size; it is Running on n1."
     assert unreadable[1].startswith("  It cannot be resized: metadata.annotations")

@@ -1,1 +1,1 @@
-"""Rows of the page, and permissions of its users: pure."""
+"""Rows of the page, and permissions of its users. Pure."""

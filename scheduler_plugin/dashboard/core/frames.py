@@ -26,29 +26,29 @@ KINDS: Final[Mapping[str, type[Row]]] = {
 }
 COLUMNS: Final = {kind: row.__struct_fields__ for kind, row in KINDS.items()}
 HEARTBEAT: Final = b"event: beat\ndata:\n\n"
-"""An event rather than a comment: pages see it and notice if it is missing."""
+"""An event rather than a comment, so that pages see it, and notice when none comes."""
 LONGEST_ID: Final = 64
 _SIZE: Final = 8
 """Bytes of a revision, and of its MAC."""
 
 
 def event_id(epoch: str, revision: int) -> str:
-    """Id of an event that does not reveal its revision."""
-    # A revision counts changes in hidden namespaces too, so it is encrypted with the secret epoch. The MAC detects ids
-    # of another process or other permissions.
+    """Id of an event, which does not reveal the revision."""
+    # Revisions count changes in hidden namespaces too, so they are encrypted with the secret epoch. The MAC detects ids
+    # of other processes and other permissions.
     number = revision.to_bytes(_SIZE, "big")
     seal = _keyed(epoch, b"seal", number)
     return (seal + _mixed(number, _keyed(epoch, b"body", seal))).hex()
 
 
 def revision_in(last_id: str, epoch: str) -> int | None:
-    """The revision that a page of this epoch has; None if the id is from another epoch.
+    """The revision in an event id of this epoch; None if the id is from another epoch.
 
     >>> revision_in(event_id("ab12", 7), "ab12"), revision_in(event_id("zz", 7), "ab12"), revision_in("7", "ab12")
     (7, None, None)
     """
     try:
-        # User input.
+        # Bounded, because it is user input.
         sealed = bytes.fromhex(last_id[:LONGEST_ID])
     except ValueError:
         return None
@@ -69,7 +69,7 @@ def _mixed(one: bytes, other: bytes) -> bytes:
 
 
 def next_frame(journal: Journal, epoch: str, visibility: VisibilityFilter, revision: int | None) -> tuple[bytes, int]:
-    """The next frame of a page at revision ``revision`` (None: new page), and its new revision.
+    """The next frame of a page that has ``revision`` (None for a new page), and its new revision.
 
     The frame is empty if there is no visible change.
     """
@@ -77,7 +77,7 @@ def next_frame(journal: Journal, epoch: str, visibility: VisibilityFilter, revis
     if change is None:
         return _frame("snapshot", epoch, visibility.change(journal.everything()), COLUMNS), journal.revision
     visible = visibility.change(change)
-    # Advance the revision, so that these changes are not filtered again.
+    # Return the new revision nevertheless, so that these changes are not filtered again.
     if not visible.rows and not visible.gone:
         return b"", change.revision
     return _frame("diff", epoch, visible, None), change.revision

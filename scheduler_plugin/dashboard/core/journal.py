@@ -1,4 +1,4 @@
-"""All rows with the revision of their last change, to compute the changes since any revision. Pure."""
+"""All rows, each with the revision of its last change, to find the changes since any revision. Pure."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Changes up to ``revision``: added and changed rows by kind, and removed ones."""
+    """Changes up to ``revision``: added and changed rows with their kind, and removed ones."""
 
     revision: int
     rows: list[tuple[str, Row]]
     gone: list[tuple[str, str, str]]
-    """(kind, key, namespace)"""
+    """Kind, key and namespace."""
 
 
 @dataclass(slots=True)
@@ -40,11 +40,11 @@ class Journal:
         """Store a row; return True if it changed."""
         key = kind, row.key
         previous = self._rows.get(key)
-        # Most updates change nothing on the page.
+        # Most updates of objects change nothing on the page.
         if previous is not None and previous[1] == row:
             return False
         self.revision += 1
-        # Reinsert at the end, in the order of changes.
+        # Insert it at the end, because rows are in the order of their changes.
         self._rows.pop(key, None)
         self._gone.pop(key, None)
         self._rows[key] = self.revision, row
@@ -59,15 +59,15 @@ class Journal:
         self._gone[kind, key] = self.revision, previous[1].namespace
         if len(self._gone) > self.most_gone:
             oldest = next(iter(self._gone))
-            # Pages before this revision may have missed the removal and get a snapshot.
+            # Pages with an earlier revision may not know of this removal, and get a snapshot.
             self._forgotten = self._gone.pop(oldest)[0]
         return True
 
     def replace(self, kind: str, rows: Iterable[Row]) -> bool:
         """Replace all rows of a kind; return True if anything changed."""
-        wanted = {row.key: row for row in rows}
-        news = [self.remove(kind, key) for key in [*self.of(kind)] if key not in wanted]
-        return any([*news, *(self.put(kind, row) for row in wanted.values())])
+        new = {row.key: row for row in rows}
+        removed = [self.remove(kind, key) for key in [*self.of(kind)] if key not in new]
+        return any([*removed, *(self.put(kind, row) for row in new.values())])
 
     def get(self, kind: str, key: str) -> Row | None:
         """One row; None if missing."""
@@ -83,7 +83,7 @@ class Journal:
         return Change(self.revision, [(kind, row) for (kind, _), (_, row) in self._rows.items()], [])
 
     def since(self, revision: int) -> Change | None:
-        """Changes after ``revision``; None if unknown."""
+        """Changes after ``revision``; None if they are not known any more."""
         # A higher revision is from another process.
         if revision < self._forgotten or revision > self.revision:
             return None
@@ -94,7 +94,7 @@ class Journal:
 
 def _after(entries: dict[Key, tuple[int, T]], revision: int) -> Iterator[tuple[Key, T]]:
     for key, (at, entry) in reversed(entries.items()):
-        # In the order of changes: the rest is older.
+        # Entries are in the order of changes, so the rest is older.
         if at <= revision:
             return
         yield key, entry

@@ -1,4 +1,4 @@
-"""Costs of the VMs that a user may see: the bill of ``autoscale cost`` for the page. Pure."""
+"""Costs of the VMs that a user may see, as in ``autoscale cost``, for the page. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scheduler_plugin.history.ports import Period, Usage
 SPANS: Final = frozenset(span // SECOND for span in (15 * MINUTE, HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY))
 """Allowed periods in seconds; few, because each is computed once for all users."""
 HIGH: Final = 0.995
-"""Fraction of the time covered by the second fixed size, as in ``autoscale cost``."""
+"""Fraction of the time for which the second fixed size is enough, as in ``autoscale cost``."""
 MOST_LINES: Final = 200
 NOT_KEPT: Final[Json] = {"kept": False, "lines": [], "others": 0}
 """Response without a readable history."""
@@ -39,24 +39,23 @@ class Material:
 
 
 def costs(material: Material, visibility: VisibilityFilter, by: str, only: str = "", most: int = MOST_LINES) -> Json:
-    """The bill by ``by`` (see ``key_of``), or one line of it: the ``most`` most expensive lines, and the number of
-    ``others``.
+    """The bill grouped by ``by`` (see ``key_of``), or only its line ``only``.
 
-    Raises ``ValueError`` for an unknown ``by``.
+    It has the ``most`` most expensive lines and the number of ``others``. Raises ``ValueError`` for an unknown ``by``.
     """
     # Before summing, so that no sum reveals a hidden database.
     visible = [usage for usage in material.usages if visibility.sees(scope_of(usage.facts.vm))]
     bill_json = document(bill(visible, material.high, material.prices, key_of(by), material.period, only=only), by)
     lines = items(bill_json, "lines")
     others = max(0, len(lines) - most)
-    # Keys of the price table name machines of the whole fleet.
+    # Keys of the price table are names of machines of the whole fleet.
     if not visibility.has_all_vms:
         bill_json["unusedPrices"] = []
     return {**bill_json, "kept": True, "lines": lines[:most], "others": others, "prices": material.prices_from}
 
 
 def prices_in(settings: Json | None) -> tuple[RankingConfig, str]:
-    """The price table in the scheduler's ``/settings`` response and its source; the published one if missing.
+    """The price table in the scheduler's ``/settings`` response, or else the published one, and its source.
 
     >>> prices_in(None)[1]
     'the published reference prices'
@@ -66,7 +65,7 @@ def prices_in(settings: Json | None) -> tuple[RankingConfig, str]:
     stated = {"cpu": prices.get("cpu"), "memGib": prices.get("mem_gib")}
     try:
         table = parse_ranking({"prices": stated, "nodePrices": child(ranking, "node_prices")})
-    # The scheduler may be of another release; the page names the prices used.
+    # The scheduler may be of another release. The page says which prices are used.
     except RankingConfigError:
         return RankingConfig(), texts.PUBLISHED_PRICES
     return table, texts.PUBLISHED_PRICES if table == RankingConfig() else texts.OWN_PRICES

@@ -10,8 +10,10 @@ from scheduler_plugin.history.core.spans import Span
 
 
 def past(spans: Sequence[Span], decisions: Sequence[DecisionRecord], moves: Sequence[MoveRecord] = ()) -> Json:
-    """Means by column (milli-vCPUs, KiB; null if unknown) at the Unix times ``at``, oldest first, with a null between
-    spans that do not touch; decisions and migrations, newest first (``downtime`` in milliseconds; null if unknown).
+    """Data of a chart: means by column at the Unix times ``at``, oldest first, and decisions and migrations, newest
+    first.
+
+    Means are in milli-vCPUs and KiB, ``downtime`` in milliseconds; null is unknown, also between spans with a gap.
     """
     rows = _with_gaps(spans)
     means = [[None if span is None else span.mean(column) for _, span in rows] for column in VM_COLUMNS]
@@ -45,10 +47,10 @@ def _with_gaps(spans: Sequence[Span]) -> list[tuple[int, Span | None]]:
     rows: list[tuple[int, Span | None]] = []
     for span in spans:
         if rows and span.since > rows[-1][0]:
-            # A null breaks the chart's line.
+            # A null interrupts the line of the chart.
             rows.append((rows[-1][0] + 1, None))
         if not rows or rows[-1][1] is None:
             rows.append((span.since, span))
-        # A point at each end draws a level line.
+        # Points at both ends make a horizontal line.
         rows.append((span.until, span))
     return rows

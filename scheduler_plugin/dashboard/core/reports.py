@@ -1,4 +1,4 @@
-"""Reports of the scheduler and of agents, merged into the rows of VMs. Pure."""
+"""Merges reports of the scheduler and of agents into the rows of VMs. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduler_plugin.dashboard.core.rows import NOTHING, ZERO, Pair, VmRow, pai
 
 
 class SchedulerReport(msgspec.Struct, frozen=True):
-    """The scheduler's report of one VM; ``silent``: its agent is silent."""
+    """The scheduler's report of one VM. ``silent`` is True if the scheduler has not heard from its agent."""
 
     reserved: Pair
     denied: Pair
@@ -21,8 +21,8 @@ class SchedulerReport(msgspec.Struct, frozen=True):
     permit: Pair = NOTHING
 
 
-def words(nodes: JsonObject) -> dict[str, SchedulerReport]:
-    """The scheduler's report of each VM. A migrating VM has two pods: the larger amounts count."""
+def scheduler_reports(nodes: JsonObject) -> dict[str, SchedulerReport]:
+    """The scheduler's report of each VM. A migrating VM has two pods, of which the larger amounts count."""
     reports: dict[str, SchedulerReport] = {}
     for node in items(nodes, "nodes"):
         for pod in items(node, "pods"):
@@ -36,7 +36,7 @@ def words(nodes: JsonObject) -> dict[str, SchedulerReport]:
                     pair_at(pod, "promised"),
                     pair_at(pod, "permit"),
                 )
-                reports[vm] = _together(reports[vm], report) if vm in reports else report
+                reports[vm] = _merged(reports[vm], report) if vm in reports else report
     return reports
 
 
@@ -52,12 +52,12 @@ def troubles_in(account: JsonObject) -> list[str]:
     ]
 
 
-def differing(before: Mapping[str, SchedulerReport], now: Mapping[str, SchedulerReport]) -> list[str]:
-    """VMs with another report than ``before``."""
+def changed_vms(before: Mapping[str, SchedulerReport], now: Mapping[str, SchedulerReport]) -> list[str]:
+    """The VMs whose reports differ."""
     return [vm for vm in before.keys() | now.keys() if before.get(vm) != now.get(vm)]
 
 
-def _together(one: SchedulerReport, other: SchedulerReport) -> SchedulerReport:
+def _merged(one: SchedulerReport, other: SchedulerReport) -> SchedulerReport:
     return SchedulerReport(
         _larger(one.reserved, other.reserved),
         _larger(one.denied, other.denied),
@@ -72,16 +72,16 @@ def _larger(*pairs: Pair) -> Pair:
     return max(cpu for cpu, _ in pairs), max(mem for _, mem in pairs)
 
 
-def said_of(row: VmRow, word: SchedulerReport | None) -> VmRow:
-    """The row with the scheduler's report; a VM unknown to the scheduler keeps its object's data."""
-    # A pod's object has no permit.
+def with_report(row: VmRow, report: SchedulerReport | None) -> VmRow:
+    """Merge the scheduler's report into the row; None if the scheduler does not know the VM."""
+    # The object of a pod has no permit.
     if row_scope(row.key, row.namespace).of_pods:
-        row = msgspec.structs.replace(row, permit=NOTHING if word is None else word.permit)
-    if word is None:
-        # Clear the scheduler's earlier report.
+        row = msgspec.structs.replace(row, permit=NOTHING if report is None else report.permit)
+    if report is None:
+        # Remove the scheduler's earlier report.
         return msgspec.structs.replace(row, reserved=NOTHING, denied=ZERO, promised=ZERO, migrating=False)
-    # Permits arrive before the scheduler's next report, and whatever is permitted or used is reserved.
-    reserved = _larger(word.reserved, row.permit, row.use)
+    # The object's permit may be newer than the report, and whatever is permitted or used is reserved.
+    reserved = _larger(report.reserved, row.permit, row.use)
     return msgspec.structs.replace(
-        row, reserved=reserved, denied=word.denied, promised=word.promised, migrating=word.migrating
+        row, reserved=reserved, denied=report.denied, promised=report.promised, migrating=report.migrating
     )

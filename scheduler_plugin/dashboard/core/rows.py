@@ -1,6 +1,6 @@
 """Rows of the page, from API objects and the scheduler's ``/nodes``. Pure.
 
-Texts come from the cluster unchanged, truncated if long. The page never shows them as markup.
+Texts from the cluster are unchanged, but truncated if long. The page does not interpret them as markup.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 def row_scope(key: str, namespace: str) -> Scope:
-    """The permission that a row needs.
+    """The scope that a user must be able to read to see a row.
 
     >>> row_scope("shop/pod/pg-1", "shop").of_pods, row_scope("Hvpa/shop/pod", "shop").of_pods
     (True, False)
@@ -52,13 +52,12 @@ def row_scope(key: str, namespace: str) -> Scope:
 
 
 class VmRow(Row, frozen=True):
-    """A database. Size, bounds, permit and actual size are from its object, the rest and a pod's permit from the
-    scheduler.
+    """A database. Sizes, bounds and permit are from its object, the rest, and a pod's permit, from the scheduler.
 
-    ``promised`` is the part of ``denied`` that other VMs are about to free. ``problem`` is why its object, or a part of
-    it, is unreadable; ``waiting``: it has been pending for long; ``trouble`` is its agent's problem. ``state`` is the
-    worst of these (see ``states``). A sleeping VM uses nothing: ``wakes`` is the size that it wakes with (``NOTHING``
-    for others), and ``sleep`` says since when it sleeps.
+    - ``promised``: the part of ``denied`` that other VMs are about to free.
+    - ``problem``: why its object, or a part of it, is unreadable. ``waiting``: it has been pending for long.
+      ``trouble``: the problem of its agent. ``state``: the worst of these (see ``states``).
+    - ``wakes``: the size with which a sleeping VM wakes, ``NOTHING`` for others. ``sleep``: since when it sleeps.
     """
 
     node: str = ""
@@ -84,9 +83,9 @@ class VmRow(Row, frozen=True):
 
 
 class NodeRow(Row, frozen=True):
-    """A node in the scheduler's accounts. ``excess`` must still leave it, ``stuck`` is why it cannot.
+    """A node, from the scheduler's report. ``excess`` should still leave it; ``stuck`` is why it cannot.
 
-    ``denied`` is what its VMs were denied, ``promised`` the part of it that others are about to free.
+    ``denied`` is what its VMs were denied, ``promised`` the part of that which others are about to free.
     """
 
     total: Pair = ZERO
@@ -126,9 +125,10 @@ class GroupRow(Row, frozen=True):
 
 
 class StandingRow(Row, frozen=True):
-    """State of the scheduler and the API server: the page's first line. ``heard`` is False while the scheduler does not
-    respond. ``listed``: all VMs were read. ``silent``: since when (Unix seconds) watches of VMs or migrations are
-    silent; 0 if they are not.
+    """State of the scheduler and the API server, for the first line of the page.
+
+    ``heard`` is False while the scheduler does not respond. ``listed`` is True once all VMs have been read. ``silent``
+    is since when (Unix seconds) watches of VMs or migrations have been silent; 0 if they are not.
     """
 
     heard: bool = False
@@ -142,12 +142,12 @@ class StandingRow(Row, frozen=True):
 
 
 def pair(amounts: Resources | None) -> Pair:
-    """Both amounts.
+    """The amounts as milli-vCPUs and MiB.
 
     >>> pair(Resources.parse("1500m", "2Gi"))
     (1500, 2048)
     """
-    # Rounded up, so that memory is never shown as none.
+    # Rounded up, so that no memory looks like none.
     return NOTHING if amounts is None else (amounts.cpu.value, -(-amounts.mem.value // _MIB))
 
 
@@ -163,7 +163,7 @@ def pair_at(source: JsonObject, *path: str) -> Pair:
 
 @lru_cache(maxsize=8192)
 def _pair_of(cpu: str, mem: str) -> Pair:
-    """Cached: the VMs of a fleet have few sizes."""
+    """Cached, because the VMs of a fleet have few different sizes."""
     try:
         return pair(Resources.parse(cpu, mem))
     except QuantityError:
@@ -171,7 +171,7 @@ def _pair_of(cpu: str, mem: str) -> Pair:
 
 
 def vm_row(obj: JsonObject) -> VmRow:
-    """A VirtualMachine, or an opted-in pod. Never raises: an unreadable one becomes a row with a problem."""
+    """The row of a VirtualMachine or an opted-in pod. An unreadable one becomes a row with a problem."""
     name = database_name(obj)
     try:
         vm = parse_database(obj)
@@ -207,7 +207,7 @@ def _text_at(source: JsonObject, *path: str) -> str:
 
 
 def move_row(obj: JsonObject) -> MoveRow:
-    """A VirtualMachineMigration."""
+    """The row of a VirtualMachineMigration."""
     name, status = name_of(obj), child(obj, "status")
     return MoveRow(
         str(name),
@@ -226,7 +226,7 @@ def move_row(obj: JsonObject) -> MoveRow:
 def wait_of(migration: JsonObject) -> str:
     """The reason why a VirtualMachineMigration has not started; empty if it has.
 
-    Its controller stores the reason in a condition. Without one, the controller or a node is missing.
+    The controller stores the reason in a condition. Without a condition, it waits for the controller or a node.
 
     >>> wait_of({"status": {"phase": "Pending", "conditions": [{"message": "no node has room for 3 vCPU"}]}})
     'no node has room for 3 vCPU'
@@ -241,7 +241,7 @@ def wait_of(migration: JsonObject) -> str:
         return reason
     if not phase:
         return texts.NOT_TAKEN_UP
-    # It has a target node.
+    # With a target node it is about to start.
     return "" if text(status, "targetNode") else texts.NO_NODE
 
 
@@ -251,7 +251,7 @@ def _progress(ram: JsonObject) -> str:
 
 
 def group_row(kind: str, obj: JsonObject) -> GroupRow:
-    """A VirtualMachineGroup, Hvpa or Tortoise, by its status."""
+    """The row of a VirtualMachineGroup, Hvpa or Tortoise, from its status."""
     name, status = name_of(obj), child(obj, "status")
     conditions = items(status, "conditions")
     bad = [condition for condition in conditions if text(condition, "status") == "False" and text(condition, "message")]
@@ -276,7 +276,7 @@ def _whole(source: JsonObject, key: str) -> int:
 
 
 def standing_row(nodes: JsonObject | None) -> StandingRow:
-    """From the scheduler's ``/nodes`` response; None if there is none."""
+    """The row from the scheduler's ``/nodes`` response, which is None if it did not respond."""
     if nodes is None:
         return StandingRow("scheduler", "")
     waiting, unreadable = _whole(nodes, "waitingPods"), items(nodes, "unreadable")
@@ -286,7 +286,7 @@ def standing_row(nodes: JsonObject | None) -> StandingRow:
         heard=True,
         ready=flag(nodes, "ready"),
         leader=text(nodes, "leader"),
-        # UNKNOWN is -1.
+        # `UNKNOWN` is -1.
         waiting=max(0, waiting),
         unreadable=len(unreadable),
         idle=text(nodes, "migrationsIdle"),
@@ -294,7 +294,7 @@ def standing_row(nodes: JsonObject | None) -> StandingRow:
 
 
 def node_rows(nodes: JsonObject) -> list[NodeRow]:
-    """Every node in the scheduler's ``/nodes`` response."""
+    """The row of each node in the scheduler's ``/nodes`` response."""
     return [
         node_stated(
             NodeRow(
@@ -316,7 +316,7 @@ def node_rows(nodes: JsonObject) -> list[NodeRow]:
 
 
 def node_stated(row: NodeRow) -> NodeRow:
-    """The row with its state."""
+    """Set the state of the row."""
     true_states = {
         states.CANNOT_DRAIN: row.stuck,
         states.OVER_WATERMARK: max(row.excess) > 0,
@@ -326,7 +326,7 @@ def node_stated(row: NodeRow) -> NodeRow:
 
 
 def vm_stated(row: VmRow) -> VmRow:
-    """The row with its state."""
+    """Set the state of the row."""
     true_states = {
         states.UNHEALTHY: row.problem or row.phase == states.FAILED,
         states.WAITING: row.waiting,

@@ -13,7 +13,7 @@ from protocol.units import Instant, Seconds
 from scheduler_plugin.dashboard.core.visibility import VisibilityFilter
 
 LASTS: Final = Seconds(12 * 3600.0)
-# Interval of permission checks; a session whose check fails ends.
+# Interval of permission reviews; a session ends if its review fails.
 CHECKED_FOR: Final = Seconds(30.0)
 MOST: Final = 256
 MOST_OF_ONE: Final = 16
@@ -22,8 +22,10 @@ _NONE: Final = Scope()
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One signed-in browser. ``who`` is the user's name, ``token`` the one to review again; both empty for local pages.
-    ``asked_to`` is the scope that was reviewed last.
+    """One signed-in browser.
+
+    ``who`` is the user's name and ``token`` the token to review again; both are empty for local pages.
+    ``reviewed_last`` is the scope that was reviewed last.
     """
 
     key: bytes
@@ -32,17 +34,16 @@ class Session:
     checked: Instant
     token: str = field(default="", repr=False)
     who: str = ""
-    asked_to: Scope = _NONE
+    reviewed_last: Scope = _NONE
 
     @property
     def person(self) -> bytes:
-        """The session's user."""
-        # Local users have no names: each browser counts as a user, so that none ends another's sessions.
+        """The session's user. Local users have no names, so each browser counts as one."""
         return self.who.encode() or self.key
 
     @property
-    def crowd(self) -> bytes:
-        """The session's user, or the namespace of a service account: whoever may make one may make many."""
+    def quota_key(self) -> bytes:
+        """The session's user, or the namespace of a service account: who may create one may create many."""
         kind, _, account = self.who.rpartition(":")
         return kind.encode() if account and kind.startswith("system:serviceaccount:") else self.person
 
@@ -53,19 +54,19 @@ class Session:
 
 @dataclass(slots=True)
 class Sessions:
-    """All sessions, and the open link."""
+    """All sessions, and the one-time link that can be used next."""
 
     most: int = MOST
     _open: dict[bytes, Session] = field(default_factory=dict)
     _link: bytes = b""
 
     def offer(self, secret: str) -> None:
-        """Let ``secret``, and no earlier one, open one session."""
+        """Allow ``secret``, and no earlier one, to start one session."""
         self._link = hashed(secret)
 
     def take_link(self, secret: str) -> bool:
-        """Return True if ``secret`` is that of the open link, which is consumed."""
-        # Constant-time comparison.
+        """Use the link up if ``secret`` is that of the link; return True if so."""
+        # Compared in constant time.
         matches = bool(self._link) and hmac.compare_digest(self._link, hashed(secret))
         if matches:
             self._link = b""
@@ -79,22 +80,22 @@ class Sessions:
         *,
         token: str = "",
         who: str = "",
-        asked_to: Scope = _NONE,
+        reviewed_last: Scope = _NONE,
     ) -> Session:
         """Start a session identified by ``secret``."""
-        session = Session(hashed(secret), visibility, now, now, token, who, asked_to)
+        session = Session(hashed(secret), visibility, now, now, token, who, reviewed_last)
         self._open[session.key] = session
         own = [key for key, other in self._open.items() if other.person == session.person]
-        # A user's sign-ins end only that user's sessions, oldest first.
+        # A user with many sign-ins ends only that user's own sessions, oldest first.
         if len(own) > MOST_OF_ONE:
             del self._open[own[0]]
         elif len(self._open) > self.most:
-            greediest, _ = Counter(other.crowd for other in self._open.values()).most_common(1)[0]
-            del self._open[next(key for key, other in self._open.items() if other.crowd == greediest)]
+            largest, _ = Counter(other.quota_key for other in self._open.values()).most_common(1)[0]
+            del self._open[next(key for key, other in self._open.items() if other.quota_key == largest)]
         return session
 
     def find(self, secret: str, now: Instant) -> Session | None:
-        """The session of a cookie; None if there is none, or it has ended."""
+        """The session of a cookie; None if there is none or it has ended."""
         session = self._open.get(hashed(secret)) if secret else None
         if session is not None and self.still(session, now) is None:
             self.end(session)
@@ -104,17 +105,19 @@ class Sessions:
     def still(self, session: Session, now: Instant) -> Session | None:
         """The present session; None if it has ended."""
         current = self._open.get(session.key)
-        # A session ends after LASTS, despite checks.
+        # A session ends after `LASTS`, whatever its reviews say.
         return current if current is not None and now - current.begun < LASTS else None
 
     def checked(
-        self, session: Session, visibility: VisibilityFilter, now: Instant, asked_to: Scope = _NONE
+        self, session: Session, visibility: VisibilityFilter, now: Instant, reviewed_last: Scope = _NONE
     ) -> Session | None:
-        """The session with its reviewed permissions; None if it ended meanwhile."""
-        # The user signed out during the review.
+        """Store the reviewed permissions of a session; None if it ended meanwhile."""
+        # The user may have signed out during the review.
         if session.key not in self._open:
             return None
-        renewed = self._open[session.key] = replace(session, visibility=visibility, checked=now, asked_to=asked_to)
+        renewed = self._open[session.key] = replace(
+            session, visibility=visibility, checked=now, reviewed_last=reviewed_last
+        )
         return renewed
 
     def end(self, session: Session) -> None:
@@ -123,6 +126,5 @@ class Sessions:
 
 
 def hashed(secret: str) -> bytes:
-    """Hash of a secret."""
-    # A plain hash is enough for long random secrets.
+    """Hash of a secret. A plain hash is enough for long random secrets."""
     return hashlib.sha256(secret.encode()).digest()

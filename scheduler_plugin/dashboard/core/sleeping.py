@@ -17,7 +17,7 @@ _ENDS: Final = {
 
 
 def sleep_sentence(vm: JsonObject) -> str:
-    """Since when a VM sleeps or wakes; empty if it does neither.
+    """Sentence on a VM that sleeps or wakes, and since when; empty if it does neither.
 
     >>> report = {"state": "Asleep", "since": "2026-11-27T02:10:00Z", "sessions": 3, "seconds": 0.31}
     >>> sleep_sentence({"status": {"phase": "Asleep", "sleep": report}})
@@ -28,13 +28,13 @@ def sleep_sentence(vm: JsonObject) -> str:
     report = sleep_report(vm)
     if report.state == SleepState.WAKING:
         return texts.WAKING.format(since=_since(report), why=_because(report))
-    # The duration of the last wake is the estimate for the next one.
+    # The last wake's duration is the estimate for the next one.
     soon = texts.WAKES_IN.format(seconds=report.seconds) if report.seconds > 0 else ""
     return texts.ASLEEP.format(since=_since(report), sessions=report.sessions_in_words, soon=soon)
 
 
 def last_sleep(vm: JsonObject) -> str:
-    """End of the last request to sleep of a running VM; empty if it had none.
+    """Sentence on how the last order to sleep of a running VM ended; empty if it had none.
 
     >>> last_sleep({"status": {"phase": "Running", "sleep": {"state": "Refused", "message": "autovacuum runs"}}})
     'refused the last order to sleep: autovacuum runs'

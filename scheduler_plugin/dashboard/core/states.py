@@ -1,6 +1,6 @@
-"""States of databases and nodes, in words: one table for page, terminal and documents. Pure.
+"""States of databases and nodes and their texts: one table for page, terminal and documents. Pure.
 
-The page gets the tables as a module (``script``), so that no word is written twice.
+The page gets the tables as a JavaScript module (``script``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from protocol.units import Instant, Seconds
 
 
 class VmState(NamedTuple):
-    """A state; ``mark`` is its symbol, ``means`` its explanation. ``is_problem``: listed among the problems."""
+    """A state, its symbol ``mark`` and its explanation ``means``. If ``is_problem``, the page lists it as a problem."""
 
     word: str
     mark: str
@@ -23,21 +23,21 @@ class VmState(NamedTuple):
     is_problem: bool = True
 
 
-UNHEALTHY: Final = VmState("unhealthy", "✕", "the guest or the pod failed, or its object cannot be read")
+UNHEALTHY: Final = VmState("unhealthy", "✕", "the guest or the pod failed, or its object is unreadable")
 WAITING: Final = VmState("waiting", "◌", "the database has been pending for a minute or more")
-DENIED: Final = VmState("denied", "▲", "the database asked for more than it got")
+DENIED: Final = VmState("denied", "▲", "the database got less than it requested")
 AGENT_PROBLEM: Final = VmState("agent-problem", "!", "its agent reports a problem, or is unreachable")
 MIGRATING: Final = VmState("migrating", "⇢", "the VM is migrating")
 WAKING: Final = VmState("waking", "◐", "the VM is waking; it may be waiting for room")
 ASLEEP: Final = VmState(
     "asleep", "☾", "the VM is asleep: it reserves nothing, and the first packet wakes it", is_problem=False
 )
-# Worst first: only one state is shown.
+# Worst first, because only one state is shown.
 VM_STATES: Final = (UNHEALTHY, WAITING, DENIED, AGENT_PROBLEM, MIGRATING, WAKING, ASLEEP)
 
 CANNOT_DRAIN: Final = VmState("cannot-drain", "▲", "VMs should leave the node, but none can")
 OVER_WATERMARK: Final = VmState("over-watermark", "▲", "the node's reservations are above its watermark")
-CORDONED: Final = VmState("cordoned", "⊘", "the node takes no new databases")
+CORDONED: Final = VmState("cordoned", "⊘", "the node accepts no new databases")
 NODE_STATES: Final = (CANNOT_DRAIN, OVER_WATERMARK, CORDONED)
 
 CALM: Final = "calm"
@@ -67,29 +67,29 @@ LONG: Final = Seconds(60.0)
 
 
 @dataclass(slots=True)
-class Lasting:
-    """VMs with a condition, and since when by our own clock; a returning one restarts."""
+class ConditionTimes:
+    """The VMs to which a condition applies, and since when by our own clock."""
 
     _since: dict[str, Instant] = field(default_factory=dict)
 
     @property
     def keys(self) -> set[str]:
-        """VMs with the condition, however long."""
+        """The VMs to which the condition applies."""
         return set(self._since)
 
     def see(self, key: str, now: Instant, *, is_so: bool) -> None:
-        """Update whether the VM has the condition."""
+        """Update whether the condition applies to the VM."""
         if is_so:
-            # Keeps the start.
+            # Keep the time at which it began.
             self._since.setdefault(key, now)
         else:
             self._since.pop(key, None)
 
     def is_long(self, key: str, now: Instant) -> bool:
-        """Return True if it has lasted for ``LONG``."""
+        """Return True if the condition has applied for ``LONG``."""
         since = self._since.get(key)
         return since is not None and now - since >= LONG
 
     def long(self, now: Instant) -> list[str]:
-        """VMs for which it has lasted for ``LONG``."""
+        """The VMs to which the condition has applied for ``LONG``."""
         return [key for key in self._since if self.is_long(key, now)]

@@ -1,4 +1,4 @@
-"""Permissions of one user. Pure."""
+"""What one user may see. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler_plugin.dashboard.core.rows import NodeRow, Row, StandingRow, node
 
 @dataclass(frozen=True, slots=True)
 class VisibilityFilter:
-    """Scopes that a user may read; one of all namespaces has all of its kind."""
+    """The scopes that a user may read. A scope of all namespaces includes all scopes of its kind."""
 
     scopes: frozenset[Scope]
 
@@ -31,8 +31,9 @@ class VisibilityFilter:
 
     @property
     def tag(self) -> str:
-        """A short text of these permissions. Event ids depend on it: if permissions change the page gets a new
-        snapshot.
+        """A short text that identifies the permissions.
+
+        Event ids depend on it, so that a page gets a new snapshot if permissions change.
         """
         return "" if self.has_all else f".{crc32(repr(sorted(self.scopes)).encode()):08x}"
 
@@ -42,16 +43,16 @@ class VisibilityFilter:
 
     def row(self, row: Row) -> Row | None:
         """The row as the user may see it; None if hidden."""
-        # A hidden namespace shows no row, name or count.
+        # Nothing of a hidden namespace is shown: no row, name or count.
         if row.namespace:
             return row if self.sees(row_scope(row.key, row.namespace)) else None
         if self.has_all_vms:
             return row
         if isinstance(row, NodeRow):
-            # Sums name nothing and stay. The reason why a node is stuck may name VMs.
+            # Sums reveal no names. The reason why a node is stuck may mention VMs.
             return node_stated(msgspec.structs.replace(row, stuck=""))
         if isinstance(row, StandingRow):
-            # Cluster-wide.
+            # Hide cluster-wide data.
             return msgspec.structs.replace(row, waiting=0, unreadable=0, idle="", leader="")
         return None
 

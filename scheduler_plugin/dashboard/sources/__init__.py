@@ -1,1 +1,1 @@
-"""Data sources of the page: scheduler, groups program, agents, and the cluster for its history."""
+"""Data sources of the page: scheduler, ``autoscale-groups``, agents, and the cluster's objects for the history."""

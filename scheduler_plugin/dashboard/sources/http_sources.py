@@ -1,6 +1,6 @@
-"""HTTP clients of the page for the scheduler and agents; agents' responses update the page too.
+"""HTTP clients of the page for the scheduler, ``autoscale-groups`` and agents.
 
-A missing response is None, and the page shows the rest.
+A missing response is None, and the page shows the rest. Responses of agents also update the page.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ SELECTOR: Final = "app.kubernetes.io/name=autoscaling-agent"
 
 @dataclass(slots=True)
 class NodeAgentAddresses:
-    """Addresses of node agents, from pods in ``namespace``, listed over ``api`` at most every few seconds.
+    """Addresses of node agents, from their pods in ``namespace``, listed at most every few seconds.
 
-    If a list fails, the last one stays.
+    If a list fails, the last one is used.
     """
 
     api: KubernetesApi
@@ -49,7 +49,7 @@ class NodeAgentAddresses:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def address(self, node: str) -> str:
-        """Address of the agent on ``node``; empty if none."""
+        """Address of the agent on ``node``; empty if there is none."""
         async with self._turn:
             if self._until is None or self.clock.now() >= self._until:
                 await self._list()
@@ -63,13 +63,13 @@ class NodeAgentAddresses:
             answer = await self.api.call(ApiCall("GET", PODS.path(self.namespace), TIMEOUT, query))
         except ApiError:
             return
-        # A finished pod keeps its address.
+        # Finished pods keep their addresses.
         running = (pod for pod in items(answer, "items") if text(pod, "status", "phase") == "Running")
         self._known = {text(pod, "spec", "nodeName"): text(pod, "status", "podIP") for pod in running}
 
 
 class Sources(Protocol):
-    """Programs of one cluster; tests and ``autoscale web`` have their own."""
+    """Queries of a cluster's programs; tests and ``autoscale web`` have their own implementations."""
 
     async def of_scheduler(self, path: str) -> Json | None:
         """The scheduler's JSON at ``path``; None if unavailable."""
@@ -83,7 +83,7 @@ class Sources(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HttpSources:
-    """Direct in-cluster requests. Without ``agents`` each VM's agent is in its pod."""
+    """Queries from within the cluster. Without ``agents`` each VM's agent is in its pod."""
 
     http: httpx.AsyncClient
     scheduler: str
@@ -100,7 +100,7 @@ class HttpSources:
         return await self._json(f"{self.groups.rstrip('/')}{path}", AUDIENCE) if self.groups else None
 
     async def of_vm(self, vm: JsonObject) -> Json | None:
-        """See ``Sources``. The node's agent first: a VM's pod may forward its ports to the guest."""
+        """See ``Sources``. The node's agent first, because a VM's pod may forward its ports to the guest."""
         name, node = database_name(vm), database_node(vm)
         if self.agents is not None and node and (address := await self.agents.address(node)):
             path = f"/explain/{database_url(name)}"
@@ -113,18 +113,18 @@ class HttpSources:
 
     async def _of_agent(self, address: str, path: str, vm: ObjectName, namespace: str) -> Json | None:
         try:
-            # From a VM's status: accept only IP addresses.
+            # The address is from a VM's status, so accept only IP addresses.
             host = url_host(address)
         except ValueError:
             return None
         url = f"http://{host}:{AGENT_PORT}{path}"
         account = await self._json(url, audience_of_agents(namespace), LONGEST_OF_AGENT)
-        # The address may be another VM's by now.
+        # The address may belong to another VM by now.
         return account if account is not None and text(account, "vm") == str(vm) else None
 
     async def _json(self, url: str, audience: str, longest: int = LONGEST_ANSWER) -> Json | None:
         try:
-            # The client's timeouts are per read: an agent could send single bytes.
+            # The client's timeouts are per read, and an agent could send single bytes.
             async with asyncio.timeout(PATIENCE):
                 headers = {**_AS_IT_IS, **bearer_header(await self.tokens(audience))}
                 async with self.http.stream("GET", url, headers=headers) as answer:
@@ -140,7 +140,7 @@ _AS_IT_IS: Final = {"Accept-Encoding": "identity"}
 
 async def _body(answer: httpx.Response, longest: int) -> bytes | None:
     body = bytearray()
-    # Raw: decompressed chunks could be of any size.
+    # Raw chunks, because decompressed ones could have any size.
     async for piece in answer.aiter_raw():
         body += piece
         if len(body) > longest:
@@ -148,15 +148,15 @@ async def _body(answer: httpx.Response, longest: int) -> bytes | None:
     return bytes(body)
 
 
-Hears = Callable[[ObjectName, Json | None], None]
+OnResponse = Callable[[ObjectName, Json | None], None]
 """Receives the response of a VM's agent; None if there was none."""
 
 
-class Overheard:
-    """See ``Sources``. Passes every response of an agent to ``hears``."""
+class ObservedSources:
+    """See ``Sources``. Passes each response of an agent to ``on_response``."""
 
-    def __init__(self, sources: Sources, hears: Hears) -> None:
-        self._sources, self._hears = sources, hears
+    def __init__(self, sources: Sources, on_response: OnResponse) -> None:
+        self._sources, self._on_response = sources, on_response
 
     async def of_scheduler(self, path: str) -> Json | None:
         """See ``Sources``."""
@@ -169,5 +169,5 @@ class Overheard:
     async def of_vm(self, vm: JsonObject) -> Json | None:
         """See ``Sources``."""
         account = await self._sources.of_vm(vm)
-        self._hears(database_name(vm), account)
+        self._on_response(database_name(vm), account)
         return account

@@ -27,7 +27,7 @@ export function sentencesOf(store) {
   const said = waits ? [waits] : [];
   if (!standing) return said;
   if (standing.silent) said.push(`The API server has said nothing since ${clock(standing.silent)}: sizes, permits and migrations may be old.`);
-  if (!standing.heard) said.push("The scheduler does not answer: reservations and denials are old.");
+  if (!standing.heard) said.push("The scheduler does not respond: reservations and denials are old.");
   else if (!standing.ready) said.push("The scheduler has not read the cluster yet.");
   if (standing.idle) said.push(`No VM is moved: ${standing.idle}.`);
   if (standing.waiting) said.push(`Pods that wait for room: ${standing.waiting}.`);

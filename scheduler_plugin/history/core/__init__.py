@@ -1,4 +1,4 @@
-"""Data model of a history: samples, spans, integrals, coarser spans. Pure.
+"""Data model of a history: samples, spans, and their integrals. Pure.
 
 Rules:
 

@@ -1,4 +1,4 @@
-"""Accumulates samples into spans: each sample lasts until the next, unless that is too late."""
+"""Accumulates samples into spans. A sample counts until the next one, unless that comes too late."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from scheduler_plugin.history.core.samples import MINUTE, SECOND, Millis, Row
-from scheduler_plugin.history.core.spans import Span, held, joined
+from scheduler_plugin.history.core.spans import Span, joined, sample_span
 
 F = TypeVar("F", bound=Hashable)
 
@@ -17,8 +17,8 @@ F = TypeVar("F", bound=Hashable)
 class SpanPace(msgspec.Struct, frozen=True, gc=False):
     """Resolution of spans, in milliseconds.
 
-    A span ends when the facts change, when an amount changes after ``fine``, or after ``heartbeat``. Samples more than
-    ``gap`` apart leave a gap.
+    A span ends when the facts change, when an amount changes and the span is longer than ``fine``, or after
+    ``heartbeat``. Between samples more than ``gap`` apart the time is unknown.
     """
 
     fine: Millis
@@ -29,11 +29,11 @@ class SpanPace(msgspec.Struct, frozen=True, gc=False):
 _PACES: Final = ((200, 0, MINUTE), (2000, 30 * SECOND, MINUTE))
 _OF_MANY: Final = (MINUTE, 2 * MINUTE)
 GAP_INTERVALS: Final = 4
-"""An object missing for this many intervals is unknown in between."""
+"""The state of an object that is missing for more than this many intervals is unknown."""
 
 
 def pace_for(objects: int, interval: Millis) -> SpanPace:
-    """Resolution of spans for that many objects sampled every ``interval``: the more, the coarser.
+    """Resolution of spans, coarser for more ``objects``; they are sampled every ``interval``.
 
     >>> pace_for(10, 10_000)
     SpanPace(fine=0, heartbeat=60000, gap=40000)
@@ -46,7 +46,7 @@ def pace_for(objects: int, interval: Millis) -> SpanPace:
 
 @dataclass(slots=True)
 class _Open(Generic[F]):
-    """Samples of one object since the start of its open span."""
+    """The open span of one object."""
 
     facts: F
     amounts: Row
@@ -56,10 +56,10 @@ class _Open(Generic[F]):
     parts: list[Span] = field(default_factory=list)
 
     def closed(self, until: Millis) -> Span | None:
-        """The span until ``until``; None if it is empty."""
+        """Close the span at ``until``; None if it is empty."""
         # Amounts since the last change are not in the parts yet.
         if until > self.changed:
-            self.parts.append(held(self.changed, until, self.amounts))
+            self.parts.append(sample_span(self.changed, until, self.amounts))
         return joined(self.parts) if self.parts else None
 
 
@@ -78,15 +78,15 @@ class Accumulation(Generic[F]):
         if current is None:
             self._open[key] = _Open(facts, amounts, at, at, at)
             return None
-        # A small clock correction; ``rewind`` is for larger ones.
+        # A small correction of the clock; ``rewind`` is for larger ones.
         if at <= current.latest:
             return None
         is_gap = at - current.latest > pace.gap
-        # Amounts within a gap are unknown: end at the last sample.
+        # Amounts in a gap are unknown, so end the span at its last sample.
         until = current.latest if is_gap else at
         is_same = amounts == current.amounts
         lasted = at - current.begun
-        # A heartbeat writes unchanged spans too, so that a crash loses little.
+        # The heartbeat ends unchanged spans too, so that a crash loses little.
         ends = is_gap or facts != current.facts or lasted >= pace.heartbeat or (not is_same and lasted >= pace.fine)
         if ends:
             self._open[key] = _Open(facts, amounts, at, at, at)
@@ -94,14 +94,14 @@ class Accumulation(Generic[F]):
             return None if span is None else (current.facts, span)
         current.latest = at
         if not is_same:
-            # A change within ``fine`` stays in the span, with an exact integral.
-            current.parts.append(held(current.changed, at, current.amounts))
+            # A change within ``fine`` does not end the span; the integral stays exact.
+            current.parts.append(sample_span(current.changed, at, current.amounts))
             current.amounts, current.changed = amounts, at
         return None
 
     def expired(self, now: Millis, pace: SpanPace) -> Iterator[tuple[F, Span]]:
-        """End the spans of objects missing for longer than the gap."""
-        # A list: ``_end`` removes the key.
+        """End the spans of objects that have been missing for longer than the gap."""
+        # A list, because ``_end`` removes the key.
         for key in [key for key, span in self._open.items() if now - span.latest > pace.gap]:
             yield from self._end(key)
 
@@ -111,7 +111,7 @@ class Accumulation(Generic[F]):
             yield from self._end(key)
 
     def rewind(self) -> None:
-        """Drop all open spans: the clock was set back."""
+        """Drop all open spans, because the clock was set back."""
         self._open.clear()
 
     def _end(self, key: Hashable) -> Iterator[tuple[F, Span]]:

@@ -35,19 +35,19 @@ def _columns(*kinds: str) -> tuple[str, ...]:
 
 
 VM_COLUMNS: Final = _columns("size", "need", "permit", "reserved", "used")
-"""``size``: the VM's ``spec.guest`` ``use``; ``need``: by its agent's explanation; ``permit`` and ``reserved``: by the
-scheduler; ``used``: by the guest.
+"""``size`` is ``use`` in the VM's ``spec.guest``, ``need`` is from its agent, ``permit`` and ``reserved`` are from the
+scheduler, ``used`` is from the guest.
 """
 
 NODE_COLUMNS: Final = _columns("total", "reserved", "used", "watermark")
 """``total`` is the room for pods, ``used`` the sizes of the node's VMs."""
 
-PLACE: Final[Mapping[str, int]] = MappingProxyType({name: place for place, name in enumerate(VM_COLUMNS)})
-NODE_PLACE: Final[Mapping[str, int]] = MappingProxyType({name: place for place, name in enumerate(NODE_COLUMNS)})
+COLUMN_INDEX: Final[Mapping[str, int]] = MappingProxyType({name: place for place, name in enumerate(VM_COLUMNS)})
+NODE_COLUMN_INDEX: Final[Mapping[str, int]] = MappingProxyType({name: place for place, name in enumerate(NODE_COLUMNS)})
 
 
 IN_USE: Final = (("reserved_cpu", "used_cpu"), ("reserved_mem", "used_mem"))
-"""Reservations, and the guests' use to compare them with while known."""
+"""Columns of reservations, each with the use to compare it with."""
 
 
 class Size(msgspec.Struct, frozen=True, gc=False):
@@ -58,12 +58,12 @@ class Size(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, resources: Resources) -> Size:
-        """Memory is rounded up to KiB.
+        """Convert ``resources``; memory is rounded up to KiB.
 
         >>> Size.of(Resources.parse("1500m", "2Gi"))
         Size(cpu=1500, mem=2097152)
         """
-        # So that memory is never shown as none.
+        # Rounded up, so that no memory looks like none.
         return cls(resources.cpu.value, -(-resources.mem.value // 1024))
 
     def __add__(self, other: Size) -> Size:
@@ -89,10 +89,10 @@ def size_at(source: JsonObject, *path: str) -> Size | None:
 
 
 class VmRecord(msgspec.Struct, frozen=True, gc=False):
-    """Node and owner of a VM; ``node``, ``group`` and bounds may be unknown (empty, None).
+    """Facts on a VM that change rarely; an empty text or None is unknown.
 
-    ``labels`` are the recorded ones, sorted by key. ``uid`` distinguishes recreated VMs; empty if unknown. ``asleep``:
-    it sleeps, known only in a recorded history.
+    ``labels`` are the recorded ones, sorted by key. ``uid`` distinguishes recreated VMs. ``asleep`` is known only in a
+    recorded history.
     """
 
     vm: ObjectName
@@ -106,7 +106,7 @@ class VmRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeRecord(msgspec.Struct, frozen=True, gc=False):
-    """A node and its price keys: ``machine`` is its instance type, ``groups`` are more specific."""
+    """A node and its price keys: ``machine`` is its instance type, ``groups`` are more specific keys."""
 
     node: str
     machine: str = ""
@@ -114,7 +114,7 @@ class NodeRecord(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, node: str, keys: Sequence[str]) -> NodeRecord:
-        """The node with the price keys of its labels, most specific first.
+        """Make a record from the price keys of a node's labels, most specific first.
 
         >>> NodeRecord.of("n1", ("pool", "m5"))
         NodeRecord(node='n1', machine='m5', groups=('pool',))
@@ -129,8 +129,10 @@ class NodeRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
-    """A decision about a VM, ``by`` its agent or the scheduler; ``sentences`` are those of ``explain``, the summary
-    first. ``size`` is the VM's size then; ``denied``: it got less than requested.
+    """A decision on a VM, ``by`` its agent or the scheduler.
+
+    ``sentences`` are those of ``explain``, the summary first. ``size`` is the VM's size at that time. ``denied`` is
+    True if the VM got less than requested.
     """
 
     at: Millis
@@ -142,7 +144,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class MoveRecord(msgspec.Struct, frozen=True, gc=False):
-    """A migration: ``until`` is its end, or when it was last seen running. ``downtime`` in milliseconds if known."""
+    """A migration. ``until`` is its end, or when it was last observed. ``downtime`` is in milliseconds."""
 
     name: ObjectName
     vm: ObjectName

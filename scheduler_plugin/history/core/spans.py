@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from scheduler_plugin.history.core.samples import PLACE, Amount, Millis, Row
+from scheduler_plugin.history.core.samples import COLUMN_INDEX, Amount, Millis, Row
 
 _NONE: Final = 0
 MOST: Final[Amount] = 2**40
@@ -15,10 +15,10 @@ MOST: Final[Amount] = 2**40
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
-    """From ``since`` to ``until``, with one entry per column.
+    """Amounts from ``since`` to ``until``, with one entry per column.
 
-    ``known_times``: known time (ms); ``sums``: amount times milliseconds; ``peaks``: the maximum, 0 if unknown.
-    ``observed`` is for how long (ms) the object was seen at all.
+    ``known_times`` are for how long (ms) an amount was known, ``sums`` are integrals in amounts times milliseconds,
+    ``peaks`` are maxima, 0 if unknown. ``observed`` is for how long (ms) there were samples of the object.
     """
 
     since: Millis
@@ -31,21 +31,21 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     def mean(self, column: str) -> float | None:
         """Time-weighted mean of a column of ``VM_COLUMNS``; None if unknown.
 
-        >>> held(0, 10, (4, None)).mean("size_cpu"), held(0, 10, (4, None)).mean("size_mem")
+        >>> sample_span(0, 10, (4, None)).mean("size_cpu"), sample_span(0, 10, (4, None)).mean("size_mem")
         (4.0, None)
         """
-        place = PLACE[column]
+        place = COLUMN_INDEX[column]
         return self.sums[place] / self.known_times[place] if self.known_times[place] else None
 
 
-def held(since: Millis, until: Millis, amounts: Row) -> Span:
-    """One sample that lasts from ``since`` to ``until`` (>= ``since``).
+def sample_span(since: Millis, until: Millis, amounts: Row) -> Span:
+    """The span of one sample that is valid from ``since`` to ``until`` (>= ``since``).
 
-    >>> held(0, 10, (4, None))
+    >>> sample_span(0, 10, (4, None))
     Span(since=0, until=10, observed=10, known_times=(10, 0), sums=(40, 0), peaks=(4, 0))
     """
     lasted = until - since
-    # Bounded, so that an hour of MOST fits SQLite's integers.
+    # Bounded, so that an hour at MOST fits into SQLite's integers.
     bounded = [None if amount is None else min(MOST, amount) for amount in amounts]
     return Span(
         since,
@@ -59,20 +59,20 @@ def held(since: Millis, until: Millis, amounts: Row) -> Span:
 
 
 def sum_while(span: Span, place: int, other: int) -> int:
-    """Integral of a column while another one was known too; both are taken as constant.
+    """Estimate the integral of a column over the time in which another one was known too.
 
-    >>> sum_while(joined([held(0, 10, (4, 1)), held(10, 40, (4, None))]), 0, 1)
+    >>> sum_while(joined([sample_span(0, 10, (4, 1)), sample_span(10, 40, (4, None))]), 0, 1)
     40
     """
     known_time = span.known_times[place]
-    # The overlap is unknown; the shorter known time is the best estimate.
+    # How far their known times overlap is unknown; the shorter one is the best estimate.
     return span.sums[place] * min(known_time, span.known_times[other]) // known_time if known_time else 0
 
 
 def joined(spans: Sequence[Span]) -> Span:
-    """One span for all of ``spans`` (one or more, in any order); gaps are unknown time.
+    """Join one or more ``spans``, in any order, into one; gaps are unknown time.
 
-    >>> joined([held(0, 10, (4,)), held(20, 30, (8,))])
+    >>> joined([sample_span(0, 10, (4,)), sample_span(20, 30, (8,))])
     Span(since=0, until=30, observed=20, known_times=(20,), sums=(120,), peaks=(8,))
     """
     if len(spans) == 1:
@@ -89,11 +89,11 @@ def joined(spans: Sequence[Span]) -> Span:
 
 
 def clipped(span: Span, since: Millis, until: Millis) -> Span | None:
-    """The part of ``span`` from ``since`` to ``until``; None if empty.
+    """The part of ``span`` from ``since`` to ``until``; None if it is empty.
 
-    Amounts are constant within a span. The parts of a span add up to it exactly.
+    Amounts count as constant within a span. The parts of a span add up to it exactly.
 
-    >>> clipped(held(0, 10, (4,)), 5, 20)
+    >>> clipped(sample_span(0, 10, (4,)), 5, 20)
     Span(since=5, until=10, observed=5, known_times=(5,), sums=(20,), peaks=(4,))
     """
     if since <= span.since and span.until <= until:
@@ -107,16 +107,16 @@ def clipped(span: Span, since: Millis, until: Millis) -> Span | None:
         # Differences of rounded cumulative sums add up exactly.
         return whole * upto // length - whole * before // length
 
-    # The time of the peak is unknown, so every part has it.
+    # The time of the peak is unknown, so every part gets it.
     return Span(
         begin, end, part(span.observed), tuple(map(part, span.known_times)), tuple(map(part, span.sums)), span.peaks
     )
 
 
 def stepped(spans: Iterable[Span], since: Millis, step: Millis) -> list[Span]:
-    """Spans joined into steps of ``step`` (> 0) from ``since``; each belongs to the step in which it begins.
+    """Join spans into steps of ``step`` (> 0) from ``since``; a span belongs to the step in which it begins.
 
-    >>> [(each.since, each.until) for each in stepped([held(at, at + 5, (1,)) for at in (0, 5, 10)], 0, 10)]
+    >>> [(each.since, each.until) for each in stepped([sample_span(at, at + 5, (1,)) for at in (0, 5, 10)], 0, 10)]
     [(0, 10), (10, 15)]
     """
     steps: dict[int, list[Span]] = {}
@@ -126,8 +126,9 @@ def stepped(spans: Iterable[Span], since: Millis, step: Millis) -> list[Span]:
 
 
 def weighted_share(levels: Iterable[tuple[Amount, Millis]], share: float) -> Amount:
-    """The lowest amount that covers ``share`` (0..1) of the time; ``levels`` are amounts with durations. 0 without
-    time.
+    """The lowest amount that is enough for ``share`` (0..1) of the time; ``levels`` are amounts with their durations.
+
+    The result is 0 if there are no durations.
 
     >>> weighted_share([(1, 90), (8, 10)], 0.9), weighted_share([(1, 90), (8, 10)], 0.95)
     (1, 8)
@@ -135,7 +136,7 @@ def weighted_share(levels: Iterable[tuple[Amount, Millis]], share: float) -> Amo
     0
     """
     ranked = sorted(levels)
-    # Above 1 the loop would run past the maximum.
+    # With a share above 1 the loop would run past the maximum.
     remaining = min(1.0, share) * sum(lasted for _, lasted in ranked)
     for amount, lasted in ranked:
         remaining -= lasted

@@ -1,7 +1,7 @@
-"""Costs of recorded time: reserved, used, and at fixed sizes, in hours and money (B.15). Pure.
+"""Costs of reservations, of use, and of fixed sizes, in hours and money (B.15). Pure.
 
 Rules:
 
-- Arithmetic is exact: fractions of integer integrals. Only ``rendering`` rounds.
-- Every line is a sum of VMs, and lines add up to the total for any grouping.
+- Arithmetic is exact, with fractions of integer integrals. Only ``rendering`` rounds.
+- A line is a sum over VMs, and the lines of every grouping add up to the total.
 """

@@ -1,4 +1,4 @@
-"""Bills: costs of reservations and use of VMs, in lines that add up."""
+"""Bills: costs of reservations and use of VMs, in lines that add up to a total."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.samples import HOUR, PLACE, Millis, Size, VmRecord
+from scheduler_plugin.history.core.samples import COLUMN_INDEX, HOUR, Millis, Size, VmRecord
 from scheduler_plugin.history.core.spans import sum_while
 from scheduler_plugin.history.costs.prices import KIB_OF_GIB, MILLI, Price, PriceList
 from scheduler_plugin.history.ports import Period, Usage
@@ -38,7 +38,7 @@ class BilledCost:
 
     @classmethod
     def of(cls, cpu: int, mem: int, price: Price) -> BilledCost:
-        """From integrals in milli-vCPU-ms and KiB-ms.
+        """Convert integrals in milli-vCPU-ms and KiB-ms.
 
         >>> BilledCost.of(2000 * HOUR, 1024**2 * HOUR, Price(Fraction(3), Fraction(1))).money
         Fraction(7, 1)
@@ -49,13 +49,15 @@ class BilledCost:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Use and reservation of some VMs.
+    """Costs and hours of some VMs.
 
-    ``in_use`` is the reservation while use was known, to compare with ``used``. ``at_most`` is the cost at the maximum
-    size, ``at_high`` at the size that covers 99.5 % of the time. Hours: ``known_hours``: with known reservation;
-    ``unknown``: without, between the VM's first and last sample; ``use_known``: with known use; ``asleep``: asleep.
-    ``slept`` is the additional cost of the sleeping hours at minimum size. ``without_most`` and ``without_high``: money
-    of reservations without such a fixed size. ``since`` and ``until`` are the first and last sample.
+    - ``in_use``: the reservation while use was known, to compare with ``used``.
+    - ``at_most``: the cost at the maximum size. ``at_high``: at the size that is enough for 99.5 % of the time.
+      ``without_most`` and ``without_high``: the money of reservations for which that size is unknown.
+    - ``known_hours``: hours with a known reservation. ``unknown``: hours without one between the VM's first and last
+      sample. ``use_known``: hours with known use.
+    - ``asleep``: hours asleep. ``slept``: what these would have cost in addition at the minimum size.
+    - ``since`` and ``until``: the first and last sample.
     """
 
     reserved: BilledCost = BilledCost()
@@ -80,18 +82,17 @@ class Line:
 
     @property
     def saved(self) -> Fraction:
-        """Savings against the maximum size."""
-        # Without reservations of unknown maximum on either side.
+        """Savings against the maximum size, without reservations whose maximum is unknown."""
         return self.at_most.money - (self.reserved.money - self.without_most)
 
     @property
     def saved_of_high(self) -> Fraction:
-        """Savings against the size for 99.5 % of the time; negative if scaling cost more."""
+        """Savings against the size that is enough for 99.5 % of the time; negative if scaling cost more."""
         return self.at_high.money - (self.reserved.money - self.without_high)
 
 
 KeyOf = Callable[[VmRecord], str]
-"""Line name of a VM: its name, namespace, group, node, or the value of a label."""
+"""Returns the name of a VM's line: its name, namespace, group, node, or the value of a label."""
 
 NONE: Final = "(none)"
 LABEL: Final = "label="
@@ -107,7 +108,7 @@ KEYS: Final[Mapping[str, KeyOf]] = MappingProxyType(
 
 
 def key_of(by: str) -> KeyOf:
-    """Grouping by ``by``: one of ``KEYS``, or ``label=KEY``. Raises ``ValueError``.
+    """The grouping for ``by``, which is one of ``KEYS`` or ``label=KEY``. Raises ``ValueError``.
 
     >>> from protocol.messages import ObjectName
     >>> from scheduler_plugin.history.core.samples import VmRecord
@@ -115,7 +116,6 @@ def key_of(by: str) -> KeyOf:
     >>> key_of("vm")(facts), key_of("label=team")(facts), key_of("label=tier")(facts)
     ('default/db', 'a', '(none)')
     """
-    # ``label=`` needs a label.
     label = by.removeprefix(LABEL)
     if by.startswith(LABEL) and label:
         return lambda facts: dict(facts.labels).get(label, NONE)
@@ -126,9 +126,10 @@ def key_of(by: str) -> KeyOf:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """Lines by key, and their sum.
+    """Lines by name, and their total.
 
-    ``unpriced`` are nodes at the reference price, ``unused`` keys of the price table that priced no node.
+    ``unpriced`` are nodes that are not in the price table and cost the reference price. ``unused`` are keys of the
+    price table that match no node.
     """
 
     period: Period
@@ -147,14 +148,17 @@ def bill(  # noqa: PLR0913 - what a bill is made of
     *,
     only: str = "",
 ) -> Bill:
-    """The bill of ``usages``; ``high`` is each VM's need for 99.5 % of the time. ``only``: that line only."""
+    """The bill of ``usages``, or only its line ``only``.
+
+    ``high`` is the size of each VM that is enough for 99.5 % of the time.
+    """
     lines: dict[str, Line] = defaultdict(Line)
     billed = [usage for usage in usages if not only or key_of(usage.facts) == only]
     for usage in billed:
-        # Priced on the VM's node at that time.
+        # At the price of the VM's node at that time.
         line = line_of(usage, high.get(usage.facts.vm), prices.on(usage.facts.node, usage.span))
         lines[key_of(usage.facts)] += line
-    for facts, unknown in _unknown(usages):  # of all usages: time of a VM in other lines is not unknown
+    for facts, unknown in _unknown(usages):  # of all usages, because a VM's time in other lines is known
         if not only or key_of(facts) == only:
             lines[key_of(facts)] += Line(unknown=unknown)
     unpriced = {usage.facts.node for usage in billed if prices.known(usage.facts.node, usage.span) is None}
@@ -163,22 +167,22 @@ def bill(  # noqa: PLR0913 - what a bill is made of
 
 
 def line_of(usage: Usage, high: Size | None, price: Price) -> Line:
-    """Use and reservation of one VM with constant facts."""
+    """The line of one VM with constant facts."""
     span, most = usage.span, usage.facts.most
-    cpu, mem = PLACE["reserved_cpu"], PLACE["reserved_mem"]
+    cpu, mem = COLUMN_INDEX["reserved_cpu"], COLUMN_INDEX["reserved_mem"]
     known_times = span.known_times[cpu], span.known_times[mem]
-    used_cpu, used_mem = PLACE["used_cpu"], PLACE["used_mem"]
+    used_cpu, used_mem = COLUMN_INDEX["used_cpu"], COLUMN_INDEX["used_mem"]
     reserved = BilledCost.of(span.sums[cpu], span.sums[mem], price)
     return Line(
         reserved=reserved,
         used=BilledCost.of(span.sums[used_cpu], span.sums[used_mem], price),
         in_use=BilledCost.of(
-            # Compare use with the reservation while use was known. Without the exact integral the reservation is taken
-            # as constant.
+            # To compare with use, the reservation while use was known. If the exact integral is unknown, it is
+            # estimated.
             *(usage.in_use or (sum_while(span, cpu, used_cpu), sum_while(span, mem, used_mem))),
             price,
         ),
-        # Only while the reservation was known, to be comparable.
+        # Only over the time in which the reservation was known, so that they are comparable.
         at_most=_fixed(most, known_times, price),
         at_high=_fixed(high, known_times, price),
         known_hours=Fraction(known_times[0], HOUR),
@@ -197,23 +201,23 @@ def _fixed(size: Size | None, known: tuple[int, int], price: Price) -> BilledCos
 
 
 def _slept(usage: Usage, known: tuple[int, int], price: Price) -> BilledCost:
-    """Cost of the minimum size while the VM slept, minus what was still reserved; nothing while awake."""
+    """Cost of the minimum size while the VM slept, minus that of what was still reserved; zero if it was awake."""
     least, span = usage.facts.least, usage.span
     if least is None or not usage.facts.asleep:
         return BilledCost()
-    cpu, mem = span.sums[PLACE["reserved_cpu"]], span.sums[PLACE["reserved_mem"]]
+    cpu, mem = span.sums[COLUMN_INDEX["reserved_cpu"]], span.sums[COLUMN_INDEX["reserved_mem"]]
     return BilledCost.of(least.cpu * known[0] - cpu, least.mem * known[1] - mem, price)
 
 
 def _unknown(usages: Iterable[Usage]) -> Iterable[tuple[VmRecord, Fraction]]:
-    """For each life of a VM, the hours between its first and last sample without a known reservation."""
+    """Yield for each VM, by UID, the hours between its first and last sample without a known reservation."""
     lives: dict[tuple[ObjectName, str], list[Usage]] = defaultdict(list)
     for usage in usages:
-        # A recreated VM is another life.
+        # A recreated VM is another VM.
         lives[usage.facts.vm, usage.facts.uid].append(usage)
     for parts in lives.values():
         life = max(usage_part.span.until for usage_part in parts) - min(usage_part.span.since for usage_part in parts)
-        known_time = sum(usage_part.span.known_times[PLACE["reserved_cpu"]] for usage_part in parts)
-        # Unknown time costs nothing, and belongs to the VM's last line.
+        known_time = sum(usage_part.span.known_times[COLUMN_INDEX["reserved_cpu"]] for usage_part in parts)
+        # Unknown time costs nothing. It is added to the VM's last line.
         if life > known_time:
             yield max(parts, key=lambda usage_part: usage_part.span.until).facts, Fraction(life - known_time, HOUR)

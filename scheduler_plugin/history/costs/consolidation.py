@@ -1,7 +1,7 @@
-"""Nodes that could be emptied, and the required moves (S2.8c).
+"""Finds nodes that could be emptied, and the migrations that this takes (S2.8c).
 
-Advice by amounts only, without the constraints that kube-scheduler checks. The caller excludes nodes that must stay,
-such as control planes.
+The advice considers amounts only, not the constraints that kube-scheduler checks. The caller excludes nodes that must
+stay, such as control planes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OTHER = ""
 
 @dataclass(frozen=True, slots=True)
 class PlacedVm:
-    """A database and its reservation; ``moves`` is False for a migrating VM, and for a pod, which stays."""
+    """A database and its reservation. ``moves`` is False for a migrating VM and for a pod."""
 
     name: str
     reserved: Size
@@ -35,7 +35,7 @@ class PlacedVm:
 
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
-    """A node; ``price`` is per hour, ``others`` are reservations of other pods that would need room elsewhere."""
+    """A node. ``price`` is per hour. ``others`` are reservations of other pods, which would need room elsewhere."""
 
     name: str
     price: Fraction
@@ -48,7 +48,7 @@ class PlacedNode:
 
     @property
     def price_per_unit(self) -> float:
-        """Price per compute unit used by its VMs; infinite if none."""
+        """Price per compute unit of its VMs' reservations; infinite without VMs."""
         cpu, mem = sum(vm.reserved.cpu for vm in self.vms), sum(vm.reserved.mem for vm in self.vms)
         units = max(Fraction(cpu, max(1, self.unit.cpu)), Fraction(mem, max(1, self.unit.mem)))
         return float(self.price / units) if units else inf
@@ -64,7 +64,7 @@ class AdvisedMove:
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """A node to remove, its price per hour, and the moves; ``others`` is the number of other pods to place."""
+    """A node that can be removed, its price per hour, the moves, and the number of ``others``, pods to place."""
 
     node: str
     price: Fraction
@@ -79,8 +79,9 @@ def read_nodes(
     staying: Collection[str] = (),
     bound: Collection[str] = (),
 ) -> list[PlacedNode]:
-    """Nodes in the scheduler's ``/nodes`` response, except ``staying`` and unreadable ones. ``bound`` are pods
-    (``namespace/name``) that go with their node.
+    """Decode the nodes in the scheduler's ``/nodes`` response, except ``staying`` and unreadable ones.
+
+    ``bound`` are pods (``namespace/name``) that exist only as long as their node.
     """
     candidates = (node for node in items(answer, "nodes") if text(node, "name") not in staying)
     nodes = (_node(node, prices.get(text(node, "name"), reference), bound) for node in candidates)
@@ -88,7 +89,7 @@ def read_nodes(
 
 
 def bound_pods(pods: Iterable[JsonObject]) -> set[str]:
-    """Pods (``namespace/name``) that belong to their node.
+    """Pods (``namespace/name``) that are bound to their node, of DaemonSets and static ones.
 
     >>> bound_pods([{"metadata": {"namespace": "d", "name": "a", "ownerReferences": [{"kind": "DaemonSet"}]}}])
     {'d/a'}
@@ -108,9 +109,9 @@ def _node(node: Json, price: Price, bound: Collection[str]) -> PlacedNode | None
     vms = [
         PlacedVm(text(pod, "vm"), size_at(pod, "reserved") or _NO_SIZE, _moves(pod)) for pod in pods if text(pod, "vm")
     ]
-    # For a scheduler that reports no compute unit.
+    # A default for schedulers that report no compute unit.
     unit = size_at(node, "computeUnit") or Size(1000, 4 * 1024**2)
-    # DaemonSet and static pods go with their node; others need room elsewhere.
+    # Pods that are bound to their node need no room elsewhere.
     alone = [pod for pod in pods if not text(pod, "vm") and text(pod, "pod") not in bound]
     # A pod without a reservation fits anywhere.
     others = [size for size in (size_at(pod, "reserved") for pod in alone) if size is not None and size != _NO_SIZE]
@@ -127,20 +128,20 @@ def emptied(nodes: Iterable[PlacedNode]) -> list[Emptied]:
     left = {node.name: node for node in nodes}
     gone: list[PlacedNode] = []
     targets: dict[str, str] = {}
-    # Most expensive per used unit first: the highest saving per move.
+    # Most expensive per unit first, for the highest saving per move.
     for node in sorted(left.values(), key=lambda place: (-place.price_per_unit, place.name)):
-        here = left[node.name]  # including VMs planned to come from earlier nodes
+        here = left[node.name]  # including VMs from earlier nodes
         others = [place for place in left.values() if place.name != node.name and place.is_open]
         pieces = _largest_first([*here.vms, *(PlacedVm(_OTHER, size) for size in here.others)])
         destinations = _targets(pieces, others)
-        # Nowhere to go.
+        # There is no room elsewhere.
         if destinations is None or not others:
             continue
         # Each VM moves once.
         del left[node.name]
         gone.append(node)
         for piece, target in zip(pieces, destinations, strict=True):
-            # VMs of later nodes must fit too.
+            # VMs of later nodes must fit in addition.
             left[target] = _with(left[target], piece)
             targets[piece.name] = target
     return [_emptied(node, targets) for node in gone]
@@ -152,12 +153,12 @@ def _emptied(node: PlacedNode, targets: Mapping[str, str]) -> Emptied:
 
 
 _Room = tuple[float, str, Size, Size]
-"""A possible target: utilisation (of its watermark), name, reservation, watermark."""
+"""A possible target: utilisation (reservation by watermark), name, reservation, watermark."""
 
 
 def _targets(vms: Sequence[PlacedVm], others: Sequence[PlacedNode]) -> list[str] | None:
-    """The target of each VM; None if one has none."""
-    # Wait for migrating VMs. A pod would have to restart.
+    """The target of each VM; None if one has no target."""
+    # Migrating VMs must arrive first, and pods cannot migrate.
     if not all(vm.moves for vm in vms):
         return None
     rooms = sorted(_room(node.name, node.reserved, node.watermark) for node in others)
@@ -189,7 +190,7 @@ def _fits(room: _Room, vm: PlacedVm) -> bool:
 
 def _with(node: PlacedNode, vm: PlacedVm) -> PlacedNode:
     reserved = node.reserved + vm.reserved
-    # Separate: a pod without a VM may have to move again.
+    # Kept separately, because it may have to move again with this node's pods.
     if vm.name == _OTHER:
         return replace(node, reserved=reserved, others=(*node.others, vm.reserved))
     return replace(node, reserved=reserved, vms=(*node.vms, vm))

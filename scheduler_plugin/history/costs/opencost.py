@@ -33,7 +33,7 @@ _NOTHING_OF: Final = ("pvs", "lbAllocations", "gpuAllocation")
 
 
 def allocations(bill: Bill, by: str, cluster: str) -> dict[str, object]:
-    """Response of ``/allocation`` for one window, aggregated by ``by``."""
+    """The response of ``/allocation`` for one window, aggregated by ``by``."""
     window = {"start": _time(bill.period.since), "end": _time(bill.period.until)}
     named = ((UNALLOCATED if name == NONE else name, line) for name, line in ranked(bill))
     return {"code": 200, "data": [{name: _allocation(name, line, by, cluster, bill, window) for name, line in named}]}
@@ -42,7 +42,7 @@ def allocations(bill: Bill, by: str, cluster: str) -> dict[str, object]:
 def _allocation(  # noqa: PLR0913, PLR0917 - the parts of one record
     name: str, line: Line, by: str, cluster: str, bill: Bill, window: dict[str, str]
 ) -> dict[str, object]:
-    # As in OpenCost, averages are over the time in which the VMs were seen.
+    # As in OpenCost, averages are over the time in which there were samples.
     since, until = max(line.since, bill.period.since), min(line.until, bill.period.until)
     hours = Fraction(max(0, until - since), HOUR)
     # Weighted by cost, as in OpenCost.
@@ -56,7 +56,7 @@ def _allocation(  # noqa: PLR0913, PLR0917 - the parts of one record
         "minutes": rounded(hours * 60),
         **_fields("cpu", "Core", _cpu, line.reserved.cpu_money, line, hours),
         **_fields("ram", "Byte", _ram, line.reserved.mem_money, line, hours),
-        # Not recorded, but expected by tools.
+        # Not recorded, but tools expect these fields.
         **dict.fromkeys(_ZEROS, 0),
         **dict.fromkeys(_NOTHING_OF),
         # Reservations are charged like OpenCost's requests; use affects only the efficiency.
@@ -66,7 +66,7 @@ def _allocation(  # noqa: PLR0913, PLR0917 - the parts of one record
 
 
 Hours = Callable[[BilledCost], Fraction]
-"""Hours of one resource in a cost."""
+"""Returns the hours of one resource in a cost."""
 
 
 def _cpu(cost: BilledCost) -> Fraction:

@@ -11,7 +11,7 @@ from typing import Final
 
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.prices import price_key
-from scheduler_plugin.history.core.samples import NODE_PLACE, Millis, Size
+from scheduler_plugin.history.core.samples import NODE_COLUMN_INDEX, Millis, Size
 from scheduler_plugin.history.core.spans import Span
 from scheduler_plugin.history.ports import NodeUsage, Period
 
@@ -27,7 +27,7 @@ class Price:
     mem: Fraction
 
     def of(self, size: Size) -> Fraction:
-        """Cost of these amounts per hour.
+        """Cost of ``size`` per hour.
 
         >>> Price(Fraction(2), Fraction(1)).of(Size(500, 1024**2))
         Fraction(2, 1)
@@ -36,15 +36,15 @@ class Price:
 
 
 Part = tuple[Millis, Mapping[str, Price | None]]
-"""Start of the part, and the price of each node seen then; None for nodes missing in the table."""
+"""Start of a part of the period, and the price of each node in it; None for nodes that are not in the price table."""
 
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """Price by node; ``reference`` for all others.
+    """The price of each node, and the ``reference`` price of all others.
 
-    ``parts`` are periods, in order, if a node name was reused with another price. ``unused`` are keys of the price
-    table that priced no node.
+    ``parts`` are parts of the period, in order, if a node name was reused with another price. ``unused`` are keys of
+    the price table that match no node.
     """
 
     reference: Price
@@ -53,13 +53,13 @@ class PriceList:
     unused: tuple[str, ...] = ()
 
     def on(self, node: str, span: Span | None = None) -> Price:
-        """Price on a node during ``span``; the latest without one."""
+        """The price of a node during ``span``, or the latest one without a span."""
         return self.known(node, span) or self.reference
 
     def known(self, node: str, span: Span | None = None) -> Price | None:
-        """As ``on``; None if the table lacks the node."""
+        """As ``on``, but None if the node is not in the price table."""
         if self.parts and span is not None:
-            # By its middle: the last sample of a span may reach into the next part.
+            # By its middle, because the last sample of a span may reach into the next part.
             middle = (span.since + span.until) // 2
             _, prices = self.parts[max(0, bisect_right(self.parts, middle, key=itemgetter(0)) - 1)]
             if node in prices:
@@ -68,7 +68,7 @@ class PriceList:
 
 
 def exact(number: float) -> Fraction:
-    """The decimal that a float shows.
+    """The decimal number as which a float is printed.
 
     >>> exact(0.1)
     Fraction(1, 10)
@@ -78,7 +78,7 @@ def exact(number: float) -> Fraction:
 
 
 def reference_price(ranking: RankingConfig) -> Price:
-    """The table's price of a perfectly fitting machine.
+    """The price table's price of a machine that fits perfectly.
 
     >>> reference_price(RankingConfig()).cpu
     Fraction(16587, 500000)
@@ -87,7 +87,7 @@ def reference_price(ranking: RankingConfig) -> Price:
 
 
 def priced(size: Size, keys: Iterable[str], ranking: RankingConfig) -> Price | None:
-    """Prices on a node of that size with these price keys; None if the table has none of them.
+    """The price of a node of that size with these price keys; None if none of them is in the price table.
 
     >>> table = RankingConfig(node_prices={"m5": 0.5})
     >>> priced(Size(2000, 8 * 1024**2), ("m5",), table).of(Size(2000, 8 * 1024**2))
@@ -105,7 +105,7 @@ def priced(size: Size, keys: Iterable[str], ranking: RankingConfig) -> Price | N
 
 
 def price_list(nodes: Sequence[NodeUsage], ranking: RankingConfig, parts: Sequence[Part] = ()) -> PriceList:
-    """Latest prices of all nodes; ``parts`` if some had another price before."""
+    """The latest prices of all nodes, and those of ``parts`` of the period."""
     by_node = {node: price for node, price in prices_of(nodes, ranking).items() if price is not None}
     used = {price_key(usage.facts.price_keys, ranking) for usage in nodes}
     unused = tuple(sorted(key for key in ranking.node_prices if key not in used))
@@ -113,18 +113,18 @@ def price_list(nodes: Sequence[NodeUsage], ranking: RankingConfig, parts: Sequen
 
 
 def prices_of(nodes: Iterable[NodeUsage], ranking: RankingConfig) -> dict[str, Price | None]:
-    """Latest price of each node, None if missing; a node's size is its maximum room for pods."""
+    """The latest price of each node, None if it is not in the table. A node's size is its maximum room for pods."""
     prices: dict[str, Price | None] = {}
-    # The latest wins.
+    # In order of time, so that the latest takes precedence.
     for usage in sorted(nodes, key=lambda node: node.span.until):
         peaks = usage.span.peaks
-        size = Size(peaks[NODE_PLACE["total_cpu"]], peaks[NODE_PLACE["total_mem"]])
+        size = Size(peaks[NODE_COLUMN_INDEX["total_cpu"]], peaks[NODE_COLUMN_INDEX["total_mem"]])
         prices[usage.facts.node] = priced(size, usage.facts.price_keys, ranking)
     return prices
 
 
 def price_changes(nodes: Iterable[NodeUsage], ranking: RankingConfig, period: Period) -> list[Millis]:
-    """Times within the period at which a node name changes between machines, at least one of which is in the price
+    """Times in the period at which a node name passes to another machine, if at least one of them is in the price
     table.
     """
     spans: dict[str, dict[tuple[str | None, str], list[Span]]] = {}
@@ -134,7 +134,7 @@ def price_changes(nodes: Iterable[NodeUsage], ranking: RankingConfig, period: Pe
     ends = {
         end
         for machines in spans.values()
-        # Machines missing in the table all have the reference price.
+        # Machines that are not in the table all have the reference price.
         if len(machines) > 1 and any(key is not None for key, _ in machines)
         for machine_spans in machines.values()
         for end in (min(span.since for span in machine_spans), max(span.until for span in machine_spans))

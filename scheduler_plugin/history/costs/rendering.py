@@ -36,15 +36,15 @@ COLUMNS: Final = (
 UNKNOWN: Final = "-"
 
 More = Callable[[str | None], Mapping[str, float | None]]
-"""Additional numbers of a line (None: of the total), always with the same names."""
+"""Returns additional numbers of a line, or of the total if None, always with the same names."""
 
-# A thousand rounded lines still add up to the sixth decimal.
+# So that a thousand rounded lines still add up to the sixth decimal.
 _DECIMALS: Final = 9
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def figures(line: Line) -> dict[str, float | None]:
-    """Numbers of a line by column."""
+    """The numbers of a line, by column."""
     used, most, high = known_costs(line)
     costs = (line.reserved, used, most, high)
     hours = [part for cost in costs for part in ((None, None) if cost is None else (cost.cpu_hours, cost.gib_hours))]
@@ -58,10 +58,10 @@ def figures(line: Line) -> dict[str, float | None]:
 
 
 def known_costs(line: Line) -> tuple[BilledCost | None, BilledCost | None, BilledCost | None]:
-    """Costs of use, of the maximum, and of the size for 99.5 % of the time; None if unknown."""
+    """Costs of use, of the maximum size, and of the size that is enough for 99.5 % of the time; None if unknown."""
     whole = line.reserved.money
     return (
-        # Unknown is None, except that a line without any known reservation has zero use.
+        # A line without any known reservation has zero use.
         line.used if line.use_known or not line.known_hours else None,
         line.at_most if line.without_most < whole or not whole else None,
         line.at_high if line.without_high < whole or not whole else None,
@@ -69,7 +69,7 @@ def known_costs(line: Line) -> tuple[BilledCost | None, BilledCost | None, Bille
 
 
 def rounded(number: Fraction) -> float:
-    """Rounded to nine decimals.
+    """Round to nine decimals.
 
     >>> rounded(Fraction(1, 3))
     0.333333333
@@ -78,7 +78,7 @@ def rounded(number: Fraction) -> float:
 
 
 def document(bill: Bill, by: str, more: More | None = None) -> dict[str, object]:
-    """The bill as JSON, most expensive line first; ``more`` is ``policy`` of each line and the total."""
+    """The bill as JSON, most expensive line first; ``more`` is the field ``policy`` of each line and the total."""
 
     def with_more(line: Line, name: str | None) -> dict[str, object]:
         return {**figures(line), **({} if more is None else {"policy": more(name)})}
@@ -95,12 +95,12 @@ def document(bill: Bill, by: str, more: More | None = None) -> dict[str, object]
 
 
 def ranked(bill: Bill) -> list[tuple[str, Line]]:
-    """Lines, most expensive first."""
+    """The lines, most expensive first."""
     return sorted(bill.lines.items(), key=lambda name_and_line: (-name_and_line[1].reserved.money, name_and_line[0]))
 
 
 def as_csv(bill: Bill, more: More | None = None) -> str:
-    """Lines and total with a header; columns of ``more`` follow as ``policy_…``."""
+    """The header, lines and total as CSV; columns of ``more`` come last, as ``policy_…``."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow((*COLUMNS, *(f"policy_{name}" for name in (more(None) if more else ()))))
@@ -111,17 +111,17 @@ def as_csv(bill: Bill, more: More | None = None) -> str:
 
 
 def plain(cell: str) -> str:
-    """A text that spreadsheets do not take for a formula.
+    """Escape a text so that spreadsheets do not interpret it as a formula.
 
     >>> plain("=1+1"), plain("db")
     ("'=1+1", 'db')
     """
-    # Users choose names and labels, and a formula runs on the reader's machine.
+    # Users choose names and labels, and a formula would run on the reader's machine.
     return f"'{cell}" if cell.startswith(_FORMULA) else cell
 
 
 def hours_and_money(cost: BilledCost | None) -> tuple[str, str, str]:
-    """For people: vCPU-hours, GiB-hours and money; dashes if unknown (None).
+    """vCPU-hours, GiB-hours and money as texts for people; dashes for an unknown cost (None).
 
     >>> hours_and_money(BilledCost(Fraction(1, 3), Fraction(2), Fraction(1, 100), Fraction(0)))
     ('0.33', '2.00', '0.0100')

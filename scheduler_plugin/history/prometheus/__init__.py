@@ -1,1 +1,1 @@
-"""A history in a Prometheus that scrapes the programs, over its HTTP API."""
+"""The history in a Prometheus that scrapes the programs, queried over its HTTP API."""

@@ -1,4 +1,4 @@
-"""Prometheus' HTTP API: values of an expression at a time or over a range."""
+"""Client of Prometheus' HTTP API: values of an expression at a time or over a range."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from scheduler_plugin.history.prometheus.expressions import GREATEST
 
 Labels = Mapping[str, str]
 
-# Concurrent queries: Prometheus' default is 20, for all its users.
-_TOGETHER: Final = 4
+# Few, because Prometheus by default allows 20 concurrent queries of all its users.
+_CONCURRENT: Final = 4
 
 
 class _Series(msgspec.Struct, frozen=True):
@@ -39,15 +39,15 @@ _ANSWER: Final = msgspec.json.Decoder(_QueryResponse)
 
 
 class PrometheusServer:
-    """Queries over ``http``, which has the server's base address and credentials."""
+    """Queries a server over ``http``, which has its base address and credentials."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
-        self._http, self._limit = http, asyncio.Semaphore(_TOGETHER)
+        self._http, self._limit = http, asyncio.Semaphore(_CONCURRENT)
 
     async def ranges(
         self, expression: str, period: Period, step: Millis
     ) -> list[tuple[Labels, list[tuple[Millis, float]]]]:
-        """Series over time. Raises ``HistoryError``."""
+        """Values of an expression over a period, by series. Raises ``HistoryError``."""
         times = {"start": period.since / SECOND, "end": (period.until - 1) / SECOND, "step": step / SECOND}
         answered = await self._ask("/api/v1/query_range", {"query": expression, **times})
         ranges = [
@@ -56,7 +56,7 @@ class PrometheusServer:
         return [(labels, [point for point in values if _is_amount(point[1])]) for labels, values in ranges]
 
     async def vector(self, expression: str, at: Millis | None = None) -> list[tuple[Labels, float]]:
-        """Value of an expression at a time. Raises ``HistoryError``."""
+        """Values of an expression at a time, now if None, by series. Raises ``HistoryError``."""
         parameters: dict[str, str | float] = {"query": expression} | ({} if at is None else {"time": at / SECOND})
         answered = await self._ask("/api/v1/query", parameters)
         values = [(series.metric, _number(series.value[1])) for series in answered if series.value is not None]
@@ -65,32 +65,32 @@ class PrometheusServer:
     async def _ask(self, path: str, asked: Mapping[str, str | float]) -> list[_Series]:
         try:
             async with self._limit:
-                # POST: many names exceed the length of a URL.
+                # POST, because many names would exceed the length of a URL.
                 response = await self._http.post(path, data=dict(asked))
-            # Whatever the status: the body has the error.
+            # Whatever the status code is, because the body contains the error.
             answer = _ANSWER.decode(response.content)
         except (httpx.HTTPError, ValueError, RecursionError) as error:
-            raise HistoryError(f"Prometheus gives no usable answer: {error}") from error
+            raise HistoryError(f"no usable response from Prometheus: {error}") from error
         if answer.status != "success":
-            raise HistoryError(f"Prometheus refuses ({response.status_code}): {answer.error or 'no reason'}")
+            raise HistoryError(f"Prometheus refused the query ({response.status_code}): {answer.error or 'no reason'}")
         return answer.data.result
 
 
 def _number(text: str) -> float:
     try:
-        # JSON strings, because JSON has no NaN and infinity.
+        # Values are strings, because JSON has no NaN and infinity.
         return float(text)
     except ValueError:
-        raise HistoryError(f"Prometheus gives no usable answer: a value is {text[:40]!r}") from None
+        raise HistoryError(f"no usable response from Prometheus: a value is {text[:40]!r}") from None
 
 
 def _moment(at: float) -> Millis:
-    """A time. Raises ``HistoryError``."""
+    """Convert a time from seconds. Raises ``HistoryError``."""
     if not 0 <= at < GREATEST:
-        raise HistoryError(f"Prometheus gives no usable answer: a time is {at}")
+        raise HistoryError(f"no usable response from Prometheus: a time is {at}")
     return round(at * SECOND)
 
 
 def _is_amount(value: float) -> bool:
-    """Return True if it can be an amount; relabelling may turn a metric into anything."""
+    """Return True if it can be an amount; with relabelling a metric may have any value."""
     return 0 <= value < GREATEST

@@ -1,6 +1,6 @@
 """Tables of a history's file, and statements built from their columns.
 
-Names and texts reach SQL as parameters only; statements are built from names in this repository.
+Statements contain only names from this module. All other names and texts are parameters.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ _BEFORE_PARTS: Final = len(("facts", "since", "until", "seen"))
 
 @dataclass(frozen=True)
 class SpanTable:
-    """Spans of one kind of object. ``tier`` is 0 as recorded, then that of ``core.retention``."""
+    """The table of spans of one kind of object. ``tier`` is 0 for recorded spans; see ``core.retention``."""
 
     name: str
     columns: tuple[str, ...]
     pairs: tuple[tuple[str, str], ...] = ()
-    """For each pair ``totals`` has the integral of the first column while the second was known too."""
+    """For each pair, ``totals`` has the integral of the first column over the time in which the second was known too.
+    """
 
     @cached_property
     def _parts(self) -> tuple[str, ...]:
@@ -38,7 +39,7 @@ class SpanTable:
 
     @cached_property
     def create(self) -> tuple[str, ...]:
-        """Table and indexes."""
+        """Statements that create the table and its indexes."""
         fields = ", ".join(f"{field} INTEGER NOT NULL" for field in (*_HEAD, *self._parts))
         return (
             f"CREATE TABLE IF NOT EXISTS {self.name} (id INTEGER PRIMARY KEY, {fields})",
@@ -50,18 +51,18 @@ class SpanTable:
 
     @cached_property
     def insert(self) -> str:
-        """Insert one span; parameters by ``row``."""
+        """Insert one span; ``row`` returns the parameters."""
         fields = (*_HEAD, *self._parts)
         return f"INSERT INTO {self.name} ({', '.join(fields)}) VALUES ({', '.join('?' * len(fields))})"  # noqa: S608
 
     def row(self, subject: int, facts: int, span: Span) -> tuple[int, ...]:
         """Parameters of ``insert``."""
-        # Tier 0: as recorded.
+        # Tier 0 is as recorded.
         return (subject, facts, 0, span.since, span.until, span.observed, *span.known_times, *span.sums, *span.peaks)
 
     @cached_property
     def coarsen(self) -> str:
-        """Join spans of a tier by start time: new tier, width, old tier, from, before."""
+        """Join spans of a tier by start time. Parameters: new tier, width, old tier, start, end (exclusive)."""
         width = len(self.columns)
         joins = [
             f"{'MAX' if place >= 2 * width else 'SUM'}({part})"  # peaks are last
@@ -75,20 +76,20 @@ class SpanTable:
 
     @cached_property
     def remove(self) -> str:
-        """Remove spans of a tier by start time: tier, from, before."""
+        """Remove spans of a tier by start time. Parameters: tier, start, end (exclusive)."""
         return f"DELETE FROM {self.name} WHERE tier = ? AND since >= ? AND since < ?"  # noqa: S608
 
     @cached_property
     def select(self) -> str:
-        """Select spans, followed by a condition; decode rows by ``read``."""
+        """Select spans; append a condition. Decode the rows with ``read``."""
         fields = ", ".join(("since", "until", "seen", *self._parts))
         return f"SELECT facts, {fields} FROM {self.name} "  # noqa: S608
 
     @cached_property
     def totals(self) -> str:
-        """One row per facts within a period: since, until. Decode rows by ``read_total``.
+        """Totals of each set of facts in a period. Parameters: since, until. Decode the rows with ``read_total``.
 
-        Integrals are summed in two halves: five weeks of a few TiB would overflow SQLite's integers.
+        Integrals are summed in two halves, because five weeks of a few TiB would overflow SQLite's integers.
         """
         width = len(self.columns)
         knowns, sums, peaks = self._parts[:width], self._parts[width : 2 * width], self._parts[2 * width :]
@@ -108,8 +109,8 @@ class SpanTable:
         )
 
     def read_total(self, row: Sequence[int]) -> tuple[int, Span, tuple[int, ...]]:
-        """Id of the facts, span, and integrals of ``pairs``, from a row of ``totals``."""
-        # Order: known times, upper and lower halves of the sums, peaks, pairs.
+        """Decode a row of ``totals``: id of the facts, span, and integrals of ``pairs``."""
+        # Columns: known times, upper and lower halves of the sums, peaks, pairs.
         begin, width = _BEFORE_PARTS, len(self.columns)
         end = begin + 4 * width
         upper, lower = row[begin + width : begin + 2 * width], row[begin + 2 * width : begin + 3 * width]
@@ -118,11 +119,11 @@ class SpanTable:
         return *self.read((*row[: begin + width], *sums, *row[begin + 3 * width : end])), tuple(map(round, row[end:]))
 
     def while_known(self, span: Span) -> tuple[int, ...]:
-        """Integrals of ``pairs`` for one span."""
+        """Estimated integrals of ``pairs`` for one span."""
         return tuple(sum_while(span, *map(self.columns.index, pair)) for pair in self.pairs)
 
     def read(self, row: Sequence[int]) -> tuple[int, Span]:
-        """Id of the facts, and the span."""
+        """Decode a row of ``select``: id of the facts, and the span."""
         facts, since, until, seen_time, *parts = row
         width = len(self.columns)
         known_times, sums, peaks = parts[:width], parts[width : 2 * width], parts[2 * width :]
@@ -156,15 +157,15 @@ _UNUSED: Final = " AND ".join(
     f"NOT EXISTS (SELECT 1 FROM {table} WHERE subject = subjects.id)"  # noqa: S608
     for table in COUNTED
 )
-FORGET_SUBJECTS: Final = f"DELETE FROM subjects WHERE {_UNUSED}"  # noqa: S608
+REMOVE_SUBJECTS: Final = f"DELETE FROM subjects WHERE {_UNUSED}"  # noqa: S608
 """Remove subjects without any rows."""
 
-TALKATIVE: Final = "SELECT subject FROM decisions GROUP BY subject HAVING SUM(LENGTH(json)) > ?"
-"""Subjects whose decisions take more than this many bytes."""
+OVER_DECISION_LIMIT: Final = "SELECT subject FROM decisions GROUP BY subject HAVING SUM(LENGTH(json)) > ?"
+"""Subjects whose decisions have more bytes than the parameter."""
 
-FORGET_DECISIONS: Final = (
+REMOVE_DECISIONS: Final = (
     "DELETE FROM decisions WHERE id IN (SELECT id FROM "
     "(SELECT id, SUM(LENGTH(json)) OVER (ORDER BY at DESC, id DESC) AS total FROM decisions WHERE subject = ?) "
     "WHERE total > ?)"
 )
-"""Remove the oldest decisions of a subject, down to this many bytes."""
+"""Remove the oldest decisions of a subject. Parameters: subject, bytes to keep."""

@@ -1,6 +1,6 @@
-"""Writes a history's file: batches of spans, decisions and migrations, and bounded size by upkeep.
+"""Writes a history's file: batches of spans, decisions and migrations. Upkeep limits the size of the file.
 
-Methods may be slow: call them off the event loop, from one thread at a time.
+Methods may be slow, so call them off the event loop, from one thread at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ import msgspec
 
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.history_log import Batch
-from scheduler_plugin.history.core.retention import MOST_SAID, TIERS, Fold, RetentionBounds, folds, next_halvings
+from scheduler_plugin.history.core.retention import (
+    MAX_DECISION_BYTES,
+    TIERS,
+    Fold,
+    RetentionBounds,
+    folds,
+    next_halvings,
+)
 from scheduler_plugin.history.core.samples import Millis, MoveRecord, NodeRecord, VmRecord
 from scheduler_plugin.history.core.spans import Span
 from scheduler_plugin.history.sqlite.files import (
@@ -24,17 +31,17 @@ from scheduler_plugin.history.sqlite.files import (
     StoreError,
     file_number,
     is_damage,
-    only_recorder,
     open_to_write,
+    recorder_lock,
     set_aside,
 )
 from scheduler_plugin.history.sqlite.schema import (
     COUNTED,
-    FORGET_DECISIONS,
-    FORGET_SUBJECTS,
     NODE_SPANS,
+    OVER_DECISION_LIMIT,
+    REMOVE_DECISIONS,
+    REMOVE_SUBJECTS,
     SPAN_TABLES,
-    TALKATIVE,
     VM_SPANS,
     SpanTable,
 )
@@ -42,13 +49,13 @@ from scheduler_plugin.history.sqlite.schema import (
 T = TypeVar("T")
 
 _AT_ONCE: Final = 12
-"""Number of widths to coarsen per transaction, so that each, and its journal, stays small."""
+"""Number of widths to coarsen per transaction, so that transactions and the journal stay small."""
 
 
 class SqliteStore:
-    """The only writer of a file; ``close`` it. Raises ``StoreError`` if it cannot be written.
+    """The only writer of a file, to be closed. Raises ``StoreError`` if the file cannot be written.
 
-    ``notes`` are sentences about problems of the file.
+    ``notes`` are sentences on problems of the file.
     """
 
     def __init__(self, path: Path, wall: Callable[[], float], bounds: RetentionBounds | None = None) -> None:
@@ -61,35 +68,35 @@ class SqliteStore:
         self._facts: dict[VmRecord | NodeRecord, tuple[int, int]] = {}
         self._held = ExitStack()
         with ExitStack() as stack:
-            # The lock first; released if opening fails.
-            stack.enter_context(only_recorder(path))
+            # Take the lock first; it is released if opening fails.
+            stack.enter_context(recorder_lock(path))
             self._connection = self._opened()
             self._held = stack.pop_all()
 
     def close(self) -> None:
-        """Stop writing."""
+        """Close the file and release the lock."""
         self._connection.close()
         self._held.close()
 
     def is_gone(self) -> bool:
         """Return True if the file was removed from its path, so that further writes would be lost."""
-        # On POSIX a removed file stays writable.
+        # On POSIX a removed file remains writable.
         return not self._is_closed and file_number(self._path) != self._number
 
     def write(self, batch: Batch) -> None:
-        """Write the whole batch or nothing. Raises ``StoreError``; the batch is then lost."""
+        """Write the whole batch or nothing. Raises ``StoreError``; then the batch is lost."""
         self._with_recovery(lambda: self._write(batch))
 
     def latest(self) -> Millis | None:
-        """Last time of any VM or node in the file; None if empty. Raises ``StoreError``."""
+        """The last time of any VM or node in the file; None if it is empty. Raises ``StoreError``."""
         return self._with_recovery(self._latest)
 
-    def forget_after(self, at: Millis) -> None:
-        """Remove everything after ``at``: the clock was wrong then. Raises ``StoreError``."""
-        self._with_recovery(lambda: self._forget_after(at))
+    def remove_after(self, at: Millis) -> None:
+        """Remove everything after ``at``, because the clock was wrong then. Raises ``StoreError``."""
+        self._with_recovery(lambda: self._remove_after(at))
 
     def upkeep(self, now: Millis) -> None:
-        """Coarsen old spans and remove the oldest, more if the file is too large.
+        """Make old spans coarser and remove the oldest, more of both if the file is too large.
 
         Raises ``StoreError``.
         """
@@ -110,24 +117,26 @@ class SqliteStore:
     def _start_new_file(self, error: Exception) -> sqlite3.Connection:
         try:
             aside = set_aside(self._path, self._wall())
-            # Ids of subjects and facts were those of the old file.
+            # Ids of subjects and facts are those of the old file.
             self._subjects.clear()
             self._facts.clear()
             connection = open_to_write(self._path)
             self._number = file_number(self._path)
         except (OSError, *FAULTS) as again:
             raise StoreError(f"the history {self._path} is damaged and cannot be set aside: {again}") from again
-        self.notes.append(f"The history was damaged ({error}) and was set aside as {aside.name}; a new one begins.")
+        self.notes.append(
+            f"The history was damaged ({error}). It was set aside as {aside.name}, and a new one started."
+        )
         return connection
 
     def _with_recovery(self, work: Callable[[], T]) -> T:
         if self._is_closed:
-            # Retry per batch: the old file was damaged, and no new one could be opened.
+            # The old file was damaged, and no new one could be opened: try again for each batch.
             self._reopen(self._opened)
         try:
             return work()
         except FAULTS as error:
-            # Damage never ends the program: set the file aside and start a new one.
+            # Damage must not end the program: set the file aside and start a new one.
             if is_damage(error):
                 # ``error`` is unbound once the except clause ends.
                 damage = error
@@ -136,13 +145,11 @@ class SqliteStore:
             raise StoreError(f"the history {self._path} cannot be written: {error}") from error
 
     def _reopen(self, opened: Callable[[], sqlite3.Connection]) -> None:
-        """Open the file again. Raises ``StoreError`` with the note about a file that was set aside, or if opening
-        fails.
-        """
+        """Open the file again. Raises ``StoreError`` if opening fails, or with the note if a file was set aside."""
         self._is_closed, notes_before = True, len(self.notes)
         self._connection = opened()
         self._is_closed = False
-        # Raised although writing works again: this batch is lost.
+        # Raised although writing works again, because this batch is lost.
         if len(self.notes) > notes_before:
             raise StoreError(self.notes[-1])
 
@@ -160,7 +167,7 @@ class SqliteStore:
                     ],
                 )
                 connection.executemany(
-                    # Rewritten on each change.
+                    # Replaced at each change.
                     "INSERT OR REPLACE INTO moves (namespace, name, subject, since, until, json) "
                     "VALUES (?, ?, ?, ?, ?, ?)",
                     [
@@ -169,7 +176,7 @@ class SqliteStore:
                     ],
                 )
         except sqlite3.Error:
-            if cached != (len(self._subjects), len(self._facts)):  # their ids were rolled back
+            if cached != (len(self._subjects), len(self._facts)):  # new ids were rolled back
                 self._subjects.clear()
                 self._facts.clear()
             raise
@@ -180,7 +187,7 @@ class SqliteStore:
         connection.executemany(table.insert, [table.row(*self._numbers(facts), span) for facts, span in spans])
 
     def _transaction(self) -> sqlite3.Connection:
-        # Take the write lock at once, so that no transaction fails half way.
+        # Take the write lock at the start, so that no transaction fails half way.
         self._connection.execute("BEGIN IMMEDIATE")
         return self._connection
 
@@ -214,22 +221,22 @@ class SqliteStore:
         ]
         return max((end for end in ends if end is not None), default=None)
 
-    def _forget_after(self, at: Millis) -> None:
+    def _remove_after(self, at: Millis) -> None:
         with self._transaction() as connection:
             for table in SPAN_TABLES:
-                # Whole spans: the end of one that began earlier is wrong too.
+                # Whole spans, because the end of one that began earlier is wrong too.
                 connection.execute(f"DELETE FROM {table.name} WHERE until > ?", (at,))  # noqa: S608
             connection.execute("DELETE FROM decisions WHERE at > ?", (at,))
             connection.execute("DELETE FROM moves WHERE until > ?", (at,))
 
     def _upkeep(self, now: Millis) -> None:
-        # May be the only way to make room on a full disk.
+        # On a full disk this may be the only way to make room.
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         self._apply_retention(now)
         while True:
             before = self._halvings
             self._halvings = next_halvings(before, *self.size(), self._bounds)
-            # Small enough, or as coarse as possible. Fewer halvings apply at the next upkeep.
+            # The store is small enough, or as coarse as possible.
             if self._halvings <= before:
                 return
             self._apply_retention(now)
@@ -237,8 +244,8 @@ class SqliteStore:
     def _apply_retention(self, now: Millis) -> None:
         *coarser, last = folds(now, self._halvings)
         for table in SPAN_TABLES:
-            # Before the folds: a full disk has no room for coarser spans. From all tiers: without upkeep for long there
-            # are old spans in fine ones too.
+            # Before the folds, because a full disk has no room for coarser spans. From all tiers, because after a long
+            # time without upkeep there are old spans in fine ones too.
             for tier in range(len(TIERS)):
                 self._remove(table, tier, last.before)
             for fold in coarser:
@@ -247,13 +254,13 @@ class SqliteStore:
         with self._transaction() as connection:
             connection.execute("DELETE FROM decisions WHERE at < ?", (oldest,))
             connection.execute("DELETE FROM moves WHERE until < ?", (oldest,))
-            # A VM with too many decisions loses its own.
-            for subject in connection.execute(TALKATIVE, (MOST_SAID,)).fetchall():
-                connection.execute(FORGET_DECISIONS, (*subject, MOST_SAID))
+            # Of a VM with too many decisions, remove only its own.
+            for subject in connection.execute(OVER_DECISION_LIMIT, (MAX_DECISION_BYTES,)).fetchall():
+                connection.execute(REMOVE_DECISIONS, (*subject, MAX_DECISION_BYTES))
             connection.execute(
                 "DELETE FROM facts WHERE id NOT IN (SELECT facts FROM vm_spans UNION SELECT facts FROM node_spans)"
             )
-            connection.execute(FORGET_SUBJECTS)
+            connection.execute(REMOVE_SUBJECTS)
             self._facts.clear()
             self._subjects.clear()
         # Each fetch frees one page.
@@ -273,7 +280,7 @@ class SqliteStore:
                 connection.execute(table.remove, (tier, *part))
 
     def _parts(self, table: SpanTable, tier: int, before: Millis, width: Millis) -> Iterator[tuple[Millis, Millis]]:
-        """The time before ``before`` with spans of a tier, in parts per transaction."""
+        """Split the time before ``before`` that has spans of a tier into parts for one transaction each."""
         (oldest,) = self._connection.execute(
             f"SELECT MIN(since) FROM {table.name} WHERE tier = ? AND since < ?",  # noqa: S608
             (tier, before),
@@ -289,10 +296,10 @@ class SqliteStore:
             for pragma in ("page_count", "freelist_count", "page_size")
         )
         counts = (self._connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in COUNTED)  # noqa: S608
-        # Free pages are in the file until the vacuum.
+        # Free pages stay in the file until the vacuum.
         return (pages - unused) * page_size, sum(counts)
 
 
 def _key(move: MoveRecord) -> tuple[str, str]:
-    """The start is part of the key, because names may be reused."""
+    """Key of a migration. It includes the start, because names may be reused."""
     return move.name.namespace, f"{move.name.name}@{move.since}"

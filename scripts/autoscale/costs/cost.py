@@ -19,7 +19,7 @@ from protocol.kubernetes.resources import NODES, PODS
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ranking
 from protocol.smoothing.policy import SmoothingPolicyError
-from scheduler_plugin.history.core.looks import keys_of_nodes
+from scheduler_plugin.history.core.decoding import node_price_keys
 from scheduler_plugin.history.core.samples import HOUR, MINUTE, size_at
 from scheduler_plugin.history.costs.bills import LABEL, NONE, Bill, bill, key_of, line_of
 from scheduler_plugin.history.costs.consolidation import bound_pods, emptied, read_nodes
@@ -216,7 +216,7 @@ async def _consolidate(ranking: RankingConfig, cluster: ReachedCluster, output: 
             raise SiteError(f"the scheduler does not answer ({site.silence[SCHEDULER]}); run autoscale check")
         listed = (await site.client.list(NODES)).objects
         bound = bound_pods((await site.client.list(PODS)).objects)
-    keys = keys_of_nodes(listed)
+    keys = node_price_keys(listed)
     # Nodes of the control plane stay.
     staying = {name_of(node).name for node in listed if labels_of(node).keys() & _OF_THE_CONTROL_PLANE}
     prices: dict[str, Price] = {}

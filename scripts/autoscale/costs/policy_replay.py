@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_plugin.history.core.samples import HOUR, MINUTE, PLACE, Amount, Millis, Size
+from scheduler_plugin.history.core.samples import COLUMN_INDEX, HOUR, MINUTE, Amount, Millis, Size
 from scheduler_plugin.history.core.spans import Span
 from scheduler_plugin.history.costs.bills import NOTHING
 from scheduler_plugin.history.costs.prices import KIB_OF_GIB, MILLI
@@ -38,10 +38,10 @@ class ReplayedResource:
 
 # CPU is played in vCPUs and memory in GiB, independently of each other.
 CPU: Final = ReplayedResource(
-    "CPU", "cpu", "vCPU-h", PLACE["need_cpu"], PLACE["size_cpu"], MILLI, lambda size: size.cpu
+    "CPU", "cpu", "vCPU-h", COLUMN_INDEX["need_cpu"], COLUMN_INDEX["size_cpu"], MILLI, lambda size: size.cpu
 )
 MEMORY: Final = ReplayedResource(
-    "memory", "gib", "GiB-h", PLACE["need_mem"], PLACE["size_mem"], KIB_OF_GIB, lambda size: size.mem
+    "memory", "gib", "GiB-h", COLUMN_INDEX["need_mem"], COLUMN_INDEX["size_mem"], KIB_OF_GIB, lambda size: size.mem
 )
 
 

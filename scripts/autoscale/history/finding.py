@@ -21,8 +21,8 @@ from protocol.runtime.credentials import CredentialsError, login_of, read_kubeco
 from protocol.runtime.url_hosts import server_url
 from scheduler_plugin.history.core.samples import SECOND
 from scheduler_plugin.history.ports import History, Period
-from scheduler_plugin.history.prometheus.questions import PrometheusHistory
-from scheduler_plugin.history.sqlite.questions import SqliteHistory
+from scheduler_plugin.history.prometheus.queries import PrometheusHistory
+from scheduler_plugin.history.sqlite.queries import SqliteHistory
 from scripts.autoscale.clusters import ClusterFlags, known_folder, local_folder
 
 FILE: Final = "history.sqlite"

@@ -15,7 +15,7 @@ from protocol.kubernetes.api import KubernetesApi
 from protocol.kubernetes.resources import MIGRATIONS
 from protocol.runtime.clock import SystemClock
 from protocol.units import Seconds
-from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks
+from scheduler_plugin.dashboard.sources.cluster_sampler import ClusterSampler
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.history.recorder import LOG, Recorder
 from scripts.autoscale.running import background
@@ -42,7 +42,7 @@ async def recording(  # noqa: PLR0913, PLR0917 - the recorder's settings
 ) -> AsyncIterator[Recorder]:
     """Records a cluster into ``path`` within the context. A failure of the recorder is only logged."""
     clock = SystemClock()
-    looks = ClusterLooks(api, sources, clock, _RecordedKinds())
+    looks = ClusterSampler(api, sources, clock, _RecordedKinds())
     with warnings_on(console):
         async with background(looks.run()):
             recorder = Recorder(path, looks, clock, labels=labels, interval=Seconds(interval))

@@ -16,7 +16,7 @@ from protocol.messages import ObjectName
 from protocol.pod_database import database_of, is_pod_database
 from protocol.runtime.clock import Clock
 from scheduler_plugin.dashboard.core.rows import PENDING
-from scheduler_plugin.dashboard.core.states import Lasting
+from scheduler_plugin.dashboard.core.states import ConditionTimes
 from scheduler_plugin.databases import database_in, database_object
 from scripts.autoscale.demonstration.moves import ENDED
 from scripts.autoscale.demonstration.waiting import run_all
@@ -57,7 +57,7 @@ class FleetReader:
         self._nodes: list[tuple[Json, dict[str, Json]]] = []
         self._rows: dict[ObjectName, tuple[tuple[Json, Json, Json, Json | None, bool], TableRow]] = {}
         self._clock = clock
-        self._pending = Lasting()
+        self._pending = ConditionTimes()
         self._turn: list[ObjectName] = []
 
     @property

@@ -10,9 +10,9 @@ from protocol.pod_database import parse_pod_database
 from protocol.units import Bytes, Instant, QuantityError
 from protocol.virtual_machine import InvalidObjectError
 from scheduler_plugin.dashboard.core import states
-from scheduler_plugin.dashboard.core.giving import gift_sentence, waiting_on, waiting_sentence
 from scheduler_plugin.dashboard.core.rows import PENDING, wait_of
 from scheduler_plugin.dashboard.core.rows import vm_row as page_row
+from scheduler_plugin.dashboard.core.scarcity import freed_room_sentence, node_waiting_sentence, waiting_sentence
 from scheduler_plugin.databases import database_name, database_node, is_pod
 from scripts.autoscale.demonstration.fleet import reserved_bars
 from scripts.autoscale.demonstration.moves import observe_move
@@ -65,7 +65,7 @@ def _size(vm: Json) -> tuple[str, str]:
 def _decisions(namespace: str, agent: Json, pod: Json, wait: str, asleep: str) -> tuple[str, ...]:
     """Sentences about the last decisions, the most important first; some may be empty."""
     decided = f"migration: {wait}" if wait else text(agent, "because")
-    return waiting_sentence(pod), asleep or decided, gift_sentence(pod, namespace)
+    return waiting_sentence(pod), asleep or decided, freed_room_sentence(pod, namespace)
 
 
 def node_line(node: Json) -> TableRow:
@@ -87,7 +87,7 @@ def node_line(node: Json) -> TableRow:
         _mib(text(node, "total", "mem")),
         text(excess, "cpu"),
         _mib(text(excess, "mem")),
-        waiting_on(node),
+        node_waiting_sentence(node),
         text(node, "stuck"),
     )
     return TableRow(name, _shown(cells), node=name, state=state)

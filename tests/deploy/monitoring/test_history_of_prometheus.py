@@ -17,10 +17,10 @@ from protocol.ranking.config import Prices, RankingConfig
 from scheduler_plugin.history.core.accumulation import Accumulation, pace_for
 from scheduler_plugin.history.core.history_log import Batch
 from scheduler_plugin.history.core.samples import (
+    COLUMN_INDEX,
     DAY,
     HOUR,
-    NODE_PLACE,
-    PLACE,
+    NODE_COLUMN_INDEX,
     SECOND,
     VM_COLUMNS,
     NodeRecord,
@@ -28,13 +28,13 @@ from scheduler_plugin.history.core.samples import (
     Size,
     VmRecord,
 )
-from scheduler_plugin.history.core.spans import held
+from scheduler_plugin.history.core.spans import sample_span
 from scheduler_plugin.history.costs.bills import bill, key_of
 from scheduler_plugin.history.ports import Period
 from scheduler_plugin.history.priced_usage import priced_usage
 from scheduler_plugin.history.prometheus import expressions
-from scheduler_plugin.history.prometheus.questions import PrometheusHistory
-from scheduler_plugin.history.sqlite.questions import SqliteHistory
+from scheduler_plugin.history.prometheus.queries import PrometheusHistory
+from scheduler_plugin.history.sqlite.queries import SqliteHistory
 from scheduler_plugin.history.sqlite.store import SqliteStore
 from tests.deploy.monitoring.prometheus_server import prometheus
 
@@ -108,7 +108,7 @@ def make_blocks(folder: Path, samples: str) -> None:
 
 def recorded(path: Path) -> None:
     store, spans = SqliteStore(path, time.time), Accumulation[VmRecord]()
-    batch = Batch(nodes=[(NodeRecord("n1"), held(BEGIN, END, (16_000, 64 * GIB, *[None] * 6)))])
+    batch = Batch(nodes=[(NodeRecord("n1"), sample_span(BEGIN, END, (16_000, 64 * GIB, *[None] * 6)))])
     for at, facts, row in samples("n1", "n2"):
         closed = spans.take(facts.vm, at, facts, row, pace_for(2, EVERY))
         batch.vms += [] if closed is None else [closed]
@@ -137,7 +137,10 @@ async def test_both_adapters_answer_alike(tmp_path: Path) -> None:
         spans = await other.vm_series(DB, PERIOD, EVERY)
         assert [span.mean("size_cpu") for span in spans[:1]] == [1000.0]
         (node,) = await other.node_usage(PERIOD)
-        total, known = node.span.sums[NODE_PLACE["total_cpu"]], node.span.known_times[NODE_PLACE["total_cpu"]]
+        total, known = (
+            node.span.sums[NODE_COLUMN_INDEX["total_cpu"]],
+            node.span.known_times[NODE_COLUMN_INDEX["total_cpu"]],
+        )
         assert (node.facts.node, total / known) == ("n1", 16_000.0)
         assert (await other.extent()).since is not None
 
@@ -148,12 +151,12 @@ async def test_bad_sample_costs_one_moment(tmp_path: Path, value: str) -> None:
     async with prometheus(tmp_path, {}) as server:
         found = PrometheusHistory(server.http, EVERY)
         (db,) = [each for each in await found.usage(PERIOD) if (each.facts.vm, each.facts.node) == (DB, "n1")]
-        reserved = PLACE["reserved_cpu"]
+        reserved = COLUMN_INDEX["reserved_cpu"]
         assert db.span.known_times[reserved] == HOUR // 2 - EVERY
         assert db.span.sums[reserved] / db.span.known_times[reserved] == pytest.approx(1875, rel=0.01)
         assert await found.high_needs(PERIOD, 0.995) == {DB: Size(2400, 2 * GIB), WEB: Size(400, 2 * GIB)}
         (node,) = await found.node_usage(PERIOD)
-        assert node.span.peaks[NODE_PLACE["used_cpu"]] == 2250
+        assert node.span.peaks[NODE_COLUMN_INDEX["used_cpu"]] == 2250
 
 
 async def test_vm_that_left_and_returned_migrated_twice(tmp_path: Path) -> None:
@@ -169,7 +172,7 @@ async def test_costs_do_not_depend_on_scrapes(tmp_path: Path, every: int) -> Non
     async with prometheus(tmp_path, {}) as server:
         usages = await PrometheusHistory(server.http).usage(PERIOD)
     of_db = [each.span for each in usages if each.facts.vm == DB]
-    reserved = PLACE["reserved_cpu"]
+    reserved = COLUMN_INDEX["reserved_cpu"]
     assert sum(each.known_times[reserved] for each in of_db) == HOUR
     assert sum(each.sums[reserved] for each in of_db) / HOUR == pytest.approx(1250 + 250 * 31 / 12, rel=0.001)
 
@@ -191,7 +194,7 @@ async def test_hourly_load_is_costed_exactly(tmp_path: Path) -> None:
         high = await found.high_needs(week, 0.995)
         with patch.object(expressions, "AT_ONCE", 2000):
             (in_parts,) = await found.usage(week)
-    reserved = PLACE["reserved_cpu"]
+    reserved = COLUMN_INDEX["reserved_cpu"]
     assert (usage.span.known_times[reserved], usage.span.peaks[reserved]) == (7 * DAY, 4000)
     assert usage.span.sums[reserved] == pytest.approx(1375 * 7 * DAY, rel=0.001)
     assert (in_parts.span.sums, high[DB].cpu) == (usage.span.sums, 4000)

@@ -15,7 +15,7 @@ from scheduler_plugin.history.core.samples import (
     Size,
     VmRecord,
 )
-from scheduler_plugin.history.core.spans import Span, held
+from scheduler_plugin.history.core.spans import Span, sample_span
 from scheduler_plugin.history.ports import Extent, HistoryError, NodeUsage, Period, Usage
 
 GIB = 1024**2
@@ -42,7 +42,7 @@ class MadeUpHistory:
         self._ask("vm_series")
         width = (period.until - period.since) // STEPS
         starts = [period.since + width * at for at in range(STEPS)]
-        return [held(at, at + width, _waves(place)) for place, at in enumerate(starts)]
+        return [sample_span(at, at + width, _waves(place)) for place, at in enumerate(starts)]
 
     async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[DecisionRecord]:
         self._ask("decisions")
@@ -57,12 +57,12 @@ class MadeUpHistory:
 
     async def usage(self, period: Period) -> Sequence[Usage]:
         self._ask("usage")
-        return [Usage(each, held(period.since, period.until, HAS)) for each in self.facts]
+        return [Usage(each, sample_span(period.since, period.until, HAS)) for each in self.facts]
 
     async def node_usage(self, period: Period) -> Sequence[NodeUsage]:
         has = tuple(range(1000, 1000 + len(NODE_COLUMNS)))
         nodes = sorted({each.node for each in self.facts})
-        return [NodeUsage(NodeRecord(node, "m5"), held(period.since, period.until, has)) for node in nodes]
+        return [NodeUsage(NodeRecord(node, "m5"), sample_span(period.since, period.until, has)) for node in nodes]
 
     async def high_needs(self, period: Period, share: float) -> Mapping[ObjectName, Size]:
         return {each.vm: Size(1500, 3 * GIB) for each in self.facts}

@@ -14,7 +14,7 @@ from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS
 from scheduler_plugin.dashboard.app import Dashboard
-from scheduler_plugin.dashboard.reviews import ApiJudge
+from scheduler_plugin.dashboard.reviews import ApiAccessReviewer
 from tests.fake_clock import FakeClock, settle
 from tests.pod_databases import pod_database
 from tests.scheduler_plugin.fake_cluster import PODS, VMS, Collection, FakeCluster, Obj, refused
@@ -91,7 +91,7 @@ async def page(*, on_a_cluster: bool = False, host: str = "127.0.0.1", is_away: 
     """A program that has read its cluster; ``is_away``: that has not, because the API server does not answer."""
     cluster, told, clock = PageCluster(), Told(), FakeClock()
     cluster.is_away = is_away
-    dashboard = Dashboard("here", cluster, told, clock, ApiJudge(cluster) if on_a_cluster else None)
+    dashboard = Dashboard("here", cluster, told, clock, ApiAccessReviewer(cluster) if on_a_cluster else None)
     links: list[str] = []
     dashboard.authenticator.on_link = links.append
     if not on_a_cluster:

@@ -8,7 +8,7 @@ from typing import Any
 
 from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.core.own_costs import NOT_KEPT
-from scheduler_plugin.dashboard.cost_reports import KEPT, MOST_BILLS
+from scheduler_plugin.dashboard.cost_reports import MIN_CACHED, MOST_BILLS
 from scheduler_plugin.history.core.samples import DAY, VmRecord
 from scheduler_plugin.history.ports import Period, Usage
 from tests.fake_clock import settle
@@ -48,7 +48,7 @@ async def test_history_query_is_cached() -> None:
         for query in ("seconds=3600", "seconds=3600&by=vm", "seconds=3600&by=node&only=n1", "seconds=3600"):
             assert (await asked(run, query))["kept"]
         assert history.asked == ["usage"]
-        await run.clock.advance(KEPT)
+        await run.clock.advance(MIN_CACHED)
         await asked(run, "seconds=3600")
         assert history.asked == ["usage", "usage"]
 

@@ -14,15 +14,15 @@ from scheduler_plugin.history.core.retention import RetentionBounds
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--certificate", "page.crt"], "go together: without both the page would be plain HTTP"),
-        (["--key", "page.key"], "go together"),
+        (["--certificate", "page.crt"], "must be set together"),
+        (["--key", "page.key"], "must be set together"),
         (["--prometheus", "http://[::1"], "argument --prometheus: expected a URL"),
         (["--prometheus", "prometheus:9090"], "argument --prometheus: expected a URL"),
         (["--scheduler", "http://:1"], "argument --scheduler: expected a URL"),
         (["--groups", "http://a:99999"], "argument --groups: expected a URL"),
         (["--history-volume", "1Mi"], "expected at least 16Mi, got '1Mi'"),
         (["--history-volume", "much"], "argument --history-volume"),
-        (["--prometheus", "http://p", "--label", "team"], "--label goes with --history"),
+        (["--prometheus", "http://p", "--label", "team"], "--label cannot be combined with --prometheus"),
         (["--groups", "http://a b"], "argument --groups: expected a URL"),
     ],
 )

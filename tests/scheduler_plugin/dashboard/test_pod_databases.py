@@ -29,7 +29,7 @@ async def test_pods_that_opted_in_are_rows() -> None:
         run.cluster.put(PODS, vm_pod("db", "n1"))
         run.told.scheduler["/nodes"] = nodes_answer(a_node("n1", a_pod(KEY, "2", "2Gi")))
         await settle()
-        await run.dashboard.fleet.look()
+        await run.dashboard.fleet.poll()
         rows = run.dashboard.fleet.journal.of(VM)
         assert sorted(rows) == ["default/db", KEY]
         database = rows[KEY]

@@ -48,13 +48,13 @@ async def test_denials_come_with_next_sample() -> None:
     async with page() as run:
         put_vm(run.cluster, "db")
         run.told.scheduler["/nodes"] = nodes_answer(a_node("n1", a_pod("default/db", denied=amounts("2", "0"))))
-        await run.dashboard.fleet.look()
+        await run.dashboard.fleet.poll()
         frames = run.dashboard.readers.frames(all_of_it, "")
         _, _, whole = parsed(await next_of(frames))
         columns = whole["columns"]["vm"]
         assert whole["rows"]["vm"][0][columns.index("denied")] == [2000, 0]
         run.told.scheduler.clear()
-        await run.dashboard.fleet.look()
+        await run.dashboard.fleet.poll()
         _, _, news = parsed(await next_of(frames))
         assert news["rows"] == {"standing": [["scheduler", "", False, False, "", 0, 0, "", True, 0]]}
 
@@ -121,12 +121,12 @@ async def test_changed_rights_restart_the_stream() -> None:
         frames = run.dashboard.readers.frames(sees, "")
         first, second = parsed(await next_of(frames)), asyncio.ensure_future(anext(frames))
         await settle()
-        run.dashboard.readers.stir()
+        run.dashboard.readers.notify()
         await ticked(run)
         assert ("vm" in first[2]["rows"], parsed(await second)[0]) == (False, "snapshot")
         rest = asyncio.ensure_future(anext(frames, b"over"))
         await settle()
-        run.dashboard.readers.stir()
+        run.dashboard.readers.notify()
         await ticked(run)
         assert (await rest, run.dashboard.readers.count) == (b"over", 0)
 

@@ -12,7 +12,7 @@ from scheduler_plugin.dashboard.accounts import OF_THE_VM_ALONE
 from scheduler_plugin.dashboard.core.sessions import CHECKED_FOR, LASTS
 from scheduler_plugin.dashboard.reviews import AccessReviewer, Visitor
 from scheduler_plugin.dashboard.sign_in import COOKIE, SIGNING
-from scheduler_plugin.history.sqlite.questions import SqliteHistory
+from scheduler_plugin.history.sqlite.queries import SqliteHistory
 from scheduler_plugin.web.models import VmModel
 from tests.fake_clock import settle
 from tests.scheduler_plugin.dashboard.page_cluster import page, put_vm
@@ -137,9 +137,9 @@ async def test_sign_out_during_review_ends_stream() -> None:
         await run.sign_in("admin")
         authenticator = run.dashboard.authenticator
         (session,) = authenticator.sessions._open.values()
-        authenticator.judge = judge = Leaving(authenticator.judge, lambda: authenticator.sessions.end(session))
+        authenticator.reviewer = reviewer = Leaving(authenticator.reviewer, lambda: authenticator.sessions.end(session))
         run.clock.jump(CHECKED_FOR)
-        assert (await authenticator.renewed(session), judge.asked) == (None, 1)
+        assert (await authenticator.renewed(session), reviewer.asked) == (None, 1)
 
 
 async def test_session_review_is_shared_by_pages() -> None:
@@ -148,23 +148,23 @@ async def test_session_review_is_shared_by_pages() -> None:
         await run.sign_in("admin")
         authenticator = run.dashboard.authenticator
         (session,) = authenticator.sessions._open.values()
-        authenticator.judge = judge = Leaving(authenticator.judge, lambda: None)
+        authenticator.reviewer = reviewer = Leaving(authenticator.reviewer, lambda: None)
         for at in (1, 2):
             run.clock.jump(CHECKED_FOR)
             found = await asyncio.gather(*(authenticator.renewed(session) for _ in range(16)))
-            assert (len({each.checked for each in found if each}), judge.asked) == (1, at)
+            assert (len({each.checked for each in found if each}), reviewer.asked) == (1, at)
         run.cluster.people.clear()
         run.clock.jump(CHECKED_FOR)
         assert await asyncio.gather(*(authenticator.renewed(session) for _ in range(16))) == [None] * 16
-        assert (judge.asked, len(authenticator._renewing)) == (3, 0)
+        assert (reviewer.asked, len(authenticator._renewing)) == (3, 0)
 
 
 class Leaving:
     """Something happens while the API server is asked."""
 
-    def __init__(self, judge: AccessReviewer | None, happens: Callable[[], None]) -> None:
+    def __init__(self, reviewer: AccessReviewer | None, happens: Callable[[], None]) -> None:
         self.asked = 0
-        self._judge, self._happens = judge, happens
+        self._judge, self._happens = reviewer, happens
 
     async def visitor(self, token: str, scopes: Iterable[Scope], before: Visitor | None = None) -> Visitor | None:
         assert self._judge is not None
@@ -215,13 +215,13 @@ async def test_sign_in_flood_spares_sessions() -> None:
     async with page(on_a_cluster=True) as run:
         run.cluster.people = {"admin": {"*"}}
         await run.sign_in("admin")
-        judge = SlowForStrangers(run.dashboard.authenticator.judge)
-        run.dashboard.authenticator.judge = judge
+        reviewer = SlowForStrangers(run.dashboard.authenticator.reviewer)
+        run.dashboard.authenticator.reviewer = reviewer
         flood = [asyncio.ensure_future(run.dashboard.authenticator.sign_in(f"stranger {at}")) for at in range(50)]
         await settle()
         run.clock.jump(CHECKED_FOR)
         assert (await run.http.get("/api/session")).json()["signedIn"]
-        assert judge.waiting == SIGNING
+        assert reviewer.waiting == SIGNING
         for each in flood:
             each.cancel()
         await asyncio.gather(*flood, return_exceptions=True)
@@ -230,9 +230,9 @@ async def test_sign_in_flood_spares_sessions() -> None:
 class SlowForStrangers:
     """An API server that takes for ever over tokens that it does not know."""
 
-    def __init__(self, judge: AccessReviewer | None) -> None:
+    def __init__(self, reviewer: AccessReviewer | None) -> None:
         self.waiting = 0
-        self._judge = judge
+        self._judge = reviewer
 
     async def visitor(self, token: str, scopes: Iterable[Scope], before: Visitor | None = None) -> Visitor | None:
         if token.startswith("stranger"):

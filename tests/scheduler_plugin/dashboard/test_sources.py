@@ -12,11 +12,11 @@ import pytest
 from protocol.kubernetes.api import ApiCall, ApiUnknownError
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.messages import ObjectName
-from scheduler_plugin.dashboard.sources import cluster_looks
-from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks, kept
+from scheduler_plugin.dashboard.sources import cluster_sampler
+from scheduler_plugin.dashboard.sources.cluster_sampler import ClusterSampler, trimmed
 from scheduler_plugin.dashboard.sources.http_sources import KEPT, SELECTOR, HttpSources, NodeAgentAddresses
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
-from scheduler_plugin.history.recorder import LookError
+from scheduler_plugin.history.recorder import SampleError
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.dashboard.page_cluster import PageCluster, Told, put_vm
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster
@@ -105,30 +105,30 @@ async def test_in_cluster_sample_is_complete() -> None:
     told.scheduler["/nodes"] = {"nodes": []}
     put_vm(cluster, "db")
     cluster.put(NODES, {"metadata": {"name": "n1", "labels": {"node.kubernetes.io/instance-type": "m5"}}, "status": {}})
-    looks = ClusterLooks(cluster, told, FakeClock(), DashboardTelemetry())
-    running = asyncio.ensure_future(looks.run())
+    sampler = ClusterSampler(cluster, told, FakeClock(), DashboardTelemetry())
+    running = asyncio.ensure_future(sampler.run())
     await settle()
     try:
-        look = await looks.look()
+        sample = await sampler.sample()
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    (vm,) = look.vms
-    assert (ObjectName("default", "db"), look.price_keys, look.nodes) == (
+    (vm,) = sample.vms
+    assert (ObjectName("default", "db"), sample.price_keys, sample.nodes) == (
         ObjectName(vm["metadata"]["namespace"], vm["metadata"]["name"]),  # type: ignore[index]
         {"n1": ("m5",)},
         {"nodes": []},
     )
-    assert await looks.account(vm) == {"because": "idle"}
+    assert await sampler.account(vm) == {"because": "idle"}
 
 
 async def test_sample_waits_for_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_looks, "_PATIENCE", 0.01)
-    looks = ClusterLooks(PageCluster(), Told(), FakeClock(), DashboardTelemetry())
-    with pytest.raises(LookError, match="not read yet: virtualmachines, pods, nodes, virtualmachinemigrations"):
-        await looks.look()
+    monkeypatch.setattr(cluster_sampler, "_PATIENCE", 0.01)
+    sampler = ClusterSampler(PageCluster(), Told(), FakeClock(), DashboardTelemetry())
+    with pytest.raises(SampleError, match="not read yet: virtualmachines, pods, nodes, virtualmachinemigrations"):
+        await sampler.sample()
 
 
 def test_who_wrote_which_field_is_not_kept() -> None:
-    assert doctest.testmod(cluster_looks).failed == 0
-    assert kept({"metadata": {"name": "a"}, "status": {}}, names_only=True) == {"metadata": {"name": "a"}}
+    assert doctest.testmod(cluster_sampler).failed == 0
+    assert trimmed({"metadata": {"name": "a"}, "status": {}}, metadata_only=True) == {"metadata": {"name": "a"}}

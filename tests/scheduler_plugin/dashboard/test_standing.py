@@ -20,7 +20,7 @@ AGAIN = Seconds(2 * BACKOFF.cap + LONGEST_PAUSE)
 
 async def standing(run: Page) -> Row | None:
     """What the page says after one more look."""
-    await run.dashboard.fleet.look()
+    await run.dashboard.fleet.poll()
     return run.dashboard.fleet.journal.get(STANDING, "scheduler")
 
 
@@ -38,7 +38,7 @@ async def test_listing_completion_is_reported_at_once() -> None:
     async with page(is_away=True) as run:
         fleet = run.dashboard.fleet
         run.told.scheduler["/nodes"] = nodes_answer()
-        await fleet.look()
+        await fleet.poll()
         told: list[Row | None] = []
         fleet.on_news = lambda: told.append(fleet.journal.get(STANDING, "scheduler"))
         fleet._listed("virtualmachines")

@@ -20,7 +20,7 @@ async def in_phase(run: Page, phase: str, cpu: int = 1) -> None:
 
 async def seen(run: Page) -> VmRow:
     """After one more look, which tells readers where it is news."""
-    await run.dashboard.fleet.look()
+    await run.dashboard.fleet.poll()
     row = run.dashboard.fleet.journal.get(VM, "default/db")
     assert isinstance(row, VmRow)
     return row
@@ -108,7 +108,7 @@ async def test_agent_failures_reach_every_part() -> None:
             found = run.dashboard.fleet.journal.get(VM, "default/db")
             assert isinstance(found, VmRow)
             states.append((found.state, found.trouble))
-        said = "its agent has trouble with metrics: no answer"
+        said = "its agent reports problems: metrics: no answer"
         assert states == [("agent-problem", said), (CALM, ""), (CALM, "")]
 
 
@@ -119,7 +119,7 @@ async def test_question_updates_agent_failure() -> None:
         await settle()
         run.told.agent = {"vm": "default/db", "troubles": [{"with": "scheduler", "reason": "503"}]}
         await run.http.get("/api/vms/default/db")
-        assert (await seen(run)).trouble == "its agent has trouble with scheduler: 503"
+        assert (await seen(run)).trouble == "its agent reports problems: scheduler: 503"
         run.cluster.remove(VMS, "default", "db")
         await settle()
         put_vm(run.cluster, "db")

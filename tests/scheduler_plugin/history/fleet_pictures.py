@@ -8,7 +8,7 @@ from typing import Any
 
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.looks import ClusterSample
+from scheduler_plugin.history.core.decoding import ClusterSample
 from scheduler_plugin.history.core.samples import SECOND, Millis
 
 BEGAN: Millis = 1_767_225_600_000

@@ -13,11 +13,11 @@ from protocol.ranking.config import Prices, RankingConfig
 from scheduler_plugin.history import priced_usage as module
 from scheduler_plugin.history.core.history_log import Batch
 from scheduler_plugin.history.core.samples import HOUR, MINUTE, NodeRecord, VmRecord
-from scheduler_plugin.history.core.spans import held
+from scheduler_plugin.history.core.spans import sample_span
 from scheduler_plugin.history.costs.bills import Bill, bill, key_of
 from scheduler_plugin.history.ports import Period
 from scheduler_plugin.history.priced_usage import priced_usage
-from scheduler_plugin.history.sqlite.questions import SqliteHistory
+from scheduler_plugin.history.sqlite.queries import SqliteHistory
 from scheduler_plugin.history.sqlite.store import SqliteStore
 
 GIB = 1024**2
@@ -32,11 +32,13 @@ def recorded(path: Path, machines: list[tuple[int, int, str]], groups: tuple[str
     end = max(until for _, until, _ in machines)
     row = (*[1000, GIB] * 4, 500, GIB)
     facts = VmRecord(ObjectName("default", "db"), "n1")
-    batch.vms += [(facts, held(at * MINUTE, (at + 5) * MINUTE, row)) for at in range(0, end * 60, 5)]
+    batch.vms += [(facts, sample_span(at * MINUTE, (at + 5) * MINUTE, row)) for at in range(0, end * 60, 5)]
     for since, until, machine in machines:
         total = (SIZES.get(machine, 4000), 64 * GIB, *[0] * 6)
         node = NodeRecord("n1", machine, groups if machine else ())
-        batch.nodes += [(node, held(at * MINUTE, (at + 5) * MINUTE, total)) for at in range(since * 60, until * 60, 5)]
+        batch.nodes += [
+            (node, sample_span(at * MINUTE, (at + 5) * MINUTE, total)) for at in range(since * 60, until * 60, 5)
+        ]
     store = SqliteStore(path, time.time)
     store.write(batch)
     store.close()

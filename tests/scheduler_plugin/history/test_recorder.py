@@ -14,16 +14,16 @@ from protocol.kubernetes.objects import Json, JsonObject
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.units import Seconds
+from scheduler_plugin.history.core.decoding import ClusterSample
 from scheduler_plugin.history.core.history_log import Batch
-from scheduler_plugin.history.core.looks import ClusterSample
 from scheduler_plugin.history.core.samples import DAY, HOUR, SECOND, VM_COLUMNS, VmRecord
-from scheduler_plugin.history.core.spans import held
+from scheduler_plugin.history.core.spans import sample_span
 from scheduler_plugin.history.costs.bills import bill, key_of
 from scheduler_plugin.history.ports import Period
 from scheduler_plugin.history.priced_usage import priced_usage
-from scheduler_plugin.history.recorder import UPKEEP, LookError, Recorder
+from scheduler_plugin.history.recorder import UPKEEP, Recorder, SampleError
 from scheduler_plugin.history.sqlite.files import StoreError
-from scheduler_plugin.history.sqlite.questions import SqliteHistory
+from scheduler_plugin.history.sqlite.queries import SqliteHistory
 from scheduler_plugin.history.sqlite.store import SqliteStore
 from tests.fake_clock import FakeClock
 from tests.pod_databases import pod_database
@@ -39,7 +39,7 @@ class PlayedSource:
         self.looks = list(looks)
         self.answer: Json | None = account()
 
-    async def look(self) -> ClusterSample:
+    async def sample(self) -> ClusterSample:
         found = self.looks.pop(0)
         if isinstance(found, Exception):
             raise found
@@ -67,7 +67,7 @@ async def test_looks_become_a_history(tmp_path: Path) -> None:
 
 async def test_a_recorder_that_is_stopped_writes_the_rest(tmp_path: Path) -> None:
     path, clock = tmp_path / "history.sqlite", FakeClock()
-    recorder = Recorder(path, PlayedSource(seen(0), seen(10), LookError("gone"), LookError("gone")), clock)
+    recorder = Recorder(path, PlayedSource(seen(0), seen(10), SampleError("gone"), SampleError("gone")), clock)
     await recorder.record()
     await recorder.record()
     task = asyncio.create_task(recorder.run())
@@ -81,7 +81,7 @@ async def test_a_recorder_that_is_stopped_writes_the_rest(tmp_path: Path) -> Non
 
 async def test_what_fails_is_said_once_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, clock = tmp_path / "history.sqlite", FakeClock()
-    source = PlayedSource(LookError("no answer"), LookError("no answer"), seen(0), seen(10))
+    source = PlayedSource(SampleError("no answer"), SampleError("no answer"), seen(0), seen(10))
     source.answer = None
     other = SqliteStore(path, clock.wall)
     recorder = Recorder(path, source, clock)
@@ -113,12 +113,12 @@ async def test_a_file_that_is_removed_is_begun_anew(
     recorder._close()
     (usage,) = await SqliteHistory(folder / "history.sqlite").usage(EVER)
     assert usage.span.until == BEGAN + 190 * SECOND
-    assert [each.message for each in caplog.records].count("the history's file was removed: a new one begins") == 1
+    assert [each.message for each in caplog.records].count("the history's file was removed: creating a new one") == 1
 
 
 async def test_idle_history_creates_no_file(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
-    recorder = Recorder(folder / "history.sqlite", PlayedSource(seen(0), LookError("gone")), FakeClock())
+    recorder = Recorder(folder / "history.sqlite", PlayedSource(seen(0), SampleError("gone")), FakeClock())
     await recorder.record()
     shutil.rmtree(folder)
     await recorder.record()
@@ -139,7 +139,7 @@ async def test_sample_with_late_clock_is_skipped(tmp_path: Path, is_restarted: b
         await recorder.record()
         troubles.add(recorder.trouble)
     recorder._close()
-    assert troubles == {"", f"the clock is {27 * 3600 + 360} s before what the history has"}
+    assert troubles == {"", f"the clock is {27 * 3600 + 360} s before the end of the history"}
     (usage,) = await SqliteHistory(path).usage(EVER)
     lost = 20 if is_restarted else 0  # within a gap what was seen before holds on
     assert (usage.span.since, usage.span.until) == (BEGAN, BEGAN + 400 * SECOND)
@@ -183,7 +183,7 @@ async def test_retention_works_on_full_disk(tmp_path: Path) -> None:
     store = recorder._store
     assert store is not None
     store._connection.execute("PRAGMA max_page_count = 100")
-    old = [(VmRecord(DB, "n1"), held(at, at + 1, (1000,) * len(VM_COLUMNS))) for at in range(10)]
+    old = [(VmRecord(DB, "n1"), sample_span(at, at + 1, (1000,) * len(VM_COLUMNS))) for at in range(10)]
     with suppress(StoreError):
         while True:
             store.write(Batch(vms=old))

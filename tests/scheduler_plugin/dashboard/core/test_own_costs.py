@@ -15,7 +15,7 @@ from scheduler_plugin.dashboard.core.own_costs import Material, costs, prices_in
 from scheduler_plugin.dashboard.core.visibility import ALL, VisibilityFilter
 from scheduler_plugin.dashboard.texts import OWN_PRICES, PUBLISHED_PRICES
 from scheduler_plugin.history.core.samples import HOUR, VmRecord
-from scheduler_plugin.history.core.spans import held
+from scheduler_plugin.history.core.spans import sample_span
 from scheduler_plugin.history.costs.bills import KEYS
 from scheduler_plugin.history.costs.prices import Price, PriceList
 from scheduler_plugin.history.ports import Period, Usage
@@ -32,7 +32,7 @@ def material(*names: tuple[str, str, str]) -> Material:
         VmRecord(ObjectName(space, name), node, "g" if space == "shop" else "", None, MOST)
         for space, name, node in names
     ]
-    return Material(DAY, [Usage(each, held(0, 24 * HOUR, HAS)) for each in facts], {}, PRICES, "a table")
+    return Material(DAY, [Usage(each, sample_span(0, 24 * HOUR, HAS)) for each in facts], {}, PRICES, "a table")
 
 
 def names(found: Any) -> list[str]:

@@ -3,13 +3,13 @@ from __future__ import annotations
 from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.core.past import past
 from scheduler_plugin.history.core.samples import VM_COLUMNS, DecisionRecord, MoveRecord
-from scheduler_plugin.history.core.spans import held
+from scheduler_plugin.history.core.spans import sample_span
 
 KNOWN = tuple(range(len(VM_COLUMNS)))
 
 
 def test_unseen_time_is_chart_gap() -> None:
-    spans = [held(1000, 2000, KNOWN), held(2000, 3000, KNOWN), held(5000, 6000, KNOWN)]
+    spans = [sample_span(1000, 2000, KNOWN), sample_span(2000, 3000, KNOWN), sample_span(5000, 6000, KNOWN)]
     said = [DecisionRecord(2000, ObjectName("default", "db"), "agent", ("growing", "more"), denied=True)]
     found = past(spans, said)
     assert found["at"] == [1.0, 2.0, 3.0, 3.001, 5.0, 6.0]

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from protocol.kubernetes.objects import Json
 from protocol.names import ANNOTATION_BOUNDS
-from scheduler_plugin.dashboard.core.reports import SchedulerReport, said_of, words
+from scheduler_plugin.dashboard.core.reports import SchedulerReport, scheduler_reports, with_report
 from scheduler_plugin.dashboard.core.rows import (
     NOTHING,
     ZERO,
@@ -62,15 +62,15 @@ def test_a_migration_shows_how_far_it_is() -> None:
         "default/m", "default", "default/db", "Running", "n1", "n2", "n1 is full", "75 %", "2026-01-01T00:00:00Z"
     )
     assert move_row({"metadata": {"namespace": "default", "name": "m"}, "spec": {"vmName": "db"}}) == MoveRow(
-        "default/m", "default", "default/db", "Pending", wait="waiting for neonvm-controller to take the migration up"
+        "default/m", "default", "default/db", "Pending", wait="waiting for neonvm-controller to start the migration"
     )
 
 
 @pytest.mark.parametrize(
     ("status", "wait"),
     [
-        ({}, "waiting for neonvm-controller to take the migration up"),
-        ({"phase": "Pending"}, "waiting for a node that takes the target pod"),
+        ({}, "waiting for neonvm-controller to start the migration"),
+        ({"phase": "Pending"}, "waiting for a node for the target pod"),
         ({"phase": "Pending", "targetNode": "n2"}, ""),
         (
             {"phase": "Pending", "conditions": [{"message": ""}, {"message": "no node has 3 vCPU"}]},
@@ -136,12 +136,14 @@ def test_nodes_and_words_come_from_the_scheduler() -> None:
         replace(whole, key="n2", stuck="no room", state="cannot-drain"),
         replace(whole, key="n3", total=NOTHING, open=False, state="cordoned"),
     ]
-    assert words(answer) == {"default/db": SchedulerReport((3000, 4096), (1000, 0), True, promised=(500, 0))}
+    assert scheduler_reports(answer) == {
+        "default/db": SchedulerReport((3000, 4096), (1000, 0), True, promised=(500, 0))
+    }
 
 
 def test_migrating_vm_is_silent_with_either_agent() -> None:
     answer = nodes_answer(a_node("n1", a_pod("default/db", agentSilent=True)), a_node("n2", a_pod("default/db")))
-    assert words(answer) == {"default/db": SchedulerReport((2000, 4096), (0, 0), False, True)}
+    assert scheduler_reports(answer) == {"default/db": SchedulerReport((2000, 4096), (0, 0), False, True)}
 
 
 def test_the_standing_says_whether_the_scheduler_was_heard() -> None:
@@ -152,14 +154,14 @@ def test_the_standing_says_whether_the_scheduler_was_heard() -> None:
 
 def test_scheduler_report_overlays_row() -> None:
     row = VmRow("default/db", "default")
-    said = said_of(row, SchedulerReport((1, 2), (3, 4), True, promised=(0, 4)))
+    said = with_report(row, SchedulerReport((1, 2), (3, 4), True, promised=(0, 4)))
     assert said == VmRow("default/db", "default", reserved=(1, 2), denied=(3, 4), promised=(0, 4), migrating=True)
-    assert said_of(said, None) == VmRow("default/db", "default", reserved=NOTHING, denied=ZERO)
+    assert with_report(said, None) == VmRow("default/db", "default", reserved=NOTHING, denied=ZERO)
 
 
 def test_later_permits_are_reserved() -> None:
     row = VmRow("default/db", "default", use=(500, 128), permit=(2500, 512))
-    assert said_of(row, SchedulerReport((500, 1024), ZERO, False)).reserved == (2500, 1024)
+    assert with_report(row, SchedulerReport((500, 1024), ZERO, False)).reserved == (2500, 1024)
 
 
 def test_pod_is_database() -> None:
@@ -180,5 +182,5 @@ def test_unreadable_pod_has_row_with_reason() -> None:
 def test_permit_of_pod_comes_from_scheduler() -> None:
     """Nothing is stored in the pod; what the scheduler does not say any more must not stay."""
     pod = a_pod("default/pod/pg-1", "2", "2Gi", permit=amounts("2", "2Gi"))
-    known = said_of(vm_row(pod_database()), words(nodes_answer(a_node("n1", pod)))["default/pod/pg-1"])
-    assert (known.permit, known.reserved, said_of(known, None).permit) == ((2000, 2048), (2000, 2048), NOTHING)
+    known = with_report(vm_row(pod_database()), scheduler_reports(nodes_answer(a_node("n1", pod)))["default/pod/pg-1"])
+    assert (known.permit, known.reserved, with_report(known, None).permit) == ((2000, 2048), (2000, 2048), NOTHING)

@@ -52,8 +52,8 @@ def test_sentence_of_a_sleeper(vm: Json, sentence: str) -> None:
             "woke from its last sleep at 2026-11-27 02:10 UTC in 0.31 s: 10.1.2.3 sent",
         ),
         (
-            {"state": "Restarted", "message": "the image is bad"},
-            "booted from its disk at 2026-11-27 02:10 UTC instead of waking, and lost its sessions: the image is bad",
+            {"state": "Restarted", "message": "image is bad"},
+            "booted from its disk at 2026-11-27 02:10 UTC instead of waking, so its sessions are lost: image is bad",
         ),
         ({"state": "Refused"}, "refused the last order to sleep at 2026-11-27 02:10 UTC"),
         ({}, ""),
@@ -102,11 +102,14 @@ def test_explanation_begins_with_the_sleep() -> None:
                 "woken_for_nothing": True,
                 "woken_by": "10.1.2.3:4 sent something",
             },
-            ["The VM's last wake was without use: 10.1.2.3:4 sent something, and no client activity since."],
+            [
+                "The VM's last wake was unnecessary: 10.1.2.3:4 sent something, "
+                "and there has been no client activity since."
+            ],
         ),
         (
             {"woken_for_nothing": True},
-            ["The VM's last wake was without use: something woke it, and no client activity since."],
+            ["The VM's last wake was unnecessary: something woke it, and there has been no client activity since."],
         ),
     ],
 )

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from scheduler_plugin.history import core
 from scheduler_plugin.history.core.accumulation import Accumulation, SpanPace
-from scheduler_plugin.history.core.samples import NODE_COLUMNS, PLACE, Row, Size
-from scheduler_plugin.history.core.spans import Span, clipped, held, joined, stepped
+from scheduler_plugin.history.core.samples import COLUMN_INDEX, NODE_COLUMNS, Row, Size
+from scheduler_plugin.history.core.spans import Span, clipped, joined, sample_span, stepped
 
 FINE = SpanPace(fine=0, heartbeat=60, gap=40)
 COARSE = SpanPace(fine=30, heartbeat=60, gap=40)
@@ -49,7 +49,7 @@ def at_times(seen: Sequence[tuple[int, str, Row]]) -> list[tuple[int, str, Row]]
 
 def test_small_fleet_has_span_per_change() -> None:
     seen: list[tuple[int, str, Row]] = [(0, "n1", (1, 8)), (10, "n1", (1, 8)), (20, "n1", (2, 8)), (30, "n1", (2, 8))]
-    assert played(seen, FINE) == [("n1", held(0, 20, (1, 8))), ("n1", held(20, 30, (2, 8)))]
+    assert played(seen, FINE) == [("n1", sample_span(0, 20, (1, 8))), ("n1", sample_span(20, 30, (2, 8)))]
 
 
 def test_coarse_span_sums_and_keeps_peak() -> None:
@@ -59,8 +59,8 @@ def test_coarse_span_sums_and_keeps_peak() -> None:
 
 def test_move_starts_span_on_target() -> None:
     assert played([(0, "n1", (1, 8)), (10, "n2", (1, 8)), (20, "n2", (1, 8))], COARSE) == [
-        ("n1", held(0, 10, (1, 8))),
-        ("n2", held(10, 20, (1, 8))),
+        ("n1", sample_span(0, 10, (1, 8))),
+        ("n2", sample_span(10, 20, (1, 8))),
     ]
 
 
@@ -71,14 +71,14 @@ def test_quiet_vm_is_recorded_per_heartbeat() -> None:
 
 def test_missing_samples_are_gap() -> None:
     found = played([(0, "n1", (1, 8)), (10, "n1", (1, 8)), (51, "n1", (1, 8)), (61, "n1", (1, 8))], FINE)
-    assert found == [("n1", held(0, 10, (1, 8))), ("n1", held(51, 61, (1, 8)))]
+    assert found == [("n1", sample_span(0, 10, (1, 8))), ("n1", sample_span(51, 61, (1, 8)))]
     whole = joined([span for _, span in found])
     assert (whole.until - whole.since, whole.observed) == (61, 20)
 
 
 def test_non_increasing_sample_is_dropped() -> None:
     assert played([(0, "n1", (1, 8)), (10, "n1", (2, 8)), (10, "n1", (9, 8)), (5, "n1", (9, 8))], FINE) == [
-        ("n1", held(0, 10, (1, 8)))
+        ("n1", sample_span(0, 10, (1, 8)))
     ]
 
 
@@ -88,7 +88,7 @@ def test_clock_set_back_restarts_history() -> None:
     open_spans.rewind()
     assert len(open_spans) == 0
     assert open_spans.take(KEY, 10, "n1", (1, 8), FINE) is None
-    assert open_spans.take(KEY, 20, "n1", (2, 8), FINE) == ("n1", held(10, 20, (1, 8)))
+    assert open_spans.take(KEY, 20, "n1", (2, 8), FINE) == ("n1", sample_span(10, 20, (1, 8)))
 
 
 def test_gone_object_ends_at_last_sample() -> None:
@@ -96,7 +96,7 @@ def test_gone_object_ends_at_last_sample() -> None:
     open_spans.take(KEY, 0, "n1", (1, 8), FINE)
     open_spans.take(KEY, 10, "n1", (1, 8), FINE)
     assert list(open_spans.expired(50, FINE)) == []
-    assert list(open_spans.expired(51, FINE)) == [("n1", held(0, 10, (1, 8)))]
+    assert list(open_spans.expired(51, FINE)) == [("n1", sample_span(0, 10, (1, 8)))]
     open_spans.take(KEY, 60, "n1", (1, 8), FINE)
     assert list(open_spans.end()) == []
 
@@ -138,8 +138,8 @@ def test_stepping_and_cutting_lose_nothing(
 
 
 def test_means_and_peaks_use_known_time() -> None:
-    span = joined([held(0, 10, (None, 7, 1, 1, 1, 1, 1, 1)), held(10, 20, (4, 9, 1, 1, 1, 1, 1, 1))])
-    assert (span.mean("size_cpu"), span.peaks[PLACE["size_cpu"]], span.mean("size_mem")) == (4.0, 4, 8.0)
+    span = joined([sample_span(0, 10, (None, 7, 1, 1, 1, 1, 1, 1)), sample_span(10, 20, (4, 9, 1, 1, 1, 1, 1, 1))])
+    assert (span.mean("size_cpu"), span.peaks[COLUMN_INDEX["size_cpu"]], span.mean("size_mem")) == (4.0, 4, 8.0)
     assert (span.sums[0] / span.known_times[0], NODE_COLUMNS[0]) == (4.0, "total_cpu")
-    assert held(0, 10, (None,)).mean("size_cpu") is None
+    assert sample_span(0, 10, (None,)).mean("size_cpu") is None
     assert Size(1500, 1024).resources == Size.of(Size(1500, 1024).resources).resources

@@ -10,10 +10,16 @@ import pytest
 from protocol.kubernetes.objects import Json, child
 from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.story import story
-from scheduler_plugin.history.core.history_log import ACCOUNT_LASTS, HistoryLog
-from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes, node_samples, read_account, standings
+from scheduler_plugin.history.core.decoding import (
+    ClusterSample,
+    node_price_keys,
+    node_samples,
+    read_explanation,
+    vm_statuses,
+)
+from scheduler_plugin.history.core.history_log import EXPLANATION_MAX_AGE, HistoryLog
 from scheduler_plugin.history.core.samples import (
-    NODE_PLACE,
+    NODE_COLUMN_INDEX,
     DecisionRecord,
     MoveRecord,
     NodeRecord,
@@ -21,7 +27,7 @@ from scheduler_plugin.history.core.samples import (
     VmRecord,
     size_at,
 )
-from scheduler_plugin.history.core.spans import held
+from scheduler_plugin.history.core.spans import sample_span
 from tests.scheduler_plugin.history.fleet_pictures import BEGAN, DB, account, look, node, pod, vm
 
 GIB = 1024**2
@@ -33,12 +39,12 @@ def test_growth_is_two_spans_and_decision() -> None:
     log = HistoryLog(10_000)
     log.take(look(0, vm(), nodes=[node(pod())]), {})
     batch = log.take(look(10, vm(cpu="3", version="2"), nodes=[node(pod(cpu="3"))]), {})
-    assert batch.vms == [(FACTS, held(BEGAN, BEGAN + 10_000, TWO))]
+    assert batch.vms == [(FACTS, sample_span(BEGAN, BEGAN + 10_000, TWO))]
     said = ("It permits 3 cpu, 4Gi.",)
     assert batch.decisions == [DecisionRecord(BEGAN + 10_000, DB, "scheduler", said, Size(3000, 4 * GIB))]
     log.take(look(20, vm(cpu="3", version="2"), nodes=[node(pod(cpu="3"))]), {})
     three = (3000, 4 * GIB, None, None, 3000, 4 * GIB, 3000, 4 * GIB, None, None)
-    assert log.end().vms == [(FACTS, held(BEGAN + 10_000, BEGAN + 20_000, three))]
+    assert log.end().vms == [(FACTS, sample_span(BEGAN + 10_000, BEGAN + 20_000, three))]
 
 
 def test_sleeper_has_nothing() -> None:
@@ -67,7 +73,7 @@ def test_reservation_change_is_not_decision() -> None:
     log.take(look(0, vm(), nodes=[node(pod())]), {})
     batch = log.take(look(10, vm(), nodes=[node(pod(reserved={"cpu": "3", "mem": "4Gi"}))]), {})
     assert batch.decisions == []
-    asked = log.asks(look(20, vm("a"), vm()), 1)
+    asked = log.vms_to_query(look(20, vm("a"), vm()), 1)
     assert [each["metadata"]["name"] for each in asked if isinstance(each["metadata"], dict)] == ["db"]
 
 
@@ -77,7 +83,7 @@ def test_agent_account_expires() -> None:
     assert batch.decisions == [
         DecisionRecord(BEGAN, DB, "agent", ("idle", "cpu needs 1: 0.50 busy"), Size(2000, 4 * GIB))
     ]
-    later = ACCOUNT_LASTS // 1000 + 10
+    later = EXPLANATION_MAX_AGE // 1000 + 10
     batch = log.take(look(10, vm(cpu="3", version="2"), nodes=[node(pod())]), {})
     assert batch.vms[0][1].sums[2:4] == (1000 * 10_000, 2 * GIB * 10_000)
     assert batch.vms[0][1].sums[8:] == (500 * 10_000, GIB * 10_000)
@@ -113,21 +119,21 @@ def test_what_cannot_be_read_is_left_out() -> None:
     first = log.take(look(0, vm(), broken, nodes=[node(*odd_pods), {"name": "bare"}]), {})
     assert len(first) == 0
     assert [facts for facts, _ in node_samples(look(0, nodes=[node(*odd_pods), {}]))] == [NodeRecord("n1", "m5.large")]
-    odd = read_account(0, {"metrics": {"cores_busy": -1, "mem_used": "much"}, "goal": {"cpu": "x"}})
-    assert (odd.used_cpu, odd.used_mem, odd.need, odd.sentences, odd.gist[-1]) == (None, None, None, (), "")
-    assert read_account(0, {"metrics": {"cores_busy": True}, "shrink_guard": "g", "because": "b"}).sentences == (
+    odd = read_explanation(0, {"metrics": {"cores_busy": -1, "mem_used": "much"}, "goal": {"cpu": "x"}})
+    assert (odd.used_cpu, odd.used_mem, odd.need, odd.sentences, odd.decision_key[-1]) == (None, None, None, (), "")
+    assert read_explanation(0, {"metrics": {"cores_busy": True}, "shrink_guard": "g", "because": "b"}).sentences == (
         "b",
         "Policy: g",
     )
     assert size_at({}, "nothing") is None
-    assert standings(None) == {}
+    assert vm_statuses(None) == {}
 
 
 def test_recorded_needs_are_rounded() -> None:
     """``explain --since`` says them as ``explain`` does, not in ten digits of bytes."""
     needs: list[Json] = [{"name": "memory used", "need": "1234567890", "because": "1.00 GiB in use"}]
     answer = account(parts=needs)
-    assert read_account(0, answer).sentences == ("idle", "memory used needs 1177Mi: 1.00 GiB in use")
+    assert read_explanation(0, answer).sentences == ("idle", "memory used needs 1177Mi: 1.00 GiB in use")
     assert "  - memory used needs 1177Mi: 1.00 GiB in use" in story({"metadata": {"name": "db"}}, answer, None)
 
 
@@ -141,7 +147,7 @@ def test_labels_that_are_asked_for_are_kept() -> None:
 
 def test_migrating_vm_reserves_on_both_nodes() -> None:
     coming = pod(permit=None)
-    both = standings({"nodes": [node(pod()), node(coming, name="n2")]})["default/db"]
+    both = vm_statuses({"nodes": [node(pod()), node(coming, name="n2")]})["default/db"]
     assert (both.reserved, both.permit, both.migrating) == (Size(4000, 8 * GIB), Size(2000, 4 * GIB), True)
 
 
@@ -156,9 +162,9 @@ def test_node_sample_sums_its_vms() -> None:
     log = HistoryLog(10_000)
     log.take(look(0, nodes=[node()]), {})
     batch = log.take(look(10, nodes=[node(reserved="3")]), {})
-    at = NODE_PLACE["reserved_cpu"]
+    at = NODE_COLUMN_INDEX["reserved_cpu"]
     assert [(facts.node, span.sums[at] / span.known_times[at]) for facts, span in batch.nodes] == [("n1", 2000.0)]
-    assert keys_of_nodes([{"metadata": {"name": "n2"}}]) == {}
+    assert node_price_keys([{"metadata": {"name": "n2"}}]) == {}
 
 
 def migration(phase: str, **status: Any) -> Json:
@@ -224,7 +230,7 @@ def test_clock_set_back_restarts() -> None:
     log.rewind()
     log.take(look(0, vm()), {})
     assert [span for _, span in log.take(look(10, vm(cpu="3", version="2")), {}).vms] == [
-        held(BEGAN, BEGAN + 10_000, (2000, 4 * GIB, *[None] * 8))
+        sample_span(BEGAN, BEGAN + 10_000, (2000, 4 * GIB, *[None] * 8))
     ]
 
 
@@ -233,8 +239,8 @@ def test_a_vm_that_is_gone_leaves_nothing_behind() -> None:
     log.take(look(0, vm(), nodes=[node(pod())]), {DB: account()})
     log.take(look(10, vm(), nodes=[node(pod())]), {})
     assert len(log.take(look(60, nodes=[node()]), {}).vms) == 1
-    assert not log._accounts
-    assert not log._standings
+    assert not log._explanations
+    assert not log._statuses
 
 
 def test_agents_are_asked_in_turn() -> None:
@@ -243,7 +249,9 @@ def test_agents_are_asked_in_turn() -> None:
     turns = []
     for at in range(3):
         seen = look(10 * at, *fleet)
-        turns.append([each["metadata"]["name"] for each in log.asks(seen, 2) if isinstance(each["metadata"], dict)])
+        turns.append(
+            [each["metadata"]["name"] for each in log.vms_to_query(seen, 2) if isinstance(each["metadata"], dict)]
+        )
     assert turns == [["a", "b"], ["c", "a"], ["b", "a"]]
 
 
@@ -254,7 +262,7 @@ def test_hostile_numbers_do_not_stop_recorder(claimed: float) -> None:
         "metrics": {"cores_busy": claimed, "age_seconds": claimed, "cpu_stall": claimed},
         "denied": {"by": "scheduler", "since_seconds": claimed},
     }
-    assert read_account(0, answer).used_cpu is None
+    assert read_explanation(0, answer).used_cpu is None
     told = "\n".join(story({"metadata": {"namespace": "shop", "name": "db"}}, answer, None))
     assert "an unknown time ago: ? vCPU busy" in told
 

@@ -21,7 +21,7 @@ from protocol.ranking.config import Prices, RankingConfig
 from scheduler_plugin.history import costs
 from scheduler_plugin.history.core.accumulation import Accumulation, SpanPace
 from scheduler_plugin.history.core.samples import HOUR, SECOND, NodeRecord, Row, Size, VmRecord
-from scheduler_plugin.history.core.spans import held, joined
+from scheduler_plugin.history.core.spans import joined, sample_span
 from scheduler_plugin.history.costs.bills import Bill, BilledCost, Line, bill, key_of
 from scheduler_plugin.history.costs.opencost import UNALLOCATED, allocations
 from scheduler_plugin.history.costs.prices import Price, PriceList, price_list, reference_price
@@ -55,7 +55,7 @@ def row(reserved: Size, used: Size) -> Row:
 
 def usage(of: VmRecord, hours: float = 1, reserved: Size = RESERVED, since: int = 0) -> Usage:
     used = Size(reserved.cpu // 2, reserved.mem // 2)
-    return Usage(of, held(since, since + round(hours * HOUR), row(reserved, used)))
+    return Usage(of, sample_span(since, since + round(hours * HOUR), row(reserved, used)))
 
 
 def test_vm_cost_and_savings() -> None:
@@ -105,7 +105,7 @@ def test_unplaced_vm_names_no_node() -> None:
 def test_unseen_time_is_free_and_reported() -> None:
     found = bill([usage(facts()), usage(facts(node="n2"), since=3 * HOUR)], {}, PRICES, key_of("vm"), DAY_ONE)
     assert (found.total.known_hours, found.total.unknown) == (Fraction(2), Fraction(2))
-    unseen = Usage(facts(most=None), held(0, HOUR, (1000, GIB, *[None] * 8)))
+    unseen = Usage(facts(most=None), sample_span(0, HOUR, (1000, GIB, *[None] * 8)))
     found = bill([unseen], {}, PRICES, key_of("vm"), DAY_ONE)
     assert (found.total.known_hours, found.total.unknown) == (Fraction(0), Fraction(1))
     assert found.total.at_most == BilledCost()
@@ -132,7 +132,7 @@ def test_no_maximum_means_no_savings() -> None:
 
 def test_unknown_is_not_zero() -> None:
     row = (None, None, None, None, None, None, 2000, 4 * GIB, None, None)
-    unseen = Usage(facts("web", most=None), held(0, HOUR, row))
+    unseen = Usage(facts("web", most=None), sample_span(0, HOUR, row))
     found = bill([unseen, usage(facts())], {ObjectName("default", "db"): RESERVED}, PRICES, key_of("vm"), DAY_ONE)
     web = figures(found.lines["default/web"])
     unknown = {name for name, number in web.items() if number is None}
@@ -155,7 +155,7 @@ def test_returning_vm_keeps_one_line() -> None:
 
 def test_nodes_cost_what_their_instance_type_costs() -> None:
     table = RankingConfig(node_prices={"m5": 0.5})
-    total = held(0, HOUR, (4000, 16 * GIB, 0, 0, 0, 0, None, None))
+    total = sample_span(0, HOUR, (4000, 16 * GIB, 0, 0, 0, 0, None, None))
     nodes = [NodeUsage(NodeRecord("n1", "m5"), total), NodeUsage(NodeRecord("n2", "unknown"), total)]
     found = price_list(nodes, table)
     assert (found.on("n1").of(Size(4000, 16 * GIB)), found.on("n2")) == (Fraction(1, 2), reference_price(table))
@@ -164,7 +164,10 @@ def test_nodes_cost_what_their_instance_type_costs() -> None:
 
 @pytest.mark.parametrize("keys", [("spot-pool", "m5"), ("m5/spot", "m5")])
 def test_spot_nodes_cost_what_their_own_key_says(keys: tuple[str, ...]) -> None:
-    table, total = RankingConfig(node_prices={"m5": 0.5, keys[0]: 0.1}), held(0, HOUR, (4000, 16 * GIB, *[0] * 6))
+    table, total = (
+        RankingConfig(node_prices={"m5": 0.5, keys[0]: 0.1}),
+        sample_span(0, HOUR, (4000, 16 * GIB, *[0] * 6)),
+    )
     found = price_list([NodeUsage(NodeRecord("n1", "m5"), total), NodeUsage(NodeRecord.of("n2", keys), total)], table)
     assert [found.on(node).of(NODE) for node in ("n1", "n2")] == [Fraction(1, 2), Fraction(1, 10)]
     assert found.unused == ()
@@ -187,7 +190,9 @@ def test_replaced_node_has_new_price() -> None:
 
 
 def node_usage(machine: str, since: int, size: Size = NODE) -> NodeUsage:
-    return NodeUsage(NodeRecord("n1", machine), held(since, since + HOUR, (size.cpu, size.mem, 0, 0, 0, 0, None, None)))
+    return NodeUsage(
+        NodeRecord("n1", machine), sample_span(since, since + HOUR, (size.cpu, size.mem, 0, 0, 0, 0, None, None))
+    )
 
 
 def test_what_one_may_not_group_by_is_said() -> None:
@@ -200,7 +205,7 @@ amounts = st.tuples(*[st.integers(0, 64_000)] * 10)
 usages = st.lists(
     st.builds(
         lambda name, node, team, since, lasted, amounts: Usage(
-            facts(name, node, team=team), held(since, since + lasted, amounts)
+            facts(name, node, team=team), sample_span(since, since + lasted, amounts)
         ),
         *(st.sampled_from(each) for each in (("db", "web", "x"), ("n1", "n2", ""), ("a", "b"))),
         *(st.integers(1, 10**9), st.integers(1, 10**9), amounts),
@@ -285,7 +290,7 @@ def test_opencost_reads_the_bill() -> None:
 def test_partial_use_compares_with_same_time() -> None:
     """A VM that is 80 % busy, of whose ten hours the use is known in the last two, when it is larger."""
     small, large = row(Size(1000, GIB), Size(0, 0)), row(Size(4000, 4 * GIB), Size(3200, GIB))
-    spans = [held(0, 8 * HOUR, (*small[:8], None, None)), held(8 * HOUR, 10 * HOUR, large)]
+    spans = [sample_span(0, 8 * HOUR, (*small[:8], None, None)), sample_span(8 * HOUR, 10 * HOUR, large)]
     in_use = (2 * HOUR * 4000, 2 * HOUR * 4 * GIB)
     found = bill([Usage(facts(), joined(spans), in_use)], {}, PRICES, key_of("vm"), DAY_ONE)
     (data,) = [each for each in [allocations(found, "vm", "c")["data"]] if isinstance(each, list)]

@@ -19,11 +19,11 @@ from protocol.messages import ObjectName
 from scheduler_plugin.history.core.accumulation import Accumulation, SpanPace
 from scheduler_plugin.history.core.history_log import Batch
 from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, SECOND, VmRecord
-from scheduler_plugin.history.core.spans import held
+from scheduler_plugin.history.core.spans import sample_span
 from scheduler_plugin.history.costs.bills import bill, key_of
 from scheduler_plugin.history.costs.prices import Price, PriceList
 from scheduler_plugin.history.ports import Period
-from scheduler_plugin.history.sqlite.questions import SqliteHistory
+from scheduler_plugin.history.sqlite.queries import SqliteHistory
 from scheduler_plugin.history.sqlite.store import SqliteStore
 
 BEGAN = 1_767_225_600_000
@@ -104,8 +104,8 @@ async def test_upkeep_keeps_reserved_with_use(tmp_path: Path) -> None:
         since, size = BEGAN + at * HOUR, 1000 if at < 5 else 4000
         row = (size, size * 1024) * 4
         spans += [
-            held(since, since + 45 * MINUTE, (*row, None, None)),
-            held(since + 45 * MINUTE, since + HOUR, (*row, 800, 1024)),
+            sample_span(since, since + 45 * MINUTE, (*row, None, None)),
+            sample_span(since + 45 * MINUTE, since + HOUR, (*row, 800, 1024)),
         ]
     store = SqliteStore(path, lambda: 0.0)
     store.write(Batch(vms=[(VmRecord(ObjectName("d", "db")), span) for span in spans]))

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, PLACE, SECOND, Size
+from scheduler_plugin.history.core.samples import COLUMN_INDEX, DAY, HOUR, MINUTE, SECOND, Size
 from scheduler_plugin.history.ports import Period
 from scheduler_plugin.history.prometheus import expressions
-from scheduler_plugin.history.prometheus.questions import PrometheusHistory
+from scheduler_plugin.history.prometheus.queries import PrometheusHistory
 from tests.scheduler_plugin.history.prometheus.fake_prometheus import FakePrometheus, Times, Values
 
 EVERY = 15 * SECOND
 BEGIN = 20_000 * DAY
 WEEK = Period(BEGIN, BEGIN + 7 * DAY)
 DB, WEB = ObjectName("default", "db"), ObjectName("shop", "w.b")
-RESERVED = PLACE["reserved_cpu"]
+RESERVED = COLUMN_INDEX["reserved_cpu"]
 GIB = 1024**3
 
 
@@ -61,7 +61,7 @@ async def test_reservation_compares_with_known_use() -> None:
         if ("kind", "used") in labels:
             server.series[labels] = (times[120:], amounts[120:])
     (usage,) = await PrometheusHistory(server.client, EVERY).usage(period)
-    assert (usage.span.known_times[PLACE["used_cpu"]], usage.span.known_times[RESERVED]) == (HOUR // 2, HOUR)
+    assert (usage.span.known_times[COLUMN_INDEX["used_cpu"]], usage.span.known_times[RESERVED]) == (HOUR // 2, HOUR)
     assert usage.in_use == (1375 * HOUR // 2, 1375 * HOUR // 2 * GIB // 1024 // 1000)
 
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from scheduler_plugin.history.core.history_log import Batch
 from scheduler_plugin.history.core.samples import HOUR, DecisionRecord, MoveRecord, NodeRecord, VmRecord
-from scheduler_plugin.history.core.spans import held
+from scheduler_plugin.history.core.spans import sample_span
 from scheduler_plugin.history.ports import HistoryError
 from scheduler_plugin.history.sqlite.files import StoreError
-from scheduler_plugin.history.sqlite.questions import SqliteHistory
+from scheduler_plugin.history.sqlite.queries import SqliteHistory
 from scheduler_plugin.history.sqlite.store import SqliteStore
 from tests.scheduler_plugin.history.sqlite.test_store import DB, EVER, NOW, minutes
 
@@ -30,7 +30,7 @@ def decision(at: int) -> DecisionRecord:
 
 def a_history(path: Path) -> Path:
     store = SqliteStore(path, lambda: NOW / 1000)
-    nodes = [(NodeRecord("n1", "m5"), held(NOW, NOW + HOUR, (16_000, 1, 2, 3, 4, 5, None, None)))]
+    nodes = [(NodeRecord("n1", "m5"), sample_span(NOW, NOW + HOUR, (16_000, 1, 2, 3, 4, 5, None, None)))]
     store.write(Batch(minutes(60), nodes, [decision(at) for at in range(3)], [MOVE]))
     store.close()
     return path

@@ -15,7 +15,7 @@ import pytest
 
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.history_log import Batch
-from scheduler_plugin.history.core.retention import MOST_SAID, RetentionBounds
+from scheduler_plugin.history.core.retention import MAX_DECISION_BYTES, RetentionBounds
 from scheduler_plugin.history.core.samples import (
     DAY,
     HOUR,
@@ -27,10 +27,10 @@ from scheduler_plugin.history.core.samples import (
     Size,
     VmRecord,
 )
-from scheduler_plugin.history.core.spans import MOST, Span, held, joined
+from scheduler_plugin.history.core.spans import MOST, Span, joined, sample_span
 from scheduler_plugin.history.ports import HistoryError, Period
 from scheduler_plugin.history.sqlite.files import MOST_ASIDE, StoreError
-from scheduler_plugin.history.sqlite.questions import SqliteHistory
+from scheduler_plugin.history.sqlite.queries import SqliteHistory
 from scheduler_plugin.history.sqlite.schema import APPLICATION
 from scheduler_plugin.history.sqlite.store import SqliteStore
 
@@ -57,7 +57,7 @@ def store(path: Path) -> Iterator[SqliteStore]:
 def minutes(count: int, since: Millis = NOW, facts: VmRecord = FACTS) -> list[tuple[VmRecord, Span]]:
     """A span for each minute, each with its own need."""
     return [
-        (facts, held(since + at * MINUTE, since + (at + 1) * MINUTE, (*ROW[:2], 1000 + at, *ROW[3:])))
+        (facts, sample_span(since + at * MINUTE, since + (at + 1) * MINUTE, (*ROW[:2], 1000 + at, *ROW[3:])))
         for at in range(count)
     ]
 
@@ -68,7 +68,7 @@ def damage(path: Path) -> None:
 
 async def test_spans_come_back_as_they_were_written(path: Path, store: SqliteStore) -> None:
     written = minutes(3)
-    store.write(Batch(vms=written, nodes=[(NodeRecord("n1", "m5"), held(NOW, NOW + MINUTE, tuple(range(8))))]))
+    store.write(Batch(vms=written, nodes=[(NodeRecord("n1", "m5"), sample_span(NOW, NOW + MINUTE, tuple(range(8))))]))
     history = SqliteHistory(path)
     assert list(await history.vm_series(DB, EVER, MINUTE)) == [span for _, span in written]
     assert await history.vm_series(ObjectName("default", "none"), EVER, MINUTE) == []
@@ -94,7 +94,7 @@ async def test_a_period_that_cuts_spans_counts_their_parts(path: Path, store: Sq
 
 async def test_need_counts_by_overlap(path: Path, store: SqliteStore) -> None:
     rows = [(at, HOUR, (*ROW[:2], need, need, *ROW[4:])) for at, need in ((0, 4000), (HOUR, 1000), (2 * HOUR, 3000))]
-    store.write(Batch(vms=[(FACTS, held(NOW + at, NOW + at + lasted, row)) for at, lasted, row in rows]))
+    store.write(Batch(vms=[(FACTS, sample_span(NOW + at, NOW + at + lasted, row)) for at, lasted, row in rows]))
     history = SqliteHistory(path)
     asked = {
         "of one span's middle": Period(NOW + 10 * MINUTE, NOW + 20 * MINUTE),
@@ -258,10 +258,14 @@ async def test_damaged_file_is_set_aside_later(path: Path, tmp_path: Path) -> No
     for each in in_the_way:
         each.touch()
     for _ in range(2):
-        with pytest.raises(StoreError, match=r"is damaged and cannot be set aside: .*3 damaged files are beside it"):
+        with pytest.raises(
+            StoreError, match=r"is damaged and cannot be set aside: .*there are 3 damaged files already"
+        ):
             store.write(Batch(vms=minutes(1)))
     in_the_way[0].unlink()
-    with pytest.raises(StoreError, match=r"was set aside as history\.sqlite\.damaged-1767225600; a new one begins"):
+    with pytest.raises(
+        StoreError, match=r"was set aside as history\.sqlite\.damaged-1767225600, and a new one started"
+    ):
         store.write(Batch(vms=minutes(1)))
     store.write(Batch(vms=minutes(1)))
     assert [each.facts.vm for each in await SqliteHistory(path).usage(EVER)] == [DB]
@@ -279,7 +283,7 @@ async def test_lying_agent_affects_only_its_vm(path: Path, store: SqliteStore) -
     history = SqliteHistory(path)
     kept = [each.at - NOW for each in await history.decisions(DB, EVER)]
     everything = [hour * HOUR + at for hour in reversed(range(5)) for at in reversed(range(50))]
-    assert kept == everything[: MOST_SAID // len(msgspec.json.encode(DecisionRecord(NOW, DB, "agent", words)))]
+    assert kept == everything[: MAX_DECISION_BYTES // len(msgspec.json.encode(DecisionRecord(NOW, DB, "agent", words)))]
     assert len(await history.decisions(other, EVER)) == 5
 
 
@@ -357,7 +361,7 @@ def as_a_plain_user() -> Iterator[None]:
 
 async def test_future_samples_are_removed(path: Path, store: SqliteStore) -> None:
     store.write(Batch(vms=minutes(10), decisions=[DecisionRecord(NOW + HOUR, DB, "agent", ("x",))]))
-    store.forget_after(NOW + 5 * MINUTE)
+    store.remove_after(NOW + 5 * MINUTE)
     history = SqliteHistory(path)
     assert (await history.extent()).until == NOW + 5 * MINUTE
     assert await history.decisions(DB, EVER) == []
@@ -372,7 +376,7 @@ async def test_missing_or_broken_history_is_reported(path: Path) -> None:
 
 
 async def test_hostile_sizes_do_not_stop_recorder(path: Path, store: SqliteStore) -> None:
-    store.write(Batch(vms=[(FACTS, held(NOW, NOW + 2 * MINUTE, (2**53,) * len(ROW)))]))
+    store.write(Batch(vms=[(FACTS, sample_span(NOW, NOW + 2 * MINUTE, (2**53,) * len(ROW)))]))
     ((_, span),) = [(each.facts, each.span) for each in await SqliteHistory(path).usage(EVER)]
     assert span.peaks == (MOST,) * len(ROW)
 
@@ -380,7 +384,9 @@ async def test_hostile_sizes_do_not_stop_recorder(path: Path, store: SqliteStore
 async def test_sums_of_large_node_do_not_overflow(path: Path, store: SqliteStore) -> None:
     amounts = (0, 12 * 2**30, *[0] * 6)  # 12 TiB
     node = NodeRecord("n1", "u-12tb1")
-    store.write(Batch(nodes=[(node, held(NOW + at * HOUR, NOW + (at + 1) * HOUR, amounts)) for at in range(35 * 24)]))
+    store.write(
+        Batch(nodes=[(node, sample_span(NOW + at * HOUR, NOW + (at + 1) * HOUR, amounts)) for at in range(35 * 24)])
+    )
     (found,) = await SqliteHistory(path).node_usage(Period(NOW, NOW + 35 * DAY))
     assert found.span.sums[1] == 12 * 2**30 * 35 * DAY
 

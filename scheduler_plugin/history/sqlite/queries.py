@@ -1,4 +1,4 @@
-"""The port ``History`` on a file."""
+"""The port ``History`` for a recorded file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOVE: Final = msgspec.json.Decoder(MoveRecord)
 _VM_FACTS: Final = msgspec.json.Decoder(VmRecord)
 _NODE_FACTS: Final = msgspec.json.Decoder(NodeRecord)
 _LONGEST_SPAN: Final = 3 * 3600 * 1000
-"""Maximum length of a span (ms): the widest tier is an hour, and a span may end beyond it. It bounds index searches."""
+"""Maximum length of a span (ms), to limit index searches: the widest tier is an hour, and spans may end beyond it."""
 
 
 class SqliteHistory:
@@ -72,7 +72,7 @@ class SqliteHistory:
         spans = "(SELECT since, until FROM vm_spans UNION ALL SELECT since, until FROM node_spans)"
         since, until = connection.execute(f"SELECT MIN(since), MAX(until) FROM {spans}").fetchone()  # noqa: S608
         notes = [
-            f"A damaged history was set aside as {file.name}: what it held is missing here."
+            f"A damaged history was set aside as {file.name}: its contents are missing here."
             for file in set_aside_files(self._path)
         ]
         return Extent(since, until, tuple(notes))
@@ -82,12 +82,12 @@ class SqliteHistory:
 
     def _answer(self, question: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            # Opened per query: the file may have been set aside.
+            # Open it for each query, because the file may have been set aside.
             with closing(open_to_read(self._path)) as connection:
-                # One snapshot for all statements.
+                # One transaction, so that all statements see the same snapshot.
                 connection.execute("BEGIN")
                 return question(connection)
-        except (sqlite3.Error, ValueError, TypeError, LookupError) as error:  # a damaged file may have any rows
+        except (sqlite3.Error, ValueError, TypeError, LookupError) as error:  # rows of a damaged file may be anything
             raise HistoryError(f"the history {self._path} cannot be read: {error}") from error
 
 
@@ -96,7 +96,7 @@ def _series(connection: sqlite3.Connection, vm: ObjectName, period: Period, step
         "WHERE subject = (SELECT id FROM subjects WHERE kind = 'vm' AND namespace = ? AND name = ?) "
         "AND since > ? AND since < ? AND until > ? ORDER BY since"
     )
-    # Redundant, but only the first uses the index on ``since``.
+    # The first condition is redundant, but only it uses the index on ``since``.
     bounds = (period.since - _LONGEST_SPAN, period.until, period.since)
     rows = connection.execute(VM_SPANS.select + condition, (vm.namespace, vm.name, *bounds))
     return stepped(_parts((VM_SPANS.read(row)[1] for row in rows), period), period.since, step)
@@ -122,7 +122,7 @@ def _node_facts(_: str, name: str, record: bytes) -> NodeRecord:
 
 
 def _readable(decoder: msgspec.json.Decoder[T], rows: Iterable[bytes]) -> list[T]:
-    """Readable records; damaged ones are skipped."""
+    """Decode the records; damaged ones are skipped."""
     records = []
     for row in rows:
         with suppress(ValueError, TypeError):
@@ -133,7 +133,7 @@ def _readable(decoder: msgspec.json.Decoder[T], rows: Iterable[bytes]) -> list[T
 def _totals(
     connection: sqlite3.Connection, table: SpanTable, decode: Callable[[str, str, bytes], F], period: Period
 ) -> list[tuple[F, Span, tuple[int, ...]]]:
-    """Totals of the period: SQLite sums the spans within; those across its ends are cut here."""
+    """Totals of the period. SQLite sums spans within it; spans across its ends are cut here."""
     spans_by_facts: dict[int, list[Span]] = defaultdict(list)
     whiles: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for row in connection.execute(table.totals, (period.since, period.until)):
@@ -147,7 +147,7 @@ def _totals(
         )
         for number, span in map(table.read, crossing):
             part = clipped(span, period.since, period.until)
-            # A span across both ends was counted already.
+            # A span across both ends was added at the first end.
             is_twice = end == period.until and span.since < period.since
             if part is not None and not is_twice:
                 spans_by_facts[number].append(part)

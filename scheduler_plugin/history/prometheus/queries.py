@@ -1,4 +1,4 @@
-"""The port ``History`` on a Prometheus."""
+"""The port ``History`` for a Prometheus server."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from scheduler_plugin.history.core.samples import (
     Size,
     VmRecord,
 )
-from scheduler_plugin.history.core.spans import Span, clipped, held, joined, stepped
+from scheduler_plugin.history.core.spans import Span, clipped, joined, sample_span, stepped
 from scheduler_plugin.history.ports import Extent, NodeUsage, Period, Usage
 from scheduler_plugin.history.prometheus.expressions import (
     SCALES,
     SCRAPED,
     Expressions,
     batches,
-    census,
-    crowd,
     interval_of,
+    most_vms,
     node_labels,
     over,
+    query_periods,
     range_step,
+    sample_counts,
     step_of,
-    stretches,
 )
 from scheduler_plugin.history.prometheus.server import Labels, PrometheusServer
 
@@ -53,35 +53,36 @@ Stay = tuple[Millis, Millis]
 """Start and end of a state."""
 
 Expression = Callable[[str], str]
-"""PromQL expression of a column."""
+"""Returns the PromQL expression of a column."""
 
 _SCRAPES: Final = 15 * SECOND
 _LONGEST: Final = 35 * DAY
 _LONGEST_MOVE: Final = 5 * MINUTE
-"""A VM without a node for longer was restarted, not migrated."""
-_NOTE: Final = "This history is Prometheus's: decisions are changes of size, without the sentences of agents."
+"""A VM that has no node for longer was restarted, not migrated."""
+_NOTE: Final = "This history is from Prometheus: its decisions are changes of size, without the sentences of agents."
 
 
 class PrometheusHistory:
-    """See ``History``. ``http`` has the server's address and credentials. Without ``scrapes``, the agents' scrape
-    interval (ms), it is derived from the server's samples.
+    """See ``History``. ``http`` has the server's address and credentials.
+
+    ``scrapes`` is the scrape interval of agents (ms); None to derive it from the server's samples.
     """
 
     def __init__(self, http: httpx.AsyncClient, scrapes: Millis | None = None) -> None:
-        self._server, self._is_learnt = PrometheusServer(http), scrapes is not None
+        self._server, self._is_interval_known = PrometheusServer(http), scrapes is not None
         self._scrapes = scrapes or _SCRAPES
-        self._say = Expressions(self._scrapes)
+        self._expressions = Expressions(self._scrapes)
         self._skipped = 1
-        """The largest query so far has used one of this many scrapes."""
+        """The largest query so far used one of this many scrapes."""
 
     async def extent(self) -> Extent:
         """See ``History``."""
         stamp, ever = "timestamp(autoscale_agent_vms)", f"[{_LONGEST}ms:"
-        # Coarse first: a fine step over 35 days would be too much for one query.
+        # Coarse first, because a fine step over 35 days would be too much for one query.
         early = await self._server.vector(f"min(min_over_time({stamp}{ever}1h]))")  # to the hour
         before = round(early[0][1] * SECOND) if early else None
         first = await self._server.vector(f"min(min_over_time({stamp}[{HOUR}ms:{self._scrapes}ms]))", before) or early
-        # An instant query covers five minutes; the expensive one is needed only without samples.
+        # An instant query covers five minutes; the expensive one is needed only if there are no samples in them.
         last = await self._server.vector(f"max({stamp})") or await self._server.vector(
             f"max(max_over_time({stamp}{ever}5m]))"
         )
@@ -93,15 +94,15 @@ class PrometheusHistory:
 
     async def vm_series(self, vm: ObjectName, period: Period, step: Millis) -> Sequence[Span]:
         """See ``History``."""
-        await self._learn(period)
-        expressions = [self._say.vm(column, vm, "namespace, vm") for column in VM_COLUMNS]
+        await self._detect_interval(period)
+        expressions = [self._expressions.vm(column, vm, "namespace, vm") for column in VM_COLUMNS]
         wide = range_step(period, max(step, self._scrapes))
         asked_period, ends = period, 0
         if wide > self._scrapes:
             expressions = [
                 over("avg_over_time", expression, Period(0, wide), self._scrapes) for expression in expressions
             ]
-            ends = wide - 1  # the mean of a step is queried at its end
+            ends = wide - 1  # the mean of a step is queried at the end of the step
             asked_period = Period(period.since + ends, period.until + ends)
         answers = await asyncio.gather(
             *(self._server.ranges(expression, asked_period, wide) for expression in expressions)
@@ -111,15 +112,15 @@ class PrometheusHistory:
             for _, values in series:
                 for at, value in values:
                     rows[at - ends][place] = _scaled(value, _resource(VM_COLUMNS[place]))
-        # Several series may share a row, such as those of a moved VM.
-        return stepped([held(at, at + wide, tuple(rows[at])) for at in sorted(rows)], period.since, wide)
+        # Several series may share a row, such as those of a migrated VM.
+        return stepped([sample_span(at, at + wide, tuple(rows[at])) for at in sorted(rows)], period.since, wide)
 
     async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[DecisionRecord]:
         """See ``History``."""
-        await self._learn(period)
+        await self._detect_interval(period)
         step = range_step(period, self._scrapes)
         cpu, mem = [
-            await self._server.ranges(self._say.vm(f"size_{resource}", vm, "namespace, vm"), period, step)
+            await self._server.ranges(self._expressions.vm(f"size_{resource}", vm, "namespace, vm"), period, step)
             for resource in SCALES
         ]
         sizes = {tuple(sorted(labels.items())): dict(values) for labels, values in mem}
@@ -138,32 +139,32 @@ class PrometheusHistory:
 
     async def moves(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[MoveRecord]:
         """See ``History``."""
-        await self._learn(period)
+        await self._detect_interval(period)
         step = range_step(period, self._scrapes)
         stays_by_vm: dict[ObjectName, list[tuple[Millis, Millis, str]]] = defaultdict(list)
         for labels, values in await self._server.ranges(
-            self._say.vm("size_cpu", vm, "namespace, vm, node"), period, step
+            self._expressions.vm("size_cpu", vm, "namespace, vm, node"), period, step
         ):
             if labels.get("node"):
                 times = [at for at, _ in values]
                 stays_by_vm[_vm(labels)] += [(came, left, labels["node"]) for came, left in _stays(times, step)]
         moves = [
-            # The two stays may overlap.
+            # The times on both nodes may overlap.
             MoveRecord(vm, vm, source, target, "Succeeded", min(left, came), max(left, came))
             for vm, stays in stays_by_vm.items()
             for (_, left, source), (came, _, target) in pairwise(sorted(stays))
-            # The same node is a restart; a long absence is a stop and a start.
+            # On the same node it was restarted; after a long absence it was stopped and started.
             if source != target and came - left <= max(_LONGEST_MOVE, 2 * step)
         ]
         return sorted(moves, key=lambda move: -move.since)[:most]
 
     async def usage(self, period: Period) -> Sequence[Usage]:
         """See ``History``."""
-        await self._learn(period)
-        # Seen while its agent reports any part of the reservation.
-        spans = await self._totals(self._say.vm, VM_COLUMNS, period, "reserved_cpu")
+        await self._detect_interval(period)
+        # A VM is observed while its agent reports any part of the reservation.
+        spans = await self._totals(self._expressions.vm, VM_COLUMNS, period, "reserved_cpu")
         least, most = [await self._sizes(kind, period) for kind in ("least", "most")]
-        # Only the time in which both are known can be compared.
+        # Reservation and use can be compared only over the time in which both are known.
         in_use = [await self._while_known(*pair, period) for pair in IN_USE]
         usages = []
         for labels, span in spans.items():
@@ -174,9 +175,9 @@ class PrometheusHistory:
 
     async def node_usage(self, period: Period) -> Sequence[NodeUsage]:
         """See ``History``."""
-        await self._learn(period)
+        await self._detect_interval(period)
         labelled = await self._price_keys(period)
-        spans = await self._totals(self._say.node, NODE_COLUMNS, period, "total_cpu")
+        spans = await self._totals(self._expressions.node, NODE_COLUMNS, period, "total_cpu")
         nodes = {dict(labels).get("node", ""): span for labels, span in spans.items()}
         return [
             usage for node, span in sorted(nodes.items()) for usage in _machines(node, span, labelled.get(node, {}))
@@ -184,36 +185,36 @@ class PrometheusHistory:
 
     async def high_needs(self, period: Period, share: float) -> Mapping[ObjectName, Size]:
         """See ``History``."""
-        await self._learn(period)
+        await self._detect_interval(period)
         step, _ = await self._grid(period)
         points = {
             _vm(labels): samples * self._scrapes / step
-            for labels, samples in await self._server.vector(census(period), period.until - 1)
+            for labels, samples in await self._server.vector(sample_counts(period), period.until - 1)
         }
         needs = defaultdict[ObjectName, dict[str, int]](dict)
         for batch in batches(points):
             for resource in SCALES:
-                # Quantiles cannot be added over time, so split by VM.
-                expression = self._say.of_each(f"need_{resource}", batch)
+                # Quantiles of parts of the time cannot be combined, so split the query by VM.
+                expression = self._expressions.of_each(f"need_{resource}", batch)
                 query = over("quantile_over_time", expression, period, step, f"{share}, ")
                 for labels, value in await self._server.vector(query, period.until - 1):
                     needs[_vm(labels)][resource] = _scaled(value, resource)
         return {vm: Size(need.get("cpu", 0), need.get("mem", 0)) for vm, need in needs.items()}
 
-    async def _learn(self, period: Period) -> None:
-        # Until then the default interval applies.
-        if not self._is_learnt and (answer := await self._server.vector(SCRAPED, period.until - 1)):
-            self._scrapes, self._is_learnt = interval_of(answer[0][1]), True
-            self._say = Expressions(self._scrapes)
+    async def _detect_interval(self, period: Period) -> None:
+        # Without samples the default applies.
+        if not self._is_interval_known and (answer := await self._server.vector(SCRAPED, period.until - 1)):
+            self._scrapes, self._is_interval_known = interval_of(answer[0][1]), True
+            self._expressions = Expressions(self._scrapes)
 
     async def _price_keys(self, period: Period) -> Mapping[str, Mapping[PriceKeys, Stay]]:
-        """The price keys of nodes and when each had them, as far as kube-state-metrics exports their labels."""
-        step, parts = await self._stretches(period)
+        """The price keys of each node, and when it had them, if kube-state-metrics exports the labels."""
+        step, parts = await self._query_periods(period)
         by_node = defaultdict[str, dict[PriceKeys, Stay]](dict)
         for end, place in (("min", 0), ("max", 1)):
             for labels, at in await self._values(f"{end}_over_time", "timestamp(kube_node_labels)", parts, step):
                 stays, keys = by_node[labels.get("node", "")], price_keys(node_labels(labels))
-                # The last sample lasts for one step.
+                # The last sample is valid for one step.
                 moment = round(at * SECOND) + place * step
                 since, until = stays.get(keys, (moment, moment))
                 stays[keys] = min(since, moment), max(until, moment)
@@ -222,49 +223,49 @@ class PrometheusHistory:
     async def _values(
         self, function: str, expression: str, parts: Sequence[Period], step: Millis
     ) -> list[tuple[Labels, float]]:
-        """A function over each part, in order."""
+        """Values of a function over each part, in order."""
         answers = [await self._server.vector(over(function, expression, part, step), part.until - 1) for part in parts]
         return [value for answer in answers for value in answer]
 
     async def _sizes(self, kind: str, period: Period) -> dict[Key, Size]:
-        step, parts = await self._stretches(period)
+        step, parts = await self._query_periods(period)
         sizes = defaultdict[Key, dict[str, int]](dict)
         for resource in SCALES:
-            bounds = self._say.vm(f"{kind}_{resource}")
-            # The latest part wins.
+            bounds = self._expressions.vm(f"{kind}_{resource}")
+            # The latest part takes precedence.
             for labels, value in await self._values("last_over_time", bounds, parts, step):
                 sizes[_key(labels)][resource] = _scaled(value, resource)
-        # Both resources or none.
+        # Leave out sizes with only one resource.
         return {key: Size(**amounts) for key, amounts in sizes.items() if len(amounts) == len(SCALES)}
 
     async def _while_known(self, column: str, other: str, period: Period) -> dict[Key, int]:
-        """The integral of a column of each VM over the time in which another one was known."""
-        step, parts = await self._stretches(period)
-        both = f"{self._say.vm(column)} and {self._say.vm(other)}"
+        """Integral of a column of each VM over the time in which another one was known too."""
+        step, parts = await self._query_periods(period)
+        both = f"{self._expressions.vm(column)} and {self._expressions.vm(other)}"
         sums = defaultdict[Key, float](float)
         for labels, value in await self._values("sum_over_time", both, parts, step):
             sums[_key(labels)] += value * step
         return {key: _scaled(value, _resource(column)) for key, value in sums.items()}
 
     async def _grid(self, period: Period) -> tuple[Millis, float]:
-        """The step, and the maximum number of VMs at a time."""
-        answer = await self._server.vector(crowd(period), period.until - 1)
+        """The step of queries, and the maximum number of VMs at a time."""
+        answer = await self._server.vector(most_vms(period), period.until - 1)
         vms = answer[0][1] if answer else 1.0
         step = step_of(period, self._scrapes, vms)
         # Reported by ``extent``.
         self._skipped = max(self._skipped, step // self._scrapes)
         return step, vms
 
-    async def _stretches(self, period: Period) -> tuple[Millis, list[Period]]:
-        """The step, and the parts of the period to query."""
+    async def _query_periods(self, period: Period) -> tuple[Millis, list[Period]]:
+        """The step of queries, and the parts of the period to query separately."""
         step, vms = await self._grid(period)
-        return step, list(stretches(period, step, vms))
+        return step, list(query_periods(period, step, vms))
 
     async def _totals(
         self, expression: Expression, columns: Sequence[str], period: Period, presence: str
     ) -> dict[Key, Span]:
-        """Integrals, known times and peaks of each series; ``presence`` is the column that counts as presence."""
-        step, parts = await self._stretches(period)
+        """Integrals, known times and peaks of each series, which is observed while ``presence`` (a column) is known."""
+        step, parts = await self._query_periods(period)
         spans_by_key = defaultdict[Key, list[Span]](list)
         for part in parts:
             for key, span in (await self._totals_of(expression, columns, part, step, presence)).items():
@@ -274,7 +275,7 @@ class PrometheusHistory:
     async def _totals_of(
         self, expression: Expression, columns: Sequence[str], period: Period, step: Millis, presence: str
     ) -> dict[Key, Span]:
-        """The same for a part that fits one query."""
+        """The same for a part of the period that fits into one query."""
 
         async def ask(function: str, asked: str) -> dict[Key, float]:
             series = await self._server.vector(over(f"{function}_over_time", asked, period, step), period.until - 1)
@@ -293,7 +294,7 @@ class PrometheusHistory:
                 until=round(last.get(key, begin) * SECOND) + step,
                 observed=known_times[columns.index(presence)],
                 known_times=known_times,
-                # A sample lasts for one step.
+                # A sample is valid for one step.
                 sums=_scaled_all([by_key.get(key, 0.0) * step for by_key in sums], columns),
                 peaks=_scaled_all([by_key.get(key, 0.0) for by_key in peaks], columns),
             )

@@ -1,4 +1,4 @@
-"""Sentences on scarcity (B.17): waits of denied databases, and room that VMs freed for others. Pure."""
+"""Sentences on scarce room (B.17): what denied databases wait for, and what VMs have freed for others. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from scheduler_plugin.texts.amounts import some
 
 
 def waiting_sentence(source: JsonObject) -> str:
-    """Sentence on a pod whose database was ``denied`` something, with ``promised``; empty if it was not.
+    """Sentence on what a pod's database was ``denied``, and how much is ``promised``; empty if nothing was denied.
 
-    Earlier schedulers report no promises.
+    Schedulers of earlier releases report no promises.
 
     >>> waiting_sentence({"denied": {"cpu": "2", "mem": "0"}, "promised": {"cpu": "1500m", "mem": "0"}})
     'waiting for 2 vCPU, 1.5 vCPU promised by neighbours'
@@ -23,25 +23,25 @@ def waiting_sentence(source: JsonObject) -> str:
     return f"waiting for {some(denied)}{promise}" if denied.any else ""
 
 
-def waiting_on(node: JsonObject) -> str:
+def node_waiting_sentence(node: JsonObject) -> str:
     """Sentence on the denied databases of a node; empty if there are none."""
     waiting = sum(_amounts(child(pod, "denied")).any for pod in items(node, "pods"))
-    # Of all databases together, because a promise counts once.
-    together = waiting_sentence(node)
-    return f"{waiting} database{'s' if waiting > 1 else ''} {together}" if waiting and together else ""
+    # From the node's sums, because a promise counts once.
+    sentence = waiting_sentence(node)
+    return f"{waiting} database{'s' if waiting > 1 else ''} {sentence}" if waiting and sentence else ""
 
 
-def gift_sentence(source: JsonObject, namespace: str) -> str:
-    """Sentence on ``gaveBack`` of a database of ``namespace``; empty if none.
+def freed_room_sentence(source: JsonObject, namespace: str) -> str:
+    """Sentence on the room that a database of ``namespace`` has freed for others; empty if none.
 
-    In local time with the zone: the page may be read elsewhere.
+    The time is local, with its zone, because the reader may be in another one.
     """
-    gift = child(source, "gaveBack")
-    at = parse_moment(gift.get("at"))
+    freed = child(source, "gaveBack")
+    at = parse_moment(freed.get("at"))
     if at is None:
         return ""
-    to = [name.removeprefix(f"{namespace}/") for name in texts_at(gift, "to")]
-    return f"gave back {some(_amounts(child(gift, 'amount')))} to {_listed(to)} at {at.astimezone():%H:%M %Z}"
+    to = [name.removeprefix(f"{namespace}/") for name in texts_at(freed, "to")]
+    return f"gave back {some(_amounts(child(freed, 'amount')))} to {_listed(to)} at {at.astimezone():%H:%M %Z}"
 
 
 def _listed(names: Sequence[str]) -> str:

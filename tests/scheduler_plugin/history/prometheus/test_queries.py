@@ -12,11 +12,11 @@ import httpx2 as httpx
 import pytest
 
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.samples import HOUR, MINUTE, PLACE, SECOND, VM_COLUMNS
+from scheduler_plugin.history.core.samples import COLUMN_INDEX, HOUR, MINUTE, SECOND, VM_COLUMNS
 from scheduler_plugin.history.ports import HistoryError, Period
-from scheduler_plugin.history.prometheus import expressions, questions
+from scheduler_plugin.history.prometheus import expressions, queries
 from scheduler_plugin.history.prometheus.expressions import SCRAPED
-from scheduler_plugin.history.prometheus.questions import PrometheusHistory
+from scheduler_plugin.history.prometheus.queries import PrometheusHistory
 
 NOW = 1_767_225_600_000
 PERIOD = Period(NOW - HOUR, NOW)
@@ -36,7 +36,7 @@ def result(*series: Any) -> httpx.Response:
 
 
 def test_examples_in_docstrings_hold() -> None:
-    assert [doctest.testmod(module).failed for module in (expressions, questions)] == [0, 0]
+    assert [doctest.testmod(module).failed for module in (expressions, queries)] == [0, 0]
 
 
 async def test_a_name_cannot_leave_its_string() -> None:
@@ -67,9 +67,12 @@ async def test_pod_is_asked_for_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("response", "said"),
     [
-        (httpx.Response(400, content=b'{"status":"error","error":"bad query"}'), r"refuses \(400\): bad query"),
-        (httpx.Response(502, content=b"<html>"), "no usable answer"),
-        (httpx.Response(200, content=b'{"status":"\xff"}'), "no usable answer"),
+        (
+            httpx.Response(400, content=b'{"status":"error","error":"bad query"}'),
+            r"refused the query \(400\): bad query",
+        ),
+        (httpx.Response(502, content=b"<html>"), "no usable response"),
+        (httpx.Response(200, content=b'{"status":"\xff"}'), "no usable response"),
         (httpx.Response(200, content=b'{"status":"success","data":{"result":[{"value":[1,"much"]}]}}'), "no usable"),
     ],
 )
@@ -108,7 +111,7 @@ async def test_bad_amount_counts_as_missing(value: str) -> None:
     answer = result({"metric": labels, "value": [at, value], "values": [[at, value], [at + 15, "2"]]})
     found = history(lambda _: answer)
     (span,) = await found.vm_series(DB, PERIOD, 15 * SECOND)
-    assert (span.since, span.peaks[PLACE["size_cpu"]]) == (PERIOD.since + 15 * SECOND, 2000)
+    assert (span.since, span.peaks[COLUMN_INDEX["size_cpu"]]) == (PERIOD.since + 15 * SECOND, 2000)
     assert (await found.decisions(DB, PERIOD), await found.usage(PERIOD)) == ([], [])
 
 
@@ -164,7 +167,7 @@ async def test_history_starts_at_first_sample(age: int) -> None:
 @pytest.mark.parametrize("at", ["1e999", "-1", "1e300"])
 async def test_a_time_that_is_none_is_an_error(at: str) -> None:
     body = f'{{"status":"success","data":{{"result":[{{"metric":{{}},"values":[[{at},"1"]]}}]}}}}'
-    with pytest.raises(HistoryError, match="no usable answer"):
+    with pytest.raises(HistoryError, match="no usable response"):
         await history(lambda _: httpx.Response(200, content=body)).vm_series(DB, PERIOD, MINUTE)
 
 

@@ -1,4 +1,4 @@
-"""Samples of a cluster for the recorder, in-cluster: objects by watches, scheduler and agents over HTTP."""
+"""Samples of a cluster for the recorder: objects from watches, reports of the scheduler and agents over HTTP."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from protocol.runtime.kubernetes.watches.informer import FactInformer
 from protocol.runtime.kubernetes.watches.kinds import Kind, WatchReport
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.databases import OPTED_IN
-from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes
+from scheduler_plugin.history.core.decoding import ClusterSample, node_price_keys
 from scheduler_plugin.history.core.samples import SECOND
-from scheduler_plugin.history.recorder import LookError
+from scheduler_plugin.history.recorder import SampleError
 
 KINDS: Final = (VIRTUAL_MACHINES, PODS, NODES, MIGRATIONS)
 _PATIENCE: Final = 10.0
-"""Timeout of the first lists, in seconds."""
+"""How long a sample waits for the first lists, in seconds."""
 
 
-class ClusterLooks:
-    """See ``SampleSource``; ``run`` must be running."""
+class ClusterSampler:
+    """See ``SampleSource``. ``run`` must be running."""
 
     def __init__(self, api: KubernetesApi, sources: Sources, clock: Clock, report: WatchReport) -> None:
         self._api, self._sources, self._clock = api, sources, clock
@@ -38,16 +38,16 @@ class ClusterLooks:
             for kind, informer in self._informers.items():
                 tasks.create_task(informer.run(self._api, self._clock, self._listed[kind].set))
 
-    async def look(self) -> ClusterSample:
+    async def sample(self) -> ClusterSample:
         """See ``SampleSource``."""
         try:
             async with asyncio.timeout(_PATIENCE):
                 for listed in self._listed.values():
                     await listed.wait()
         except TimeoutError:
-            # The recorder retries: a list may be slow, or forbidden.
+            # A list may be slow or forbidden; the recorder retries.
             unread = [kind.plural for kind, listed in self._listed.items() if not listed.is_set()]
-            raise LookError(f"not read yet: {', '.join(unread)}") from None
+            raise SampleError(f"not read yet: {', '.join(unread)}") from None
         return ClusterSample(
             at=round(self._clock.wall() * SECOND),
             vms=[
@@ -55,7 +55,7 @@ class ClusterLooks:
                 *filter(is_pod_database, self._informers[PODS].facts.values()),
             ],
             nodes=await self._sources.of_scheduler("/nodes"),
-            price_keys=keys_of_nodes(self._informers[NODES].facts.values()),
+            price_keys=node_price_keys(self._informers[NODES].facts.values()),
             migrations=list(self._informers[MIGRATIONS].facts.values()),
         )
 
@@ -66,18 +66,18 @@ class ClusterLooks:
 
 def _informer(kind: Resource, report: WatchReport) -> FactInformer[JsonObject]:
     is_optional = kind is not VIRTUAL_MACHINES
-    # Nodes' status is large and changes often.
-    read = partial(kept, names_only=kind is NODES)
+    # Of nodes only the metadata, because their status is large and changes often.
+    read = partial(trimmed, metadata_only=kind is NODES)
     labels = OPTED_IN if kind is PODS else ""
     watched = Kind(kind, read, is_optional=is_optional, may_be_forbidden=is_optional, labels=labels)
     return FactInformer(watched, lambda _: None, report)
 
 
-def kept(obj: JsonObject, *, names_only: bool = False) -> JsonObject:
-    """The object without ``managedFields``; ``names_only``: only its metadata.
+def trimmed(obj: JsonObject, *, metadata_only: bool = False) -> JsonObject:
+    """The object without ``managedFields``, or only its metadata.
 
-    >>> kept({"metadata": {"name": "a", "managedFields": []}, "spec": {}})
+    >>> trimmed({"metadata": {"name": "a", "managedFields": []}, "spec": {}})
     {'metadata': {'name': 'a'}, 'spec': {}}
     """
     metadata = {key: value for key, value in child(obj, "metadata").items() if key != "managedFields"}
-    return {"metadata": metadata} if names_only else {**obj, "metadata": metadata}
+    return {"metadata": metadata} if metadata_only else {**obj, "metadata": metadata}

@@ -1,4 +1,4 @@
-"""Decodes samples and migrations of a cluster: API objects, the scheduler's ``/nodes``, explanations of agents."""
+"""Decodes API objects, the scheduler's ``/nodes`` and explanations of agents as samples, decisions and migrations."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ _LONGEST_LABEL = 256
 
 
 class ClusterSample(msgspec.Struct, frozen=True, gc=False):
-    """A cluster at ``at``.
+    """The state of a cluster at the time ``at``.
 
-    ``vms``: VirtualMachines and opted-in pods as JSON; ``nodes``: the scheduler's ``/nodes`` response, None if none;
-    ``price_keys``: of each node, by its labels; ``migrations``: VirtualMachineMigrations as JSON.
+    ``vms`` are VirtualMachines and opted-in pods, ``migrations`` VirtualMachineMigrations. ``nodes`` is the scheduler's
+    ``/nodes`` response, None without one. ``price_keys`` are the price keys of each node.
     """
 
     at: Millis
@@ -64,7 +64,7 @@ class ClusterSample(msgspec.Struct, frozen=True, gc=False):
 
 
 class VmStatus(msgspec.Struct, frozen=True, gc=False):
-    """The scheduler's report of one VM, summed over its two pods during a migration."""
+    """The scheduler's report of one VM. During a migration it covers both pods."""
 
     reserved: Size
     permit: Size | None
@@ -72,37 +72,37 @@ class VmStatus(msgspec.Struct, frozen=True, gc=False):
     migrating: bool
 
 
-def keys_of_nodes(nodes: Iterable[JsonObject]) -> dict[str, tuple[str, ...]]:
+def node_price_keys(nodes: Iterable[JsonObject]) -> dict[str, tuple[str, ...]]:
     """Price keys of each Node that has any.
 
-    >>> keys_of_nodes([{"metadata": {"name": "n1", "labels": {"node.kubernetes.io/instance-type": "m5"}}}])
+    >>> node_price_keys([{"metadata": {"name": "n1", "labels": {"node.kubernetes.io/instance-type": "m5"}}}])
     {'n1': ('m5',)}
     """
     keys_by_node = {name_of(node).name: price_keys(labels_of(node)) for node in nodes}
     return {node: keys for node, keys in keys_by_node.items() if keys}
 
 
-def standings(nodes: JsonObject | None) -> dict[str, VmStatus]:
+def vm_statuses(nodes: JsonObject | None) -> dict[str, VmStatus]:
     """Status of each VM (``namespace/name``) in the scheduler's ``/nodes``, without unreadable pods."""
     by_vm: dict[str, VmStatus] = {}
     for pod in (pod for node in items(nodes or {}, "nodes") for pod in items(node, "pods")):
-        vm, standing = text(pod, "vm"), _standing(pod)
-        if vm and standing is not None:
-            # Two pods during a migration.
-            by_vm[vm] = _together(by_vm[vm], standing) if vm in by_vm else standing
+        vm, status = text(pod, "vm"), _status(pod)
+        if vm and status is not None:
+            # A migrating VM has two pods.
+            by_vm[vm] = _merged(by_vm[vm], status) if vm in by_vm else status
     return by_vm
 
 
-def _standing(pod: Json) -> VmStatus | None:
+def _status(pod: Json) -> VmStatus | None:
     reserved, denied = size_at(pod, "reserved"), size_at(pod, "denied")
     if reserved is None:
         return None
     return VmStatus(reserved, size_at(pod, "permit"), denied or Size(0, 0), flag(pod, "migrating"))
 
 
-def _together(one: VmStatus, other: VmStatus) -> VmStatus:
+def _merged(one: VmStatus, other: VmStatus) -> VmStatus:
     return VmStatus(
-        # Both nodes reserve for it; permits and denials are the VM's.
+        # Both nodes reserve room for it; permits and denials are the VM's.
         one.reserved + other.reserved,
         one.permit or other.permit,
         Size(max(one.denied.cpu, other.denied.cpu), max(one.denied.mem, other.denied.mem)),
@@ -111,39 +111,39 @@ def _together(one: VmStatus, other: VmStatus) -> VmStatus:
 
 
 class VmReader:
-    """Decodes samples of VMs. ``labels`` are the recorded label keys."""
+    """Decodes samples of VMs. ``labels`` are the keys of labels to record."""
 
     def __init__(self, labels: Sequence[str] = ()) -> None:
         self._labels = tuple(sorted(set(labels)))
         self._known: dict[ObjectName, tuple[str, tuple[VmRecord, Size]]] = {}
 
     def samples(
-        self, look: ClusterSample, accounts: Mapping[ObjectName, Account], oldest: Millis
+        self, sample: ClusterSample, explanations: Mapping[ObjectName, AgentExplanation], oldest: Millis
     ) -> Iterator[tuple[VmRecord, Row, VmStatus | None]]:
-        """Each readable VM, its amounts in the order of ``VM_COLUMNS``, and the scheduler's status.
+        """Yield each readable VM, its amounts in the order of ``VM_COLUMNS``, and the scheduler's report of it.
 
-        Explanations before ``oldest`` do not count.
+        Explanations from before ``oldest`` are ignored.
         """
-        of_scheduler = standings(look.nodes)
+        of_scheduler = vm_statuses(sample.nodes)
         current: dict[ObjectName, tuple[str, tuple[VmRecord, Size]]] = {}
-        for obj in look.vms:
+        for obj in sample.vms:
             name, version = database_name(obj), version_of(obj)
             previous = self._known.get(name)
-            # Parsing is expensive: skip unchanged versions.
+            # Parsing is expensive, so reuse the result for an unchanged version.
             parsed = previous[1] if previous is not None and version and previous[0] == version else self._read(obj)
             if parsed is not None:
                 current[name] = version, parsed
-                standing, account = of_scheduler.get(str(name)), accounts.get(name)
-                # An old explanation says nothing about the present need.
-                fresh = account if account is not None and account.at >= oldest else None
-                yield parsed[0], _amounts(parsed[1], standing, fresh), standing
+                status, explanation = of_scheduler.get(str(name)), explanations.get(name)
+                # An old explanation does not show the present need.
+                fresh = explanation if explanation is not None and explanation.at >= oldest else None
+                yield parsed[0], _amounts(parsed[1], status, fresh), status
         # Replaced, to drop deleted VMs.
         self._known = current
 
     def _read(self, obj: JsonObject) -> tuple[VmRecord, Size] | None:
         try:
             vm = parse_database(obj)
-        # No sample of an unreadable VM.
+        # Unreadable VMs are left out.
         except InvalidObjectError:
             return None
         labels = tuple((key, vm.labels[key][:_LONGEST_LABEL]) for key in self._labels if key in vm.labels)
@@ -155,11 +155,11 @@ class VmReader:
         return facts, Size(0, 0) if asleep else Size.of(vm.use)
 
 
-def _amounts(size: Size, standing: VmStatus | None, account: Account | None) -> tuple[int | None, ...]:
-    need = None if account is None else account.need
-    permit, reserved = (None, None) if standing is None else (standing.permit, standing.reserved)
+def _amounts(size: Size, status: VmStatus | None, explanation: AgentExplanation | None) -> tuple[int | None, ...]:
+    need = None if explanation is None else explanation.need
+    permit, reserved = (None, None) if status is None else (status.permit, status.reserved)
     pairs = (size, need, permit, reserved)
-    used = (None, None) if account is None else (account.used_cpu, account.used_mem)
+    used = (None, None) if explanation is None else (explanation.used_cpu, explanation.used_mem)
     # Order of VM_COLUMNS.
     amounts: list[int | None] = []
     for pair in pairs:
@@ -167,19 +167,19 @@ def _amounts(size: Size, standing: VmStatus | None, account: Account | None) -> 
     return (*amounts, *used)
 
 
-def node_samples(look: ClusterSample) -> Iterator[tuple[NodeRecord, Row]]:
-    """Each node that the scheduler knows, in ``NODE_COLUMNS``; ``used`` are the sizes of its VMs."""
-    for node in items(look.nodes or {}, "nodes"):
+def node_samples(sample: ClusterSample) -> Iterator[tuple[NodeRecord, Row]]:
+    """Yield each node in the scheduler's response, with its amounts in the order of ``NODE_COLUMNS``."""
+    for node in items(sample.nodes or {}, "nodes"):
         name = text(node, "name")
         total, reserved = size_at(node, "total"), size_at(node, "reserved")
-        # Otherwise the node would look empty.
+        # Otherwise the node would sample empty.
         if not name or total is None or reserved is None:
             continue
         uses = [size for size in (size_at(pod, "use") for pod in items(node, "pods")) if size is not None]
         used = sum(uses, Size(0, 0))
         mark = size_at(node, "watermark")
         marks = (None, None) if mark is None else (mark.cpu, mark.mem)
-        facts = NodeRecord.of(name, look.price_keys.get(name, ()))
+        facts = NodeRecord.of(name, sample.price_keys.get(name, ()))
         yield facts, (total.cpu, total.mem, reserved.cpu, reserved.mem, used.cpu, used.mem, *marks)
 
 
@@ -187,7 +187,7 @@ _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> MoveRecord:
-    """A migration seen at ``at``, and earlier as ``before``; an ended one keeps its end.
+    """Decode a migration at the time ``at``. ``before`` is its earlier record; an ended one does not change.
 
     >>> seen = {"metadata": {"namespace": "d", "name": "m"}, "spec": {"vmName": "db"}, "status": {"phase": "Running"}}
     >>> move = read_move(5, seen, None)
@@ -195,10 +195,10 @@ def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> M
     ('d/db', 'Running', 5, 9)
     """
     name, phase = name_of(migration), _text_at(migration, "status", "phase") or "Pending"
-    # The same object tells the caller that nothing is new.
+    # The identical object tells the caller that nothing has changed.
     if before is not None and before.phase in _ENDED and before.phase == phase:
         return before
-    # Its creation, unless the API server's clock is ahead.
+    # Its creation time, unless the API server's clock is ahead.
     began = min([at, *_times([text(migration, "metadata", "creationTimestamp")])])
     annotations, downtime = annotations_of(migration), whole(migration, "status", "info", "downtimeMs")
     since = began if before is None else before.since
@@ -206,7 +206,7 @@ def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> M
         name=name,
         vm=ObjectName(name.namespace, _text_at(migration, "spec", "vmName")),
         source=_text_at(migration, "status", "sourceNode"),
-        # The status has the target only with a target pod; the order has it from the start.
+        # The status has the target only once there is a target pod; the annotation has it from the start.
         target=_text_at(migration, "status", "targetNode") or shortened(annotations.get(ANNOTATION_TARGET_NODE, "")),
         phase=phase,
         since=since,
@@ -222,9 +222,9 @@ def _text_at(migration: JsonObject, *path: str) -> str:
 
 
 def _ended(migration: JsonObject, since: Millis, seen: Millis) -> Millis:
-    """Last change of its conditions, if any: a recorder may see the end much later."""
+    """End of a migration: the last change of its conditions, because a recorder may observe the end much later."""
     changed = _times(text(condition, "lastTransitionTime") for condition in items(migration, "status", "conditions"))
-    # Clocks differ: between start and observation.
+    # Clocks differ, so keep it between start and observation.
     return min(seen, max([since, *changed])) if changed else seen
 
 
@@ -238,8 +238,8 @@ _MOST_SENTENCES: Final = 12
 _MOST_CORES: Final = 1e6
 
 
-class Account(msgspec.Struct, frozen=True, gc=False):
-    """An agent's explanation at ``at``: need, the guest's use, and decisions in sentences."""
+class AgentExplanation(msgspec.Struct, frozen=True, gc=False):
+    """An agent's explanation at ``at``: need, use of the guest, and sentences on its decisions."""
 
     at: Millis
     need: Size | None
@@ -252,22 +252,22 @@ class Account(msgspec.Struct, frozen=True, gc=False):
     migrating: bool
 
     @property
-    def gist(self) -> tuple[object, ...]:
-        """Key that changes with a new decision."""
-        # Numbers in the sentence change with every measurement: compare its words; relevant numbers are separate.
+    def decision_key(self) -> tuple[object, ...]:
+        """A key that changes with each new decision."""
+        # Ignore numbers in the sentence, which change with every measurement; relevant ones are separate.
         words = _NUMBERS.sub("#", self.sentences[0]) if self.sentences else ""
         return self.size, self.permit, self.denied, self.migrating, words
 
 
-def read_account(at: Millis, obj: JsonObject) -> Account:
-    """Decode an agent's ``/explain`` response; missing parts are None.
+def read_explanation(at: Millis, obj: JsonObject) -> AgentExplanation:
+    """Decode an agent's ``/explain`` response; missing amounts are None.
 
-    >>> account = read_account(5, {"because": "idle", "metrics": {"cores_busy": 0.25, "mem_used": "1Mi"}})
-    >>> account.used_cpu, account.used_mem, account.sentences
+    >>> explanation = read_explanation(5, {"because": "idle", "metrics": {"cores_busy": 0.25, "mem_used": "1Mi"}})
+    >>> explanation.used_cpu, explanation.used_mem, explanation.sentences
     (250, 1024, ('idle',))
     """
     metrics = child(obj, "metrics")
-    return Account(
+    return AgentExplanation(
         at=at,
         need=size_at(obj, "goal"),
         used_cpu=_cores(metrics.get("cores_busy")),
@@ -280,11 +280,13 @@ def read_account(at: Millis, obj: JsonObject) -> Account:
     )
 
 
-def decision_of(vm: ObjectName, before: Account | None, account: Account) -> DecisionRecord | None:
-    """The new decision since the last explanation; None if there is none."""
-    if not account.sentences or (before is not None and before.gist == account.gist):
+def new_decision(
+    vm: ObjectName, before: AgentExplanation | None, explanation: AgentExplanation
+) -> DecisionRecord | None:
+    """The decision that is new since the last explanation; None if there is none."""
+    if not explanation.sentences or (before is not None and before.decision_key == explanation.decision_key):
         return None
-    return DecisionRecord(account.at, vm, "agent", account.sentences, account.size, account.denied)
+    return DecisionRecord(explanation.at, vm, "agent", explanation.sentences, explanation.size, explanation.denied)
 
 
 def _sentences(obj: JsonObject) -> tuple[str, ...]:
@@ -295,7 +297,7 @@ def _sentences(obj: JsonObject) -> tuple[str, ...]:
     ]
     guard = text(obj, "shrink_guard")
     sentences = [headline, *parts, *([f"Policy: {guard}"] if guard else [])]
-    # Texts are truncated, never interpreted.
+    # The texts are truncated, but not interpreted.
     return tuple(sentence[:_LONGEST] for sentence in sentences if sentence)[:_MOST_SENTENCES]
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from protocol.kubernetes.objects import Json
-from scheduler_plugin.dashboard.core.giving import gift_sentence, waiting_on, waiting_sentence
+from scheduler_plugin.dashboard.core.scarcity import freed_room_sentence, node_waiting_sentence, waiting_sentence
 
 AT = "2026-01-01T00:00:00Z"
 LOCAL = f"{datetime.fromisoformat(AT).astimezone():%H:%M %Z}"
@@ -28,8 +28,8 @@ SATISFIED: Json = {"denied": {"cpu": "0", "mem": "0"}, "promised": {"cpu": "0", 
 )
 def test_gift_names_receivers_and_local_time(gift: Json, sentence: str) -> None:
     whole = {"amount": {"cpu": "1", "mem": "1Gi"}, "at": AT, **gift}
-    assert gift_sentence({"gaveBack": whole}, "default") == sentence
-    assert gift_sentence({"gaveBack": None}, "default") == ""
+    assert freed_room_sentence({"gaveBack": whole}, "default") == sentence
+    assert freed_room_sentence({"gaveBack": None}, "default") == ""
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,9 @@ def test_denied_vm_says_what_is_promised(pod: Json, sentence: str) -> None:
 
 def test_node_sums_up_its_denied_vms() -> None:
     one, two = ({**WAITS, "pods": [WAITS, SATISFIED]}, {**WAITS, "pods": [WAITS, WAITS]})
-    assert [waiting_on(node) for node in (one, two, {"pods": [WAITS]}, {**SATISFIED, "pods": [SATISFIED]})] == [
+    assert [
+        node_waiting_sentence(node) for node in (one, two, {"pods": [WAITS]}, {**SATISFIED, "pods": [SATISFIED]})
+    ] == [
         "1 database waiting for 2 vCPU and 1 GiB, 1.5 vCPU promised by neighbours",
         "2 databases waiting for 2 vCPU and 1 GiB, 1.5 vCPU promised by neighbours",
         "",
