@@ -20,26 +20,28 @@ from scheduler_plugin.expander.app import serving
 
 _EPILOG: Final = """\
 Point the autoscaler at it with  --expander=grpc,least-waste --grpc-expander-url=HOST:10296
---grpc-expander-cert=CA.pem.  New prices in FILE are used without a restart; a file that is
-refused changes nothing. Stops on SIGTERM and SIGINT.
+--grpc-expander-cert=CA.pem.  New prices in FILE apply without a restart; an invalid file
+changes nothing. Stops on SIGTERM and SIGINT.
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until SIGTERM or SIGINT; 0 then, 2 if it cannot start."""
+    """Run until SIGTERM or SIGINT, then return 0; return 2 if it cannot start."""
     parser = argparse.ArgumentParser(
         prog="autoscale-expander",
-        description="Tells the Cluster Autoscaler which node group to grow: the cheapest way to run the waiting pods.",
+        description="Tells the Cluster Autoscaler which node group to grow: the cheapest one for the pending pods.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML settings; without it the defaults")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="YAML settings (default: none, all settings have defaults)"
+    )
     parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
-    chosen = parser.parse_args(arguments)
-    log_as_json(chosen.log_level)
+    options = parser.parse_args(arguments)
+    log_as_json(options.log_level)
     try:
-        asyncio.run(_until_signalled(chosen.config))
+        asyncio.run(_until_signalled(options.config))
     # gRPC raises RuntimeError if an address is taken.
     except (FileRefusedError, CredentialsError, OSError, RuntimeError) as error:
         print(f"autoscale-expander: cannot start: {error}", file=sys.stderr)

@@ -1,6 +1,6 @@
 """Assembles and runs the expander.
 
-All tasks belong to one task group; an error in one ends all.
+All tasks belong to one task group, so an error in one ends all.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from scheduler_plugin.expander.telemetry import LOG, PriceExpanderTelemetry
 NAME: Final = "autoscale-expander"
 CONNECTIONS: Final = httpx.Limits(max_connections=1, max_keepalive_connections=1)
 STOP_GRACE: Final = 1.0
-"""Seconds for requests in flight at shutdown."""
+"""How long requests in flight may take at shutdown, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """The ports on which an expander is served."""
+    """The ports on which the expander listens."""
 
     port: int
     metrics_port: int
@@ -47,9 +47,9 @@ class Addresses:
 
 @asynccontextmanager
 async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str]) -> AsyncIterator[Addresses]:
-    """An expander with the settings file at ``path``, or the defaults without one.
+    """Run an expander with the settings file at ``path``, or with the defaults if None.
 
-    Raises ``FileRefusedError``, ``CredentialsError``, ``OSError``, or ``RuntimeError`` (address in use).
+    Raises ``FileRefusedError``, ``CredentialsError``, ``OSError``, or ``RuntimeError`` if an address is in use.
     """
     file = None if path is None else FollowedFile(path, parse_settings)
     settings = ExpanderSettings() if file is None else file.load()
@@ -75,8 +75,8 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
 
 
 def _api(environment: Mapping[str, str], clock: Clock, stack: AsyncExitStack) -> HttpApi | None:
-    """Connection to the API of our own cluster; None outside of one. Raises ``CredentialsError``."""
-    # The kubelet sets it in every pod.
+    """Client of the cluster's own API; None outside of a cluster. Raises ``CredentialsError``."""
+    # The kubelet sets this variable in every pod.
     if not environment.get("KUBERNETES_SERVICE_HOST"):
         return None
     credentials_of_pod = from_pod(environment, clock)
@@ -96,13 +96,13 @@ async def _serve(
         certificate = followed(settings.tls.files())
         watch_tls(telemetry.registry, [certificate])
         port = server.add_secure_port(settings.listen, credentials(certificate))
-    # Before the start, so that the server is stopped on any error below.
+    # Before the start, so that any error below stops the server.
     stack.push_async_callback(server.stop, STOP_GRACE)
     await server.start()
     routes: Mapping[str, Route] = {
         "/metrics": lambda _: HttpResponse(telemetry.page(), content_type=CONTENT_TYPE_PLAIN_0_0_4),
         "/healthz": lambda _: HttpResponse(b"ok\n"),
-        # Ready once it listens: without prices or a node count it returns all options.
+        # It is ready once it listens, because it can always return all options.
         "/readyz": lambda _: HttpResponse(b"ok\n"),
     }
     host, metrics_port = host_and_port("metricsListen", settings.metrics_listen)

@@ -1,4 +1,4 @@
-"""Ranks options by the shared ranking library (S2.1-S2.7) and chooses among them."""
+"""Ranks options with the shared ranking library (S2.1-S2.7), and chooses among them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from scheduler_plugin.expander.scaleup import NodeShape, ScaleUp, ScaleUpOption
 
 
 class Rank(NamedTuple):
-    """An option's rank (lower is better); ``is_estimated`` if the price table lacks the node."""
+    """An option's rank; lower is better. ``is_estimated`` is True if the node is not in the price table."""
 
-    # First, so that groups without a price come after all priced ones.
+    # First, so that groups without a price come after all with a price.
     is_estimated: bool
     value: float
 
@@ -33,8 +33,8 @@ Judgement = Rank | str
 def judge(config: RankingConfig, cluster_nodes: Callable[[], int | None], scale_up: ScaleUp) -> Mapping[str, Judgement]:
     """The rank of each option's group, or the reason why it has none.
 
-    A node costs what the table says for its group, pool or machine type. Otherwise the price of its parts ranks it
-    among others that the table lacks.
+    The price of a node is that of its group, pool or machine type in the price table. Nodes that are not in it are
+    ranked among each other by the price of their CPU and memory.
     """
     options: list[Option] = []
     estimates: set[str] = set()
@@ -45,7 +45,7 @@ def judge(config: RankingConfig, cluster_nodes: Callable[[], int | None], scale_
         if why_not or shape is None:
             judged[offered.group] = why_not
             continue
-        # The default: the ranking omits ranks that are not finite.
+        # The default, because the ranking leaves out ranks that are not finite.
         judged[offered.group] = texts.NOT_A_NUMBER
         # Most specific first.
         names = (offered.group, *shape.price_keys)
@@ -70,10 +70,10 @@ def _flaw(offered: ScaleUpOption, shape: NodeShape | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The returned options, and the reason in one line.
+    """The options to return, and the reason in one line.
 
-    ``learnt`` are outcomes of earlier choices that this call revealed; ``unlisted`` are groups missing in the price
-    table.
+    ``learnt`` are outcomes of earlier choices that this call has revealed. ``unlisted`` are groups that are not in the
+    price table.
     """
 
     options: tuple[ScaleUpOption, ...]
@@ -83,14 +83,14 @@ class Verdict:
 
 
 def choose(scale_up: ScaleUp, judgements: Mapping[str, Judgement], failures: Failures, now: Instant) -> Verdict:
-    """Choose among the options and remember the choice. ``judgements`` has an entry for each option's group."""
+    """Choose among the options, and record the choice. ``judgements`` has an entry for each option's group."""
     requested_pods = {pod.key for option in scale_up.options for pod in option.pods}
-    # First: outcomes of earlier choices count for this one.
-    learnt = failures.asked(requested_pods, now)
+    # Before the choice, because outcomes of earlier choices affect it.
+    learnt = failures.learn_outcomes(requested_pods, now)
     options, why = _best(scale_up.options, judgements, failures, now)
     pods = {pod.key for option in options for pod in option.pods}
-    # Only pods of the chosen options can expect nodes.
-    failures.answered([option.group for option in options], pods, now)
+    # Only pods of the chosen options can get nodes.
+    failures.record_choice([option.group for option in options], pods, now)
     ranks = {group: rank for group, rank in judgements.items() if isinstance(rank, Rank)}
     unlisted = tuple(option.group for option in scale_up.options if ranks.get(option.group, LISTED).is_estimated)
     return Verdict(tuple(options), why, tuple(learnt), unlisted)
@@ -99,17 +99,17 @@ def choose(scale_up: ScaleUp, judgements: Mapping[str, Judgement], failures: Fai
 def _best(
     offered: Sequence[ScaleUpOption], judgements: Mapping[str, Judgement], failures: Failures, now: Instant
 ) -> tuple[list[ScaleUpOption], str]:
-    sound = [option for option in offered if not failures.demoted(option.group, now)]
-    # Groups that failed come last, whatever their ranks.
+    sound = [option for option in offered if not failures.is_demoted(option.group, now)]
+    # Groups that have failed come last, whatever their ranks.
     for options, note in ((sound, ""), (offered, texts.ALL_FAILED)):
         # Groups without a rank are used only if no group has one.
         ranks = {option.group: rank for option in options if isinstance(rank := judgements[option.group], Rank)}
         if ranks:
             return _lowest(options, ranks, failures, now, note)
-        # No ranks: return all, so that the autoscaler's next expander picks.
+        # Without ranks return all options, so that the autoscaler's next expander chooses.
         if options:
             reasons = "; ".join(f"{option.group}: {judgements[option.group]}" for option in options[:3])
-            return list(options), texts.NONE_JUDGED.format(note=note, options=len(options), reasons=reasons)
+            return list(options), texts.NONE_RANKED.format(note=note, options=len(options), reasons=reasons)
     return [], texts.NOTHING_OFFERED
 
 
@@ -118,7 +118,7 @@ def _lowest(
 ) -> tuple[list[ScaleUpOption], str]:
     lowest = min(ranks.values())
     tied = [group for group, rank in ranks.items() if _is_equal(rank, lowest)]
-    # Return all tied groups, except to find out which of several suspects fails.
+    # Return all tied groups, unless it must be found out which of them fails.
     chosen = set(failures.one_of(tied, now))
     estimated = texts.ESTIMATED if lowest.is_estimated else ""
     why = texts.LOWEST.format(note=note, rank=lowest, ranks=len(ranks), estimated=estimated)

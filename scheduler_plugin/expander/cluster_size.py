@@ -33,10 +33,10 @@ _DECODER: Final = msgspec.json.Decoder(_NodeList)
 
 
 class ClusterSize:
-    """The number of nodes: ``fixed`` by the settings, or the last count."""
+    """The number of nodes: ``fixed`` from the settings, or else the last count."""
 
     def __init__(self, fixed: int | None, api: RawApi | None) -> None:
-        """``api`` is that of the cluster that we run in; None outside of one, where nothing can be counted."""
+        """``api`` is the API of the own cluster; None outside of a cluster, where nodes cannot be counted."""
         self.fixed = fixed
         self._counted: int | None = None
         self._api = api
@@ -46,7 +46,7 @@ class ClusterSize:
         return self.fixed or self._counted
 
     async def follow(self, clock: Clock) -> None:
-        """Count until cancelled; returns at once outside of a cluster."""
+        """Count at intervals until cancelled; outside of a cluster return at once."""
         if self._api is None:
             _log.info(texts.NOT_IN_CLUSTER)
             return
@@ -64,5 +64,5 @@ class ClusterSize:
     async def _count(self, api: RawApi) -> int:
         body, _ = await api.raw(ApiCall("GET", NODES.path(), TIMEOUT, query={"limit": "1"}))
         page = _DECODER.decode(body)
-        # A page of one node with ``remainingItemCount`` is cheap in any cluster.
+        # A page of one node with ``remainingItemCount`` is cheap in a cluster of any size.
         return len(page.items) + (page.metadata.remaining_item_count or 0)

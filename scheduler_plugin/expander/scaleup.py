@@ -1,7 +1,7 @@
 """A call of the Cluster Autoscaler as plain values: groups, numbers of new nodes, and pods (S2.2).
 
-The autoscaler has already applied group limits and node selectors and removed pods that do not fit, so every option is
-valid.
+Every option is valid, because the autoscaler has already applied limits of groups and node selectors, and removed pods
+that do not fit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from protocol.ranking.prices import Needs
 
 @dataclass(frozen=True, slots=True)
 class PodNeeds:
-    """A pending pod: what identifies it, and what it requests."""
+    """A pending pod: a key that identifies it, and its requests."""
 
     key: str
     needs: Needs
@@ -22,7 +22,7 @@ class PodNeeds:
 
 @dataclass(frozen=True, slots=True)
 class NodeShape:
-    """A node that a group would add. ``price_keys`` are from its labels, most specific first; empty if none."""
+    """A node that a group would add. ``price_keys`` are from its labels, most specific first."""
 
     price_keys: tuple[str, ...]
     offers: Needs
@@ -41,7 +41,8 @@ class ScaleUpOption:
 class ScaleUp:
     """One call: the options, and the shape of a new node of each group.
 
-    ``problems`` are the reasons why groups cannot be ranked; such a group lacks its shape or some of its pods.
+    ``problems`` are the reasons why groups cannot be ranked. Such a group has no shape, or some of its pods are
+    missing.
     """
 
     options: tuple[ScaleUpOption, ...]

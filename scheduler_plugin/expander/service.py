@@ -1,4 +1,4 @@
-"""The expander's gRPC service. It never returns an error that would stop a scale-up (S2.8a)."""
+"""The expander's gRPC service. It returns no error that would prevent a scale-up (S2.8a)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scheduler_plugin.expander.wire import MalformedScaleUpError, decode_scale_u
 SERVICE: Final = "grpcplugin.Expander"
 
 LARGEST_MESSAGE: Final = 128 * 1024**2
-"""The limit of the autoscaler's client in either direction."""
+"""The limit of the autoscaler's client for messages in either direction."""
 
 MOST_AT_ONCE: Final = 4
 """The autoscaler sends one call at a time, and each may take ``LARGEST_MESSAGE`` of memory."""
@@ -36,7 +36,7 @@ CHANNEL_OPTIONS: Final = (
 )
 
 Judge = Callable[[ScaleUp], Mapping[str, Judgement]]
-"""Ranks every option of a call, or says why one has no rank."""
+"""Returns the rank of each option of a call, or the reason why it has none."""
 
 
 class Expander:
@@ -54,19 +54,19 @@ class Expander:
         return grpc.method_handlers_generic_handler(SERVICE, {"BestOptions": unary})
 
     async def best_options(self, question: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        """Handle one call, protobuf in and out."""
+        """Handle one call; request and response are encoded."""
         began = self._clock.now()
         try:
             scale_up = decode_scale_up(question)
         except MalformedScaleUpError as error:
             self._telemetry.malformed(str(error))
-            # On an error the autoscaler uses every option. ``abort`` raises.
+            # On an error the autoscaler keeps all options. ``abort`` raises.
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         try:
-            # Includes the encoding: on any failure the response below has every option.
+            # Encode it here too, because after any failure the response below has all options.
             verdict = choose(scale_up, self.judge(scale_up), self.failures, began)
             answer = _written(verdict.options, verdict.why)
-        except Exception:  # noqa: BLE001 - a mistake of ours must not keep pods waiting: everything is passed on
+        except Exception:  # noqa: BLE001 - a bug must not keep pods pending, so return all options
             self._telemetry.failed(len(scale_up.options))
             return _written(scale_up.options, texts.EXPANDER_FAILED)
         self._telemetry.answered(scale_up, verdict, Seconds(self._clock.now() - began))
@@ -81,19 +81,19 @@ Followed = FollowedTls[grpc.ServerCertificateConfiguration]
 
 
 def followed(parts: TlsParts) -> Followed:
-    """The TLS files, reloaded as they change."""
+    """The TLS files, reloaded when they change."""
     return FollowedTls("expander", parts, _configuration)
 
 
 def credentials(files: Followed) -> grpc.ServerCredentials:
     """Server credentials that gRPC reads at each handshake. Raises ``TlsFilesError``."""
-    # With an authority, clients need a certificate signed by it.
+    # With an authority, clients need a certificate that it has signed.
     demands = files.parts.authority is not None
     return grpc.dynamic_ssl_server_credentials(files.value(), files.value, require_client_authentication=demands)
 
 
 def _configuration(parts: TlsParts) -> grpc.ServerCertificateConfiguration:
-    """TLS configuration. Raises ``OSError`` and ``ssl.SSLError`` if the files do not match."""
+    """Read the TLS files. Raises ``OSError``, and ``ssl.SSLError`` if they do not match."""
     # gRPC does not check that key and certificate match; ssl does.
     server_context(parts)
     certificate, key = ((path or Path()).read_bytes() for path in (parts.certificate, parts.key))

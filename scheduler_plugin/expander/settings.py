@@ -1,4 +1,4 @@
-"""The expander's settings: one YAML file, accepted or refused as a whole with the path of the bad field."""
+"""The expander's settings, a YAML file. An invalid file is refused as a whole; the error names the field."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 
 
 class ExpanderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Settings of the expander. ``cluster_nodes`` replaces the count by the Kubernetes API."""
+    """Settings of the expander. ``cluster_nodes`` is used instead of the number of nodes in the cluster."""
 
     listen: str = "127.0.0.1:10296"
     metrics_listen: str = "0.0.0.0:10295"
@@ -46,7 +46,7 @@ def parse_settings(text: str) -> ExpanderSettings:
         settings = msgspec.convert(read_yaml(text) or {}, ExpanderSettings)
         for path, address in (("listen", settings.listen), ("metricsListen", settings.metrics_listen)):
             host, _ = host_and_port(path, address)
-            # Plain text over the network must be enabled explicitly.
+            # Connections without TLS over the network must be allowed explicitly.
             if path == "listen" and not settings.tls and not settings.insecure and not is_loopback(host):
                 raise ValueError("tls: expected a certificate and key, as listen is not loopback (or insecure: true)")
     except (ValueError, RecursionError) as error:
@@ -55,9 +55,9 @@ def parse_settings(text: str) -> ExpanderSettings:
 
 
 def host_and_port(path: str, address: str) -> tuple[str, int]:
-    """The parts of ``HOST:PORT`` (``[HOST]:PORT`` for IPv6). Raises ``ValueError`` naming ``path``."""
+    """Split ``HOST:PORT``, or ``[HOST]:PORT`` for IPv6. Raises ``ValueError``, which names ``path``."""
     host, _, port = address.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError(f"{path}: expected HOST:PORT, got {address!r}")
-    # Without the brackets of IPv6.
+    # Remove the brackets of IPv6.
     return host.removeprefix("[").removesuffix("]"), int(port)

@@ -1,4 +1,4 @@
-"""Metrics and log of the expander: a line and a count for each call, and the number of nodes."""
+"""Metrics and log of the expander: a log line and a count for each call, and the number of nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PriceExpanderTelemetry(SettingsTelemetry):
             " internal error) or malformed",
             "outcome",
         )
-        # At zero, so that the first of each outcome shows as an increase.
+        # Start at zero, so that the first of each outcome shows as an increase.
         for outcome in ("chosen", "all", "malformed"):
             self._answers.labels(outcome)
         self._failures = self._counter("failed_choices", "Choices whose nodes never appeared")
@@ -41,8 +41,8 @@ class PriceExpanderTelemetry(SettingsTelemetry):
         self._nodes.set_function(lambda: float("nan") if (count := nodes()) is None else count)
 
     def answered(self, scale_up: ScaleUp, verdict: Verdict, took: Seconds) -> None:
-        """A call was answered."""
-        # With all options the autoscaler's next expander decides.
+        """Count and log a call."""
+        # If all options are returned, the autoscaler's next expander decides.
         narrowed = len(verdict.options) < len(scale_up.options)
         self._answers.labels("chosen" if narrowed else "all").inc()
         self._seconds.observe(took)
@@ -50,7 +50,7 @@ class PriceExpanderTelemetry(SettingsTelemetry):
             self._failures.inc()
             LOG.warning(texts.FAILED_CHOICE, extra={"reason": line})
         for group, problem in list(scale_up.problems.items())[:_SHOWN]:
-            LOG.warning(texts.NOT_JUDGED, extra={"group": group, "reason": problem})
+            LOG.warning(texts.NOT_RANKED, extra={"group": group, "reason": problem})
         details = {
             "groups": [option.group for option in verdict.options[:_SHOWN]],
             "passed_on": len(verdict.options),
@@ -63,11 +63,11 @@ class PriceExpanderTelemetry(SettingsTelemetry):
         LOG.info(texts.ANSWERED, extra=details)
 
     def malformed(self, problem: str) -> None:
-        """A call could not be decoded."""
+        """Count and log a call that cannot be decoded."""
         self._answers.labels("malformed").inc()
         LOG.error(texts.MALFORMED, extra={"reason": problem})
 
     def failed(self, offered: int) -> None:
-        """An internal error; called while the exception is handled."""
+        """Count and log an internal error. Call it while the exception is handled."""
         self._answers.labels("all").inc()
         LOG.exception(texts.CANNOT_DECIDE, extra={"offered": offered})

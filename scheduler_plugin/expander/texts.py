@@ -1,38 +1,38 @@
 """All texts of ``autoscale-expander``: reasons of choices, and log lines. Pure.
 
-Texts with fields are templates for ``str.format``; mypy checks the fields.
+Some texts are templates for ``str.format``, whose fields mypy checks.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# Why node groups are passed on
+# Why node groups are returned
 
 LOWEST: Final = "{note}rank {rank.value:.4g} is the lowest of {ranks}{estimated}"
-ESTIMATED: Final = " (from the price of its parts: the price table has no price for any of them)"
-ALL_FAILED: Final = "every group has failed lately, "
-NONE_JUDGED: Final = "{note}none of {options} can be judged ({reasons})"
-NOTHING_OFFERED: Final = "nothing was offered"
-EXPANDER_FAILED: Final = "the expander failed: see its log"
+ESTIMATED: Final = " (estimated from CPU and memory: none of the groups is in the price table)"
+ALL_FAILED: Final = "every group has failed recently, "
+NONE_RANKED: Final = "{note}none of {options} groups can be ranked ({reasons})"
+NOTHING_OFFERED: Final = "the call has no options"
+EXPANDER_FAILED: Final = "internal error; see the expander's log"
 
 # Why a group has no rank, or a lower one
 
 NOT_A_NUMBER: Final = "its rank is not a number"
-NO_NODE_SENT: Final = "no node of this group was sent"
-NO_CPU: Final = "its node has no cpu"
+NO_NODE_SENT: Final = "the call has no node of this group"
+NO_CPU: Final = "its node has no CPU"
 NO_NODES: Final = "it would add no nodes"
-POD_UNREADABLE: Final = "a pod cannot be read: {error}"
-NODE_UNREADABLE: Final = "its node cannot be read: {error}"
-ONE_FAILED: Final = "one of {groups} brought no nodes: they are tried one at a time now"
-FAILED_AGAIN: Final = "{group} brought no nodes {failures} times in a row: it comes last for {span:g} s"
+POD_UNREADABLE: Final = "cannot decode a pod: {error}"
+NODE_UNREADABLE: Final = "cannot decode its node: {error}"
+ONE_FAILED: Final = "one of {groups} got no nodes; they are now tried one at a time"
+FAILED_AGAIN: Final = "{group} got no nodes {failures} times in a row; it comes last for {span:g} s"
 
 # Log lines
 
 ANSWERED: Final = "answered"
 FAILED_CHOICE: Final = "failed choice"
-NOT_JUDGED: Final = "group cannot be judged"
-MALFORMED: Final = "question refused, the autoscaler passes on every option"
-CANNOT_DECIDE: Final = "cannot decide, passing on all options"
-NOT_IN_CLUSTER: Final = "not in a cluster: its nodes are not counted"
-NOT_COUNTED: Final = "cannot count the cluster's nodes, keeping the last count"
+NOT_RANKED: Final = "cannot rank a group"
+MALFORMED: Final = "malformed request; the autoscaler keeps all options"
+CANNOT_DECIDE: Final = "internal error; returning all options"
+NOT_IN_CLUSTER: Final = "not running in a cluster; nodes are not counted"
+NOT_COUNTED: Final = "cannot count the cluster's nodes; keeping the last count"

@@ -1,4 +1,4 @@
-"""Protobuf messages of the expander, old and new, to and from plain values (S2.8a)."""
+"""Converts protobuf messages of the expander, old and new, from and to plain values (S2.8a)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OF_KUBERNETES: Final = ("Pod", "PodSpec", "Container", "Requirements", "Quantit
 _MESSAGES: Final[dict[str, Fields]] = {
     "BestOptionsRequest": (
         ("options", 1, "many Option"),
-        # Older releases embed messages here, newer ones have bytes in field 3; both look the same on the wire.
+        # Older releases embed messages here, newer ones use bytes in field 3. The encoding is the same.
         ("nodeMap", 2, "map bytes"),
         ("nodeBytesMap", 3, "map bytes"),
     ),
@@ -30,12 +30,12 @@ _MESSAGES: Final[dict[str, Fields]] = {
         ("nodeGroupId", 1, "string"),
         ("nodeCount", 2, "int32"),
         ("debug", 3, "string"),
-        # Likewise, with bytes in field 5.
+        # Likewise, newer ones use bytes in field 5.
         ("pod", 4, "many bytes"),
         ("podBytes", 5, "many bytes"),
     ),
     **{name: KUBERNETES[name] for name in _OF_KUBERNETES},
-    # Only required fields; protobuf skips the rest.
+    # Only the fields that are used; protobuf skips the rest.
     "ObjectMeta": only("ObjectMeta", "name", "namespace", "uid", "labels"),
 }
 MESSAGES: Final = message_classes("grpcplugin", _MESSAGES, "proto3")
@@ -48,7 +48,7 @@ V = TypeVar("V")
 
 
 class MalformedScaleUpError(ValueError):
-    """The request cannot be decoded; the message names the part."""
+    """The request cannot be decoded, and why."""
 
 
 def decode_scale_up(body: bytes) -> ScaleUp:
@@ -59,13 +59,13 @@ def decode_scale_up(body: bytes) -> ScaleUp:
         raise MalformedScaleUpError(f"expected a BestOptionsRequest: {error}") from None
     reader = _Reader()
     options = tuple(reader.option(option) for option in request.options)
-    # A message may have both fields; the newer wins.
+    # A message may have both fields; the newer one takes precedence.
     shapes = reader.shapes(request.nodeBytesMap or request.nodeMap)
     return ScaleUp(options, shapes, reader.problems)
 
 
 def encode_groups(groups: Iterable[tuple[str, int, str]]) -> bytes:
-    """A ``BestOptionsResponse`` of (group, nodes, why); the autoscaler reads only the group."""
+    """Encode a ``BestOptionsResponse`` of group, nodes and reason; the autoscaler reads only the group."""
     response: _Message = MESSAGES["BestOptionsResponse"]()
     for group, nodes, why in groups:
         response.options.add(nodeGroupId=group, nodeCount=nodes, debug=why)
@@ -74,7 +74,7 @@ def encode_groups(groups: Iterable[tuple[str, int, str]]) -> bytes:
 
 
 class _Known(dict[K, V]):
-    """Cache that computes missing values."""
+    """A cache that computes missing values."""
 
     def __init__(self, read: Callable[[K], V]) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.problems: dict[str, str] = {}
-        # Pods repeat in many options, and amounts in most nodes.
+        # The same pods are in many options, and the same amounts in most nodes.
         self._pods: _Known[bytes, PodNeeds] = _Known(self._pod)
         self._cpu: _Known[str, MilliCpu] = _Known(MilliCpu.parse)
         self._bytes: _Known[str, Bytes] = _Known(Bytes.parse)
@@ -100,7 +100,7 @@ class _Reader:
         try:
             pods = tuple(map(self._pods.__getitem__, option.podBytes or option.pod))
         except (DecodeError, QuantityError) as error:
-            # Other groups are still ranked.
+            # Other groups can still be ranked.
             self.problems[option.nodeGroupId] = texts.POD_UNREADABLE.format(error=error)
         # The field is signed.
         return ScaleUpOption(option.nodeGroupId, max(0, option.nodeCount), pods)
@@ -122,11 +122,11 @@ class _Reader:
     def _pod(self, body: bytes) -> PodNeeds:
         pod = _parse("Pod", body)
         meta = pod.metadata
-        # Without a UID use another key to recognise the pod.
+        # Without a UID the name identifies the pod.
         return PodNeeds(meta.uid or f"{meta.namespace}/{meta.name}", self._needs(pod.spec))
 
     def _needs(self, spec: _Message) -> Needs:
-        """The requests that kube-scheduler counts: the pod's maximum need at any time, plus its overhead.
+        """Requests as kube-scheduler counts them: the maximum of the pod's life, plus its overhead.
 
         Pod-level requests replace the sum of its containers.
         """

@@ -40,44 +40,44 @@ WEBHOOK_LIMITS: Final = Limits(
 METRICS_LIMITS: Final = Limits(connections=128, per_peer=64)
 
 DESCRIPTION: Final = (
-    "Puts the agent into the pods of VMs when they are made (a mutating webhook), and makes and renews the "
-    "certificates of the scheduler, of itself and of what else is installed."
+    "Injects the agent into new pods of VMs (a mutating webhook), and issues and renews the certificates of the "
+    "scheduler, of itself and of other installed programs."
 )
 
 
 def parser() -> argparse.ArgumentParser:
-    """All flags, with their defaults."""
+    """Return the parser with all flags and their defaults."""
     flags = argparse.ArgumentParser(prog="autoscale-injector", description=DESCRIPTION)
     flags.add_argument(
-        "--settings", type=Path, required=True, metavar="FILE", help="settings; read again when the file changes"
+        "--settings", type=Path, required=True, metavar="FILE", help="settings file, reloaded when it changes"
     )
     flags.add_argument(
         "--tls-folder",
         type=Path,
         required=True,
         metavar="FOLDER",
-        help="where its own certificate is kept; with certificates.provider files, where it is mounted",
+        help="folder of its own certificate: written by it, or mounted with certificates.provider files",
     )
     flags.add_argument(
         "--pods", action="store_true", help="annotate new postgres pods with the size of the pod that they replace"
     )
     add_kubeconfig(flags)
     for name, port, what in (
-        ("webhook", 10293, "the API server asks /mutate, with TLS"),
+        ("webhook", 10293, "/mutate for the API server, with TLS"),
         ("metrics", 10292, "/metrics /healthz /readyz"),
     ):
         flags.add_argument(
             f"--listen-{name}",
             default=f"0.0.0.0:{port}",
             metavar="HOST:PORT",
-            help=f"where {what} (default: %(default)s)",
+            help=f"address of {what} (default: %(default)s)",
         )
     add_log_level(flags)
     return flags
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; return 0 then, 2 if it cannot start."""
+    """Run until SIGTERM or SIGINT, then return 0; return 2 if it cannot start."""
     options = parser().parse_args(arguments)
     prepare(options.log_level)
     return run(NAME, _run(options))
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _run(options: argparse.Namespace) -> None:
     clock, stop = SystemClock(), stop_on_signals()
-    # Invalid settings end the program at the start; later the old ones stay.
+    # Invalid settings end the program only at the start; later the old ones stay in force.
     file = FollowedFile(options.settings, parse_settings)
     settings = file.load()
     access = credentials(options.kubeconfig, clock)
@@ -101,13 +101,13 @@ async def _run(options: argparse.Namespace) -> None:
 
 
 async def _serve_webhook(address: str, program: InjectorProgram, stop: asyncio.Event) -> None:
-    """Listen once there is a certificate; before that the API server skips the webhook (``Ignore``)."""
+    """Listen once there is a certificate. Until then the API server skips the webhook (``Ignore``)."""
     await program.serves.wait()
     await serve([Listener("webhook", webhook_app(program.injector), address, program.tls, WEBHOOK_LIMITS)], stop)
 
 
 def _probes(address: str, program: InjectorProgram) -> Listener:
-    description = "Puts the agent into the pods of VMs, and keeps certificates."
+    description = "Injects the agent into pods of VMs, and issues certificates."
     app = probes_app(NAME, description, program.standing, program.telemetry.page)
     return Listener("metrics", app, address, limits=METRICS_LIMITS)
 

@@ -26,13 +26,13 @@ from scheduler_plugin.injector.telemetry import InjectorTelemetry
 OWN: Final = "injector"
 TIMEOUT: Final = Seconds(3.0)
 RETRY: Final = Seconds(2.0)
-"""Pause after a failed round, and while the webhook has no certificate yet."""
+"""Pause after a failed round, and while the webhook has no certificate."""
 
 
 class InjectorProgram:
     """One ``autoscale-injector``: its parts and background tasks. ``folder`` has the webhook's certificate.
 
-    ``follows_pods``: it watches postgres pods.
+    If ``follows_pods``, it watches postgres pods.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - the parts of a process
@@ -80,7 +80,7 @@ class InjectorProgram:
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
-        """Run until cancelled, then release the Lease if possible."""
+        """Run until cancelled, then release the Lease if this process holds it."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.leadership.run())
@@ -89,17 +89,17 @@ class InjectorProgram:
                 if self.follows_pods:
                     tasks.create_task(self.predecessors.run(self.api))
         finally:
-            # So that another replica need not wait until it expires.
+            # Otherwise another replica would have to wait until it expires.
             await self.leadership.release()
 
     def use(self, settings: InjectorSettings) -> None:
-        """Apply new settings to agents of pods created from now on."""
+        """Apply new settings to the agents of pods that are created from now on."""
         self.injector.template = settings.template()
 
     def led(self, leads: bool) -> None:
-        """The Lease was acquired or lost."""
+        """React to a Lease that was acquired or lost."""
         self.telemetry.leads(leads)
-        # A new holder checks all certificates at once.
+        # A new leader checks all certificates at once.
         self._wake.set()
 
     def standing(self) -> tuple[bool, str]:
@@ -113,7 +113,7 @@ class InjectorProgram:
     async def _run_certificates(self) -> None:
         pause = Seconds(longest_pause(self.settings.certificates.lives().certificate))
         while True:
-            # Before the round, so that a change during it triggers another.
+            # Before the round, so that a change during the round triggers another one.
             self._wake.clear()
             trouble = await self._round()
             self.telemetry.turned(trouble)
@@ -126,7 +126,7 @@ class InjectorProgram:
             trouble = await self._certificates()
             if not self.own.exists():
                 return trouble or texts.NO_CERTIFICATE
-            # Raises if certificate and key do not match.
+            # This raises if certificate and key do not match.
             self.tls.value()
         except (ApiError, NotLeadingError, MissingSecretError, OSError) as error:  # TlsFilesError is an OSError
             return str(error) or type(error).__name__
@@ -137,11 +137,11 @@ class InjectorProgram:
     async def _certificates(self) -> str:
         makes, trouble = self.settings.certificates.provider == "self", ""
         if self.leadership.leads and makes:
-            # Store first, publish second: no authority may be trusted whose key could still be lost.
+            # Store before publishing: an authority must not be trusted while its key could still be lost.
             bundle, trouble = await self.keeper.turn()
             trouble = await self.publisher.publish(bundle) or trouble
         elif self.leadership.leads:
-            # Another issuer such as cert-manager makes the certificates; only publish the CAs.
+            # Another program, such as cert-manager, issues the certificates; only publish the CAs.
             mounted = (self.folder / BUNDLE).read_bytes()
             bundle = await self.gathered.gather(mounted, await self.publisher.published())
             trouble = await self.publisher.publish(bundle) if bundle else texts.NO_AUTHORITY
@@ -152,8 +152,7 @@ class InjectorProgram:
         return trouble
 
     async def _learn_version(self) -> None:
-        """Poll until this Kubernetes has native sidecars; it may be upgraded."""
-        # Clusters are not downgraded.
+        """Poll until this Kubernetes has native sidecars, because it may be upgraded. Clusters are not downgraded."""
         while self.injector.problem:
             try:
                 self.injector.problem = no_native_sidecars(await self.api.call(ApiCall("GET", VERSION_PATH, TIMEOUT)))

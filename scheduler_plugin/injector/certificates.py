@@ -1,11 +1,11 @@
-"""Authorities for agents and the API server, and the webhook's own certificate (B.4).
+"""The CA bundle for agents and the API server, and the webhook's own certificate (B.4).
 
-- Agents read the CA bundle from a ConfigMap in their namespace, which is created empty with their service account under
-  a fixed name; no other ConfigMap is ever changed. The API server reads it from the webhook's ``caBundle``. Neither can
-  read our Secrets.
-- If cert-manager makes the certificates, the bundle is gathered from all our Secrets.
-- The injector issues the webhook's certificate itself, so it cannot wait for a volume that is mounted before its start:
-  it is copied from its Secret into a file.
+- Agents and the API server cannot read our Secrets. Agents read the bundle from a ConfigMap with a fixed name in their
+  namespace, which is created empty together with their service account; no other ConfigMap is changed. The API server
+  reads it from the webhook's ``caBundle``.
+- If cert-manager issues the certificates, the bundle is gathered from all our Secrets.
+- The webhook's certificate is copied from its Secret into a file. A volume would have to be mounted before the start,
+  when the injector has not issued the certificate yet.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ PAGE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class BundlePublisher:
-    """``config_map`` is the name in every namespace, ``webhook`` that of the MutatingWebhookConfiguration."""
+    """Publishes the CA bundle.
+
+    ``config_map`` is the name of the ConfigMap in every namespace, ``webhook`` that of the
+    MutatingWebhookConfiguration.
+    """
 
     api: KubernetesApi
     leadership: Leadership
@@ -48,17 +52,17 @@ class BundlePublisher:
     webhook: str
 
     async def published(self) -> bytes:
-        """The authorities that the API server trusts; empty if none. Raises ``ApiError``."""
+        """The CA bundle that the API server has; empty if none. Raises ``ApiError``."""
         hooks = items(await self._webhook() or {}, "webhooks")
         return b"".join(dict.fromkeys(decoded(text(hook, "clientConfig", "caBundle")) for hook in hooks))
 
     async def publish(self, bundle: bytes) -> str:
-        """Write the bundle to every outdated copy. Return the failed copy and the reason; empty if none.
+        """Write the bundle to every outdated copy. Return a copy that cannot be written and why, else an empty text.
 
         Raises ``ApiError`` and ``NotLeadingError``.
         """
         trouble = ""
-        # First: unless the API server trusts the webhook, no pod gets an agent.
+        # The API server first: unless it trusts the webhook, no pod gets an agent.
         await self._to_api_server(bundle)
         for copy in await self._copies():
             if texts(copy, "data").get(BUNDLE) != bundle.decode():
@@ -76,14 +80,14 @@ class BundlePublisher:
         LOG.info(AUTHORITIES_PUBLISHED, extra={"config_map": str(name)})
 
     async def _to_api_server(self, bundle: bytes) -> None:
-        wanted, configuration = base64.b64encode(bundle).decode(), await self._webhook()
+        encoded, configuration = base64.b64encode(bundle).decode(), await self._webhook()
         # The webhook is optional.
         if configuration is None:
             return
-        stale = [hook for hook in items(configuration, "webhooks") if text(hook, "clientConfig", "caBundle") != wanted]
+        stale = [hook for hook in items(configuration, "webhooks") if text(hook, "clientConfig", "caBundle") != encoded]
         if not stale:
             return
-        changed: list[Json] = [{"name": text(hook, "name"), "clientConfig": {"caBundle": wanted}} for hook in stale]
+        changed: list[Json] = [{"name": text(hook, "name"), "clientConfig": {"caBundle": encoded}} for hook in stale]
         # A strategic merge patch merges the list by name and keeps other fields.
         body: Json = {"metadata": {"resourceVersion": version_of(configuration)}, "webhooks": changed}
         await self._patch(MUTATING_WEBHOOKS.path(name=self.webhook), body, STRATEGIC_PATCH)
@@ -99,7 +103,7 @@ class BundlePublisher:
 
     async def _copies(self) -> list[Json]:
         copies: list[Json] = []
-        # A list by name needs permission for that name only.
+        # A list of this name only, because the permission is for this name.
         query = {"fieldSelector": f"metadata.name={self.config_map}", "limit": str(PAGE)}
         while True:
             page = await self.api.page(ApiCall("GET", CONFIG_MAPS.path(), TIMEOUT, query=query))
@@ -114,32 +118,35 @@ class BundlePublisher:
 
 
 OVERLAP: Final = Seconds(600.0)
-"""The kubelet updates files in a pod within two minutes; the rest is margin for kubelets without contact."""
+"""How long an authority stays trusted after no Secret has it. Kubelets update files in pods within two minutes; the
+rest is a margin for kubelets that are out of contact.
+"""
 
 
 @dataclass(slots=True)
 class GatheredBundle:
-    """``secrets`` in ``namespace`` are those of the certificates, and of the authority if there is one."""
+    """Gathers the CA bundle from ``secrets`` in ``namespace``, those of the certificates and of the authority, if any.
+    """
 
     api: KubernetesApi
     clock: Clock
     namespace: str
     secrets: Sequence[str]
     _missed: dict[x509.Certificate, Instant] = field(default_factory=dict)
-    """Authorities that are still trusted though no Secret has them, and since when."""
+    """Authorities that are still trusted although no Secret has them, and since when."""
 
     async def gather(self, mounted: bytes, published: bytes) -> bytes:
-        """All authorities to trust from now on, in PEM, newest first; empty if there are none.
+        """All authorities to trust from now on, as PEM, newest first; empty if there are none.
 
         ``mounted`` is the ``ca.crt`` next to the webhook's own certificate. Raises ``ApiError``.
         """
         named = authorities(mounted)
         for name in self.secrets:
             secret = await read_secret(self.api, self.namespace, name)
-            # An issuer with a new key uses it at each renewal, so both the old and the new authority are in use for
-            # weeks.
+            # An issuer with a new key uses it only at the next renewal of each certificate, so for weeks both the old
+            # and the new authority are in use.
             named |= authorities(content(secret or {}).get(BUNDLE, b""))
-        # Read from the cluster each time, so that a new leader continues where the last one ended.
+        # `published` is read from the cluster each time, so that a new leader continues where the last one ended.
         trusted, now = named | self._in_overlap(authorities(published) - named), self.clock.wall()
         return in_pem({authority for authority in trusted if now < authority.not_valid_after_utc.timestamp()})
 
@@ -151,7 +158,7 @@ class GatheredBundle:
 
 
 def authorities(pem: bytes) -> set[x509.Certificate]:
-    """The certificates of a ``ca.crt``; none if unreadable."""
+    """The certificates in a ``ca.crt``; none if it is unreadable."""
     try:
         return set(x509.load_pem_x509_certificates(pem))
     except ValueError:
@@ -159,8 +166,8 @@ def authorities(pem: bytes) -> set[x509.Certificate]:
 
 
 def in_pem(certificates: set[x509.Certificate]) -> bytes:
-    """PEM text of a set, newest first."""
-    # Ties by fingerprint: the same set must give the same text, or it would be rewritten every round.
+    """The certificates as PEM, newest first."""
+    # Then by fingerprint, because the same set must give the same text; otherwise it would be written in every round.
     ordered = sorted(
         certificates,
         key=lambda certificate: (certificate.not_valid_before_utc, certificate.fingerprint(hashes.SHA256())),
@@ -170,7 +177,8 @@ def in_pem(certificates: set[x509.Certificate]) -> bytes:
 
 
 async def fetch_certificate(api: KubernetesApi, namespace: str, name: str, file: Path) -> None:
-    """Write the pair in the Secret ``name`` to the file that the webhook's listener follows, if it is usable and new.
+    """Copy certificate and key from the Secret ``name`` to the webhook's file, if they are usable and new.
+
     Raises ``ApiError`` and ``OSError``.
     """
     stored = certificate_in(content(await read_secret(api, namespace, name) or {}))
@@ -179,12 +187,12 @@ async def fetch_certificate(api: KubernetesApi, namespace: str, name: str, file:
 
 
 def _replace(file: Path, pem: bytes) -> None:
-    """Replace the file atomically, with permissions for its owner only."""
-    # The listener reloads the file after each write.
+    """Replace the file atomically, readable only by its owner."""
+    # The listener reloads the file after each write, so save needless ones.
     if file.exists() and file.read_bytes() == pem:
         return
     temporary = file.with_suffix(".new")
-    # Created with this mode: a later chmod would leave a moment in which others can read the key.
+    # Created with this mode, because before a later chmod others could read the key.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as out:
         out.write(pem)

@@ -19,14 +19,14 @@ from protocol.virtual_machine import InvalidObjectError
 from scheduler_plugin.databases import OPTED_IN
 
 REMEMBERED: Final = Seconds(3600.0)
-"""How long an ended pod is remembered: longer than an upgrade or a lost node takes to replace it."""
+"""How long an ended pod is remembered: longer than it takes to replace it in an upgrade or after the loss of a node."""
 
 AT_MOST: Final = 4096
-"""Maximum number of ended pods, the latest ones."""
+"""Maximum number of ended pods to remember; the latest are kept."""
 
 
 class PodSize(msgspec.Struct, frozen=True):
-    """Requests of a pod's postgres container, and the UID of the pod's controller; empty if none."""
+    """Requests of a pod's postgres container, and the UID of the pod's controller (empty if none)."""
 
     owner: str
     size: Resources
@@ -38,13 +38,16 @@ class _Ended(msgspec.Struct, frozen=True):
 
 
 class Predecessors:
-    """Watches postgres pods while ``run`` runs. In memory only: after a restart there are no predecessors."""
+    """Watches postgres pods while ``run`` is running, and remembers ended ones.
+
+    They are in memory only, so after a restart there are no predecessors.
+    """
 
     def __init__(self, clock: Clock, report: WatchReport) -> None:
         self._clock = clock
         kind: Kind[PodSize | None] = Kind(PODS, _read, labels=OPTED_IN)
         self._pods = FactInformer(kind, self._changed, report)
-        # In order of their end.
+        # In the order in which they ended.
         self._ended: dict[ObjectName, _Ended] = {}
 
     async def run(self, api: KubernetesApi) -> Never:
@@ -52,14 +55,14 @@ class Predecessors:
         await self._pods.run(api, self._clock, lambda: None)
 
     def size_before(self, name: ObjectName, owner: str) -> Resources | None:
-        """Size of the pod of this name (StatefulSets reuse names), or else of its controller's latest ended pod."""
-        # The watch may report the end of the old pod later.
+        """Size of the earlier pod of this name (StatefulSets reuse names), or of its controller's latest ended pod."""
+        # The watch may not have reported the end of the old pod yet.
         if (pod := self._pods.facts.get(name)) is not None:
             return pod.size
         self._forget_old()
         if (ended := self._ended.get(name)) is not None:
             return ended.pod.size
-        # Only the same namespace: a pod's creator can name any owner.
+        # Only in the same namespace, because a pod's creator can name any owner.
         siblings = (
             ended.pod.size
             for sibling, ended in reversed(self._ended.items())
@@ -68,7 +71,7 @@ class Predecessors:
         return next(siblings, None)
 
     def _changed(self, change: FactChange[PodSize | None]) -> None:
-        # Reinsert it as the last entry.
+        # Insert it as the last entry.
         self._ended.pop(change.name, None)
         if change.after is None and change.before is not None:
             self._ended[change.name] = _Ended(self._clock.now(), change.before)

@@ -1,6 +1,6 @@
-"""The injector's settings: one YAML file. Agents' settings apply at once; others need a restart.
+"""The injector's settings, a YAML file. Settings of agents apply at once; others need a restart.
 
-Accepted or refused as a whole, with the path of the bad field.
+An invalid file is refused as a whole; the error names the field.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ SERVERS: Final = {
     "injector": (OWN_SERVICE,),
     "expander": ("autoscaling-expander",),
 }
-"""Services of each of our servers."""
+"""The Services of each of our servers, by its name in Secrets."""
 
 KUBE_SCHEDULER: Final = "kube-scheduler"
-"""Calls the extender with a client certificate."""
+"""It calls the extender with a client certificate."""
 
 
 class CertificateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """``self``: we issue the certificates. ``files``: another program does (cert-manager), and the certificates and CAs
-    are mounted.
+    """With the provider ``self`` the injector issues the certificates. With ``files`` another program, such as
+    cert-manager, issues them, and certificates and CAs are mounted.
     """
 
     provider: Literal["self", "files"] = "self"
@@ -41,12 +41,12 @@ class CertificateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     life: str = "90d"
 
     def lives(self) -> Lives:
-        """Lifetimes as durations. Raises ``SettingsError``."""
+        """The lifetimes as durations. Raises ``SettingsError``."""
         try:
             lives = Lives(parse_duration(self.authority_life), parse_duration(self.life))
         except ValueError as error:
             raise SettingsError(f"certificates: {error}") from None
-        # An authority signs in the second third of its life, and its certificates must not outlive it.
+        # An authority signs until the end of the second third of its life, and certificates must not outlive it.
         if not 10 <= lives.certificate <= lives.authority / 3:
             raise SettingsError("certificates.life: expected 10s to a third of certificates.authorityLife")
         return lives
@@ -61,8 +61,10 @@ class InjectorLease(LeaseSettings, frozen=True):
 
 
 class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Settings of the program. ``namespace`` is that of the installation; ``secrets`` is the Secret of the authorities
-    and the prefix of all other Secrets.
+    """Settings of the program.
+
+    ``namespace`` is the namespace of the installation. ``secrets`` is the name of the authorities' Secret, and the
+    prefix of the names of all other Secrets.
     """
 
     agent: InjectedAgentSettings
@@ -75,7 +77,7 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     lease: InjectorLease = InjectorLease()
 
     def template(self) -> AgentTemplate:
-        """Settings shared by all agents."""
+        """The settings of all agents."""
         return AgentTemplate(self.agent, self.config_map)
 
     def terms(self) -> LeaseTerms:
@@ -83,21 +85,21 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         return self.lease.terms_in(self.namespace)
 
     def wanted(self) -> list[WantedCertificate]:
-        """All possible certificates; only those whose Secret exists are issued."""
+        """All certificates that may be issued. Only those whose Secret exists are."""
         servers = [
             WantedCertificate(self.secret(name), self._server(name, services)) for name, services in SERVERS.items()
         ]
         return [*servers, WantedCertificate(self.secret(KUBE_SCHEDULER), Purpose(f"autoscaling-{KUBE_SCHEDULER}"))]
 
     def secret(self, name: str) -> str:
-        """The Secret of one certificate."""
+        """Name of a certificate's Secret."""
         return f"{self.secrets}-{name}"
 
     def _server(self, name: str, services: tuple[str, ...]) -> Purpose:
-        # All cluster DNS names of the Service.
+        # All DNS names of the Service within the cluster.
         suffixes = ("", f".{self.namespace}", f".{self.namespace}.svc", f".{self.namespace}.svc.{self.cluster_domain}")
         dns = [f"{service}{suffix}" for service in services for suffix in suffixes]
-        # Loopback names for probes and port forwarding.
+        # Loopback names, for probes and port forwarding.
         return Purpose(f"autoscaling-{name}", (*dns, "localhost"), ("127.0.0.1", "::1"))
 
 
@@ -107,7 +109,7 @@ def parse_settings(text: str) -> InjectorSettings:
         settings = msgspec.convert(read_yaml(text) or {}, InjectorSettings)
     except (ValueError, RecursionError) as error:
         raise SettingsError(field_message(error)) from None
-    # Both validate the times.
+    # Both check durations.
     settings.certificates.lives()
     settings.terms()
     return settings

@@ -1,6 +1,6 @@
 """Metrics and log of the injector: outcomes of reviews, and the state of its certificates.
 
-Label values are small fixed sets, never pods or VMs.
+Label values come from small fixed sets and never name pods or VMs.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ class InjectorTelemetry(ProgramTelemetry):
         )
         self._turns = self._counter("turns", "Checks of all certificates, by outcome", "outcome")
         self._leading = self._gauge("leading", "1 while this process issues certificates")
-        for outcome in ("done", "failed"):  # at zero, so that the first failure shows as an increase
+        for outcome in ("done", "failed"):  # start at zero, so that the first failure shows as an increase
             self.renewals.labels(outcome)
         self._trouble = ""
         self._problem = ""
 
     def turned(self, trouble: str) -> None:
-        """All certificates were checked; ``trouble`` is the problem, if any."""
+        """Count a check of all certificates; ``trouble`` is the problem, if any."""
         self._turns.labels("failed" if trouble else "done").inc()
-        # Rounds come every few seconds; log the same problem once.
+        # Log a problem once, because rounds take place every few seconds.
         if trouble and trouble != self._trouble:
             LOG.warning(texts.TURN_FAILED, extra={"reason": trouble})
         self._trouble = trouble
 
     def cannot_inject(self, problem: str) -> None:
-        """Log once why no pod gets an agent; empty if they do."""
+        """Log once why pods cannot get an agent; ``problem`` is empty if they can."""
         if problem and problem != self._problem:
             LOG.error(texts.NO_AGENTS, extra={"reason": problem})
         self._problem = problem
 
     def leads(self, leads: bool) -> None:
-        """The Lease was acquired or lost."""
+        """Record that the Lease was acquired or lost."""
         self._leading.set(int(leads))
         LOG.info(texts.LEASE_HELD if leads else texts.LEASE_LOST)

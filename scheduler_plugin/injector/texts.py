@@ -1,7 +1,7 @@
 """All texts of ``autoscale-injector``: warnings and refusals, readiness and log lines. Pure.
 
-Texts with fields are templates for ``str.format``; mypy checks the fields. The keeper of certificates, which other
-programs run as well, has its own texts.
+Some texts are templates for ``str.format``, whose fields mypy checks. The keeper of certificates, which other programs
+use too, has its own texts.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ REFUSED: Final = "autoscaling: {why}"
 NO_AGENT: Final = "autoscaling: no agent injected: {why}"
 FAILED: Final = "autoscaling: internal error, see the injector's log; the pod is created unchanged"
 VOLUMES_TAKEN: Final = "the pod uses names of the agent's volumes: {names}"
-OWN_ACCOUNT: Final = "the pod has service account {account}, an agent needs {own}"
+OWN_ACCOUNT: Final = "the pod has the service account {account}, but an agent needs {own}"
 NO_ACCOUNT: Final = "namespace {namespace} has no service account {account} (apply agent-sidecar.yaml)"
 ACCOUNT_UNREADABLE: Final = "the service account {account} cannot be read: {error}"
 NOT_A_REVIEW: Final = "expected an AdmissionReview of admission.k8s.io/v1: {error}"
 
-# Warnings to whoever creates either
+# Warnings to whoever creates a pod of either kind
 
 TOO_LARGE: Final = "autoscaling: the pod has more than {most} values and is created unchanged"
 
@@ -32,7 +32,7 @@ NOT_RESIZED: Final = "autoscaling: postgres is not resized: {why}"
 VERSION_UNKNOWN: Final = "the Kubernetes version is not known yet: no agent is injected"
 VERSION_UNREADABLE: Final = "cannot read the Kubernetes version: {error}"
 OLD_KUBERNETES: Final = "native sidecars need Kubernetes {least} or later, this is {version}: no agent is injected"
-UNNAMED_VERSION: Final = "of an unknown version"
+UNNAMED_VERSION: Final = "an unknown version"
 NO_CERTIFICATE: Final = "the webhook has no certificate yet"
 NO_AUTHORITY: Final = "no ca.crt has a valid authority"
 

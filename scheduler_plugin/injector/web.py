@@ -17,23 +17,24 @@ from scheduler_plugin.web.models import Problem
 
 MUTATE: Final = "/mutate"
 LONGEST_REVIEW: Final = 4 * 1024 * 1024
-"""Bytes. An object in etcd has at most 1.5 MiB, and its JSON may be longer; a review of a new pod contains it once."""
+"""Maximum size of a review in bytes. It contains the new pod once: at most 1.5 MiB in etcd, but its JSON may be longer.
+"""
 
 
 def webhook_app(injector: Injector) -> HotPaths:
-    """Webhook for the API server: 200 with the response, 400 or 413 if the review is malformed."""
+    """The webhook for the API server. It responds with 400 or 413 if a review is malformed or too large."""
 
     async def mutate(request: HotRequest) -> HotResponse:
         try:
             response = await injector.answer(request.body())
         except MalformedReviewError as error:
-            # The webhook fails open (``Ignore``): the API server creates the pod and logs this.
+            # The webhook fails open (``Ignore``), so the API server creates the pod and logs this.
             injector.report("malformed")
             return _problem(texts.NOT_A_REVIEW.format(error=error), 400)
         except BodyError as error:
             injector.report("too_large" if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE else "malformed")
             return _problem(str(error), error.status)
-        # Anyone can ask, so an answer does not show who the client is.
+        # Anyone may send reviews, so a response does not mean that the client is authenticated.
         return HotResponse(response, authenticates=False)
 
     return HotPaths({MUTATE: HotPath(mutate, LONGEST_REVIEW)}, _nothing)

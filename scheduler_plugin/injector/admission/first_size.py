@@ -1,7 +1,7 @@
 """Annotations of a new postgres pod: its template's requests, and a floor if it replaces a larger pod. Pure.
 
-The requests stay as in the template: a larger pod might fit no node, exceed a quota or preempt others. Because of the
-floor the agent requests the larger size once the pod runs. It expires.
+The requests stay as in the template, because a larger pod might fit no node, exceed a quota or preempt others. Once the
+pod runs, its agent requests the larger size because of the floor, which expires.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def annotate(pod: Json, before: Resources | None, until: float) -> list[Json]:
 
     The floor ends at ``until`` (Unix seconds). Raises ``InvalidObjectError`` for a pod that cannot be resized.
     """
-    # Ignored: the creator could set a minimum other than the template's requests.
+    # Ignore an existing annotation, with which the creator could set another minimum than the template's requests.
     owners = {key: text for key, text in annotations_of(pod).items() if key != ANNOTATION_FIRST_REQUESTS}
     database = parse_pod_database({**pod, "metadata": {**child(pod, "metadata"), "annotations": owners}})
     first = {"cpu": database.use.cpu.quantity(), "mem": database.use.mem.quantity()}
@@ -32,5 +32,5 @@ def annotate(pod: Json, before: Resources | None, until: float) -> list[Json]:
 
 
 def _annotation(name: str, text: str) -> Json:
-    # The pod has annotations, since bounds are one. JSON Pointer escapes a slash as ~1.
+    # The pod has annotations, because its bounds are one. JSON Pointer escapes a slash as ~1.
     return {"op": "add", "path": f"/metadata/annotations/{name.replace('/', '~1')}", "value": text}

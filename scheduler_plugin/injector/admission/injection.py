@@ -30,13 +30,13 @@ API_ACCESS: Final = "autoscaling-agent-api-access"
 IDENTITY_FOLDER: Final = "/var/run/autoscale"
 ACCOUNT_FOLDER: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 IN_OUR_POD: Final = "127.0.0.1"
-"""Our runner forwards the ports that an agent needs to the guest, whatever ports the VM has."""
+"""Our runner forwards the ports that an agent needs to the guest, whatever ports the VM declares."""
 
 IN_NEONVMS_POD: Final = "169.254.254.254"
-"""The guest's address in a NeonVM pod, whose runner forwards only ports of the VM."""
+"""The guest's address in a NeonVM pod, whose runner forwards only ports that the VM declares."""
 
 DAEMON_PORTS: Final = {IN_OUR_POD: 25184, IN_NEONVMS_POD: 25183}
-"""Port of the daemon in the guest. In our pods 25183 belongs to the runner, for the controller only."""
+"""Port of the daemon in the guest. In our pods 25183 is the runner's port for the controller."""
 
 DEFAULT_ACCOUNTS: Final = frozenset({"", "default"})
 
@@ -65,8 +65,10 @@ class PullSecret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class InjectedAgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Settings of injected agents. ``service_account`` is for pods without their own; ``env`` adds environment
-    variables, by the names of the agent's settings.
+    """Settings of injected agents.
+
+    ``service_account`` is for pods that have none of their own. ``env`` adds environment variables, which set the
+    agent's settings.
     """
 
     image: str
@@ -80,15 +82,15 @@ class InjectedAgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
 
 class AgentTemplate(NamedTuple):
-    """Settings of all agents; ``authorities`` is the ConfigMap of each namespace with the trusted ``ca.crt``."""
+    """Settings of all agents. ``authorities`` is the name of the ConfigMap with the CA bundle in each namespace."""
 
     agent: InjectedAgentSettings
     authorities: str
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """The pod is unchanged; ``outcome`` is the metric's label, ``why`` a warning for its creator (empty: none)."""
+class Unchanged:
+    """The pod is not changed. ``outcome`` is the label of the metric, ``why`` a warning for its creator, or empty."""
 
     outcome: str
     why: str = ""
@@ -101,29 +103,29 @@ class RefusedPod:
     why: str
 
 
-NO_VM: Final = Left("no_vm")
-NOT_ENABLED: Final = Left("not_enabled")
-OPTED_OUT: Final = Left("opted_out")
-HAS_AGENT: Final = Left("has_agent")
+NO_VM: Final = Unchanged("no_vm")
+NOT_ENABLED: Final = Unchanged("not_enabled")
+OPTED_OUT: Final = Unchanged("opted_out")
+HAS_AGENT: Final = Unchanged("has_agent")
 
 
-def judge(pod: Json, template: AgentTemplate) -> Left | RefusedPod | list[Json]:
-    """JSON Patch (RFC 6902) that adds the agent to a new pod, or why it is left unchanged or refused."""
+def judge(pod: Json, template: AgentTemplate) -> Unchanged | RefusedPod | list[Json]:
+    """The JSON Patch (RFC 6902) that adds the agent to a new pod, or why the pod is not changed or is refused."""
     spec, labels = child(pod, "spec"), labels_of(pod)
     runners = [container for container in items(spec, "containers") if text(container, "name") == RUNNER_CONTAINER]
-    # Pods of our controller and of NeonVM have both.
+    # Pods of VMs have both, those of our controller and of NeonVM.
     if not labels.get(LABEL_VM_NAME) or not runners:
         return NO_VM
-    if (left := _unwanted(spec, labels)) is not None:
-        return left
-    # These volumes hold tokens that other containers could mount by name.
+    if (unchanged := _reason_to_skip(spec, labels)) is not None:
+        return unchanged
+    # These volumes have tokens, which other containers could mount by name.
     if taken := _reserved_names(spec):
         return RefusedPod(texts.VOLUMES_TAKEN.format(names=", ".join(taken)))
     account, own = text(spec, "serviceAccountName"), template.agent.service_account
-    # The agent would get tokens of this account, which anyone who may create VMs could choose.
+    # The agent would get this account's tokens, and anyone who may create VMs could choose the account.
     if account not in {*DEFAULT_ACCOUNTS, own}:
-        return Left("own_account", texts.OWN_ACCOUNT.format(account=account, own=own))
-    # No label or annotation: NeonVM's controller removes those that the VM lacks.
+        return Unchanged("own_account", texts.OWN_ACCOUNT.format(account=account, own=own))
+    # Without labels and annotations, because NeonVM's controller removes those that the VM does not have.
     return [
         *_appended(spec, "initContainers", [_agent(labels[LABEL_VM_NAME], runners[0], template.agent)]),
         *_appended(spec, "volumes", _volumes(template)),
@@ -137,12 +139,12 @@ def _missing_secrets(spec: Json, template: AgentTemplate) -> list[Json]:
     return [{"name": secret.name} for secret in template.agent.image_pull_secrets if secret.name not in named]
 
 
-def _unwanted(spec: Json, labels: Mapping[str, str]) -> Left | None:
+def _reason_to_skip(spec: Json, labels: Mapping[str, str]) -> Unchanged | None:
     if labels.get(LABEL_ENABLED) != "true":
         return NOT_ENABLED
     if labels.get(LABEL_INJECT) == "false":
         return OPTED_OUT
-    # A second call after other webhooks must change nothing.
+    # The API server may call again after other webhooks; that must change nothing.
     has_agent = any(text(container, "name") == AGENT_CONTAINER for container in _containers(spec))
     return HAS_AGENT if has_agent else None
 
@@ -152,7 +154,7 @@ def _containers(spec: Json) -> list[Json]:
 
 
 def _reserved_names(spec: Json) -> list[str]:
-    # A mount without a volume counts too: the agent would bring the volume.
+    # Mounts count even without a volume, because the agent would add the volume.
     mentions = [*items(spec, "volumes")]
     for container in _containers(spec):
         mentions += [*items(container, "volumeMounts"), *items(container, "volumeDevices")]
@@ -172,7 +174,7 @@ def _appended(spec: Json, name: str, added: list[Json]) -> list[Json]:
 
 
 def _agent(vm: str, runner: Json, settings: InjectedAgentSettings) -> Json:
-    # Guests have different addresses in the two kinds of pods.
+    # The guest's address differs between the two kinds of pods.
     guest = IN_OUR_POD if runner.get("command") == [RUNNER_COMMAND] else IN_NEONVMS_POD
     values = {
         "AGENT_MODE": "sidecar",
@@ -183,7 +185,7 @@ def _agent(vm: str, runner: Json, settings: InjectedAgentSettings) -> Json:
         "SCHEDULER_URL": settings.scheduler_url,
         "SCHEDULER_TOKEN_FILE": f"{IDENTITY_FOLDER}/token",
         "SCHEDULER_CA_FILE": f"{IDENTITY_FOLDER}/ca.crt",
-        # Last, so that the settings win.
+        # Last, so that the settings take precedence.
         **settings.env,
     }
     fields = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
@@ -193,11 +195,11 @@ def _agent(vm: str, runner: Json, settings: InjectedAgentSettings) -> Json:
         "name": AGENT_CONTAINER,
         "image": settings.image,
         "imagePullPolicy": settings.image_pull_policy,
-        # A native sidecar: the pod ends with its guest, and the agent is restarted.
+        # As a native sidecar it is restarted, and the pod ends with its guest.
         "restartPolicy": "Always",
         "env": variables,
         "ports": [{"name": "agent-metrics", "containerPort": AGENT_PORT, "protocol": "TCP"}],
-        # No startup probe, or the guest would wait for the agent.
+        # No startup probe, because the guest would wait for the agent.
         "livenessProbe": {"httpGet": {"path": "/healthz", "port": AGENT_PORT}, "initialDelaySeconds": 10},
         "resources": settings.resources,
         "securityContext": settings.security_context,
@@ -210,9 +212,9 @@ def _agent(vm: str, runner: Json, settings: InjectedAgentSettings) -> Json:
 
 
 def _volumes(template: AgentTemplate) -> list[Json]:
-    """Token and CA for the scheduler, and token and CA for the API server, which VM pods lack.
+    """Volumes with token and CA for the scheduler, and for the API server, which VM pods do not have by themselves.
 
-    The scheduler's CA is optional: a VM starts without it, and its agent waits for it.
+    The scheduler's CA is optional, so that a VM starts without it; its agent waits for it.
     """
     trusted: Json = {"name": template.authorities, "optional": True, "items": [{"key": "ca.crt", "path": "ca.crt"}]}
     token: Json = {"path": "token", "audience": TOKEN_AUDIENCE, "expirationSeconds": 3600}
@@ -234,10 +236,10 @@ _DIGITS: Final = re.compile(r"\d+")
 
 
 def no_native_sidecars(version: JsonObject) -> str:
-    """The reason why no agent can be injected, by the API server's ``/version``; empty if one can.
+    """The reason why no agent can be injected, from the API server's ``/version``; empty if agents can be injected.
 
-    Before Kubernetes 1.29 there are no init containers with ``restartPolicy: Always``: the guest would wait for the end
-    of the agent.
+    Before Kubernetes 1.29 there are no init containers with ``restartPolicy: Always``, so the guest would wait for the
+    end of the agent.
     """
     # Managed clusters report minor versions such as ``29+``.
     matches = [_DIGITS.match(text(version, part)) for part in ("major", "minor")]

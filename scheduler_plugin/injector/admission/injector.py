@@ -1,5 +1,6 @@
-"""Handles AdmissionReviews: annotates postgres pods, and injects the agent into VM pods. Refuses only VM pods that
-mention the agent's volumes.
+"""Handles AdmissionReviews: annotates postgres pods, and injects the agent into VM pods.
+
+Only VM pods that mention the agent's volumes are refused.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from protocol.units import Seconds
 from protocol.virtual_machine import InvalidObjectError
 from scheduler_plugin.injector import texts
 from scheduler_plugin.injector.admission.first_size import annotate
-from scheduler_plugin.injector.admission.injection import AgentTemplate, Left, RefusedPod, judge
+from scheduler_plugin.injector.admission.injection import AgentTemplate, RefusedPod, Unchanged, judge
 from scheduler_plugin.injector.admission.reviews import MOST_VALUES, PodReview, answer, read_review, refusal
 from scheduler_plugin.injector.predecessors import Predecessors
 
 LOG: Final = logging.getLogger("autoscale.injector")
 
 ACCOUNT_TIMEOUT: Final = Seconds(1.5)
-"""The API server waits 5 s for the response."""
+"""Well below the 5 s that the API server waits for the response."""
 
 FLOOR_FOR: Final = Seconds(600.0)
-"""How long a pod keeps its predecessor's size: with an empty cache its usage says little about its need."""
+"""How long a pod keeps its predecessor's size, because with an empty cache its use does not show its need."""
 
 
 @dataclass(slots=True)
 class Injector:
-    """``template`` and ``problem`` may be replaced at any time; no agent is injected while there is a ``problem``.
+    """Reviews new pods. ``template`` and ``problem`` may be replaced at any time.
 
-    ``report`` is called with each outcome.
+    While there is a ``problem``, no agent is injected. ``report`` is called with each outcome.
     """
 
     api: KubernetesApi
@@ -49,54 +50,54 @@ class Injector:
 
     async def answer(self, body: bytes) -> bytes:
         """Handle an AdmissionReview. Raises ``MalformedReviewError``."""
-        question = read_review(body)
+        review = read_review(body)
         try:
-            return await self._review(question)
-        # A bug must not keep a database from starting: allow the pod unchanged, with a warning.
+            return await self._review(review)
+        # A bug must not keep a database from starting, so allow the pod unchanged, with a warning.
         except Exception:
-            LOG.exception(texts.POD_UNCHANGED, extra={"namespace": question.namespace})
+            LOG.exception(texts.POD_UNCHANGED, extra={"namespace": review.namespace})
             self.report("failed")
-            return answer(question.uid, warning=texts.FAILED)
+            return answer(review.uid, warning=texts.FAILED)
 
-    async def _review(self, question: PodReview) -> bytes:
-        if question.is_too_large:
+    async def _review(self, review: PodReview) -> bytes:
+        if review.is_too_large:
             self.report("too_large")
-            LOG.warning(texts.POD_TOO_LARGE, extra={"namespace": question.namespace})
-            return answer(question.uid, warning=texts.TOO_LARGE.format(most=MOST_VALUES))
-        if question.pod is None:
-            return self._allow_unchanged(question, "not_a_new_pod")
-        if is_pod_database(question.pod):
-            return self._annotate(question, question.pod)
-        return await self._inject(question, question.pod)
+            LOG.warning(texts.POD_TOO_LARGE, extra={"namespace": review.namespace})
+            return answer(review.uid, warning=texts.TOO_LARGE.format(most=MOST_VALUES))
+        if review.pod is None:
+            return self._allow_unchanged(review, "not_a_new_pod")
+        if is_pod_database(review.pod):
+            return self._annotate(review, review.pod)
+        return await self._inject(review, review.pod)
 
-    async def _inject(self, question: PodReview, pod: Json) -> bytes:
+    async def _inject(self, review: PodReview, pod: Json) -> bytes:
         verdict = judge(pod, self.template)
         if isinstance(verdict, RefusedPod):
             self.report("refused")
-            LOG.warning(texts.POD_REFUSED, extra={"namespace": question.namespace, "reason": verdict.why})
-            return refusal(question.uid, texts.REFUSED.format(why=verdict.why))
-        if isinstance(verdict, Left):
-            return self._allow_unchanged(question, verdict.outcome, verdict.why)
-        # Last, so that only pods that would get an agent cause a warning.
+            LOG.warning(texts.POD_REFUSED, extra={"namespace": review.namespace, "reason": verdict.why})
+            return refusal(review.uid, texts.REFUSED.format(why=verdict.why))
+        if isinstance(verdict, Unchanged):
+            return self._allow_unchanged(review, verdict.outcome, verdict.why)
+        # Checked last, so that only pods that would get an agent cause a warning.
         if self.problem:
-            return self._allow_unchanged(question, "not_possible", self.problem)
+            return self._allow_unchanged(review, "not_possible", self.problem)
         # The API server would refuse a pod with a missing service account.
-        if why := await self._missing_account(question.namespace, self.template.agent.service_account):
-            return self._allow_unchanged(question, "no_account", why)
+        if why := await self._missing_account(review.namespace, self.template.agent.service_account):
+            return self._allow_unchanged(review, "no_account", why)
         self.report("injected")
-        return answer(question.uid, verdict)
+        return answer(review.uid, verdict)
 
-    def _annotate(self, question: PodReview, pod: Json) -> bytes:
-        name = ObjectName(question.namespace, text(pod, "metadata", "name"))
+    def _annotate(self, review: PodReview, pod: Json) -> bytes:
+        name = ObjectName(review.namespace, text(pod, "metadata", "name"))
         before = self.predecessors.size_before(name, text(controller_of(pod), "uid"))
         try:
             operations = annotate(pod, before, self.clock.wall() + FLOOR_FOR)
         except InvalidObjectError as error:
             self.report("unreadable")
-            LOG.warning(texts.POD_UNREADABLE, extra={"namespace": question.namespace, "reason": str(error)})
-            return answer(question.uid, warning=texts.NOT_RESIZED.format(why=error))
+            LOG.warning(texts.POD_UNREADABLE, extra={"namespace": review.namespace, "reason": str(error)})
+            return answer(review.uid, warning=texts.NOT_RESIZED.format(why=error))
         self.report("replaces" if len(operations) > 1 else "first_requests")
-        return answer(question.uid, operations)
+        return answer(review.uid, operations)
 
     async def _missing_account(self, namespace: str, account: str) -> str:
         call = ApiCall("GET", SERVICE_ACCOUNTS.path(namespace, account), ACCOUNT_TIMEOUT)
@@ -108,10 +109,10 @@ class Injector:
             return texts.ACCOUNT_UNREADABLE.format(account=account, error=error)
         return ""
 
-    def _allow_unchanged(self, question: PodReview, outcome: str, why: str = "") -> bytes:
+    def _allow_unchanged(self, review: PodReview, outcome: str, why: str = "") -> bytes:
         self.report(outcome)
         if not why:
-            return answer(question.uid)
-        LOG.warning(texts.WITHOUT_AGENT, extra={"namespace": question.namespace, "reason": why})
-        # kubectl shows it; controllers only log it, hence the log above.
-        return answer(question.uid, warning=texts.NO_AGENT.format(why=why))
+            return answer(review.uid)
+        LOG.warning(texts.WITHOUT_AGENT, extra={"namespace": review.namespace, "reason": why})
+        # kubectl shows the warning, but controllers only log it; hence the log line above.
+        return answer(review.uid, warning=texts.NO_AGENT.format(why=why))

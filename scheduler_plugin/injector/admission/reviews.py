@@ -1,7 +1,4 @@
-"""AdmissionReviews (admission.k8s.io/v1): decoding and responses. Pure.
-
-The response is a patch, a warning, or, only for pods that mention the agent's volumes, a refusal.
-"""
+"""Decoding of AdmissionReviews (admission.k8s.io/v1), and encoding of responses. Pure."""
 
 from __future__ import annotations
 
@@ -19,15 +16,15 @@ from protocol.kubernetes.objects import Json
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
 LONGEST_WARNING: Final = 250
-"""The API server cuts warnings at 256 characters."""
+"""The API server truncates warnings to 256 characters."""
 
 
 MOST_VALUES: Final = 100_000
-"""Values in a pod, which take up to 100 times their length of memory. The largest pods have a tenth of it."""
+"""Maximum number of values in a pod. Decoded they take up to 100 times their length; the largest pods have a tenth."""
 
 
 class MalformedReviewError(ValueError):
-    """The review is malformed; the message names the bad field."""
+    """The review is malformed; the message names the invalid field."""
 
 
 _NOTHING: Final = msgspec.Raw(b"null")
@@ -37,7 +34,7 @@ class _Request(msgspec.Struct, frozen=True):
     uid: str
     operation: str
     namespace: str = ""
-    # Raw: decoded only if needed.
+    # Raw, because it is decoded only if needed.
     object: msgspec.Raw = _NOTHING
 
 
@@ -53,8 +50,9 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 @dataclass(frozen=True, slots=True)
 class PodReview:
-    """A review of a new pod; ``pod`` is None if none is created, or it cannot be decoded. ``is_too_large``: it has more
-    than ``MOST_VALUES`` values, and is not decoded.
+    """A review. ``pod`` is None if no pod is created, or if it cannot be decoded.
+
+    If ``is_too_large``, the pod has more than ``MOST_VALUES`` values and is not decoded.
     """
 
     uid: str
@@ -82,18 +80,18 @@ _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
 
 
 def _has_too_many_values(pod: bytes) -> bool:
-    # Without a second pass for nearly all pods: only scripts and data in strings have that many marks.
+    # Nearly all pods need no second pass: only with scripts or data in strings they have that many marks.
     return _marks(pod) > MOST_VALUES and _marks(_STRING.sub(b"", pod)) > MOST_VALUES
 
 
 def _marks(json: bytes) -> int:
-    # Each value but the first comes after one of these.
+    # Each value except the first follows one of these.
     return sum(map(json.count, (b",", b"{", b"[")))
 
 
 def _pod(encoded: bytes) -> Json | None:
     try:
-        # Allow it: the API server validates it anyway.
+        # An invalid pod is allowed, because the API server validates it anyway.
         return msgspec.json.decode(encoded, type=dict[str, object])
     except (ValueError, RecursionError):
         return None
@@ -104,7 +102,7 @@ def answer(uid: str, patch: Sequence[Json] = (), warning: str = "") -> bytes:
     response: Json = {"allowed": True}
     if patch:
         encoded = base64.b64encode(_ENCODER.encode(patch)).decode()
-        # The API accepts only JSON Patch in base64.
+        # The API accepts only a JSON Patch in base64.
         response |= {"patchType": "JSONPatch", "patch": encoded}
     if warning:
         response["warnings"] = [warning[:LONGEST_WARNING]]

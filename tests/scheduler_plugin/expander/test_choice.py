@@ -37,7 +37,7 @@ def chosen(scale_up: ScaleUp, ranks: Mapping[str, float | str], failures: Failur
         ({"a": "no price", "b": 3.0, "c": "no node"}, ("b", "rank 3 is the lowest of 1")),
         (
             {"a": "no price", "b": "no node", "c": "no pods"},
-            ("a,b,c", "none of 3 can be judged (a: no price; b: no node; c: no pods)"),
+            ("a,b,c", "none of 3 groups can be ranked (a: no price; b: no node; c: no pods)"),
         ),
     ],
 )
@@ -52,7 +52,7 @@ def test_failed_group_ranks_last() -> None:
     assert chosen(offered("a", "b", "c"), cheap, failures, 60)[0] == "b"
     assert chosen(offered("a", "b", "c"), cheap, failures, 120) == (
         "c",
-        "none of 1 can be judged (c: no price)",
+        "none of 1 groups can be ranked (c: no price)",
     )
 
 
@@ -61,9 +61,9 @@ def test_all_failed_retries_the_best() -> None:
     chosen(offered("a"), {"a": 1.0}, failures, 0)
     verdict = choose(offered("a"), judged({"a": 1.0}), failures, Instant(60))
     assert [option.group for option in verdict.options] == ["a"]
-    assert verdict.why == "every group has failed lately, rank 1 is the lowest of 1"
-    assert verdict.learnt == ("a brought no nodes 1 times in a row: it comes last for 300 s",)
-    assert chosen(offered("b"), {"b": "no price"}, failures, 61)[1] == "none of 1 can be judged (b: no price)"
+    assert verdict.why == "every group has failed recently, rank 1 is the lowest of 1"
+    assert verdict.learnt == ("a got no nodes 1 times in a row; it comes last for 300 s",)
+    assert chosen(offered("b"), {"b": "no price"}, failures, 61)[1] == "none of 1 groups can be ranked (b: no price)"
 
 
 def test_failing_tie_member_is_identified() -> None:
@@ -75,7 +75,7 @@ def test_failing_tie_member_is_identified() -> None:
 
 
 def test_nothing_offered_is_nothing_chosen() -> None:
-    assert chosen(ScaleUp((), {}, {}), {}, Failures(FailureRules())) == ("", "nothing was offered")
+    assert chosen(ScaleUp((), {}, {}), {}, Failures(FailureRules())) == ("", "the call has no options")
 
 
 groups = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=6, unique=True)
@@ -104,7 +104,7 @@ def test_priced_groups_come_before_estimated_ones() -> None:
     assert answers[0].unlisted == ("b", "c")
     assert [answer.why for answer in answers] == [
         "rank 9 is the lowest of 3",
-        "rank 0.1 is the lowest of 2 (from the price of its parts: the price table has no price for any of them)",
+        "rank 0.1 is the lowest of 2 (estimated from CPU and memory: none of the groups is in the price table)",
     ]
 
 

@@ -70,8 +70,8 @@ def test_whoever_cannot_be_ranked_is_told_why() -> None:
     assert judge(free, lambda: 1, ScaleUp(options, shapes, {"a": "a pod cannot be read"})) == {
         "a": "a pod cannot be read",
         "b": "it would add no nodes",
-        "c": "its node has no cpu",
-        "d": "no node of this group was sent",
+        "c": "its node has no CPU",
+        "d": "the call has no node of this group",
         "e": "its rank is not a number",
     }
 

@@ -88,7 +88,7 @@ async def test_internal_error_passes_all_options(caplog: pytest.LogCaptureFixtur
         answer = await best_options(channel, asked("cab"))
     assert groups_of(answer) == ["c", "a", "b"]
     assert [(each.getMessage(), vars(each)["offered"]) for each in caplog.records] == [
-        ("cannot decide, passing on all options", 3)
+        ("internal error; returning all options", 3)
     ]
     assert "a mistake of ours" in caplog.text
     assert b'autoscale_expander_answers_total{outcome="all"} 1.0' in telemetry.page()
@@ -111,8 +111,8 @@ async def test_unreadable_groups_and_failed_choices_are_told(caplog: pytest.LogC
         await clock.advance(60)
         assert groups_of(await best_options(channel, asked("ab"))) == ["b"]
     told = [f"{vars(each).get('group', '')} {vars(each).get('reason', '')}" for each in caplog.records]
-    assert any(line.startswith("c its node cannot be read") for line in told)
-    assert any("a brought no nodes 1 times in a row" in line for line in told)
+    assert any(line.startswith("c cannot decode its node") for line in told)
+    assert any("a got no nodes 1 times in a row" in line for line in told)
     assert b"autoscale_expander_failed_choices_total 1.0" in telemetry.page()
 
 

@@ -106,7 +106,7 @@ def test_unreadable_group_affects_itself() -> None:
     )
     assert scale_up.problems.keys() == {"b", "c", "d", "e"}
     assert scale_up.problems["b"] == (
-        'a pod cannot be read: expected a quantity such as 2, "250m" or "1Gi", got \'lots\''
+        'cannot decode a pod: expected a quantity such as 2, "250m" or "1Gi", got \'lots\''
     )
     assert [(o.group, len(o.pods)) for o in scale_up.options] == [("a", 1), ("b", 0), ("c", 0)]
     assert scale_up.shapes.keys() == {"a"}

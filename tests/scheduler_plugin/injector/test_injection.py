@@ -17,8 +17,8 @@ from scheduler_plugin.injector.admission.injection import (
     NO_VM,
     NOT_ENABLED,
     OPTED_OUT,
-    Left,
     RefusedPod,
+    Unchanged,
     judge,
     no_native_sidecars,
 )
@@ -128,7 +128,7 @@ def test_no_token_of_another_account_is_projected(account: str) -> None:
     pod = original()
     pod["spec"]["serviceAccountName"] = account
     left = judge(pod, TEMPLATE)
-    assert isinstance(left, Left)
+    assert isinstance(left, Unchanged)
     assert (left.outcome, account in left.why) == ("own_account", True)
 
 
@@ -210,7 +210,7 @@ def of_our_controller_with_an_agent() -> Any:
         (of_our_controller_with_an_agent(), HAS_AGENT),
     ],
 )
-def test_other_pods_stay_as_they_are(pod: Any, left: Left) -> None:
+def test_other_pods_stay_as_they_are(pod: Any, left: Unchanged) -> None:
     assert judge(pod, TEMPLATE) == left
 
 

@@ -115,7 +115,7 @@ async def test_own_account_vm_starts_without_sidecar() -> None:
     pod["spec"]["serviceAccountName"] = "postgres"
     found = await asked.ask(review(pod))
     assert found["warnings"] == [
-        "autoscaling: no agent injected: the pod has service account postgres, an agent needs vm-agent"
+        "autoscaling: no agent injected: the pod has the service account postgres, but an agent needs vm-agent"
     ]
     assert ("patch" in found, asked.outcomes) == (False, ["own_account"])
 
