@@ -27,7 +27,7 @@ _LARGEST: Final = 1e15
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Why the agent and the scheduler did not respond; empty if unknown."""
+    """Reasons why the agent and the scheduler did not respond; empty if unknown."""
 
     agent: str = ""
     scheduler: str = ""

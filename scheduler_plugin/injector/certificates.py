@@ -125,8 +125,7 @@ rest is a margin for kubelets that are out of contact.
 
 @dataclass(slots=True)
 class GatheredBundle:
-    """Gathers the CA bundle from ``secrets`` in ``namespace``, those of the certificates and of the authority, if any.
-    """
+    """Gathers the CA bundle from ``secrets`` in ``namespace``: those of certificates, and of the authority if any."""
 
     api: KubernetesApi
     clock: Clock

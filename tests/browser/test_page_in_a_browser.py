@@ -28,7 +28,7 @@ VIEWS = {
     "page-node": ("#/node/node-4", "above its watermark"),
     "page-migrations": ("#/migrations", "Under way (1)"),
     "page-groups": ("#/groups", "Two replicas serve."),
-    "page-group": ("#/group/VirtualMachineGroup/shop/orders", "2 wanted"),
+    "page-group": ("#/group/VirtualMachineGroup/shop/orders", "2 desired"),
     "page-costs": ("#/costs", "Scaling saved"),
     "page-settings": ("#/settings", "autoscale-scheduler"),
     "page-vm": ("#/vm/default/db-0", "Its agent does not respond"),
@@ -158,7 +158,7 @@ async def test_without_a_history_decisions_are_marked_from_when_the_page_is_open
     async with browsing() as browser, served(cluster, told) as run, visit(browser, link(run)) as seen:
         await seen.shows("4 databases")
         await opened(seen, f"#/vm/{a_vm(run)}", "agent: 4 cpu, 8Gi: right for cpu busy")
-        await seen.shows("No history is kept here")
+        await seen.shows("No costs: there is no history")
         assert seen.complaints == []
 
 

@@ -41,7 +41,7 @@ async def test_a_vm_that_waits_for_a_node_stands_out_and_is_found(monkeypatch: p
         visit(browser, link(run), bypass_csp=True) as seen,
     ):
         await seen.shows("5 databases on 2 nodes")
-        await seen.shows("has not started for a minute or more")
+        await seen.shows("has not started within a minute")
         await with_tables(seen)
         assert (await rows(seen, "Nodes"))[0] == "on no node"
         assert (await rows(seen, "Databases"))[0] == "default/stuck"
@@ -62,6 +62,6 @@ async def test_a_scheduler_that_has_never_answered_blanks_no_fleet() -> None:
         assert await rows(seen, "Nodes") == ["node-1", "node-2", "node-3"]
         assert len(await rows(seen, "Databases")) == 6
         await seen.tab.get_by_role("region", name="Nodes", exact=True).get_by_text("node-2").click()
-        await seen.shows("The scheduler does not list this node, or does not answer.")
+        await seen.shows("The scheduler does not list this node, or does not respond.")
         await seen.shows("Databases (2)")
         assert seen.complaints == []

@@ -30,7 +30,7 @@ async def test_a_server_that_has_no_room_shows_no_empty_fleet() -> None:
     async with browsing() as browser, served(*fleet(2, 2)) as run:
         with patch.object(run.dashboard.readers, "is_full", return_value=True) as full:
             async with visit(browser, link(run)) as seen:
-                await seen.shows("No answer from the page's server yet")
+                await seen.shows("No response from the page's server yet")
                 assert await claims(seen) == []
                 full.return_value = False
                 await seen.shows("4 databases")
@@ -45,7 +45,7 @@ async def test_a_cluster_that_is_being_read_is_no_empty_fleet() -> None:
         served(cluster, told, is_read=False) as run,
         visit(browser, link(run)) as seen,
     ):
-        await seen.shows("The cluster is being read")
+        await seen.shows("The page's server is reading the cluster")
         assert await claims(seen) == []
         cluster.come_back()
         await seen.shows("4 databases")
@@ -58,8 +58,8 @@ async def test_an_api_server_that_is_silent_is_told_though_the_scheduler_answers
     async with browsing() as browser, served(cluster, told) as run, visit(browser, link(run)) as seen:
         await seen.shows(WELL)
         cluster.go_away()
-        await seen.shows("The API server has said nothing since")
-        await seen.shows("partly old")
+        await seen.shows("No data from the API server since")
+        await seen.shows("partly stale")
         assert await claims(seen) == []
         cluster.come_back()
         await seen.shows(WELL)

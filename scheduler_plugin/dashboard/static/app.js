@@ -1,4 +1,4 @@
-// Signs in, follows the server, and shows the view that the address names.
+// Signs in, receives the server's events, and shows the view of the URL.
 
 import { CostsView } from "./costs.js";
 import { fill, h, say } from "./dom.js";
@@ -67,18 +67,18 @@ async function sessionAgain() {
   try {
     const answer = await fetch("api/session");
     if (view && answer.ok && !(await answer.json()).signedIn) leave();
-  } catch { /* the server is away; the store tries again */ }
+  } catch { /* no response; the store retries */ }
 }
 
 async function signOut() {
   const headers = { "Content-Type": "application/json" };
   const isOut = await fetch("api/session", { method: "DELETE", headers }).then((answer) => answer.ok, () => false);
-  if (!isOut) { say(at("out"), "Not signed out: try again"); return; }
+  if (!isOut) { say(at("out"), "Sign-out failed; try again"); return; }
   history.replaceState(null, "", location.pathname);
   if (view) leave();
 }
 
-// Nothing of what a session showed stays when it is over, and nothing goes on asking.
+// Ends the session: clears everything that it showed, and stops its requests.
 function leave() {
   store.forget();
   view.close();

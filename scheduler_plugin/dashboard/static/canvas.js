@@ -1,8 +1,8 @@
-// Draws the fleet. Blocks glide to where they belong; only what is in sight is drawn, and nothing while nothing moves.
+// Draws the fleet on a canvas. Blocks move smoothly to new positions; only visible ones are drawn, and only when something changes.
 
 import { STATES, isUnderPressure, nodeTitle, stateOf } from "./words.js";
 
-const GLIDE = 140; // milliseconds until a third of the way is left
+const GLIDE = 140; // time constant of the movement in milliseconds
 const NEAR = 0.4;
 
 export class FleetCanvas {
@@ -61,9 +61,9 @@ export class FleetCanvas {
     this.pen.clearRect(0, 0, width, height);
     this.pen.save();
     this.pen.translate(0, -top);
-    const inSight = (y, extent) => y + extent >= top && y <= top + height;
-    for (const cell of this.layout.cells) if (inSight(cell.y, cell.label + cell.bar)) this.drawCell(cell, colours);
-    const moves = this.drawBlocks(part, inSight, colours);
+    const isVisible = (y, extent) => y + extent >= top && y <= top + height;
+    for (const cell of this.layout.cells) if (isVisible(cell.y, cell.label + cell.bar)) this.drawCell(cell, colours);
+    const moves = this.drawBlocks(part, isVisible, colours);
     this.pen.restore();
     if (moves) this.ask();
   }
@@ -100,7 +100,7 @@ export class FleetCanvas {
     if (cell.worst !== "calm") { this.pen.fillStyle = colours[cell.worst]; this.pen.fillRect(cell.x, y + cell.bar - 3, held, 3); }
   }
 
-  drawBlocks(part, inSight, colours) {
+  drawBlocks(part, isVisible, colours) {
     let moves = false;
     for (const place of this.places.values()) {
       const { cell, block } = place;
@@ -110,9 +110,9 @@ export class FleetCanvas {
       else {
         place.x += (block.x - place.x) * part; place.y += (y - place.y) * part;
         place.width += (block.width - place.width) * part; place.used += (block.used - place.used) * part;
-        moves ||= inSight(place.y, cell.bar) || inSight(y, cell.bar);
+        moves ||= isVisible(place.y, cell.bar) || isVisible(y, cell.bar);
       }
-      if (!cell.isAggregated && inSight(place.y, cell.bar)) this.drawBlock(place, cell.bar, colours);
+      if (!cell.isAggregated && isVisible(place.y, cell.bar)) this.drawBlock(place, cell.bar, colours);
     }
     return moves;
   }
@@ -125,7 +125,7 @@ export class FleetCanvas {
     if (block.isOutline) this.drawOutline(x, y, width - line, bar, colours[state] || colours.muted);
     else this.drawFilled({ x, y, width, used, line, state }, bar, colours);
     if (bar >= 30 && width > 54) {
-      pen.fillStyle = block.isOutline ? colours.muted : state === "calm" ? colours.onBlock : colours.ground; // what stands out is bright on dark ground and dark on bright
+      pen.fillStyle = block.isOutline ? colours.muted : state === "calm" ? colours.onBlock : colours.ground; // highlighted blocks are light in the dark theme, and dark in the light one
       pen.font = "11px ui-sans-serif, system-ui, sans-serif";
       pen.fillText(fitted(pen, block.vm.key.slice(block.vm.key.indexOf("/") + 1), width - 10), x + 5, y + bar / 2 + 4);
     }
@@ -141,7 +141,7 @@ export class FleetCanvas {
     pen.fillRect(x, y, Math.max(0.5, Math.min(used, width) - line), bar);
   }
 
-  // A VM that sleeps holds none of the room that is drawn there.
+  // The outline of a sleeping VM: it reserves nothing there.
   drawOutline(x, y, width, bar, colour) {
     this.pen.strokeStyle = colour;
     this.pen.lineWidth = 1;

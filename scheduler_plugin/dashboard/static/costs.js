@@ -1,4 +1,4 @@
-// What databases cost, by the bill of `autoscale cost`: all of it as a table, and one database's, node's or group's as figures.
+// Costs of databases, as of `autoscale cost`: a table of all, and figures for one database, node or group.
 
 import { fill, h, table } from "./dom.js";
 import { count, groupHref, nodeHref, vmHref } from "./words.js";
@@ -9,8 +9,8 @@ const KINDS = ["namespace", "group", "node", "vm"];
 const HREFS = { vm: vmHref, node: nodeHref, group: (key) => groupHref(`VirtualMachineGroup/${key}`) };
 const titleOf = (by) => by === "vm" ? "database" : by;
 const NONE = "(none)";
-const AWAY = "The server does not answer.";
-const NO_HISTORY = "No history is kept here, or it cannot be read: what databases cost is not known.";
+const NO_RESPONSE = "The server does not respond.";
+const NO_HISTORY = "No costs: there is no history, or it cannot be read.";
 const kept = { by: "namespace", seconds: 86400 };
 
 export const money = (value) => value === null ? "–" : value.toFixed(Math.abs(value) >= 100 ? 2 : 4);
@@ -28,7 +28,7 @@ export async function askCosts(seconds, by, only = "") {
   return fetch(`api/costs?${query}`).then((answer) => answer.ok ? answer.json() : null).then((found) => found && found.kept ? found : null).catch(() => undefined);
 }
 
-// The costs of one database, node or group, as part of its view.
+// Costs of one database, node or group, as a section of its view.
 export class CostBox {
   constructor(by, only, seconds = 86400) {
     Object.assign(this, { by, only, seconds });
@@ -52,9 +52,9 @@ function spanWords(seconds) {
 }
 
 function figures(found) {
-  if (!found) return h("p", { class: "empty" }, found === undefined ? AWAY : NO_HISTORY);
+  if (!found) return h("p", { class: "empty" }, found === undefined ? NO_RESPONSE : NO_HISTORY);
   const [line] = found.lines;
-  if (!line) return h("p", { class: "empty" }, "Nothing was seen of it in that time.");
+  if (!line) return h("p", { class: "empty" }, "The history has nothing about it in this time range.");
   const rows = [["Reserved", `${money(line.reserved_cost)} for ${hours(line.reserved_cpu_hours)} vCPU-h, ${hours(line.reserved_gib_hours)} GiB-h`],
     ["Used", `${money(line.used_cost)}${usePart(line)}`],
     ["At its maximum", `${money(line.max_cost)}, saved ${money(line.saved)}`],
@@ -67,7 +67,7 @@ function figures(found) {
 export class CostsView {
   constructor() {
     this.title = "Costs";
-    this.body = h("div", {}, "Asking …");
+    this.body = h("div", {}, "Loading …");
     this.keys = [...KINDS];
     this.kinds = KINDS.map((by) => this.kindOf(by));
     this.spans = SPANS.map(([title, seconds]) => h("button", { type: "button", onclick: () => this.look({ seconds }) }, title));
@@ -82,8 +82,8 @@ export class CostsView {
     return h("button", { type: "button", "aria-pressed": String(kept.by === by), onclick: () => this.look({ by }) }, titleOf(by));
   }
 
-  // The labels whose values the history keeps are kinds too.
-  offer(labels) {
+  // Adds a button for each label whose values the history records.
+  addLabels(labels) {
     for (const by of labels.map((label) => `label=${label}`).filter((each) => !this.keys.includes(each))) {
       this.keys.push(by);
       this.kinds.push(this.kindOf(by));
@@ -97,8 +97,8 @@ export class CostsView {
     this.kinds.forEach((button, at) => button.setAttribute("aria-pressed", String(this.keys[at] === by)));
     this.spans.forEach((button, at) => button.setAttribute("aria-pressed", String(SPANS[at][1] === seconds)));
     const found = await askCosts(seconds, by);
-    if (found) this.offer(found.labels);
-    if (kept.by === by && kept.seconds === seconds) fill(this.body, found ? billOf(found) : h("p", { class: "empty" }, found === undefined ? AWAY : NO_HISTORY));
+    if (found) this.addLabels(found.labels);
+    if (kept.by === by && kept.seconds === seconds) fill(this.body, found ? billOf(found) : h("p", { class: "empty" }, found === undefined ? NO_RESPONSE : NO_HISTORY));
   }
 
   update() {}
@@ -117,5 +117,5 @@ function billOf(found) {
     usePart(found.total) ? h("p", { class: "hint" }, `Guests used ${money(found.total.used_cost)}${usePart(found.total)}.`) : null,
     table(`Costs by ${titleOf(found.by)}`, headings, [...found.lines.map((each) => [name(each), ...cells(each)]),
       [h("strong", {}, "total"), ...cells(found.total)]]),
-    found.others ? h("p", { class: "more" }, `and ${found.others} more, which the total has`) : null];
+    found.others ? h("p", { class: "more" }, `and ${found.others} more, included in the total`) : null];
 }

@@ -1,4 +1,4 @@
-// Elements made of data. Every text goes in as text: nothing here parses markup.
+// Creates DOM elements. All strings become text nodes or attributes; none is parsed as HTML.
 
 export function h(tag, props = {}, ...children) {
   const made = document.createElement(tag);

@@ -1,4 +1,4 @@
-// The view of the fleet: problems, filters, the bars of all nodes, and the same as a table.
+// The view of the fleet: problems, filters, the bars of all nodes, and tables of the same data.
 
 import { FleetCanvas } from "./canvas.js";
 import { fill, h, say, table } from "./dom.js";
@@ -15,7 +15,7 @@ const EVERYTHING = { text: "", namespace: "", node: "", group: "", state: "" };
 const kept = { filter: { ...EVERYTHING }, resource: 0, zoom: null };
 
 export class FleetView {
-  // What a session filtered by names what it saw.
+  // Clears the filter: it may name objects that the next user may not see.
   static forget() { Object.assign(kept.filter, EVERYTHING); }
 
   constructor(store) {
@@ -212,10 +212,10 @@ export class FleetView {
 
 function calm(store) {
   if (isSure(store)) return h("p", { class: "empty calm" }, "Nothing: every database has what it asks for.");
-  return h("p", { class: "empty" }, waitsFor(store) ? "Not known yet." : "Nothing in what is known; the line above says what is old.");
+  return h("p", { class: "empty" }, waitsFor(store) ? "Not known yet." : "None in the current data; the line above lists stale data.");
 }
 
-// The worst first.
+// Sorts the worst first.
 const RANK = Object.fromEntries(Object.keys(STATES).map((state, at) => [state, at]));
 const sorted = (vms) => [...vms].sort((a, b) => RANK[stateOf(a)] - RANK[stateOf(b)] || b.denied[0] - a.denied[0] || a.key.localeCompare(b.key));
 
@@ -229,7 +229,7 @@ function nodeTable(entries) {
     size(node.reserved), size(node.free), size(node.watermark), isUnderPressure(node) ? titled(node.state) : worst === "calm" ? "–" : STATES[worst].title]));
 }
 
-// The databases of the nodes that are shown, those that stand out first; of many only so many, because a filter says which.
+// Databases of the displayed nodes, those with problems first, and at most MOST_ROWS.
 function vmTables(vms) {
   const shown = sorted(vms).slice(0, MOST_ROWS);
   const headings = [{ text: "Database" }, { text: "Node" }, { text: "Has", number: true }, { text: "Permit", number: true }, { text: "Reserved", number: true }, { text: "State" }];

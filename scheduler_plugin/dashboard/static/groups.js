@@ -1,4 +1,4 @@
-// The views of groups: all of them, and why one has so many replicas.
+// The views of groups: a table of all, and one group with the explanation of its number of replicas.
 
 import { CostBox } from "./costs.js";
 import { fill, h, table } from "./dom.js";
@@ -18,7 +18,7 @@ export class GroupsView {
   update() {
     const groups = [...this.store.rows.group.values()].sort((a, b) => a.key.localeCompare(b.key));
     const headings = [{ text: "Group" }, { text: "Kind" }, { text: "Replicas", number: true },
-      { text: "Wanted", number: true }, { text: "Why" }];
+      { text: "Desired", number: true }, { text: "Why" }];
     fill(this.body, groups.length === 0
       ? h("p", { class: "empty" }, waitsFor(this.store) || "There are no groups: no VirtualMachineGroup, Hvpa or Tortoise that you may see.")
       : table(`Groups (${groups.length})`, headings, groups.map((each) => [
@@ -35,7 +35,7 @@ export class GroupView {
     Object.assign(this, { kind, namespace, name });
     this.title = name || "Group";
     this.facts = h("div", {});
-    this.said = h("pre", { class: "story", tabindex: "0" }, "Asking …");
+    this.said = h("pre", { class: "story", tabindex: "0" }, "Loading …");
     this.cost = kind === "VirtualMachineGroup" ? new CostBox("group", `${namespace}/${name}`) : null;
     this.element = h("section", { class: "page" }, h("h1", {}, `${kind} ${namespace}/${name}`), this.facts,
       h("h2", {}, "Why"), this.said, this.cost ? this.cost.element : []);
@@ -48,8 +48,8 @@ export class GroupView {
       const answer = await fetch(`api/groups/${path}`);
       const found = answer.ok ? await answer.json() : null;
       this.said.textContent = found ? JSON.stringify(found, null, 2)
-        : "The groups' program does not answer, or knows no such group.";
-    } catch { this.said.textContent = "The server does not answer."; }
+        : "autoscale-groups does not respond, or has no such group.";
+    } catch { this.said.textContent = "The server does not respond."; }
   }
 
   update() {
@@ -58,7 +58,7 @@ export class GroupView {
       .filter((vm) => vm.group === this.name && vm.namespace === this.namespace)
       .sort((a, b) => a.key.localeCompare(b.key));
     const headings = [{ text: "Database" }, { text: "Node" }, { text: "Phase" }, { text: "Size" }, { text: "State" }];
-    fill(this.facts, group ? h("p", {}, `${number(group.replicas)} replicas, ${number(group.desired)} wanted. ${group.because}`)
+    fill(this.facts, group ? h("p", {}, `${number(group.replicas)} replicas, ${number(group.desired)} desired. ${group.because}`)
       : h("p", { class: "empty" }, waitsFor(this.store) || "There is no such group."),
     members.length ? table(`Members (${members.length})`, headings, members.map((vm) => [
       h("a", { href: vmHref(vm.key) }, vm.key), vm.node || "–", vm.phase, size(vm.use), stateOf(vm)])) : null);

@@ -1,8 +1,8 @@
-// Where nodes and the blocks of databases are: plain arithmetic, without a canvas.
+// Positions of nodes and of their databases' blocks. Does not use the canvas.
 
 import { STATES, isSleeper, isUnderPressure, nodeTitle, stateOf } from "./words.js";
 
-// Smallest to largest; below the least width of a block a node is drawn as sums.
+// Zoom levels, smallest first. If blocks would be narrower than LEAST_BLOCK on average, a node is drawn as sums.
 export const ZOOMS = [
   { column: 132, bar: 10, label: 14, gap: 6 },
   { column: 250, bar: 24, label: 17, gap: 10 },
@@ -23,14 +23,14 @@ export function accepts(filter, vm) {
   return finds(filter.text, vm.key) || finds(filter.text, vm.node || nodeTitle(""));
 }
 
-// Capital letters do not matter.
+// Ignores case.
 const finds = (text, name) => name.toLowerCase().includes(text.toLowerCase());
 
 export function isNarrow(filter) {
   return Boolean(filter.namespace || filter.group || filter.text || (filter.state && filter.state !== "over-watermark"));
 }
 
-// Every node that the scheduler lists, and one made up of its databases for each that it does not: so each has its place.
+// All nodes that the scheduler lists. Other nodes of databases are added, with the sums of these databases.
 export function nodesIn(store) {
   const found = new Map(store.rows.node);
   for (const vm of store.rows.vm.values()) {
@@ -46,7 +46,7 @@ export function nodesIn(store) {
 const UNKNOWN = [-1, -1];
 const heldBy = (vm, resource) => Math.max(vm.reserved[resource], vm.use[resource], vm.permit[resource], 0);
 
-// Nodes with their databases, in order; a filter leaves out nodes on which nothing is meant.
+// Sorted nodes with their databases. A filter removes nodes without a match.
 export function nodesOf(store, filter) {
   const found = new Map();
   for (const node of nodesIn(store).values()) found.set(node.key, { node, vms: [], hits: 0, worst: "calm", meant: new Set() });
@@ -68,7 +68,7 @@ const ORDER = Object.keys(STATES);
 const parts = new Intl.Collator("en", { numeric: true });
 const compare = (a, b) => parts.compare(a, b);
 
-// Cells of nodes in columns, and in each the blocks of its databases from the left.
+// Arranges the nodes in columns of cells. A cell has the blocks of the node's databases, from the left.
 export function laidOut(entries, width, zoom, resource) {
   const { column, bar, label, gap } = ZOOMS[zoom];
   const columns = Math.max(1, Math.floor((width - MARGIN) / (column + MARGIN)));
@@ -89,7 +89,7 @@ function cellOf(entry, { x, y, width, label, bar, resource }) {
   let at = x;
   const awake = entry.vms.filter((vm) => !isSleeper(vm) || heldBy(vm, resource) > 0);
   const blocks = awake.map((vm) => {
-    const width = heldBy(vm, resource) * scale || LEAST_BLOCK; // one of which nothing can be read is there, too
+    const width = heldBy(vm, resource) * scale || LEAST_BLOCK; // a database without known amounts is drawn, too
     const block = { vm, x: at, width, used: Math.max(0, vm.use[resource]) * scale, meant: entry.meant.has(vm.key) };
     at += block.width;
     return block;
@@ -105,7 +105,7 @@ function cellOf(entry, { x, y, width, label, bar, resource }) {
     mark: entry.node.watermark[resource] < 0 ? null : x + entry.node.watermark[resource] * scale };
 }
 
-// Sleepers hold nothing: they are outlines in the room that is free, narrower where there is too little of it.
+// Sleeping VMs reserve nothing: they are drawn as outlines in the free space, narrower if there is too little of it.
 function outlined(entry, awake, { x, end, scale, resource }) {
   const known = new Set(awake);
   const vms = entry.vms.filter((vm) => !known.has(vm));

@@ -1,4 +1,4 @@
-// Decisions and migrations as marks on charts: a triangle at the top for each, its sentences where the pointer is.
+// Draws decisions and migrations on charts: a triangle each, whose explanation is a tooltip.
 
 import { fill, h } from "./dom.js";
 
@@ -8,7 +8,7 @@ const H23 = { hourCycle: "h23" };
 
 export const timeOf = (each) => new Date(each.at * 1000);
 
-// A plugin of uPlot. `decisions()` has what is known, the newest first; `chosen()` the one that a line is drawn at.
+// A uPlot plugin. `decisions()` returns all decisions, the newest first; `chosen()` the one with a vertical line.
 export function marks(decisions, chosen, colour) {
   const paint = (chart) => {
     const { ctx, bbox } = chart;
@@ -53,7 +53,7 @@ function tell(found, chart) {
   tip.style.top = `${Math.max(8, Math.min(box.top + chart.cursor.top + 14, innerHeight - tip.offsetHeight - 8))}px`;
 }
 
-// The same as a list, which has every sentence for those who see no chart. `choose` hears what is pointed at.
+// The same as a list with all explanations, for screen readers. Calls `choose` with the decision under the pointer.
 export function decisionList(decisions, most, choose) {
   const shown = decisions.slice(0, most);
   const item = (each) => h("li", { class: each.denied ? "denied" : each.isMove ? "migrating" : "", onmouseenter: () => choose(each), onmouseleave: () => choose(null) },

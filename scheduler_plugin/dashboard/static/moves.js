@@ -1,4 +1,4 @@
-// The view of migrations: what is under way, and what ended lately.
+// The view of migrations: the current and the recent ones.
 
 import { fill, h, table } from "./dom.js";
 import { waitsFor } from "./standing.js";
@@ -33,9 +33,9 @@ export function movesTable(caption, moves) {
   ]));
 }
 
-const NEAR = 120; // seconds that a history may see a migration earlier or later than its object says
+const NEAR = 120; // maximum difference in seconds between a migration's times in the history and in its object
 
-// A VM's migrations: those whose objects there are, and those that the history has seen beside them, the newest first.
+// A VM's migrations, from their objects and from the history, the newest first.
 export function movesOf(now, past) {
   const isKnown = (each) => now.some((move) => move.key === each.key || (move.source === each.source && move.target === each.target
     && Date.parse(move.started) / 1000 >= each.since - NEAR && Date.parse(move.started) / 1000 <= each.until + NEAR));
@@ -43,7 +43,7 @@ export function movesOf(now, past) {
   return [...now, ...over].sort((a, b) => Date.parse(b.started) - Date.parse(a.started));
 }
 
-// The same as marks on charts.
+// Migrations as marks on charts.
 export function moveMarks(past) {
   return past.map(({ since, until, source, target, phase, reason, downtime }) => ({
     at: since, by: "migration", isMove: true, denied: false,

@@ -1,4 +1,4 @@
-// The view of one node: its bar in numbers, and the databases on it.
+// The view of one node: its amounts, and its databases.
 
 import { CostBox } from "./costs.js";
 import { fill, h, table } from "./dom.js";
@@ -36,10 +36,10 @@ export class NodeView {
 }
 
 function standing(node) {
-  if (node.isUnlisted) return node.key ? "The scheduler does not list this node, or does not answer." : "They wait for a node, or theirs is not known.";
+  if (node.isUnlisted) return node.key ? "The scheduler does not list this node, or does not respond." : "They wait for a node, or their node is unknown.";
   if (node.stuck) return `VMs that should leave it cannot: ${node.stuck}.`;
   if (isUnderPressure(node)) return `${some(node.excess)} above its watermark.`;
-  return node.open ? "It takes databases." : "It takes no new databases.";
+  return node.open ? "New databases can be placed on it." : "No new databases are placed on it.";
 }
 
 function facts(node, others) {

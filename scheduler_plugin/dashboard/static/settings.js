@@ -1,11 +1,11 @@
-// The view of the settings in force, as the scheduler has them.
+// The view of the scheduler's settings in force.
 
 import { fill, h, table } from "./dom.js";
 
 export class SettingsView {
   constructor() {
     this.title = "Settings in force";
-    this.body = h("div", {}, "Asking …");
+    this.body = h("div", {}, "Loading …");
     this.element = h("section", { class: "page" }, h("h1", {}, "Settings in force"), this.body);
     this.ask();
   }
@@ -14,9 +14,9 @@ export class SettingsView {
     try {
       const answer = await fetch("api/settings");
       const found = answer.ok ? await answer.json() : null;
-      if (!found) fill(this.body, h("p", { class: "empty" }, "The scheduler does not answer, or you may not see them."));
+      if (!found) fill(this.body, h("p", { class: "empty" }, "The scheduler does not respond, or you may not see its settings."));
       else fill(this.body, table("The scheduler's settings", [{ text: "Setting" }, { text: "Value" }], flat("", found)));
-    } catch { fill(this.body, h("p", { class: "problem" }, "The server does not answer.")); }
+    } catch { fill(this.body, h("p", { class: "problem" }, "The server does not respond.")); }
   }
 
   update() {}

@@ -1,5 +1,5 @@
-// Signs in: with the token of a one-time link, which leaves the address at once, or with one that is pasted. On a
-// cluster no link signs in: it could make a person see what another one sees.
+// Signs in with the token of a one-time link, which is removed from the URL at once, or with a pasted token. In a
+// cluster no link signs in: a user who follows another one's link would see that one's data.
 
 import { fill, h, say } from "./dom.js";
 
@@ -10,7 +10,7 @@ export async function signIn(main) {
   while (!session || !session.signedIn) {
     const found = await current();
     if (found.signedIn) return found;
-    session = await asked(main, found.way, Boolean(token));
+    session = await showForm(main, found.way, Boolean(token));
   }
   return session;
 }
@@ -20,7 +20,7 @@ async function current() {
     try {
       const answer = await fetch("api/session");
       if (answer.ok) return await answer.json();
-    } catch { /* away: ask again */ }
+    } catch { /* no response: retry */ }
     await new Promise((done) => setTimeout(done, 1500));
   }
 }
@@ -31,15 +31,15 @@ async function send(token) {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ token }),
     });
     return answer.ok ? await answer.json() : { signedIn: false, problem: (await answer.json()).error };
-  } catch { return { signedIn: false, problem: "the server does not answer" }; }
+  } catch { return { signedIn: false, problem: "the server does not respond" }; }
 }
 
-function asked(main, way, hadLink) {
-  const problem = h("p", { class: "problem", role: "alert" }, hadLink ? "That link has been used or is not of this server." : "");
+function showForm(main, way, hadLink) {
+  const problem = h("p", { class: "problem", role: "alert" }, hadLink ? "That link has been used or is not from this server." : "");
   const field = h("input", { type: "password", id: "token", autocomplete: "off", spellcheck: "false", required: true });
   const words = way === "link"
-    ? "Open the link that autoscale web has printed last, or paste its token."
-    : "Paste a token of the cluster. You see the VMs of the namespaces whose VMs you may list, and the databases in pods of those whose pods you may get.";
+    ? "Open the link that autoscale web printed last, or paste its token."
+    : "Paste a token of the cluster. You see VMs of namespaces in which you may list VMs, and databases in pods of namespaces in which you may get pods.";
   const hint = way === "link" ? null : h("p", { class: "hint" }, h("code", {}, "kubectl create token ACCOUNT"));
   return new Promise((done) => {
     const submit = async (event) => {

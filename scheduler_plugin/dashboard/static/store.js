@@ -1,5 +1,5 @@
-// The fleet in this browser: rows by kind and key, kept by the server's events. A browser opens six connections to one
-// server: a tab that is hidden gives its own up, and goes on from the last event when it is shown.
+// The fleet's rows by kind and key, updated by the server's events. A browser opens at most six connections to one
+// server, so a hidden tab closes its own, and continues from the last event when it is visible again.
 
 const SILENT = 35000; // milliseconds: the server sends something every ten seconds
 const KINDS = ["vm", "node", "move", "group", "standing"];
@@ -27,7 +27,7 @@ export class Store extends EventTarget {
     this.shown();
   }
 
-  // The tab was shown or hidden.
+  // The tab became visible or hidden.
   shown() {
     if (!this.isOpen) return;
     if (!document.hidden) { if (!this.source) this.connect(); return; }
@@ -81,7 +81,7 @@ export class Store extends EventTarget {
     this.become("live");
   }
 
-  // A connection whose other end is gone says nothing, not even that it has ended.
+  // Reconnects after a silence: a broken connection may never report an error.
   listen() {
     if (this.link !== "live" || Date.now() - this.signAt < SILENT) return;
     this.become("lost");

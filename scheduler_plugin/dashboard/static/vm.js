@@ -1,4 +1,4 @@
-// The view of one database: what it has, its size over time since the page was opened, and why.
+// The view of one database: its amounts, charts of its size over time, and the explanation.
 
 import { CostBox } from "./costs.js";
 import { fill, h, say } from "./dom.js";
@@ -24,7 +24,7 @@ export class VmView {
     this.title = name || "Database";
     this.path = [namespace, ...rest].map(encodeURIComponent).join("/");
     this.facts = h("div", {});
-    this.story = h("pre", { class: "story", tabindex: "0", "aria-label": "Why it has its size" }, "Asking …");
+    this.story = h("pre", { class: "story", tabindex: "0", "aria-label": "Why it has its size" }, "Loading …");
     this.warnings = h("p", { class: "hint", hidden: true });
     this.moves = h("div", {});
     this.decided = [];
@@ -52,11 +52,11 @@ export class VmView {
     try {
       const answer = await fetch(`api/vms/${this.path}`);
       const found = answer.ok ? await answer.json() : null;
-      say(this.story, found ? found.story.join("\n") : "There is no such database, or the API server does not answer.");
+      say(this.story, found ? found.story.join("\n") : "There is no such database, or the API server does not respond.");
       this.warnings.hidden = !found || found.warnings;
-      say(this.warnings, `Kubernetes' warnings about it are not among these: kubectl events --namespace ${this.namespace} --for ${this.name.includes("/") ? this.name : `VirtualMachine/${this.name}`}`);
+      say(this.warnings, `This does not include Kubernetes' warnings about it: kubectl events --namespace ${this.namespace} --for ${this.name.includes("/") ? this.name : `VirtualMachine/${this.name}`}`);
       if (found && found.agent) this.heard(found.agent);
-    } catch { say(this.story, "The server does not answer."); }
+    } catch { say(this.story, "The server does not respond."); }
   }
 
   async look(seconds, isChosen = true) {
@@ -71,7 +71,7 @@ export class VmView {
     this.sample();
   }
 
-  // Where no history is kept, what its agent says is a decision whenever it says something else than other numbers.
+  // Without a history, a change of the agent's explanation is a decision, unless only numbers changed.
   heard(agent) {
     if ((this.past && this.past.at.length) || !agent.because) return;
     const [last] = this.decided;
@@ -95,7 +95,7 @@ export class VmView {
   sample() {
     const vm = this.store.link === "live" ? this.store.rows.vm.get(this.key) : null;
     const [, before] = this.points.at(-1) || [0, null];
-    if (vm || before) this.points.push([Date.now() / 1000, vm]); // null: from then on it is not known
+    if (vm || before) this.points.push([Date.now() / 1000, vm]); // null: unknown from then on
     if (this.points.length > MOST_POINTS) this.points.shift();
     if (!this.points.length && !this.past) return;
     const oldest = Date.now() / 1000 - this.span;
@@ -143,7 +143,7 @@ function plotBox(unit, plugin) {
 
 const legend = () => h("span", { class: "legend" }, LINES.map(([title, name]) => h("span", { class: `key ${name}` }, title)));
 
-// What a history has, and from its end on what was seen since the page was opened.
+// The history's samples, followed by the later ones of this page.
 function seriesOf(past, points, resource, oldest) {
   const scale = resource === 0 ? 1000 : 1024;
   const name = resource === 0 ? "cpu" : "mem";

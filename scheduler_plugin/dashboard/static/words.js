@@ -1,4 +1,4 @@
-// Amounts, names and states in words: the same as in the terminal.
+// Texts for amounts, names and states: the same as in the terminal.
 
 import { NODE_STATES, VM_STATES } from "./states.js"; // made by the program
 
@@ -20,26 +20,26 @@ const ENDED = new Set(["Succeeded", "Failed", "Cancelled"]);
 export const isUnderWay = (move) => !ENDED.has(move.phase);
 
 export const titled = (state) => state.replaceAll("-", " ");
-// States that stand out, the worst first: the program's table. A database and a node have at most one of these.
+// States that indicate problems, the worst first. A database or node has at most one of these.
 export const STATES = Object.fromEntries([...VM_STATES.map(({ word, mark, is_problem: isProblem }) => [word, { title: titled(word), mark, isProblem }]), ["calm", { title: "healthy", mark: "", isProblem: false }]]);
 export const NODE_MARKS = Object.fromEntries(NODE_STATES.map(({ word, mark }) => [word, mark]));
 export const stateOf = (vm) => vm.state;
-// The size that a VM wakes with is known of sleepers only.
+// Only sleeping VMs have a size to wake with.
 export const isSleeper = (vm) => vm.wakes[0] >= 0;
 export const isUnderPressure = (node) => node.state === "cannot-drain" || node.state === "over-watermark";
 
-// From where to where a VM moves, or what its migration waits for.
+// Source and target of a migration, or the reason why it waits.
 export function wayOf(move, node) {
   return move.wait ? `${node || "no node"}, ${move.wait}` : `${move.source || node} ⇢ ${move.target || "?"} ${move.progress}`;
 }
 
-// What a database, or those of a node together, were denied, and how much of that neighbours are about to give.
+// The amount denied to a database, or to all of a node, and how much of it other databases are about to release.
 export const waitsText = ({ denied, promised }) => `waiting for ${some(denied)}${Math.max(...promised) > 0 ? `, ${some(promised)} promised by neighbours` : ""}`;
 
 export function whyOf(vm) {
   if (vm.problem) return vm.problem;
   if (vm.phase === "Failed") return "it failed";
-  if (vm.waiting) return "has not started for a minute or more";
+  if (vm.waiting) return "has not started within a minute";
   if (vm.state === "denied") return waitsText(vm);
   if (vm.state === "agent-problem") return vm.trouble;
   if (vm.sleep) return vm.sleep;

@@ -265,7 +265,7 @@ def pod_sizes(pod: JsonObject) -> tuple[SizedContainer, ...]:
 
 
 def _progress(target: JsonObject, kind: kinds.Resource, ordered: int) -> str:
-    """How the pods differ from the target's spec in template, number or readiness; empty if they do not."""
+    """The pods' difference from the target's spec in template, number or readiness; empty if there is none."""
     status = child(target, "status")
     # The status describes an older spec.
     if whole(status, "observedGeneration") < whole(target, "metadata", "generation"):

@@ -246,7 +246,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class IntentProgress:
-    """What remains of an intent. ``is_overtaken`` is True if another writer changed the target."""
+    """The remaining part of an intent. ``is_overtaken`` is True if another writer changed the target."""
 
     replicas: int | None = None
     containers: tuple[SizedContainer, ...] = ()

@@ -87,7 +87,7 @@ def folds(now: Millis, halvings: int = 0) -> tuple[Fold, ...]:
 
 
 def next_halvings(halvings: int, used_bytes: int, rows: int, bounds: RetentionBounds) -> int:
-    """How often to halve the horizons: once more if the store is too large, once less if it is half empty.
+    """The number of times to halve the horizons: once more if the store is too large, once less if it is half empty.
 
     >>> next_halvings(0, 11, 0, RetentionBounds(most_bytes=10)), next_halvings(2, 4, 0, RetentionBounds(most_bytes=10))
     (1, 1)

@@ -83,7 +83,7 @@ def followed(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> Pod
 
 
 def waits_for(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> str:
-    """How the pods differ from their spec, while decisions wait for that; else empty."""
+    """The pods' difference from their spec, while decisions wait for that; else empty."""
     if pods is None or memory.differ_since is None:
         return ""
     patience = REFUSED_PATIENCE if pods.refused else PATIENCE
