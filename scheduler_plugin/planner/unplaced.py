@@ -24,7 +24,7 @@ REFUSAL_SETTLE: Final = Seconds(2.0)  # kube-scheduler's first attempt may be to
 
 @dataclass(frozen=True, slots=True)
 class _PlacementWait:
-    """When a target pod began to wait and was first refused; None if it has not."""
+    """Times at which a target pod began to wait, and was first refused; None if it did not."""
 
     since: Instant | None = None
     refused_since: Instant | None = None

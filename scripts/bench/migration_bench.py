@@ -54,7 +54,7 @@ class MigrationFigures:
 
     @property
     def spans(self) -> list[tuple[Instant, Instant]]:
-        """When clients may notice each of them."""
+        """The times during which clients may notice a migration."""
         return [span for move in self.done if (span := move.client_span) is not None]
 
     @property

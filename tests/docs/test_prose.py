@@ -8,15 +8,15 @@ from tests.docs.prose import long_subjects, read_prose
 
 # Today's counts. Lower a bound in the commit that lowers its count; none is ever raised.
 AT_MOST = {
-    "phrases in code": 11,
+    "phrases in code": 6,
     "phrases in documents": 0,
     "question docstrings, percent": 0.0,
-    "empty names": 21,
-    "class names used twice": 5,
+    "empty names": 16,
+    "class names used twice": 4,
     "household classes": 0,
     "long test names, percent": 10.1,
 }
-AT_LEAST = {"comments per 100 lines": 5.5}
+AT_LEAST = {"comments per 100 lines": 5.6}
 SINCE = "c0a1d7ea"
 """The first commit whose successors keep their subjects short."""
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_executor import MigrationExecutor, bandwidth_of
-from deploy.neonvm.migration.migration_facts import MigrationFacts, pod_on
+from deploy.neonvm.migration.migration_facts import MigrationInputs, pod_on
 from deploy.neonvm.migration.migration_plan import plan_migration, waits_for_guests
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.vm_index import VmIndex
@@ -125,13 +125,13 @@ class MigrationController:
             del self._seen[vm]
         return not active
 
-    def _facts(self, migration: Json, snapshot: _VmMigrations) -> MigrationFacts:
+    def _facts(self, migration: Json, snapshot: _VmMigrations) -> MigrationInputs:
         vm, deps = snapshot.vm, self._deps
         source = self._pod(migration, text(migration, "status", "sourcePodName") or text(vm or {}, "status", "podName"))
         target = self._pod(migration, text(migration, "status", "targetPodName"))
         others = [other for other in snapshot.migrations if uid_of(other) != uid_of(migration)]
         guest = deps.guest_host.guest(source)
-        return MigrationFacts(
+        return MigrationInputs(
             migration=migration,
             fault=_fault(migration, vm),
             vm=vm,
@@ -157,7 +157,7 @@ class MigrationController:
         leftover = "its pod" if target is None else pod_on(target)
         return texts.CLEANUP_PENDING.format(migration=name_of(failed).name, leftover=leftover)
 
-    def _unpolled_pods(self, facts: MigrationFacts) -> str:
+    def _unpolled_pods(self, facts: MigrationInputs) -> str:
         """Running pods whose guests this process has not polled yet and still may wait for; empty if none."""
         ends = [pod for pod in (facts.source, facts.target) if pod is not None and pod_phase(pod) == "Running"]
         # An unresponsive runner must not block timeouts and deletions.

@@ -7,7 +7,7 @@ from typing import Final
 
 from deploy.kube.events import NORMAL, WARNING
 from deploy.neonvm.dependencies import ControllerDependencies
-from deploy.neonvm.migration.migration_facts import WAITS, MigrationFacts, MigrationPlan, pod_on
+from deploy.neonvm.migration.migration_facts import WAITS, MigrationInputs, MigrationPlan, pod_on
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.owners import is_owned_by, owner_reference
 from deploy.neonvm.objects.target_pod import target_pod, with_guest_of
@@ -43,7 +43,7 @@ class MigrationExecutor:
         self._transfers = transfers
         self._requeue = requeue
 
-    async def execute(self, todo: MigrationPlan, facts: MigrationFacts, remaining: Seconds) -> None:
+    async def execute(self, todo: MigrationPlan, facts: MigrationInputs, remaining: Seconds) -> None:
         """Execute the plan in the order of its fields. Raises ``ApiError``."""
         migration, target = facts.migration, facts.target
         # The order matters: write what must not be lost before anything that depends on it.
@@ -120,7 +120,7 @@ class MigrationExecutor:
         }
         self._deps.pods.learn(await self._deps.client.merge_patch(PODS, name_of(source), {"metadata": metadata}))
 
-    async def _begin(self, facts: MigrationFacts, remaining: Seconds) -> None:
+    async def _begin(self, facts: MigrationInputs, remaining: Seconds) -> None:
         """Start the transfer, or resume one that another process started."""
         migration, guest_host = facts.migration, self._deps.guest_host
         source, target = (_pod_of(migration, end) for end in ("source", "target"))
@@ -147,12 +147,12 @@ class MigrationExecutor:
         listed = await self._deps.client.list(PODS, pod.namespace, field_selector=f"metadata.name={pod.name}")
         return bool(listed.objects)
 
-    async def _record_wait(self, todo: MigrationPlan, facts: MigrationFacts) -> None:
+    async def _record_wait(self, todo: MigrationPlan, facts: MigrationInputs) -> None:
         for condition in items(todo.status, "conditions"):
             if (reason := text(condition, "reason")) in WAITS:
                 await self._record(facts, f"Migration{reason}", text(condition, "message"), WARNING)
 
-    async def _record_outcome(self, facts: MigrationFacts) -> None:
+    async def _record_outcome(self, facts: MigrationInputs) -> None:
         ended = next(iter(items(facts.migration, "status", "conditions")), {})
         reason = text(ended, "reason")
         event_reason = reason if reason == texts.MIGRATED[0] else f"Migration{reason}"
@@ -161,7 +161,7 @@ class MigrationExecutor:
         await self._record(facts, event_reason, text(ended, "message"), kind, self._deps.events.record_or_raise)
 
     async def _record(
-        self, facts: MigrationFacts, reason: str, story: str, kind: str = NORMAL, record: Record | None = None
+        self, facts: MigrationInputs, reason: str, story: str, kind: str = NORMAL, record: Record | None = None
     ) -> None:
         """Record an Event on the migration and on its VM."""
         story = texts.MIGRATION_STORY.format(migration=name_of(facts.migration).name, story=story)

@@ -39,7 +39,7 @@ class TransferState:
 
 
 @dataclass(frozen=True, slots=True)
-class MigrationFacts:
+class MigrationInputs:
     """Inputs of the migration's plan.
 
     ``fault`` is the error in the migration's spec. ``rival`` is another migration of the VM that is under way.

@@ -11,7 +11,7 @@ from typing import Final
 
 from deploy.neonvm.migration.migration_facts import (
     CONDITION,
-    MigrationFacts,
+    MigrationInputs,
     MigrationPlan,
     Sending,
     figures,
@@ -46,7 +46,7 @@ _ASLEEP: Final = frozenset({PodRole.ASLEEP, PodRole.WAKING})
 _MOVED_IN: Final = frozenset({PodRole.RUNNING, PodRole.BOOTING})
 
 
-def plan_migration(facts: MigrationFacts) -> MigrationPlan:
+def plan_migration(facts: MigrationInputs) -> MigrationPlan:
     """The actions due now; empty if there is nothing to do but wait."""
     phase = text(facts.migration, "status", "phase")
     has_finalizer = carries_finalizer(facts.migration)
@@ -61,7 +61,7 @@ def plan_migration(facts: MigrationFacts) -> MigrationPlan:
     return _transfer(facts)
 
 
-def _admit(facts: MigrationFacts, held: bool) -> MigrationPlan:
+def _admit(facts: MigrationInputs, held: bool) -> MigrationPlan:
     if is_terminating(facts.migration):
         return MigrationPlan(remove_finalizer=held)
     # The finalizer comes before any decision, so that the outcome is always reported.
@@ -88,14 +88,14 @@ def _admit(facts: MigrationFacts, held: bool) -> MigrationPlan:
     )
 
 
-def _waits_for(facts: MigrationFacts) -> str:
+def _waits_for(facts: MigrationInputs) -> str:
     phase = text(facts.vm or {}, "status", "phase")
     if _sleeps(facts) and not _may_leave_asleep(facts):
         return texts.WAKING
     return facts.remains or (texts.LAST_MIGRATION.format(phase=phase) if phase in _HELD else "")
 
 
-def _sleeps(facts: MigrationFacts) -> bool:
+def _sleeps(facts: MigrationInputs) -> bool:
     """Return True if the VM is asleep or waking, also if it wakes by a boot."""
     vm = facts.vm or {}
     is_lost = sleep_report(vm).state in {SleepState.WAKING, SleepState.RESTARTED}
@@ -103,18 +103,18 @@ def _sleeps(facts: MigrationFacts) -> bool:
     return is_asleep(vm) or facts.source_role in _ASLEEP or boots_after_sleep
 
 
-def _may_leave_asleep(facts: MigrationFacts) -> bool:
+def _may_leave_asleep(facts: MigrationInputs) -> bool:
     """Return True if the VM is asleep or waiting to wake, and can be migrated without waking it."""
     # In any other phase its controller has decided to wake it.
     return facts.moves_asleep and facts.source_role in _ASLEEP and is_asleep(facts.vm or {})
 
 
-def waits_for_guests(facts: MigrationFacts, names: str) -> MigrationPlan:
+def waits_for_guests(facts: MigrationInputs, names: str) -> MigrationPlan:
     """Plan for a migration that waits until the guests in the pods ``names`` have been polled."""
     return _status(facts, "Unknown", reasoned(texts.WAITS_FOR_ANSWER, pods=names))
 
 
-def _unfit(facts: MigrationFacts) -> Reasoned | None:
+def _unfit(facts: MigrationInputs) -> Reasoned | None:
     name = text(facts.migration, "spec", "vmName")
     if facts.fault:
         return texts.INVALID_SPEC, facts.fault
@@ -128,7 +128,7 @@ def _unfit(facts: MigrationFacts) -> Reasoned | None:
     return _unfit_guest(facts)
 
 
-def _unfit_guest(facts: MigrationFacts) -> tuple[str, str] | None:
+def _unfit_guest(facts: MigrationInputs) -> tuple[str, str] | None:
     if facts.source_role is PodRole.UNKNOWN:
         return reasoned(texts.GUEST_UNKNOWN, pod=pod_on(facts.source or {}))
     if facts.source_role is not PodRole.RUNNING and not _sleeps(facts):
@@ -136,7 +136,7 @@ def _unfit_guest(facts: MigrationFacts) -> tuple[str, str] | None:
     return reasoned(texts.NOT_MOVABLE, hindrance=facts.hindrance) if facts.hindrance else None
 
 
-def _prepare(facts: MigrationFacts) -> MigrationPlan:
+def _prepare(facts: MigrationInputs) -> MigrationPlan:
     """Phase Pending: create the target pod and wait until its QEMU is ready to receive."""
     if why := _broken(facts) or _cannot_send(facts):
         return _failed(facts, why)
@@ -162,7 +162,7 @@ def _prepare(facts: MigrationFacts) -> MigrationPlan:
     return MigrationPlan(status=begun.status, send=True)
 
 
-def _transfer(facts: MigrationFacts) -> MigrationPlan:
+def _transfer(facts: MigrationInputs) -> MigrationPlan:
     """Phase Running: the transfer, until the guest runs in the target or cannot."""
     # Once the guest runs in the target the migration succeeds; cancel, timeout or deletion come too late.
     if facts.target_role in _MOVED_IN or _names(facts, "targetPodName"):
@@ -177,13 +177,13 @@ def _transfer(facts: MigrationFacts) -> MigrationPlan:
     return _failed(facts, _over(facts))
 
 
-def _has_source(facts: MigrationFacts) -> bool:
+def _has_source(facts: MigrationInputs) -> bool:
     # Do not migrate the guest of a VM that is being deleted.
     is_wanted = facts.vm is not None and not is_terminating(facts.vm)
     return is_wanted and _names(facts, "sourcePodName") and facts.source_role is not PodRole.EMPTY
 
 
-def _resume_transfer(facts: MigrationFacts) -> MigrationPlan:
+def _resume_transfer(facts: MigrationInputs) -> MigrationPlan:
     """Start the transfer, or continue where another process left it."""
     must_end = _broken(facts) is not None or bool(facts.fault)
     is_held = facts.is_quiet or facts.source_role in {PodRole.UNKNOWN, *_ASLEEP}
@@ -191,7 +191,7 @@ def _resume_transfer(facts: MigrationFacts) -> MigrationPlan:
     return MigrationPlan(send=True, cancel=must_end) if must_end or is_held else _NOTHING
 
 
-def _may_have_arrived(facts: MigrationFacts) -> bool:
+def _may_have_arrived(facts: MigrationInputs) -> bool:
     """Return True if the guest may already run in the target, unobserved; then the target is polled again."""
     if facts.vm is None or is_terminating(facts.vm) or facts.target is None or is_over(facts.target):
         return False
@@ -209,7 +209,7 @@ def _has_left(source: Json | None) -> bool:
     return source is not None and is_over(source) and pod_end(source)[0] == MOVED
 
 
-def _over(facts: MigrationFacts) -> Reasoned:
+def _over(facts: MigrationInputs) -> Reasoned:
     transfer, why = facts.transfer, _broken(facts)
     if transfer.sending is Sending.FAILED and transfer.reason != texts.CANCELLED and why in (None, _target_lost(facts)):
         return transfer.reason, transfer.story  # the root cause: a failed transfer also ends its target
@@ -220,7 +220,7 @@ def _over(facts: MigrationFacts) -> Reasoned:
     return why or _cannot_send(facts) or (transfer.reason, transfer.story)
 
 
-def _arrived(facts: MigrationFacts) -> MigrationPlan:
+def _arrived(facts: MigrationInputs) -> MigrationPlan:
     """The guest runs in the target, or did when the VM was assigned to it: there is no way back."""
     if facts.vm is None or is_terminating(facts.vm):
         return _failed(facts, texts.VM_DELETED)
@@ -236,13 +236,13 @@ def _arrived(facts: MigrationFacts) -> MigrationPlan:
     return MigrationPlan(adopt_target=adopt, status=done.status)
 
 
-def _names(facts: MigrationFacts, end: str) -> bool:
+def _names(facts: MigrationInputs, end: str) -> bool:
     """Return True if the VM's ``podName`` is the pod of this end."""
     current = text(facts.vm or {}, "status", "podName")
     return bool(current) and current == text(facts.migration, "status", end)
 
 
-def _clean_up(facts: MigrationFacts, phase: str, held: bool) -> MigrationPlan:
+def _clean_up(facts: MigrationInputs, phase: str, held: bool) -> MigrationPlan:
     """The migration has ended: delete the pod that is not needed, then remove the finalizer."""
     if facts.transfer.sending is Sending.ACTIVE:
         return MigrationPlan(cancel=True)
@@ -255,7 +255,7 @@ def _clean_up(facts: MigrationFacts, phase: str, held: bool) -> MigrationPlan:
     return MigrationPlan(record_outcome=True, remove_finalizer=True)
 
 
-def _broken(facts: MigrationFacts) -> Reasoned | None:
+def _broken(facts: MigrationInputs) -> Reasoned | None:
     """Reason to abort, regardless of the guests; None if there is none."""
     if is_terminating(facts.migration):
         return texts.MIGRATION_DELETED
@@ -270,7 +270,7 @@ def _broken(facts: MigrationFacts) -> Reasoned | None:
     return None
 
 
-def _target_lost(facts: MigrationFacts) -> Reasoned | None:
+def _target_lost(facts: MigrationInputs) -> Reasoned | None:
     name, target = text(facts.migration, "status", "targetPodName"), facts.target
     if target is None:
         # A target that had a node is not created again: its reservation is gone.
@@ -280,7 +280,7 @@ def _target_lost(facts: MigrationFacts) -> Reasoned | None:
     return reasoned(texts.TARGET_LEAVES, pod=name) if is_terminating(target) else None
 
 
-def _cannot_send(facts: MigrationFacts) -> Reasoned | None:
+def _cannot_send(facts: MigrationInputs) -> Reasoned | None:
     """Reason why the guest cannot be sent; None if it can. Valid only while no transfer is active."""
     if facts.fault:
         return texts.INVALID_SPEC, facts.fault
@@ -293,14 +293,14 @@ def _cannot_send(facts: MigrationFacts) -> Reasoned | None:
     return reasoned(texts.SOURCE_ENDED, pod=name, message=f": {message}" if message else "")
 
 
-def _failed(facts: MigrationFacts, why: Reasoned) -> MigrationPlan:
+def _failed(facts: MigrationInputs, why: Reasoned) -> MigrationPlan:
     return _status(facts, "False", why, phase=FAILED, **_info(facts))
 
 
-def _info(facts: MigrationFacts) -> Json:
+def _info(facts: MigrationInputs) -> Json:
     return {"info": facts.transfer.info} if facts.transfer.info else {}
 
 
-def _status(facts: MigrationFacts, value: str, why: Reasoned, **status: object) -> MigrationPlan:
+def _status(facts: MigrationInputs, value: str, why: Reasoned, **status: object) -> MigrationPlan:
     new_condition = condition(facts.migration, CONDITION, value, *why)
     return MigrationPlan(status={**status, "conditions": [new_condition]})

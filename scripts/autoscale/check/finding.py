@@ -77,7 +77,7 @@ Verdict = CheckResult | CheckProblem
 
 
 class When(StrEnum):
-    """When a check applies."""
+    """The stage of an installation at which a check applies."""
 
     BEFORE = "before installing"
     AFTER = "after installing"

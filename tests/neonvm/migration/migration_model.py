@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from deploy.neonvm.controller.plan import plan
 from deploy.neonvm.controller.vm_facts import ActiveMigration, VmObservation, VmPlan
-from deploy.neonvm.migration.migration_facts import MigrationFacts, MigrationPlan, Sending, TransferState
+from deploy.neonvm.migration.migration_facts import MigrationInputs, MigrationPlan, Sending, TransferState
 from deploy.neonvm.migration.migration_plan import plan_migration
 from deploy.neonvm.objects.owners import is_owned_by, migration_of, owner_reference
 from deploy.neonvm.objects.pods import runner_pod
@@ -205,12 +205,12 @@ class MigrationModel(FakeApi):
     def _guest(self, pod: Json | None) -> GuestState | None:
         return SIZE if pod is not None and self.guests.get(name_of(pod).name) is PodRole.RUNNING else None
 
-    def _migration_facts(self, found: Json, vm: Json | None, known: list[Json]) -> MigrationFacts:
+    def _migration_facts(self, found: Json, vm: Json | None, known: list[Json]) -> MigrationInputs:
         pods = self.seen["pods"]
         source = pods.get(text(found, "status", "sourcePodName") or text(vm or {}, "status", "podName"))
         target = pods.get(text(found, "status", "targetPodName"))
         others = [each for each in known if uid_of(each) != uid_of(found)]
-        return MigrationFacts(
+        return MigrationInputs(
             migration=found,
             fault="",
             vm=vm,
@@ -248,7 +248,7 @@ class MigrationModel(FakeApi):
         if todo.remove_finalizer:
             self._patch(self.vms, vm, metadata={"finalizers": []})
 
-    def _move(self, todo: MigrationPlan, facts: MigrationFacts) -> None:
+    def _move(self, todo: MigrationPlan, facts: MigrationInputs) -> None:
         found, uid = facts.migration, uid_of(facts.migration)
         if todo.add_finalizer:
             owners = [owner_reference(VIRTUAL_MACHINES, facts.vm, controller=False)] if facts.vm else []

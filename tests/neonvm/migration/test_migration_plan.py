@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from deploy.neonvm.migration.migration_facts import MigrationFacts, MigrationPlan, Sending, TransferState
+from deploy.neonvm.migration.migration_facts import MigrationInputs, MigrationPlan, Sending, TransferState
 from deploy.neonvm.migration.migration_plan import plan_migration
 from deploy.neonvm.objects.vm_spec import FINALIZER
 from deploy.neonvm.ports import PodRole
@@ -55,8 +55,8 @@ def vm(phase: str = "PreMigrating", pod: str = "db-x", /, **metadata: object) ->
     return virtual_machine({"phase": phase, "podName": pod}, **metadata)
 
 
-def facts(found: Json, /, **known: object) -> MigrationFacts:
-    usual = MigrationFacts(
+def facts(found: Json, /, **known: object) -> MigrationInputs:
+    usual = MigrationInputs(
         migration=found,
         fault="",
         vm=vm("Migrating"),
@@ -74,12 +74,12 @@ def facts(found: Json, /, **known: object) -> MigrationFacts:
     return replace(usual, **known)  # type: ignore[arg-type]  # the names are its fields
 
 
-def fresh(found: Json | None = None, /, **known: object) -> MigrationFacts:
+def fresh(found: Json | None = None, /, **known: object) -> MigrationInputs:
     usual: Json = {"vm": vm("Running"), "target": None, "target_role": PodRole.EMPTY, "is_quiet": False, **known}
     return facts(found or migration(), **usual)
 
 
-def pending(status: Json = ADMITTED, /, **known: object) -> MigrationFacts:
+def pending(status: Json = ADMITTED, /, **known: object) -> MigrationInputs:
     usual: Json = {"vm": vm(), "target": None, "target_role": PodRole.EMPTY, **known}
     return facts(migration(status), **usual)
 

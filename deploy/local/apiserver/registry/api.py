@@ -71,7 +71,7 @@ class DeleteOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteOutcome:
+class StoreResult:
     """Result of a write. ``gone`` is true if the object was removed; ``warnings`` are for people."""
 
     stored: StoredObject
@@ -107,7 +107,7 @@ class Api:
             raise errors.not_found(target.resource.subject(target.name))
         return stored
 
-    def create(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
+    def create(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> StoreResult:
         """Create an object. Raises 400, 403, 404 (for its namespace), 409 or 422."""
         resource = target.resource
         body = self._with_identity(target, given)
@@ -122,8 +122,8 @@ class Api:
         body = self._with_initial_status(resource, strategy, body)
         ready, warnings = self._admit(resource, strategy, None, body, options)
         if options.dry_run:
-            return WriteOutcome(self._dry_run_result(key, ready, 0), created=True, warnings=warnings)
-        return WriteOutcome(self.store.create(key, ready), created=True, warnings=warnings)
+            return StoreResult(self._dry_run_result(key, ready, 0), created=True, warnings=warnings)
+        return StoreResult(self.store.create(key, ready), created=True, warnings=warnings)
 
     def _with_identity(self, target: RequestTarget, given: JsonObject) -> JsonObject:
         """``given`` with a name, in the storage version. Raises a 400 or 422."""
@@ -165,7 +165,7 @@ class Api:
         first = strategy.initial_status(bare)
         return bare if first is None else {**bare, "status": first}
 
-    def update(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
+    def update(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> StoreResult:
         """Replace an object or, for a subresource, that part of it. Raises 400, 404, 409 or 422."""
         strategy = strategy_of(target.resource.key)
         if strategy.creates_on_update and self.store.get(target.key) is None:
@@ -174,7 +174,7 @@ class Api:
             self._check_has_version(target, given)
         return self.change(target, lambda _: given, options)
 
-    def _create_on_update(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
+    def _create_on_update(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> StoreResult:
         """Create a missing object, unless ``given`` replaces a deleted one. Raises 400, 404, 409 or 422."""
         # With a resourceVersion or uid, the client has read an object that has been deleted since.
         if any(text_at(given, f"metadata.{name}") for name in ("resourceVersion", "uid")):
@@ -195,7 +195,7 @@ class Api:
 
     def change(
         self, target: RequestTarget, make: Callable[[JsonObject], JsonObject], options: WriteOptions
-    ) -> WriteOutcome:
+    ) -> StoreResult:
         """Replace an object with the result of ``make``. Raises 400, 404, 409 or 422."""
         before = self.get(target)
         resource = target.resource
@@ -224,21 +224,21 @@ class Api:
 
     def _put(
         self, resource: ServedResource, before: StoredObject, body: JsonObject, options: WriteOptions
-    ) -> WriteOutcome:
+    ) -> StoreResult:
         strategy = strategy_of(resource.key)
         carried = metadata.with_old_metadata(before.body, body)
         ready, warnings = self._admit(resource, strategy, before.body, carried, options)
         ready = metadata.with_generation(before.body, ready) if resource.generation else ready
         # A write without changes is not stored and causes no event.
         if ready == before.body:
-            return WriteOutcome(before, warnings=warnings)
+            return StoreResult(before, warnings=warnings)
         # After all checks.
         if options.dry_run:
-            return WriteOutcome(self._dry_run_result(before.key, ready, before.revision), warnings=warnings)
+            return StoreResult(self._dry_run_result(before.key, ready, before.revision), warnings=warnings)
         # Removing the last finalizer of an object that is being deleted removes the object.
         if metadata.can_be_removed(ready) and not strategy.is_held(ready):
-            return WriteOutcome(self.store.delete(before, ready), gone=True, warnings=warnings)
-        return WriteOutcome(self.store.replace(before, ready), warnings=warnings)
+            return StoreResult(self.store.delete(before, ready), gone=True, warnings=warnings)
+        return StoreResult(self.store.replace(before, ready), warnings=warnings)
 
     def _admit(
         self,
@@ -261,7 +261,7 @@ class Api:
             raise errors.invalid(resource.subject(body["metadata"]["name"]), causes)
         return body, (*warnings, *strategy.warnings(body))
 
-    def delete(self, target: RequestTarget, options: DeleteOptions) -> WriteOutcome:
+    def delete(self, target: RequestTarget, options: DeleteOptions) -> StoreResult:
         """Mark an object for deletion, and remove it unless something holds it. Raises 403, 404 or 409."""
         before = self.get(target)
         self._check_preconditions(target, before, options)
@@ -281,11 +281,11 @@ class Api:
             body = {**body, "status": {**body.get("status", {}), "phase": "Terminating"}}
         gone = metadata.can_be_removed(body) and not strategy.is_held(body)
         if options.dry_run:
-            return WriteOutcome(self._dry_run_result(before.key, body, before.revision), gone=gone)
+            return StoreResult(self._dry_run_result(before.key, body, before.revision), gone=gone)
         if gone:
-            return WriteOutcome(self.store.delete(before, body), gone=True)
+            return StoreResult(self.store.delete(before, body), gone=True)
         # A second deletion changes nothing.
-        return WriteOutcome(before if body == before.body else self.store.replace(before, body))
+        return StoreResult(before if body == before.body else self.store.replace(before, body))
 
     @staticmethod
     def _check_preconditions(target: RequestTarget, before: StoredObject, options: DeleteOptions) -> None:

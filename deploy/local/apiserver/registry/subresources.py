@@ -7,7 +7,7 @@ from typing import Any, Final
 from deploy.local.apiserver.apimachinery import errors
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field, text_at, with_field
 from deploy.local.apiserver.authn.tokens import ISSUER, Reference, TokenClaims, sign
-from deploy.local.apiserver.registry.api import Api, DeleteOptions, RequestTarget, WriteOptions, WriteOutcome
+from deploy.local.apiserver.registry.api import Api, DeleteOptions, RequestTarget, StoreResult, WriteOptions
 from deploy.local.apiserver.registry.metadata import is_terminating, timestamp
 from deploy.local.apiserver.resources.resource import ScalePaths, ServedResource
 from deploy.local.apiserver.storage.database import Key
@@ -116,7 +116,7 @@ def _selector_text(selector: Any) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()) if isinstance(value, str))
 
 
-def set_scale(api: Api, target: RequestTarget, scale: JsonObject, options: WriteOptions) -> WriteOutcome:
+def set_scale(api: Api, target: RequestTarget, scale: JsonObject, options: WriteOptions) -> StoreResult:
     """Set an object's replica count to that of ``scale``. Raises 400, 404, 409 or 422."""
     paths = target.resource.scale or ScalePaths()
     replicas = field(scale, ("spec", "replicas"))
@@ -209,7 +209,7 @@ def _bound_objects(api: Api, target: RequestTarget, reference: Any) -> tuple[Ref
     return Reference(pod.key.name, uid), Reference(node, stored.body["metadata"]["uid"] if stored else "")
 
 
-def finalize_namespace(api: Api, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
+def finalize_namespace(api: Api, target: RequestTarget, given: JsonObject, options: WriteOptions) -> StoreResult:
     """Replace ``spec.finalizers`` of a namespace; without any, a terminating namespace is removed."""
     finalizers = field(given, ("spec", "finalizers")) or []
     plain = RequestTarget(target.resource, target.namespace, target.name)

@@ -19,7 +19,7 @@ from deploy.local.apiserver.patch.listkeys import builtin_list_keys, schema_list
 from deploy.local.apiserver.patch.merge import json_patch, merge_patch
 from deploy.local.apiserver.patch.strategic import strategic_patch
 from deploy.local.apiserver.registry import subresources
-from deploy.local.apiserver.registry.api import Api, RequestTarget, WriteOptions, WriteOutcome
+from deploy.local.apiserver.registry.api import Api, RequestTarget, StoreResult, WriteOptions
 from deploy.local.apiserver.registry.listing import list_page
 from deploy.local.apiserver.registry.metadata import timestamp
 from deploy.local.apiserver.registry.watching import Watch
@@ -164,7 +164,7 @@ class ResourceRoutes:
             response.headers.append("Warning", f'299 - "{quoted}"')
         return response
 
-    def _outcome(self, call: Call, outcome: WriteOutcome) -> Response:
+    def _outcome(self, call: Call, outcome: StoreResult) -> Response:
         return self._response(call, outcome.stored, 201 if outcome.created else 200, outcome.warnings)
 
     def _get(self, call: Call) -> Response:

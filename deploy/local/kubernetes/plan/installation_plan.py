@@ -127,7 +127,7 @@ def _pod_failure(pod: Json) -> str:
 
 
 def last_words(container: Json) -> str:
-    """Why a container ended last: the last line of its termination message, or the reason and exit code."""
+    """The reason why a container last ended: the last line of its termination message, or the reason and exit code."""
     ended = child(container, "lastState", "terminated")
     lines = text(ended, "message").strip().splitlines()
     return lines[-1] if lines else f"{text(ended, 'reason') or 'unknown'}, exit code {whole(ended, 'exitCode')}"
