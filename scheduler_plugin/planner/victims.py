@@ -111,7 +111,7 @@ class Rest:
         of the ended one, in which the VM now runs.
         """
         # Runs every second over an hour of moves, few of them old.
-        if any(migration.is_active for migration in migrations) or not self.may_have_expired(migrations, now):
+        if not self.may_have_expired(migrations, now) or any(migration.is_active for migration in migrations):
             return []
         names = set(self.expired(migrations, now))
         return [migration for migration in migrations if migration.is_ours and migration.name in names]
