@@ -72,9 +72,9 @@ class WakeSchedule:
         self._changed[step % self._rounds, vm] = True
         self._next.add(vm)
 
-    def wake_next(self, vm: int) -> None:
-        """The VM's agent runs in the next step in any case."""
-        self._next.add(vm)
+    def wake_next(self, *vms: int) -> None:
+        """The agents of these VMs run in the next step in any case."""
+        self._next.update(vms)
 
 
 WARM_UP: Final = Seconds(3600.0)
@@ -245,8 +245,7 @@ class Run:
         ledger = self._cluster.ledger
         short = [node for node in ledger.nodes.values() if lacking(node, now).any]
         self._short = set(self._numbers(claim for node in short for claim in node.claims.values()))
-        for index in self._short:
-            self._wakes.wake_next(index)
+        self._wakes.wake_next(*self._short)
 
     def _numbers(self, claims: Iterable[Claim]) -> Iterator[int]:
         """The numbers of the VMs that have the claims."""

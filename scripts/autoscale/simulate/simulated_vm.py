@@ -129,6 +129,7 @@ class SimulatedVm:
     state: State = field(init=False)
     began: Instant = Instant(0.0)
     observed: tuple[float, float, Resources, Resources] | None = None
+    need: Resources | None = None
     aimed: Resources | None = None
     wanted: int = 1
     is_off_target: bool = False
@@ -186,17 +187,19 @@ class SimulatedVm:
         if guest.seen is None or made_from != self.observed:
             sample, over = observe_guest(cores, mem, use)
             guest.goal = goal(sample, over, use.at_most(guest.sampled_size or use), self.policy, settling=False)
+            need = guest.goal.need
+            self.need = None if need is None else need.at_most(self.bounds.max)
             self.observed, self.aimed = made_from, None
         else:
             sample = guest.seen.sample
-        guest.seen, guest.sampled_size, need = ObservedSample(sample, now), use, guest.goal.need
-        guest.stabilizer.observe(None if need is None else need.at_most(self.bounds.max), use, now)
+        guest.seen, guest.sampled_size = ObservedSample(sample, now), use
+        guest.stabilizer.observe(self.need, use, now)
         target = guest.stabilizer.target
-        if need is None or target is None:
+        if self.need is None or target is None:
             return True
         # The stabilizer keeps its target while nothing changes, and most guests do not change in most steps.
         if target is not self.aimed:
-            self.aimed, self.may_shrink = target, _units(need) < _units(use)
+            self.aimed, self.may_shrink = target, _units(self.need) < _units(use)
             self.wanted = self._bounded(target)
             self.is_off_target = not _has(use, self.wanted)
         # A plan is made only if the target differs from the size, or if a denied request may be withdrawn.
