@@ -194,10 +194,10 @@ async def test_the_scheduler_may_do_what_it_does() -> None:
 
 async def calls_of_vm(api: AgentApi) -> None:
     of_vm = NeonVm(api, ObjectName("default", "db"))
-    assert set(public(NeonVm)) == {"get", "watch", "patch", "order_sleep", "tell"}
-    told = of_vm.write_event("ResizeRefused", "", 0.0)
+    assert set(public(NeonVm)) == {"get", "watch", "patch", "order_sleep", "write_event"}
+    event = of_vm.write_event("ResizeRefused", "", 0.0)
     sleeps = of_vm.order_sleep("2026-01-02T03:04:05Z", 1)
-    for ask in (of_vm.get(), of_vm.patch(VM.use, Bytes(1024**3), 1), anext(of_vm.watch()), sleeps, told):
+    for ask in (of_vm.get(), of_vm.patch(VM.use, Bytes(1024**3), 1), anext(of_vm.watch()), sleeps, event):
         with pytest.raises(PortError):
             await ask
 

@@ -97,7 +97,7 @@ def believes_any_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 def compares_all_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages of two agents are of one."""
     monkeypatch.setattr(PermitAccount, "active_rival", lambda *_: None)
-    monkeypatch.setattr(PermitAccount, "_is_same_agent", lambda account, message: account.heard_from == message.pod)
+    monkeypatch.setattr(PermitAccount, "_is_same_agent", lambda account, message: account.last_pod == message.pod)
 
 
 def frees_at_opt_out(monkeypatch: pytest.MonkeyPatch) -> None:

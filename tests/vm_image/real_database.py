@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -208,7 +208,9 @@ class RealDatabase:
         """Ends ``server``, ``psql`` or ``sleep``."""
         process = self._running.pop(name)
         # Postgres lets its children go at SIGQUIT, and under setpriv it is that very process.
-        process.send_signal(signal.SIGQUIT if name == "server" else signal.SIGKILL)
+        # A client whose server ended first has ended by itself.
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGQUIT if name == "server" else signal.SIGKILL)
         await process.wait()
 
     async def end_all(self) -> None:
