@@ -118,9 +118,10 @@ def _of_object(vm: Json) -> Iterator[str]:
         yield f"  It is {sentence}."
     elif sentence := last_sleep(vm):
         yield f"  It {sentence}."
+    size, most = text(guest, "memorySlotSize"), slots.get("max")
     yield (
-        f"  It may have {cpus.get('min')} to {cpus.get('max')} vCPU and {slots.get('min')} to {slots.get('max')} slots "
-        f"of {text(guest, 'memorySlotSize')}; its present use: {cpus.get('use')} vCPU and {slots.get('use')} slots."
+        f"  Its bounds are {cpus.get('min')} to {cpus.get('max')} vCPU and {slots.get('min')} to {most} slots of "
+        f"{size}; its spec asks for {cpus.get('use')} vCPU and {slots.get('use')} slots."
     )
 
 
@@ -135,7 +136,7 @@ def _of_pod(pod: Json) -> Iterator[str]:
     low, high = database.bounds.min, database.bounds.max
     yield f"{_headline(pod, has)}."
     yield (
-        f"  It may have {low.cpu} to {high.cpu} vCPU and {low.mem} to {high.mem}; its container {database.container}"
+        f"  Its bounds are {low.cpu} to {high.cpu} vCPU and {low.mem} to {high.mem}; its container {database.container}"
         f" requests now: {_resources(database.use)}."
     )
 

@@ -96,7 +96,7 @@ async def served(
 ) -> AsyncIterator[Served]:
     """A page's program that listens, once it has read its cluster; at once unless ``is_read``."""
     clock, judge = clock or SystemClock(), ApiAccessReviewer(cluster) if on_a_cluster else None
-    dashboard = Dashboard("a fleet that is made up", cluster, told, clock, judge, history)
+    dashboard = Dashboard("sample fleet", cluster, told, clock, judge, history)
     found = Served(cluster, told, dashboard, [], prefix=prefix)
     dashboard.authenticator.on_link = found.links.append
     if not on_a_cluster:

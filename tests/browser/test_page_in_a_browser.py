@@ -94,7 +94,7 @@ async def test_a_change_of_a_vm_is_seen_within_a_second() -> None:
     async with browsing() as browser, served(*fleet(20, 20)) as run, visit(browser, link(run)) as seen:
         await seen.shows("400 databases")
         namespace, _, name = a_vm(run).partition("/")
-        await opened(seen, f"#/vm/{namespace}/{name}", "The guest has")
+        await opened(seen, f"#/vm/{namespace}/{name}", "Guest size")
         took = []
         with Slowness() as slow:
             for at in range(CHANGES):
@@ -258,7 +258,7 @@ async def test_on_paper_it_is_dark_on_white_and_whole() -> None:
         await seen.tab.emulate_media(media="print", color_scheme="dark")
         for path, text in (
             ("#/", "24 databases"),
-            (f"#/vm/{a_vm(run)}", "The guest has"),
+            (f"#/vm/{a_vm(run)}", "Guest size"),
             ("#/costs", "No history is kept"),
         ):
             await opened(seen, path, text)

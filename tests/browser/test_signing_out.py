@@ -25,7 +25,7 @@ async def signed_in(seen: Visit) -> None:
 async def shows_the_form_alone(seen: Visit) -> None:
     await seen.tab.get_by_role("heading", name="Sign in").wait_for(timeout=PATIENCE)
     content = await seen.tab.content()
-    assert [each for each in ("shop", "db-", "a fleet that is made up", "Migrations") if each in content] == []
+    assert [each for each in ("shop", "db-", "sample fleet", "Migrations") if each in content] == []
     assert await seen.tab.title() == "Autoscaling"
 
 

@@ -131,7 +131,7 @@ def test_the_story_of_a_vm_answers_every_question() -> None:
     told = "\n".join(story(virtual_machine(STATUS), AGENT, SCHEDULER))
     for expected in (
         "default/db has 2 vCPU and 2Gi; it is Running on n1.",
-        "It may have 500m to 4 vCPU and 1 to 8 slots of 1Gi; its present use: 2 vCPU and 2 slots.",
+        "Its bounds are 500m to 4 vCPU and 1 to 8 slots of 1Gi; its spec asks for 2 vCPU and 2 slots.",
         "Its agent: growing for cpu busy.",
         "The guest's monitor refused 512Mi: in use",
         "The guest's monitor reported 3 loads that were confirmed and 1 that were not.",
@@ -234,7 +234,7 @@ def test_story_of_a_pod_has_objection() -> None:
     told = list(story(pod_database(conditions=[waits]), {"because": "growing"}, None))
     assert told[:5] == [
         "default/pod/pg-1 has 1 vCPU and 1Gi; it is Running on n1.",
-        "  It may have 500m to 4 vCPU and 512Mi to 8Gi; its container postgres requests now: 1 vCPU and 1Gi.",
+        "  Its bounds are 500m to 4 vCPU and 512Mi to 8Gi; its container postgres requests now: 1 vCPU and 1Gi.",
         "  PodResizePending: Deferred: node has no room",
         "",
         "Its agent: growing.",

@@ -232,7 +232,7 @@ function nodeTable(entries) {
 // Databases of the displayed nodes, those with problems first, and at most MOST_ROWS.
 function vmTables(vms) {
   const shown = sorted(vms).slice(0, MOST_ROWS);
-  const headings = [{ text: "Database" }, { text: "Node" }, { text: "Has", number: true }, { text: "Permit", number: true }, { text: "Reserved", number: true }, { text: "State" }];
+  const headings = [{ text: "Database" }, { text: "Node" }, { text: "Size", number: true }, { text: "Permit", number: true }, { text: "Reserved", number: true }, { text: "State" }];
   const found = table("Databases", headings, shown.map((vm) => [h("a", { href: vmHref(vm.key) }, vm.key), vm.node || nodeTitle(""), size(vm.use), size(vm.permit), size(vm.reserved), whyOf(vm)]));
   return [found, vms.length > MOST_ROWS ? h("p", { class: "more" }, `and ${(vms.length - MOST_ROWS).toLocaleString("en")} more: filter or find to see them`) : null];
 }

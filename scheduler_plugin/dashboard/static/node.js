@@ -49,8 +49,8 @@ function facts(node, others) {
 }
 
 function vmTable(vms) {
-  const headings = [{ text: "Database" }, { text: "Phase" }, { text: "Has", number: true }, { text: "Permit", number: true },
-    { text: "Reserved", number: true }, { text: "At most", number: true }, { text: "State" }];
+  const headings = [{ text: "Database" }, { text: "Phase" }, { text: "Size", number: true }, { text: "Permit", number: true },
+    { text: "Reserved", number: true }, { text: "Maximum", number: true }, { text: "State" }];
   return table(`Databases (${vms.length})`, headings, vms.map((vm) => [
     h("a", { href: vmHref(vm.key) }, vm.key), vm.phase, size(vm.use), size(vm.permit), size(vm.reserved), size(vm.most),
     h("span", { class: `tag ${stateOf(vm)}` }, stateOf(vm) === "calm" ? "–" : `${STATES[stateOf(vm)].mark} ${whyOf(vm)}`)]));

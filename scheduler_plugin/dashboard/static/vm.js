@@ -113,8 +113,8 @@ export class VmView {
         vm.node ? h("a", { href: nodeHref(vm.node) }, vm.node) : "no node",
         vm.group ? [", of the group ", h("a", { href: groupHref(`VirtualMachineGroup/${vm.namespace}/${vm.group}`) }, vm.group)] : null,
         vm.enabled ? "." : ". It is not autoscaled."),
-      h("dl", { class: "facts" }, [isSleeper(vm) ? ["Wakes with", vm.wakes] : ["Has", vm.use], [this.name.includes("/") ? "In force" : "The guest has", vm.actual], ["Permit", vm.permit],
-        ["Reserved", vm.reserved], ["At least", vm.least], ["At most", vm.most]]
+      h("dl", { class: "facts" }, [isSleeper(vm) ? ["Wakes with", vm.wakes] : ["Size", vm.use], [this.name.includes("/") ? "Applied" : "Guest size", vm.actual], ["Permit", vm.permit],
+        ["Reserved", vm.reserved], ["Minimum", vm.least], ["Maximum", vm.most]]
         .map(([name, pair]) => h("div", {}, h("dt", {}, name), h("dd", {}, size(pair))))));
     this.showMoves();
   }

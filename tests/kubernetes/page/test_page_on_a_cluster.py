@@ -191,5 +191,5 @@ async def test_in_a_browser_a_token_is_pasted_and_the_fleet_is_there(page: Page)
         await seen.shows("a real cluster")
         await seen.shows("1 database on")
         await seen.tab.evaluate(f"location.hash = '#/vm/{SHOP}/orders'")
-        await seen.shows("The guest has")
+        await seen.shows("Guest size")
         assert seen.complaints == []

@@ -55,7 +55,7 @@ async def test_account_and_history_have_slash() -> None:
         account = (await run.http.get(f"/api/vms/{KEY}")).json()
         assert account["story"][:3] == [
             f"{KEY} has 1 vCPU and 1Gi; it is Running on n1.",
-            "  It may have 500m to 4 vCPU and 512Mi to 8Gi; its container postgres requests now: 1 vCPU and 1Gi.",
+            "  Its bounds are 500m to 4 vCPU and 512Mi to 8Gi; its container postgres requests now: 1 vCPU and 1Gi.",
             "",
         ]
         assert account["scheduler"] == {"pods": []}
