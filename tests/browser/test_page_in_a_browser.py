@@ -101,7 +101,7 @@ async def test_a_change_of_a_vm_is_seen_within_a_second() -> None:
                 size = 2 + at % 6
                 began = time.monotonic()
                 run.cluster.put(VMS, running_vm(name, namespace, "node-1", size))
-                shown = seen.tab.locator(".facts div", has_text=f"Has{size} vCPU")
+                shown = seen.tab.locator(".facts div", has_text=f"Size{size} vCPU")
                 await shown.first.wait_for(timeout=PATIENCE)
                 took.append(time.monotonic() - began)
         assert sorted(took)[int(0.9 * CHANGES) - 1] < 1.0 * slow.factor, took
@@ -259,7 +259,7 @@ async def test_on_paper_it_is_dark_on_white_and_whole() -> None:
         for path, text in (
             ("#/", "24 databases"),
             (f"#/vm/{a_vm(run)}", "Guest size"),
-            ("#/costs", "No history is kept"),
+            ("#/costs", "No costs: there is no history"),
         ):
             await opened(seen, path, text)
             look = await seen.tab.evaluate(

@@ -135,7 +135,9 @@ class _StormVm:
         server = await stack.enter_async_context(database_of(self.site, await self._get()))
         for number in range(_CLIENTS):
             draw = Random(f"{self.seed} {number}")
-            self.clients.append(_StormClient(f"client {number}", server, self.record, draw))
+            client = _StormClient(f"client {number}", server, self.record, draw)
+            stack.callback(client.close)
+            self.clients.append(client)
         await self._visit()
         self._may_work.set()
 
