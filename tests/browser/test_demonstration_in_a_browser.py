@@ -37,7 +37,7 @@ async def test_a_demonstration_offers_its_page_which_shows_the_vm_grow_and_ends_
                 await seen.shows("1 database on 2 nodes")
                 await seen.tab.evaluate("location.hash = '#/vm/default/demo'")
                 await seen.shows("Guest size")
-                await seen.tab.locator(".facts div", has_text="Has4 vCPU").first.wait_for(timeout=60_000)
+                await seen.tab.locator(".facts div", has_text="Size4 vCPU").first.wait_for(timeout=60_000)
                 assert seen.complaints == []
                 process.send_signal(signal.SIGINT)
                 await seen.shows("No connection to the page's server")
