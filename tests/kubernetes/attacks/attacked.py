@@ -83,7 +83,7 @@ class Attacked:
     async def _made(self, tried: Attempt) -> httpx.Response:
         namespace = tried.namespace if tried.kind.namespaced else ""
         headers = await self._identity(tried.who)
-        path = tried.kind.path(namespace, tried.name, tried.subresource)
+        path = tried.kind.path(namespace, tried.name or None, tried.subresource)
         match tried.verb:
             case "create":
                 path = path if tried.subresource else tried.kind.path(namespace)
