@@ -147,6 +147,6 @@ async def test_help_shows_every_key_and_q_quits() -> None:
     async with looking() as person:
         await person.types("question_mark")
         await person.pilot.pause()
-        assert any("migrate this VM, after a question" in line for line in person.reads())
+        assert any("migrate the VM, after a confirmation" in line for line in person.reads())
         await person.types("escape", "q")
     assert person.app.return_code == 0
