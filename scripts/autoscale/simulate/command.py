@@ -56,9 +56,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = DEFAULTS.seed,
     trace: Recordings = None,
     order: VictimOrders = None,
-    watermark: Annotated[
-        float, typer.Option(min=0.05, max=1, help="Share of a node above which VMs migrate away.")
-    ] = 0.9,
+    watermark: Annotated[float, typer.Option(min=0.05, max=1, help="Share of a node above which VMs leave.")] = 0.9,
     fill: PeakShare = DEFAULTS.fill,
     spread: Annotated[
         float, typer.Option(min=0, max=24, help="Spread the VMs' daily peaks over this many hours.")

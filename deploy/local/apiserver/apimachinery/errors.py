@@ -182,5 +182,5 @@ def not_acceptable(accepted: Sequence[str]) -> StatusError:
 
 
 def too_many_requests(subject: Subject, why: str, retry_after: int) -> StatusError:
-    """429: refused for now; ``retry_after`` is in seconds."""
+    """429: the client should retry after ``retry_after`` seconds."""
     return StatusError(429, "TooManyRequests", why, subject, retry_after=retry_after)

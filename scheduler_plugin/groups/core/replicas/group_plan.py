@@ -103,7 +103,7 @@ def exclusion_reason(member: Member, primary: Member | None, spec: GroupSpec) ->
     if not member.address:
         return texts.NO_ADDRESS
     if member.database is None:
-        # Keep a listed one for now; `exclusion_reasons` limits for how long.
+        # Keep a listed one; `exclusion_reasons` limits for how long.
         return "" if member.listed else texts.AGENT_SILENT
     if not member.database.is_standby:
         return texts.NO_STANDBY
