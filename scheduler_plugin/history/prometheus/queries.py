@@ -304,8 +304,9 @@ class PrometheusHistory:
 def _machines(node: str, span: Span, stays: Mapping[PriceKeys, Stay]) -> list[NodeUsage]:
     if len(stays) <= 1:
         return [NodeUsage(NodeRecord.of(node, next(iter(stays), ())), span)]
-    # Several machines had this name.
-    parts = ((keys, clipped(span, *stay)) for keys, stay in stays.items())
+    # Several machines had this name; Prometheus answers in any order.
+    in_order = sorted(stays.items(), key=lambda item: item[1])
+    parts = ((keys, clipped(span, *stay)) for keys, stay in in_order)
     return [NodeUsage(NodeRecord.of(node, keys), part) for keys, part in parts if part is not None]
 
 
