@@ -14,6 +14,7 @@ from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import ZERO, Instant
 from scheduler_plugin.constraints.model import NodeTraits
 from scheduler_plugin.ledger import events
+from scheduler_plugin.ledger.accounts.waiting_pods import PERCENT, sample_size
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.placement.verdict import FITS
@@ -39,6 +40,8 @@ class SimulatedCluster:
         self.asked = self.granted = self.denied = self.in_place = 0
         self.nodes = [f"node-{number}" for number in range(fleet.settings.nodes)]
         self._groups = fleet.settings.groups
+        # The number of nodes searched so far, over all placements.
+        self._searched = 0
         policy, size = fleet.policy, fleet.allocatable
         nodes = [NodeFacts(name, size, policy, traits=NodeTraits({HOSTNAME: name})) for name in self.nodes]
         # Every write succeeds and every watch event arrives at once; `tests/scenarios` covers loss, delay and
@@ -105,7 +108,7 @@ class SimulatedCluster:
         vm.start_agent(pod, now)
         self.ledger.apply(events.VmSeen(self.facts(vm)), now)
         facts = self.pod(vm, pod)
-        fits = self.ledger.filter(facts, self.nodes).fits
+        fits = self._feasible(facts)
         if not fits:
             raise SimulationSettingsError(
                 "--fill: the VMs do not find room at the start; choose less of it, or more nodes"
@@ -118,6 +121,16 @@ class SimulatedCluster:
         number = random.choice(range(scores.count(best)))
         vm.node = next(islice(compress(fits, map(partial(eq, best), scores)), number, None))
         self.bind(facts, vm.node, now)
+
+    def _feasible(self, pod: PodFacts) -> list[str]:
+        """Nodes that fit the pod: as many as kube-scheduler looks for, from where its last search ended."""
+        count = len(self.nodes)
+        wanted, end, fits = sample_size(count, PERCENT), self._searched + count, list[str]()
+        while len(fits) < wanted and self._searched < end:
+            ahead = range(self._searched, min(end, self._searched + wanted - len(fits)))
+            fits += self.ledger.filter(pod, [self.nodes[number % count] for number in ahead]).fits
+            self._searched = ahead.stop
+        return fits
 
     def _apart(self, vm: SimulatedVm, fits: list[str]) -> list[str]:
         """Those of the nodes with the fewest members of the VM's group."""

@@ -51,7 +51,7 @@ class VmTable:
 
     def bounds(self, vm: int) -> Bounds:
         """Bounds of the VM."""
-        return Bounds(UNIT, UNIT * int(self.most_units[vm]))
+        return Bounds(UNIT, UNIT * (int(self.vcpus[vm]) * UNITS_PER_VCPU))
 
     def units_at(self, step: int) -> Ints:
         """Compute units that each VM needs at ``step``."""
