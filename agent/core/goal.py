@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from msgspec import structs
+
 from agent.core.guest import GuestSample, Rates
 from agent.core.policy import CpuPolicy, MemoryPolicy, Policy
 from protocol.units import Amount, Bytes, MilliCpu, Resources
@@ -149,7 +151,7 @@ def _without_noise(sample: GuestSample, over: Rates, has: Resources, policy: Pol
     """``over`` without possible effects of a shrink: excess kernel time, and stalls without other evidence."""
     # Stalls count only if there are more runnable tasks than online CPUs, or if programs fill the VM's memory.
     is_crowded = sample.runnable is not None and sample.runnable - OBSERVER > has.cpu.whole_cpus
-    return replace(
+    return structs.replace(
         over,
         busy=_worked(over),
         cpu_stall=over.cpu_stall if over.cpu_stall is None or is_crowded else 0.0,

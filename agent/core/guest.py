@@ -9,8 +9,10 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from protocol.units import Bytes, Instant, Seconds
 
@@ -48,8 +50,7 @@ class CpuSeconds:
     cpus: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class GuestSample:
+class GuestSample(msgspec.Struct, frozen=True, gc=False):
     """The metrics of one scrape that decisions need. ``stall`` fields are PSI *some* totals in seconds.
 
     ``refaulted``, ``read`` and ``written`` are bytes since boot: page cache refaults, and disk traffic. ``oom_kills``
@@ -59,7 +60,7 @@ class GuestSample:
     reasons against sleep.
     """
 
-    cpus: Mapping[str, CpuSeconds] = field(default_factory=dict)
+    cpus: Mapping[str, CpuSeconds] = {}
     boot_time: float | None = None
     runnable: float | None = None
     load1: float | None = None
@@ -113,8 +114,7 @@ class ObservedSample:
         return self.at if self.again is None else self.again
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(msgspec.Struct, frozen=True, gc=False):
     """Rates over the interval of ``span`` seconds between two samples.
 
     ``busy`` cores include ``steal`` and ``kernel``. Stalls are PSI shares (0..1); ``refaulted``, ``read`` and

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from agent.core.actions import PatchVm
 from agent.core.events import Fault, PatchFailed
 from agent.core.pods.pauses import ResizePause, amount
@@ -61,7 +63,7 @@ def restored(state: State, vm: Vm, now: Instant) -> None:
     side = state.vm
     side.unsettled = side.stale_at = None
     if side.seen is not None:
-        side.seen = replace(side.seen, version=vm.version)
+        side.seen = structs.replace(side.seen, version=vm.version)
     adopt(state, vm, now)
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Final, TypeVar
 
+import msgspec
+
 from protocol.guest.sleep import ASLEEP, MAX_ORDER_LENGTH, SLEEPING, WAKING, SleepReport, SleepState
 from protocol.kubernetes.objects import number
 from protocol.names import ANNOTATION_SLEEP, LABEL_KEEP_AWAKE, LABEL_ROLE
@@ -42,8 +44,7 @@ class VmFloor:
     until: Instant
 
 
-@dataclass(frozen=True, slots=True)
-class Vm:
+class Vm(msgspec.Struct, frozen=True, gc=False):
     """One view of a VM. ``recorded_permit`` is the permit stored on the object, if any.
 
     ``enabled``: it has the opt-in label, without which the scheduler counts no permit. ``resizable``: it has that label

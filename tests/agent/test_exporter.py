@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from http import HTTPStatus
 
 import httpx2 as httpx
 import msgspec
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.assignments import Assignment, OwnVm

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent.cgroups import metrics
 from agent.cgroups.metrics import CgroupMetrics

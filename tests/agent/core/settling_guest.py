@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.events import Answered, Patched, Scraped

@@ -5,7 +5,9 @@ Every plan that a story makes is checked against the invariants of the core.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from agent.core.actions import Action, AskScheduler, PatchVm, Plan
 from agent.core.advance import advance

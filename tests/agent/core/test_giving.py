@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import msgspec
+from msgspec import structs
 
 from agent.core.actions import Action, AskScheduler, PatchVm
 from agent.core.desired_size import least_size
@@ -99,7 +100,7 @@ def test_floor_is_kept() -> None:
     story = busy_lately()
     seen = story.state.vm.seen
     assert seen is not None
-    story.sees(replace(seen, floor=VmFloor(cu(6), Instant(1000.0)), version=9))
+    story.sees(structs.replace(seen, floor=VmFloor(cu(6), Instant(1000.0)), version=9))
     assert passes(story, 40, 0.1, cu(1)) == [cu(6)]
 
 

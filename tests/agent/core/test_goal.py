@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from agent.core.goal import NO_GOAL, Goal, Part, goal, is_calm
 from agent.core.guest import NO_RATES, CpuSeconds, GuestSample, ObservedSample, Rates, rates
@@ -21,7 +22,7 @@ QUIET = GuestSample(mem_total=Bytes(4 * GIB), mem_available=Bytes(3 * GIB))
 
 
 def seen(at: float, **fields: object) -> ObservedSample:
-    return ObservedSample(replace(GuestSample(boot_time=100.0), **fields), Instant(at))  # type: ignore[arg-type]
+    return ObservedSample(structs.replace(GuestSample(boot_time=100.0), **fields), Instant(at))
 
 
 def parts_of(sample: GuestSample, over: Rates, has: Resources = ONE) -> dict[str, MilliCpu | Bytes]:
@@ -109,13 +110,13 @@ def test_waiting_within_the_deadband_is_no_evidence() -> None:
     ids=["queue unknown: once again as much", "a short queue", "the queue's length", "no further than the reach"],
 )
 def test_waiting_reaches_beyond_what_is_busy(runnable: float | None, need: int) -> None:
-    sample = replace(QUIET, runnable=runnable)
+    sample = structs.replace(QUIET, runnable=runnable)
     assert parts_of(sample, Rates(busy=1.0, cpu_stall=1.0))["cpu waiting"] == MilliCpu(need)
 
 
 def test_load_step_takes_two_decisions() -> None:
     """Four tasks that never sleep, on a quarter of a CPU."""
-    sample, has, sizes = replace(QUIET, runnable=5.0), 250, []
+    sample, has, sizes = structs.replace(QUIET, runnable=5.0), 250, []
     for _ in range(2):
         over = Rates(busy=has / 1000, cpu_stall=1.0 - has / 8000)
         need = goal(sample, over, Resources(MilliCpu(has), Bytes(GIB)), Policy(), settling=False).cpu
@@ -127,10 +128,14 @@ def test_load_step_takes_two_decisions() -> None:
 
 
 def test_load_average_needs_missing_psi_and_saturation() -> None:
-    loaded = replace(QUIET, load1=3.0)
+    loaded = structs.replace(QUIET, load1=3.0)
     assert parts_of(loaded, Rates(busy=0.95))["cpu waiting"] == MilliCpu(3900)
-    assert parts_of(replace(QUIET, load1=1.25), Rates(busy=1.0))["cpu waiting"] == MilliCpu(2500)
-    for sample, busy in ((loaded, 0.5), (replace(QUIET, load1=None), 1.0), (replace(QUIET, load1=0.5), 1.0)):
+    assert parts_of(structs.replace(QUIET, load1=1.25), Rates(busy=1.0))["cpu waiting"] == MilliCpu(2500)
+    for sample, busy in (
+        (loaded, 0.5),
+        (structs.replace(QUIET, load1=None), 1.0),
+        (structs.replace(QUIET, load1=0.5), 1.0),
+    ):
         assert "cpu waiting" not in parts_of(sample, Rates(busy=busy))
 
 
@@ -160,7 +165,7 @@ def test_memory_stall_grows_one_step() -> None:
 
 def test_goal_is_greatest_part_per_resource() -> None:
     over = Rates(busy=1.0, cpu_stall=1.0, mem_stall=0.5)
-    found = goal(replace(QUIET, runnable=9.0), over, ONE, POLICY, settling=False)
+    found = goal(structs.replace(QUIET, runnable=9.0), over, ONE, POLICY, settling=False)
     assert isinstance(found, Goal)
     assert (found.cpu, found.mem) == (MilliCpu(8000), Bytes(5 * GIB))
 
@@ -178,18 +183,18 @@ def test_goal_is_greatest_part_per_resource() -> None:
 )
 def test_after_shrink_waiting_needs_runnable_tasks(has: int, runnable: float | None, counts: bool) -> None:
     size, over = Resources(MilliCpu(has), Bytes(4 * GIB)), Rates(busy=0.9 * has / 1000, cpu_stall=1.0)
-    found = goal(replace(QUIET, runnable=runnable), over, size, POLICY, settling=True)
+    found = goal(structs.replace(QUIET, runnable=runnable), over, size, POLICY, settling=True)
     assert any(part.name == "cpu waiting" and part.need for part in found.parts) == counts
 
 
 def test_after_shrink_load_average_still_counts() -> None:
-    found = goal(replace(QUIET, load1=2.0), Rates(busy=0.95), ONE, POLICY, settling=True)
+    found = goal(structs.replace(QUIET, load1=2.0), Rates(busy=0.95), ONE, POLICY, settling=True)
     assert found.cpu == MilliCpu(3900)
 
 
 @pytest.mark.parametrize(("free_mib", "counts"), [(3 * 1024, False), (1200, False), (1024, True), (100, True)])
 def test_after_shrink_memory_stall_needs_full_memory(free_mib: int, counts: bool) -> None:
-    sample = replace(QUIET, mem_available=Bytes(free_mib * MIB))
+    sample = structs.replace(QUIET, mem_available=Bytes(free_mib * MIB))
     found = goal(sample, Rates(busy=0.0, mem_stall=0.5), ONE, POLICY, settling=True)
     assert any(part.name == "memory waiting" and part.need for part in found.parts) == counts
 
@@ -227,7 +232,7 @@ def test_after_shrink_kernel_time_counts_with_programs(over: Rates, counts: floa
 
 
 def test_after_shrink_waiting_counts_by_program_time() -> None:
-    sample, waiting = replace(QUIET, runnable=5.0), Rates(busy=1.0, kernel=0.9, cpu_stall=1.0)
+    sample, waiting = structs.replace(QUIET, runnable=5.0), Rates(busy=1.0, kernel=0.9, cpu_stall=1.0)
     found = {part.name: part for part in goal(sample, waiting, ONE, POLICY, settling=True).parts}
     assert found["cpu busy"] == Part(
         "cpu busy",
@@ -261,7 +266,7 @@ def test_calm_needs_no_kernel_work_or_waits(over: Rates, calm: bool) -> None:
 CORES = st.floats(0.0, 4.0)
 SHARE = st.floats(0.0, 1.0)
 SAMPLES = st.builds(
-    lambda runnable, free: replace(QUIET, runnable=runnable, mem_available=Bytes(free * MIB)),
+    lambda runnable, free: structs.replace(QUIET, runnable=runnable, mem_available=Bytes(free * MIB)),
     st.none() | st.floats(0.0, 9.0),
     st.integers(0, 4 * 1024),
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agent.core.goal import Goal
 from agent.core.growth import MAX_OPEN, PendingGrowth, Wait, WaitStage, follow

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import structs
 
 from agent.core.actions import AskScheduler, PatchVm, Plan
 from agent.core.advance import advance
@@ -114,7 +115,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         if is_pod:
             # Any size may be the first one of a pod.
             use = Resources(use.cpu, use.mem + Bytes(MIB * odd)).at_most(cu(12))
-            self.seen = replace(self.seen, use=use, actual=use, slot_size=MEMORY_STEP, is_pod=True)
+            self.seen = structs.replace(self.seen, use=use, actual=use, slot_size=MEMORY_STEP, is_pod=True)
         self.promised = 0.0
         self.reserved = self.seen.holds
         self.send(VmSeen(self.seen))
@@ -199,21 +200,21 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     @rule()
     def vm_catches_up(self) -> None:
         self.version += 1
-        self.seen = replace(self.seen, actual=self.seen.use, version=self.version, objection=None)
+        self.seen = structs.replace(self.seen, actual=self.seen.use, version=self.version, objection=None)
         self.send(VmSeen(self.seen))
 
     @precondition(lambda self: self.seen.is_pod and self.seen.use != self.seen.actual)
     @rule(verdict=st.sampled_from([DEFERRED, INFEASIBLE, ERROR]))
     def kubelet_objects(self, verdict: str) -> None:
         self.version += 1
-        self.seen = replace(self.seen, objection=ResizeObjection(verdict, "no"), version=self.version)
+        self.seen = structs.replace(self.seen, objection=ResizeObjection(verdict, "no"), version=self.version)
         self.send(VmSeen(self.seen))
 
     @precondition(lambda self: self.seen.is_pod)
     @rule(use=SIZES)
     def owner_edits_requests(self, use: Resources) -> None:
         self.version += 1
-        self.seen = replace(self.seen, use=use.at_most(cu(12)), version=self.version, objection=None)
+        self.seen = structs.replace(self.seen, use=use.at_most(cu(12)), version=self.version, objection=None)
         self.send(VmSeen(self.seen))
 
     @precondition(lambda self: self.state.monitor.version is None)
@@ -234,12 +235,12 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     @rule(low=st.integers(1, 4), high=st.integers(4, 12))
     def bounds_change(self, low: int, high: int) -> None:
         self.version += 1
-        self.seen = replace(self.seen, bounds=Bounds(cu(low), cu(high)), version=self.version)
+        self.seen = structs.replace(self.seen, bounds=Bounds(cu(low), cu(high)), version=self.version)
         self.send(VmSeen(self.seen))
 
     @rule()
     def an_old_view_arrives(self) -> None:
-        self.send(VmSeen(replace(self.seen, use=cu(1), actual=cu(1), version=self.version - 3)))
+        self.send(VmSeen(structs.replace(self.seen, use=cu(1), actual=cu(1), version=self.version - 3)))
 
     @invariant()
     def a_request_comes_every_fifteen_seconds(self) -> None:

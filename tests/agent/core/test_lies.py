@@ -129,7 +129,7 @@ def test_view_without_status_uses_spec() -> None:
     )
     seen = view(found, "vm-1-pod")
     unable = "its controller does not support sleep"
-    assert seen == replace(vm(cu(2), version=12), recorded_permit=cu(3), never_sleeps=unable)
+    assert seen == structs.replace(vm(cu(2), version=12), recorded_permit=cu(3), never_sleeps=unable)
     assert not view(structs.replace(found, enabled=False), "vm-1-pod").resizable
     moved = view(structs.replace(found, pod_name="other", phase="Migrating", resource_version="x"), "vm-1-pod")
     assert (moved.ours, moved.resizable, moved.version) == (False, False, 0)

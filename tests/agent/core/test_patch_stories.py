@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from agent.core.actions import AskScheduler
 from agent.core.events import Fault, PatchConflicted, PatchFailed, VmRestored

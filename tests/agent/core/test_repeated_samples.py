@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from agent.core.events import Scraped
 from agent.core.guest import LONGEST, GuestSample
 from tests.agent.core.story import Story, sample, settled
 
-STAMPED = replace(sample(1.0, 0.0, 0.0), stamp=500.0)
-COUNTED = replace(sample(1.0, 0.0, 0.0), counted=500.0)
+STAMPED = structs.replace(sample(1.0, 0.0, 0.0), stamp=500.0)
+COUNTED = structs.replace(sample(1.0, 0.0, 0.0), counted=500.0)
 
 
 def looked_once(first: GuestSample) -> Story:
@@ -21,7 +22,7 @@ def looked_once(first: GuestSample) -> Story:
 
 @pytest.mark.parametrize(
     "again",
-    [STAMPED, replace(STAMPED, cpus=sample(9.0, 0.0, 0.0).cpus), COUNTED],
+    [STAMPED, structs.replace(STAMPED, cpus=sample(9.0, 0.0, 0.0).cpus), COUNTED],
     ids=["the same page", "a page with other counters under one stamp", "a page without stamps"],
 )
 def test_repeated_sample_only_refreshes_its_time(again: GuestSample) -> None:
@@ -37,9 +38,9 @@ def test_repeated_sample_only_refreshes_its_time(again: GuestSample) -> None:
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (STAMPED, replace(STAMPED, stamp=501.0)),
-        (COUNTED, replace(COUNTED, counted=501.0)),
-        (replace(COUNTED, counted=None), replace(COUNTED, counted=None)),
+        (STAMPED, structs.replace(STAMPED, stamp=501.0)),
+        (COUNTED, structs.replace(COUNTED, counted=501.0)),
+        (structs.replace(COUNTED, counted=None), structs.replace(COUNTED, counted=None)),
     ],
     ids=["another stamp", "other counters", "neither is known"],
 )

@@ -12,6 +12,7 @@ from functools import cache
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from agent.core.explain import explain
 from agent.core.policy import Policy, Smoothing, Timing
@@ -92,7 +93,7 @@ def test_lasting_kernel_time_is_load(actual: int, looks: int) -> None:
     guest = shrunk(SHORT, noise=0.0, times=2)
     seen = guest.story.state.vm.seen
     assert seen is not None
-    guest.story.sees(replace(seen, actual=cu(actual), version=seen.version + 1))
+    guest.story.sees(structs.replace(seen, actual=cu(actual), version=seen.version + 1))
     for _ in range(looks):
         assert guest.shows(ALONE).size == cu(1)
     assert cu(4).within(guest.shows(ALONE).size)
@@ -107,9 +108,9 @@ def test_calm_before_shrink_ends_is_not_settled() -> None:
     guest = shrunk(SHORT, noise=0.0, times=2)
     seen = guest.story.state.vm.seen
     assert seen is not None
-    guest.story.sees(replace(seen, actual=cu(4), version=seen.version + 1))
+    guest.story.sees(structs.replace(seen, actual=cu(4), version=seen.version + 1))
     assert guest.shows(CALM).shows(ALONE).size == cu(1)
-    guest.story.sees(replace(seen, version=seen.version + 2))
+    guest.story.sees(structs.replace(seen, version=seen.version + 2))
     assert guest.shows(ALONE).size == cu(1)
     assert cu(4).within(guest.shows(CALM).shows(ALONE).size)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.events import AskFailed, Fault, PatchConflicted, Scraped, VmLost
@@ -44,13 +45,13 @@ def test_odd_size_is_requested_without_compute_unit() -> None:
 
 def test_first_request_claims_no_permit() -> None:
     """What the object records may have been answered to nobody."""
-    story = Story().sees(replace(vm(cu(1)), recorded_permit=cu(3)))
+    story = Story().sees(structs.replace(vm(cu(1)), recorded_permit=cu(3)))
     assert story.acts() == [asks(cu(1), None, 1, unit=None)]
 
 
 def recording(size: float, permit: float, version: int) -> Vm:
     """The VM, and the permit on its object."""
-    return replace(vm(cu(size), version=version), recorded_permit=cu(permit))
+    return structs.replace(vm(cu(size), version=version), recorded_permit=cu(permit))
 
 
 def test_withdrawn_permit_is_requested_again() -> None:
@@ -97,7 +98,7 @@ def test_agent_that_stands_back_shrinks_nothing() -> None:
 
 
 def test_ignores_recorded_permit_beside_original_scheduler() -> None:
-    story = Story(unit=UNIT).sees(replace(vm(cu(1)), recorded_permit=cu(8))).looks()
+    story = Story(unit=UNIT).sees(structs.replace(vm(cu(1)), recorded_permit=cu(8))).looks()
     assert story.acts() == [asks(cu(1), None, 1)]
     story.answers(cu(1)).at(1.0).looks(cores=0.25)
     assert story.acts() == [asks(cu(2), cu(1), 2)], "what it was permitted itself it presents"
@@ -301,7 +302,9 @@ def test_lowered_bounds_spare_memory_in_use() -> None:
 def test_kernel_share_is_spared_after_shrink() -> None:
     story = settled(4).sees(vm(cu(4), version=2, high=2))
     total, used = int(3.5 * GIB), int(1.75 * GIB)
-    story.happens(Scraped(replace(sample(0.0, 0.0, 0.0), mem_total=Bytes(total), mem_available=Bytes(total - used))))
+    story.happens(
+        Scraped(structs.replace(sample(0.0, 0.0, 0.0), mem_total=Bytes(total), mem_available=Bytes(total - used)))
+    )
     least = Resources(MilliCpu(500), Bytes(3 * GIB))
     assert story.acts() == [patches(least, 2)]
     story.obeys()
@@ -358,19 +361,19 @@ def test_partial_metrics_allow_only_growth() -> None:
     story.looks(span=0.0)
     seen = story.state.guest.seen
     assert seen is not None
-    story.at(2.0).happens(Scraped(replace(seen.sample, mem_available=None)))
+    story.at(2.0).happens(Scraped(structs.replace(seen.sample, mem_available=None)))
     assert story.plans().because == "some metrics are missing: not below its current size"
 
 
 def test_the_agent_of_another_pod_keeps_still() -> None:
-    story = Story().sees(replace(vm(cu(1)), ours=False))
+    story = Story().sees(structs.replace(vm(cu(1)), ours=False))
     assert story.plans() == planned((), None, "the VM runs in another pod, whose agent scales it")
 
 
 def test_unresizable_vm_is_left_alone() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
-    story.sees(replace(vm(cu(1), version=2), resizable=False)).answers(cu(2))
+    story.sees(structs.replace(vm(cu(1), version=2), resizable=False)).answers(cu(2))
     frozen = "not resizable: its phase forbids it, or its opt-in label is missing"
     assert story.plans() == planned((asks(cu(1), cu(2), 3),), None, frozen), "what it cannot use it gives back"
     story.acts()
@@ -381,7 +384,7 @@ def test_opted_in_again_asks_before_growing() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
     assert story.answers(cu(2)).plans().actions == (patches(cu(2), 1),)
-    story.sees(replace(vm(cu(1), version=2), resizable=False, enabled=False))
+    story.sees(structs.replace(vm(cu(1), version=2), resizable=False, enabled=False))
     assert (story.state.scheduler.permit, story.state.scheduler.ceiling) == (None, None)
     assert story.plans().actions == (), "what is not counted need not be asked for before its time"
     story.sees(vm(cu(1), version=3))
@@ -392,7 +395,7 @@ def test_opted_in_again_asks_before_growing() -> None:
 def test_answer_during_opt_out_permits_nothing() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
-    story.sees(replace(vm(cu(1), version=2), resizable=False, enabled=False)).sees(vm(cu(1), version=3))
+    story.sees(structs.replace(vm(cu(1), version=2), resizable=False, enabled=False)).sees(vm(cu(1), version=3))
     story.answers(cu(2))
     assert story.state.scheduler.ceiling is None
     assert [type(action) for action in story.acts()] == [AskScheduler], "it asks at once"

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from agent.core.actions import AskScheduler
 from agent.core.events import Scraped
@@ -23,7 +24,7 @@ CALM = replace(POLICY, memory=msgspec.structs.replace(POLICY.memory, kill_hold=S
 
 
 def page(kills: float | None, boot: float = 1.0, used: float = 0.25) -> GuestSample:
-    return replace(sample(0.0, 0.0, used), oom_kills=kills, boot_time=boot)
+    return structs.replace(sample(0.0, 0.0, used), oom_kills=kills, boot_time=boot)
 
 
 def looks(story: Story, at: float, page: GuestSample) -> Story:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from agent.core.actions import AskScheduler, PatchVm, Plan
 from agent.core.events import Fault, MonitorAnswered, MonitorJoined, MonitorLost, MonitorNotified, Started, VmSeen
@@ -136,7 +137,7 @@ def test_monitor_hears_of_memory_once_online() -> None:
     assert story.plans().message is None, "ordered, but not there yet"
     seen = story.state.vm.seen
     assert seen is not None
-    story.happens(VmSeen(replace(seen, use=cu(2), version=2)))
+    story.happens(VmSeen(structs.replace(seen, use=cu(2), version=2)))
     assert story.plans().message is None
     story.obeys()
     speaks(story, UpscaleNotification(cu(2)), CONFIRMED)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from agent.core.actions import OrderSleep
 from agent.core.events import Scraped, SleepOrdered
 from agent.core.explain import explain
@@ -20,7 +22,7 @@ def quiet_since(story: Story, seconds: float, *awake: str, cores: float = 0.0) -
     """A page of the guest says for how long its database has been quiet, and what keeps it awake."""
     story.busy += cores
     page = sample(story.busy, story.stalled, 0.0)
-    return story.happens(Scraped(replace(page, quiet=seconds, awake=awake)))
+    return story.happens(Scraped(structs.replace(page, quiet=seconds, awake=awake)))
 
 
 def idle(story: Story, *awake: str, until: float, quiet: float = 1000.0) -> Story:
@@ -58,17 +60,17 @@ def shows(story: Story, phase: str, state: SleepState, *, order: str = "a", mess
     found = seen(story)
     report = SleepReport(order, state, "2026-11-27T02:10:00Z", message, sessions=3)
     has = found.use if phase == "Running" else ZERO
-    changed = replace(
+    changed = structs.replace(
         found, phase=phase, sleep=report, actual=has, resizable=phase == "Running", version=found.version + 1
     )
-    return story.sees(replace(changed, **more))  # type: ignore[arg-type]
+    return story.sees(structs.replace(changed, **more))
 
 
 def ordered(story: Story, order: str = "a") -> Story:
     """The order of the present plan is written."""
     assert [type(action) for action in story.acts()] == [OrderSleep]
     found = seen(story)
-    return story.happens(SleepOrdered(replace(found, order=order, version=found.version + 1)))
+    return story.happens(SleepOrdered(structs.replace(found, order=order, version=found.version + 1)))
 
 
 def asleep(size: float = 1) -> Story:

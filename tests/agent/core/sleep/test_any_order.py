@@ -11,6 +11,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import structs
 
 from agent.core.actions import AskScheduler, OrderSleep, PatchVm
 from agent.core.advance import advance
@@ -69,7 +70,7 @@ class SleepsAndWakes(RuleBasedStateMachine):
 
     def changes(self, **fields: object) -> None:
         """The object changes; the agent is not told."""
-        self.vm = replace(self.vm, version=self.vm.version + 1, **fields)  # type: ignore[arg-type]
+        self.vm = structs.replace(self.vm, version=self.vm.version + 1, **fields)
 
     def reports(self, phase: str, state: SleepState) -> None:
         has = self.vm.use if phase == "Running" else ZERO

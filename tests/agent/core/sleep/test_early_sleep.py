@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from agent.core.actions import AskScheduler, OrderSleep, PatchVm
 from agent.core.events import Answered, Fault, PolicySet, SleepNotOrdered, SleepOrdered, WindowChanged
@@ -59,7 +60,7 @@ def test_idle_vm_sleeps_early_if_its_node_asks() -> None:
     assert story.acts() == [OrderSleep(1, is_early=True)]
     early = "; ordered early, because its node is short"
     assert why(story) == f"awake: the order is being written{early}"
-    story.happens(SleepOrdered(replace(seen(story), order="a", version=2)))
+    story.happens(SleepOrdered(structs.replace(seen(story), order="a", version=2)))
     assert offer(story) == MAY_SLEEP, "it is on its way, so no other VM has to go"
     shows(hears(story, None), "Asleep", SleepState.ASLEEP)
     assert why(story) == f"asleep since 2026-11-27T02:10:00Z, 3 sessions open{early}"
@@ -80,7 +81,9 @@ def test_memory_that_it_can_give_awake_is_offered_too() -> None:
     """Its policy holds four units of memory for a minute: the node may have that without putting the VM to sleep."""
     story = awake(110.0)
     size = Resources(cu(1).cpu, cu(4).mem)
-    story.sees(replace(seen(story), use=size, actual=size, bounds=replace(seen(story).bounds, min=cu(1)), version=9))
+    story.sees(
+        structs.replace(seen(story), use=size, actual=size, bounds=replace(seen(story).bounds, min=cu(1)), version=9)
+    )
     story.state.monitor.join(2)
     assert offer(story) == MAY_SLEEP
     assert [type(action) for action in hears(story, cu(1)).acts()] != [OrderSleep]
@@ -98,8 +101,8 @@ OBSTACLES: list[Callable[[Story], object]] = [
     lambda story: quiet_since(story, 1000.0, cores=4.0),
     lambda story: story.happens(WindowChanged("Mon 07:00-20:00 UTC")),
     lambda story: story.happens(PolicySet(POLICY)),
-    lambda story: story.sees(replace(seen(story), never_sleeps="it is a standby", version=2)),
-    lambda story: story.sees(replace(seen(story), phase="Scaling", version=2)),
+    lambda story: story.sees(structs.replace(seen(story), never_sleeps="it is a standby", version=2)),
+    lambda story: story.sees(structs.replace(seen(story), phase="Scaling", version=2)),
 ]
 
 
@@ -120,7 +123,7 @@ def test_obstacles_keep_vm_awake_on_a_short_node(happens: Callable[[Story], obje
 def test_refusal_ends_the_offer_for_a_while() -> None:
     story = asked()
     story.acts()
-    story.happens(SleepOrdered(replace(seen(story), order="a", version=2)))
+    story.happens(SleepOrdered(structs.replace(seen(story), order="a", version=2)))
     shows(story, "Running", SleepState.REFUSED, message="a query runs")
     assert why(story) == "awake: refused to sleep: a query runs; retrying in 100 s"
     offers_again_after_100_seconds(story, none_for=85.0)
@@ -143,7 +146,7 @@ def test_vm_that_grew_after_giving_offers_no_sleep() -> None:
 def test_woken_vm_offers_no_sleep_before_it_was_quiet_again() -> None:
     story = asked()
     story.acts()
-    story.happens(SleepOrdered(replace(seen(story), order="a", version=2)))
+    story.happens(SleepOrdered(structs.replace(seen(story), order="a", version=2)))
     shows(story, "Asleep", SleepState.ASLEEP)
     assert offer_asleep(story) is None
     shows(hears(story, None), "Waking", SleepState.WAKING)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from protocol.guest.sleep import SleepReport, SleepState
 from tests.agent.core.sleep.sleepers import answered, asleep, seen, shows

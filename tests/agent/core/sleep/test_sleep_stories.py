@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import inf
 
 import pytest
+from msgspec import structs
 
 from agent.core.actions import AskScheduler, OrderSleep
 from agent.core.events import (
@@ -53,7 +54,7 @@ def test_quiet_vm_is_ordered_to_sleep() -> None:
     quiet_since(story.at(60.0), 1000.0)
     assert story.acts() == [OrderSleep(1)]
     assert why(story) == "awake: the order is being written"
-    story.happens(SleepOrdered(replace(seen(story), order="a", version=2)))
+    story.happens(SleepOrdered(structs.replace(seen(story), order="a", version=2)))
     assert not orders(story)
     assert why(story) == "awake: ordered to sleep; waiting for neonvm-controller"
 
@@ -67,7 +68,7 @@ def test_no_order_without_the_setting() -> None:
 
 def changed(story: Story, **fields: object) -> Story:
     found = seen(story)
-    return story.happens(VmSeen(replace(found, version=found.version + 1, **fields)))  # type: ignore[arg-type]
+    return story.happens(VmSeen(structs.replace(found, version=found.version + 1, **fields)))
 
 
 OBSTACLES: list[tuple[Callable[[Story], object], str]] = [
@@ -80,7 +81,7 @@ OBSTACLES: list[tuple[Callable[[Story], object], str]] = [
     (lambda story: changed(story, phase="Scaling"), "its phase is Scaling"),
     (lambda story: changed(story, phase=""), "its phase is unknown"),
     (lambda story: changed(story, enabled=False, resizable=False), "its opt-in label is missing"),
-    (lambda story: story.happens(VmSeen(replace(seen(story), version=0))), "its object has no resourceVersion"),
+    (lambda story: story.happens(VmSeen(structs.replace(seen(story), version=0))), "its object has no resourceVersion"),
     (lambda story: changed(story, order="z"), "ordered to sleep; waiting for neonvm-controller"),
     (lambda story: quiet_since(story, 99.0, cores=4.0), "it needs"),
     (lambda story: story.happens(MonitorJoined(2)).happens(MonitorNotified(UpscaleRequest(1))), "its monitor reports"),
@@ -213,7 +214,7 @@ def replace_number(request: AgentRequest, number: int) -> AgentRequest:
 
 
 def test_agent_that_begins_while_asleep_claims_nothing() -> None:
-    story = Story(SLEEPY).sees(replace(vm(cu(2)), phase="Asleep", actual=ZERO, resizable=False))
+    story = Story(SLEEPY).sees(structs.replace(vm(cu(2)), phase="Asleep", actual=ZERO, resizable=False))
     assert story.acts() == [AskScheduler(AgentRequest(POD, ZERO, None, None, None, 1), Bytes(GIB))]
     story.answers(ZERO)
     assert story.state.scheduler.compute_unit == UNIT
@@ -264,7 +265,7 @@ def test_waking_vm_asks_for_its_size_although_its_bounds_were_lowered() -> None:
 
 
 def test_agent_that_begins_while_waking_may_be_denied() -> None:
-    story = Story(SLEEPY).sees(replace(vm(cu(2)), phase="Waking", actual=ZERO, resizable=False))
+    story = Story(SLEEPY).sees(structs.replace(vm(cu(2)), phase="Waking", actual=ZERO, resizable=False))
     assert story.acts() == [AskScheduler(AgentRequest(POD, cu(2), None, None, None, 1), Bytes(GIB))]
     story.answers(ZERO)
     assert (story.state.scheduler.rejected, story.plans().wake_at) == (0, 2.0)
