@@ -71,14 +71,19 @@ PREFERRED_SIZES: Final = (
 
 
 class ScoreCurve(RankingSection, frozen=True):
-    """A node's score by utilisation: ``empty`` at 0, 1 at ``peak``, ``full`` at 1, linear in between (S2.8b)."""
+    """A node's score by utilisation: ``empty`` at 0, 1 at ``peak``, ``full`` at 1, linear in between (S2.8b).
+
+    Counts as used: the share ``growth`` of the largest possible growth of one VM, there or to be placed (B.17).
+    """
 
     empty: float = 0.5
     full: float = 0.0
     peak: float = 0.8
+    growth: float = 1.0
 
     def __post_init__(self) -> None:
-        check(all(0 <= part <= 1 for part in (self.empty, self.full, self.peak)), "empty, full and peak of 0 to 1")
+        parts = (self.empty, self.full, self.peak, self.growth)
+        check(all(0 <= part <= 1 for part in parts), "empty, full, peak and growth of 0 to 1")
 
 
 class RankingConfig(RankingSection, frozen=True):

@@ -19,13 +19,15 @@ from msgspec.structs import replace
 from protocol.units import Resources
 from scheduler_plugin.constraints.model import Taint
 from scheduler_plugin.ledger import outcomes
-from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, claim_size
+from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, claim_size, growth_of
 from scheduler_plugin.ledger.effective_facts import observe_placed
 from scheduler_plugin.ledger.events import BindEnded, WriteOutcome
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.migration_reservations import judge_target
 from scheduler_plugin.ledger.moves import reservation_uid
 from scheduler_plugin.ledger.state import LedgerState
+from scheduler_plugin.placement.node_index import NodeIndex
+from scheduler_plugin.placement.scoring import PodDemand
 from scheduler_plugin.placement.verdict import FITS, Filtered, Refused, Room, group_by_verdict, shortage, verdict
 from scheduler_plugin.texts import refusals
 
@@ -47,13 +49,26 @@ def claim_of(state: LedgerState, pod: PodFacts) -> Resources:
     return claim_size(pod, account)
 
 
+def node_index(state: LedgerState, pod: PodFacts) -> NodeIndex:
+    """Verdicts and ranks of all nodes for the pod. Raises ``NotReadyError`` while its VM is unknown."""
+    return state.node_indexes.of(_demand_of(state, pod))
+
+
+def _demand_of(state: LedgerState, pod: PodFacts) -> PodDemand:
+    claim = claim_of(state, pod)
+    account = state.accounts.of(pod) if state.accounts.is_run_by(pod) else None
+    if account is None or account.facts is None or not account.has_agent:
+        return PodDemand(claim)
+    return PodDemand(claim, growth_of(pod, account.facts, claim))
+
+
 def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
     """The nodes that fit the pod. A pod with a reservation fits its own node only."""
     claim = state.claims.get(pod.uid)
     if claim is None:
-        needed = claim_of(state, pod)
+        index = node_index(state, pod)
         if pod.migration is None:
-            filtered = state.node_indexes.of(needed).filter(names)
+            filtered = index.filter(names)
         else:
             filtered = group_by_verdict(names, {name: judge_target(state, pod, pod.migration, name) for name in names})
         if filtered.fits:
@@ -76,14 +91,14 @@ def best(state: LedgerState, pod: PodFacts, asked: Container[str], most: int) ->
     # ``filter_pod`` decides for pods with a reservation and for targets of migrations.
     if pod.uid in state.claims or pod.migration is not None:
         return []
-    claim = claim_of(state, pod)
+    demand = _demand_of(state, pod)
     # Each pod starts at another of the equal nodes, so that pods created together spread.
     taken, start = state.assumed.claimed(pod.uid), crc32(pod.uid.encode())
-    best_nodes = state.node_indexes.of(claim).best(asked, most, taken, partial(_is_soft_tainted, state), start)
+    best_nodes = state.node_indexes.of(demand).best(asked, most, taken, partial(_is_soft_tainted, state), start)
     state.assumed.settle(pod.uid)
     # The only node that kube-scheduler can bind it to.
     if len(best_nodes) == 1:
-        state.assumed.assume(pod.uid, best_nodes[0], claim)
+        state.assumed.assume(pod.uid, best_nodes[0], demand)
     if best_nodes:
         state.waiting.found_node(pod.uid)
         state.sampled.forget(pod.uid)
@@ -106,7 +121,7 @@ def retry_elsewhere(state: LedgerState, pod: PodFacts, asked: list[str]) -> outc
     # kube-scheduler has tried all nodes.
     if not state.sampled.is_sample(len(asked), len(state.rooms)):
         return ()
-    fitting = state.node_indexes.of(claim_of(state, pod)).fitting()
+    fitting = node_index(state, pod).fitting()
     elsewhere = next(iter(fitting.difference(asked)), None)
     if elsewhere is None or not state.sampled.should_retry(pod.uid, len(asked), len(state.rooms)):
         return ()
@@ -131,7 +146,7 @@ def add_unschedulable(state: LedgerState, pods: Iterable[PodFacts]) -> list[outc
 def _node_to_wake(state: LedgerState, pod: PodFacts) -> str | None:
     """A node that the pod may fit now, preferably without taints; None if none."""
     try:
-        names = state.rooms if pod.migration is not None else state.node_indexes.of(claim_of(state, pod)).fitting()
+        names = state.rooms if pod.migration is not None else node_index(state, pod).fitting()
     except outcomes.NotReadyError:  # kube-scheduler retries until it is known
         names = state.rooms
     return next((name for name in names if not _taints(state, name)), next(iter(names), None))

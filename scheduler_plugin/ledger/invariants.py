@@ -91,6 +91,7 @@ def _node(name: str, node: NodeAccount, ledger: Ledger) -> list[str]:
         "waits": (node.deferred, sum((claim.deferred for claim in claims), NONE_DEFERRED)),
         "left": (node.room.unreserved, ZERO if node.unbounded else node.room.total.minus_or_zero(node.reserved)),
         "waking": (node.waking, Resources.sum(claim.need_to_wake(claim.unmet).denied for claim in claims)),
+        "growth": (node.room.growth, Resources.most(claim.growth_beyond(claim.reserved) for claim in claims)),
         "for_waking": (node.room.for_waking, _for_waking(node, claims)),
     }
     broken = [

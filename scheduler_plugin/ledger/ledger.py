@@ -204,7 +204,8 @@ class Ledger:
 
     def scores(self, pod: PodFacts, names: list[str]) -> list[int]:
         """The pod's score on each of ``names``, 0-10. Raises ``NotReadyError``."""
-        return self._state.node_indexes.of(self.claim_of(pod)).scores(names)
+        self._state.require_ready()
+        return binding.node_index(self._state, pod).scores(names)
 
     def claim_of(self, pod: PodFacts) -> Resources:
         """The pod's size. Raises ``NotReadyError`` while its VM or the cluster is unknown."""

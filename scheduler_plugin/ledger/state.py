@@ -154,18 +154,21 @@ class LedgerState:
             claim.note_boot(self.nodes[claim.node].known_total)
         reserved, is_unbounded, deferred = claim.size, claim.is_unbounded, DeferredResizes.of(claim.pod)
         need = claim.need_to_wake(unmet)
+        was_migrating, claim.is_migrating = claim.is_migrating, is_migrating
+        growth = claim.growth_beyond(reserved)
         if (
             reserved == claim.reserved
             and (deferred is claim.deferred or deferred == claim.deferred)
             and unmet == claim.unmet
-            and is_migrating is claim.is_migrating
+            and is_migrating is was_migrating
             and is_unbounded is claim.counts_as_unbounded
             and need == claim.wake_need
+            and growth == claim.growth
         ):
             return
         node = self._touch(claim.node)
-        if claim.is_migrating or is_migrating:
-            gone = claim.reserved + claim.unmet if claim.is_migrating else ZERO
+        if was_migrating or is_migrating:
+            gone = claim.reserved + claim.unmet if was_migrating else ZERO
             come = reserved + unmet if is_migrating else ZERO
             node.migrating = node.migrating - gone + come
         if unmet != claim.unmet:
@@ -174,8 +177,8 @@ class LedgerState:
         if reserved != claim.reserved or is_unbounded is not claim.counts_as_unbounded:
             node.unbounded += is_unbounded - claim.counts_as_unbounded  # booleans are 0 or 1
             node.replace(claim.reserved, reserved)
-        claim.reserved, claim.unmet, claim.is_migrating = reserved, unmet, is_migrating
-        claim.counts_as_unbounded = is_unbounded
+        claim.reserved, claim.unmet = reserved, unmet
+        claim.counts_as_unbounded, claim.growth = is_unbounded, growth
         node.set_wake_need(claim, need)
         if deferred != claim.deferred:
             node.deferred, claim.deferred = node.deferred - claim.deferred + deferred, deferred
@@ -242,6 +245,8 @@ class LedgerState:
             return
         account.is_deleted = True
         self.migrations.mark_dirty(name)
+        for claim in account.claims:
+            self.change(claim)
         self.accounts.forget_unneeded(account)
 
     def forget_versions(self) -> None:
@@ -289,6 +294,7 @@ class LedgerState:
             node = self.nodes[name]
             # ``forced`` never rises by a grant: overcommitment by a grant must show as a violation.
             node.forced = node.overcommit if outside else node.forced.at_most(node.overcommit)
+            node.update_growth()
             self.node_indexes.changed(name)
             if node.is_strained:
                 self.strained.add(name)

@@ -14,8 +14,7 @@ from typing import Final
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import NodeRank, extender_scores
 from protocol.ranking.rank import preferred_vcpus
-from protocol.units import Resources
-from scheduler_plugin.placement.scoring import Ranks, node_rank
+from scheduler_plugin.placement.scoring import PodDemand, Ranks, node_rank
 from scheduler_plugin.placement.verdict import FITS, Filtered, Room, Verdict, group_by_verdict, verdict
 
 # A new size costs one evaluation of every node; an index takes about 200 bytes per node.
@@ -29,16 +28,17 @@ _LAST: Final[NodeRank] = (1, 0.0, 0.0)
 
 
 class NodeIndex:
-    """Verdict and rank of every known node for pods that claim ``claim``.
+    """Verdict and rank of every known node for pods of size ``pod``.
 
     ``stale`` nodes must be evaluated again. ``read`` is the position in the change log. ``preferred`` is the number of
     vCPUs of a node that suits a cluster of this size.
     """
 
-    def __init__(self, claim: Resources, rooms: Mapping[str, Room], ranking: RankingConfig) -> None:
-        self.stale = set(rooms)
+    def __init__(self, pod: PodDemand, rooms: Mapping[str, Room], ranking: RankingConfig) -> None:
+        # A dictionary as an ordered set: equal nodes keep the order of their changes, so that simulations repeat.
+        self.stale = dict.fromkeys(rooms)
         self.read = 0
-        self._claim = claim
+        self._pod = pod
         self._rooms = rooms
         self._curve = ranking.score
         self.preferred = preferred_vcpus(len(rooms), ranking)
@@ -79,7 +79,7 @@ class NodeIndex:
         self,
         asked: Container[str],
         most: int,
-        taken: Mapping[str, Resources],
+        taken: Mapping[str, PodDemand],
         avoids: Callable[[str], bool],
         start: int,
     ) -> list[str]:
@@ -89,7 +89,7 @@ class NodeIndex:
         pod ``avoids``, are a last resort. ``start`` chooses the first among equals.
         """
         self._refresh()
-        reranked = {name: self._rank_beside(name, claim) for name, claim in taken.items() if name in self._numbers}
+        reranked = {name: self._rank_beside(name, pods) for name, pods in taken.items() if name in self._numbers}
 
         def ranked() -> Iterator[str]:
             for rank in sorted({*self._present, *reranked.values()}) if reranked else self._present:
@@ -105,20 +105,21 @@ class NodeIndex:
         # Avoided nodes only if there are no others.
         return list(islice(filterfalse(avoids, ranked()), most)) or list(islice(ranked(), most))
 
-    def _rank_beside(self, name: str, taken: Resources) -> NodeRank:
+    def _rank_beside(self, name: str, taken: PodDemand) -> NodeRank:
         room = self._rooms[name]
         # It still fits by reservations, so it stays as a last resort.
-        if not (self._claim + taken).within(room.free):
+        together = self._pod.plus(taken)
+        if not together.claim.within(room.free):
             return _LAST
-        return node_rank(room, self._claim + taken, self._curve, self.preferred)
+        return node_rank(room, together, self._curve, self.preferred)
 
     def _refresh(self) -> None:
         if not self.stale:
             return
-        ranks = Ranks(self._claim, self._curve, self.preferred)
+        ranks = Ranks(self._pod, self._curve, self.preferred)
         for name in self.stale:
             room = self._rooms.get(name)
-            self._verdicts[name] = verdict(room, self._claim)
+            self._verdicts[name] = verdict(room, self._pod.claim)
             if room is not None and self._verdicts[name] is FITS:
                 self._fitting.add(name)
                 self._enter(name, self._number(ranks.of(room)))
@@ -157,7 +158,7 @@ class NodeIndexes:
     def __init__(self, rooms: Mapping[str, Room]) -> None:
         self._rooms = rooms
         self._ranking = RankingConfig()
-        self._indexes: dict[Resources, NodeIndex] = {}
+        self._indexes: dict[PodDemand, NodeIndex] = {}
         # One shared change log, so that a change costs the same for any number of indexes.
         self._changes: list[str] = []
 
@@ -176,21 +177,21 @@ class NodeIndexes:
         """Drop the older half of the log, and the indexes that have not read it."""
         half = len(self._changes) // 2
         # About every node has changed since: an update would cost as much as a new index.
-        self._indexes = {claim: index for claim, index in self._indexes.items() if index.read >= half}
+        self._indexes = {pod: index for pod, index in self._indexes.items() if index.read >= half}
         for index in self._indexes.values():
             index.read -= half
         del self._changes[:half]
 
-    def of(self, claim: Resources) -> NodeIndex:
-        """The index for pods that claim ``claim``."""
+    def of(self, pod: PodDemand) -> NodeIndex:
+        """The index for pods of that size."""
         # Reinsert: the dictionary is in order of last use.
-        index = self._indexes.pop(claim, None)
+        index = self._indexes.pop(pod, None)
         if index is None or index.preferred != preferred_vcpus(len(self._rooms), self._ranking):
-            index = NodeIndex(claim, self._rooms, self._ranking)
+            index = NodeIndex(pod, self._rooms, self._ranking)
         else:
-            index.stale.update(islice(self._changes, index.read, None))
+            index.stale |= dict.fromkeys(islice(self._changes, index.read, None))
         index.read = len(self._changes)
-        self._indexes[claim] = index
+        self._indexes[pod] = index
         if len(self._indexes) > MAX_INDEXES:
             del self._indexes[next(iter(self._indexes))]
         return index

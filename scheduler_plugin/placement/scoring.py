@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from protocol.ranking.config import RankingConfig, ScoreCurve
 from protocol.ranking.node_score import Draw, NodeRank, choose_target, fraction, percent
 from protocol.ranking.rank import preferred_vcpus, unfitness
-from protocol.units import MilliCpu, Resources
+from protocol.units import ZERO, MilliCpu, Resources
 from scheduler_plugin.placement.verdict import Room
 
 
@@ -18,35 +19,54 @@ def unfitness_of(total: MilliCpu, preferred: float) -> float:
     return unfitness(preferred, max(total.as_cores, 0.001))
 
 
-def node_rank(room: Room, claim: Resources, curve: ScoreCurve, preferred: float) -> NodeRank:
-    """Rank of the node for a pod of size ``claim`` that fits (S2.8b).
+class PodDemand(NamedTuple):
+    """What a pod claims on its node, and the amount by which its VM may grow there."""
 
-    ``preferred`` is the number of vCPUs of a node that suits the cluster.
+    claim: Resources
+    growth: Resources = ZERO
+
+    def plus(self, other: PodDemand) -> PodDemand:
+        """Both pods together: only one of them may be about to grow."""
+        return PodDemand(self.claim + other.claim, self.growth.at_least(other.growth))
+
+
+def node_rank(room: Room, pod: PodDemand, curve: ScoreCurve, preferred: float) -> NodeRank:
+    """Rank of the node for a pod that fits (S2.8b).
+
+    The largest growth of one VM there, or of the pod's own, counts as used. ``preferred`` is the number of vCPUs of a
+    node that suits the cluster.
     """
-    used, mark, total = room.reserved, room.watermark, room.total
+    used, mark, total, (claim, growth) = room.reserved, room.watermark, room.total, pod
+    cpu_growth, mem_growth = max(room.growth.cpu, growth.cpu).value, max(room.growth.mem, growth.mem).value
     score = percent(
-        fraction(used.cpu.value + claim.cpu.value, mark.cpu.value, total.cpu.value, curve),
-        fraction(used.mem.value + claim.mem.value, mark.mem.value, total.mem.value, curve),
+        _fraction(used.cpu.value + claim.cpu.value, cpu_growth, mark.cpu.value, total.cpu.value, curve),
+        _fraction(used.mem.value + claim.mem.value, mem_growth, mark.mem.value, total.mem.value, curve),
     )
     # Compared as tuples, lowest first.
     return -score, room.price, unfitness_of(total.cpu, preferred)
 
 
-class Ranks:
-    """Ranks of many nodes for pods that claim ``claim``; cached, because nodes often have equal room."""
+def _fraction(used: int, growth: int, watermark: int, total: int, curve: ScoreCurve) -> float:
+    grown = used + int(curve.growth * growth)
+    # Below zero if the growth would not fit, so that the node that lacks the least for it comes first.
+    return (total - grown) / total if used <= total < grown else fraction(grown, watermark, total, curve)
 
-    def __init__(self, claim: Resources, curve: ScoreCurve, preferred: float) -> None:
-        self._claim, self._curve, self._preferred = claim, curve, preferred
+
+class Ranks:
+    """Ranks of many nodes for pods of size ``pod``; cached, because nodes often have equal room."""
+
+    def __init__(self, pod: PodDemand, curve: ScoreCurve, preferred: float) -> None:
+        self._pod, self._curve, self._preferred = pod, curve, preferred
         self._known: dict[tuple[int | float, ...], NodeRank] = {}
 
     def of(self, room: Room) -> NodeRank:
         """Rank of the node."""
         used, mark, total = room.reserved, room.watermark, room.total
         cpu, mem = (used.cpu.value, mark.cpu.value, total.cpu.value), (used.mem.value, mark.mem.value, total.mem.value)
-        key = (*cpu, *mem, room.price)
+        key = (*cpu, *mem, room.growth.cpu.value, room.growth.mem.value, room.price)
         rank = self._known.get(key)
         if rank is None:
-            rank = self._known[key] = node_rank(room, self._claim, self._curve, self._preferred)
+            rank = self._known[key] = node_rank(room, self._pod, self._curve, self._preferred)
         return rank
 
 
@@ -59,14 +79,14 @@ def stays_below_watermark(room: Room, claim: Resources) -> bool:
 
 
 def best_target(
-    rooms: Mapping[str, Room], claim: Resources, ranking: RankingConfig, draw: Draw, *, nodes: int
+    rooms: Mapping[str, Room], pod: PodDemand, ranking: RankingConfig, draw: Draw, *, nodes: int
 ) -> str | None:
     """The best of ``rooms`` for a VM of that size (S2.8b); None if it fits nowhere below a watermark.
 
     ``nodes`` is the number of nodes in the whole cluster.
     """
     preferred = preferred_vcpus(nodes, ranking)
-    ranks = Ranks(claim, ranking.score, preferred)
+    ranks = Ranks(pod, ranking.score, preferred)
     # A target above its watermark would only pass the pressure on.
-    targets = {name: ranks.of(room) for name, room in rooms.items() if stays_below_watermark(room, claim)}
+    targets = {name: ranks.of(room) for name, room in rooms.items() if stays_below_watermark(room, pod.claim)}
     return choose_target(targets, draw)

@@ -30,6 +30,7 @@ class Room(msgspec.Struct, frozen=True, gc=False):
     is_open: bool  # False if cordoned
     price: float = 0.0  # per hour
     for_waking: Resources = ZERO  # only for VMs that sleep there
+    growth: Resources = ZERO  # largest possible growth of one VM there, for each resource
 
     @property
     def unreserved(self) -> Resources:

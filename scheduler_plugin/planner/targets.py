@@ -24,7 +24,7 @@ from protocol.units import Bytes, MilliCpu, Resources
 from scheduler_plugin.constraints.checker import Shape
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Migration
-from scheduler_plugin.placement.scoring import best_target, stays_below_watermark
+from scheduler_plugin.placement.scoring import PodDemand, best_target, stays_below_watermark
 from scheduler_plugin.placement.verdict import Room
 from scheduler_plugin.planner.eligible_nodes import EligibleNodes
 from scheduler_plugin.planner.plan import MigrationPolicy
@@ -161,12 +161,15 @@ class Targets:
         """
         size = victim.size
         rooms = self._preferred(victim, {room.node: room for room in self._accepting(victim, size)})
-        name = best_target(rooms, size, self._rule.ranking, self._rule.draw, nodes=self._nodes)
+        pod = PodDemand(size, victim.growth)
+        name = best_target(rooms, pod, self._rule.ranking, self._rule.draw, nodes=self._nodes)
         if name is None:
             return None
         room = self._rooms[name]
         # Reserved for the rest of the round.
-        self._rooms[name] = replace(room, reserved=room.reserved + size, free=room.free - size)
+        self._rooms[name] = replace(
+            room, reserved=room.reserved + size, free=room.free - size, growth=room.growth.at_least(pod.growth)
+        )
         self._eligible.place(victim.claim, victim.vm, name)
         self._active.add(source, name)
         if self._active.entering[name] >= self._max_incoming:

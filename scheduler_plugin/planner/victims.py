@@ -57,6 +57,11 @@ class Victim:
         needed = self.claim.reserved + self.claim.unmet
         return needed if not self.claim.sleeps else needed.at_least(self.claim.reserved + self.claim.wake_need.missing)
 
+    @property
+    def growth(self) -> Resources:
+        """The amount by which it may grow on the target."""
+        return (self.claim.reserved + self.claim.growth).minus_or_zero(self.size)
+
 
 @dataclass(frozen=True, slots=True)
 class Rest:

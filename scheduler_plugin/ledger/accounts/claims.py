@@ -105,6 +105,7 @@ class Claim:
     has_booted: bool = False
     boots_with: Resources = ZERO  # largest size in the pod's arguments that the guest may still boot with
     wake_need: WakeNeed = NO_WAKE_NEED  # the sleeping VM's need in the node's sum
+    growth: Resources = ZERO  # amount by which its VM may still grow on the node
     woken_at: Instant | None = None  # when it got all that it needs to wake; None if it did not, or gave up
     is_long_denied: bool = False  # has waited to wake for so long that no free room is kept for it
 
@@ -163,6 +164,16 @@ class Claim:
             return NO_WAKE_NEED
         denied = ZERO if self.is_long_denied else unmet
         return WakeNeed(facts.wakes_with.minus_or_zero(self.vm.reserved), denied)
+
+    def growth_beyond(self, reserved: Resources) -> Resources:
+        """The amount by which its VM may grow beyond ``reserved``.
+
+        Zero if it has no agent, is deleted or leaves: a leaving VM grows elsewhere.
+        """
+        vm = self.vm
+        if vm is None or vm.facts is None or not vm.has_agent or vm.is_deleted:
+            return ZERO
+        return ZERO if self.is_migrating or self.left_with is not None else growth_of(self.pod, vm.facts, reserved)
 
     @property
     def weight(self) -> int:
@@ -260,6 +271,11 @@ def _after_restart(pod: PodFacts, vm: VmFacts) -> Resources:
 def _wakes_on_arrival(pod: PodFacts, vm: VmFacts) -> Resources:
     """Size at which a VM that sleeps in another pod would run in this one; otherwise zero."""
     return vm.wakes_with if vm.wakes_with is not None and vm.pod not in (None, pod.name) else ZERO
+
+
+def growth_of(pod: PodFacts, facts: VmFacts, size: Resources) -> Resources:
+    """The amount by which the VM in ``pod``, of ``size`` with the overhead around the guest, may grow."""
+    return (facts.most + pod.overhead).minus_or_zero(size)
 
 
 def claim_size(pod: PodFacts, vm: PermitAccount | None, boots_with: Resources | None = None) -> Resources:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
-from protocol.units import ZERO, Instant, Resources
+from protocol.units import ZERO, Bytes, Instant, MilliCpu, Resources
 from scheduler_plugin.constraints.cluster_view import PlacedPod, PodsOnNode
 from scheduler_plugin.ledger.accounts.claims import NONE_DEFERRED, Claim, ClaimState, DeferredResizes
 from scheduler_plugin.ledger.accounts.waking import NO_WAKE_NEED, WakeNeed, room_for_waking
@@ -89,6 +89,7 @@ class NodeAccount:
     unbounded: int = 0  # claims without an upper bound; with one of them nothing is free
     wake_needs: dict[str, WakeNeed] = field(default_factory=dict)  # of sleeping VMs, by pod
     waking: Resources = ZERO  # their part of ``unmet``
+    growth: Resources = ZERO  # largest possible growth of one VM here, for each resource
     room: Room = field(init=False)
     shrink_threshold: Resources = field(init=False)  # above it the node asks VMs to shrink
     fast_poll_threshold: Resources = field(init=False)  # above it the node may ask within seconds
@@ -200,6 +201,7 @@ class NodeAccount:
             is_open=self.facts is not None and self.facts.is_open,
             price=0.0 if self.facts is None else self.facts.price,
             for_waking=for_waking,
+            growth=self.growth,
         )
 
     def replace(self, taken: Resources, new: Resources) -> None:
@@ -208,7 +210,19 @@ class NodeAccount:
         room, left = self.room, self._left(self.room.total)
         waking = self._for_waking(room.total, left)
         free = left if waking is ZERO else left - waking
-        self.room = Room(room.node, room.total, self.reserved, free, room.watermark, room.is_open, room.price, waking)
+        self.room = Room(
+            room.node, room.total, self.reserved, free, room.watermark, room.is_open, room.price, waking, self.growth
+        )
+
+    def update_growth(self) -> None:
+        """Compute ``growth`` from the claims, of which some have changed."""
+        cpu = mem = 0
+        for claim in self.claims.values():
+            # Plain numbers, because this runs for every change.
+            cpu, mem = max(cpu, claim.growth.cpu.value), max(mem, claim.growth.mem.value)
+        if cpu != self.growth.cpu.value or mem != self.growth.mem.value:
+            self.growth = Resources(MilliCpu(cpu), Bytes(mem))
+            self.replace(ZERO, ZERO)
 
     def set_wake_need(self, claim: Claim, need: WakeNeed) -> None:
         """Set what the claim's sleeping VM lacks to wake."""

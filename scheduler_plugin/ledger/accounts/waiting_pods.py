@@ -22,6 +22,7 @@ from typing import Final
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import VmAccount, claim_size
 from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.placement.scoring import PodDemand
 from scheduler_plugin.placement.verdict import FITS, Room, verdict
 
 MAX_ASSUMED: Final = 16
@@ -32,13 +33,13 @@ class AssumedPods:
     """Nodes and sizes of assumed pods, by UID, oldest first."""
 
     def __init__(self) -> None:
-        self._pods: dict[str, tuple[str, Resources]] = {}
+        self._pods: dict[str, tuple[str, PodDemand]] = {}
 
-    def assume(self, uid: str, node: str, claim: Resources) -> None:
-        """Record that the pod was sent to ``node`` and will claim ``claim`` there."""
+    def assume(self, uid: str, node: str, size: PodDemand) -> None:
+        """Record that the pod was sent to ``node`` and will have ``size`` there."""
         # Reinsert it as the newest.
         self._pods.pop(uid, None)
-        self._pods[uid] = (node, claim)
+        self._pods[uid] = (node, size)
         # A bind may never come. There is no clock here, so newer assumptions push out old ones.
         if len(self._pods) > MAX_ASSUMED:
             del self._pods[next(iter(self._pods))]
@@ -47,13 +48,13 @@ class AssumedPods:
         """Remove a pod: its bind has arrived, kube-scheduler filters again, or it is gone."""
         self._pods.pop(uid, None)
 
-    def claimed(self, besides: str) -> dict[str, Resources]:
+    def claimed(self, besides: str) -> dict[str, PodDemand]:
         """Sizes of all assumed pods except ``besides``, by node."""
-        claims: dict[str, Resources] = {}
-        for uid, (node, claim) in self._pods.items():
+        sizes: dict[str, PodDemand] = {}
+        for uid, (node, size) in self._pods.items():
             if uid != besides:
-                claims[node] = claims[node] + claim if node in claims else claim
-        return claims
+                sizes[node] = sizes[node].plus(size) if node in sizes else size
+        return sizes
 
 
 MAX_SAMPLED: Final = 1_000

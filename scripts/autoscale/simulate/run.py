@@ -145,7 +145,7 @@ class Run:
         sizes = [table.units_at(instant) for instant in instants]
         for vm in self._vms:
             vm.use = UNIT * int(sizes[self._random.randrange(SIZES)][vm.index])
-            self._cluster.place(vm, self._random, Instant(0.0))
+            self._cluster.place(vm, Instant(0.0))
 
     def _step(self, step: int) -> None:
         now = Instant(step * self._fleet.settings.step)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
-from itertools import compress, islice
-from operator import eq
-from random import Random
+from math import ceil
 from typing import Final
 
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
@@ -101,7 +98,7 @@ class SimulatedCluster:
 
     # Placement -----------------------------------------------------------------------------------------------
 
-    def place(self, vm: SimulatedVm, random: Random, now: Instant) -> None:
+    def place(self, vm: SimulatedVm, now: Instant) -> None:
         """Creates the VM and its pod. Raises ``SimulationSettingsError`` if no node has room for it."""
         self.vms[vm.name] = vm
         pod = f"{vm.name.name}-0"
@@ -113,24 +110,23 @@ class SimulatedCluster:
             raise SimulationSettingsError(
                 "--fill: the VMs do not find room at the start; choose less of it, or more nodes"
             )
-        # As kube-scheduler: the filter, then the preferences and scores, then a random choice among equals.
-        fits = self._apart(vm, fits)
-        scores = self.ledger.scores(facts, fits)
-        best = max(scores)
-        # The choice is among their numbers, so that no list of thousands of nodes is made for each VM.
-        number = random.choice(range(scores.count(best)))
-        vm.node = next(islice(compress(fits, map(partial(eq, best), scores)), number, None))
+        (vm.node,) = self.ledger.best(facts, set(self._apart(vm, fits)), 1)
         self.bind(facts, vm.node, now)
 
     def _feasible(self, pod: PodFacts) -> list[str]:
-        """Nodes that fit the pod: as many as kube-scheduler looks for, from where its last search ended."""
+        """Nodes that fit the pod, of as many as kube-scheduler asks about: those after the ones of the last search.
+
+        If none fits, the pod is retried with the next ones.
+        """
         count = len(self.nodes)
-        wanted, end, fits = sample_size(count, PERCENT), self._searched + count, list[str]()
-        while len(fits) < wanted and self._searched < end:
-            ahead = range(self._searched, min(end, self._searched + wanted - len(fits)))
-            fits += self.ledger.filter(pod, [self.nodes[number % count] for number in ahead]).fits
+        asked = sample_size(count, PERCENT)
+        for _ in range(ceil(count / asked)):
+            ahead = range(self._searched, self._searched + asked)
             self._searched = ahead.stop
-        return fits
+            fits = self.ledger.filter(pod, [self.nodes[number % count] for number in ahead]).fits
+            if fits:
+                return fits
+        return []
 
     def _apart(self, vm: SimulatedVm, fits: list[str]) -> list[str]:
         """Those of the nodes with the fewest members of the VM's group."""

@@ -64,7 +64,7 @@ def test_everything_can_be_written() -> None:
             {"preferredSizes": [{"vCPUs": 0}]},
             "preferredSizes[0]: expected vCPUs and nodes above zero",
         ),
-        ({"score": {"peak": 1.5}}, "score: expected empty, full and peak of 0 to 1"),
+        ({"score": {"peak": 1.5}}, "score: expected empty, full, peak and growth of 0 to 1"),
     ],
 )
 def test_a_bad_section_is_refused_with_the_place(document: object, message: str) -> None:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.units import Resources
 from scheduler_plugin.constraints.model import NodeTraits, Taint
 from scheduler_plugin.ledger.accounts.waiting_pods import MAX_ASSUMED, AssumedPods
 from scheduler_plugin.ledger.events import BindRequested, PodGone, VmSeen
+from scheduler_plugin.placement.scoring import PodDemand
 from scheduler_plugin.placement.verdict import FITS
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
@@ -108,7 +108,7 @@ def test_a_vm_is_sent_with_what_it_claims() -> None:
 def test_only_the_last_assumptions_are_kept(size: int) -> None:
     assumed = AssumedPods()
     for number in range(MAX_ASSUMED + size):
-        assumed.assume(f"pod-{number}", f"n{number}", amount(1))
+        assumed.assume(f"pod-{number}", f"n{number}", PodDemand(amount(1)))
     assert sorted(assumed.claimed("none")) == sorted(f"n{number}" for number in range(size, MAX_ASSUMED + size))
 
 
@@ -117,11 +117,11 @@ def test_taken_is_sum_of_assumed(steps: list[tuple[str, str]]) -> None:
     assumed, model = AssumedPods(), {}
     for uid, on in steps:
         if on:
-            assumed.assume(uid, on, amount(1))
+            assumed.assume(uid, on, PodDemand(amount(1)))
             model[uid] = on
         else:
             assumed.settle(uid)
             model.pop(uid, None)
     others = [on for uid, on in model.items() if uid != "a"]
-    expected: dict[str, Resources] = {on: amount(others.count(on)) for on in others}
+    expected = {on: PodDemand(amount(others.count(on))) for on in others}
     assert assumed.claimed("a") == expected

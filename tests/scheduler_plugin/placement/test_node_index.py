@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from protocol.ranking.config import PreferredSize, RankingConfig, ScoreCurve
 from protocol.units import Resources
 from scheduler_plugin.placement.node_index import MAX_INDEXES, MIN_LOG, NodeIndex, NodeIndexes
+from scheduler_plugin.placement.scoring import PodDemand
 from scheduler_plugin.placement.verdict import FITS, Room, filter_nodes, verdict
 from tests.scheduler_plugin.ledger.fleet import amount
 
@@ -21,7 +22,7 @@ def room(
 
 
 def scores(rooms: dict[str, Room], claim: Resources, ranking: RankingConfig | None = None) -> dict[str, int]:
-    found = NodeIndex(claim, rooms, ranking or RankingConfig()).scores(list(rooms))
+    found = NodeIndex(PodDemand(claim), rooms, ranking or RankingConfig()).scores(list(rooms))
     return dict(zip(rooms, found, strict=True))
 
 
@@ -68,16 +69,16 @@ def test_equal_nodes_score_equally() -> None:
 
 
 def test_unknown_and_closed_nodes_score_nothing() -> None:
-    index = NodeIndex(amount(1), {"closed": room(amount(0), is_open=False)}, RankingConfig())
+    index = NodeIndex(PodDemand(amount(1)), {"closed": room(amount(0), is_open=False)}, RankingConfig())
     assert index.scores(["closed", "unknown"]) == [0, 0]
 
 
 def test_new_rules_count_at_once() -> None:
     rooms = {"a": room(amount(1)), "b": room(amount(6))}
     node_indexes = NodeIndexes(rooms)
-    assert node_indexes.of(amount(1)).scores(["a", "b"]) == [6, 9]
+    assert node_indexes.of(PodDemand(amount(1))).scores(["a", "b"]) == [6, 9]
     node_indexes.rank_by(RankingConfig(score=ScoreCurve(empty=1.0, full=0.0, peak=0.0)))
-    assert node_indexes.of(amount(1)).scores(["a", "b"]) == [8, 3]
+    assert node_indexes.of(PodDemand(amount(1))).scores(["a", "b"]) == [8, 3]
 
 
 def test_a_cluster_that_grows_prefers_larger_nodes() -> None:
@@ -85,35 +86,35 @@ def test_a_cluster_that_grows_prefers_larger_nodes() -> None:
     ranking = RankingConfig(preferred_sizes=(PreferredSize(nodes=2, vcpus=10), PreferredSize(vcpus=20)))
     node_indexes = NodeIndexes(rooms)
     node_indexes.rank_by(ranking)
-    assert node_indexes.of(amount(1)).scores(["small", "large"]) == [8, 7]
+    assert node_indexes.of(PodDemand(amount(1))).scores(["small", "large"]) == [8, 7]
     rooms["third"] = room(amount(10))
     node_indexes.changed("third")
-    assert node_indexes.of(amount(1)).scores(["small", "large"]) == [7, 8]
+    assert node_indexes.of(PodDemand(amount(1))).scores(["small", "large"]) == [7, 8]
 
 
 def test_only_the_last_sizes_are_remembered() -> None:
     node_indexes = NodeIndexes({})
-    first = node_indexes.of(amount(0))
-    kept = [node_indexes.of(amount(size)) for size in range(1, MAX_INDEXES + 1)]
-    assert [node_indexes.of(amount(size)) for size in range(1, MAX_INDEXES + 1)] == kept
-    assert node_indexes.of(amount(0)) is not first
+    first = node_indexes.of(PodDemand(amount(0)))
+    kept = [node_indexes.of(PodDemand(amount(size))) for size in range(1, MAX_INDEXES + 1)]
+    assert [node_indexes.of(PodDemand(amount(size))) for size in range(1, MAX_INDEXES + 1)] == kept
+    assert node_indexes.of(PodDemand(amount(0))) is not first
 
 
 def test_long_log_drops_unused_indexes() -> None:
     """Two sizes are asked for; then the room of a node changes so often that the log is cut twice."""
     rooms = {"a": room(amount(1)), "b": room(amount(1))}
     node_indexes = NodeIndexes(rooms)
-    used, unused = node_indexes.of(amount(1)), node_indexes.of(amount(2))
+    used, unused = node_indexes.of(PodDemand(amount(1))), node_indexes.of(PodDemand(amount(2)))
     for number in range(4 * MIN_LOG):
         rooms["a"] = room(amount(number % 9))
         node_indexes.changed("a")
         if number % 100 == 0:
-            node_indexes.of(amount(1))
-    assert node_indexes.of(amount(1)) is used
-    assert node_indexes.of(amount(2)) is not unused
+            node_indexes.of(PodDemand(amount(1)))
+    assert node_indexes.of(PodDemand(amount(1))) is used
+    assert node_indexes.of(PodDemand(amount(2))) is not unused
     for claim in (amount(1), amount(2)):
-        fresh = NodeIndex(claim, rooms, RankingConfig())
-        assert node_indexes.of(claim).scores(["a", "b"]) == fresh.scores(["a", "b"])
+        fresh = NodeIndex(PodDemand(claim), rooms, RankingConfig())
+        assert node_indexes.of(PodDemand(claim)).scores(["a", "b"]) == fresh.scores(["a", "b"])
 
 
 NODES = st.sampled_from(["a", "b", "c"])
@@ -138,9 +139,9 @@ def test_cached_index_matches_fresh_one(
             rooms[name] = found
         node_indexes.changed(name)
         claim = amount(*size)
-        kept = node_indexes.of(claim)
+        kept = node_indexes.of(PodDemand(claim))
         assert kept.filter(names) == filter_nodes(rooms, names, claim)
-        assert kept.scores(names) == NodeIndex(claim, rooms, RankingConfig()).scores(names)
+        assert kept.scores(names) == NodeIndex(PodDemand(claim), rooms, RankingConfig()).scores(names)
         fits = [verdict(rooms.get(each), claim) is FITS for each in names]
         assert [1 <= score <= 10 for score in kept.scores(names)] == fits
         best = kept.best(names, len(names), {}, lambda _: False, 0)

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from protocol.ranking.config import PreferredSize, RankingConfig
-from protocol.units import MilliCpu, Resources
-from scheduler_plugin.placement.scoring import best_target, unfitness_of
+from protocol.ranking.config import PreferredSize, RankingConfig, ScoreCurve
+from protocol.units import ZERO, MilliCpu, Resources
+from scheduler_plugin.placement.scoring import PodDemand, best_target, unfitness_of
 from scheduler_plugin.placement.verdict import (
     CORDONED,
     CPU_TOO_SMALL,
@@ -74,10 +74,10 @@ def test_a_shortage_says_the_numbers() -> None:
 RANKING = RankingConfig(preferred_sizes=(PreferredSize(vcpus=10),))
 
 
-def chosen(rooms: dict[str, Room], claim: Resources) -> set[str | None]:
+def chosen(rooms: dict[str, Room], claim: Resources, growth: Resources = ZERO) -> set[str | None]:
     """Every node that chance may choose."""
     draw = Random(5).randint
-    return {best_target(rooms, claim, RANKING, draw, nodes=len(rooms)) for _ in range(50)}
+    return {best_target(rooms, PodDemand(claim, growth), RANKING, draw, nodes=len(rooms)) for _ in range(50)}
 
 
 def test_vm_moves_to_best_filled_node() -> None:
@@ -89,6 +89,20 @@ def test_vm_moves_to_best_filled_node() -> None:
         "closed": room(amount(6), is_open=False),
     }
     assert chosen(rooms, amount(1)) == {"best"}
+
+
+def test_target_leaves_room_for_growth() -> None:
+    calm, growing = room(amount(4)), replace(room(amount(4)), growth=amount(5))
+    assert chosen({"calm": calm, "growing": growing}, amount(1)) == {"calm"}
+    assert chosen({"fuller": room(amount(5)), "emptier": room(amount(2))}, amount(1)) == {"fuller"}
+    assert chosen({"fuller": room(amount(5)), "emptier": room(amount(2))}, amount(1), growth=amount(5)) == {"emptier"}
+
+
+@pytest.mark.parametrize(("share", "best"), [(0.0, "n1"), (0.5, "n1"), (1.0, "n2")])
+def test_share_of_growth_is_a_setting(share: float, best: str) -> None:
+    ranking = RankingConfig(score=ScoreCurve(growth=share))
+    rooms = {"n1": replace(room(amount(4)), growth=amount(4)), "n2": room(amount(3))}
+    assert best_target(rooms, PodDemand(amount(1)), ranking, Random(5).randint, nodes=2) == best
 
 
 def test_target_ties_break_by_price_fit_chance() -> None:
