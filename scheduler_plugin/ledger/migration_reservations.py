@@ -20,6 +20,7 @@ from protocol.messages import ObjectName
 from protocol.units import ZERO, Instant
 from scheduler_plugin.ledger import outcomes
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount, claim_size
+from scheduler_plugin.ledger.accounts.denials import DenialCost
 from scheduler_plugin.ledger.events import WriteOutcome
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
 from scheduler_plugin.ledger.moves import START_TIMEOUT, Creation, Migration, Move, current_migration
@@ -57,6 +58,10 @@ def reserve_move(state: LedgerState, move: Move, name: ObjectName, now: Instant)
     ordered = Migration(name, move.vm, now, move.target, move.reason, move.source, Creation.ORDERED, cause=move.cause)
     ordered.source_pod = claim.pod.name
     state.migrations.add(ordered)
+    for denied in state.nodes[claim.node].claims.values():
+        # The move is for them, and pays what their denials have cost.
+        if denied.unmet.any:
+            denied.denial_cost = DenialCost(changed_at=now)
     return outcomes.Reservation(FITS, effects=(outcomes.CreateMigration(name, move),))
 
 

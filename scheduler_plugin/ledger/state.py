@@ -14,6 +14,7 @@ from protocol.messages import ObjectName
 from protocol.names import SCHEDULER_NAME
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.claims import NONE_DEFERRED, Claim, ClaimState, DeferredResizes, VmAccount
+from scheduler_plugin.ledger.accounts.denials import NO_DENIALS
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.vm_accounts import VmAccounts
 from scheduler_plugin.ledger.accounts.waiting_pods import AssumedPods, SampledPods, WaitingPods
@@ -105,6 +106,7 @@ class LedgerState:
         """Move the claim to the VM of ``account``; None: to no VM."""
         before, claim.vm, claim.left_with = claim.vm, account, None
         claim.is_frozen, claim.denied_since, claim.metrics, claim.unsecured = False, None, None, ZERO
+        claim.denial_cost = NO_DENIALS
         claim.offered, claim.asked_since, claim.last_freed, claim.asleep_size = ZERO, None, None, None
         if account is not None:
             account.claims.append(claim)

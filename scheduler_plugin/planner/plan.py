@@ -12,6 +12,7 @@ from protocol.messages import ObjectName
 from protocol.smoothing.window import WindowMax
 from protocol.units import ZERO, Bytes, Instant, MilliCpu, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import DeferredResizes
+from scheduler_plugin.ledger.accounts.denials import vcpus_worth
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.sharing import promised
 from scheduler_plugin.ledger.moves import Move, MoveCause
@@ -30,9 +31,6 @@ SHORT_SETTLE: Final = Seconds(10.0)
 
 MIN_DENIAL: Final = Seconds(3.0)
 """Minimum length of a denial or deferred resize before VMs move: agents repeat their requests within that time."""
-
-MEM_PER_VCPU: Final = Bytes.parse("4Gi")
-"""Memory worth one vCPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +55,17 @@ class MigrationPolicy:
         # Rounded up, so that a small cluster can move one VM.
         return ceil(limit * nodes) if isinstance(limit, Fraction) else limit
 
-    def denial_settles(self, lacking: Resources) -> Seconds:
-        """Minimum length of a denial that lacks ``lacking`` before VMs move."""
-        # Ski rental: a move pays once the denial has cost as much, because its further length is unknown. For 1 to 30
+    def denial_settles(self, lacking: Resources, past: Seconds = Seconds(0.0)) -> Seconds:
+        """Minimum length of a denial that lacks ``lacking`` before VMs move.
+
+        ``past``: the cost of the VM's past denials (vCPU-seconds).
+        """
+        # Ski rental: a move pays once denials have cost as much, because their further length is unknown. For 1 to 30
         # vCPUs the total is at most twice the optimum.
-        vcpus = max(lacking.cpu.as_cores, lacking.mem.ratio(MEM_PER_VCPU), 1.0)
-        return max(Seconds(self.settle_denied / vcpus), min(MIN_DENIAL, self.settle_denied))
+        return max(
+            Seconds((self.settle_denied - past) / vcpus_worth(lacking)),
+            min(MIN_DENIAL, self.settle_denied),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +195,8 @@ class RoomNeed:
             for claim in account.claims.values()
             if claim.denied_since is not None
             and (claim.sleeps or not only_waking)
-            and now - claim.denied_since >= (soonest if only_waking else policy.denial_settles(claim.unmet))
+            and now - claim.denied_since
+            >= (soonest if only_waking else policy.denial_settles(claim.unmet, claim.denial_cost.counted(now)))
         )
         pods = ZERO
         if now - self.denied_since >= soonest and not only_waking:

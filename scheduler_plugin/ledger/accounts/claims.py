@@ -9,6 +9,7 @@ from typing import Final
 
 from protocol.messages import Metrics, ObjectName
 from protocol.units import ZERO, Instant, Resources, Seconds
+from scheduler_plugin.ledger.accounts.denials import NO_DENIALS, DenialCost
 from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
 from scheduler_plugin.ledger.accounts.permit_state import LONG_AGO
 from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
@@ -98,6 +99,7 @@ class Claim:
     asleep_size: Resources | None = None  # reservation if the VM slept; None if its agent does not allow sleep
     sleep_asked_at: Instant = LONG_AGO  # when the node last asked it to sleep
     denied_since: Instant | None = None
+    denial_cost: DenialCost = NO_DENIALS
     resizes: PodRequests | None = None  # None before the first resize of the pod's requests
     deferred: DeferredResizes = NONE_DEFERRED  # its part of the node's deferred resizes
     # The reservation when the guest had moved to another pod for good. It ignores the VM and stays until the pod goes.

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from protocol.guest.sleep import ASLEEP, WAKING
 from protocol.units import ZERO, Instant
+from scheduler_plugin.ledger.accounts.denials import NO_DENIALS
 from scheduler_plugin.ledger.events import (
     BindRequested,
     Listed,
@@ -128,6 +129,7 @@ def test_guest_wakes_at_full_size_only() -> None:
     # The first answer of this scheduler names the agent on the object, and no size.
     assert decision.persist.permit == ZERO
     assert fleet.ledger.claims["uid-a"].unmet == amount(3)
+    assert fleet.ledger.claims["uid-a"].denial_cost == NO_DENIALS, "a waking VM moves by itself"
 
 
 def test_lack_of_memory_alone_grants_no_cpu() -> None:

@@ -8,11 +8,14 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from protocol.units import Bytes, Instant, MilliCpu, Resources, Seconds
-from scheduler_plugin.ledger.events import NodeSeen, PodGone, PodSeen
+from scheduler_plugin.ledger.accounts.denials import HALF_LIFE
+from scheduler_plugin.ledger.events import NodeSeen, PodGone, PodSeen, VmSeen
+from scheduler_plugin.ledger.moves import MoveCause
 from scheduler_plugin.planner.plan import LastingExcess, MigrationPolicy, MovePlan
-from tests.scheduler_plugin.ledger.fleet import amount, plain_pod
+from tests.scheduler_plugin.ledger.fleet import amount, name, plain_pod, vm_pod
 from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node, pressed
 
 ABOVE = "node n1 is {0} vCPU and {0} GiB above its watermark"
@@ -229,3 +232,60 @@ def test_pod_waits_less_than_vm() -> None:
     fixture.tell("b", amount(4))
     assert fixture.ledger.nodes["n1"].pressure.capacity == amount(3)
     assert first_move(fixture) == (3.0, "b", "node n1 lacks 1 vCPU and 1 GiB and denies VMs")
+
+
+def full_node() -> PlannerFixture:
+    """n1 is full, and only denials move VMs."""
+    fixture = PlannerFixture(node("n1"), node("n2"), policy=MigrationPolicy(settle=Seconds(1e6)))
+    fixture.add("a", "n1", 4)
+    fixture.add("b", "n1", 6)
+    return fixture
+
+
+def denied_again(fixture: PlannerFixture) -> MovePlan:
+    """``a`` is denied one vCPU for 80 s of every ten minutes; the plan at the end of the next denial."""
+    fixture.now = Instant(fixture.now + 520)
+    fixture.tell("a", amount(5))
+    fixture.plan()
+    plan = fixture.plan(after=80)
+    fixture.tell("a", amount(4))
+    return plan
+
+
+def past(fixture: PlannerFixture) -> float:
+    """The cost of the past denials of ``a``."""
+    return fixture.ledger.claims["uid-a"].denial_cost.past
+
+
+def test_short_denials_that_repeat_add_up() -> None:
+    """Each costs 80 vCPU-seconds of 90, and a quarter of that counts later."""
+    fixture = full_node()
+    assert denied_again(fixture) == MovePlan()
+    (move,) = denied_again(fixture).moves
+    assert (move.vm.name, move.cause) == ("a", MoveCause.DENIED_VM)
+
+
+def test_move_pays_for_past_denials() -> None:
+    fixture = full_node()
+    denied_again(fixture)
+    assert past(fixture) == 20.0
+    fixture.tell("a", amount(5))
+    (move,) = fixture.plan(after=80).moves
+    fixture.carry_out(move)
+    assert past(fixture) == 0.0
+
+
+def test_denial_of_another_vm_of_that_name_is_not_its_own() -> None:
+    fixture = full_node()
+    denied_again(fixture)
+    other = structs.replace(fixture.fleet.vms[name("a")], uid="a-second", version=1, pod=None)
+    fixture.fleet.apply(PodSeen(replace(vm_pod("a", "n1"), vm_uid="a-second")))
+    fixture.fleet.apply(VmSeen(other))
+    assert past(fixture) == 0.0
+
+
+def test_old_denials_are_forgotten() -> None:
+    fixture = full_node()
+    for _ in range(5):
+        assert denied_again(fixture) == MovePlan()
+        fixture.now = Instant(fixture.now + 4 * HALF_LIFE)

@@ -15,8 +15,8 @@ from scripts.autoscale.simulate.run_statistics import Figures
 from scripts.autoscale.simulate.simulated_vm import SimulatedVm
 
 MINUTE = 60.0
-HELD_DENIALS = (111, 78, 33, 1860.0, 270.0)
-HELD_MOVES = (15, 33.33000185340643, 0.8374444444444443, 1.5502690712259097)
+HELD_DENIALS = (113, 80, 33, 1860.0, 240.0)
+HELD_MOVES = (17, 37.53332537878305, 0.8393888888888889, 1.529038037773931)
 SMALL = SimulationSettings(nodes=4, vms=40, hours=0.5, step=Seconds(30.0), fill=0.85)
 
 
