@@ -114,14 +114,14 @@ class SimulatedCluster:
         self.bind(facts, vm.node, now)
 
     def _feasible(self, pod: PodFacts) -> list[str]:
-        """Nodes that fit the pod, of as many as kube-scheduler asks about: those after the ones of the last search.
+        """Nodes that fit the pod, of a sample as large as that of kube-scheduler: the nodes after those of the last search.
 
         If none fits, the pod is retried with the next ones.
         """
         count = len(self.nodes)
-        asked = sample_size(count, PERCENT)
-        for _ in range(ceil(count / asked)):
-            ahead = range(self._searched, self._searched + asked)
+        size = sample_size(count, PERCENT)
+        for _ in range(ceil(count / size)):
+            ahead = range(self._searched, self._searched + size)
             self._searched = ahead.stop
             fits = self.ledger.filter(pod, [self.nodes[number % count] for number in ahead]).fits
             if fits:
