@@ -114,7 +114,7 @@ class SimulatedCluster:
         self.bind(facts, vm.node, now)
 
     def _feasible(self, pod: PodFacts) -> list[str]:
-        """Nodes that fit the pod, of a sample as large as that of kube-scheduler: the nodes after those of the last search.
+        """Nodes that fit the pod, of a sample as large as that of kube-scheduler: the nodes after the last sample.
 
         If none fits, the pod is retried with the next ones.
         """
