@@ -10,6 +10,7 @@ from statistics import median
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from agent.core.advance import advance
 from agent.core.events import PolicySet, Scraped
@@ -40,7 +41,7 @@ class GuestWithoutVmstat(CacheGuest):
 
     def page(self) -> GuestSample:
         page = super().page()
-        return replace(page, io_stall=None, mem_free=None, refaulted=None, read=None, written=None)
+        return structs.replace(page, io_stall=None, mem_free=None, refaulted=None, read=None, written=None)
 
 
 def sentences(played: Player) -> tuple[str, ...]:
@@ -181,7 +182,7 @@ def test_a_guest_that_lies_stays_within_its_bounds_and_is_still_explained(lie: f
     played = player(4).plays(HOT, 600)
     for turn in range(400):
         played.now += 5.0
-        page = replace(
+        page = structs.replace(
             played.guest.page(), refaulted=lie if turn % 2 else lie / 2, read=lie, mem_free=Bytes(2**62), io_stall=lie
         )
         played.take(Scraped(page))

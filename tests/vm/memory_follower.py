@@ -6,8 +6,10 @@ The agent's core, its reading of metrics, and the guest are the real ones. The s
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import structs
 
 from agent.adapters.exposition import read_sample
 from agent.core.actions import AskScheduler, PatchVm
@@ -72,7 +74,7 @@ class GuestFollower:
         except GuestError:
             return  # a busy guest may not answer in time; it is asked again
         if mem != self._vm.actual.mem:
-            self._vm = replace(self._vm, actual=Resources(CPU, mem), version=self._vm.version + 1)
+            self._vm = structs.replace(self._vm, actual=Resources(CPU, mem), version=self._vm.version + 1)
             self._take(VmSeen(self._vm))
         # A busy guest gives memory back bit by bit, so the order is repeated.
         if self._vm.unfinished_shrink or mem < self._vm.use.mem:
@@ -93,7 +95,7 @@ class GuestFollower:
 
     async def _patch(self, patch: PatchVm) -> None:
         before, after = self._vm.use.mem, patch.target.mem
-        self._vm = replace(self._vm, use=patch.target, version=self._vm.version + 1)
+        self._vm = structs.replace(self._vm, use=patch.target, version=self._vm.version + 1)
         self.sizes.append(after)
         self._take(Patched(self._vm))
         change = f"{self._now - self._began:5.0f} s: {before.value // MIB} to {after.value // MIB} MiB"

@@ -6,10 +6,11 @@ The agent's core is the real one: ``plan`` makes all decisions, and ``advance`` 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.advance import advance
@@ -112,7 +113,7 @@ class Player:
 
     def _patch(self, patch: PatchVm) -> None:
         before, after = self._vm.use.mem.value, patch.target.mem.value
-        self._vm = replace(self._vm, use=patch.target, actual=patch.target, version=self._vm.version + 1)
+        self._vm = structs.replace(self._vm, use=patch.target, actual=patch.target, version=self._vm.version + 1)
         self.guest.size = float(after)
         self.take(Patched(self._vm))
         if before != after:
