@@ -134,16 +134,16 @@ bench-sleep: env ## A real guest sleeps and wakes: how long clients wait; no ses
 	@$(BIN)/python -m scripts.bench.sleep_bench $(BENCH_ARGS)
 
 bench-agents: env ## Memory and CPU of agents, as sidecars and per node (4 minutes)
-	@$(BIN)/python -m scripts.bench.agent_costs $(BENCH_ARGS)
+	@$(BIN)/python -m scripts.bench.agent_bench $(BENCH_ARGS)
 
 bench-fleet: env ## Nearly full simulated fleets: moves, denials and fairness against their targets (half an hour; BENCH_ARGS='--trace FOLDER', '--seed 1')
 	@$(BIN)/python -m scripts.bench.fleet_bench $(BENCH_ARGS)
 
 bench-scarcity: env ## The quick start's fleet in virtual time: does a VM wait for idle neighbours? (ten seconds)
-	@$(BIN)/python -m scripts.bench.scarcity $(BENCH_ARGS)
+	@$(BIN)/python -m scripts.bench.scarcity_bench $(BENCH_ARGS)
 
 bench-ledger: env ## CPU time of ledger and planner for 5,000 nodes (3 minutes)
-	@$(BIN)/python -m scripts.bench.ledger_size $(BENCH_ARGS)
+	@$(BIN)/python -m scripts.bench.ledger_bench $(BENCH_ARGS)
 
 top-picture: env ## Draw docs/top.svg: `autoscale top` with a made-up fleet
 	$(BIN)/python -m scripts.documents.top_picture

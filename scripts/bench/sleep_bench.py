@@ -29,8 +29,8 @@ from protocol.units import Bytes, Instant, MilliCpu, Seconds
 from scripts.autoscale.demonstration.waiting import poll_until
 from scripts.autoscale.running import runs
 from scripts.autoscale.site import SiteError
+from scripts.bench.mass_wake_bench import bench_herd
 from scripts.bench.sleep_figures import SleepFigures, TimedSleeper, table
-from scripts.bench.sleep_herd import bench_herd
 from scripts.database_client import DatabaseError, DatabaseSession
 from vm_image.build import ensure_image
 

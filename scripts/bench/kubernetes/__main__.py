@@ -23,9 +23,9 @@ from deploy.local.kubernetes.programs.versions import SUPPORTED
 from protocol.runtime.clock import SystemClock
 from scripts.autoscale.running import run
 from scripts.bench.kubernetes.bulk_client import BulkClient
-from scripts.bench.kubernetes.measured_plane import Plane, control_plane, make_network
+from scripts.bench.kubernetes.control_plane import Plane, control_plane, make_network
+from scripts.bench.kubernetes.scheduler_speed import measure_permits, measure_start
 from scripts.bench.kubernetes.scheduling_rounds import Rounds
-from scripts.bench.kubernetes.service_speed import measure_permits, measure_start
 from scripts.bench.kubernetes.speed_figures import ALONE, OURS, scheduling_table, start_table
 from scripts.bench.load_client import BenchError
 

@@ -14,8 +14,8 @@ from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import MERGE_PATCH, NODES, PODS, SERVICE_ACCOUNTS, VIRTUAL_MACHINES
 from protocol.names import TOKEN_AUDIENCE
 from protocol.runtime.trust import trusting
-from scripts.bench.kubernetes.made_objects import NAMESPACE, node, node_name, pod, virtual_machine, vm_name
-from scripts.bench.kubernetes.measured_plane import Plane
+from scripts.bench.kubernetes.control_plane import Plane
+from scripts.bench.kubernetes.fake_objects import NAMESPACE, node, node_name, pod, virtual_machine, vm_name
 from scripts.bench.load_client import Connection, ask_all, http_request
 
 _CONNECTIONS: Final = 16

@@ -21,8 +21,8 @@ from protocol.kubernetes.pages import LineSplitter
 from protocol.kubernetes.resources import PODS
 from protocol.units import Seconds
 from scripts.bench.kubernetes.bulk_client import METADATA, BulkClient
-from scripts.bench.kubernetes.made_objects import NAMESPACE
-from scripts.bench.kubernetes.measured_plane import Plane, Running, manifest
+from scripts.bench.kubernetes.control_plane import Plane, Running, manifest
+from scripts.bench.kubernetes.fake_objects import NAMESPACE
 from scripts.bench.kubernetes.speed_figures import ALONE, OURS, Round, Side
 from scripts.bench.load_client import BenchError
 from scripts.process_costs import cpu_of

@@ -20,7 +20,7 @@ from deploy.neonvm.network.chooser import NetworkKind
 from protocol.units import Seconds
 from scripts.autoscale.running import runs
 from scripts.autoscale.stages import fresh_cluster
-from scripts.bench.bare_pods import CGROUPS, kubepods, run_pods
+from scripts.bench.cgroup_pods import CGROUPS, kubepods, run_pods
 from scripts.process_costs import MIB, cpu_of
 
 NAME: Final = "bench-agents"

@@ -14,8 +14,8 @@ from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import read_page
 from protocol.kubernetes.resources import MERGE_PATCH, PODS, VIRTUAL_MACHINES
 from scripts.bench.kubernetes.bulk_client import BulkClient
-from scripts.bench.kubernetes.made_objects import NAMESPACE, SIZES, vm_name
-from scripts.bench.kubernetes.measured_plane import AGENTS_PORT, Plane
+from scripts.bench.kubernetes.control_plane import AGENTS_PORT, Plane
+from scripts.bench.kubernetes.fake_objects import NAMESPACE, SIZES, vm_name
 from scripts.bench.kubernetes.speed_figures import INCREASE, WRITE, Start, permit_table
 from scripts.bench.load_client import Connection, http_request, timed
 from scripts.process_costs import cpu_of, load_of_machine, memory_of

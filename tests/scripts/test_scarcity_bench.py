@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.bench.scarcity import NodeSample, Scarcity, VmSample, play
+from scripts.bench.scarcity_bench import NodeSample, Scarcity, VmSample, play
 
 
 def node(lacks: float, neighbour_uses: float) -> NodeSample:

@@ -7,7 +7,7 @@ from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT
 from protocol.permits import encode_permit
 from protocol.units import Instant, Resources
-from scripts.bench.sleep_herd import HerdWatch, sleeper
+from scripts.bench.mass_wake_bench import HerdWatch, sleeper
 
 SMALL, LARGE = ObjectName("default", "vm-1"), ObjectName("default", "vm-4")
 

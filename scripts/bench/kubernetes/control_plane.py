@@ -33,7 +33,7 @@ from protocol.kubernetes.resources import NAMESPACES, SERVICE_ACCOUNTS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scripts.bench.kubernetes.made_objects import NAMESPACE
+from scripts.bench.kubernetes.fake_objects import NAMESPACE
 from scripts.bench.load_client import BenchError
 
 _RBAC: Final = "rbac.authorization.k8s.io"

@@ -48,7 +48,7 @@ from scheduler_plugin.planner.planner import Planner
 from scheduler_plugin.planner.victims import Now
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
-from scripts.bench.kubernetes.made_objects import listed, node, node_name, running_pod, running_vm
+from scripts.bench.kubernetes.fake_objects import listed, node, node_name, running_pod, running_vm
 from scripts.process_costs import MIB
 
 UNIT: Final = ComputeUnit.parse("250m", "1Gi")
