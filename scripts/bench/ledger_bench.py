@@ -1,6 +1,6 @@
-"""``make bench-ledger``: CPU time of start-up, permits, binds and planning rounds in a large fleet.
+"""``make bench-ledger``: CPU time of startup, permits, binds and planning rounds in a large fleet.
 
-Measures the ledger and the planner without an API server: lists are decoded from memory, without network and TLS.
+Runs the ledger and the planner without an API server: decodes lists from memory, without network and TLS.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from scheduler_plugin.planner.planner import Planner
 from scheduler_plugin.planner.victims import Now
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
-from scripts.bench.kubernetes.fake_objects import listed, node, node_name, running_pod, running_vm
+from scripts.bench.kubernetes.fake_objects import as_listed, node, node_name, running_pod, running_vm
 from scripts.process_costs import MIB
 
 UNIT: Final = ComputeUnit.parse("250m", "1Gi")
@@ -56,7 +56,7 @@ SIZES: Final = (2, 4, 6, 8)
 """VM sizes in compute units."""
 
 ROOM: Final = 6
-"""Compute units of a node per VM; one more than the VMs have on average."""
+"""Compute units of a node per VM; a VM has five on average."""
 
 SETTINGS: Final = """
 nodeDefaults:
@@ -70,90 +70,94 @@ ROUNDS: Final = 500
 
 
 class LargeFleet:
-    """A ledger of ``nodes`` nodes with ``per_node`` VMs each; VM n is on node n modulo ``nodes``."""
+    """A ledger with ``nodes`` nodes and ``per_node`` VMs on each; VM n runs on node n modulo ``nodes``."""
 
     def __init__(self, nodes: int, per_node: int) -> None:
         mark = Fraction(9, 10)
         policy = NodePolicy(UNIT, ResourcePolicy(mark, MilliCpu(0)), ResourcePolicy(mark, Bytes(0)))
         self.names = [f"node-{number}" for number in range(nodes)]
-        # As real nodes: a limit of pods, and a unique label.
+        # Like real nodes: a limit on pods, and a unique hostname label.
         traits = [NodeTraits({"kubernetes.io/hostname": name}, other_allocatable={PODS: 250}) for name in self.names]
-        size = UNIT * (per_node * ROOM)
-        facts = [NodeFacts(name, size, policy, traits=trait) for name, trait in zip(self.names, traits, strict=True)]
+        allocatable = UNIT * (per_node * ROOM)
+        facts = [
+            NodeFacts(name, allocatable, policy, traits=trait) for name, trait in zip(self.names, traits, strict=True)
+        ]
         self.vms = [_vm(number, SIZES[number // nodes % len(SIZES)]) for number in range(nodes * per_node)]
         pods = [_pod(number, self.names[number % nodes]) for number in range(len(self.vms))]
         self.ledger, self.sequence, self.now = Ledger(), 0, 100.0
-        self.reading = _milliseconds(lambda: self.ledger.apply(Listed(facts, pods, self.vms), Instant(0.0)))
+        self.load_ms = _milliseconds(lambda: self.ledger.apply(Listed(facts, pods, self.vms), Instant(0.0)))
 
-    def ask(self, number: int, *, more: bool) -> None:
-        """Request the VM's size, or (``more``) one unit more, as its agent; store the permit."""
+    def request_permit(self, number: int, *, more: bool) -> None:
+        """Request the VM's size, or (``more``) one unit more, as its agent does; store the permit."""
         vm, now, self.sequence = self.vms[number], Instant(self.now), self.sequence + 1
-        wanted, load = vm.use + UNIT if more else vm.use, Metrics(1.0, 1.0, vm.use.mem)
+        size, load = vm.use + UNIT if more else vm.use, Metrics(1.0, 1.0, vm.use.mem)
         pod = ObjectName(NAMESPACE, f"pod-{number}")
-        request = AgentRequest(pod, wanted, last_permit=vm.permit, metrics=load, sequence=self.sequence)
+        request = AgentRequest(pod, size, last_permit=vm.permit, metrics=load, sequence=self.sequence)
         write = self.ledger.apply(PermitRequested(f"{pod}", request), now).persist
         if write is not None:
             self.vms[number] = stored = vm.with_permit(vm.version + 1, write.permit)
             self.ledger.apply(PermitWritten(vm.name, write.revision, WriteOutcome.DONE, stored), now)
 
     def place(self, number: int) -> None:
-        """Filter and score all nodes for a new pod, and bind it to the best."""
+        """Filter and score all nodes for a new pod; bind it to the best one."""
         pod = PodFacts(f"new-{number}", ObjectName(NAMESPACE, f"new-{number}"), UNIT * SIZES[number % len(SIZES)])
         fits = self.ledger.filter(pod, self.names).fits
         scores = self.ledger.scores(pod, fits)
         self.ledger.apply(BindRequested(pod, fits[scores.index(max(scores))]), Instant(self.now))
 
     def remove(self, number: int) -> None:
-        """Delete the pod of ``place``."""
+        """Undo ``place``."""
         self.ledger.apply(BindEnded(f"new-{number}", "", WriteOutcome.REFUSED), Instant(self.now))
         self.ledger.apply(PodGone(f"new-{number}"), Instant(self.now))
 
     def plan(self, planner: Planner) -> list[float]:
-        """Run one planning round; return the milliseconds of its steps, between which requests can be answered."""
+        """Run one planning round; return each step's milliseconds. The scheduler answers requests between steps."""
         now = Now(Instant(self.now), self.now)
-        look = planner.plan(self.ledger, MigrationPolicy(), RankingConfig(), now, lambda low, _: low)
+        steps_of_round = planner.plan(self.ledger, MigrationPolicy(), RankingConfig(), now, lambda low, _: low)
         steps: list[float] = []
         done: list[bool] = []
         while not done:
-            steps.append(_milliseconds(lambda: done.extend([] if next(look, self) is None else [True])))
+            steps.append(_milliseconds(lambda: done.extend([] if next(steps_of_round, self) is None else [True])))
         return steps
 
 
-class Lists:
-    """A fake API server's lists of a running fleet; ``spent`` is the CPU time of generating them, in seconds."""
+class FakeLists:
+    """A running fleet's lists, as an API server returns them. ``spent``: CPU seconds of generating them."""
 
     def __init__(self, nodes: int, per_node: int) -> None:
-        on = [node_name(number % nodes) for number in range(nodes * per_node)]
+        node_of_vm = [node_name(number % nodes) for number in range(nodes * per_node)]
         self._objects: dict[str, tuple[int, Callable[[int], Json]]] = {
-            NODES.path: (nodes, lambda number: listed(number, node(number))),
-            POD_LIST.path: (len(on), lambda number: running_pod(number, on[number])),
-            VMS.path: (len(on), lambda number: running_vm(number, on[number])),
+            NODES.path: (nodes, lambda number: as_listed(number, node(number))),
+            POD_LIST.path: (len(node_of_vm), lambda number: running_pod(number, node_of_vm[number])),
+            VMS.path: (len(node_of_vm), lambda number: running_vm(number, node_of_vm[number])),
             MIGRATIONS.path: (0, lambda _: {}),
         }
         self.spent = 0.0
 
     async def page(self, call: ApiCall) -> Page:
         """See ``KubernetesApi.page``."""
-        began, (count, made) = time.process_time(), self._objects[call.path]
+        began, (count, make_object) = time.process_time(), self._objects[call.path]
         first = int(call.query.get("continue", 0))
         end = min(count, first + int(call.query["limit"]))
         metadata = {"resourceVersion": "9000000", "continue": str(end) if end < count else ""}
-        body = msgspec.json.encode({"metadata": metadata, "items": [made(number) for number in range(first, end)]})
+        body = msgspec.json.encode(
+            {"metadata": metadata, "items": [make_object(number) for number in range(first, end)]}
+        )
         self.spent += time.process_time() - began
         return read_page(body)
 
     async def call(self, call: ApiCall) -> JsonObject:
-        """Not used at start-up."""
+        """Not used at startup."""
         raise NotImplementedError(call)
 
     def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Not used at start-up."""
+        """Not used at startup."""
         raise NotImplementedError(call)
 
 
-async def start(nodes: int, per_node: int) -> float:
-    """CPU time in seconds from the first page until the scheduler is ready."""
-    clock, lists = SystemClock(), Lists(nodes, per_node)
+async def measure_start(nodes: int, per_node: int) -> float:
+    """Return the CPU seconds from the first list page until the scheduler is ready."""
+    clock, lists = SystemClock(), FakeLists(nodes, per_node)
     settings = parse_settings(SETTINGS)
     feed = Feed(Ledger(), OrderQueues(), Telemetry(clock.now), clock=clock, settings=settings, identity=None)
     began = time.process_time()
@@ -161,7 +165,7 @@ async def start(nodes: int, per_node: int) -> float:
         await informer.list_once(lists)
         feed.listed(informer.kind.name)
     if not feed.ready.is_set():
-        raise RuntimeError(f"not ready: {feed.missing} are missing")
+        raise RuntimeError(f"not ready: {feed.missing} not listed")
     return time.process_time() - began - lists.spent
 
 
@@ -187,43 +191,44 @@ def _percentiles(name: str, samples: list[float]) -> str:
     return f"{name}: p50 {cuts[49]:.3f} ms, p99 {cuts[98]:.3f} ms, longest {max(samples):.3f} ms"
 
 
-def _rounds(fleet: LargeFleet) -> tuple[list[float], list[float]]:
-    """Milliseconds of the longest steps of rounds without pressure, and of all steps of rounds with pressure."""
+def _planning_rounds(fleet: LargeFleet) -> tuple[list[float], list[float]]:
+    """Milliseconds of the longest step of each round without pressure, and of all steps of rounds with pressure."""
     planner = Planner()
     quiet = [max(fleet.plan(planner)) for _ in range(ROUNDS // 5)]
     busy: list[float] = []
     for first in range(ROUNDS // 25):
         for number in range(first, len(fleet.vms), len(fleet.names)):
-            fleet.ask(number, more=True)
+            fleet.request_permit(number, more=True)
         fleet.plan(planner)
-        # Until the pressure has lasted long enough.
+        # The planner acts only on pressure that lasts.
         fleet.now += MigrationPolicy().settle + 1
         busy += fleet.plan(planner)
     return quiet, busy
 
 
 def main(
-    nodes: Annotated[int, typer.Option(min=100)] = 5_000, vms: Annotated[int, typer.Option(help="On each node.")] = 20
+    nodes: Annotated[int, typer.Option(min=100)] = 5_000,
+    vms: Annotated[int, typer.Option(help="VMs on each node.")] = 20,
 ) -> None:
-    """Print the costs of the ledger and the planner with a fleet of this size."""
-    # As in the scheduler until it is ready.
+    """Print CPU time and memory of the ledger and the planner for a fleet of this size."""
+    # The scheduler does this too until it is ready.
     gc.disable()
-    ready = asyncio.run(start(nodes, vms))
-    print(f"{nodes:,} nodes, {nodes * vms:,} VMs: ready {ready:.1f} s of CPU after the first page")
+    ready = asyncio.run(measure_start(nodes, vms))
+    print(f"{nodes:,} nodes, {nodes * vms:,} VMs: ready after {ready:.1f} s of CPU")
     peak = _peak_mib()
     fleet = LargeFleet(nodes, vms)
     gc.enable()
     gc.freeze()
-    print(f"of this, loading the ledger: {fleet.reading / 1000:.1f} s; peak memory: {peak:.0f} MiB")
+    print(f"of which loading the ledger: {fleet.load_ms / 1000:.1f} s; peak memory: {peak:.0f} MiB")
     numbers = [number * 7919 % len(fleet.vms) for number in range(ROUNDS)]
-    asks = [_milliseconds(partial(fleet.ask, n, more=more)) for n in numbers for more in (True, False)]
-    print(_percentiles("permit, including its write", asks))
-    places = []
+    permits = [_milliseconds(partial(fleet.request_permit, n, more=more)) for n in numbers for more in (True, False)]
+    print(_percentiles("permit, including its write", permits))
+    placements = []
     for number in range(ROUNDS):
-        places.append(_milliseconds(partial(fleet.place, number)))
+        placements.append(_milliseconds(partial(fleet.place, number)))
         fleet.remove(number)
-    print(_percentiles("filter, scores and bind of a pod, over all nodes", places))
-    quiet, busy = _rounds(fleet)
+    print(_percentiles("filter, scores and bind of a pod, over all nodes", placements))
+    quiet, busy = _planning_rounds(fleet)
     print(_percentiles("planning round, no node over its watermark", quiet))
     print(_percentiles("step of a planning round, nodes over their watermark", busy))
 

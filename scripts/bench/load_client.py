@@ -1,4 +1,4 @@
-"""Load generator: sends prepared HTTP requests over persistent connections and measures latencies."""
+"""Load generator: sends prepared HTTP requests over persistent connections and measures their latencies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REQUEST_TIMEOUT: Final = Seconds(60.0)
 
 
 class BenchError(Exception):
-    """A measurement failed; the message says why."""
+    """A measurement failed."""
 
 
 def http_request(method: str, path: str, token: str, body: bytes = b"", **headers: str) -> bytes:
@@ -25,14 +25,14 @@ def http_request(method: str, path: str, token: str, body: bytes = b"", **header
 
 
 class Connection:
-    """One persistent connection, for one request at a time."""
+    """One persistent connection; sends one request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
-    async def ask(self, request: bytes) -> tuple[int, bytes]:
-        """Send a request; return the response's status and body."""
+    async def send(self, request: bytes) -> tuple[int, bytes]:
+        """Send a request; return the status and body of the response."""
         self._writer.write(request)
         head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
         if b"transfer-encoding: chunked" in head:
@@ -56,18 +56,18 @@ class Connection:
 Connect = Callable[[], Awaitable[Connection]]
 
 
-async def ask_all(connect: Connect, requests: Sequence[bytes], connections: int) -> list[tuple[bytes, float]]:
+async def send_all(connect: Connect, requests: Sequence[bytes], connections: int) -> list[tuple[bytes, float]]:
     """Send all requests; return each response's body and latency (s), in order. Raises ``BenchError``."""
-    answers: dict[int, tuple[bytes, float]] = {}
+    responses: dict[int, tuple[bytes, float]] = {}
     queue = iter(enumerate(requests))
 
     async def worker() -> None:
         connection = await connect()
-        # All workers share one iterator.
+        # The workers share one iterator.
         for number, request in queue:
-            began = time.perf_counter()
-            status, body = await connection.ask(request)
-            answers[number] = body, time.perf_counter() - began
+            started = time.perf_counter()
+            status, body = await connection.send(request)
+            responses[number] = body, time.perf_counter() - started
             if status >= 300:
                 raise BenchError(f"HTTP {status}: {body[:300]!r}")
         connection.close()
@@ -75,10 +75,10 @@ async def ask_all(connect: Connect, requests: Sequence[bytes], connections: int)
     async with asyncio.TaskGroup() as tasks:
         for _ in range(min(connections, len(requests))):
             tasks.create_task(worker())
-    return [answers[number] for number in range(len(requests))]
+    return [responses[number] for number in range(len(requests))]
 
 
-async def timed(connect: Connect, requests: Sequence[bytes], connections: int) -> list[float]:
+async def measure_latencies(connect: Connect, requests: Sequence[bytes], connections: int) -> list[float]:
     """Send all requests; return each response's latency in seconds. Raises ``BenchError``."""
     async with asyncio.timeout(REQUEST_TIMEOUT):
-        return [seconds for _, seconds in await ask_all(connect, requests, connections)]
+        return [seconds for _, seconds in await send_all(connect, requests, connections)]

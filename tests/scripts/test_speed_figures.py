@@ -46,10 +46,10 @@ def test_a_ratio_is_the_median_over_rounds_that_followed_one_another() -> None:
 
 def test_latencies_are_shown_in_milliseconds() -> None:
     first, write = [number / 1000 for number in range(100)], [0.02]
-    table = permit_table({"first contact": first, INCREASE: [0.03], WRITE: write}, 8, 0.5)
-    assert table.title == "Permits, 8 agents at once (load 0.5)"
+    table = permit_table({"first request": first, INCREASE: [0.03], WRITE: write}, 8, 0.5)
+    assert table.title == "Permits, 8 concurrent agents (load 0.5)"
     assert rows(table) == [
-        ["first contact", "50.0", "99.0"],
+        ["first request", "50.0", "99.0"],
         ["increase", "30.0", "30.0"],
         ["a bare patch of a VM", "20.0", "20.0"],
         ["increase / bare patch", "1.50", ""],

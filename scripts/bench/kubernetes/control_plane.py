@@ -1,6 +1,6 @@
-"""etcd and kube-apiserver for benchmarks, and the measured programs.
+"""etcd and kube-apiserver for benchmarks, and the schedulers to measure.
 
-They run in this process's own namespaces (see ``__main__``), so all ports are free, and nothing outlives the process.
+All run in the namespaces of this process (see ``__main__``), so all ports are free and no program outlives the process.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ _RBAC: Final = "rbac.authorization.k8s.io"
 _ROLES: Final = Resource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False)
 _BINDINGS: Final = Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
 _APPLIED: Final = {resource.kind: resource for resource in (SERVICE_ACCOUNTS, _ROLES, _BINDINGS)}
-# The default of 1 makes deleting all pods slow.
+# With the default of 1, deleting all pods is slow.
 _DELETE_WORKERS: Final = "--delete-collection-workers=16"
 AGENTS_PORT: Final = 10299
 _METRICS: Final = "127.0.0.1:10297"
-_PATIENCE: Final = Seconds(90.0)
+_TIMEOUT: Final = Seconds(90.0)
 _PAUSE: Final = Seconds(0.02)
 MANIFEST: Final = Path(__file__).parents[3] / "deploy" / "scheduler-deploy.yaml"
 
 
 def manifest() -> list[Json]:
     """The objects of ``deploy/scheduler-deploy.yaml``."""
-    return [document for document in yaml.safe_load_all(MANIFEST.read_text()) if document]
+    return [manifest_object for manifest_object in yaml.safe_load_all(MANIFEST.read_text()) if manifest_object]
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningProgram:
     """A running program."""
 
     name: str
@@ -63,50 +63,50 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Plane:
-    """The control plane. ``folder`` has its and the measured programs' files, ``parts`` are its own programs."""
+class ControlPlane:
+    """etcd and kube-apiserver (``running``). ``folder`` contains the files and logs of all programs."""
 
     folder: Path
     programs: Programs
     client: ApiClient
     clock: Clock
-    parts: Sequence[Running]
+    running: Sequence[RunningProgram]
 
     @property
     def admin_token(self) -> str:
-        """An administrator's token."""
+        """Admin token."""
         return (self.folder / "pki" / "admin-token").read_text().strip()
 
     @property
     def authority(self) -> Path:
-        """File of the CA of the API server's certificate."""
+        """CA file of the API server's certificate."""
         return self.folder / "pki" / "ca.pem"
 
     @asynccontextmanager
-    async def service(self) -> AsyncIterator[Running]:
-        """Run our scheduler with the shipped settings; yields when it is ready."""
+    async def service(self) -> AsyncIterator[RunningProgram]:
+        """Run our scheduler with the shipped settings; yield when it is ready."""
         command = [sys.executable, "-m", "scheduler_plugin", f"--kubeconfig={self.folder / 'service.kubeconfig'}"]
         listens = [f"--listen-agents=127.0.0.1:{AGENTS_PORT}", "--listen-extender=127.0.0.1:10298", "--hold-back=0"]
         program = LocalProgram(
             (*command, f"--config={MANIFEST}", *listens, f"--listen-metrics={_METRICS}"),
             self.folder / "logs" / "service.log",
         )
-        async with started(program, "service") as running, httpx.AsyncClient(trust_env=False) as client:
+        async with run_program(program, "service") as service, httpx.AsyncClient(trust_env=False) as client:
 
             async def is_ready() -> bool:
                 return (await client.get(f"http://{_METRICS}/readyz")).is_success
 
-            await until(is_ready, self.clock, program.log)
-            yield running
+            await wait_until_ready(is_ready, self.clock, program.log)
+            yield service
 
     @asynccontextmanager
-    async def kube_scheduler(self, settings: Json) -> AsyncIterator[Running]:
-        """Run kube-scheduler with ``settings``; does not wait until it is ready."""
+    async def kube_scheduler(self, settings: Json) -> AsyncIterator[RunningProgram]:
+        """Run kube-scheduler with ``settings``; yield before it is ready."""
         file = self.folder / "kube-scheduler.yaml"
         write_private(file, yaml.safe_dump(settings))
-        users = [f"--{what}-kubeconfig={self.scheduler_kubeconfig}" for what in ("authentication", "authorization")]
+        users = [f"--{use}-kubeconfig={self.scheduler_kubeconfig}" for use in ("authentication", "authorization")]
         command = (str(self.programs.kubernetes / "kube-scheduler"), f"--config={file}", *users, "--v=1")
-        async with started(
+        async with run_program(
             LocalProgram(command, self.folder / "logs" / "kube-scheduler.log"), "kube-scheduler"
         ) as running:
             yield running
@@ -118,27 +118,27 @@ class Plane:
 
 
 @asynccontextmanager
-async def started(program: LocalProgram, name: str) -> AsyncIterator[Running]:
-    """Run a program while the context is open."""
+async def run_program(program: LocalProgram, name: str) -> AsyncIterator[RunningProgram]:
+    """Run ``program`` while the context is open."""
     process = await start(program)
     try:
-        yield Running(name, process.pid)
+        yield RunningProgram(name, process.pid)
     finally:
         await end(process)
 
 
-async def until(holds: Callable[[], Awaitable[bool]], clock: Clock, log: Path) -> None:
+async def wait_until_ready(holds: Callable[[], Awaitable[bool]], clock: Clock, log: Path) -> None:
     """Wait until ``holds`` returns True. Raises ``BenchError`` with the end of ``log`` after a timeout."""
-    deadline = Instant(clock.now() + _PATIENCE)
+    deadline = Instant(clock.now() + _TIMEOUT)
     while True:
         try:
             if await holds():
                 return
-        # Expected during start-up.
+        # Expected during startup.
         except (httpx.HTTPError, ApiError):
             pass
         if clock.now() >= deadline:
-            raise BenchError(f"{log.stem} did not become ready within {_PATIENCE:g} s: {_end_of(log)}")
+            raise BenchError(f"{log.stem} did not become ready within {_TIMEOUT:g} s: {_end_of(log)}")
         await clock.sleep(_PAUSE)
 
 
@@ -146,46 +146,46 @@ def _end_of(log: Path) -> str:
     return log.read_text(errors="replace")[-800:] if log.exists() else ""
 
 
-def make_network() -> None:
-    """Set up loopback in this process's new network namespace, with the API server's address."""
+def set_up_network() -> None:
+    """Set up the loopback device of the new network namespace, with the API server's address."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     subprocess.run(["ip", "address", "add", f"{CONTROL_HOST}/32", "dev", "lo"], check=True)
 
 
 @asynccontextmanager
-async def control_plane(folder: Path, programs: Programs, clock: Clock) -> AsyncIterator[Plane]:
+async def control_plane(folder: Path, programs: Programs, clock: Clock) -> AsyncIterator[ControlPlane]:
     """A control plane without nodes, with our CRDs and our scheduler's RBAC objects."""
     pki, logs = Pki.make(folder / "pki", datetime.now(UTC)), folder / "logs"
     store = (str(programs.folders[ETCD.name] / "etcd"), *arguments.etcd(str(folder / "etcd")))
     server = (str(programs.kubernetes / "kube-apiserver"), *arguments.api_server(str(pki.folder)), _DELETE_WORKERS)
     write_private(folder / "kubeconfig", pki.admin_kubeconfig(INSIDE))
     async with AsyncExitStack() as stack:
-        parts = [
-            await stack.enter_async_context(started(LocalProgram(command, logs / f"{name}.log"), name))
+        running = [
+            await stack.enter_async_context(run_program(LocalProgram(command, logs / f"{name}.log"), name))
             for name, command in (("etcd", store), ("kube-apiserver", server))
         ]
         client = await stack.enter_async_context(client_from_kubeconfig(folder / "kubeconfig"))
 
-        async def answers() -> bool:
+        async def is_ready() -> bool:
             return bool(await client.raw_get("/readyz"))
 
-        await until(answers, clock, logs / "kube-apiserver.log")
+        await wait_until_ready(is_ready, clock, logs / "kube-apiserver.log")
         await apply_crds(client, clock)
         write_private(folder / "service.kubeconfig", await _service_kubeconfig(client, pki))
-        yield Plane(folder, programs, client, clock, parts)
+        yield ControlPlane(folder, programs, client, clock, running)
 
 
 async def _service_kubeconfig(client: ApiClient, pki: Pki) -> str:
     await client.create(NAMESPACES, "", {"metadata": {"name": NAMESPACE}})
-    # No controller manager runs that would create the default accounts.
+    # The default accounts are missing because no controller manager runs.
     for name in (NAMESPACE, "kube-system"):
         await client.create(SERVICE_ACCOUNTS, name, {"metadata": {"name": "default"}})
-    for shipped in manifest():
-        resource = _APPLIED.get(text(shipped, "kind"))
+    for manifest_object in manifest():
+        resource = _APPLIED.get(text(manifest_object, "kind"))
         if resource is not None:
-            await client.create(resource, text(shipped, "metadata", "namespace"), shipped)
-    # With the shipped RBAC rules, so that a missing rule fails the benchmark.
+            await client.create(resource, text(manifest_object, "metadata", "namespace"), manifest_object)
+    # Use the shipped RBAC rules, so that a missing rule fails the benchmark.
     account = ObjectName("kube-system", "autoscaling-scheduler")
-    made = await client.post_subresource(SERVICE_ACCOUNTS, account, "token", {"spec": {"expirationSeconds": 7200}})
-    token = text(child(made, "status"), "token")
+    response = await client.post_subresource(SERVICE_ACCOUNTS, account, "token", {"spec": {"expirationSeconds": 7200}})
+    token = text(child(response, "status"), "token")
     return kubeconfig(INSIDE, pki.signer.pair.certificate, account.name, token_login(token))

@@ -1,6 +1,6 @@
-"""Objects for benchmarks: nodes, VirtualMachines and their pods (pure).
+"""Fake nodes, VirtualMachines and their pods (pure).
 
-The nodes are large and empty, and have no kubelet: pods that are bound to them stay Pending.
+The nodes are large and have no kubelet, so pods that are bound to them stay Pending.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _ALLOCATABLE: Final = {"cpu": "64", "memory": "64Gi", "pods": "250", "ephemeral-
 
 
 def node_name(number: int) -> str:
-    """The name of a node; numbers start at 0."""
+    """Name of node ``number`` (>= 0)."""
     return f"node-{number:05}"
 
 
 def vm_name(number: int) -> str:
-    """The name of a VM and of its pod; numbers start at 0."""
+    """Name of VM ``number`` (>= 0) and of its pod."""
     return f"vm-{number:05}"
 
 
 def node(number: int) -> Json:
-    """An empty, Ready node in one of three zones."""
+    """A Ready node in one of three zones."""
     name = node_name(number)
     labels = {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": f"zone-{number % 3}"}
-    ready = {"type": "Ready", "status": "True", "reason": "MadeUp", "message": "no kubelet runs here"}
+    ready = {"type": "Ready", "status": "True", "reason": "Fake", "message": "no kubelet runs here"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -53,13 +53,13 @@ def node(number: int) -> Json:
 
 
 def virtual_machine(number: int) -> Json:
-    """A VM with at most eight compute units."""
+    """A VM of one to four compute units, with a maximum of eight."""
     use = SIZES[number % len(SIZES)]
     guest = {
         "cpus": {"min": "500m", "use": f"{use * 500}m", "max": f"{_SLOTS * 500}m"},
         "memorySlots": {"min": 1, "use": use, "max": _SLOTS},
         "memorySlotSize": f"{_UNIT_MEM}Mi",
-        "rootDisk": {"image": "localhost/postgres-vm:made-up"},
+        "rootDisk": {"image": "localhost/postgres-vm:fake"},
         "ports": [{"name": "postgres", "port": 5432}],
     }
     return {
@@ -71,11 +71,11 @@ def virtual_machine(number: int) -> Json:
 
 
 def pod(number: int, vm_uid: str, on: str = "") -> Json:
-    """The pod of a VM: pending, or bound to node ``on``."""
+    """A VM's pod, pending or bound to node ``on``."""
     name, use = vm_name(number), SIZES[number % len(SIZES)]
     owner = {"apiVersion": f"{VM_GROUP}/{VM_VERSION}", "kind": VM_KIND, "name": name, "uid": vm_uid, "controller": True}
     requests = {"cpu": f"{use * 500}m", "memory": f"{use * _UNIT_MEM}Mi"}
-    runner = {"name": RUNNER_CONTAINER, "image": "localhost/runner:made-up", "resources": {"requests": requests}}
+    runner = {"name": RUNNER_CONTAINER, "image": "localhost/runner:fake", "resources": {"requests": requests}}
     # No grace period, because there is no kubelet.
     spec: Json = {"schedulerName": SCHEDULER_NAME, "containers": [runner], "terminationGracePeriodSeconds": 0}
     return {
@@ -108,7 +108,7 @@ _DEFAULTED: Final[Json] = {
     ],
     "volumes": [
         {
-            "name": "kube-api-access-made0",
+            "name": "kube-api-access-fake0",
             "projected": {
                 "defaultMode": 420,
                 "sources": [
@@ -124,17 +124,17 @@ _DEFAULTED: Final[Json] = {
 _CONDITIONS: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
-def listed(number: int, made: Json, **more: object) -> Json:
-    """The object as in a list of the API server: with UID, resourceVersion and managedFields."""
-    fields: Json = {f"f:{part}": {f"f:{key}": {} for key in child(made, part)} for part in ("metadata", "spec")}
-    entry = {"manager": "made-up", "operation": "Update", "time": _AT, "fieldsType": "FieldsV1", "fieldsV1": fields}
-    own = {"uid": f"{made['kind']}-{number}", "resourceVersion": str(1_000_000 + number), "managedFields": [entry]}
-    return {**made, **more, "metadata": {**child(made, "metadata"), **_CREATED, **own}}
+def as_listed(number: int, fake: Json, **more: object) -> Json:
+    """``fake`` as the API server lists it: with UID, resourceVersion and managedFields."""
+    fields: Json = {f"f:{part}": {f"f:{key}": {} for key in child(fake, part)} for part in ("metadata", "spec")}
+    entry = {"manager": "fake", "operation": "Update", "time": _AT, "fieldsType": "FieldsV1", "fieldsV1": fields}
+    own = {"uid": f"{fake['kind']}-{number}", "resourceVersion": str(1_000_000 + number), "managedFields": [entry]}
+    return {**fake, **more, "metadata": {**child(fake, "metadata"), **_CREATED, **own}}
 
 
 def running_pod(number: int, node: str) -> Json:
-    """The running pod of a VM on ``node``, as in a list."""
-    made, use = pod(number, f"{VM_KIND}-{number}", node), SIZES[number % len(SIZES)]
+    """A VM's running pod on ``node``, as the API server lists it."""
+    fake, use = pod(number, f"{VM_KIND}-{number}", node), SIZES[number % len(SIZES)]
     requests = {"cpu": f"{use * 500}m", "memory": f"{use * _UNIT_MEM}Mi"}
     address = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
     runner = {"name": RUNNER_CONTAINER, "ready": True, "restartCount": 0, "state": {"running": {"startedAt": _AT}}}
@@ -147,14 +147,14 @@ def running_pod(number: int, node: str) -> Json:
         "conditions": [{"type": kind, "status": "True", "lastTransitionTime": _AT} for kind in _CONDITIONS],
         "containerStatuses": [{**runner, "allocatedResources": requests, "resources": {"requests": requests}}],
     }
-    return listed(number, {**made, "spec": {**child(made, "spec"), **_DEFAULTED}}, status=status)
+    return as_listed(number, {**fake, "spec": {**child(fake, "spec"), **_DEFAULTED}}, status=status)
 
 
 def running_vm(number: int, node: str) -> Json:
-    """A running VM on ``node`` with a permit, as in a list."""
-    made, use = virtual_machine(number), SIZES[number % len(SIZES)]
+    """A running VM with a permit on ``node``, as the API server lists it."""
+    fake, use = virtual_machine(number), SIZES[number % len(SIZES)]
     has = (f"{use * 500}m", f"{use * _UNIT_MEM}Mi")
-    permit = {ANNOTATION_PERMIT: f'{{"vCPUs":"{has[0]}","mem":"{has[1]}"}}', ANNOTATION_PERMIT_WRITER: "made-up/1"}
+    permit = {ANNOTATION_PERMIT: f'{{"vCPUs":"{has[0]}","mem":"{has[1]}"}}', ANNOTATION_PERMIT_WRITER: "fake/1"}
     status = {
         "phase": "Running",
         "podName": vm_name(number),
@@ -164,4 +164,4 @@ def running_vm(number: int, node: str) -> Json:
         "extraNetIP": "10.100.0.1",
         "conditions": [{"type": "Available", "status": "True", "reason": "Created", "lastTransitionTime": _AT}],
     }
-    return listed(number, {**made, "metadata": {**child(made, "metadata"), "annotations": permit}}, status=status)
+    return as_listed(number, {**fake, "metadata": {**child(fake, "metadata"), "annotations": permit}}, status=status)

@@ -17,7 +17,7 @@ WRITE: Final = "a bare patch of a VM"
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One round: bindings per second, and each program's CPU time per pod."""
+    """One round: bindings per second, and CPU time per pod of each program."""
 
     side: Side
     nodes: int
@@ -26,24 +26,24 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The scheduler's start; ``reading`` is the time to only read the lists."""
+    """One start of the scheduler. ``list_seconds``: time to only read the lists. ``load``: load average before."""
 
     vms: int
     seconds: float
-    reading: float
+    list_seconds: float
     cpu_seconds: float
     memory_mib: float
     load: float
 
 
 def scheduling_table(rounds_by_nodes: Sequence[Sequence[Round]]) -> Table:
-    """A table with a row for the alternating rounds with each number of nodes."""
+    """Format one row per number of nodes."""
     title = "Pods bound per second, medians of alternating rounds"
     table = Table("nodes", "ours", "no extender", "ratio", "CPU ms per pod: ours", "no extender", "ratio", title=title)
     for rounds in rounds_by_nodes:
         ours = [result for result in rounds if result.side == OURS]
         alone = [result for result in rounds if result.side == ALONE]
-        # Pair consecutive rounds, which ran under similar load.
+        # Consecutive rounds ran under similar load.
         pairs = list(zip(ours, alone, strict=True))
         ratio = median(a.pods_per_second / b.pods_per_second for a, b in pairs)
         # CPU time does not depend on the machine's load.
@@ -60,19 +60,19 @@ def _cpu_by_program(rounds: Sequence[Round]) -> str:
 
 
 def permit_table(latencies: Mapping[str, Sequence[float]], agents: int, load: float) -> Table:
-    """A table with a row for each kind of request, from the seconds that each request took."""
-    table = Table("milliseconds", "p50", "p99", title=f"Permits, {agents} agents at once (load {load})")
+    """Format one row per kind of request; ``latencies`` are in seconds."""
+    table = Table("milliseconds", "p50", "p99", title=f"Permits, {agents} concurrent agents (load {load})")
     for name, seconds in latencies.items():
         ordered = sorted(seconds)
-        table.add_row(name, *(f"{ordered[int(len(ordered) * part)] * 1000:.1f}" for part in (0.5, 0.99)))
+        table.add_row(name, *(f"{ordered[int(len(ordered) * quantile)] * 1000:.1f}" for quantile in (0.5, 0.99)))
     table.add_row("increase / bare patch", f"{median(latencies[INCREASE]) / median(latencies[WRITE]):.2f}", "")
     return table
 
 
-def start_table(figures: Start) -> Table:
-    """A table with one row."""
-    table = Table("VMs", "ready after", "reading alone", "ratio", "CPU", "memory", "load", title="Start of the service")
-    times = [f"{figures.seconds:.2f} s", f"{figures.reading:.2f} s", f"{figures.seconds / figures.reading:.2f}"]
-    costs = [f"{figures.cpu_seconds:.2f} s", f"{figures.memory_mib:.0f} MiB"]
-    table.add_row(str(figures.vms), *times, *costs, str(figures.load))
+def start_table(start: Start) -> Table:
+    """Format the start as one row."""
+    table = Table("VMs", "ready after", "only listing", "ratio", "CPU", "memory", "load", title="Start of the service")
+    times = [f"{start.seconds:.2f} s", f"{start.list_seconds:.2f} s", f"{start.seconds / start.list_seconds:.2f}"]
+    costs = [f"{start.cpu_seconds:.2f} s", f"{start.memory_mib:.0f} MiB"]
+    table.add_row(str(start.vms), *times, *costs, str(start.load))
     return table
