@@ -1,4 +1,4 @@
-"""``make bench-agents``: memory and CPU of real agents: sidecars and per node, of simulated guests and of pods."""
+"""``make bench-agents``: memory and CPU of agents, as sidecars and per node, with simulated guests and with pods."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ from scripts.bench.cgroup_pods import CGROUPS, kubepods, run_pods
 from scripts.process_costs import MIB, cpu_of
 
 NAME: Final = "bench-agents"
-SETTLE: Final = Seconds(20.0)
-"""Warm-up of the agents before the measurement."""
-
-SPAN: Final = Seconds(20.0)
+WARM_UP: Final = Seconds(20.0)
+WINDOW: Final = Seconds(20.0)
 FEW: Final = 10
 MANY: Final = 110
 Form = Literal["sidecar", "node"]
@@ -35,7 +33,7 @@ Form = Literal["sidecar", "node"]
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The costs of all agents of a cluster."""
+    """Memory and CPU of all agents in a cluster."""
 
     form: str
     databases: int
@@ -44,20 +42,20 @@ class Footprint:
     cpu_ms_per_second: float
 
 
-async def _agents() -> list[int]:
-    """The pids of the cluster's agents."""
+async def _agent_pids() -> list[int]:
+    """PIDs of the cluster's agents."""
     parts = (await ask_cluster(ClusterFolder.of(NAME), "status")).parts
     return [part.pid for part in parts if part.pid and part.name.startswith("agent ")]
 
 
-def _resident(pid: int) -> int:
+def _resident_bytes(pid: int) -> int:
     # Includes shared pages.
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-async def _footprint(form: Form, databases: int, console: Console, cgroups: list[Path] | None = None) -> Footprint:
-    """The costs with VMs, or with pods if there are ``cgroups`` for them."""
+async def _measure(form: Form, databases: int, console: Console, cgroups: list[Path] | None = None) -> Footprint:
+    """Start a cluster and measure its agents, with VMs or, if ``cgroups`` is given, with pods."""
     spec = ClusterSpec(
         guests="simulated",
         nodes=1,
@@ -70,42 +68,42 @@ async def _footprint(form: Form, databases: int, console: Console, cgroups: list
     async with fresh_cluster(NAME, spec, console) as site:
         if cgroups:
             await run_pods(site.client, spec.node_specs[0].name, databases, cgroups)
-        await asyncio.sleep(SETTLE)
-        agents = await _agents()
-        before, began = sum(map(cpu_of, agents)), time.monotonic()
-        await asyncio.sleep(SPAN)
-        cpu = (sum(map(cpu_of, agents)) - before) / (time.monotonic() - began)
-        mem = sum(map(_resident, agents)) / MIB
-    return Footprint(f"{form}, pods" if cgroups else form, databases, len(agents), mem, cpu * 1000)
+        await asyncio.sleep(WARM_UP)
+        pids = await _agent_pids()
+        before, began = sum(map(cpu_of, pids)), time.monotonic()
+        await asyncio.sleep(WINDOW)
+        cpu = (sum(map(cpu_of, pids)) - before) / (time.monotonic() - began)
+        mem = sum(map(_resident_bytes, pids)) / MIB
+    return Footprint(f"{form}, pods" if cgroups else form, databases, len(pids), mem, cpu * 1000)
 
 
 @runs
 async def bench_agents() -> int:
-    """Measure the sidecar of one VM, and the agent of a node with 10 and with 110 VMs or pods."""
+    """Measure a sidecar agent with one VM, and a node agent with 10 and 110 VMs or pods."""
     console = Console()
     sizes: list[tuple[Form, int]] = [("sidecar", 1), ("node", FEW), ("node", MANY)]
-    costs = [await _footprint(form, vms, console) for form, vms in sizes]
+    footprints = [await _measure(form, vms, console) for form, vms in sizes]
     try:
         with kubepods() as cgroups:
-            # Agents inherit it through the cluster.
+            # The cluster passes its environment on to the agents.
             os.environ["CGROUP_ROOT"] = str(CGROUPS)
-            costs += [await _footprint("node", pods, console, cgroups) for pods in (FEW, MANY)]
+            footprints += [await _measure("node", pods, console, cgroups) for pods in (FEW, MANY)]
     except OSError as error:
-        console.print(f"without pods: their cgroups cannot be created: {error}")
-    console.print(_table(costs))
-    return 0 if all(cost.processes for cost in costs) else 1
+        console.print(f"skipping pods: cannot create cgroups: {error}")
+    console.print(_table(footprints))
+    return 0 if all(footprint.processes for footprint in footprints) else 1
 
 
-def _table(costs: list[Footprint]) -> Table:
-    table = Table("form", "databases", "memory", "CPU", "CPU each", "memory of each more", title="Agents")
-    few: Footprint | None = None
-    for cost in costs:
-        cpu, more = cost.cpu_ms_per_second, ""
-        if few is not None and few.form == cost.form:
-            more = f"{(cost.mem_mib - few.mem_mib) / (cost.databases - few.databases):.2f} MiB"
-        sizes = [cost.form, str(cost.databases), f"{cost.mem_mib:.1f} MiB"]
-        table.add_row(*sizes, f"{cpu:.0f} ms/s", f"{cpu / cost.databases:.2f} ms/s", more)
-        few = cost
+def _table(footprints: list[Footprint]) -> Table:
+    table = Table("form", "databases", "memory", "CPU", "CPU per database", "memory per extra database", title="Agents")
+    previous: Footprint | None = None
+    for footprint in footprints:
+        cpu, more = footprint.cpu_ms_per_second, ""
+        if previous is not None and previous.form == footprint.form:
+            more = f"{(footprint.mem_mib - previous.mem_mib) / (footprint.databases - previous.databases):.2f} MiB"
+        sizes = [footprint.form, str(footprint.databases), f"{footprint.mem_mib:.1f} MiB"]
+        table.add_row(*sizes, f"{cpu:.0f} ms/s", f"{cpu / footprint.databases:.2f} ms/s", more)
+        previous = footprint
     return table
 
 

@@ -1,4 +1,4 @@
-"""Opted-in pods on a local cluster's node, with real cgroups that have no processes: what their agent costs (B.7)."""
+"""Autoscaled pods on a node of a local cluster, with real but empty cgroups (B.7)."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from protocol.names import ANNOTATION_BOUNDS, LABEL_ENABLED
 from protocol.pod_database import DEFAULT_CONTAINER
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
-_TOP: Final = "bench-agents"
+_PARENT: Final = "bench-agents"
 _CONTROLLERS_V1: Final = ("memory", "cpu", "cpuacct")
 _POLL: Final = 0.2
-_DEADLINE: Final = 60.0
+_TIMEOUT: Final = 60.0
 
 
 @contextmanager
 def kubepods() -> Iterator[list[Path]]:
-    """The folder of a kubelet's pods, one per controller; removed afterwards. Raises ``OSError`` without the rights."""
+    """Create the kubelet's burstable cgroup (v1: one per controller), remove it on exit. Raises ``OSError``."""
     roots = [CGROUPS] if (CGROUPS / "cgroup.controllers").exists() else [CGROUPS / name for name in _CONTROLLERS_V1]
-    folders = [root / _TOP / "kubepods" / "burstable" for root in roots]
+    folders = [root / _PARENT / "kubepods" / "burstable" for root in roots]
     try:
         for root, folder in zip(roots, folders, strict=True):
-            _make(root, folder)
+            _create_cgroup(root, folder)
         yield folders
     finally:
         for root in roots:
-            for below, _, _ in os.walk(root / _TOP, topdown=False):
-                Path(below).rmdir()
+            for path, _, _ in os.walk(root / _PARENT, topdown=False):
+                Path(path).rmdir()
 
 
 async def run_pods(client: ApiClient, node: str, count: int, folders: list[Path]) -> None:
-    """Create ``count`` running pods on ``node``. Raises ``ApiError``, ``OSError`` and ``TimeoutError``."""
+    """Create ``count`` pods on ``node`` and wait until they run. Raises ``ApiError``, ``OSError``, ``TimeoutError``."""
     for number in range(count):
         await client.create(PODS, "default", _pod(f"pg-{number}", node))
-    async with asyncio.timeout(_DEADLINE):
+    async with asyncio.timeout(_TIMEOUT):
         for number in range(count):
-            await _start(client, ObjectName("default", f"pg-{number}"), folders)
+            await _mark_started(client, ObjectName("default", f"pg-{number}"), folders)
 
 
-async def _start(client: ApiClient, name: ObjectName, folders: list[Path]) -> None:
-    # The local kubelet reports a pod without a VM as running, without container IDs.
+async def _mark_started(client: ApiClient, name: ObjectName, folders: list[Path]) -> None:
+    # The local kubelet runs no containers, so it sets no container IDs.
     while pod_phase(pod := await client.get(PODS, name)) != "Running":  # noqa: ASYNC110 - another process changes it
         await asyncio.sleep(_POLL)
     container = uid_of(pod).replace("-", "")
     for folder in folders:
-        _make(folder, folder / f"pod{uid_of(pod)}" / container)
+        _create_cgroup(folder, folder / f"pod{uid_of(pod)}" / container)
     resources = items(pod, "spec", "containers")[0]["resources"]
     states = [
         {**state, "containerID": f"containerd://{container}", "resources": resources}
@@ -63,8 +63,8 @@ async def _start(client: ApiClient, name: ObjectName, folders: list[Path]) -> No
     await client.merge_patch(PODS, name_of(pod), {"status": {"containerStatuses": states}}, "status")
 
 
-def _make(root: Path, folder: Path) -> None:
-    """Make ``folder`` and those between ``root`` and it; on v2 with the controllers that containers have."""
+def _create_cgroup(root: Path, folder: Path) -> None:
+    """Create ``folder`` and its parents path ``root``; on cgroup v2, enable the controllers of containers."""
     for path in (*reversed(folder.relative_to(root).parents), folder.relative_to(root)):
         (root / path).mkdir(exist_ok=True)
         if (root / path / "cgroup.subtree_control").exists() and root / path != folder:

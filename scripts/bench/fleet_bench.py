@@ -1,4 +1,4 @@
-"""``make bench-fleet``: simulates nearly full fleets, with several seeds, loads, speeds and fill levels."""
+"""``make bench-fleet``: simulates nearly full fleets with several seeds, loads, speeds and fill levels."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from scripts.autoscale.simulate.run_statistics import Figures
 
 OWN_SPEED: Final = 1.0
 FAST: Final = 20.0
-"""A day of a recording takes 72 minutes."""
+"""Replays a recorded day in 72 minutes."""
 
 HOURS: Final = {OWN_SPEED: 12.0, FAST: 3.0}
+"""Simulated hours by speed."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetCase:
-    """The fleets of a row: their loads, the speed of playback, and the fill level of their nodes at peak load."""
+    """One row of the table: the load, the replay speed (1 or 20), and the nodes' fill level at peak load (0 to 1)."""
 
     loads: str
     speed: float
@@ -44,40 +45,40 @@ class FleetCase:
 
     @property
     def pace(self) -> str:
-        """The speed as text."""
+        """The speed as shown in the table."""
         return "own speed" if self.speed == OWN_SPEED else f"x{self.speed:g}"
 
 
 _DENIED: Final = "denied vCPU-h"
-AIMS: Final[Mapping[tuple[float, float], Mapping[str, float]]] = {
+TARGETS: Final[Mapping[tuple[float, float], Mapping[str, float]]] = {
     (OWN_SPEED, 0.7): {"in place, %": 99.98},
     (OWN_SPEED, 0.8): {"in place, %": 99.8},
     (OWN_SPEED, 0.9): {"moves an hour": 15, _DENIED: 2.5, "without CPU, %": 0.01, "longest denial, s": 300},
     (FAST, 0.7): {"moves an hour": 30, _DENIED: 0.4, "without CPU, %": 0.01, "longest denial, s": 60},
     (FAST, 0.9): {"moves an hour": 60, _DENIED: 20, "without CPU, %": 0.45, "longest denial, s": 180},
 }
-"""Upper limits of columns (``in place``: lower limit), by speed and fill. ``_DENIED`` is the sum over all ``HOURS``."""
+"""Targets by speed and fill: upper limits, except for ``in place``. ``_DENIED`` is for all ``HOURS``."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchColumn:
-    """A column: its value over all seeds, and its number format. ``at_least``: its aim is a lower limit."""
+    """A column: its value over all seeds, and its number format. ``at_least``: the target is a lower limit."""
 
     heading: str
     of: Callable[[Sequence[Figures]], float]
     form: str
     at_least: bool = False
 
-    def is_met(self, value: float, aim: float) -> bool:
-        """Return True if ``value`` reaches ``aim``."""
-        return value >= aim if self.at_least else value <= aim
+    def is_met(self, value: float, target: float) -> bool:
+        """Return True if ``value`` meets ``target``."""
+        return value >= target if self.at_least else value <= target
 
-    def cell(self, value: float, aim: float | None) -> str:
-        """The value and its aim, such as ``24 > 15`` (missed) or ``8 <= 15`` (met)."""
-        if aim is None:
+    def cell(self, value: float, target: float | None) -> str:
+        """The value and its target, such as ``24 > 15`` (missed) or ``8 <= 15`` (met)."""
+        if target is None:
             return format(value, self.form)
         signs = ("<", ">=") if self.at_least else (">", "<=")
-        return f"{value:{self.form}} {signs[self.is_met(value, aim)]} {aim:g}"
+        return f"{value:{self.form}} {signs[self.is_met(value, target)]} {target:g}"
 
 
 def _mean(of: Callable[[Figures], float]) -> Callable[[Sequence[Figures]], float]:
@@ -93,49 +94,49 @@ COLUMNS: Final = (
     BenchColumn("unfair, %", _mean(lambda run: run.unfairness_percent), ".1f"),
     BenchColumn("regrown, %", _mean(lambda run: run.regrown_percent), ".1f"),
 )
-"""Means over the seeds; the longest denial is the maximum."""
+"""Means over the seeds; of the longest denial, the maximum."""
 
 _WIDTHS: Final = (10, 9, 4, 15, 14, 16, 17, 15, 9, 10)
 
 
 def header() -> str:
-    """The line of headings."""
+    """The table's header line."""
     return _line(["loads", "speed", "fill", *(column.heading for column in COLUMNS)])
 
 
 @dataclass(frozen=True, slots=True)
 class BenchRow:
-    """A case and the figures of its seeds; each simulated the share ``part`` of the case's hours."""
+    """A case and the figures of its seeds. Each seed simulated the fraction ``part`` (0 to 1) of the case's hours."""
 
     case: FleetCase
     runs: Sequence[Figures]
     part: float = 1.0
 
     def __str__(self) -> str:
-        cells = (column.cell(value, aim) for column, value, aim in self._values())
+        cells = (column.cell(value, target) for column, value, target in self._values())
         return _line([self.case.loads, self.case.pace, f"{self.case.fill:g}", *cells])
 
     def met(self) -> list[str]:
-        """The aims that are met, as text."""
-        return [text for is_met, text in self._aims() if is_met]
+        """The met targets, as text."""
+        return [text for is_met, text in self._targets() if is_met]
 
     def missed(self) -> list[str]:
-        """The aims that are missed, as text."""
-        return [text for is_met, text in self._aims() if not is_met]
+        """The missed targets, as text."""
+        return [text for is_met, text in self._targets() if not is_met]
 
-    def _aims(self) -> Iterator[tuple[bool, str]]:
-        for column, value, aim in self._values():
-            if aim is not None:
-                yield column.is_met(value, aim), f"{self.case}: {column.heading} {column.cell(value, aim)}"
+    def _targets(self) -> Iterator[tuple[bool, str]]:
+        for column, value, target in self._values():
+            if target is not None:
+                yield column.is_met(value, target), f"{self.case}: {column.heading} {column.cell(value, target)}"
 
     def _values(self) -> Iterator[tuple[BenchColumn, float, float | None]]:
-        aims = AIMS.get((self.case.speed, self.case.fill), {})
+        targets = TARGETS.get((self.case.speed, self.case.fill), {})
         for column in COLUMNS:
-            aim = aims.get(column.heading)
-            # The only sum over time.
-            if aim is not None and column.heading == _DENIED:
-                aim *= self.part
-            yield column, column.of(self.runs), aim
+            target = targets.get(column.heading)
+            # The only target that is a sum over time.
+            if target is not None and column.heading == _DENIED:
+                target *= self.part
+            yield column, column.of(self.runs), target
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -156,18 +157,18 @@ def bench_fleet(  # noqa: PLR0913 - typer makes an option of every parameter
     seed: Annotated[list[int] | None, typer.Option(help="Only these seeds. Default: 1, 2 and 3.")] = None,
     fill: Annotated[list[float] | None, typer.Option(help="Only these fills. Default: 0.7, 0.8, 0.9 and 1.0.")] = None,
     speed: Annotated[list[float] | None, typer.Option(help="Only these speeds, of 1 and 20. Default: both.")] = None,
-    part: Annotated[float, typer.Option(min=0.01, max=1, help="The share of 12 h (x20: 3 h) to simulate.")] = 1.0,
+    part: Annotated[float, typer.Option(min=0.01, max=1, help="Fraction of 12 h (x20: 3 h) to simulate.")] = 1.0,
     *,
     generated: Annotated[bool, typer.Option(help="Include generated loads.")] = True,
 ) -> None:
-    """Simulate nearly full fleets of 20 nodes and 300 VMs, and compare the figures with our aims.
+    """Simulate nearly full fleets of 20 nodes and 300 VMs, and compare the figures with targets.
 
     Uses generated loads, and the recordings of --trace if given, at their own speed for 12 hours and 20 times as fast
-    for 3 hours. Each row is printed when all its seeds are done. Takes about half an hour on two idle cores, twice that
-    with recordings, a third with --seed 1. Exits with 1 if a fleet was over-committed.
+    for 3 hours. Prints each row when all its seeds are done. Takes half an hour on two idle cores, an hour with
+    recordings, ten minutes with --seed 1. Exits with 1 if a node was overcommitted.
     """
     with reporting_bad_input("bench-fleet", RecordingError):
-        # Report invalid recordings at once.
+        # Before the simulations: they take minutes.
         if trace:
             read_recordings(trace)
     loads = [*([GENERATED] if generated else []), *([RECORDED] if trace else [])]
@@ -181,7 +182,9 @@ def _bench(cases: Sequence[FleetCase], seeds: Sequence[int], traces: tuple[Path,
     rows: list[BenchRow] = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         runs = {
-            pool.submit(_play, _settings(case, seed, traces, part)): (case, seed) for case in cases for seed in seeds
+            pool.submit(_simulate, _settings(case, seed, traces, part)): (case, seed)
+            for case in cases
+            for seed in seeds
         }
         try:
             for row in _rows(runs, len(seeds), part):
@@ -191,12 +194,12 @@ def _bench(cases: Sequence[FleetCase], seeds: Sequence[int], traces: tuple[Path,
             pool.shutdown(wait=False, cancel_futures=True)
             return INTERRUPTED
     missed = [text for row in rows for text in row.missed()]
-    print(f"Aims met: {sum(len(row.met()) for row in rows)}; missed: {len(missed)}", *missed, sep="\n  ")
+    print(f"Targets met: {sum(len(row.met()) for row in rows)}; missed: {len(missed)}", *missed, sep="\n  ")
     return int(any(run.violations for row in rows for run in row.runs))
 
 
 def _rows(runs: dict[Future[Figures], tuple[FleetCase, int]], seeds: int, part: float) -> Iterator[BenchRow]:
-    """Yield each case as soon as all its seeds are done."""
+    """Yield each row when all its seeds are done."""
     began, played = time.monotonic(), dict[FleetCase, list[Figures]]()
     for number, future in enumerate(as_completed(runs), start=1):
         case, seed = runs[future]
@@ -216,10 +219,10 @@ def _settings(case: FleetCase, seed: int, traces: tuple[Path, ...], part: float)
     )
 
 
-def _play(settings: SimulationSettings) -> Figures:
-    """Simulate one fleet, in a worker process."""
+def _simulate(settings: SimulationSettings) -> Figures:
+    """Simulate one fleet in a worker process."""
     run = Run(make_fleet(settings), LEAST_COST)
-    # Garbage collections need not visit the fleet.
+    # The fleet lives until the end: exclude it from garbage collection.
     gc.freeze()
     for _ in run.play():
         pass

@@ -1,4 +1,4 @@
-"""``make bench-sleep BENCH_ARGS='--fleet 500'``: many sleeping VMs on one node, some of which wake at once."""
+"""``make bench-sleep BENCH_ARGS='--fleet 500'``: many VMs sleep on one node, and some wake at once."""
 
 from __future__ import annotations
 
@@ -38,27 +38,26 @@ from scripts.autoscale.stages import fresh_cluster
 from scripts.process_costs import cpu_of, load_of_machine, memory_of
 
 NAME: Final = "bench-herd"
-_SETTLE, _QUIET, _STILL, _PATIENCE, _RETRY = Seconds(15.0), Seconds(60.0), Seconds(6.0), Seconds(300.0), Seconds(3.0)
-_AT_ONCE, _TRIES = 50, 20
+_SETTLE, _IDLE, _POLL, _TIMEOUT, _RETRY = Seconds(15.0), Seconds(60.0), Seconds(6.0), Seconds(300.0), Seconds(3.0)
+_CONCURRENCY, _ATTEMPTS = 50, 20
 
 
 def size_of(vm: ObjectName) -> float:
-    """CPUs of a VM; every fourth has 1.0, the others 0.5."""
+    """vCPUs of a VM: 1.0 for every fourth, 0.5 for the others."""
     return 0.5 if int(vm.name.removeprefix("vm-")) % 4 else 1.0
 
 
 @dataclass(slots=True)
 class HerdWatch:
-    """Checks each change of the VMs of a node with ``room``.
+    """Checks every change of the VMs on a node with ``room``.
 
-    ``most`` is the maximum that they held, ``over`` each over-commitment, ``lost`` the VMs that were deleted or
-    restarted. ``asked_at`` and ``awake`` are the times of requests to wake and of wakes, ``granted`` the VMs in the
-    order of their permits.
+    ``peak``: the most they held at once. ``overcommits``: messages. ``lost``: deleted or restarted VMs. ``asked_at``
+    and ``awake``: times of wake requests and of wakes. ``granted``: VMs in the order of their permits.
     """
 
     room: Resources
-    most: Resources = ZERO
-    over: list[str] = field(default_factory=list)
+    peak: Resources = ZERO
+    overcommits: list[str] = field(default_factory=list)
     lost: set[ObjectName] = field(default_factory=set)
     vms: dict[ObjectName, VirtualMachine] = field(default_factory=dict)
     asked_at: dict[ObjectName, Instant] = field(default_factory=dict)
@@ -66,8 +65,8 @@ class HerdWatch:
     granted: list[ObjectName] = field(default_factory=list)
     _total: Resources = ZERO
 
-    def see(self, name: ObjectName, vm_object: Json | None, at: Instant) -> None:
-        """Process the new state of a VM; None if it was deleted."""
+    def update(self, name: ObjectName, vm_object: Json | None, at: Instant) -> None:
+        """Process a VM's new object; None if it was deleted."""
         if vm_object is None:
             self.lost.add(name)
             return
@@ -75,7 +74,7 @@ class HerdWatch:
         self.vms[name] = vm
         if vm.sleep.state is SleepState.RESTARTED or (before and before.pod_name not in {None, vm.pod_name}):
             self.lost.add(name)
-        self._count(self._total - (held(before) if before else ZERO) + held(vm))
+        self._check_total(self._total - (held(before) if before else ZERO) + held(vm))
         if name not in self.asked_at:
             return
         if name not in self.granted and vm.permit is not None and vm.use.within(vm.permit):
@@ -83,31 +82,31 @@ class HerdWatch:
         if vm.phase == RUNNING and vm.sleep.state is SleepState.AWAKE:
             self.awake.setdefault(name, at)
 
-    def _count(self, total: Resources) -> None:
-        self._total, self.most = total, self.most.at_least(total)
+    def _check_total(self, total: Resources) -> None:
+        self._total, self.peak = total, self.peak.at_least(total)
         if not total.within(self.room):
-            self.over.append(f"{total} of {self.room}")
+            self.overcommits.append(f"{total} of {self.room}")
 
-    def are(self, names: Sequence[ObjectName], phases: Set[str]) -> bool:
-        """Return True if the phases of all ``names`` are in ``phases``."""
+    def all_in(self, names: Sequence[ObjectName], phases: Set[str]) -> bool:
+        """Return True if all VMs in ``names`` are in one of ``phases``."""
         return all(name in self.vms and self.vms[name].phase in phases for name in names)
 
 
 def held(vm: VirtualMachine) -> Resources:
-    """The maximum that a VM may use: its permit, and while it runs also its actual and its requested size."""
+    """What a VM may use: its permit; while it runs, at least its requested and its actual size."""
     permit = vm.permit or ZERO
     return permit if vm.phase in SLEEPING or vm.node is None else permit.at_least(vm.use).at_least(vm.actual or ZERO)
 
 
-async def bench_herd(fleet: int, herd: int, console: Console) -> int:
-    """Run the benchmark; return 0 if the node was never over-committed, and no VM was lost or waited silently."""
-    # Half a CPU is the system's; the rest fits half of the herd, whose VMs have 0.625 on average.
+async def bench_mass_wake(fleet: int, herd: int, console: Console) -> int:
+    """Run the benchmark; return 0 if the node was never overcommitted and no VM was lost or waited without a reason."""
+    # 0.5 vCPU for the system, and room for half of the herd, whose VMs have 0.625 vCPU on average.
     cpus, network = str(ceil(0.5 + herd * 0.625 / 2)), NetworkKind.LOOPBACK.value
     spec = ClusterSpec("simulated", 1, cpus, "128Gi", agents="node", network=network, load="idle")
     async with fresh_cluster(NAME, spec, console) as site:
         vms, clock = Informer(site.client, VIRTUAL_MACHINES, SystemClock()), SystemClock()
-        bench = _Bench(site, console, vms, HerdWatch(await _node_amount(site, "total")))
-        vms.listen(lambda change: bench.watch.see(change.name, change.after, clock.now()))
+        bench = _Bench(site, console, vms, HerdWatch(await _node_resources(site, "total")))
+        vms.listen(lambda change: bench.watch.update(change.name, change.after, clock.now()))
         async with beside(vms.run(), bench.watch_reservations()):
             return await bench.run(fleet, herd)
 
@@ -124,75 +123,79 @@ class _Bench:
         names = [ObjectName("default", f"vm-{number}") for number in range(1, fleet + 1)]
         await asyncio.sleep(_SETTLE)
         costs = [await self._costs()]
-        # In waves: not all fit awake.
+        # In waves, because not all fit while awake.
         wave = herd * 2 // 5
         for first in range(0, fleet, wave):
-            await self._fill(names[first : first + wave])
+            await self._create_asleep(names[first : first + wave])
             self.console.print(f"  {min(first + wave, fleet)} of {fleet} asleep")
         await asyncio.sleep(_SETTLE)
-        self.console.print(f"{await _node_amount(self.site, 'reserved')} reserved of {self.watch.room}; a quiet minute")
+        self.console.print(
+            f"{await _node_resources(self.site, 'reserved')} reserved of {self.watch.room}; idle for a minute"
+        )
         costs.append(await self._costs())
         began = time.monotonic()
-        await asyncio.sleep(_QUIET)
+        await asyncio.sleep(_IDLE)
         costs.append(await self._costs())
-        quiet = time.monotonic() - began
+        idle_seconds = time.monotonic() - began
         unreported = await self._wake(names[:herd])
         costs.append(await self._costs())
-        self.console.print(_costs_table(costs, quiet), f"load of the machine: {load_of_machine()}")
+        self.console.print(_costs_table(costs, idle_seconds), f"load of the machine: {load_of_machine()}")
         watch = self.watch
-        self.console.print(f"the VMs held {watch.most} at most, of {watch.room}; over-committed: {watch.over[:3]}")
+        self.console.print(f"the VMs held at most {watch.peak} of {watch.room}; overcommitted: {watch.overcommits[:3]}")
         self.console.print(
             f"{len(watch.awake)} of {herd} woke; lost: {watch.lost}; waited without a reason: {unreported}"
         )
-        return 1 if watch.over or watch.lost or unreported or len(watch.awake) < herd else 0
+        return 1 if watch.overcommits or watch.lost or unreported or len(watch.awake) < herd else 0
 
-    async def _fill(self, names: Sequence[ObjectName]) -> None:
+    async def _create_asleep(self, names: Sequence[ObjectName]) -> None:
         """Create VMs and put them to sleep. Raises ``SiteError``."""
         create = self.site.client.ensure
-        await run_all(*(create(VIRTUAL_MACHINES, name.namespace, sleeper(name)) for name in names))
-        deadline = self.clock.now() + _PATIENCE
-        while not await wait_until(lambda: self.watch.are(names, {ASLEEP}), self.clock, _RETRY):
+        await run_all(*(create(VIRTUAL_MACHINES, name.namespace, simulated_object(name)) for name in names))
+        deadline = self.clock.now() + _TIMEOUT
+        while not await wait_until(lambda: self.watch.all_in(names, {ASLEEP}), self.clock, _RETRY):
             if self.clock.now() > deadline:
-                raise SiteError(f"some of {names} did not fall asleep")
-            # Again: a guest that has just booted may refuse.
-            await self._order([name for name in names if self.watch.are([name], {RUNNING})], asleep=True)
+                raise SiteError(f"not all of {names} fell asleep within {_TIMEOUT:g} s")
+            # Retry: a guest that has just booted may refuse.
+            await self._order([name for name in names if self.watch.all_in([name], {RUNNING})], asleep=True)
 
     async def _wake(self, herd: Sequence[ObjectName]) -> list[ObjectName]:
-        """Wake all of ``herd`` at once; when no more fit, put awake VMs to sleep again, to make room for the others.
+        """Wake all of ``herd`` at once; when no more fit, put awake VMs to sleep to make room for the others.
 
-        Returns the VMs whose wait was not reported.
+        Returns the VMs that waited without a reason in their status.
         """
         watch, awake = self.watch, -1
         watch.asked_at = dict.fromkeys(herd, self.clock.now())
         await self._order(herd, asleep=False)
         while awake != len(watch.awake):
             awake = len(watch.awake)
-            await asyncio.sleep(_STILL)
-        queue, let_in = [name for name in herd if name not in watch.awake], len(watch.granted)
-        self.console.print(f"{awake} are awake, {len(queue)} wait; the last of them:")
-        unreported = [name for name in queue if not await self._is_reported(name) and name not in watch.awake]
-        for line in (await explain_database(self.site, self.vms.objects[queue[-1]]))[0] if queue else ():
+            await asyncio.sleep(_POLL)
+        waiting, granted_before = [name for name in herd if name not in watch.awake], len(watch.granted)
+        self.console.print(f"{awake} awake, {len(waiting)} waiting; the last of them:")
+        unreported = [name for name in waiting if not await self._has_reason(name) and name not in watch.awake]
+        for line in (await explain_database(self.site, self.vms.objects[waiting[-1]]))[0] if waiting else ():
             if "waking" in line.lower():
                 self.console.print(f"  {line}", soft_wrap=True, markup=False)
-        slept, deadline = 0, self.clock.now() + _PATIENCE
+        sent_to_sleep, deadline = 0, self.clock.now() + _TIMEOUT
         while len(watch.awake) < len(herd) and self.clock.now() < deadline:
-            # A few at a time, in the order of waking, to keep room scarce.
-            again = list(watch.awake)[slept : slept + len(herd) // 20]
-            slept += len(again)
-            await self._order(again, asleep=True)
+            # A few at a time, first awake first, to keep room scarce.
+            batch = list(watch.awake)[sent_to_sleep : sent_to_sleep + len(herd) // 20]
+            sent_to_sleep += len(batch)
+            await self._order(batch, asleep=True)
             await asyncio.sleep(1.0)
-        sizes = [size_of(name) for name in watch.granted[let_in:]]
-        before = sizes.index(max(sizes)) if sizes else 0
-        self.console.print(f"{before} of {sizes.count(0.5)} small waiting VMs were granted before any large one")
+        sizes = [size_of(name) for name in watch.granted[granted_before:]]
+        small_first = sizes.index(max(sizes)) if sizes else 0
+        self.console.print(
+            f"{small_first} of {sizes.count(0.5)} small waiting VMs got a permit before the first large one"
+        )
         waits = {name: at - watch.asked_at[name] for name, at in watch.awake.items()}
-        groups = {"found room": [wait for name, wait in waits.items() if name not in queue]}
+        groups = {"fit at once": [wait for name, wait in waits.items() if name not in waiting]}
         for title, size in (("small, waited", 0.5), ("large, waited", 1.0)):
-            groups[title] = [waits[name] for name in queue if size_of(name) == size and name in waits]
+            groups[title] = [waits[name] for name in waiting if size_of(name) == size and name in waits]
         self.console.print(_waits_table(groups))
         return unreported
 
-    async def _is_reported(self, vm: ObjectName) -> bool:
-        """Return True if the wait is reported, in the VM's status and by the scheduler."""
+    async def _has_reason(self, vm: ObjectName) -> bool:
+        """Return True if the VM's status and the scheduler give the reason for its wait."""
         pods = items(await self.site.of_scheduler(f"/explain/{vm}") or {}, "pods")
         reason = text(condition_of(self.vms.objects[vm], "Asleep"), "reason")
         return reason == WAITS_FOR_PERMIT[0] and any(text(pod, "sleep") for pod in pods)
@@ -201,55 +204,58 @@ class _Bench:
         """Check the scheduler's reservations until cancelled."""
         while True:
             await asyncio.sleep(2.0)
-            if not (reserved := await _node_amount(self.site, "reserved")).within(self.watch.room):
-                self.watch.over.append(f"the scheduler reserves {reserved}")
+            if not (reserved := await _node_resources(self.site, "reserved")).within(self.watch.room):
+                self.watch.overcommits.append(f"the scheduler reserves {reserved}")
 
     async def _order(self, names: Sequence[ObjectName], *, asleep: bool) -> None:
-        turns, body = asyncio.Semaphore(_AT_ONCE), sleep_order_patch(micro_timestamp(time.time()) if asleep else None)
+        limit, body = (
+            asyncio.Semaphore(_CONCURRENCY),
+            sleep_order_patch(micro_timestamp(time.time()) if asleep else None),
+        )
 
         async def write(name: ObjectName) -> None:
-            async with turns:
+            async with limit:
                 await self.site.client.merge_patch(VIRTUAL_MACHINES, name, body)
 
         await run_all(*map(write, names))
 
     async def _costs(self) -> dict[str, tuple[Seconds, float]]:
-        """CPU time and memory (MiB) of each of the cluster's programs."""
+        """CPU time and memory (MiB) of each program of the cluster."""
         folder = ClusterFolder.of(NAME)
         parts = {part.name: part.pid for part in (await ask_cluster(folder, "status")).parts}
         programs = {**parts, "controller, kubelet, guests": folder.owner() or 0}
         return {name: (cpu_of(pid), memory_of(pid)) for name, pid in programs.items()}
 
 
-def sleeper(name: ObjectName) -> Json:
-    """A simulated VM of size ``size_of``."""
+def simulated_object(name: ObjectName) -> Json:
+    """A simulated VM with the vCPUs of ``size_of``."""
     vm, cpus = simulated_vm(int(name.name.removeprefix("vm-"))), f"{size_of(name)}"
     guest = {**child(vm, "spec", "guest"), "cpus": {"min": cpus, "max": 4, "use": cpus}}
     return {**vm, "spec": {**child(vm, "spec"), "guest": guest}}
 
 
-async def _node_amount(site: Site, amount: str) -> Resources:
-    """The scheduler's ``reserved`` or ``total`` of the only node. Raises ``SiteError`` if it does not answer."""
-    # A busy scheduler may time out.
-    for _ in range(_TRIES):
+async def _node_resources(site: Site, amount: str) -> Resources:
+    """``reserved`` or ``total`` of the only node, from the scheduler. Raises ``SiteError`` if it does not respond."""
+    # Retry: a busy scheduler may time out.
+    for _ in range(_ATTEMPTS):
         for node in items(await site.of_scheduler("/nodes") or {}, "nodes"):
             return Resources.parse(text(node, amount, "cpu"), text(node, amount, "mem"))
         await asyncio.sleep(1.0)
-    raise SiteError(f"the scheduler does not answer: {site.silence}")
+    raise SiteError(f"no response from the scheduler: {site.silence}")
 
 
-def _costs_table(costs: Sequence[dict[str, tuple[Seconds, float]]], quiet: float) -> Table:
-    table, (empty, asleep, later, after) = Table("", "memory, no VM", "asleep", "CPU, asleep", "CPU of the herd"), costs
+def _costs_table(costs: Sequence[dict[str, tuple[Seconds, float]]], idle_seconds: float) -> Table:
+    table, (empty, asleep, later, after) = Table("", "memory, no VM", "asleep", "CPU, asleep", "CPU, waking"), costs
     for name, (cpu, memory) in later.items():
-        cpus = f"{(cpu - asleep[name][0]) / quiet * 1000:.0f} ms/s", f"{after[name][0] - cpu:.1f} s"
+        cpus = f"{(cpu - asleep[name][0]) / idle_seconds * 1000:.0f} ms/s", f"{after[name][0] - cpu:.1f} s"
         table.add_row(name, f"{empty[name][1]:.0f} MiB", f"{memory:.0f} MiB", *cpus)
     return table
 
 
 def _waits_table(groups: dict[str, list[float]]) -> Table:
-    table = Table("asked to wake", "VMs", "median", "p95", "longest")
+    table = Table("woken", "VMs", "median", "p95", "longest")
     for name, waits in groups.items():
-        if len(waits) > 1:  # `quantiles` needs two
+        if len(waits) > 1:  # `quantiles` needs two values
             figures = median(waits), quantiles(waits, n=20, method="inclusive")[-1], max(waits)
             table.add_row(name, str(len(waits)), *(f"{figure:.2f} s" for figure in figures))
     return table

@@ -40,10 +40,10 @@ from scripts.bench.echoes import Echoes, echoing
 
 @dataclass(frozen=True, slots=True)
 class MigrationFigures:
-    """Results of the benchmark. Failures are those of ``load`` and of the probe's queries."""
+    """Results of the benchmark. Failures include those of ``load`` and of the probe's queries."""
 
     moves: Sequence[ObservedMove]
-    noticed: ClientReport
+    probe_report: ClientReport
     echoes: Echoes
     load: Outcome
 
@@ -54,24 +54,24 @@ class MigrationFigures:
 
     @property
     def spans(self) -> list[tuple[Instant, Instant]]:
-        """The times during which clients may notice a migration."""
+        """Begin and end of each migration, as clients may notice it."""
         return [span for move in self.done if (span := move.client_span) is not None]
 
     @property
     def stalls(self) -> list[Seconds]:
-        """The longest stall of the probe in each of them."""
-        return [stall for span in self.spans if (stall := self.noticed.longest_stall(*span)) is not None]
+        """The longest stall of the probe in each span, in seconds."""
+        return [stall for span in self.spans if (stall := self.probe_report.longest_stall(*span)) is not None]
 
     @property
     def failed(self) -> int:
-        """Transactions that failed."""
-        return self.load.failed + self.noticed.outcome.failed
+        """Number of failed transactions."""
+        return self.load.failed + self.probe_report.outcome.failed
 
     @property
     def is_clean(self) -> bool:
-        """True if every migration succeeded, no transaction failed, and clients noticed the migrations."""
-        was_noticed = self.load.transactions > 0 and bool(self.stalls)
-        return len(self.done) == len(self.moves) > 0 and not self.failed and was_noticed
+        """True if every migration succeeded, no transaction failed, and the probe measured stalls."""
+        has_stalls = self.load.transactions > 0 and bool(self.stalls)
+        return len(self.done) == len(self.moves) > 0 and not self.failed and has_stalls
 
 
 VM: Final = ObjectName("default", "ping-pong")
@@ -80,9 +80,9 @@ _CLIENTS: Final = 4
 _SCALE: Final = 2
 _PERIOD: Final = 6
 """Minimum seconds between the starts of two migrations."""
-_REST: Final = 10
-_BOOT: Final = Seconds(240.0)
-_END: Final = Seconds(120.0)
+_EXTRA_SECONDS: Final = 10
+_BOOT_TIMEOUT: Final = Seconds(240.0)
+_MIGRATION_TIMEOUT: Final = Seconds(120.0)
 
 
 @runs
@@ -101,53 +101,53 @@ async def bench_migration(
     find_pgbench()
     spec = ClusterSpec(network=network.value, nodes=2, node_cpu="4", node_memory="4Gi")
     async with fresh_cluster(_NAME, spec, console) as site, AsyncExitStack() as stack:
-        runs = _Runs(site, clock, console.print)
-        async with beside(runs.watcher.run(), watch_for_ends(site.client, clock)):
-            summary = await runs.measure(stack, count)
-    console.print(table(summary))
-    return 0 if summary.is_clean else 1
+        benchmark = _Benchmark(site, clock, console.print)
+        async with beside(benchmark.watcher.run(), watch_for_ends(site.client, clock)):
+            figures = await benchmark.measure(stack, count)
+    console.print(table(figures))
+    return 0 if figures.is_clean else 1
 
 
-class _Runs:
-    """Migrations under load."""
+class _Benchmark:
+    """Runs migrations under load."""
 
-    def __init__(self, site: Site, clock: Clock, say: Callable[[str], None]) -> None:
+    def __init__(self, site: Site, clock: Clock, print_line: Callable[[str], None]) -> None:
         self._site = site
         self._clock = clock
-        self._say = say
-        self.watcher = MoveWatch(site.client, clock, self._turned)
+        self._print = print_line
+        self.watcher = MoveWatch(site.client, clock, self._on_phase)
 
     async def measure(self, stack: AsyncExitStack, count: int) -> MigrationFigures:
         """Run ``count`` migrations. Raises ``SiteError`` and ``PgbenchError``."""
         server = await self._server(stack)
         echoes = await self._echoes(stack)
-        seconds = count * _PERIOD + _REST
-        self._say(f"{count} migrations under load, at least {seconds} s")
+        seconds = count * _PERIOD + _EXTRA_SECONDS
+        self._print(f"{count} migrations under load, at least {seconds} s")
         async with asyncio.TaskGroup() as tasks:
-            work = tasks.create_task(run_load(server, _CLIENTS, seconds, lambda _: None))
-            ask = tasks.create_task(probe(server, seconds, self._clock))
+            load = tasks.create_task(run_load(server, _CLIENTS, seconds, lambda _: None))
+            probing = tasks.create_task(probe(server, seconds, self._clock))
             await self._back_and_forth(count)
-            # Then stalls are missing from the figures.
-            if work.done():
-                self._say("the load ended before the last migrations")
-        outcome, noticed = work.result(), ask.result()
-        for problem in {outcome.problem, noticed.outcome.problem} - {""}:
-            self._say(problem)
-        return MigrationFigures(self.watcher.moves, noticed, echoes, outcome)
+            # The figures then lack the stalls of the last migrations.
+            if load.done():
+                self._print("the load ended before the last migration")
+        outcome, probe_report = load.result(), probing.result()
+        for problem in {outcome.problem, probe_report.outcome.problem} - {""}:
+            self._print(problem)
+        return MigrationFigures(self.watcher.moves, probe_report, echoes, outcome)
 
     async def _server(self, stack: AsyncExitStack) -> DatabaseServer:
-        # Not enabled for autoscaling, so that it keeps its size.
+        # Autoscaling stays disabled, so that the VM keeps its size.
         vm_object = small_vm(VM) | {"metadata": {"name": VM.name, "namespace": VM.namespace}}
         await create_vm(self._site.client, vm_object)
-        if not await poll_until(self._is_available, self._clock, _BOOT):
-            raise SiteError(f"the VM did not start within {_BOOT:g} s")
+        if not await poll_until(self._is_available, self._clock, _BOOT_TIMEOUT):
+            raise SiteError(f"the VM did not start within {_BOOT_TIMEOUT:g} s")
         vm = await self._site.client.get(VIRTUAL_MACHINES, VM)
         server = await stack.enter_async_context(database_of(self._site, vm))
         await prepare(server, _SCALE)
         return server
 
     async def _echoes(self, stack: AsyncExitStack) -> Echoes:
-        """Start sending echoes to the VM; none are sent if its network does not forward ICMP, such as a hub."""
+        """Start sending echoes to the VM; send none if its network does not forward ICMP, such as a hub."""
         switch = await asyncio.to_thread(switch_of, _NAME)
         if switch is None:
             return Echoes()
@@ -161,26 +161,26 @@ class _Runs:
         for number in range(1, count + 1):
             next_start = Instant(self._clock.now() + _PERIOD)
             await self._site.client.create(MIGRATIONS, VM.namespace, migration_of(VM))
-            if not await wait_until(partial(self._has_ended, number), self._clock, _END):
-                raise SiteError(f"migration {number} did not end within {_END:g} s")
-            # At least half a second, to separate the stalls of two migrations.
+            if not await wait_until(partial(self._have_ended, number), self._clock, _MIGRATION_TIMEOUT):
+                raise SiteError(f"migration {number} did not end within {_MIGRATION_TIMEOUT:g} s")
+            # Pause at least half a second, to tell the stalls of two migrations apart.
             await self._clock.sleep(Seconds(max(0.5, next_start - self._clock.now())))
 
     async def _is_available(self) -> bool:
         return holds(await self._site.client.get(VIRTUAL_MACHINES, VM), "Available")
 
-    def _has_ended(self, count: int) -> bool:
+    def _have_ended(self, count: int) -> bool:
         return len(self.watcher.moves) >= count and not any(move.is_under_way for move in self.watcher.moves)
 
-    def _turned(self, move: ObservedMove) -> None:
+    def _on_phase(self, move: ObservedMove) -> None:
         if not move.is_under_way:
-            self._say(f"  {len(self.watcher.moves):3}  {move.title}")
+            self._print(f"  {len(self.watcher.moves):3}  {move.title}")
 
 
 def table(figures: MigrationFigures) -> Table:
-    """The figures as a table (pure)."""
-    done, waits = figures.done, [figures.echoes.waits(*span) for span in figures.spans]
-    answered = [[wait for wait in of_move if wait is not None] for of_move in waits]
+    """Format the figures as a table (pure)."""
+    done, round_trips = figures.done, [figures.echoes.round_trips(*span) for span in figures.spans]
+    answered = [[round_trip for round_trip in of_move if round_trip is not None] for of_move in round_trips]
     view = Table("milliseconds", "median", "max", title=f"{len(done)} of {len(figures.moves)} migrations succeeded")
     rows: dict[str, list[float]] = {
         "total": [move.total_ms for move in done if move.total_ms is not None],
@@ -191,11 +191,11 @@ def table(figures: MigrationFigures) -> Table:
     for name, values in rows.items():
         view.add_row(name, *((f"{median(values):.0f}", f"{max(values):.0f}") if values else ("-", "-")))
     reasons = {move.reason or move.phase for move in figures.moves if move.phase != SUCCEEDED}
-    why = "".join(f"\nnot migrated: {reason}" for reason in sorted(reasons))
-    lost = [of_move.count(None) for of_move in waits]
+    failures = "".join(f"\nnot migrated: {reason}" for reason in sorted(reasons))
+    lost = [of_move.count(None) for of_move in round_trips]
     view.caption = (
         f"{figures.load.transactions} transactions, {figures.failed} failed\n"
-        f"{sum(lost)} echoes lost in {sum(map(bool, lost))} migrations{why}"
+        f"{sum(lost)} echoes lost in {sum(map(bool, lost))} migrations{failures}"
     )
     return view
 

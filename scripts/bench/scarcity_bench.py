@@ -1,7 +1,7 @@
-"""``make bench-scarcity``: denials of CPU beside idle neighbours, in the quick start's fleet with too little CPU.
+"""``make bench-scarcity``: CPU denials beside idle neighbours, in the quick start's fleet on nodes with too little CPU.
 
-Simulates real agents, ledger and planner in virtual time, so the result only depends on the seed. Rule: no VM is denied
-for longer than ``MAX_DENIAL`` while the other VMs of its node hold more than ``IDLE`` times the CPU that they use.
+Runs the real agents, ledger and planner in virtual time, so the result depends on the seed only. Rule: no VM is denied
+for longer than ``MAX_DENIAL`` while the other VMs on its node hold more than ``IDLE_RATIO`` times the CPU they use.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from scripts.autoscale.simulate.run import Run
 from scripts.autoscale.simulate.vm_table import UNIT, VmTable
 
 MAX_DENIAL: Final = 30.0
-"""Seconds for which a VM may be denied beside idle neighbours."""
+"""Maximum seconds of a denial beside idle neighbours."""
 
-IDLE: Final = 2.0
-"""Neighbours are idle if they hold more than this times the CPU that they use."""
+IDLE_RATIO: Final = 2.0
+"""Neighbours are idle if they hold more than this times the CPU they use."""
 
 
 @dataclass(frozen=True, slots=True)
 class VmSample:
-    """One VM: the CPU that it holds, uses, and is denied."""
+    """One VM: the vCPUs reserved for it, used by it, and denied to it."""
 
     name: str
-    holds: float
-    uses: float
-    lacks: float
+    reserved: float
+    used: float
+    denied: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,91 +55,91 @@ class NodeSample:
     vms: Sequence[VmSample]
 
     @property
-    def holds(self) -> float:
-        """The CPU held by its VMs."""
-        return sum(vm.holds for vm in self.vms)
+    def reserved(self) -> float:
+        """vCPUs reserved for its VMs."""
+        return sum(vm.reserved for vm in self.vms)
 
     @property
-    def uses(self) -> float:
-        """The CPU used by its VMs."""
-        return sum(vm.uses for vm in self.vms)
+    def used(self) -> float:
+        """vCPUs used by its VMs."""
+        return sum(vm.used for vm in self.vms)
 
-    def has_idle_beside(self, vm: VmSample) -> bool:
-        """Return True if the other VMs hold more than ``IDLE`` times the CPU that they use."""
-        return self.holds - vm.holds > IDLE * (self.uses - vm.uses)
+    def has_idle_neighbours(self, vm: VmSample) -> bool:
+        """Return True if the other VMs hold more than ``IDLE_RATIO`` times the CPU they use."""
+        return self.reserved - vm.reserved > IDLE_RATIO * (self.used - vm.used)
 
 
 @dataclass(slots=True)
 class DenialSpan:
-    """A denial from ``since`` to ``until``; ``holds`` and ``uses`` are the CPU of the VM's neighbours at its end."""
+    """A denial from ``since`` to ``until`` (seconds), with the vCPUs of the VM's neighbours at its end."""
 
     vm: str
     node: str
     since: float
     until: float
-    holds: float
-    uses: float
+    reserved: float
+    used: float
 
     @property
     def seconds(self) -> float:
-        """Its duration."""
+        """Duration in seconds."""
         return self.until - self.since
 
     def __str__(self) -> str:
         return (
             f"{self.since:.0f} s: {self.vm} on {self.node} was denied for {self.seconds:.0f} s;"
-            f" its neighbours hold {self.holds:.2f} vCPU and use {self.uses:.2f}"
+            f" its neighbours hold {self.reserved:.2f} vCPU and use {self.used:.2f}"
         )
 
 
 @dataclass(slots=True)
-class Scarcity:
-    """All samples of a fleet; ``denials`` are all denials, ``waits`` those beside idle neighbours."""
+class DenialHistory:
+    """All samples of a fleet, all denials, and the denials beside idle neighbours."""
 
     samples: list[tuple[float, Sequence[NodeSample]]] = field(default_factory=list)
     denials: list[DenialSpan] = field(default_factory=list)
-    waits: list[DenialSpan] = field(default_factory=list)
+    beside_idle: list[DenialSpan] = field(default_factory=list)
 
     def add(self, at: float, nodes: Sequence[NodeSample]) -> None:
         """Add the next sample."""
         before = self.samples[-1][0] if self.samples else at
-        denied = [(node, vm) for node in nodes for vm in node.vms if vm.lacks > 0]
+        denied = [(node, vm) for node in nodes for vm in node.vms if vm.denied > 0]
         _extend(self.denials, denied, before, at)
-        _extend(self.waits, [(node, vm) for node, vm in denied if node.has_idle_beside(vm)], before, at)
+        _extend(self.beside_idle, [(node, vm) for node, vm in denied if node.has_idle_neighbours(vm)], before, at)
         self.samples.append((at, nodes))
 
     @property
     def violations(self) -> list[DenialSpan]:
-        """The waits longer than ``MAX_DENIAL``."""
-        return [wait for wait in self.waits if wait.seconds > MAX_DENIAL]
+        """Denials beside idle neighbours that exceed ``MAX_DENIAL``."""
+        return [denial for denial in self.beside_idle if denial.seconds > MAX_DENIAL]
 
 
-def longest(waits: Sequence[DenialSpan]) -> float:
-    """The duration of the longest wait; 0 if there are none."""
-    return max((wait.seconds for wait in waits), default=0.0)
+def longest(denials: Sequence[DenialSpan]) -> float:
+    """Seconds of the longest denial; 0 if there are none."""
+    return max((denial.seconds for denial in denials), default=0.0)
 
 
-def _extend(waits: list[DenialSpan], denied: Sequence[tuple[NodeSample, VmSample]], before: float, at: float) -> None:
-    """Extend the waits that were open at ``before``, and add new ones."""
-    open_waits = {(wait.vm, wait.node): wait for wait in waits if wait.until == before}
+def _extend(denials: list[DenialSpan], denied: Sequence[tuple[NodeSample, VmSample]], before: float, at: float) -> None:
+    """Extend the denials that were open at the last sample, ``before``, and add new ones."""
+    open_denials = {(denial.vm, denial.node): denial for denial in denials if denial.until == before}
     for node, vm in denied:
-        wait = open_waits.get((vm.name, node.name))
-        if wait is None:
-            wait = DenialSpan(vm.name, node.name, at, at, 0.0, 0.0)
-            waits.append(wait)
-        wait.until, wait.holds, wait.uses = at, node.holds - vm.holds, node.uses - vm.uses
+        denial = open_denials.get((vm.name, node.name))
+        if denial is None:
+            denial = DenialSpan(vm.name, node.name, at, at, 0.0, 0.0)
+            denials.append(denial)
+        denial.until, denial.reserved, denial.used = at, node.reserved - vm.reserved, node.used - vm.used
 
 
 NODES: Final = 10
 VMS: Final = 60
 NODE: Final = UNIT * 62
-"""A node of 16 vCPUs, of which 0.5 are the system's."""
+"""Reservable resources of a node with 16 vCPUs: the system reserves 0.5."""
 
 SETTLE: Final = 300
 """Warm-up in seconds."""
 
 _MEM: Final = Bytes.parse("5Gi")
-"""The memory that a VM uses; there is enough of it."""
+"""Memory that a VM uses; nodes have enough."""
 
 INK, USED, RED, GREY = "#1d3557", "#cfe0f0", "#e63946", "#6c757d"
 COLUMNS: Final = 5
@@ -149,27 +149,27 @@ def scarcity(
     minutes: Annotated[float, typer.Option(min=0.1, help="Minutes to measure, after five minutes of warm-up.")] = 15.0,
     picture: Annotated[Path | None, typer.Option(help="Write a plot to this file.")] = None,
 ) -> None:
-    """Simulate a fleet with too little CPU. Exits with 0 if no VM waited too long beside idle neighbours."""
+    """Simulate a fleet with too little CPU. Exits with 1 if a VM was denied too long beside idle neighbours."""
     history, console = play(minutes), Console()
-    table = Table("what", "value", title=f"{len(history.samples)} samples")
+    table = Table("", "value", title=f"{len(history.samples)} samples")
     table.add_row("denials", str(len(history.denials)))
     table.add_row("longest denial, seconds", f"{longest(history.denials):.0f}")
-    table.add_row("denials beside idle neighbours", str(len(history.waits)))
-    table.add_row("longest of them, seconds", f"{longest(history.waits):.0f}")
-    table.add_row(f"of more than {MAX_DENIAL:g} s", str(len(history.violations)))
+    table.add_row("denials beside idle neighbours", str(len(history.beside_idle)))
+    table.add_row("longest beside idle neighbours, seconds", f"{longest(history.beside_idle):.0f}")
+    table.add_row(f"longer than {MAX_DENIAL:g} s beside idle neighbours", str(len(history.violations)))
     console.print(table)
-    for wait in history.violations:
-        console.print(str(wait), soft_wrap=True, markup=False)
+    for denial in history.violations:
+        console.print(str(denial), soft_wrap=True, markup=False)
     if picture is not None:
         draw(history, picture)
     raise typer.Exit(1 if history.violations else 0)
 
 
-def play(minutes: float, seed: int = 1) -> Scarcity:
-    """Simulate the fleet, with one sample per second."""
+def play(minutes: float, seed: int = 1) -> DenialHistory:
+    """Simulate the fleet and sample it every second."""
     table = _table()
     settings = SimulationSettings(nodes=NODES, vms=VMS, hours=minutes / 60, step=Seconds(1.0), seed=seed)
-    run, history = Run(SimulatedFleet(settings, table, NODE), "least-cost"), Scarcity()
+    run, history = Run(SimulatedFleet(settings, table, NODE), "least-cost"), DenialHistory()
     for played in run.play():
         second = played - 1 - SETTLE
         if second >= 60 * minutes:
@@ -180,7 +180,7 @@ def play(minutes: float, seed: int = 1) -> Scarcity:
 
 
 def _nodes(run: Run, demand: list[float]) -> list[NodeSample]:
-    """A sample of each node. A VM uses its demand, limited to its size."""
+    """Sample each node. A VM uses its demand, capped at its size."""
     cluster = run.cluster
     samples = []
     for name in cluster.nodes:
@@ -188,14 +188,14 @@ def _nodes(run: Run, demand: list[float]) -> list[NodeSample]:
         for claim in node.claims.values():
             if claim.pod.vm is not None and claim.pod.vm in cluster.vms:
                 vm = cluster.vms[claim.pod.vm]
-                uses = min(demand[vm.index], vm.use.cpu.as_cores)
-                vms.append(VmSample(vm.name.name, claim.reserved.cpu.as_cores, uses, claim.unmet.cpu.as_cores))
+                used = min(demand[vm.index], vm.use.cpu.as_cores)
+                vms.append(VmSample(vm.name.name, claim.reserved.cpu.as_cores, used, claim.unmet.cpu.as_cores))
         samples.append(NodeSample(name, node.room.watermark.cpu.as_cores, vms))
     return samples
 
 
 def _table() -> VmTable:
-    """The quick start's loads: waves, with each VM's own phase."""
+    """The quick start's loads: a wave, with a different phase for each VM."""
     period = wave_period(VMS)
     load = waves(0, period)
     cores = np.array([load.at(Seconds(float(second))).cpu for second in range(period)])
@@ -219,8 +219,8 @@ def _table() -> VmTable:
     )
 
 
-def draw(history: Scarcity, path: Path) -> None:
-    """Plot each node's CPU over time, and the denied CPU, into ``path``."""
+def draw(history: DenialHistory, path: Path) -> None:
+    """Plot each node's reserved, used and denied CPU over time to ``path``."""
     minutes = [at / 60 for at, _ in history.samples]
     names = sorted({node.name for _, nodes in history.samples for node in nodes}, key=lambda name: (len(name), name))
     rows = ceil(len(names) / COLUMNS)
@@ -239,12 +239,12 @@ def draw(history: Scarcity, path: Path) -> None:
 
 
 def _panel(panel: Axes, minutes: list[float], samples: list[NodeSample]) -> None:
-    holds = [sample.holds for sample in samples]
-    wanted = [sample.holds + sum(vm.lacks for vm in sample.vms) for sample in samples]
-    panel.fill_between(minutes, [sample.uses for sample in samples], color=USED, linewidth=0, label="used by its VMs")
-    panel.step(minutes, holds, color=INK, linewidth=1.2, where="post", label="held by them")
+    reserved = [sample.reserved for sample in samples]
+    wanted = [sample.reserved + sum(vm.denied for vm in sample.vms) for sample in samples]
+    panel.fill_between(minutes, [sample.used for sample in samples], color=USED, linewidth=0, label="used by its VMs")
+    panel.step(minutes, reserved, color=INK, linewidth=1.2, where="post", label="reserved for them")
     panel.axhline(samples[0].watermark, color=GREY, linewidth=0.8, linestyle="--", label="watermark")
-    panel.fill_between(minutes, holds, wanted, step="post", color=RED, linewidth=0, label="denied")
+    panel.fill_between(minutes, reserved, wanted, step="post", color=RED, linewidth=0, label="denied")
     style_panel(panel)
     panel.tick_params(labelsize=8)
 

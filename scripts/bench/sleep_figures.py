@@ -1,4 +1,4 @@
-"""Results of ``bench-sleep``, and timing of the steps of falling asleep."""
+"""Results of ``bench-sleep``, and the time of each step of falling asleep."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from protocol.runtime.clock import SystemClock
 from protocol.units import Instant
 
 STEPS: Final = (
-    "memory given back, guest emptied",
+    "guest memory freed",
     "frames diverted",
-    "guest frozen and looked at",
+    "guest frozen and checked",
     "QEMU stopped",
     "saved, QEMU ended",
     "disk flushed",
@@ -25,8 +25,10 @@ STEPS: Final = (
 
 @dataclass(slots=True)
 class SleepFigures:
-    """Seconds until a query of an idle session (``idle``) or a new session (``new``) was answered, seconds of the
-    steps of each sleep, sizes of images in MiB, and the numbers of all and of lost sessions.
+    """Latencies of wakes, steps of sleeps, and lost sessions.
+
+    ``idle``: seconds until a query of an idle session is answered. ``new``: seconds until a new session is ready.
+    ``steps``: seconds of each of the ``STEPS``, one list per sleep. ``sizes``: sizes of memory images in MiB.
     """
 
     idle: list[float] = field(default_factory=list)
@@ -38,12 +40,12 @@ class SleepFigures:
 
     @property
     def is_clean(self) -> bool:
-        """True if there were sessions of both kinds, and none was lost."""
+        """True if sessions of both kinds were answered and none was lost."""
         return bool(self.idle and self.new) and not self.lost
 
 
 def table(figures: SleepFigures) -> Table:
-    """The figures as a table (pure)."""
+    """Format the figures as a table (pure)."""
     view = Table("", "median", "longest", title=f"{figures.lost} of {figures.sessions} sessions lost")
     columns = zip(*figures.steps, strict=True)
     rows = [
@@ -60,22 +62,22 @@ def table(figures: SleepFigures) -> Table:
     return view
 
 
-class TimedSleeper(NetworkStandIn):
-    """Records the end of each step of falling asleep in ``times``."""
+class TimedStandIn(NetworkStandIn):
+    """Records the end of each step of falling asleep in ``step_ends``."""
 
-    times: list[Instant]
+    step_ends: list[Instant]
 
     def read_diverted(self, end: socket.socket) -> None:
-        """End of the step that frees memory."""
-        self.times.append(SystemClock().now())
+        """Record the end of freeing memory."""
+        self.step_ends.append(SystemClock().now())
         super().read_diverted(end)
 
     async def call(self) -> str:
-        """End of a step."""
-        self.times.append(SystemClock().now())
+        """Record the end of a step."""
+        self.step_ends.append(SystemClock().now())
         return await super().call()
 
     def read_network(self) -> None:
-        """End of QEMU."""
-        self.times.append(SystemClock().now())
+        """Record the end of QEMU."""
+        self.step_ends.append(SystemClock().now())
         super().read_network()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from deploy.neonvm.network import netns
 from protocol.units import Instant, Seconds
-from scripts.bench.echoes import Echoes, answered_number, request
+from scripts.bench.echoes import Echoes, reply_number, request
 
 PERIOD = 0.01
 SETTLED = 1.0
@@ -46,15 +46,15 @@ class EchoClient:
                     self.echoes.sent.append(Instant(time.monotonic()))
                     due = max(due + PERIOD, time.monotonic())
                 if select.select([raw], [], [], max(0.0, due - time.monotonic()))[0]:
-                    number = answered_number(raw.recv(2048), identity)
+                    number = reply_number(raw.recv(2048), identity)
                     if number is not None:
-                        self.echoes.answered.setdefault(number, Instant(time.monotonic()))
+                        self.echoes.replied_at.setdefault(number, Instant(time.monotonic()))
                     self.dropped = struct.unpack_from("9I", raw.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 36))[_DROPS]
 
     @property
     def longest(self) -> Seconds:
         """What the slowest of its answers took."""
-        answered, sent = self.echoes.answered.copy(), self.echoes.sent
+        answered, sent = self.echoes.replied_at.copy(), self.echoes.sent
         return Seconds(max((at - sent[number] for number, at in answered.items()), default=0.0))
 
     @property
@@ -62,7 +62,9 @@ class EchoClient:
         """What was never answered, of all that was sent a second ago or earlier."""
         settled = time.monotonic() - SETTLED
         return [
-            number for number, at in enumerate(self.echoes.sent) if at < settled and number not in self.echoes.answered
+            number
+            for number, at in enumerate(self.echoes.sent)
+            if at < settled and number not in self.echoes.replied_at
         ]
 
 

@@ -1,4 +1,4 @@
-"""``make bench-fleet``: its rows, the aims beside them, and the choice of what is played."""
+"""``make bench-fleet``: its rows, the targets beside them, and the choice of what is played."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[SimulationSettings]:
         settings.append(one)
         return figures(migrations_per_hour=20, violations=int(one.fill == 1.0))
 
-    monkeypatch.setattr(fleet_bench, "_play", play)
+    monkeypatch.setattr(fleet_bench, "_simulate", play)
     monkeypatch.setattr(fleet_bench, "ProcessPoolExecutor", lambda _: ThreadPoolExecutor(1))
     return settings
 
@@ -91,7 +91,7 @@ def test_narrowed_bench(played: list[SimulationSettings], tmp_path: Path) -> Non
     ]
     assert (status, out.splitlines()[3:]) == (
         0,
-        ["Aims met: 7; missed: 1", "  recorded, own speed, fill 0.9: moves an hour 20.0 > 15"],
+        ["Targets met: 7; missed: 1", "  recorded, own speed, fill 0.9: moves an hour 20.0 > 15"],
     )
     assert progress.splitlines()[-1] == "2 of 2 after 0 min: recorded, x20, fill 0.9, seed 5"
 

@@ -13,7 +13,7 @@ from scripts.bench.migration_bench import MigrationFigures, table
 VM = ObjectName("default", "db")
 
 
-def noticed(*answers: tuple[float, float], failed: int = 0) -> ClientReport:
+def probe_report(*answers: tuple[float, float], failed: int = 0) -> ClientReport:
     return ClientReport(
         Outcome(len(answers), failed, ""), [ProbeReply(Instant(at), Seconds(waited)) for at, waited in answers]
     )
@@ -26,7 +26,7 @@ def moved(at: float, total: int, downtime: int) -> ObservedMove:
 MOVES = [moved(20.0, 900, 30), moved(30.0, 1200, 50), moved(40.0, 1000, 40)]
 NOTHING = Echoes()
 LOAD = Outcome(5000, 0, "")
-MOVING = noticed((15.0, 3.0), (20.5, 0.15), (30.5, 0.25), (40.5, 0.2))
+MOVING = probe_report((15.0, 3.0), (20.5, 0.15), (30.5, 0.25), (40.5, 0.2))
 
 
 def lines(figures: MigrationFigures) -> list[str]:
@@ -54,7 +54,7 @@ def test_every_stall_belongs_to_the_migration_beside_it() -> None:
 
 def test_a_failed_migration_and_a_broken_connection_are_told() -> None:
     failed = ObservedMove(VM, "n1", "n2", "Failed", "the destination died", ended=Instant(51.0))
-    found = MigrationFigures([*MOVES, failed], noticed((20.5, 0.15), failed=1), NOTHING, Outcome(5000, 2, ""))
+    found = MigrationFigures([*MOVES, failed], probe_report((20.5, 0.15), failed=1), NOTHING, Outcome(5000, 2, ""))
     assert not found.is_clean
     said = lines(found)
     for expected in (
@@ -76,11 +76,11 @@ def test_an_echo_that_is_not_answered_within_a_second_counts_as_lost_by_the_move
 
 
 def test_without_a_migration_there_is_nothing_to_be_proud_of() -> None:
-    found = MigrationFigures([], noticed(), NOTHING, Outcome(0, 0, ""))
+    found = MigrationFigures([], probe_report(), NOTHING, Outcome(0, 0, ""))
     assert not found.is_clean
     assert "total - -" in lines(found)
 
 
 def test_migrations_that_no_client_lived_through_prove_nothing() -> None:
-    assert not MigrationFigures(MOVES, noticed(), NOTHING, LOAD).is_clean
+    assert not MigrationFigures(MOVES, probe_report(), NOTHING, LOAD).is_clean
     assert not MigrationFigures(MOVES, MOVING, NOTHING, Outcome(0, 0, "")).is_clean

@@ -87,7 +87,7 @@ async def test_a_guest_that_moves_answers_every_frame(tmp_path: Path) -> None:
                 await journey.hop()
             asked = len(echoes.sent)
             await asyncio.sleep(3)
-        assert sum(number not in echoes.answered for number in range(asked)) <= 1
+        assert sum(number not in echoes.replied_at for number in range(asked)) <= 1
 
 
 async def test_whatever_fails_the_guest_goes_on_where_it_was_and_moves_later(tmp_path: Path) -> None:
