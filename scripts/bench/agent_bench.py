@@ -27,6 +27,7 @@ NAME: Final = "bench-agents"
 WARM_UP: Final = Seconds(20.0)
 WINDOW: Final = Seconds(20.0)
 FEW: Final = 10
+# The kubelet's default limit of pods.
 MANY: Final = 110
 Form = Literal["sidecar", "node"]
 

@@ -34,6 +34,7 @@ def kubepods() -> Iterator[list[Path]]:
         yield folders
     finally:
         for root in roots:
+            # A cgroup can only be removed after its children.
             for path, _, _ in os.walk(root / _PARENT, topdown=False):
                 Path(path).rmdir()
 

@@ -73,6 +73,7 @@ _MAX_PACKET: Final = 2048
 async def echoing(raw: socket.socket, address: str, clock: Clock) -> AsyncIterator[Echoes]:
     """Send an echo request every ``PERIOD`` through ``raw`` while the context is open; close ``raw`` on exit."""
     echoes, loop = Echoes(), asyncio.get_running_loop()
+    # Unique among the open sockets of this process.
     identity = raw.fileno()
 
     def receive() -> None:
@@ -97,5 +98,6 @@ async def echoing(raw: socket.socket, address: str, clock: Clock) -> AsyncIterat
             yield echoes
         finally:
             sending.cancel()
+            # Unlike `await sending`, it does not raise the cancellation.
             await asyncio.wait((sending,))
             loop.remove_reader(raw)

@@ -78,10 +78,8 @@ class LargeFleet:
         self.names = [f"node-{number}" for number in range(nodes)]
         # Like real nodes: a limit on pods, and a unique hostname label.
         traits = [NodeTraits({"kubernetes.io/hostname": name}, other_allocatable={PODS: 250}) for name in self.names]
-        allocatable = UNIT * (per_node * ROOM)
-        facts = [
-            NodeFacts(name, allocatable, policy, traits=trait) for name, trait in zip(self.names, traits, strict=True)
-        ]
+        size = UNIT * (per_node * ROOM)
+        facts = [NodeFacts(name, size, policy, traits=trait) for name, trait in zip(self.names, traits, strict=True)]
         self.vms = [_vm(number, SIZES[number // nodes % len(SIZES)]) for number in range(nodes * per_node)]
         pods = [_pod(number, self.names[number % nodes]) for number in range(len(self.vms))]
         self.ledger, self.sequence, self.now = Ledger(), 0, 100.0
@@ -113,11 +111,11 @@ class LargeFleet:
     def plan(self, planner: Planner) -> list[float]:
         """Run one planning round; return each step's milliseconds. The scheduler answers requests between steps."""
         now = Now(Instant(self.now), self.now)
-        steps_of_round = planner.plan(self.ledger, MigrationPolicy(), RankingConfig(), now, lambda low, _: low)
+        progress = planner.plan(self.ledger, MigrationPolicy(), RankingConfig(), now, lambda low, _: low)
         steps: list[float] = []
         done: list[bool] = []
         while not done:
-            steps.append(_milliseconds(lambda: done.extend([] if next(steps_of_round, self) is None else [True])))
+            steps.append(_milliseconds(lambda: done.extend([] if next(progress, self) is None else [True])))
         return steps
 
 
@@ -136,13 +134,11 @@ class FakeLists:
 
     async def page(self, call: ApiCall) -> Page:
         """See ``KubernetesApi.page``."""
-        began, (count, make_object) = time.process_time(), self._objects[call.path]
+        began, (count, make) = time.process_time(), self._objects[call.path]
         first = int(call.query.get("continue", 0))
         end = min(count, first + int(call.query["limit"]))
         metadata = {"resourceVersion": "9000000", "continue": str(end) if end < count else ""}
-        body = msgspec.json.encode(
-            {"metadata": metadata, "items": [make_object(number) for number in range(first, end)]}
-        )
+        body = msgspec.json.encode({"metadata": metadata, "items": [make(number) for number in range(first, end)]})
         self.spent += time.process_time() - began
         return read_page(body)
 
@@ -220,6 +216,7 @@ def main(
     gc.enable()
     gc.freeze()
     print(f"of which loading the ledger: {fleet.load_ms / 1000:.1f} s; peak memory: {peak:.0f} MiB")
+    # A prime stride spreads the requests over all nodes.
     numbers = [number * 7919 % len(fleet.vms) for number in range(ROUNDS)]
     permits = [_milliseconds(partial(fleet.request_permit, n, more=more)) for n in numbers for more in (True, False)]
     print(_percentiles("permit, including its write", permits))

@@ -34,7 +34,9 @@ class Connection:
     async def send(self, request: bytes) -> tuple[int, bytes]:
         """Send a request; return the status and body of the response."""
         self._writer.write(request)
+        # Header names are case-insensitive.
         head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        # The status follows "http/1.1 ".
         if b"transfer-encoding: chunked" in head:
             return int(head[9:12]), await self._chunks()
         length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])

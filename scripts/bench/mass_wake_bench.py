@@ -129,9 +129,7 @@ class _Bench:
             await self._create_asleep(names[first : first + wave])
             self.console.print(f"  {min(first + wave, fleet)} of {fleet} asleep")
         await asyncio.sleep(_SETTLE)
-        self.console.print(
-            f"{await _node_resources(self.site, 'reserved')} reserved of {self.watch.room}; idle for a minute"
-        )
+        self.console.print(f"{await _node_resources(self.site, 'reserved')} reserved of {self.watch.room}; idling")
         costs.append(await self._costs())
         began = time.monotonic()
         await asyncio.sleep(_IDLE)
@@ -184,9 +182,7 @@ class _Bench:
             await asyncio.sleep(1.0)
         sizes = [size_of(name) for name in watch.granted[granted_before:]]
         small_first = sizes.index(max(sizes)) if sizes else 0
-        self.console.print(
-            f"{small_first} of {sizes.count(0.5)} small waiting VMs got a permit before the first large one"
-        )
+        self.console.print(f"{small_first} of {sizes.count(0.5)} waiting small VMs got a permit before any large one")
         waits = {name: at - watch.asked_at[name] for name, at in watch.awake.items()}
         groups = {"fit at once": [wait for name, wait in waits.items() if name not in waiting]}
         for title, size in (("small, waited", 0.5), ("large, waited", 1.0)):
@@ -208,10 +204,8 @@ class _Bench:
                 self.watch.overcommits.append(f"the scheduler reserves {reserved}")
 
     async def _order(self, names: Sequence[ObjectName], *, asleep: bool) -> None:
-        limit, body = (
-            asyncio.Semaphore(_CONCURRENCY),
-            sleep_order_patch(micro_timestamp(time.time()) if asleep else None),
-        )
+        limit = asyncio.Semaphore(_CONCURRENCY)
+        body = sleep_order_patch(micro_timestamp(time.time()) if asleep else None)
 
         async def write(name: ObjectName) -> None:
             async with limit:

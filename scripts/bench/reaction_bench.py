@@ -49,6 +49,7 @@ REACTION_TIMEOUT: Final = Seconds(30.0)
 LOAD_TIMEOUT: Final = Seconds(120.0)
 """Timeout of a load. It normally takes a few seconds."""
 
+# Short windows, so that the guest shrinks soon after a load.
 SMOOTHING: Final = {"cpu": [{"hold": {"window": 4}}], "memory": [{"hold": {"window": 4}}]}
 
 

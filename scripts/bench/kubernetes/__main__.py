@@ -42,12 +42,8 @@ VMS: Final = 10_000
 
 
 def bench_kubernetes(
-    only: Annotated[
-        list[str] | None, typer.Option(help="scheduling, permits or start; repeatable. Default: all.")
-    ] = None,
-    kubernetes: Annotated[str, typer.Option(help=f"Kubernetes minor version: {' or '.join(SUPPORTED)}.")] = SUPPORTED[
-        0
-    ],
+    only: Annotated[list[str] | None, typer.Option(help="scheduling, permits or start; repeatable.")] = None,
+    kubernetes: Annotated[str, typer.Option(help=f"Minor version: {' or '.join(SUPPORTED)}.")] = SUPPORTED[0],
 ) -> None:
     """Measure our scheduler with a real etcd, kube-apiserver and kube-scheduler, and fake nodes.
 

@@ -51,7 +51,7 @@ MANIFEST: Final = Path(__file__).parents[3] / "deploy" / "scheduler-deploy.yaml"
 
 def manifest() -> list[Json]:
     """The objects of ``deploy/scheduler-deploy.yaml``."""
-    return [manifest_object for manifest_object in yaml.safe_load_all(MANIFEST.read_text()) if manifest_object]
+    return [item for item in yaml.safe_load_all(MANIFEST.read_text()) if item]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +180,10 @@ async def _service_kubeconfig(client: ApiClient, pki: Pki) -> str:
     # The default accounts are missing because no controller manager runs.
     for name in (NAMESPACE, "kube-system"):
         await client.create(SERVICE_ACCOUNTS, name, {"metadata": {"name": "default"}})
-    for manifest_object in manifest():
-        resource = _APPLIED.get(text(manifest_object, "kind"))
+    for item in manifest():
+        resource = _APPLIED.get(text(item, "kind"))
         if resource is not None:
-            await client.create(resource, text(manifest_object, "metadata", "namespace"), manifest_object)
+            await client.create(resource, text(item, "metadata", "namespace"), item)
     # Use the shipped RBAC rules, so that a missing rule fails the benchmark.
     account = ObjectName("kube-system", "autoscaling-scheduler")
     response = await client.post_subresource(SERVICE_ACCOUNTS, account, "token", {"spec": {"expirationSeconds": 7200}})

@@ -36,11 +36,7 @@ _SETTLE: Final = Seconds(1.0)
 
 def kube_scheduler_settings(side: Side, kubeconfig: str) -> Json:
     """The shipped kube-scheduler settings; for ``ALONE``, without our extender."""
-    config_map = next(
-        manifest_object
-        for manifest_object in manifest()
-        if text(manifest_object, "metadata", "name") == _KUBE_SCHEDULER
-    )
+    config_map = next(item for item in manifest() if text(item, "metadata", "name") == _KUBE_SCHEDULER)
     settings = yaml.safe_load(text(child(config_map, "data"), "scheduler.yaml"))
     settings["clientConnection"] = {**_UNBOUNDED, "kubeconfig": kubeconfig}
     if side == ALONE:
