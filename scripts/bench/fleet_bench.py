@@ -200,10 +200,10 @@ def _bench(cases: Sequence[FleetCase], seeds: Sequence[int], traces: tuple[Path,
 
 def _rows(runs: dict[Future[Figures], tuple[FleetCase, int]], seeds: int, part: float) -> Iterator[BenchRow]:
     """Yield each row when all its seeds are done."""
-    began, played = time.monotonic(), dict[FleetCase, list[Figures]]()
+    began, figures_by_case = time.monotonic(), dict[FleetCase, list[Figures]]()
     for number, future in enumerate(as_completed(runs), start=1):
         case, seed = runs[future]
-        case_runs = played.setdefault(case, [])
+        case_runs = figures_by_case.setdefault(case, [])
         case_runs.append(future.result())
         minutes = (time.monotonic() - began) / 60
         print(f"{number} of {len(runs)} after {minutes:.0f} min: {case}, seed {seed}", file=sys.stderr)
@@ -224,7 +224,7 @@ def _simulate(settings: SimulationSettings) -> Figures:
     run = Run(make_fleet(settings), LEAST_COST)
     # The fleet lives until the end: exclude it from garbage collection.
     gc.freeze()
-    for _ in run.play():
+    for _ in run.execute():
         pass
     return run.figures(time.process_time())
 

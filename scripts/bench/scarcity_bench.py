@@ -93,7 +93,7 @@ class DenialSpan:
 
 
 @dataclass(slots=True)
-class DenialHistory:
+class DenialLog:
     """All samples of a fleet, all denials, and the denials beside idle neighbours."""
 
     samples: list[tuple[float, Sequence[NodeSample]]] = field(default_factory=list)
@@ -150,7 +150,7 @@ def scarcity(
     picture: Annotated[Path | None, typer.Option(help="Write a plot to this file.")] = None,
 ) -> None:
     """Simulate a fleet with too little CPU. Exits with 1 if a VM was denied too long beside idle neighbours."""
-    history, console = play(minutes), Console()
+    history, console = simulate(minutes), Console()
     table = Table("", "value", title=f"{len(history.samples)} samples")
     table.add_row("denials", str(len(history.denials)))
     table.add_row("longest denial, seconds", f"{longest(history.denials):.0f}")
@@ -165,17 +165,17 @@ def scarcity(
     raise typer.Exit(1 if history.violations else 0)
 
 
-def play(minutes: float, seed: int = 1) -> DenialHistory:
+def simulate(minutes: float, seed: int = 1) -> DenialLog:
     """Simulate the fleet and sample it every second."""
     table = _table()
     settings = SimulationSettings(nodes=NODES, vms=VMS, hours=minutes / 60, step=Seconds(1.0), seed=seed)
-    run, history = Run(SimulatedFleet(settings, table, NODE), "least-cost"), DenialHistory()
-    for played in run.play():
-        second = played - 1 - SETTLE
+    run, history = Run(SimulatedFleet(settings, table, NODE), "least-cost"), DenialLog()
+    for steps_done in run.execute():
+        second = steps_done - 1 - SETTLE
         if second >= 60 * minutes:
             break
         if second >= 0:
-            history.add(float(second), _nodes(run, table.at(played - 1 - run.warm_up)[0].tolist()))
+            history.add(float(second), _nodes(run, table.at(steps_done - 1 - run.warm_up)[0].tolist()))
     return history
 
 
@@ -219,7 +219,7 @@ def _table() -> VmTable:
     )
 
 
-def draw(history: DenialHistory, path: Path) -> None:
+def draw(history: DenialLog, path: Path) -> None:
     """Plot each node's reserved, used and denied CPU over time to ``path``."""
     minutes = [at / 60 for at, _ in history.samples]
     names = sorted({node.name for _, nodes in history.samples for node in nodes}, key=lambda name: (len(name), name))

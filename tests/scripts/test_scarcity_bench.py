@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.bench.scarcity_bench import DenialHistory, NodeSample, VmSample, play
+from scripts.bench.scarcity_bench import DenialLog, NodeSample, VmSample, simulate
 
 
 def node(denied: float, neighbour_used: float) -> NodeSample:
@@ -13,7 +13,7 @@ def node(denied: float, neighbour_used: float) -> NodeSample:
 
 def test_wait_needs_idle_neighbours() -> None:
     """From second 10 to 50 the VM is denied; its neighbour is idle until 40. Then it is denied once more."""
-    history = DenialHistory()
+    history = DenialLog()
     for at in range(0, 100, 10):
         history.add(
             float(at), [node(denied=1.0 if 10 <= at <= 50 or at == 80 else 0.0, neighbour_used=1 + at // 50 * 4)]
@@ -24,7 +24,7 @@ def test_wait_needs_idle_neighbours() -> None:
 
 
 def test_long_wait_breaks_rule() -> None:
-    history = DenialHistory()
+    history = DenialLog()
     for at in (0.0, 20.0, 31.0):
         history.add(at, [node(denied=1.0, neighbour_used=2.0)])
     assert [str(denial) for denial in history.violations] == [
@@ -33,4 +33,4 @@ def test_long_wait_breaks_rule() -> None:
 
 
 def test_quick_start_keeps_rule() -> None:
-    assert [str(denial) for denial in play(5.0).violations] == []
+    assert [str(denial) for denial in simulate(5.0).violations] == []

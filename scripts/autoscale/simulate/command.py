@@ -1,4 +1,4 @@
-"""``autoscale simulate``: reads options, shows progress and prints tables. ``Run`` does the work."""
+"""``autoscale simulate``: options, progress and output. ``Run`` is the simulation."""
 
 from __future__ import annotations
 
@@ -36,55 +36,56 @@ from scripts.autoscale.simulate.simulated_groups import SimulatedGroups
 from scripts.autoscale.simulate.tables import SimulationOutcome, as_json, print_tables
 
 DEFAULTS: Final = SimulationSettings()
-THRESHOLDS: Final = (50_000, 20, 1_000)
+GC_THRESHOLDS: Final = (50_000, 20, 1_000)
 
 VictimOrders = Annotated[
     list[str] | None,
-    typer.Option(help=f"Which VM migrates first: {', '.join(ORDERS)}. Default: all; with --sleep only {LEAST_COST}."),
+    typer.Option(help=f"Victim order: {', '.join(ORDERS)} (repeatable). Default: all; with --sleep only {LEAST_COST}."),
 ]
 PeakShare = Annotated[
     float,
-    typer.Option(min=0.05, max=1, help="Share of all nodes that the fleet needs at its peak; sets the nodes' size."),
+    typer.Option(min=0.05, max=1, help="Share of all nodes that the fleet needs at its peak; sets the node size."),
 ]
 
 
 def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
-    nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Number of nodes, all alike.")] = DEFAULTS.nodes,
+    nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Number of nodes, all of one size.")] = DEFAULTS.nodes,
     vms: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of VMs.")] = DEFAULTS.vms,
-    hours: Annotated[float, typer.Option(min=0.05, max=2000, help="Simulated hours, after an hour of warm-up.")] = 24.0,
-    step: Annotated[float, typer.Option(min=1, max=30, help="Virtual seconds per step.")] = 15.0,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = DEFAULTS.seed,
+    hours: Annotated[
+        float, typer.Option(min=0.05, max=2000, help="Hours to simulate after one hour of warm-up.")
+    ] = 24.0,
+    step: Annotated[float, typer.Option(min=1, max=30, help="Simulated seconds per step.")] = 15.0,
+    seed: Annotated[int, typer.Option(help="Random seed; the same seed gives the same result.")] = DEFAULTS.seed,
     trace: Recordings = None,
     order: VictimOrders = None,
-    watermark: Annotated[float, typer.Option(min=0.05, max=1, help="Share of a node above which VMs leave.")] = 0.9,
+    watermark: Annotated[
+        float, typer.Option(min=0.05, max=1, help="Share of a node above which VMs migrate away.")
+    ] = 0.9,
     fill: PeakShare = DEFAULTS.fill,
     spread: Annotated[
-        float, typer.Option(min=0, max=24, help="Spread the VMs' daily peaks over this many hours.")
+        float, typer.Option(min=0, max=24, help="Shift the VMs' daily peaks by up to this many hours.")
     ] = 4.0,
-    groups: Annotated[
-        int, typer.Option(min=0, max=100_000, help="Number of VMs that are primaries of groups with read replicas.")
-    ] = 0,
+    groups: Annotated[int, typer.Option(min=0, max=100_000, help="Number of groups: a primary and read replicas.")] = 0,
     replicas: Annotated[int, typer.Option(min=0, max=64, help="Read replicas per group, as additional VMs.")] = 2,
     sleep: SleepAfter = "0",
     bandwidth: Annotated[str, typer.Option(help="Bytes per second that a migration copies.")] = "256Mi",
-    speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings this many times faster.")] = 1.0,
+    speed: Annotated[float, typer.Option(min=0.001, help="Replay recordings this many times faster.")] = 1.0,
     output: ReportForm = "text",
     as_json_: JsonFlag = False,
     plot: Annotated[
-        Path | None, typer.Option(callback=check_picture_path, help="Draw the day into this file (PNG, SVG or PDF).")
+        Path | None, typer.Option(callback=check_picture_path, help="Write a plot to this file (PNG, SVG or PDF).")
     ] = None,
 ) -> None:
     """Simulate a day of a whole fleet in virtual time, with the real agents, ledger and migration planner.
 
-    Compares orders of choosing the VM to migrate. Each takes six to ten minutes of CPU for 24 hours with --nodes 50
-    --vms 1000, and more for larger fleets. Ctrl-C prints the results so far. Exits 0 only if no node was ever
-    overcommitted.
+    Compares victim orders: rules that choose which VM migrates. With --nodes 50 --vms 1000, each order takes six to ten
+    minutes of CPU for 24 hours. Ctrl-C prints the results so far. Exits with 1 if a node was overcommitted.
     """
     with reporting_bad_input("autoscale simulate", RecordingError, SimulationSettingsError):
-        after = sleep_after(sleep)
-        # The savings by sleep hardly depend on the order of victims.
-        orders = _orders(order or ([LEAST_COST] if after else list(ORDERS)))
-        # click checks bounds with comparisons, which NaN passes.
+        sleep_delay = sleep_after(sleep)
+        # Savings hardly depend on the victim order.
+        orders = _orders(order or ([LEAST_COST] if sleep_delay else list(ORDERS)))
+        # NaN passes click's checks.
         _check_numbers(hours=hours, step=step, watermark=watermark, fill=fill, spread=spread, speed=speed)
         settings = SimulationSettings(
             nodes=nodes,
@@ -99,17 +100,17 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
             spread=spread,
             bandwidth=_bandwidth(bandwidth),
             groups=SimulatedGroups(groups, replicas),
-            sleep=after,
+            sleep=sleep_delay,
         )
-        # One fleet, so that all orders play the same day.
+        # One fleet, so that all orders run the same day.
         fleet = make_fleet(settings)
-        outcomes, finished = _play(fleet, orders)
-        _show(fleet, outcomes, "json" if as_json_ else output, plot, finished=finished)
-    # An interruption is neither success nor failure, so it has its own status.
+        outcomes, finished = _simulate_all(fleet, orders)
+        _report(fleet, outcomes, "json" if as_json_ else output, plot, finished=finished)
+    # An interrupted run is neither a success nor a failure.
     raise typer.Exit(int(any(outcome.problems for outcome in outcomes)) if finished else INTERRUPTED)
 
 
-def _show(
+def _report(
     fleet: SimulatedFleet, outcomes: list[SimulationOutcome], form: OutputFiles, plot: Path | None, *, finished: bool
 ) -> None:
     if form == "text":
@@ -126,7 +127,7 @@ def _orders(names: list[str]) -> list[str]:
     unknown = [name for name in names if name not in ORDERS]
     if unknown:
         raise SimulationSettingsError(f"--order: expected any of {', '.join(ORDERS)}, got {unknown[0]!r}")
-    # A dict drops duplicates and keeps the order.
+    # Drops duplicates and keeps the order.
     return list(dict.fromkeys(names))
 
 
@@ -146,39 +147,39 @@ def _check_numbers(**options: float) -> None:
             raise SimulationSettingsError(f"--{name}: {value} is not a finite number")
 
 
-def _play(fleet: SimulatedFleet, orders: list[str]) -> tuple[list[SimulationOutcome], bool]:
-    """Plays all orders; also returns whether all were played to the end."""
+def _simulate_all(fleet: SimulatedFleet, orders: list[str]) -> tuple[list[SimulationOutcome], bool]:
+    """Simulate all orders; return their outcomes, and True unless interrupted."""
     outcomes: list[SimulationOutcome] = []
-    with _progress() as progress, _few_collections():
+    with _progress() as progress, _rare_collections():
         for order in orders:
-            outcome, finished = _play_one(fleet, order, progress)
+            outcome, finished = _simulate(fleet, order, progress)
             outcomes += [outcome] if outcome is not None else []
             if not finished:
                 return outcomes, False
     return outcomes, True
 
 
-def _play_one(fleet: SimulatedFleet, order: str, progress: Progress) -> tuple[SimulationOutcome | None, bool]:
-    """Plays an order; returns its outcome, None if there are no figures yet, and whether it was played to the end."""
+def _simulate(fleet: SimulatedFleet, order: str, progress: Progress) -> tuple[SimulationOutcome | None, bool]:
+    """Simulate one order; return its outcome (None if no step began), and True unless interrupted."""
     began, run = time.process_time(), None
     task = progress.add_task(order, total=None)
     try:
         run = Run(fleet, order)
-        # Garbage collections need not visit the fleet, which lives until the end.
+        # The fleet lives until the end: exclude it from garbage collection.
         gc.freeze()
-        for played in run.play():
-            progress.update(task, completed=played, total=run.steps)
+        for steps_done in run.execute():
+            progress.update(task, completed=steps_done, total=run.steps)
         finished = True
     except KeyboardInterrupt:
         finished = False
-    # Interrupted while VMs were placed: there are no figures yet.
+    # Interrupted while placing VMs.
     if run is None:
         return None, finished
     return SimulationOutcome(run.figures(time.process_time() - began), run.curves, run.problems), finished
 
 
 def _progress() -> Progress:
-    # Progress goes to stderr: stdout is for the tables or the JSON document.
+    # stdout is for tables or JSON.
     console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description:>12}"),
@@ -194,10 +195,10 @@ def _progress() -> Progress:
 
 
 @contextmanager
-def _few_collections() -> Iterator[None]:
-    """Makes garbage collections rare within the context: a fleet is a large heap that lives until the end."""
+def _rare_collections() -> Iterator[None]:
+    """Make garbage collections rare while the context is open: most of the large heap lives until the end."""
     before = gc.get_threshold()
-    gc.set_threshold(*THRESHOLDS)
+    gc.set_threshold(*GC_THRESHOLDS)
     try:
         yield
     finally:

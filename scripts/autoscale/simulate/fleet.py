@@ -1,6 +1,6 @@
-"""The settings of a simulation, and the fleet that they describe: the same settings give the same fleet.
+"""Settings of a simulation, and the fleet built from them. The same settings give the same fleet.
 
-All nodes have one size, of which the fleet needs the share ``fill`` at its peak; the sum of all bounds may be more.
+All nodes have one size. The fleet needs the share ``fill`` of them at its peak; the VMs' maximums may exceed them.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from scripts.autoscale.simulate.vm_table import UNIT, VmTable, draw_vm_table
 
 SYSTEM: Final = Resources.parse("500m", "1Gi")
 PEAK_SAMPLES: Final = 300
-"""The number of instants at which the fleet's need is computed to find its peak."""
+"""Number of steps to sample for the fleet's peak: a few hundred find the peak of a day."""
 
 
 class SimulationSettingsError(ValueError):
-    """Settings that cannot be simulated; the message names the option."""
+    """Invalid settings; the message names the option."""
 
 
 @dataclass(frozen=True)
 class SimulationSettings:
-    """The options of a simulation.
+    """Options of a simulation.
 
-    ``spread`` (hours) is how far apart VMs with the same daily rhythm are, ``fill`` the share of the nodes that the
-    fleet needs at its peak. A migration takes ``setup`` plus the VM's memory in use divided by ``bandwidth`` (bytes/s).
-    ``groups`` are those that the first VMs form. A VM would sleep after ``sleep`` of idleness; 0: never.
+    ``traces``: recordings; empty for generated ones. ``speed``: replay speed (> 0). ``fill``: share of the nodes that
+    the fleet needs at its peak. ``spread``: maximum shift of a VM's daily peak in hours. A migration takes ``setup``
+    plus used memory / ``bandwidth`` (bytes/s). ``sleep``: seconds of idleness before a VM sleeps; 0 for never.
     """
 
     nodes: int = 500
@@ -54,13 +54,13 @@ class SimulationSettings:
 
     @property
     def steps(self) -> int:
-        """The number of steps that count."""
+        """Number of steps after the warm-up."""
         return round(self.hours * 3600 / self.step)
 
 
 @dataclass(frozen=True)
 class SimulatedFleet:
-    """The VMs, and nodes that may each reserve ``total``."""
+    """VMs, and nodes on each of which ``total`` can be reserved."""
 
     settings: SimulationSettings
     table: VmTable
@@ -68,45 +68,43 @@ class SimulatedFleet:
 
     @property
     def policy(self) -> NodePolicy:
-        """The settings of every node."""
-        mark = self.settings.watermark
-        return NodePolicy(UNIT, ResourcePolicy(mark, SYSTEM.cpu), ResourcePolicy(mark, SYSTEM.mem))
+        """The scheduler's settings for every node."""
+        watermark = self.settings.watermark
+        return NodePolicy(UNIT, ResourcePolicy(watermark, SYSTEM.cpu), ResourcePolicy(watermark, SYSTEM.mem))
 
     @property
     def allocatable(self) -> Resources:
-        """The allocatable resources of each node, system reserve included."""
+        """Allocatable resources of each node, including those for the system."""
         return self.total + SYSTEM
 
     @property
     def overbooking(self) -> float:
-        """The sum of the VMs' upper bounds divided by the CPU of all nodes."""
+        """The VMs' maximum vCPUs divided by the vCPUs of all nodes."""
         return float(self.table.vcpus.sum()) / (self.total.cpu.as_cores * self.settings.nodes)
 
 
 def make_fleet(settings: SimulationSettings) -> SimulatedFleet:
-    """The fleet of these settings. Raises ``RecordingError``, ``OSError`` and ``SimulationSettingsError``."""
+    """Build the fleet. Raises ``RecordingError``, ``OSError`` and ``SimulationSettingsError``."""
     grid = read_grid(settings.traces, settings.step, settings.speed, settings.seed)
-    # A stream of its own, so that the fleet does not depend on how recordings are generated.
+    # A separate random stream: the fleet must not depend on the generated recordings.
     random = np.random.Generator(np.random.PCG64([settings.seed, 0xF1EE7]))
     day = steps_of_a_day(settings.step, settings.speed)
     if settings.groups.members > settings.vms:
         raise SimulationSettingsError(
             f"--groups: {settings.groups.members:,} members are more than --vms {settings.vms:,}"
         )
-    table = settings.groups.shared(draw_vm_table(grid, settings.vms, day, settings.spread / 24, random))
+    table = settings.groups.align_replicas(draw_vm_table(grid, settings.vms, day, settings.spread / 24, random))
     return SimulatedFleet(settings, table, _node_size(table, settings))
 
 
 def _node_size(table: VmTable, settings: SimulationSettings) -> Resources:
-    """A node's size in whole compute units; the largest VM fits below the watermark."""
-    # `fill` should be below the watermark: agents hold what was needed lately and round up, so VMs reserve more than
-    # they need.
+    """Reservable size of a node, in whole compute units. The largest VM fits below the watermark."""
+    # VMs reserve more than they need, as agents hold recent needs and round up: `fill` should be below the watermark.
     share = _peak_units(table, settings.steps) / (settings.nodes * settings.fill)
-    largest = int(table.most_units.max()) / float(settings.watermark)
+    largest = int(table.max_units.max()) / float(settings.watermark)
     return UNIT * ceil(max(share, largest))
 
 
 def _peak_units(table: VmTable, steps: int) -> int:
-    """The largest number of compute units that all VMs together need at one instant."""
-    # A few hundred instants are enough to find the peak of a day.
+    """Compute units that all VMs together need at the peak."""
     return max(int(table.units_at(step).sum()) for step in range(0, max(1, steps), max(1, steps // PEAK_SAMPLES)))

@@ -1,4 +1,4 @@
-"""Checks that no node is overcommitted, by the ledger's invariants and by the guests' actual sizes."""
+"""Checks that no node is overcommitted, with the ledger's invariants and the guests' actual sizes."""
 
 from __future__ import annotations
 
@@ -13,45 +13,46 @@ from scripts.autoscale.simulate.fleet import SimulatedFleet
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
 from scripts.autoscale.simulate.simulated_vm import SimulatedVm
 
-ALL_EVERY: Final = Seconds(3600.0)
+FULL_CHECK_INTERVAL: Final = Seconds(3600.0)
 
 
 class InvariantChecks:
-    """The checks of a run; ``problems`` contains all violations with their times."""
+    """Checks one run. ``problems``: all violations, with their times."""
 
     def __init__(self, cluster: SimulatedCluster, fleet: SimulatedFleet, vms: list[SimulatedVm]) -> None:
         self.problems: list[str] = []
         self._cluster, self._vms = cluster, vms
         self._step = fleet.settings.step
-        self._all_every = max(1, round(ALL_EVERY / self._step))
-        self._number = {name: number for number, name in enumerate(cluster.nodes)}
+        self._full_check_steps = max(1, round(FULL_CHECK_INTERVAL / self._step))
+        self._node_index = {name: number for number, name in enumerate(cluster.nodes)}
         self._total = fleet.total
-        self._on = np.array([self._number[vm.node] for vm in vms])
+        self._node_of_vm = np.array([self._node_index[vm.node] for vm in vms])
         self._cpu = np.array([vm.use.cpu.value for vm in vms])
         self._mem = np.array([vm.use.mem.value for vm in vms], dtype=np.float64)
 
     def after_step(self, step: int, touched: Iterable[str], changed: list[SimulatedVm]) -> None:
-        """Runs the checks. ``changed`` contains all VMs whose size or node may have changed in this step."""
+        """Check the nodes ``touched`` and the VMs ``changed`` in this step; once an hour, check all."""
         ledger = self._cluster.ledger
-        # All nodes and VMs only once an hour, because that is slow; changes are checked at once.
-        if step % self._all_every == 0:
-            broken = violations(ledger, {vm.pod: VmTruth(vm.use, vm.held) for vm in self._vms})
+        # Checking everything in each step would be too slow.
+        if step % self._full_check_steps == 0:
+            broken_rules = violations(ledger, {vm.pod: VmTruth(vm.use, vm.held) for vm in self._vms})
         else:
             truth = {vm.pod: VmTruth(vm.use, vm.held) for vm in changed}
-            broken = violations_on(ledger, touched, truth)
-        # The ledger could be consistent and still exceed a node's total.
-        broken += [f"{name}: over its total by {by}" for name, by in overcommitted(ledger).items()]
-        # Guests may have more than the ledger knows, so sum their actual sizes, too.
-        broken += self._guests(changed)
-        self.problems += [f"{step * self._step:g} s: {what}" for what in broken]
+            broken_rules = violations_on(ledger, touched, truth)
+        # A consistent ledger can still exceed a node's total.
+        broken_rules += [f"{name}: over its total by {by}" for name, by in overcommitted(ledger).items()]
+        # Guests may exceed their permits, so add up their actual sizes, too.
+        broken_rules += self._overfull_nodes(changed)
+        self.problems += [f"{step * self._step:g} s: {violation}" for violation in broken_rules]
 
-    def _guests(self, changed: list[SimulatedVm]) -> list[str]:
-        """Problems of nodes whose guests exceed the node."""
+    def _overfull_nodes(self, changed: list[SimulatedVm]) -> list[str]:
+        """Nodes whose guests together exceed the node, as text."""
         for vm in changed:
             index, use = vm.index, vm.use
-            self._on[index], self._cpu[index], self._mem[index] = self._number[vm.node], use.cpu.value, use.mem.value
-        # `bincount` sums by node in C, because a loop over all VMs in each step would be slow.
-        cpu = np.bincount(self._on, self._cpu, minlength=len(self._number))
-        mem = np.bincount(self._on, self._mem, minlength=len(self._number))
+            self._node_of_vm[index] = self._node_index[vm.node]
+            self._cpu[index], self._mem[index] = use.cpu.value, use.mem.value
+        # `bincount` adds up by node in C: a loop over all VMs in each step would be slow.
+        cpu = np.bincount(self._node_of_vm, self._cpu, minlength=len(self._node_index))
+        mem = np.bincount(self._node_of_vm, self._mem, minlength=len(self._node_index))
         over = (cpu > self._total.cpu.value) | (mem > self._total.mem.value)
         return [f"the guests on {self._cluster.nodes[number]} exceed the node" for number in np.flatnonzero(over)]

@@ -1,6 +1,6 @@
-"""The plot of a simulation: the curves of every victim order over the same day.
+"""Plots the curves of all victim orders over the same day.
 
-Each panel shows means over equal intervals, so that spikes stay readable and none is left out.
+Curves are means over equal intervals, so that no spike is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scripts.autoscale.drawing import style_panel
 from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.simulate.fleet import SimulatedFleet
 from scripts.autoscale.simulate.run_statistics import Figures
-from scripts.autoscale.simulate.tables import SimulationOutcome, describe, thinned
+from scripts.autoscale.simulate.tables import SimulationOutcome, describe, downsampled
 
 POINTS: Final = 192
 INK, DEMAND = "#1d3557", "#cfe0f0"
@@ -33,40 +33,40 @@ WIDTHS: Final = {"least-cost": 2.2}
 
 
 def draw(fleet: SimulatedFleet, orders: Sequence[SimulationOutcome], path: Path) -> None:
-    """Writes the plot. Orders without counted hours are left out."""
+    """Write the plot to ``path``, without orders that have no counted hours."""
     counted = [outcome for outcome in orders if outcome.figures.hours > 0]
     figure = Figure(figsize=(13, 11.5), dpi=110, layout="constrained")
-    over, migrations, denied, filled = figure.subplots(4, 1, sharex=True, height_ratios=[3, 2.4, 2.4, 2])
+    over, migrations, denied, utilisation = figure.subplots(4, 1, sharex=True, height_ratios=[3, 2.4, 2.4, 2])
     nodes = fleet.settings.nodes
     for outcome in counted:
         name, hours, curves = outcome.figures.order, outcome.figures.hours, outcome.curves
         style = {"color": COLOURS.get(name, "#6c757d"), "linewidth": WIDTHS.get(name, 1.4)}
         over.plot(
-            *thinned(100 * curves["over_watermark"] / nodes, hours, POINTS), label=_in_words(outcome.figures), **style
+            *downsampled(100 * curves["over_watermark"] / nodes, hours, POINTS), label=_label(outcome.figures), **style
         )
-        denied.plot(*thinned(curves["denied"], hours, POINTS), **style)
-        filled.plot(*thinned(100 * curves["utilisation"], hours, POINTS), **style)
-        # Without migration the rate would be a line at zero.
+        denied.plot(*downsampled(curves["denied"], hours, POINTS), **style)
+        utilisation.plot(*downsampled(100 * curves["utilisation"], hours, POINTS), **style)
+        # The rate of `none` is always zero.
         if name != "none":
             migrations.plot(*_per_hour(curves["migrations"], hours), **style)
-    _finish(over, "nodes over the watermark, %", f"{100 * float(fleet.settings.watermark):g} % of what can be reserved")
-    _finish(migrations, "migrations begun per hour", "")
-    _finish(denied, "VMs that lack what they asked for", "by powers of ten")
-    # Denials range from none to thousands, and a logarithm has no zero.
+    _format_panel(over, "nodes over watermark, %", f"watermark: {100 * float(fleet.settings.watermark):g} %")
+    _format_panel(migrations, "migrations started per hour", "")
+    _format_panel(denied, "denied VMs", "log scale")
+    # Denials range from zero to thousands; `log` has no zero.
     denied.set_yscale("symlog", linthresh=1, linscale=0.5)
-    # Numbers in digits, not as powers of ten.
+    # Plain numbers instead of powers of ten.
     denied.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    _finish(filled, "reserved of all nodes, %", "the shade: demand of all guests, of all vCPUs")
-    # Demand is the same under every order, so it is drawn once.
-    _demand(filled, fleet, counted[:1])
-    filled.set_xlabel("hours")
-    filled.set_xlim(0, max((outcome.figures.hours for outcome in counted), default=1.0))
-    _head(figure, over, f"Who moves when a node fills up?  {describe(fleet)}")
+    _format_panel(utilisation, "mean utilisation of nodes, %", "shaded: CPU demand of all guests")
+    # The demand is the same for every order.
+    _shade_demand(utilisation, fleet, counted[:1])
+    utilisation.set_xlabel("hours")
+    utilisation.set_xlim(0, max((outcome.figures.hours for outcome in counted), default=1.0))
+    _add_legend(figure, over, f"Victim orders compared: {describe(fleet)}")
     figure.savefig(path)
 
 
-def _head(figure: Figure, panel: Axes, title: str) -> None:
-    """The title and the legend, above all panels, where they cover no curve."""
+def _add_legend(figure: Figure, panel: Axes, title: str) -> None:
+    """Add title and legend above the panels, where they cover no curve."""
     legend = figure.legend(
         handles=panel.get_lines(),
         loc="outside upper left",
@@ -81,28 +81,28 @@ def _head(figure: Figure, panel: Axes, title: str) -> None:
     legend.get_title().set_color(INK)
 
 
-def _demand(panel: Axes, fleet: SimulatedFleet, shown: Sequence[SimulationOutcome]) -> None:
+def _shade_demand(panel: Axes, fleet: SimulatedFleet, outcomes: Sequence[SimulationOutcome]) -> None:
     vcpus = fleet.total.cpu.as_cores * fleet.settings.nodes
-    for outcome in shown:
-        hours, demand = thinned(100 * outcome.curves["demand"] / vcpus, outcome.figures.hours, POINTS)
+    for outcome in outcomes:
+        hours, demand = downsampled(100 * outcome.curves["demand"] / vcpus, outcome.figures.hours, POINTS)
         panel.fill_between(hours, demand, color=DEMAND, linewidth=0, zorder=0)
 
 
-def _per_hour(begun: Floats, hours: float) -> tuple[Floats, Floats]:
-    """The hourly rate of a monotonic count, per quarter of an hour."""
-    count = max(1, min(round(hours * 4), len(begun)))
-    at = np.linspace(0, len(begun) - 1, count + 1).astype(np.int64)
-    return (np.arange(count) + 0.5) * hours / count, np.diff(begun[at]) * count / hours
+def _per_hour(started: Floats, hours: float) -> tuple[Floats, Floats]:
+    """Hourly rate of a cumulative count, for each quarter of an hour: (hours, rates)."""
+    count = max(1, min(round(hours * 4), len(started)))
+    at = np.linspace(0, len(started) - 1, count + 1).astype(np.int64)
+    return (np.arange(count) + 0.5) * hours / count, np.diff(started[at]) * count / hours
 
 
-def _finish(panel: Axes, title: str, beside: str) -> None:
+def _format_panel(panel: Axes, title: str, subtitle: str) -> None:
     panel.set_title(title, loc="left", fontsize=10.5, color=INK)
-    panel.set_title(beside, loc="right", fontsize=9, color="#8d99ae")
+    panel.set_title(subtitle, loc="right", fontsize=9, color="#8d99ae")
     panel.set_ylim(bottom=0)
     style_panel(panel)
 
 
-def _in_words(figures: Figures) -> str:
+def _label(figures: Figures) -> str:
     return (
         f"{figures.order}: {figures.over_watermark_percent:.2f} % of node-hours over, "
         f"{figures.migrations_per_hour:,.0f} migrations/h, {figures.denied_vcpu_hours:,.0f} vCPU-hours denied"

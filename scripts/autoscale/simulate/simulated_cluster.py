@@ -1,4 +1,4 @@
-"""The simulated API server and scheduler: the real ledger, informed of every change at once."""
+"""Simulated API server and scheduler: the real ledger, which sees every change immediately."""
 
 from __future__ import annotations
 
@@ -24,65 +24,64 @@ RUNNING: Final = "Running"
 
 
 class SimulatedCluster:
-    """The ledger and the API's objects. ``asked``, ``granted`` and ``denied`` count growths, requests for more.
+    """The ledger and the VMs' objects. Counts ``growths``, requests for more; ``granted`` and ``denied`` ones.
 
-    An agent that repeats a denied request asks for no other growth. ``in_place`` are those of the granted for which
-    their VM did not have to move first.
+    Repeats of a denied request do not count. ``in_place`` counts the granted growths of VMs that did not have to
+    migrate first.
     """
 
     def __init__(self, fleet: SimulatedFleet) -> None:
         self.ledger = Ledger()
         self.touched: set[str] = set()
         self.vms: dict[ObjectName, SimulatedVm] = {}
-        self.asked = self.granted = self.denied = self.in_place = 0
+        self.growths = self.granted = self.denied = self.in_place = 0
         self.nodes = [f"node-{number}" for number in range(fleet.settings.nodes)]
         self._groups = fleet.settings.groups
-        # The number of nodes searched so far, over all placements.
+        # Nodes searched so far, over all placements.
         self._searched = 0
         policy, size = fleet.policy, fleet.allocatable
         nodes = [NodeFacts(name, size, policy, traits=NodeTraits({HOSTNAME: name})) for name in self.nodes]
-        # Every write succeeds and every watch event arrives at once; `tests/scenarios` covers loss, delay and
-        # restarts.
+        # Writes never fail and watches never lag here; `tests/scenarios` covers failures, delays and restarts.
         self.ledger.apply(events.Listed(nodes, [], []), Instant(0.0))
 
     # Requests and changes of VMs --------------------------------------------------------------------------------------
 
-    def ask(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
-        """Answers a request of the VM's agent."""
+    def request_permit(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
+        """Process a request of the VM's agent, and store the permit."""
         ceiling, denial = vm.held, vm.state.scheduler.denial
         decision = self.ledger.apply(events.PermitRequested(vm.pod, request), now)
         if decision.persist is not None:
             vm.version += 1
             vm.permit = decision.persist.permit
-            # The permit is stored before the answer, as in the real scheduler.
+            # Stored before the response, as in the real scheduler.
             written = events.PermitWritten(vm.name, decision.persist.revision, events.WriteOutcome.DONE, self.facts(vm))
             self.ledger.apply(written, now)
-            vm.seen(now)
+            vm.refresh_agent(now)
             self.touched.add(vm.node)
-        # Requests for less are always granted and would hide the denials.
+        # Shrinks are always granted; counting them would hide denials.
         is_repeat = denial is not None and request.resources.within(denial.wanted)
         if not is_repeat and not request.resources.within(ceiling):
             is_granted = request.resources.within(decision.permit)
-            self.asked += 1
+            self.growths += 1
             self.granted += is_granted
             self.denied += not is_granted
             self.in_place += is_granted and not vm.moved_for_room
             vm.moved_for_room &= not is_granted
         return decision.response
 
-    def is_asked(self, vm: SimulatedVm) -> bool:
-        """Return True if the scheduler waits for the VM to give back room."""
+    def must_shrink(self, vm: SimulatedVm) -> bool:
+        """Return True if the scheduler waits for the VM to shrink."""
         return self.ledger.claims[vm.pod].asked_since is not None
 
-    def changed(self, vm: SimulatedVm, now: Instant) -> None:
-        """The VM's object has changed: the scheduler sees it, and its agent does."""
+    def publish(self, vm: SimulatedVm, now: Instant) -> None:
+        """Publish a change of the VM's object to the scheduler and the agent."""
         vm.version += 1
         self.ledger.apply(events.VmSeen(self.facts(vm)), now)
-        vm.seen(now)
+        vm.refresh_agent(now)
         self.touched.add(vm.node)
 
     def facts(self, vm: SimulatedVm) -> VmFacts:
-        """The VM's object, as the ledger reads it."""
+        """The VM's object, as the ledger sees it."""
         return VmFacts(
             name=vm.name,
             uid=vm.name.name,
@@ -99,7 +98,7 @@ class SimulatedCluster:
     # Placement -----------------------------------------------------------------------------------------------
 
     def place(self, vm: SimulatedVm, now: Instant) -> None:
-        """Creates the VM and its pod. Raises ``SimulationSettingsError`` if no node has room for it."""
+        """Create the VM and its pod. Raises ``SimulationSettingsError`` if no node has room."""
         self.vms[vm.name] = vm
         pod = f"{vm.name.name}-0"
         vm.start_agent(pod, now)
@@ -108,37 +107,37 @@ class SimulatedCluster:
         fits = self._feasible(facts)
         if not fits:
             raise SimulationSettingsError(
-                "--fill: the VMs do not find room at the start; choose less of it, or more nodes"
+                "--fill: no node has room for a VM at the start; lower --fill or raise --nodes"
             )
-        (vm.node,) = self.ledger.best(facts, set(self._apart(vm, fits)), 1)
+        (vm.node,) = self.ledger.best(facts, set(self._spread(vm, fits)), 1)
         self.bind(facts, vm.node, now)
 
     def _feasible(self, pod: PodFacts) -> list[str]:
-        """Nodes that fit the pod, of a sample as large as that of kube-scheduler: the nodes after the last sample.
+        """Nodes that fit the pod, from the next sample of nodes; its size is kube-scheduler's.
 
-        If none fits, the pod is retried with the next ones.
+        Continues with further samples until a node fits.
         """
         count = len(self.nodes)
         size = sample_size(count, PERCENT)
         for _ in range(ceil(count / size)):
-            ahead = range(self._searched, self._searched + size)
-            self._searched = ahead.stop
-            fits = self.ledger.filter(pod, [self.nodes[number % count] for number in ahead]).fits
+            sample = range(self._searched, self._searched + size)
+            self._searched = sample.stop
+            fits = self.ledger.filter(pod, [self.nodes[number % count] for number in sample]).fits
             if fits:
                 return fits
         return []
 
-    def _apart(self, vm: SimulatedVm, fits: list[str]) -> list[str]:
-        """Those of the nodes with the fewest members of the VM's group."""
+    def _spread(self, vm: SimulatedVm, fits: list[str]) -> list[str]:
+        """Of the nodes that fit, those with the fewest members of the VM's group."""
         if vm.index >= self._groups.members:
             return fits
-        names = (ObjectName(NAMESPACE, f"vm-{index}") for index in self._groups.beside(vm.index))
+        names = (ObjectName(NAMESPACE, f"vm-{index}") for index in self._groups.members_with(vm.index))
         members_by_node = Counter(self.vms[name].node for name in names if name in self.vms)
         fewest = min(members_by_node[node] for node in fits)
         return [node for node in fits if members_by_node[node] == fewest]
 
     def bind(self, pod: PodFacts, node: str, now: Instant) -> bool:
-        """Binds the pod, as the scheduler and the API do it. False if the scheduler refuses."""
+        """Bind the pod; return False if the scheduler refuses."""
         if self.ledger.apply(events.BindRequested(pod, node), now).verdict is not FITS:
             return False
         self.ledger.apply(events.BindEnded(pod.uid, node, events.WriteOutcome.DONE), now)
@@ -146,18 +145,18 @@ class SimulatedCluster:
         self.touched.add(node)
         return True
 
-    def adopt(self, vm: SimulatedVm, now: Instant) -> None:
-        """The VM's present pod, made by a migration, belongs to the VM itself from now on."""
+    def adopt_pod(self, vm: SimulatedVm, now: Instant) -> None:
+        """Make the VM the owner of its pod, instead of the migration that created it."""
         self.ledger.apply(events.PodSeen(replace(self.pod(vm, vm.pod), node=vm.node)), now)
 
     def pod(self, vm: SimulatedVm, pod: str, migration: ObjectName | None = None) -> PodFacts:
-        """A pod for the VM, not bound yet; its name is its UID."""
+        """An unbound pod of the VM; the name is also the UID."""
         traits = self._groups.traits(vm.index)
         return PodFacts(pod, ObjectName(NAMESPACE, pod), ZERO, vm.name, migration=migration, traits=traits)
 
     def take_touched(self) -> list[str]:
-        """The nodes on which something has changed since the last call."""
-        # Sorted: the order of a set of strings differs between runs.
+        """Return the nodes that changed since the last call."""
+        # Sorted, because the order of a set of strings differs between runs.
         touched = sorted(self.touched)
         self.touched.clear()
         return touched

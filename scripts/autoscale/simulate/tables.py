@@ -1,4 +1,4 @@
-"""The results of a simulation, as tables for people and as JSON for programs."""
+"""Formats the results of a simulation as tables or JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POINTS: Final = 288
 
 @dataclass(frozen=True)
 class SimulationOutcome:
-    """One order's figures, its curves over the hours counted, and the violations found."""
+    """Figures, curves and violations of one victim order."""
 
     figures: Figures
     curves: Mapping[str, Floats]
@@ -31,22 +31,22 @@ class SimulationOutcome:
 
 
 ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
-    ("permits asked", lambda figures: f"{figures.asked:,}"),
+    ("growths requested", lambda figures: f"{figures.asked:,}"),
     ("granted in full", lambda figures: f"{figures.granted:,}"),
     ("in full and in place, %", lambda figures: f"{figures.in_place_percent:.2f}"),
     ("partly denied", lambda figures: f"{figures.denied:,}"),
     ("denial, VM-seconds", lambda figures: f"{figures.denied_vm_seconds:,.0f}"),
     ("worst VM's share of that, %", lambda figures: f"{figures.unfairness_percent:.1f}"),
-    ("the worst VM", lambda figures: figures.worst_vm or "-"),
+    ("worst VM", lambda figures: figures.worst_vm or "-"),
     ("longest denial, seconds", lambda figures: f"{figures.longest_denial_seconds:,.0f}"),
     ("denial, vCPU-hours", lambda figures: f"{figures.denied_vcpu_hours:,.1f}"),
-    ("gave back, times", lambda figures: f"{figures.gifts:,}"),
+    ("shrinks for neighbours", lambda figures: f"{figures.shrinks:,}"),
     ("regrown within a minute, %", lambda figures: f"{figures.regrown_percent:.1f}"),
     ("migrations per hour", lambda figures: f"{figures.migrations_per_hour:,.1f}"),
     ("moved again within the hour", lambda figures: f"{figures.moved_again:,}"),
     ("copied, GiB", lambda figures: f"{figures.copied_gib:,.0f}"),
-    ("load on the move, vCPU-hours", lambda figures: f"{figures.disturbed_vcpu_hours:,.2f}"),
-    ("failed", lambda figures: f"{figures.failed:,}"),
+    ("load while migrating, vCPU-hours", lambda figures: f"{figures.disturbed_vcpu_hours:,.2f}"),
+    ("failed migrations", lambda figures: f"{figures.failed:,}"),
     ("no VM could leave, node-hours", lambda figures: f"{figures.stuck_node_hours:,.1f}"),
     ("over watermark, node-hours", lambda figures: f"{figures.over_watermark_node_hours:,.1f}"),
     ("over watermark, %", lambda figures: f"{figures.over_watermark_percent:.2f}"),
@@ -54,15 +54,15 @@ ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
     ("peak utilisation, %", lambda figures: f"{100 * figures.peak_utilisation:.1f}"),
     ("demand without CPU, %", lambda figures: f"{figures.short_percent:.3f}"),
     ("over-commit violations", lambda figures: f"{figures.violations:,}"),
-    ("CPU seconds to play it", lambda figures: f"{figures.cpu_seconds:,.1f}"),
+    ("CPU seconds of the simulation", lambda figures: f"{figures.cpu_seconds:,.1f}"),
 )
-"""The rows of the table. Violations must be 0 in every column."""
+"""Rows of the table. Violations must be 0 in every column."""
 
 GROUP_ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
-    ("groups, and their replicas", lambda figures: f"{figures.groups:,}, {figures.replicas:,}"),
-    ("beside one of their group, %", lambda figures: f"{figures.sharing_percent:.2f}"),
+    ("groups, replicas", lambda figures: f"{figures.groups:,}, {figures.replicas:,}"),
+    ("members sharing a node, %", lambda figures: f"{figures.sharing_percent:.2f}"),
 )
-"""Rows of fleets that have groups."""
+"""Further rows for fleets with groups."""
 
 SLEEP_ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
     ("asleep, % of the VMs' time", lambda figures: f"{figures.asleep_percent:.1f}"),
@@ -70,44 +70,44 @@ SLEEP_ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
     ("sleep saves, GiB-hours", lambda figures: f"{figures.sleep_gib_hours:,.1f}"),
     ("sleep saves, % of all", lambda figures: f"{figures.sleep_percent:.1f}"),
 )
-"""Rows of fleets whose VMs may sleep."""
+"""Further rows with ``--sleep``."""
 
-UPPER_BOUND: Final = "a recording does not show sessions, so sleep saves at most this"
+UPPER_BOUND: Final = "recordings do not show sessions, so these savings are upper bounds"
 
 
 def print_tables(console: Console, fleet: SimulatedFleet, outcomes: Sequence[SimulationOutcome]) -> None:
-    """The orders side by side, and the violations found."""
+    """Print a table with one column per order, and up to ten violations per order."""
     hours = max((outcome.figures.hours for outcome in outcomes), default=0.0)
     console.print(f"{describe(fleet)}; {hours:g} h counted", highlight=False, soft_wrap=True)
     table = Table("")
     for outcome in outcomes:
         table.add_column(outcome.figures.order, justify="right")
     settings = fleet.settings
-    more = (*(GROUP_ROWS if settings.groups.count else ()), *(SLEEP_ROWS if settings.sleep else ()))
-    for name, cell in (*ROWS, *more):
+    extra_rows = (*(GROUP_ROWS if settings.groups.count else ()), *(SLEEP_ROWS if settings.sleep else ()))
+    for name, cell in (*ROWS, *extra_rows):
         table.add_row(name, *(cell(outcome.figures) for outcome in outcomes))
     print_table(console, table)
     if settings.sleep:
-        # A VM that somebody polls looks idle.
+        # A polled VM looks idle, too.
         line = f"asleep: below {IDLE:g} vCPU for {format_duration(settings.sleep)}; {UPPER_BOUND}"
         console.print(line, highlight=False, soft_wrap=True)
     for outcome in outcomes:
-        # One broken invariant is often reported in each step, and ten show what it is.
+        # A violation often repeats in each step.
         for problem in outcome.problems[:10]:
             console.print(f"[red]{outcome.figures.order}: {problem}")
 
 
 def describe(fleet: SimulatedFleet) -> str:
-    """The fleet in one line."""
+    """Describe the fleet in one line."""
     settings = fleet.settings
     return (
         f"{settings.vms:,} VMs on {settings.nodes:,} nodes of {fleet.total.cpu.as_cores:g} vCPU and "
-        f"{fleet.total.mem.as_gib:g} GiB, bounds {fleet.overbooking:.2f} times that, seed {settings.seed}"
+        f"{fleet.total.mem.as_gib:g} GiB, VM maximums {fleet.overbooking:.2f} times that, seed {settings.seed}"
     )
 
 
 def as_json(fleet: SimulatedFleet, outcomes: Sequence[SimulationOutcome], *, finished: bool) -> bytes:
-    """All results as JSON; each curve as means over at most ``POINTS`` equal intervals."""
+    """Encode all results as JSON, with curves downsampled to at most ``POINTS`` values."""
     settings = fleet.settings
     document = {
         "finished": finished,
@@ -133,16 +133,16 @@ def as_json(fleet: SimulatedFleet, outcomes: Sequence[SimulationOutcome], *, fin
 
 
 def _rounded(curve: Floats, hours: float) -> list[float]:
-    return [round(float(value), 4) for value in thinned(curve, hours, POINTS)[1]]
+    return [round(float(value), 4) for value in downsampled(curve, hours, POINTS)[1]]
 
 
-def thinned(curve: Floats, hours: float, points: int) -> tuple[Floats, Floats]:
-    """The means of at most ``points`` equal intervals of a curve of ``hours``: (middles in hours, means)."""
+def downsampled(curve: Floats, hours: float, points: int) -> tuple[Floats, Floats]:
+    """Downsample a curve of ``hours`` to means over at most ``points`` equal intervals: (middles in hours, means)."""
     count = min(points, len(curve))
-    # An interrupted order may have played no counted step.
+    # An interrupted order may have no counted step.
     if not count:
         return np.zeros(0), np.zeros(0)
     edges = np.linspace(0, len(curve), count + 1).astype(np.int64)
-    # Means of equal intervals, so that no spike is left out.
+    # Means, so that no spike is lost.
     means = np.add.reduceat(curve, edges[:-1]) / np.diff(edges)
     return (np.arange(count) + 0.5) * hours / count, np.asarray(means, dtype=np.float64)

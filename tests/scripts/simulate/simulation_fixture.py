@@ -71,7 +71,7 @@ class SimulationFixture:
     def step(self, seconds: float = STEP) -> MovePlan:
         """Time passes: who has arrived, and what the planner does then. Nothing is over-committed ever."""
         self.now = Instant(self.now + seconds)
-        for vm in self.moves.arrive(self.now):
+        for vm in self.moves.complete_due(self.now):
             self.run_agent(vm)
         _, plan = self.moves.reconcile(self.now, (self.cores, self.mem))
         assert self.problems() == []

@@ -90,7 +90,7 @@ def test_json_is_one_document_and_the_picture_is_written_beside_it(trace: str, t
 def test_what_cannot_be_simulated_is_refused_before_anything_is_played(
     arguments: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(Run, "play")
+    monkeypatch.delattr(Run, "execute")
     status, out, complaints = simulate(*arguments)
     assert (status, out) == (2, "")
     assert complaint in complaints
@@ -100,7 +100,7 @@ def test_a_fleet_that_finds_no_room_is_refused_with_the_option_that_helps(monkey
     monkeypatch.setattr(Ledger, "filter", lambda *_: Filtered([], {}, {}))
     status, out, complaints = simulate(*TINY, "none")
     assert (status, out) == (2, "")
-    assert complaints.startswith("autoscale simulate: --fill: the VMs do not find room")
+    assert complaints.startswith("autoscale simulate: --fill: no node has room")
 
 
 def test_what_was_over_committed_is_said_and_the_status_tells(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_what_was_over_committed_is_said_and_the_status_tells(trace: str, monkey
 
 def interrupted_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C arrives during the second order."""
-    play, runs = Run.play, []
+    play, runs = Run.execute, []
 
     def played(self: Run) -> Iterator[int]:
         runs.append(self)
@@ -124,7 +124,7 @@ def interrupted_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
                 raise KeyboardInterrupt
             yield step
 
-    monkeypatch.setattr(Run, "play", played)
+    monkeypatch.setattr(Run, "execute", played)
 
 
 def test_ctrl_c_tells_what_was_counted_until_then_and_draws_it(

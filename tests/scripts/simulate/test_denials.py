@@ -9,7 +9,7 @@ from scheduler_plugin.ledger.events import PodGone
 from scripts.autoscale.simulate.fleet import SimulationSettings, make_fleet
 from scripts.autoscale.simulate.migration_model import LEAST_COST, NO_MIGRATION
 from scripts.autoscale.simulate.run import Run
-from scripts.autoscale.simulate.simulated_vm import ModelledCluster, SimulatedVm
+from scripts.autoscale.simulate.simulated_vm import AgentCluster, SimulatedVm
 from tests.scripts.simulate.simulation_fixture import SimulationFixture
 
 CROWDED = SimulationSettings(nodes=2, vms=24, hours=0.2, step=Seconds(30.0), fill=0.95, speed=20.0, seed=2)
@@ -17,7 +17,7 @@ CROWDED = SimulationSettings(nodes=2, vms=24, hours=0.2, step=Seconds(30.0), fil
 
 def counted(fixture: SimulationFixture) -> tuple[int, int, int]:
     cluster = fixture.cluster
-    return cluster.asked, cluster.granted, cluster.denied
+    return cluster.growths, cluster.granted, cluster.denied
 
 
 def asks(fixture: SimulationFixture, vm: SimulatedVm, cores: float, times: int = 1) -> tuple[int, int, int]:
@@ -46,14 +46,14 @@ def moments_of_denied(order: str, monkeypatch: pytest.MonkeyPatch) -> set[float]
     """The seconds of a step of 30 in which agents that were denied act."""
     moments, act = set(), SimulatedVm.act
 
-    def noted(self: SimulatedVm, cluster: ModelledCluster, now: Instant, jitter: float) -> None:
+    def noted(self: SimulatedVm, cluster: AgentCluster, now: Instant, jitter: float) -> None:
         if self.is_denied:
             moments.add(now % 30.0)
         act(self, cluster, now, jitter)
 
     monkeypatch.setattr(SimulatedVm, "act", noted)
     run = Run(make_fleet(CROWDED), order)
-    assert len(list(run.play())) == run.steps
+    assert len(list(run.execute())) == run.steps
     assert run.problems == []
     return moments
 

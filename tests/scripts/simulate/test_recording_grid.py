@@ -11,7 +11,7 @@ import pytest
 from protocol.units import Resources, Seconds
 from scripts.autoscale.replay.recording import Recording, RecordingError
 from scripts.autoscale.simulate.fleet import SimulationSettings, make_fleet
-from scripts.autoscale.simulate.recording_grid import lay_on_grid, read_grid, steps_of_a_day
+from scripts.autoscale.simulate.recording_grid import read_grid, resample, steps_of_a_day
 from scripts.autoscale.simulate.vm_table import UNITS_PER_VCPU, draw_vm_table
 
 
@@ -22,37 +22,37 @@ def recording(cores: Sequence[float], every: float = 60.0, mem: Sequence[float] 
 
 
 def test_a_step_is_the_mean_over_it_as_a_share_of_the_recordings_peak() -> None:
-    grid = lay_on_grid([recording([1, 3, 4, 4, 2, 2])], [1.0], Seconds(120.0), 1.0)
+    grid = resample([recording([1, 3, 4, 4, 2, 2])], [1.0], Seconds(120.0), 1.0)
     assert grid.cores.tolist() == pytest.approx([2 / 3.98, 4 / 3.98, 2 / 3.98], abs=1e-5)
     assert (grid.base.tolist(), grid.length.tolist(), grid.weight.tolist()) == ([0], [3], [1.0])
 
 
 def test_a_value_stands_until_the_next_and_only_changes_count_as_new() -> None:
-    grid = lay_on_grid([recording([1, 2, 2], every=30.0)], [1.0], Seconds(15.0), 1.0)
+    grid = resample([recording([1, 2, 2], every=30.0)], [1.0], Seconds(15.0), 1.0)
     assert grid.cores.tolist() == [0.5, 0.5, 1.0, 1.0, 1.0, 1.0]
     assert grid.is_new.tolist() == [True, False, True, False, False, False]
 
 
 def test_a_recording_whose_only_demand_is_in_its_last_partial_step_is_idle() -> None:
-    assert lay_on_grid([recording([0] * 6 + [1], every=10.0)], [1.0], Seconds(60.0), 1.0).cores.tolist() == [0.0]
+    assert resample([recording([0] * 6 + [1], every=10.0)], [1.0], Seconds(60.0), 1.0).cores.tolist() == [0.0]
 
 
 def test_played_faster_a_recording_is_shorter() -> None:
-    assert lay_on_grid([recording([1.0] * 8)], [1.0], Seconds(60.0), 4.0).length.tolist() == [2]
+    assert resample([recording([1.0] * 8)], [1.0], Seconds(60.0), 4.0).length.tolist() == [2]
     assert (steps_of_a_day(Seconds(15.0), 1.0), steps_of_a_day(Seconds(15.0), 2.0)) == (5760, 2880)
 
 
 def test_recorded_memory_is_played_and_missing_memory_follows_the_busiest_hour() -> None:
-    recorded = lay_on_grid([recording([1, 1, 1, 1], mem=[50, 100, 100, 100])], [1.0], Seconds(60.0), 1.0)
+    recorded = resample([recording([1, 1, 1, 1], mem=[50, 100, 100, 100])], [1.0], Seconds(60.0), 1.0)
     assert recorded.mem.tolist() == [0.5, 1.0, 1.0, 1.0]
-    spike = lay_on_grid([recording([0] * 10 + [1] + [0] * 109)], [1.0], Seconds(60.0), 1.0)
+    spike = resample([recording([0] * 10 + [1] + [0] * 109)], [1.0], Seconds(60.0), 1.0)
     assert spike.mem.tolist() == [0.25] * 10 + [1.0] * 60 + [0.25] * 50
-    lately = lay_on_grid([recording([0] * 119 + [1])], [1.0], Seconds(60.0), 1.0)
+    lately = resample([recording([0] * 119 + [1])], [1.0], Seconds(60.0), 1.0)
     assert lately.mem.tolist() == [1.0] * 59 + [0.25] * 60 + [1.0]
 
 
 def test_several_recordings_lie_end_to_end_and_are_played_by_their_weight() -> None:
-    grid = lay_on_grid([recording([1, 2]), recording([3, 3, 3])], [1.0, 3.0], Seconds(60.0), 1.0)
+    grid = resample([recording([1, 2]), recording([3, 3, 3])], [1.0, 3.0], Seconds(60.0), 1.0)
     assert (grid.base.tolist(), grid.length.tolist(), grid.weight.tolist()) == ([0, 2], [2, 3], [0.25, 0.75])
 
 
@@ -72,7 +72,7 @@ def test_files_are_read_with_equal_weight_and_bad_ones_are_refused(tmp_path: Pat
 
 
 def test_vms_play_round_and_round_from_their_own_place() -> None:
-    grid = lay_on_grid([recording([1, 2, 4])], [1.0], Seconds(60.0), 1.0)
+    grid = resample([recording([1, 2, 4])], [1.0], Seconds(60.0), 1.0)
     table = draw_vm_table(grid, 200, 1440, 4 / 24, np.random.Generator(np.random.PCG64(1)))
     assert set(table.offset.tolist()) == {0, 1, 2}
     first, _, _ = table.at(0)
@@ -84,7 +84,7 @@ def test_vms_play_round_and_round_from_their_own_place() -> None:
 
 def test_vms_of_one_days_rhythm_are_shifted_by_whole_days_and_some_hours() -> None:
     day = 96
-    grid = lay_on_grid([recording([1.0 + at % 7 for at in range(5 * day)], every=900.0)], [1.0], Seconds(900.0), 1.0)
+    grid = resample([recording([1.0 + at % 7 for at in range(5 * day)], every=900.0)], [1.0], Seconds(900.0), 1.0)
     table = draw_vm_table(grid, 500, day, 2 / 24, np.random.Generator(np.random.PCG64(1)))
     beside = (table.offset + day // 2) % day - day // 2
     assert (beside.min(), beside.max()) == (-8, 8)
@@ -92,7 +92,7 @@ def test_vms_of_one_days_rhythm_are_shifted_by_whole_days_and_some_hours() -> No
 
 
 def test_needs_are_whole_compute_units_within_the_bounds_and_the_scarcer_resource_decides() -> None:
-    grid = lay_on_grid([recording([1, 0.01], mem=[1, 100])], [1.0], Seconds(60.0), 1.0)
+    grid = resample([recording([1, 0.01], mem=[1, 100])], [1.0], Seconds(60.0), 1.0)
     table = draw_vm_table(grid, 300, 1440, 0.0, np.random.Generator(np.random.PCG64(1)))
     units, most = table.units_at(0), table.vcpus * UNITS_PER_VCPU
     assert ((units >= 1) & (units <= most)).all()

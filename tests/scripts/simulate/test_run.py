@@ -22,7 +22,7 @@ SMALL = SimulationSettings(nodes=4, vms=40, hours=0.5, step=Seconds(30.0), fill=
 
 def played(settings: SimulationSettings, order: str) -> Run:
     run = Run(make_fleet(settings), order)
-    assert list(run.play()) == list(range(1, run.steps + 1))
+    assert list(run.execute()) == list(range(1, run.steps + 1))
     return run
 
 
@@ -81,7 +81,7 @@ def test_a_small_crowded_fleet_keeps_its_figures() -> None:
 
 def test_before_anything_is_counted_the_figures_are_nought() -> None:
     run = Run(make_fleet(SMALL), "random")
-    for _ in zip(range(3), run.play(), strict=False):
+    for _ in zip(range(3), run.execute(), strict=False):
         pass
     found = run.figures(1.25)
     assert (found.hours, found.asked, found.migrations_per_hour, found.cpu_seconds) == (0.0, 0, 0.0, 1.2)
@@ -99,7 +99,7 @@ def test_the_planner_runs_every_second_of_a_step_unless_it_moves_nothing(
         return reconcile(self, now, loads)
 
     monkeypatch.setattr(SimulatedMigrations, "reconcile", noted)
-    assert next(Run(make_fleet(SMALL), order).play()) == 1
+    assert next(Run(make_fleet(SMALL), order).execute()) == 1
     assert rounds == [float(second) for second in range(times)]
 
 
@@ -119,5 +119,5 @@ def test_migration_spares_a_fleet_the_denials_that_it_has_without(day: dict[str,
 
 def test_vms_that_find_no_room_at_the_start_are_said() -> None:
     fleet = make_fleet(SMALL)
-    with pytest.raises(SimulationSettingsError, match="--fill: the VMs do not find room at the start"):
+    with pytest.raises(SimulationSettingsError, match="--fill: no node has room"):
         Run(SimulatedFleet(replace(fleet.settings, nodes=1), fleet.table, fleet.total), NO_MIGRATION)

@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 
 from scheduler_plugin.ledger.events import PodGone
 from scripts.autoscale.simulate.run_statistics import Figures, RunStatistics
-from scripts.autoscale.simulate.simulated_vm import Gifts
+from scripts.autoscale.simulate.simulated_vm import NeighbourShrinks
 from tests.scripts.simulate.simulation_fixture import SETTLE, STEP, SimulationFixture
 
 WARM_UP = 2
@@ -48,7 +48,7 @@ def test_what_is_denied_short_and_too_full_is_counted_by_time() -> None:
             "worst_vm": "vm-1",
             "longest_denial_seconds": 60.0,
             "denied_vcpu_hours": 24 / 4 * MINUTE,
-            "gifts": 0,
+            "shrinks": 0,
             "regrown_percent": 0.0,
             "migrations": 0,
             "migrations_per_hour": 0.0,
@@ -99,13 +99,13 @@ def test_worst_vm_is_named() -> None:
     assert (measured.worst_vm, measured.unfairness_percent) == ("vm-3", 75.0)
 
 
-def test_gifts_count_after_warm_up() -> None:
+def test_shrinks_count_after_warm_up() -> None:
     fixture = SimulationFixture([30, 20], [4], order="none")
-    fixture.vms[1].gifts, fixture.cluster.asked, fixture.cluster.in_place = Gifts(7, 5), 10, 1
+    fixture.vms[1].shrinks, fixture.cluster.growths, fixture.cluster.in_place = NeighbourShrinks(7, 5), 10, 1
     record = begun(fixture)
-    fixture.vms[0].gifts, fixture.cluster.asked, fixture.cluster.in_place = Gifts(4, 1), 14, 4
+    fixture.vms[0].shrinks, fixture.cluster.growths, fixture.cluster.in_place = NeighbourShrinks(4, 1), 14, 4
     measured = noted(fixture, record, 1)
-    assert (measured.gifts, measured.regrown_percent, measured.in_place_percent) == (4, 25.0, 75.0)
+    assert (measured.shrinks, measured.regrown_percent, measured.in_place_percent) == (4, 25.0, 75.0)
 
 
 def test_of_a_denial_that_began_before_anything_was_counted_the_rest_is() -> None:

@@ -18,7 +18,7 @@ SETTINGS = SimulationSettings(nodes=4, vms=24, hours=0.1, step=Seconds(30.0), fi
 
 def played(settings: SimulationSettings) -> Run:
     run = Run(make_fleet(settings), "least-loaded")
-    for _ in run.play():
+    for _ in run.execute():
         pass
     return run
 
@@ -35,7 +35,7 @@ def test_more_members_than_nodes_stand_as_far_apart_as_they_can() -> None:
     crowded = replace(SETTINGS, groups=SimulatedGroups(count=2, replicas=5), fill=0.5)
     cluster = Run(make_fleet(crowded), "none")._cluster
     on = np.array([cluster.nodes.index(vm.node) for vm in cluster.vms.values()])
-    assert crowded.groups.sharing(on) == 2 * 2
+    assert crowded.groups.colocated(on) == 2 * 2
 
 
 def test_the_replicas_of_a_group_play_one_recording_and_all_others_their_own() -> None:
@@ -54,8 +54,8 @@ def test_the_replicas_of_a_group_play_one_recording_and_all_others_their_own() -
 
 def test_members_that_share_a_node_are_counted() -> None:
     two = SimulatedGroups(count=2, replicas=2)
-    assert two.sharing(np.array([0, 1, 2, 3, 3, 3, 0, 0])) == 2
-    assert SimulatedGroups().sharing(np.array([0, 0])) == 0
+    assert two.colocated(np.array([0, 1, 2, 3, 3, 3, 0, 0])) == 2
+    assert SimulatedGroups().colocated(np.array([0, 0])) == 0
 
 
 def test_groups_larger_than_the_fleet_are_refused() -> None:

@@ -20,7 +20,14 @@ from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import Bytes, Instant, Seconds
 from protocol.virtual_machine import Bounds
 from scripts.autoscale.simulate.run import WakeSchedule, recheck_delays
-from scripts.autoscale.simulate.simulated_vm import NEVER, SWAPPING, Gifts, SimulatedVm, agent_policy, observe_guest
+from scripts.autoscale.simulate.simulated_vm import (
+    MEM_STALL,
+    NEVER,
+    NeighbourShrinks,
+    SimulatedVm,
+    agent_policy,
+    observe_guest,
+)
 from scripts.autoscale.simulate.vm_table import SLOT, UNIT
 
 STEP = Seconds(15.0)
@@ -35,13 +42,13 @@ class Generous:
         self.most = most
         self.asked: list[AgentRequest] = []
 
-    def ask(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
+    def request_permit(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
         self.asked.append(request)
         return PluginResponse(request.resources.at_most((UNIT * self.most).at_least(vm.use)), UNIT, vm.is_migrating)
 
-    def changed(self, vm: SimulatedVm, now: Instant) -> None:
+    def publish(self, vm: SimulatedVm, now: Instant) -> None:
         vm.version += 1
-        vm.seen(now)
+        vm.refresh_agent(now)
 
 
 def a_vm(units: int = 4) -> SimulatedVm:
@@ -104,7 +111,7 @@ def test_a_guest_serves_what_it_can_and_the_rest_waits() -> None:
     assert (over.busy, over.cpu_stall, over.mem_stall) == (1.0, 0.75, 0.0)
     assert (sample.runnable, sample.load1, sample.mem_used) == (5.0, 4.0, Bytes(3 * GIB))
     sample, over = observe_guest(0.5, 5.0 * GIB, UNIT * 4)
-    assert (over.busy, over.cpu_stall, over.mem_stall) == (0.5, 0.0, SWAPPING)
+    assert (over.busy, over.cpu_stall, over.mem_stall) == (0.5, 0.0, MEM_STALL)
     assert sample.mem_used == UNIT.mem * 4
 
 
@@ -113,8 +120,8 @@ def test_a_guest_without_demand_has_nothing_that_waits() -> None:
     assert (over.busy, over.cpu_stall, over.mem_stall, sample.load1) == (0.0, 0.0, 0.0, 0.0)
 
 
-def test_growth_counts_for_gifts_of_its_minute() -> None:
-    gifts, giving = Gifts(), GiveBack(lean_until=Instant(1000.0))
+def test_growth_marks_shrinks_of_last_minute_as_regrown() -> None:
+    shrinks, giving = NeighbourShrinks(), GiveBack(lean_until=Instant(1000.0))
     for moment, what in (
         (0, "gave"),
         (50, "gave"),
@@ -126,9 +133,9 @@ def test_growth_counts_for_gifts_of_its_minute() -> None:
     ):
         now = Instant(float(moment))
         giving.note_shrink(now) if what == "gave" else giving.note_growth(now)
-        gifts.note(giving, now)
-        gifts.note(giving, now)  # another action of the same instant
-    assert (gifts.count, gifts.regrown) == (4, 2)
+        shrinks.note(giving, now)
+        shrinks.note(giving, now)  # another action of the same instant
+    assert (shrinks.count, shrinks.regrown) == (4, 2)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -162,7 +169,7 @@ def test_looking_only_at_changes_and_their_echoes_gives_nearly_the_same_sizes_an
                 seldom.act(cluster, now, 0.0)
             wakes.may_shrink[0] = seldom.may_shrink
             if seldom.use != size:
-                wakes.note_change(step, 0)
+                wakes.record_change(step, 0)
         sizes.append((always.use.cpu.value, seldom.use.cpu.value))
     exact, fast = np.array(sizes).T
     assert looks < 0.5 * len(demand)
@@ -176,7 +183,7 @@ def test_who_has_nothing_to_give_back_does_not_listen_to_echoes() -> None:
     assert wakes.due(0, all_vms).tolist() == [0, 1, 2]
     wakes.may_shrink[:] = [True, False, True]
     assert wakes.due(1, none).tolist() == []
-    wakes.note_change(1, 1)
+    wakes.record_change(1, 1)
     assert wakes.due(2, none).tolist() == [0, 1, 2]
     wakes.may_shrink[1] = True
     wakes.wake_next(0)
@@ -212,7 +219,7 @@ def test_while_it_migrates_an_agent_changes_nothing_and_asks_for_nothing_more() 
     vm, cluster = a_vm(), Generous()
     vm.act(cluster, Instant(0.0), 0.0)
     vm.is_migrating = True
-    cluster.changed(vm, Instant(15.0))
+    cluster.publish(vm, Instant(15.0))
     vm.observe(6.0, GIB, Instant(15.0))
     vm.act(cluster, Instant(15.0), 0.0)
     assert (vm.use, cluster.asked[-1].resources, vm.is_waiting) == (UNIT * 4, UNIT * 4, True)
@@ -234,15 +241,15 @@ def test_agent_is_silent_while_it_would_repeat_itself() -> None:
     vm.observe(0.8, 4.0 * GIB, now)
     assert not vm.would_repeat(now)
     vm.observe(0.8, 2.5 * GIB, now)
-    cluster.changed(vm, now)
+    cluster.publish(vm, now)
     assert not vm.would_repeat(now)
 
 
 class Greedy(Generous):
     """A scheduler whose node is short now and then, and asks for all that a VM offers."""
 
-    def ask(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
-        response = super().ask(vm, request, now)
+    def request_permit(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
+        response = super().request_permit(vm, request, now)
         return replace(response, shrink_to=request.needs if now % 600.0 < 60.0 else None)
 
 
@@ -254,10 +261,10 @@ def test_silent_agent_plans_its_last_request(seed: int) -> None:
     for step, demand in enumerate(some_demand(seed, 1200)):
         now = Instant(step * STEP)
         if demand != before:
-            before, vm.rests_until = demand, NEVER
+            before, vm.skip_until = demand, NEVER
         twin.observe(*demand, now)
-        if now < vm.rests_until:
-            vm.rested_at, rested = now, rested + 1
+        if now < vm.skip_until:
+            vm.skipped_at, rested = now, rested + 1
             assert twin.would_repeat(now)
             continue
         vm.observe(*demand, now)
@@ -288,7 +295,7 @@ def test_agent_that_offers_room_is_never_silent() -> None:
 class Restless(Generous):
     """A scheduler that says something else every time, and makes its agent ask again at once."""
 
-    def ask(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
+    def request_permit(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
         side = vm.state.scheduler
         side.next_at = now
         return PluginResponse(request.resources, UNIT, migrate=not side.migrate)

@@ -31,7 +31,7 @@ def test_idle_vms_save_their_sizes() -> None:
     """One needs nothing for a minute and two steps more; the other works in between, and begins again."""
     sleep = slept(60.0, *[(0.0, 0.1)] * 3, (0.0, 1.0), *[(0.0, 0.1)] * 2)
     assert sleep.vm_hours == pytest.approx(2 * STEP / 3600)
-    assert [sleep.vcpu_hours, sleep.had] == pytest.approx([1 * 2 * STEP / 3600, 4 * 6 * STEP / 3600])
+    assert [sleep.vcpu_hours, sleep.total_vcpu_hours] == pytest.approx([1 * 2 * STEP / 3600, 4 * 6 * STEP / 3600])
 
 
 def test_nothing_sleeps_unless_asked() -> None:
@@ -51,7 +51,7 @@ def test_command_has_rows_for_sleep() -> None:
     plain, with_sleep, as_json = (CliRunner().invoke(app(["simulate"]), [*small, *more]) for more in runs)
     assert (plain.exit_code, with_sleep.exit_code) == (0, 0)
     assert ("sleep" in plain.stdout, "sleep saves, GiB-hours" in with_sleep.stdout) == (False, True)
-    assert "asleep: below 0.25 vCPU for 1m; a recording does not show sessions" in with_sleep.stdout
+    assert "asleep: below 0.25 vCPU for 1m; recordings do not show sessions" in with_sleep.stdout
     (found,) = [each["figures"] for each in json.loads(as_json.stdout)["orders"]]
     # Four GiB to each vCPU.
     assert found["order"] == LEAST_COST

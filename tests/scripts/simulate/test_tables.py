@@ -22,8 +22,8 @@ from scripts.autoscale.simulate.tables import (
     SimulationOutcome,
     as_json,
     describe,
+    downsampled,
     print_tables,
-    thinned,
 )
 from tests.scripts.simulate.simulation_fixture import a_fleet
 
@@ -52,7 +52,7 @@ def printed(*outcomes: SimulationOutcome) -> str:
 
 def test_the_table_has_a_column_for_each_order_and_every_row() -> None:
     lines = printed(outcome("random"), outcome("none")).splitlines()
-    assert lines[0] == "4 VMs on 2 nodes of 16 vCPU and 64 GiB, bounds 2.00 times that, seed 1; 1 h counted"
+    assert lines[0] == "4 VMs on 2 nodes of 16 vCPU and 64 GiB, VM maximums 2.00 times that, seed 1; 1 h counted"
     cells = [[cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")] for line in lines[2:]]
     assert cells[0] == ["", "random", "none"]
     assert [row[0] for row in cells[2:-1]] == [name for name, _ in ROWS]
@@ -109,7 +109,7 @@ def test_the_document_holds_settings_figures_problems_and_curves() -> None:
 def test_a_curve_is_thinned_to_means_of_equal_stretches(
     values: list[float], points: int, middles: list[float], means: list[float]
 ) -> None:
-    at, found = thinned(np.array(values), 2.0, points)
+    at, found = downsampled(np.array(values), 2.0, points)
     assert (at.tolist(), found.tolist()) == (middles, means)
 
 
