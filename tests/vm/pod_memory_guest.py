@@ -13,9 +13,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from time import monotonic, process_time, sleep
+
+from msgspec import structs
 
 from agent.adapters.pod_reclaim import PodReclaim
 from agent.cgroups.locate import ControlGroup, Locator
@@ -166,7 +167,10 @@ def metered() -> Iterator[tuple[str, object]]:
     """A pod full of page cache."""
     fill()
     sample = asyncio.run(CgroupMetrics(ROOT, UID, CONTAINER).scrape())
-    yield "sample", {name: getattr(value, "value", value) for name, value in asdict(sample).items() if name != "cpus"}
+    yield (
+        "sample",
+        {name: getattr(value, "value", value) for name, value in structs.asdict(sample).items() if name != "cpus"},
+    )
     yield "scrape_microseconds", scrape_cost()
     yield "full", used()
 
