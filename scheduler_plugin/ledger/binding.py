@@ -57,18 +57,16 @@ def node_index(state: LedgerState, pod: PodFacts) -> NodeIndex:
 def _demand_of(state: LedgerState, pod: PodFacts) -> PodDemand:
     claim = claim_of(state, pod)
     account = state.accounts.of(pod) if state.accounts.is_run_by(pod) else None
-    if account is None or account.facts is None or not account.has_agent:
-        return PodDemand(claim)
-    return PodDemand(claim, growth_of(pod, account.facts, claim))
+    return PodDemand(claim, growth_of(pod, account, claim))
 
 
 def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
     """The nodes that fit the pod. A pod with a reservation fits its own node only."""
     claim = state.claims.get(pod.uid)
     if claim is None:
-        index = node_index(state, pod)
+        demand = _demand_of(state, pod)
         if pod.migration is None:
-            filtered = index.filter(names)
+            filtered = state.node_indexes.of(demand).filter(names)
         else:
             filtered = group_by_verdict(names, {name: judge_target(state, pod, pod.migration, name) for name in names})
         if filtered.fits:

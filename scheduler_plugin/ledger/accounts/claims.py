@@ -170,12 +170,9 @@ class Claim:
     def growth_beyond(self, reserved: Resources) -> Resources:
         """The amount by which its VM may grow beyond ``reserved``.
 
-        Zero if it has no agent, is deleted or leaves: a leaving VM grows elsewhere.
+        Zero if it leaves: it grows elsewhere.
         """
-        vm = self.vm
-        if vm is None or vm.facts is None or not vm.has_agent or vm.is_deleted:
-            return ZERO
-        return ZERO if self.is_migrating or self.left_with is not None else growth_of(self.pod, vm.facts, reserved)
+        return ZERO if self.is_migrating or self.left_with is not None else growth_of(self.pod, self.vm, reserved)
 
     @property
     def weight(self) -> int:
@@ -275,9 +272,14 @@ def _wakes_on_arrival(pod: PodFacts, vm: VmFacts) -> Resources:
     return vm.wakes_with if vm.wakes_with is not None and vm.pod not in (None, pod.name) else ZERO
 
 
-def growth_of(pod: PodFacts, facts: VmFacts, size: Resources) -> Resources:
-    """The amount by which the VM in ``pod``, of ``size`` with the overhead around the guest, may grow."""
-    return (facts.most + pod.overhead).minus_or_zero(size)
+def growth_of(pod: PodFacts, vm: VmAccount | None, size: Resources) -> Resources:
+    """The amount by which the VM in ``pod``, of ``size`` with the overhead around the guest, may grow.
+
+    Zero if it has no agent or is deleted.
+    """
+    if vm is None or vm.facts is None or not vm.has_agent or vm.is_deleted:
+        return ZERO
+    return (vm.facts.most + pod.overhead).minus_or_zero(size)
 
 
 def claim_size(pod: PodFacts, vm: PermitAccount | None, boots_with: Resources | None = None) -> Resources:
