@@ -20,7 +20,7 @@ def unfitness_of(total: MilliCpu, preferred: float) -> float:
 
 
 class PodDemand(NamedTuple):
-    """What a pod claims on its node, and the amount by which its VM may grow there."""
+    """The claim of a pod on its node, and the amount by which its VM may grow there."""
 
     claim: Resources
     growth: Resources = ZERO

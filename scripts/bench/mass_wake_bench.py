@@ -93,7 +93,7 @@ class HerdWatch:
 
 
 def held(vm: VirtualMachine) -> Resources:
-    """What a VM may use: its permit; while it runs, at least its requested and its actual size."""
+    """The size that a VM may use: its permit; while it runs, at least its requested and its actual size."""
     permit = vm.permit or ZERO
     return permit if vm.phase in SLEEPING or vm.node is None else permit.at_least(vm.use).at_least(vm.actual or ZERO)
 

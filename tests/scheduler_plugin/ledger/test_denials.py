@@ -37,7 +37,7 @@ def after(*lacked: tuple[Resources, float]) -> DenialCost:
         ([(amount(8), 3600.0)], MAX_PAST / PAST_SHARE),
     ],
 )
-def test_denial_costs_what_it_lacked_as_long(lacked: list[tuple[Resources, float]], cost: float) -> None:
+def test_denial_costs_amount_times_length(lacked: list[tuple[Resources, float]], cost: float) -> None:
     ended = after(*lacked)
     assert (ended.past, ended.present) == (PAST_SHARE * cost, 0.0)
     assert ended.counted(Instant(ended.ended_at + HALF_LIFE)) == PAST_SHARE * cost / 2

@@ -33,7 +33,7 @@ def test_pod_avoids_node_whose_vm_may_grow(first: Resources, second: Resources, 
 
 
 @pytest.mark.parametrize(("bound", "best"), [(amount(1), "n1"), (amount(7), "n2")])
-def test_vm_that_may_grow_goes_where_there_is_room(bound: Resources, best: str) -> None:
+def test_growing_vm_goes_where_room_is(bound: Resources, best: str) -> None:
     fleet = Fleet(node("n1"), node("n2"), vm("a", amount(1), most=bound), plain_pod("b", amount(4), "n1"))
     assert fleet.ledger.best(vm_pod("a"), ["n1", "n2"], 1) == [best]
     assert fleet.ledger.scores(vm_pod("a"), ["n1", "n2"]) == ([9, 6] if best == "n1" else [1, 7])

@@ -275,7 +275,7 @@ def test_move_pays_for_past_denials() -> None:
     assert past(fixture) == 0.0
 
 
-def test_denial_of_another_vm_of_that_name_is_not_its_own() -> None:
+def test_new_vm_has_no_past_denials() -> None:
     fixture = full_node()
     denied_again(fixture)
     other = structs.replace(fixture.fleet.vms[name("a")], uid="a-second", version=1, pod=None)

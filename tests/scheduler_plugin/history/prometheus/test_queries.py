@@ -204,7 +204,7 @@ async def test_scrape_interval_is_queried_until_known(samples: str | None, windo
 
 
 @pytest.mark.parametrize("order", [1, -1])
-async def test_nodes_have_the_price_keys_of_their_time(order: int) -> None:
+async def test_nodes_have_price_keys_by_time(order: int) -> None:
     """``n1`` is replaced half way by a spot node of another type; Prometheus answers in any order."""
     half, at = PERIOD.since + HOUR // 2, "label_node_kubernetes_io_instance_type"
     spot = {at: "m6", "label_karpenter_sh_capacity_type": "spot", "label_karpenter_sh_nodepool": "cheap"}
