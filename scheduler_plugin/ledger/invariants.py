@@ -109,8 +109,12 @@ def _node(name: str, node: NodeAccount, ledger: Ledger) -> list[str]:
         broken.append(f"node {name} is gone and holds nothing, but is still kept")
     if node.facts is not None and ledger.rooms.get(name) is not node.room:
         broken.append(f"node {name}: the published room is not the current one")
-    if node.is_strained is not (name in ledger.strained):
-        broken.append(f"node {name}: is_strained is {node.is_strained}, the list of strained nodes says otherwise")
+    for kind, is_one, names in (
+        ("strained", node.is_strained, ledger.strained),
+        ("crowded", node.is_crowded, ledger.crowded),
+    ):
+        if is_one is not (name in names):
+            broken.append(f"node {name}: is_{kind} is {is_one}, the list of {kind} nodes says otherwise")
     return broken
 
 

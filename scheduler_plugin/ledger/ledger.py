@@ -44,7 +44,8 @@ class Ledger:
     """Reservations on every node, and every VM's permit. Only ``apply`` changes them.
 
     ``rooms`` has the known nodes, ``nodes`` the accounts of all. ``claims`` are keyed by pod UID. ``migrations`` are
-    all that were ordered or exist in the API. VMs may have to leave the ``strained`` nodes (S4.8).
+    all that were ordered or exist in the API. VMs may have to leave the ``strained`` nodes (S4.8), and the
+    ``crowded`` ones, where a VM could not grow to its bound (B.17).
     """
 
     def __init__(self) -> None:
@@ -55,6 +56,7 @@ class Ledger:
         self.vms: Mapping[ObjectName, VmAccount] = state.vms
         self.migrations: Mapping[ObjectName, Migration] = state.migrations.named
         self.strained: Set[str] = state.strained
+        self.crowded: Set[str] = state.crowded
 
     @overload
     def apply(self, event: events.PermitRequested, now: Instant) -> outcomes.PermitDecision: ...

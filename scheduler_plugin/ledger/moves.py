@@ -30,6 +30,7 @@ class MoveCause(Enum):
     DENIED_VM = "denied_vm"
     DEFERRED_POD = "deferred_pod"
     DRAIN = "drain"
+    GROWTH = "growth"
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ class LedgerState:
         self.accounts = VmAccounts(self.migrations)
         self.vms = self.accounts.named
         self.strained: set[str] = set()
+        self.crowded: set[str] = set()
         self.scheduler = SCHEDULER_NAME
         self.follows_requests, self.returns_requests, self.limits_cpu = False, True, False
         self.orders: list[Effect] = []
@@ -298,10 +299,11 @@ class LedgerState:
             node.forced = node.overcommit if outside else node.forced.at_most(node.overcommit)
             node.update_growth()
             self.node_indexes.changed(name)
-            if node.is_strained:
-                self.strained.add(name)
-            else:
-                self.strained.discard(name)
+            for names, is_one in ((self.strained, node.is_strained), (self.crowded, node.is_crowded)):
+                if is_one:
+                    names.add(name)
+                else:
+                    names.discard(name)
             if node.facts is None:
                 self.rooms.pop(name, None)
                 if not node.claims:

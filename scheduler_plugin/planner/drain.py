@@ -44,7 +44,11 @@ class DrainPlan:
             why = active.why_full()
             return None if why is None else Stuck(node, why)
         share = need.target_reserve
-        targets.set_reserve_share(share)
+        # A node whose own VMs could not grow is no target for growth.
+        targets.restrict(share, self._ledger.crowded if need.is_for_growth else frozenset())
+        # A quick check, because in a full fleet many nodes are crowded. One VM has to free all of it.
+        if need.excess is not None and need.is_for_growth and not targets.have_room(need.excess):
+            return Stuck(node, explanations.NO_HALF_EMPTY_NODE)
         victims, others = self._victims(need, skip_reason, targets)
         moved = 0
         for victim in self._select(victims, need.goal(targets.slack), targets.has_target):
@@ -96,10 +100,13 @@ class DrainPlan:
 
 
 def _helpful(need: RoomNeed, victims: list[Victim], targets: Targets) -> list[Victim]:
-    """The ``victims`` whose departure helps the node's denied VMs."""
+    """The ``victims`` whose departure helps the node's denied VMs, or gives one room to grow."""
     # Cordoned: every VM that leaves helps.
     if need.excess is None:
         return victims
+    # Growth is only a possibility: worth one move, not several.
+    if need.is_for_growth:
+        return [victim for victim in victims if need.excess.within(victim.size)]
     if need.only_waking:
         return [victim for victim in victims if victim.claim.sleeps]
     total = need.account.room.total

@@ -17,7 +17,7 @@ from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.sharing import promised
 from scheduler_plugin.ledger.moves import Move, MoveCause
 from scheduler_plugin.placement.verdict import Room
-from scheduler_plugin.planner.cost import SPARE_SHARE, RoomGoal
+from scheduler_plugin.planner.cost import HALF, SPARE_SHARE, RoomGoal
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.victims import Rest
 from scheduler_plugin.texts import explanations
@@ -39,6 +39,7 @@ class MigrationPolicy:
 
     enabled: bool = True  # False: the scheduler moves no VM by itself
     settle: Seconds = Seconds(120.0)  # pressure of this length moves VMs
+    makes_room_to_grow: bool = True  # VMs move from a node where one could not grow, to a node that is half empty
     settle_denied: Seconds = Seconds(90.0)  # so does a denial of one vCPU; larger ones proportionally sooner
     rest: Rest = field(default_factory=Rest)
     out_per_node: int = 1
@@ -108,6 +109,7 @@ class MigrationStatus:
 
 
 _REASONS: Final = {
+    MoveCause.GROWTH: explanations.CROWDED,
     MoveCause.WATERMARK: explanations.ABOVE_WATERMARK,
     MoveCause.DENIED_VM: explanations.DENIES_VMS,
     MoveCause.DEFERRED_POD: explanations.DEFERS_POD,
@@ -146,6 +148,7 @@ class RoomNeed:
     since: Instant
     denied_since: Instant | None  # when the present denial there began, if there is one
     lasting: LastingExcess | None = None  # None if all must leave, or without a minimum duration
+    is_for_growth: bool = False  # nothing is denied yet, but a VM could not grow to its bound
     only_waking: bool = False  # only waking VMs were denied for long enough, and only they are to leave
 
     def is_current_for(self, account: NodeAccount, *, drains: bool) -> bool:
@@ -212,19 +215,22 @@ class RoomNeed:
     @property
     def target_reserve(self) -> Fraction:
         """Share of its watermark that a target must keep free."""
-        # Moving for the watermark from one full node to another does not help.
-        return SPARE_SHARE if self.cause is MoveCause.WATERMARK else Fraction(0)
+        # Moving for the watermark from one full node to another does not help, and growth is only a possibility.
+        shares = {MoveCause.WATERMARK: SPARE_SHARE, MoveCause.GROWTH: HALF}
+        return shares.get(self.cause, Fraction(0))
 
     @property
-    def urgency(self) -> tuple[bool, bool, float, str]:
-        """Sort key: nodes with denials, then full ones, then cordoned ones; longest wait first."""
-        return self.denied_since is None, self.excess is None, self.since, self.account.name
+    def urgency(self) -> tuple[bool, bool, bool, float, str]:
+        """Sort key: nodes with denials, then full, cordoned and crowded ones; longest wait first."""
+        return self.denied_since is None, self.is_for_growth, self.excess is None, self.since, self.account.name
 
     @property
     def cause(self) -> MoveCause:
         """Cause of the moves."""
         if self.excess is None:
             return MoveCause.DRAIN
+        if self.is_for_growth:
+            return MoveCause.GROWTH
         if self.denied_since is None:
             return MoveCause.WATERMARK
         return MoveCause.DENIED_VM if self.account.unmet.any else MoveCause.DEFERRED_POD

@@ -6,11 +6,14 @@ Rules:
   recent refusals, so a restart only delays.
 - The planner relieves a node of pressure that has lasted for ``settle``, and of denials and deferred resizes sooner
   (``RoomNeed.due``, B.14, B.17). It drains a cordoned node by the same rules.
+- While the cluster has room, it also moves one VM from a node where another could not grow to its bound, if that is
+  enough and a node is half empty.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -21,7 +24,7 @@ from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.constraints.checker import EMPTY_CONTEXT, ConstraintContext
 from scheduler_plugin.ledger.facts import MigrationPhase
 from scheduler_plugin.ledger.ledger import Ledger
-from scheduler_plugin.ledger.moves import Migration, Move
+from scheduler_plugin.ledger.moves import Migration, Move, MoveCause
 from scheduler_plugin.planner.cost import Selection, least_cost
 from scheduler_plugin.planner.drain import DrainPlan
 from scheduler_plugin.planner.eligible_nodes import EligibleNodes
@@ -38,6 +41,7 @@ from scheduler_plugin.planner.plan import (
 )
 from scheduler_plugin.planner.refused_orders import RefusedOrders
 from scheduler_plugin.planner.refused_targets import RefusedTargets
+from scheduler_plugin.planner.roominess import Roominess
 from scheduler_plugin.planner.targets import ActiveMigrations, TargetRule, Targets
 from scheduler_plugin.planner.unplaced import UnplacedTargets
 from scheduler_plugin.planner.victims import Now
@@ -79,6 +83,7 @@ class Planner:
         self._resting: dict[ObjectName, Instant] = {}
         self._wrongly_targeted: set[ObjectName] = set()
         self._unplaced = UnplacedTargets()
+        self._roominess = Roominess()
         self.refused = RefusedTargets()
         self.refused_orders = RefusedOrders()
 
@@ -99,7 +104,10 @@ class Planner:
         """
         self._note_deleted(ledger, policy, now.monotonic)
         self._learn_from_failures(ledger, policy, now.monotonic)
-        self._needs = {need.account.name: need for need in self._present_needs(ledger, policy, now.monotonic)}
+        needs = [*self._present_needs(ledger, policy, now.monotonic)]
+        if self._roominess.has_lasted(ledger.rooms, now.monotonic) and policy.makes_room_to_grow:
+            needs += self._growth_needs(ledger, ranking, now.monotonic)
+        self._needs = {need.account.name: need for need in needs}
         self.refused_orders.forget_old(now.monotonic, policy.rest)
         batch = yield from self._batch(policy, now.monotonic)
         moves: tuple[Move, ...] = ()
@@ -113,11 +121,19 @@ class Planner:
                 self._stuck.pop(need.account.name, None)
                 stuck = drain.relieve(need, active, targets, partial(self._cooldown_reason, now.monotonic))
                 if stuck is not None:
-                    self._stuck[need.account.name] = stuck
+                    self._note_stuck(need, stuck, now.monotonic)
             moves = tuple(drain.moves)
         cancels = tuple(self._cancels(ledger, policy, now.monotonic, is_current=constraint_context.is_current))
         forget = _deletable(ledger, policy, now)
         return MovePlan(moves, tuple(self._stuck.values()), cancels, forget)
+
+    def _note_stuck(self, need: RoomNeed, stuck: Stuck, now: Instant) -> None:
+        name = need.account.name
+        if need.is_for_growth:
+            # Nobody is denied, so this is not reported. It is tried again later, and other nodes come first.
+            self._needs[name] = replace(self._needs[name], since=now)
+        else:
+            self._stuck[name] = stuck
 
     @property
     def unrelieved_since(self) -> Instant | None:
@@ -177,7 +193,7 @@ class Planner:
 
     def _present_needs(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Iterator[RoomNeed]:
         for name in ledger.strained:
-            account, previous = ledger.nodes[name], self._needs.get(name)
+            account, previous = ledger.nodes[name], self._previous(name, is_for_growth=False)
             drains = not account.room.is_open and policy.drain_cordoned
             lasting = None if drains else _lasting(previous, policy)
             is_same = previous is not None and previous.lasting is lasting
@@ -200,6 +216,22 @@ class Planner:
                 denied_since=(now if denied_before is None else denied_before) if is_denied else None,
                 lasting=lasting,
             )
+
+    def _growth_needs(self, ledger: Ledger, ranking: RankingConfig, now: Instant) -> Iterator[RoomNeed]:
+        """Needs of nodes where nothing is denied, but a VM could not grow to its bound."""
+        for name in ledger.crowded - ledger.strained:
+            account, previous = ledger.nodes[name], self._previous(name, is_for_growth=True)
+            if previous is not None and previous.is_current_for(account, drains=False):
+                yield previous
+                continue
+            excess = account.lacking_for_growth(ranking.score.growth).minus_or_zero(account.migrating)
+            if excess.any:
+                since = now if previous is None else previous.since
+                yield RoomNeed(account, need_inputs(account), excess, since, denied_since=None, is_for_growth=True)
+
+    def _previous(self, name: str, *, is_for_growth: bool) -> RoomNeed | None:
+        previous = self._needs.get(name)
+        return None if previous is None or previous.is_for_growth is not is_for_growth else previous
 
     def _learn(self, ledger: Ledger, migration: Migration, why: str, policy: MigrationPolicy, now: Instant) -> None:
         self.refused.note(ledger, (migration.vm, migration.target or ""), why, now, policy.rest)
@@ -263,6 +295,8 @@ def _unneeded(ledger: Ledger, policy: MigrationPolicy, ours: list[Migration]) ->
         if not account.room.is_open and policy.drain_cordoned:
             continue
         size = claim.reserved + claim.unmet
+        if migration.cause is MoveCause.GROWTH and claim.node in ledger.crowded:
+            continue
         left = relieved.get(claim.node, account.migrating).minus_or_zero(size)
         if account.pressure.due.within(left):
             relieved[claim.node] = left

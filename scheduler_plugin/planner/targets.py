@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -108,14 +108,16 @@ class Targets:
         self._active, self._max_incoming = active, policy.in_per_node
         self._ledger, self._nodes = ledger, len(ledger.rooms)
         self.reserve_share = Fraction(0)
+        self._excluded: Set[str] = frozenset()
         self._too_large: list[Resources] = []
         self._unplaceable: dict[Shape, list[Resources]] = {}
 
-    def set_reserve_share(self, share: Fraction) -> None:
-        """Set the share of its watermark that a target must keep free."""
-        if share != self.reserve_share:
+    def restrict(self, reserve_share: Fraction, excluded: Set[str] = frozenset()) -> None:
+        """Set the share of its watermark that a target must keep free, and the nodes that are no targets."""
+        if reserve_share != self.reserve_share or excluded is not self._excluded:
             # Sizes that were too large may fit with this share.
-            self.reserve_share, self._too_large, self._unplaceable = share, [], {}
+            self._too_large, self._unplaceable = [], {}
+        self.reserve_share, self._excluded = reserve_share, excluded
 
     @cached_property
     def _rooms(self) -> dict[str, Room]:
@@ -135,10 +137,19 @@ class Targets:
         mem = max((room.watermark.mem.value - room.reserved.mem.value for room in self._rooms.values()), default=0)
         return Resources(MilliCpu(max(0, cpu)), Bytes(max(0, mem)))
 
+    def have_room(self, size: Resources) -> bool:
+        """Return True if some target has room for ``size``, apart from constraints."""
+        # Targets only fill up during a round, so a size that did not fit will not fit later.
+        if _is_as_large(size, self._too_large):
+            return False
+        if any(self._has_room(room, size) for room in self._rooms.values()):
+            return True
+        self._too_large = _least(self._too_large, size)
+        return False
+
     def has_target(self, victim: Victim) -> bool:
         """Return True if some target accepts the VM."""
         size = victim.size
-        # Targets only fill up during a round, so a size that did not fit will not fit later.
         if _is_as_large(size, self._too_large):
             return False
         shape = self._eligible.shape(victim.claim, victim.vm)
@@ -147,10 +158,8 @@ class Targets:
         # Last, because it may have to evaluate every node.
         if next(self._accepting(victim, size), None) is not None:
             return True
-        if not any(self._has_room(room, size) for room in self._rooms.values()):
-            self._too_large = _least(self._too_large, size)
-        # There is room, so the constraints of this shape exclude the nodes.
-        elif shape is not None:
+        # If there is room, the constraints of this shape exclude the nodes.
+        if self.have_room(size) and shape is not None:
             self._unplaceable[shape] = _least(self._unplaceable.get(shape, ()), size)
         return False
 
@@ -197,7 +206,7 @@ class Targets:
                 yield room
 
     def _has_room(self, room: Room, size: Resources) -> bool:
-        if not stays_below_watermark(room, size):
+        if room.node in self._excluded or not stays_below_watermark(room, size):
             return False
         # Plain numbers, because this runs for every node.
         whole, left = self.reserve_share.denominator, self.reserve_share.denominator - self.reserve_share.numerator

@@ -30,6 +30,7 @@ class MigrationSection(Section):
     auto_migration: Literal["optOut", "optIn"] = "optOut"
     settle_seconds: Span = 120
     settle_denied_seconds: Span = 90
+    make_room_to_grow: bool = True
     cooldown_seconds: Span = 3600
     backoff_seconds: SpanAboveZero = 60
     backoff_most_seconds: SpanAboveZero = 3600
@@ -56,6 +57,7 @@ class MigrationSection(Section):
             enabled=self.enabled,
             settle=Seconds(self.settle_seconds),
             settle_denied=Seconds(self.settle_denied_seconds),
+            makes_room_to_grow=self.make_room_to_grow,
             rest=Rest(
                 Seconds(self.cooldown_seconds), Seconds(self.backoff_seconds), Seconds(self.backoff_most_seconds)
             ),

@@ -169,6 +169,21 @@ class NodeAccount:
             return True
         return not (self.reserved.within(room.watermark) and self.unmet.within(self.free_for_denied))
 
+    def lacking_for_growth(self, share: float) -> Resources:
+        """Amount that would not fit if one VM grew by ``share`` of the largest possible growth here."""
+        return (self.reserved + self.growth.scaled(share)).minus_or_zero(self.room.total)
+
+    @property
+    def is_crowded(self) -> bool:
+        """True if VMs may have to leave before one is denied: one of them could not grow to its bound."""
+        used, growth, total = self.reserved, self.growth, self.room.total
+        # Plain numbers, because this runs for every change.
+        fits = (
+            used.cpu.value + growth.cpu.value <= total.cpu.value
+            and used.mem.value + growth.mem.value <= total.mem.value
+        )
+        return self.facts is not None and self.room.is_open and not fits
+
     @property
     def free_for_denied(self) -> Resources:
         """The free room that denied VMs could get now."""

@@ -75,7 +75,7 @@ class EagerDrainPlan(DrainPlan):
         if not allowed:
             return None
         share = need.target_reserve
-        targets.set_reserve_share(share)
+        targets.restrict(share)
         victims, others = self._victims(need, left_alone, targets)
         housed = [victim for victim in victims if targets.has_target(victim)]
         moved = 0

@@ -187,6 +187,7 @@ migration:
   enabled: false
   settleSeconds: 5
   settleDeniedSeconds: 1.5
+  makeRoomToGrow: false
   cooldownSeconds: 60
   backoffSeconds: 30
   backoffMostSeconds: 600
@@ -203,6 +204,7 @@ migration:
         enabled=False,
         settle=Seconds(5),
         settle_denied=Seconds(1.5),
+        makes_room_to_grow=False,
         rest=Rest(Seconds(60), Seconds(30), Seconds(600)),
         out_per_node=2,
         in_per_node=3,

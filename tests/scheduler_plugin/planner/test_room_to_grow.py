@@ -1,0 +1,137 @@
+"""While the cluster has room, a VM leaves a node where another could not grow to its bound (B.17)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from protocol.ranking.config import RankingConfig, ScoreCurve
+from protocol.units import Instant, Seconds
+from scheduler_plugin.ledger.events import NodeSeen
+from scheduler_plugin.ledger.moves import Move, MoveCause
+from scheduler_plugin.planner.plan import Cancel, MovePlan
+from scheduler_plugin.planner.roominess import LASTING, Roominess
+from tests.scheduler_plugin.ledger.fleet import amount, name
+from tests.scheduler_plugin.planner import planner_fixture
+from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node
+
+
+def crowded(target: float = 10, bound: float = 7, **more: object) -> PlannerFixture:
+    """VMs of 2, 2 and 2 on n1, of 10; one may grow to ``bound``, which lacks 1. n2 has long been empty."""
+    fixture = PlannerFixture(node("n1"), node("n2", target), **more)  # type: ignore[arg-type] # names of arguments
+    for of, load in (("grows", 2.0), ("busy", 1.0), ("idle", 0.0)):
+        fixture.add(of, "n1", 2, load, facts={"most": amount(bound if of == "grows" else 2)})
+    fixture.plan()
+    fixture.now = Instant(fixture.now + LASTING)
+    return fixture
+
+
+def test_cheapest_vm_leaves_once_it_has_lasted() -> None:
+    fixture = crowded()
+    assert (fixture.plan().moves, fixture.plan(after=9).moves) == ((), ())
+    why = "node n1 lacks 1 vCPU and 1 GiB for one of its VMs to grow to its maximum"
+    cost = "moving it frees 2 vCPU and 2 GiB and copies 2 GiB; it is idle"
+    plan = fixture.plan(after=1)
+    assert plan == MovePlan((Move(name("idle"), "uid-idle", "n1", "n2", f"{why}; {cost}", MoveCause.GROWTH),))
+
+
+@pytest.mark.parametrize(
+    ("target", "bound", "moves"),
+    [
+        (10, 7, {"idle": "n2"}),
+        (10, 6, {}),  # it can grow
+        (10, 9, {}),  # two VMs would have to leave
+        (10, 11, {}),  # it never fits on this node
+        (5, 7, {}),  # the target would be more than half full: its watermark is 3.5
+    ],
+)
+def test_moves_only_if_one_vm_is_enough_and_a_node_is_half_empty(
+    target: float, bound: float, moves: dict[str, str]
+) -> None:
+    assert crowded(target, bound).moves() == moves
+
+
+def test_nothing_moves_if_switched_off() -> None:
+    fixture = crowded()
+    fixture.policy = replace(fixture.policy, makes_room_to_grow=False)
+    assert fixture.moves() == {}
+
+
+def test_share_of_growth_counts_as_in_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner_fixture, "RANKING", RankingConfig(score=ScoreCurve(growth=0.8)))
+    assert crowded().moves() == {}
+    assert crowded(bound=8).moves() == {"idle": "n2"}
+
+
+def test_node_without_target_is_not_stuck_and_tried_again_later() -> None:
+    fixture = crowded(target=5)
+    assert fixture.settled() == MovePlan()
+    fixture.fleet.apply(NodeSeen(planner_fixture.node("n2", 10)), fixture.now)  # type: ignore[arg-type] # node facts
+    assert fixture.plan(after=9).moves == ()
+    assert [move.vm.name for move in fixture.plan(after=1).moves] == ["idle"]
+
+
+def test_pressure_after_growth_has_to_last_by_itself() -> None:
+    fixture = crowded(target=5)
+    fixture.settled()
+    fixture.tell("grows", amount(4))
+    assert fixture.ledger.nodes["n1"].pressure.has_excess
+    assert (fixture.plan().moves, fixture.plan(after=9).moves) == ((), ())
+    (move,) = fixture.plan(after=1).moves
+    assert (move.vm.name, move.cause) == ("idle", MoveCause.WATERMARK)
+
+
+def test_pending_move_is_cancelled_once_the_vm_can_grow() -> None:
+    fixture = crowded()
+    (move,) = fixture.settled().moves
+    fixture.carry_out(move)
+    assert (fixture.plan().cancels, fixture.plan(after=60).cancels) == ((), ())
+    fixture.add("grows", "n1", 2, facts={"most": amount(6)})
+    assert fixture.plan().cancels == ()
+    why = "node n1 no longer needs it"
+    assert fixture.plan(after=10).cancels == (Cancel(name("idle-1"), why),)
+
+
+def test_denials_come_first() -> None:
+    fixture = crowded()
+    fixture.policy = replace(fixture.policy, per_cluster=1, settle_denied=Seconds(3.0))
+    fixture.fleet.apply(NodeSeen(planner_fixture.node("n3")), fixture.now)  # type: ignore[arg-type] # node facts
+    fixture.add("a", "n3", 4)
+    fixture.add("b", "n3", 4)
+    fixture.tell("b", amount(8))
+    assert [move.cause for move in fixture.settled().moves] == [MoveCause.DENIED_VM]
+
+
+def test_no_target_where_a_vm_could_not_grow_either() -> None:
+    fixture = crowded()
+    fixture.add("there", "n2", 1, facts={"most": amount(11)})
+    assert fixture.moves() == {}
+
+
+def test_node_is_not_its_own_target() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2", 3))
+    fixture.add("grows", "n1", 1, facts={"most": amount(10)})
+    fixture.add("idle", "n1", 1)
+    fixture.plan()
+    fixture.now = Instant(fixture.now + LASTING)
+    assert "n1" in fixture.ledger.crowded
+    assert fixture.moves() == {}
+
+
+def test_room_has_to_last_for_an_hour_after_start() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2"))
+    roominess, rooms = Roominess(), fixture.ledger.rooms
+    assert [roominess.has_lasted(rooms, Instant(seconds)) for seconds in (5.0, 3604.0, 3605.0)] == [False, False, True]
+
+
+@pytest.mark.parametrize(("cpu", "mem", "is_roomy"), [(11.9, 11.9, True), (12, 11.9, False), (11.9, 12, False)])
+def test_cluster_is_full_at_six_sevenths_of_its_watermarks(cpu: float, mem: float, is_roomy: bool) -> None:
+    """Of 14 below the watermarks, 12 are more than 85 %. A cordoned node does not count."""
+    fixture = PlannerFixture(node("n1", 20), node("n2", 20, is_open=False))
+    roominess, rooms = Roominess(), fixture.ledger.rooms
+    roominess.has_lasted(rooms, Instant(0.0))
+    fixture.add("large", "n1", amount(cpu, mem))
+    roominess.has_lasted(rooms, Instant(1800.0))
+    fixture.add("large", "n1", amount(1, 1))
+    assert roominess.has_lasted(rooms, Instant(3600.0)) is is_roomy
