@@ -24,7 +24,7 @@ from protocol.units import Bytes, MilliCpu, Resources
 from scheduler_plugin.constraints.checker import Shape
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Migration
-from scheduler_plugin.placement.scoring import PodDemand, best_target, stays_below_watermark
+from scheduler_plugin.placement.scoring import PodDemand, best_target
 from scheduler_plugin.placement.verdict import Room
 from scheduler_plugin.planner.eligible_nodes import EligibleNodes
 from scheduler_plugin.planner.plan import MigrationPolicy
@@ -142,7 +142,7 @@ class Targets:
         # Targets only fill up during a round, so a size that did not fit will not fit later.
         if _is_as_large(size, self._too_large):
             return False
-        if any(self._has_room(room, size) for room in self._rooms.values()):
+        if next(self._with_room(size), None) is not None:
             return True
         self._too_large = _least(self._too_large, size)
         return False
@@ -150,7 +150,8 @@ class Targets:
     def has_target(self, victim: Victim) -> bool:
         """Return True if some target accepts the VM."""
         size = victim.size
-        if _is_as_large(size, self._too_large):
+        # First, because most often no node has room.
+        if not self.have_room(size):
             return False
         shape = self._eligible.shape(victim.claim, victim.vm)
         if shape is not None and _is_as_large(size, self._unplaceable.get(shape, ())):
@@ -158,8 +159,8 @@ class Targets:
         # Last, because it may have to evaluate every node.
         if next(self._accepting(victim, size), None) is not None:
             return True
-        # If there is room, the constraints of this shape exclude the nodes.
-        if self.have_room(size) and shape is not None:
+        # The constraints of this shape exclude the nodes with room.
+        if shape is not None:
             self._unplaceable[shape] = _least(self._unplaceable.get(shape, ()), size)
         return False
 
@@ -190,30 +191,31 @@ class Targets:
         for victim in victims:
             size = victim.size
             # A size that constraints refused may have no room now without being in ``_too_large``.
-            rooms = {} if _is_as_large(size, self._too_large) else self._rooms
-            large = [name for name, room in rooms.items() if self._has_room(room, size)]
-            if large:
+            if self.have_room(size):
                 obstacle = self._eligible.obstacles(victim.claim, victim.vm)
-                reasons = (obstacle(name) for name in large)
+                reasons = (obstacle(room.node) for room in self._with_room(size))
                 return Counter(f"{victim.vm.name}: {why}" for why in reasons if why is not None)
         return Counter()
 
     def _accepting(self, victim: Victim, size: Resources) -> Iterator[Room]:
         """The nodes that accept the VM."""
         obstacle = self._eligible.obstacles(victim.claim, victim.vm)
-        for name, room in self._rooms.items():
-            if self._has_room(room, size) and obstacle(name) is None:
-                yield room
+        return (room for room in self._with_room(size) if obstacle(room.node) is None)
 
-    def _has_room(self, room: Room, size: Resources) -> bool:
-        if room.node in self._excluded or not stays_below_watermark(room, size):
-            return False
+    def _with_room(self, size: Resources) -> Iterator[Room]:
+        """The nodes with room for ``size`` below their watermarks, apart from constraints."""
         # Plain numbers, because this runs for every node.
-        whole, left = self.reserve_share.denominator, self.reserve_share.denominator - self.reserve_share.numerator
-        used, mark = room.reserved, room.watermark
-        return (used.cpu.value + size.cpu.value) * whole <= mark.cpu.value * left and (
-            used.mem.value + size.mem.value
-        ) * whole <= mark.mem.value * left
+        cpu, mem, whole = size.cpu.value, size.mem.value, self.reserve_share.denominator
+        left, excluded = whole - self.reserve_share.numerator, self._excluded
+        for room in self._rooms.values():
+            used, mark = room.reserved, room.watermark
+            if (
+                (used.cpu.value + cpu) * whole <= mark.cpu.value * left
+                and (used.mem.value + mem) * whole <= mark.mem.value * left
+                and size.within(room.free)
+                and room.node not in excluded
+            ):
+                yield room
 
     def _preferred(self, victim: Victim, rooms: dict[str, Room]) -> dict[str, Room]:
         """The ``rooms`` that the VM prefers most."""

@@ -57,7 +57,7 @@ class PlainTargets(Targets):
 
     def obstacles(self, victims: Iterable[Victim]) -> Counter[str]:
         for victim in victims:
-            large = [name for name, room in self._rooms.items() if self._has_room(room, victim.size)]
+            large = [room.node for room in self._with_room(victim.size)]
             if large:
                 hindrance = self._eligible.obstacles(victim.claim, victim.vm)
                 found = (hindrance(name) for name in large)
