@@ -44,12 +44,10 @@ class DrainPlan:
             why = active.why_full()
             return None if why is None else Stuck(node, why)
         share = need.target_reserve
-        # A node whose own VMs could not grow is no target for growth.
-        targets.restrict(share, self._ledger.crowded if need.is_for_growth else frozenset())
-        # A quick check, because in a full fleet many nodes are crowded. One VM has to free all of it.
-        if need.excess is not None and need.is_for_growth and not targets.have_room(need.excess):
-            return Stuck(node, explanations.NO_HALF_EMPTY_NODE)
-        victims, others = self._victims(need, skip_reason, targets)
+        targets.restrict(share, keeps_growth=need.is_for_growth)
+        # A quick check for growth, because many nodes of a cluster may be crowded. One VM has to free all of it.
+        is_hopeless = need.is_for_growth and need.excess is not None and not targets.any_has_room(need.excess)
+        victims, others = ([], Counter[str]()) if is_hopeless else self._victims(need, skip_reason, targets)
         moved = 0
         for victim in self._select(victims, need.goal(targets.slack), targets.has_target):
             # ``has_target`` was checked before the moves of this round, which may have taken the room.

@@ -84,6 +84,7 @@ class Planner:
         self._wrongly_targeted: set[ObjectName] = set()
         self._unplaced = UnplacedTargets()
         self._roominess = Roominess()
+        self._growth_share = 1.0
         self.refused = RefusedTargets()
         self.refused_orders = RefusedOrders()
 
@@ -157,7 +158,8 @@ class Planner:
         if len(due) > NODES_PER_ROUND:
             # Stuck nodes come after those that may still be relieved.
             turns = {name: turn for turn, name in enumerate(self._stuck, start=1)}
-            first = sorted(due, key=lambda name: (turns.get(name, 0), due[name].urgency))[:NODES_PER_ROUND]
+            order = {name: (need.is_for_growth, turns.get(name, 0), need.urgency) for name, need in due.items()}
+            first = sorted(due, key=order.__getitem__)[:NODES_PER_ROUND]
             due = {name: due[name] for name in first}
         return sorted(due.values(), key=lambda need: need.urgency)
 
@@ -219,12 +221,14 @@ class Planner:
 
     def _growth_needs(self, ledger: Ledger, ranking: RankingConfig, now: Instant) -> Iterator[RoomNeed]:
         """Needs of nodes where nothing is denied, but a VM could not grow to its bound."""
+        share = ranking.score.growth
+        is_changed, self._growth_share = share != self._growth_share, share
         for name in ledger.crowded - ledger.strained:
             account, previous = ledger.nodes[name], self._previous(name, is_for_growth=True)
-            if previous is not None and previous.is_current_for(account, drains=False):
+            if previous is not None and not is_changed and previous.is_current_for(account, drains=False):
                 yield previous
                 continue
-            excess = account.lacking_for_growth(ranking.score.growth).minus_or_zero(account.migrating)
+            excess = account.lacking_for_growth(share).minus_or_zero(account.migrating)
             if excess.any:
                 since = now if previous is None else previous.since
                 yield RoomNeed(account, need_inputs(account), excess, since, denied_since=None, is_for_growth=True)
@@ -288,15 +292,14 @@ def _unneeded(ledger: Ledger, policy: MigrationPolicy, ours: list[Migration]) ->
     for migration in reversed(ours):
         uid = None if migration.source_pod is None else ledger.uid_of(migration.source_pod)
         claim = None if uid is None else ledger.claims.get(uid)
-        # A started migration is finished: its cost is paid.
-        if claim is None or migration.phase is not MigrationPhase.PENDING or migration.placed_on is not None:
+        # A started migration is finished: its cost is paid. One for growth relieves no pressure.
+        is_pending = migration.phase is MigrationPhase.PENDING and migration.placed_on is None
+        if claim is None or not is_pending or migration.cause is MoveCause.GROWTH:
             continue
         account = ledger.nodes[claim.node]
         if not account.room.is_open and policy.drain_cordoned:
             continue
         size = claim.reserved + claim.unmet
-        if migration.cause is MoveCause.GROWTH and claim.node in ledger.crowded:
-            continue
         left = relieved.get(claim.node, account.migrating).minus_or_zero(size)
         if account.pressure.due.within(left):
             relieved[claim.node] = left

@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -108,16 +108,18 @@ class Targets:
         self._active, self._max_incoming = active, policy.in_per_node
         self._ledger, self._nodes = ledger, len(ledger.rooms)
         self.reserve_share = Fraction(0)
-        self._excluded: Set[str] = frozenset()
+        self._keeps_growth = False
         self._too_large: list[Resources] = []
         self._unplaceable: dict[Shape, list[Resources]] = {}
 
-    def restrict(self, reserve_share: Fraction, excluded: Set[str] = frozenset()) -> None:
-        """Set the share of its watermark that a target must keep free, and the nodes that are no targets."""
-        if reserve_share != self.reserve_share or excluded is not self._excluded:
+    def restrict(self, reserve_share: Fraction, *, keeps_growth: bool = False) -> None:
+        """Set the share of its watermark that a target must keep free; ``keeps_growth``: and room for its VM, or the
+        one that moves, that may grow the most.
+        """
+        if reserve_share != self.reserve_share:
             # Sizes that were too large may fit with this share.
             self._too_large, self._unplaceable = [], {}
-        self.reserve_share, self._excluded = reserve_share, excluded
+        self.reserve_share, self._keeps_growth = reserve_share, keeps_growth
 
     @cached_property
     def _rooms(self) -> dict[str, Room]:
@@ -137,7 +139,7 @@ class Targets:
         mem = max((room.watermark.mem.value - room.reserved.mem.value for room in self._rooms.values()), default=0)
         return Resources(MilliCpu(max(0, cpu)), Bytes(max(0, mem)))
 
-    def have_room(self, size: Resources) -> bool:
+    def any_has_room(self, size: Resources) -> bool:
         """Return True if some target has room for ``size``, apart from constraints."""
         # Targets only fill up during a round, so a size that did not fit will not fit later.
         if _is_as_large(size, self._too_large):
@@ -151,7 +153,7 @@ class Targets:
         """Return True if some target accepts the VM."""
         size = victim.size
         # First, because most often no node has room.
-        if not self.have_room(size):
+        if not self.any_has_room(size):
             return False
         shape = self._eligible.shape(victim.claim, victim.vm)
         if shape is not None and _is_as_large(size, self._unplaceable.get(shape, ())):
@@ -159,8 +161,8 @@ class Targets:
         # Last, because it may have to evaluate every node.
         if next(self._accepting(victim, size), None) is not None:
             return True
-        # The constraints of this shape exclude the nodes with room.
-        if shape is not None:
+        # The constraints of this shape exclude the nodes with room, or the growth of this VM does.
+        if shape is not None and not self._keeps_growth:
             self._unplaceable[shape] = _least(self._unplaceable.get(shape, ()), size)
         return False
 
@@ -191,7 +193,7 @@ class Targets:
         for victim in victims:
             size = victim.size
             # A size that constraints refused may have no room now without being in ``_too_large``.
-            if self.have_room(size):
+            if self.any_has_room(size):
                 obstacle = self._eligible.obstacles(victim.claim, victim.vm)
                 reasons = (obstacle(room.node) for room in self._with_room(size))
                 return Counter(f"{victim.vm.name}: {why}" for why in reasons if why is not None)
@@ -200,20 +202,22 @@ class Targets:
     def _accepting(self, victim: Victim, size: Resources) -> Iterator[Room]:
         """The nodes that accept the VM."""
         obstacle = self._eligible.obstacles(victim.claim, victim.vm)
-        return (room for room in self._with_room(size) if obstacle(room.node) is None)
+        rooms = self._with_room(size)
+        if self._keeps_growth:
+            rooms = (room for room in rooms if _can_grow(room, size, victim.growth))
+        return (room for room in rooms if obstacle(room.node) is None)
 
     def _with_room(self, size: Resources) -> Iterator[Room]:
         """The nodes with room for ``size`` below their watermarks, apart from constraints."""
         # Plain numbers, because this runs for every node.
         cpu, mem, whole = size.cpu.value, size.mem.value, self.reserve_share.denominator
-        left, excluded = whole - self.reserve_share.numerator, self._excluded
+        left = whole - self.reserve_share.numerator
         for room in self._rooms.values():
             used, mark = room.reserved, room.watermark
             if (
                 (used.cpu.value + cpu) * whole <= mark.cpu.value * left
                 and (used.mem.value + mem) * whole <= mark.mem.value * left
                 and size.within(room.free)
-                and room.node not in excluded
             ):
                 yield room
 
@@ -225,6 +229,11 @@ class Targets:
         preferences = {name: constraints.preference(name) for name in rooms}
         most = min(preferences.values(), default=None)
         return {name: room for name, room in rooms.items() if preferences[name] == most}
+
+
+def _can_grow(room: Room, size: Resources, growth: Resources) -> bool:
+    """Return True if any one VM could grow there after the arrival of one of ``size`` that may grow by ``growth``."""
+    return (room.reserved + size + room.growth.at_least(growth)).within(room.total)
 
 
 def _is_as_large(size: Resources, known: Iterable[Resources]) -> bool:

@@ -143,8 +143,7 @@ NEAREST: Final = "no node has room for {need}; closest is {node}, which lacks {l
 
 CORDONED: Final = "node {node} is cordoned"
 ABOVE_WATERMARK: Final = "node {node} is {excess} above its watermark"
-CROWDED: Final = "node {node} lacks {excess} for one of its VMs to grow to its maximum"
-NO_HALF_EMPTY_NODE: Final = "no node is half empty"
+CROWDED: Final = "node {node} lacks {excess} for one of its VMs to grow"
 DENIES_VMS: Final = "node {node} lacks {excess} and denies VMs"
 DEFERS_POD: Final = "node {node} lacks {excess} and defers a pod's resize"
 STALLED: Final = "its target pod has had no node for {span:g} s, so it is ignored until it has one"

@@ -171,7 +171,8 @@ class NodeAccount:
 
     def lacking_for_growth(self, share: float) -> Resources:
         """Amount that would not fit if one VM grew by ``share`` of the largest possible growth here."""
-        return (self.reserved + self.growth.scaled(share)).minus_or_zero(self.room.total)
+        growth = self.growth if share == 1 else self.growth.scaled(share)
+        return (self.reserved + growth).minus_or_zero(self.room.total)
 
     @property
     def is_crowded(self) -> bool:
