@@ -90,7 +90,7 @@ COLUMNS: Final = (
     BenchColumn(_DENIED, _mean(lambda run: run.denied_vcpu_hours), ".2f"),
     BenchColumn("without CPU, %", _mean(lambda run: run.short_percent), ".4f"),
     BenchColumn("longest denial, s", lambda runs: max(run.longest_denial_seconds for run in runs), ".0f"),
-    BenchColumn("in place, %", _mean(lambda run: run.in_place_percent), ".2f", at_least=True),
+    BenchColumn("in place, %", _mean(lambda run: run.in_place_percent), ".3f", at_least=True),
     BenchColumn("unfair, %", _mean(lambda run: run.unfairness_percent), ".1f"),
     BenchColumn("regrown, %", _mean(lambda run: run.regrown_percent), ".1f"),
 )

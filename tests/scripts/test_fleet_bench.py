@@ -38,7 +38,7 @@ def test_row_shows_means_and_aims() -> None:
         "3.50 > 2.5",
         "0.0000 <= 0.01",
         "90 <= 300",
-        "99.96",
+        "99.960",
         "0.0",
         "0.0",
     ]
@@ -56,7 +56,7 @@ def test_aim_of_a_sum_follows_the_part() -> None:
 @pytest.mark.parametrize(("share", "sign"), [(99.979, "<"), (99.98, ">=")])
 def test_growths_in_place_have_a_least(share: float, sign: str) -> None:
     row = BenchRow(FleetCase("generated", OWN_SPEED, 0.7), [figures(in_place_percent=share)])
-    assert f"99.98 {sign} 99.98" in str(row)
+    assert f"{share:.3f} {sign} 99.98" in str(row)
 
 
 @pytest.fixture
