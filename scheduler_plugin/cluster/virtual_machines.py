@@ -100,7 +100,7 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         name=vm.name,
         uid=vm.uid,
         version=number(vm.resource_version),
-        most=vm.bounds.max,
+        maximum=vm.bounds.max,
         use=ZERO if sleeps else use,
         # The status may still have the size of a stopped guest.
         actual=None if sleeps or vm.phase in WITHOUT_GUEST else _or_most(vm.actual, vm, "status."),

@@ -17,14 +17,14 @@ class SpreadLimit:
     key: str
     counts: dict[str, int]
     adds: int
-    most: int
+    max_count: int
 
     def obstacle(self, labels: Labels) -> str | None:
         """The reason why a node with these labels is excluded; None if it is not."""
         value = labels.get(self.key)
         if value is None:
             return refusals.SPREAD_LABEL.format(key=self.key)
-        if self.counts.get(value, 0) + self.adds > self.most:
+        if self.counts.get(value, 0) + self.adds > self.max_count:
             return refusals.SPREAD.format(key=self.key)
         return None
 
@@ -57,8 +57,8 @@ def _limit(spread: Spread, domains: dict[str, str], namespace: str, labels: Labe
         if pod.node in domains and pod.namespace == namespace and not pod.traits.is_terminating:
             counts[domains[pod.node]] += selects(selector, pod.traits.labels)
     # As in kube-scheduler, with fewer domains than ``minDomains`` the global minimum is 0.
-    least = min(counts.values(), default=0) if len(counts) >= spread.min_domains else 0
-    return SpreadLimit(spread.topology_key, counts, int(selects(selector, labels)), least + spread.max_skew)
+    global_minimum = min(counts.values(), default=0) if len(counts) >= spread.min_domains else 0
+    return SpreadLimit(spread.topology_key, counts, int(selects(selector, labels)), global_minimum + spread.max_skew)
 
 
 def _counts(spread: Spread, constraints: PodConstraints, name: str, node: NodeTraits) -> bool:

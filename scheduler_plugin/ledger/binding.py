@@ -84,15 +84,15 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
     return Filtered([name for name in names if name == claim.node], others, {})
 
 
-def best(state: LedgerState, pod: PodFacts, asked: Container[str], most: int) -> list[str]:
-    """The best ``most`` of the ``asked`` nodes that the pod fits; empty if ``filter_pod`` must decide."""
+def best(state: LedgerState, pod: PodFacts, asked: Container[str], limit: int) -> list[str]:
+    """The best ``limit`` of the ``asked`` nodes that the pod fits; empty if ``filter_pod`` must decide."""
     # ``filter_pod`` decides for pods with a reservation and for targets of migrations.
     if pod.uid in state.claims or pod.migration is not None:
         return []
     demand = _demand_of(state, pod)
     # Each pod starts at another of the equal nodes, so that pods created together spread.
     taken, start = state.assumed.claimed(pod.uid), crc32(pod.uid.encode())
-    best_nodes = state.node_indexes.of(demand).best(asked, most, taken, partial(_is_soft_tainted, state), start)
+    best_nodes = state.node_indexes.of(demand).best(asked, limit, taken, partial(_is_soft_tainted, state), start)
     state.assumed.settle(pod.uid)
     # The only node that kube-scheduler can bind it to.
     if len(best_nodes) == 1:

@@ -166,11 +166,11 @@ def _bounded_by_node(state: LedgerState, account: VmAccount, facts: VmFacts, cla
 
 def _within_maximum(facts: VmFacts, base: Resources = ZERO) -> VmFacts:
     """``facts`` with the permit capped to what the VM may have, has, or had before (``base``)."""
-    if facts.permit is None or facts.permit.within(facts.most) or facts.unreadable:
+    if facts.permit is None or facts.permit.within(facts.maximum) or facts.unreadable:
         return facts
     has = facts.wakes_with or facts.actual or ZERO
-    most = Resources.most((facts.most, facts.limit, facts.use, has, facts.granted, base))
-    return replace(facts, permit=facts.permit.at_most(most))
+    maximum = Resources.most((facts.maximum, facts.limit, facts.use, has, facts.granted, base))
+    return replace(facts, permit=facts.permit.at_most(maximum))
 
 
 def _with_arrival_size(state: LedgerState, facts: VmFacts, claims: Iterable[Claim], known: Resources) -> VmFacts:
@@ -204,12 +204,12 @@ def _bounded(facts: VmFacts, had: Resources, limit: Resources, permitted: Resour
     wanted = facts.use
     if facts.unreadable:
         # The status of an unreadable object may exceed its node; then use the spec's maximum.
-        wanted = ResourceMask.of_increase(limit, wanted).of(facts.most.at_most(wanted), wanted)
+        wanted = ResourceMask.of_increase(limit, wanted).of(facts.maximum.at_most(wanted), wanted)
     # Each resource whole or not at all, as a kubelet resizes pods.
     beyond = ResourceMask.of_increase(limit, wanted)
     use = beyond.of(base.at_most(wanted), wanted)
     granted = ResourceMask.of_increase(limit, facts.granted).of(base.at_most(facts.granted), facts.granted)
-    most = beyond.of(use, facts.most)
-    if (permit, use, granted, most) == (facts.permit, facts.use, facts.granted, facts.most):
+    maximum = beyond.of(use, facts.maximum)
+    if (permit, use, granted, maximum) == (facts.permit, facts.use, facts.granted, facts.maximum):
         return facts
-    return replace(facts, permit=permit, use=use, granted=granted, most=most, declared=original)
+    return replace(facts, permit=permit, use=use, granted=granted, maximum=maximum, declared=original)

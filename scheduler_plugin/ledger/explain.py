@@ -43,7 +43,7 @@ def explain(claim: Claim, node: NodeAccount, now: Instant, *, follows_requests: 
         promised=promised_to(claim.unmet, node, now),
         last_freed=recently_freed(claim, now),
         requests=None if runner is None else runner.requested,
-        requests_secured=None if runner is None else (claim.resizes or PodRequests()).least(runner),
+        requests_secured=None if runner is None else (claim.resizes or PodRequests()).secured(runner),
         requests_problem=_problem(claim, node, now, follows_requests=follows_requests),
         sleep=_sleep(claim, node, now),
     )
@@ -104,7 +104,7 @@ def _pending_requests(runner: RunnerRequests, resizes: PodRequests, account: VmA
     """The reason why requests may not be in effect yet; empty if they are."""
     if resizes.no_answer:
         return explanations.CHANGE_UNKNOWN.format(why=resizes.no_answer)
-    if not runner.requested.within(resizes.least(runner)):
+    if not runner.requested.within(resizes.secured(runner)):
         return explanations.NOT_SET_ASIDE
     if resizes.lowering.parts.any and not runner.requested.within(account.reserved):
         return explanations.NOT_LOWERED.format(why=resizes.lowering.why)
@@ -136,7 +136,7 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
     floors = {source: amount + overhead for source, amount in guest.items() if amount.any}
     floors[explanations.POD_REQUESTS] = claim.pod.requests
     if claim.resizes is not None and claim.pod.runner is not None and claim.resizes.may_land:
-        floors[explanations.RESIZE_LANDING] = claim.resizes.most + overhead
+        floors[explanations.RESIZE_LANDING] = claim.resizes.largest_in_flight + overhead
     # Zeros explain nothing.
     return {source: amount for source, amount in floors.items() if amount.any}
 

@@ -210,12 +210,12 @@ class PodFacts:
 
 
 class VmFacts(msgspec.Struct, frozen=True):
-    """A VirtualMachine, or a database in an ordinary pod. ``most`` and ``use`` are capped to the running machine."""
+    """A VirtualMachine, or a database in an ordinary pod. ``maximum`` and ``use`` are capped to the running machine."""
 
     name: ObjectName
     uid: str
     version: int  # resourceVersion
-    most: Resources  # upper bound of autoscaling
+    maximum: Resources  # upper bound of autoscaling
     use: Resources  # size in the spec; zero while it sleeps, because no guest runs before its permit is stored
     actual: Resources | None = None  # size of the guest, if one runs
     permit: Resources | None = None  # stored annotation
@@ -235,8 +235,8 @@ class VmFacts(msgspec.Struct, frozen=True):
     holders: tuple[str, ...] = ()
     is_booting: bool = False  # reported by its controller; the guest may boot with more than ``actual``
     declared: VmFacts | None = None  # the complete object, if it counts only in part (``effective_facts``)
-    # Largest size of the running machine, or of the spec if unknown: permits up to it may date from before ``most`` was
-    # lowered. Zero: use ``most``.
+    # Largest size of the running machine, or of the spec if unknown: permits up to it may date from before ``maximum``
+    # was lowered. Zero: use ``maximum``.
     limit: Resources = ZERO
     weight: int = DEFAULT_WEIGHT  # priority when the node is short of room
     is_pod: bool = False  # a postgres in an ordinary pod: it never moves, and the pod's requests are its permit

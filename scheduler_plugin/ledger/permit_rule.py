@@ -124,9 +124,9 @@ def _bound_of_agent(state: LedgerState, claim: Claim, account: VmAccount) -> Res
     facts = account.facts
     # Believed bounds are lower while there is no room for the object's request, which the agent may have made by that
     # permit.
-    most = ZERO if facts is None else (facts.declared or facts).most
+    maximum = ZERO if facts is None else (facts.declared or facts).maximum
     # The bounds of a pod may have been lowered since, and its kubelet does not know them.
-    return most.at_least(node_maximum(state, claim)) if facts is not None and facts.is_pod else most
+    return maximum.at_least(node_maximum(state, claim)) if facts is not None and facts.is_pod else maximum
 
 
 def _require_active(state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant) -> None:
@@ -194,13 +194,13 @@ def bounded(account: VmAccount, wanted: Resources, holds: Resources | None = Non
 
     If the object requests more than counts, an agent that ``holds`` that much may have written it.
     """
-    if account.facts is None or wanted.within(account.facts.most):
+    if account.facts is None or wanted.within(account.facts.maximum):
         return wanted
     # A sleeping guest keeps the size that it wakes with, even if its bounds were lowered.
     had = account.in_use.at_least(account.facts.wakes_with or ZERO)
     if holds is not None and account.facts.declared is not None:
         had = had.at_least(holds.at_most(account.reserved))
-    return wanted.at_most(account.facts.most.at_least(had))
+    return wanted.at_most(account.facts.maximum.at_least(had))
 
 
 def ceiling(state: LedgerState, account: VmAccount, claim: Claim, wanted: Resources, now: Instant) -> Resources:

@@ -75,8 +75,8 @@ def _cpu_limit(state: LedgerState, claim: Claim, runner: RunnerRequests, size: R
         return None
     facts = None if claim.vm is None else claim.vm.facts
     # A limit cannot be removed, so an unused one is raised beyond what the VM can use.
-    most = size.cpu if state.limits_cpu or facts is None else max(size.cpu, facts.most.cpu)
-    return most + QEMU_CPU
+    maximum = size.cpu if state.limits_cpu or facts is None else max(size.cpu, facts.maximum.cpu)
+    return maximum + QEMU_CPU
 
 
 def needs_raise(state: LedgerState, uid: str, request: AgentRequest) -> bool:

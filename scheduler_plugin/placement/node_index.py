@@ -78,12 +78,12 @@ class NodeIndex:
     def best(
         self,
         asked: Container[str],
-        most: int,
+        limit: int,
         taken: Mapping[str, PodDemand],
         avoids: Callable[[str], bool],
         start: int,
     ) -> list[str]:
-        """The best ``most`` of those ``asked`` nodes that the pod fits.
+        """The best ``limit`` of those ``asked`` nodes that the pod fits.
 
         ``taken`` is about to be claimed in addition to reservations. Nodes without room after that, and nodes that the
         pod ``avoids``, are a last resort. ``start`` chooses the first among equals.
@@ -103,7 +103,7 @@ class NodeIndex:
                 yield from (name for name in chain(coming, staying) if name in asked)
 
         # Avoided nodes only if there are no others.
-        return list(islice(filterfalse(avoids, ranked()), most)) or list(islice(ranked(), most))
+        return list(islice(filterfalse(avoids, ranked()), limit)) or list(islice(ranked(), limit))
 
     def _rank_beside(self, name: str, taken: PodDemand) -> NodeRank:
         room = self._rooms[name]

@@ -42,12 +42,12 @@ class TargetRule:
 
 @dataclass(slots=True)
 class ActiveMigrations:
-    """Numbers of active migrations: in all (at most ``most``), and leaving and entering each node.
+    """Numbers of active migrations: in all (at most ``limit``), and leaving and entering each node.
 
     ``of_others`` are those ordered by people or other programs.
     """
 
-    most: int
+    limit: int
     total: int = 0
     leaving: Counter[str] = field(default_factory=Counter)
     entering: Counter[str] = field(default_factory=Counter)
@@ -72,13 +72,13 @@ class ActiveMigrations:
 
     def may_leave(self, node: str, policy: MigrationPolicy) -> int:
         """Number of further VMs that may leave ``node`` now."""
-        return max(0, min(policy.out_per_node - self.leaving[node], self.most - self.total))
+        return max(0, min(policy.out_per_node - self.leaving[node], self.limit - self.total))
 
     def why_full(self) -> str | None:
         """The reason why all nodes wait, if it includes migrations of others, which may never end."""
-        if self.total < self.most or not self.of_others:
+        if self.total < self.limit or not self.of_others:
             return None
-        return explanations.all_moves_taken(self.most, self.of_others)
+        return explanations.all_moves_taken(self.limit, self.of_others)
 
 
 def _counts(ledger: Ledger, migration: Migration) -> bool:

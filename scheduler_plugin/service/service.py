@@ -114,8 +114,8 @@ class Service:
 
         Raises ``LedgerError``.
         """
-        most = self.context.feed.settings.candidates
-        return [] if most is None else self.context.ledger.best(pod, asked, most)
+        limit = self.context.feed.settings.candidates
+        return [] if limit is None else self.context.ledger.best(pod, asked, limit)
 
     def simulate(self, pod: PodFacts, nodes: list[ClusterNode]) -> Filtered:
         """The ``nodes`` that would fit the pod, without any change.

@@ -187,10 +187,10 @@ def named(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
-def all_moves_taken(most: int, of_others: Sequence[ObjectName]) -> str:
+def all_moves_taken(limit: int, of_others: Sequence[ObjectName]) -> str:
     """Concurrent migrations are at their limit, including those of others, which may never end."""
     names = named([str(name) for name in sorted(of_others)])
-    return f"concurrent migrations are at their limit of {most}; ordered by others: {names}"
+    return f"concurrent migrations are at their limit of {limit}; ordered by others: {names}"
 
 
 def unrelieved(movable: int, others: Mapping[str, int], obstacles: Mapping[str, int], full_from: str | None) -> str:

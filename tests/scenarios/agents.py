@@ -256,7 +256,7 @@ class Agents:
 
 def _view(vm: VmObject) -> Vm:
     return Vm(
-        Bounds(vm.least, vm.most),
+        Bounds(vm.minimum, vm.maximum),
         vm.use,
         ZERO if vm.sleeps else vm.status or vm.use,
         SLOT,

@@ -34,8 +34,8 @@ AROUND = Resources.parse("100m", "64Mi")
 class VmObject:
     name: ObjectName
     uid: str
-    least: Resources
-    most: Resources
+    minimum: Resources
+    maximum: Resources
     use: Resources
     version: int = 0
     status: Resources | None = None
@@ -59,9 +59,9 @@ class VmObject:
     def facts(self) -> VmFacts:
         if self.is_pod:
             pod = None if self.pod is None else self.pod.name
-            return VmFacts(self.name, self.uid, self.version, self.most, self.use, self.status, pod=pod, is_pod=True)
+            return VmFacts(self.name, self.uid, self.version, self.maximum, self.use, self.status, pod=pod, is_pod=True)
         runs_in = self.pod.name if self.has_booted and self.pod is not None else None
-        vm = VmFacts(self.name, self.uid, self.version, self.most, self.use, self.status, self.permit, runs_in)
+        vm = VmFacts(self.name, self.uid, self.version, self.maximum, self.use, self.status, self.permit, runs_in)
         return structs.replace(vm, use=ZERO, phase=self.phase, wakes_with=self.use) if self.sleeps else vm
 
 
@@ -211,12 +211,12 @@ class Cluster:
         vm.pod = pod
         self.put_pod(pod)
 
-    def make_database(self, least: Resources, most: Resources, use: Resources) -> None:
+    def make_database(self, minimum: Resources, maximum: Resources, use: Resources) -> None:
         """A StatefulSet makes a pod with a postgres."""
         name = ObjectName(NAMESPACE, f"pg-{self.next_name()}")
         uid, database = f"uid-{name.name}", database_of(name)
         pod = PodFacts(uid, name, AROUND + use, database, vm_uid=uid, overhead=AROUND, make_room=True)
-        self.put_vm(VmObject(database, uid, least, most, use, pod=pod, is_pod=True))
+        self.put_vm(VmObject(database, uid, minimum, maximum, use, pod=pod, is_pod=True))
 
     def is_copied(self, vm: VmObject) -> bool:
         """Whether the guest is on its way, and must keep its size."""

@@ -333,12 +333,12 @@ class World:
 
     def new_vm(self, *, is_pod: bool = False) -> None:
         name = ObjectName(NAMESPACE, f"vm-{self.cluster.next_name()}")
-        least, most = Resources.parse("250m", "512Mi"), Resources.parse(4, "8Gi")
+        minimum, maximum = Resources.parse("250m", "512Mi"), Resources.parse(4, "8Gi")
         use = Resources.parse(self.random.choice(("250m", 1)), self.random.choice(("512Mi", "2Gi")))
         if is_pod:
-            self.cluster.make_database(least, most, use)
+            self.cluster.make_database(minimum, maximum, use)
         else:
-            self.cluster.put_vm(VmObject(name, f"uid-{name.name}", least, most, use))
+            self.cluster.put_vm(VmObject(name, f"uid-{name.name}", minimum, maximum, use))
 
     def _running(self) -> set[str]:
         return {vm.pod.uid for vm in self.cluster.vms.values() if vm.pod is not None and vm.has_booted}

@@ -19,13 +19,13 @@ NONE: Final = Bytes(0)
 class MemoryView:
     """A VM's memory at one moment.
 
-    ``use`` is the ordered size, up to ``most`` in steps of ``step``; ``need`` is the proven need. ``free`` is unused
+    ``use`` is the ordered size, up to ``maximum`` in steps of ``step``; ``need`` is the proven need. ``free`` is unused
     memory, None without refault metrics, and ``cached`` the page cache. ``cost`` covers the time since the last view,
     None if unknown.
     """
 
     use: Bytes
-    most: Bytes
+    maximum: Bytes
     step: Bytes
     need: Bytes
     free: Bytes | None = None

@@ -180,7 +180,7 @@ class Probing:
     def _has_waited(self, view: MemoryView, now: Instant, policy: CachePolicy) -> bool:
         match self.phase:
             case Reclaiming(size, since):
-                return view.use >= min(size, view.most) or now - since >= policy.retry
+                return view.use >= min(size, view.maximum) or now - since >= policy.retry
             case Returning(until=until):
                 return now >= until
         return False
@@ -222,7 +222,7 @@ class Probing:
             case Growing() | Filling() as trial:
                 return trial.verdict(self.recent, policy)
             case Filled() as trial:
-                return trial.verdict(self.recent, view.free or NONE, view.most, policy)
+                return trial.verdict(self.recent, view.free or NONE, view.maximum, policy)
         return None
 
     def _resting_verdict(
@@ -291,7 +291,7 @@ class Probing:
 
     def _is_barred(self, view: MemoryView, now: Instant) -> bool:
         """Return True if the VM is at its maximum, or recently gained nothing from more memory."""
-        return view.use >= view.most or (self.failed_growth is not None and now < self.failed_growth.retry_at)
+        return view.use >= view.maximum or (self.failed_growth is not None and now < self.failed_growth.retry_at)
 
     def _kept(self, view: MemoryView, now: Instant, policy: CachePolicy) -> Bytes:
         match self.phase:
@@ -336,9 +336,9 @@ class Probing:
         """The next larger size to try: the known working set, otherwise a step up, small from a size at the floor."""
         needed = self.floor.size if self.floor is not None else NONE
         if needed > view.use:
-            return min(view.most, needed)
+            return min(view.maximum, needed)
         grown = view.use + part_of(view.use, policy.step if needed == view.use else policy.growth)
         if self.failed_growth is not None:
             # A repeated trial takes one large step, to get a verdict from a single step.
-            grown = max(grown, view.use + part_of(view.most.minus_or_zero(view.use), REPEATED))
-        return view.most if grown.ratio(view.most) >= NEARLY else grown.up_to(view.step)
+            grown = max(grown, view.use + part_of(view.maximum.minus_or_zero(view.use), REPEATED))
+        return view.maximum if grown.ratio(view.maximum) >= NEARLY else grown.up_to(view.step)

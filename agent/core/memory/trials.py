@@ -135,19 +135,19 @@ class Filled:
     size: Bytes
     cost: Cost = NO_COST
 
-    def verdict(self, recent: Cost, free: Bytes, most: Bytes, policy: CachePolicy) -> Observation | None:
+    def verdict(self, recent: Cost, free: Bytes, maximum: Bytes, policy: CachePolicy) -> Observation | None:
         """``HELPS`` if the rereads have ended or dropped enough."""
         if is_over(recent, self.size, policy):
             return Observation.HELPS
         if self.cost.seconds < policy.recent:
             return None
-        part = self._part_of(most, free)
+        part = self._part_of(maximum, free)
         # If the VM's maximum would end the rereads, this growth should end its ``part`` of them, and pays off if it
         # ends the share ``gain`` of that. A scan of more data than fits gains nothing.
         if self.drop >= max(LEAST_GAIN, policy.gain * part):
             return Observation.HELPS
         # A growth too small for a verdict takes another step first.
-        return Observation.TOO_SMALL if part < ENOUGH_TO_JUDGE and self.size < most else Observation.USELESS
+        return Observation.TOO_SMALL if part < ENOUGH_TO_JUDGE and self.size < maximum else Observation.USELESS
 
     @property
     def drop(self) -> float:
@@ -156,11 +156,11 @@ class Filled:
         before = baseline.loss(baseline)
         return 1.0 - self.cost.loss(baseline) / before if before else 0.0
 
-    def _part_of(self, most: Bytes, free: Bytes) -> float:
+    def _part_of(self, maximum: Bytes, free: Bytes) -> float:
         """Share (0..1) of the distance to the VM's maximum that the cache has covered."""
         # Unused memory holds no cache yet.
         grown = self.size.minus_or_zero(self.growth.base).minus_or_zero(free)
-        return grown.value / max(1, most.minus_or_zero(self.growth.base).value)
+        return grown.value / max(1, maximum.minus_or_zero(self.growth.base).value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def database_facts(database: PodDatabase, refused: str = "") -> VmFacts:
         name=database.name,
         uid=database.uid,
         version=number(database.resource_version),
-        most=database.use if refused else database.bounds.max,
+        maximum=database.use if refused else database.bounds.max,
         use=database.use,
         # Also while postgres restarts: the kubelet keeps the allocation.
         actual=database.actual,

@@ -133,7 +133,7 @@ class Claim:
         if self.resizes is None or self.pod.runner is None or not self.resizes.may_land:
             return size
         # A resize in flight counts as done: the kubelet may have granted it.
-        return size.at_least(self.resizes.most + self.pod.overhead)
+        return size.at_least(self.resizes.largest_in_flight + self.pod.overhead)
 
     @property
     def runs_vm(self) -> bool:
@@ -195,7 +195,7 @@ class Claim:
         # Requests are unknown until the watch has shown the pod on its node.
         if self.state is not ClaimState.BOUND:
             return ZERO
-        return runner.secured if self.resizes is None else self.resizes.least(runner)
+        return runner.secured if self.resizes is None else self.resizes.secured(runner)
 
     @property
     def is_unbounded(self) -> bool:
@@ -279,7 +279,7 @@ def growth_of(pod: PodFacts, vm: VmAccount | None, size: Resources) -> Resources
     """
     if vm is None or vm.facts is None or not vm.has_agent or vm.is_deleted:
         return ZERO
-    return (vm.facts.most + pod.overhead).minus_or_zero(size)
+    return (vm.facts.maximum + pod.overhead).minus_or_zero(size)
 
 
 def claim_size(pod: PodFacts, vm: PermitAccount | None, boots_with: Resources | None = None) -> Resources:

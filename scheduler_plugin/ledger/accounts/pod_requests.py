@@ -163,8 +163,8 @@ def _middle(less: A, more: A, unit: A) -> A:
 class Sent(NamedTuple):
     """Writes in flight: minimum and maximum of their sizes, and when the first and last were sent."""
 
-    least: Resources
-    most: Resources
+    minimum: Resources
+    maximum: Resources
     first: Instant
     last: Instant
 
@@ -192,25 +192,25 @@ class PodRequests:
         """All writes that may be in flight; empty if none."""
         return self.earlier if self.newest is None else (*self.earlier, self.newest)
 
-    def least(self, runner: RunnerRequests) -> Resources:
+    def secured(self, runner: RunnerRequests) -> Resources:
         """Size that the pod's requests cover in any case."""
         # The kubelet may just be lowering its allocation and still report the old one.
-        least = runner.secured if self.unseen is None else runner.secured.at_most(self.unseen)
+        secured = runner.secured if self.unseen is None else runner.secured.at_most(self.unseen)
         for sent in self.may_land:
-            least = least.at_most(sent.least)
-        return least
+            secured = secured.at_most(sent.minimum)
+        return secured
 
     def is_unanswered(self, runner: RunnerRequests) -> bool:
         """Return True if the pod requests more than they cover in any case."""
-        return not runner.requested.within(self.least(runner))
+        return not runner.requested.within(self.secured(runner))
 
     @property
-    def most(self) -> Resources:
+    def largest_in_flight(self) -> Resources:
         """Maximum of writes that may land.
 
         The present requests are in ``PodFacts.requests``, unless the kubelet refuses them.
         """
-        return Resources.most(sent.most for sent in self.may_land)
+        return Resources.most(sent.maximum for sent in self.may_land)
 
     @property
     def changes_with_time(self) -> bool:
@@ -235,7 +235,7 @@ class PodRequests:
             self.unseen = None
         else:
             self.unseen = runner.requested if self.unseen is None else runner.requested.at_most(self.unseen)
-        if self.goal is not None and self.goal.within(self.least(runner)):
+        if self.goal is not None and self.goal.within(self.secured(runner)):
             self.goal = None
             # The raise succeeded: reset its backoff.
             if self.raising.parts == NEITHER:
@@ -250,16 +250,16 @@ class PodRequests:
         return needed if now >= self.held_until else needed.at_least(requested.at_most(self.wanted))
 
     def possible(
-        self, requested: Resources, size: Resources, now: Instant, least: Resources | None = None
+        self, requested: Resources, size: Resources, now: Instant, minimum: Resources | None = None
     ) -> Resources:
         """``size`` without the changes to ``requested`` that are paused.
 
-        After a refusal to lower, requests may still go down to ``least`` if the refused size was below that.
+        After a refusal to lower, requests may still go down to ``minimum`` if the refused size was below that.
         """
         size = self.raising.parts_at(now).of(size.at_most(requested), size)
         lowest = requested
-        if least is not None:
-            lowest = ResourceMask.of_increase(self.lowering.size, least).of(least.at_most(requested), requested)
+        if minimum is not None:
+            lowest = ResourceMask.of_increase(self.lowering.size, minimum).of(minimum.at_most(requested), requested)
         return self.lowering.parts_at(now).of(size.at_least(lowest), size)
 
     def settle(self, now: Instant) -> None:
@@ -284,7 +284,7 @@ class PodRequests:
 
         ``why`` is empty if the pod had changed. ``is_of_size``: a smaller size might be accepted.
         """
-        if self.newest is not None and self.newest.most == size:
+        if self.newest is not None and self.newest.maximum == size:
             self.newest = None
         self.no_answer = ""
         # A conflict is retried at once.
@@ -307,6 +307,8 @@ def _joined(sent: tuple[Sent, ...]) -> Iterator[Sent]:
     yield from sent[:-2]
     match sent[-2:]:
         case (before, last) if last.last - before.first < MERGE_WINDOW:
-            yield Sent(before.least.at_most(last.least), before.most.at_least(last.most), before.first, last.last)
+            yield Sent(
+                before.minimum.at_most(last.minimum), before.maximum.at_least(last.maximum), before.first, last.last
+            )
         case rest:
             yield from rest

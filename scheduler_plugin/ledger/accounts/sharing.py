@@ -40,8 +40,8 @@ class VmShare:
     ``rank`` is unique: among equals, the lowest gets the indivisible step.
     """
 
-    least: Resources
-    most: Resources
+    minimum: Resources
+    maximum: Resources
     weight: int
     rank: tuple[float, str]
 
@@ -49,18 +49,22 @@ class VmShare:
 def fair_shares(room: Resources, spans: Sequence[VmShare], unit: ComputeUnit) -> list[Resources]:
     """Divide ``room`` by weight among ``spans``, within their bounds.
 
-    Shares rise from ``least`` in whole units, except for the last step. Nobody gets less than ``least``, even with too
-    little room.
+    Shares rise from ``minimum`` in whole units, except for the last step. Nobody gets less than ``minimum``, even with
+    too little room.
 
-    >>> spans = [VmShare(Resources.parse(0, 0), Resources.parse(most, 0), 1, (0.0, str(most))) for most in (1, 5, 9)]
+    >>> spans = [VmShare(Resources.parse(0, 0), Resources.parse(cpus, 0), 1, (0.0, str(cpus))) for cpus in (1, 5, 9)]
     >>> [share.cpu.value for share in fair_shares(Resources.parse(7, 0), spans, ComputeUnit.parse(1, "1Gi"))]
     [1000, 3000, 3000]
     """
     cpu = _shares(
-        room.cpu.value, [(of.least.cpu.value, of.most.cpu.value, of.weight, of.rank) for of in spans], unit.cpu.value
+        room.cpu.value,
+        [(of.minimum.cpu.value, of.maximum.cpu.value, of.weight, of.rank) for of in spans],
+        unit.cpu.value,
     )
     mem = _shares(
-        room.mem.value, [(of.least.mem.value, of.most.mem.value, of.weight, of.rank) for of in spans], unit.mem.value
+        room.mem.value,
+        [(of.minimum.mem.value, of.maximum.mem.value, of.weight, of.rank) for of in spans],
+        unit.mem.value,
     )
     return [Resources(MilliCpu(cpus), Bytes(size)) for cpus, size in zip(cpu, mem, strict=True)]
 
@@ -69,14 +73,14 @@ _Bounds = tuple[int, int, int, tuple[float, str]]
 
 
 def _shares(room: int, bounds: list[_Bounds], step: int) -> list[int]:
-    if room >= sum(most for _, most, _, _ in bounds):
-        return [most for _, most, _, _ in bounds]
-    shares = [least for least, _, _, _ in bounds]
+    if room >= sum(maximum for _, maximum, _, _ in bounds):
+        return [maximum for _, maximum, _, _ in bounds]
+    shares = [minimum for minimum, _, _, _ in bounds]
     if room <= sum(shares):
         return shares
     level, scale = _level(room, bounds)
-    for index, (least, most, weight, _) in enumerate(bounds):
-        rise = min(most, level * weight // scale) - least
+    for index, (minimum, maximum, weight, _) in enumerate(bounds):
+        rise = min(maximum, level * weight // scale) - minimum
         # A VM cannot use a part of a step.
         shares[index] += max(0, rise - rise % step)
     left = room - sum(shares)
@@ -94,11 +98,11 @@ def _level(room: int, bounds: list[_Bounds]) -> tuple[int, int]:
     """
     # Scaled by a common multiple of all weights, edges are integers, so rounding never separates equals.
     scale = lcm(*{weight for _, _, weight, _ in bounds})
-    edges = [(least * scale // weight, weight) for least, _, weight, _ in bounds]
-    edges += [(most * scale // weight, -weight) for _, most, weight, _ in bounds]
+    edges = [(minimum * scale // weight, weight) for minimum, _, weight, _ in bounds]
+    edges += [(maximum * scale // weight, -weight) for _, maximum, weight, _ in bounds]
     ordered = iter(sorted(edges))
     (edge, change), level, slope = next(ordered), 0, 0
-    missing = (room - sum(least for least, _, _, _ in bounds)) * scale
+    missing = (room - sum(minimum for minimum, _, _, _ in bounds)) * scale
     while (filled := slope * (edge - level)) < missing:
         missing, level, slope = missing - filled, edge, slope + change
         edge, change = next(ordered)
@@ -217,7 +221,7 @@ def _parts_of_lack(node: NodeAccount, lack: Resources, now: Instant) -> dict[str
     spans = {claim.pod.uid: _without_offer(claim) for claim in offers}
     # Room just freed stays reserved until the smaller permits are stored; do not ask for it again.
     lack = lack.minus_or_zero(
-        Resources.sum(claim.reserved.minus_or_zero(spans[claim.pod.uid].most) for claim in offers)
+        Resources.sum(claim.reserved.minus_or_zero(spans[claim.pod.uid].maximum) for claim in offers)
     )
     parts: dict[str, Resources] = {}
     # An agent that never shrinks is asked last, and replaces no other.
@@ -228,9 +232,9 @@ def _parts_of_lack(node: NodeAccount, lack: Resources, now: Instant) -> dict[str
         unit = node.policy.compute_unit
         steps = Resources(lack.cpu.up_to(unit.cpu), lack.mem.up_to(unit.mem))
         of_turn = [spans[claim.pod.uid] for claim in turn]
-        left = fair_shares(Resources.sum(span.most for span in of_turn).minus_or_zero(steps), of_turn, unit)
+        left = fair_shares(Resources.sum(span.maximum for span in of_turn).minus_or_zero(steps), of_turn, unit)
         for claim, span, share in zip(turn, of_turn, left, strict=True):
-            parts[claim.pod.uid] = span.most.minus_or_zero(share).at_most(claim.offered)
+            parts[claim.pod.uid] = span.maximum.minus_or_zero(share).at_most(claim.offered)
         lack = lack.minus_or_zero(Resources.sum(claim.offered for claim in turn))
     return parts
 
@@ -315,7 +319,7 @@ def room_due_to_others(node: NodeAccount, claim: Claim, wanted: Resources, now: 
     spans = [_span(claim, (wanted + claim.pod.overhead).minus_or_zero(claim.reserved), now)]
     spans += [_span(rival, rival.unmet, now) for rival in rivals]
     free = node.room.free
-    share = fair_shares(free + Resources.sum(span.least for span in spans), spans, node.policy.compute_unit)[0]
+    share = fair_shares(free + Resources.sum(span.minimum for span in spans), spans, node.policy.compute_unit)[0]
     return free.minus_or_zero(share - claim.reserved)
 
 

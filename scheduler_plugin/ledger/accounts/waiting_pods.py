@@ -147,9 +147,9 @@ class WaitingPod:
 
 @dataclass(slots=True, eq=False)
 class _PodsOfNodes:
-    """Pods that wait for the same nodes; each needs at least ``least``."""
+    """Pods that wait for the same nodes; each needs at least ``min_claim``."""
 
-    least: Resources
+    min_claim: Resources
     pods: dict[str, WaitingPod] = field(default_factory=dict)
 
 
@@ -255,14 +255,14 @@ class WaitingPods:
             pod.claim = claim_size(pod.facts, account)
             group = self._groups[pod.nodes]
             # Only lower it: a low bound costs a scan of the pods, a high one would miss them.
-            group.least = group.least.at_most(pod.claim)
+            group.min_claim = group.min_claim.at_most(pod.claim)
         return pods
 
     def _fitting(self, room: Room) -> list[WaitingPod]:
         fitting = []
         for nodes, group in self._groups.items():
             # Fast path: rejects most groups without a scan of their pods.
-            if room.node in nodes and group.least.within(room.free):
+            if room.node in nodes and group.min_claim.within(room.free):
                 fitting += [pod for pod in group.pods.values() if verdict(room, pod.claim) is FITS]
         return fitting
 
@@ -271,7 +271,7 @@ class WaitingPods:
         if group is None:
             group = self._groups[pod.nodes] = _PodsOfNodes(pod.claim)
         else:
-            group.least = group.least.at_most(pod.claim)
+            group.min_claim = group.min_claim.at_most(pod.claim)
         uid = pod.facts.uid
         group.pods[uid] = self._pods[uid] = pod
         if pod.account is not None:

@@ -86,7 +86,7 @@ class SimulatedCluster:
             name=vm.name,
             uid=vm.name.name,
             version=vm.version,
-            most=vm.bounds.max,
+            maximum=vm.bounds.max,
             use=vm.use,
             actual=vm.use,
             permit=vm.permit,

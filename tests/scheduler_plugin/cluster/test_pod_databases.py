@@ -63,7 +63,7 @@ def test_facts_ignore_permit_annotations() -> None:
         name=DATABASE,
         uid="pod-pg-1",
         version=7,
-        most=Resources.parse(8, "16Gi"),
+        maximum=Resources.parse(8, "16Gi"),
         use=Resources.parse(2, "4Gi"),
         actual=Resources.parse(1, "5Gi"),
         pod=NAME,
@@ -93,7 +93,7 @@ def test_no_pod_runs_the_database_of_another() -> None:
 
 def test_refused_database_keeps_its_size() -> None:
     facts = database_facts(read_database(postgres_pod("pg-1", "2", "4Gi", "n1")), "because")
-    assert (facts.most, facts.refused) == (Resources.parse(2, "4Gi"), "because")
+    assert (facts.maximum, facts.refused) == (Resources.parse(2, "4Gi"), "because")
 
 
 def test_deferred_resize_asks_for_room() -> None:

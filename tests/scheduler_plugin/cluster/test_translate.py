@@ -140,7 +140,7 @@ def test_a_vm_becomes_facts() -> None:
         name=ObjectName("default", "db"),
         uid="vm-db",
         version=17,
-        most=Resources.parse(8, "16Gi"),
+        maximum=Resources.parse(8, "16Gi"),
         use=Resources.parse(1, "4Gi"),
         actual=Resources.parse("750m", "3Gi"),
         permit=None,

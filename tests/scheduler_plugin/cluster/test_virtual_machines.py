@@ -142,7 +142,7 @@ def test_bounds_above_the_spec_are_ignored_and_named() -> None:
     obj["metadata"]["annotations"] = {"autoscaling.neon.tech/bounds": json.dumps(bounds)}
     found = parse_virtual_machine(obj)
     assert "both within 250m cpu, 1Gi to 8 cpu, 16Gi as in spec.guest" in found.problems[0]
-    assert (vm_facts(found).use, vm_facts(found).most) == (Resources.parse(6, "12Gi"), Resources.parse(8, "16Gi"))
+    assert (vm_facts(found).use, vm_facts(found).maximum) == (Resources.parse(6, "12Gi"), Resources.parse(8, "16Gi"))
 
 
 garbage = st.recursive(

@@ -65,12 +65,12 @@ def vm(
     *,
     actual: Resources | None = None,
     permit: Resources | None = None,
-    most: Resources | None = None,
+    maximum: Resources | None = None,
     version: int = 1,
     uid: str = "first",
     pod: ObjectName | None = None,
 ) -> VmFacts:
-    return VmFacts(name(of), f"{of}-{uid}", version, most or amount(20), use, actual, permit, pod)
+    return VmFacts(name(of), f"{of}-{uid}", version, maximum or amount(20), use, actual, permit, pod)
 
 
 def vm_pod(of: str, on: str | None = None, uid: str | None = None, *, finished: bool = False) -> PodFacts:

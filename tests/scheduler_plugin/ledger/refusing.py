@@ -20,12 +20,12 @@ TRIES = 4
 
 @dataclass
 class Rules:
-    """What is refused: requests below ``least`` or above ``most`` by the API server; by the kubelet what is more than
-    its ``room``, and with ``swap`` any change of memory. Refusals ``name`` CPU and memory or not.
+    """What is refused: requests below ``minimum`` or above ``maximum`` by the API server; by the kubelet what is more
+    than its ``room``, and with ``swap`` any change of memory. Refusals ``name`` CPU and memory or not.
     """
 
-    least: Resources = LITTLE
-    most: Resources = PLENTY
+    minimum: Resources = LITTLE
+    maximum: Resources = PLENTY
     room: Resources = PLENTY
     swap: bool = False
     name: bool = True
@@ -54,19 +54,19 @@ class Refusing:
         uses = replace(vm("a", self.held, actual=self.held, permit=self.held), first_requests=FIRST)
         self.at = Requested(asked=asked, allocated=asked, vm=uses)
 
-    def some(self, least: int = 1) -> Resources:
-        return amount(self.chance.randint(least, 8), self.chance.randint(least, 8))
+    def some(self, minimum: int = 1) -> Resources:
+        return amount(self.chance.randint(minimum, 8), self.chance.randint(minimum, 8))
 
     def change(self) -> None:
         """Something is otherwise from now on."""
         rules, chance = self.rules, self.chance
         match chance.randrange(8):
             case 0:
-                rules.least = chance.choice([LITTLE, self.some().at_most(FIRST)])
+                rules.minimum = chance.choice([LITTLE, self.some().at_most(FIRST)])
             case 1:
-                rules.most = chance.choice([PLENTY, self.some(least=2)])
+                rules.maximum = chance.choice([PLENTY, self.some(minimum=2)])
             case 2:
-                rules.room = chance.choice([PLENTY, self.some(least=2)])
+                rules.room = chance.choice([PLENTY, self.some(minimum=2)])
             case 3:
                 rules.swap = chance.random() < 0.4
             case 4:
@@ -112,7 +112,7 @@ class Refusing:
             if self.chance.random() < 0.5:
                 at.lands(order)
             return True
-        low, high = rules.least.minus_or_zero(order.size), order.size.minus_or_zero(rules.most)
+        low, high = rules.minimum.minus_or_zero(order.size), order.size.minus_or_zero(rules.maximum)
         why = rules.refusal("403: too little or too much of", _names(low.at_least(high)))
         if order.version != str(at.version) or why:
             at.refused(order, why if order.version == str(at.version) else "")

@@ -19,9 +19,9 @@ SOFT = NodeTraits(taints=(Taint("old", "", "PreferNoSchedule"),))
 """Of a node that is rather left alone."""
 
 
-def sent(fleet: Fleet, of: str, size: float = 1, most: int = 1) -> list[str]:
+def sent(fleet: Fleet, of: str, size: float = 1, limit: int = 1) -> list[str]:
     """Where filter sends a pod, as the service asks."""
-    return fleet.ledger.best(plain_pod(of, amount(size)), sorted(fleet.ledger.nodes), most)
+    return fleet.ledger.best(plain_pod(of, amount(size)), sorted(fleet.ledger.nodes), limit)
 
 
 def bound(fleet: Fleet, of: str, size: float, on: str) -> None:
@@ -32,16 +32,16 @@ def test_the_best_nodes_come_first() -> None:
     fleet = Fleet(node("n1"), node("n2"), node("n3"))
     bound(fleet, "a", 2, "n2")
     bound(fleet, "b", 4, "n3")
-    assert sent(fleet, "c", most=1) == ["n3"]
-    assert sent(fleet, "c", most=2) == ["n3", "n2"]
-    assert sent(fleet, "c", most=9) == ["n3", "n2", "n1"]
+    assert sent(fleet, "c", limit=1) == ["n3"]
+    assert sent(fleet, "c", limit=2) == ["n3", "n2"]
+    assert sent(fleet, "c", limit=9) == ["n3", "n2", "n1"]
 
 
 def test_equal_nodes_are_shared_out_by_the_pods() -> None:
     fleet = Fleet(*(node(f"n{number}") for number in range(4)))
-    chosen = {sent(fleet, f"pod-{number}", most=2)[0] for number in range(20)}
+    chosen = {sent(fleet, f"pod-{number}", limit=2)[0] for number in range(20)}
     assert chosen == {"n0", "n1", "n2", "n3"}
-    assert sent(fleet, "pod-1", most=2) == sent(fleet, "pod-1", most=2)
+    assert sent(fleet, "pod-1", limit=2) == sent(fleet, "pod-1", limit=2)
 
 
 def test_assumed_pods_fill_node() -> None:
@@ -68,9 +68,9 @@ def test_bind_ends_the_assumption() -> None:
 def test_soft_tainted_node_is_last() -> None:
     fleet = Fleet(replace(node("n1"), traits=SOFT), node("n2"), replace(node("n3"), traits=SOFT))
     bound(fleet, "a", 4, "n1")
-    assert sent(fleet, "b", most=3) == ["n2"]
+    assert sent(fleet, "b", limit=3) == ["n2"]
     bound(fleet, "c", 9, "n2")
-    assert sent(fleet, "d", most=3) == ["n1", "n3"]
+    assert sent(fleet, "d", limit=3) == ["n1", "n3"]
 
 
 def test_only_nodes_that_were_asked_for_are_named() -> None:

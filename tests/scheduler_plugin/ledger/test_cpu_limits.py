@@ -72,13 +72,13 @@ def test_limits_are_left_alone_unless_asked_for() -> None:
 def test_limit_that_follows_no_more_bars_nothing() -> None:
     """Kubernetes lets nobody remove a limit: it is raised beyond what the VM can use."""
     at = Requested(cpu_limit=limit(1))
-    most = at.vm.most.cpu + QEMU_CPU
+    maximum = at.vm.maximum.cpu + QEMU_CPU
     for follows in (True, False):
         at.ledger.apply(RequestsFollow(follows), at.now)
         assert at.ledger.pods_to_resize() == ["uid-a"]
     freed = at.due()
     assert freed is not None
-    assert (freed.size, freed.cpu_limit) == (amount(1), most)
+    assert (freed.size, freed.cpu_limit) == (amount(1), maximum)
     at.written(freed)
     assert (at.ledger.pods_to_resize(), at.due()) == ([], None)
 

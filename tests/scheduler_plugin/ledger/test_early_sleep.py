@@ -33,7 +33,7 @@ class Idlers:
     """VMs on one node; each asks in turn."""
 
     def __init__(self, facts: NodeFacts | None = None, **sizes: float) -> None:
-        vms = [vm(of, amount(size), pod=name(f"{of}-pod"), most=amount(200)) for of, size in sizes.items()]
+        vms = [vm(of, amount(size), pod=name(f"{of}-pod"), maximum=amount(200)) for of, size in sizes.items()]
         self.fleet = SleepingFleet(facts or reserving(), *vms, *[vm_pod(of, "n1") for of in sizes])
         self.sizes, self.number = dict(sizes), 0
 

@@ -49,13 +49,13 @@ def edit(fleet: Fleet, **changes: object) -> None:
 
 
 EDITS = {
-    "use and maximum above the node": {"use": HUGE, "most": HUGE},
+    "use and maximum above the node": {"use": HUGE, "maximum": HUGE},
     "use above the room": {"use": amount(8)},
-    "use of one resource": {"use": amount(2, 1000), "most": HUGE},
-    "what another scheduler granted": {"granted": HUGE, "most": HUGE},
+    "use of one resource": {"use": amount(2, 1000), "maximum": HUGE},
+    "what another scheduler granted": {"granted": HUGE, "maximum": HUGE},
     "an object that cannot be read": {"unreadable": "spec: garbage", "is_bounded": False, "use": amount(2)},
-    "one that cannot be read and is huge": {"unreadable": "spec: garbage", "use": HUGE, "most": HUGE},
-    "a maximum alone": {"most": HUGE},
+    "one that cannot be read and is huge": {"unreadable": "spec: garbage", "use": HUGE, "maximum": HUGE},
+    "a maximum alone": {"maximum": HUGE},
 }
 
 
@@ -74,7 +74,7 @@ def test_an_edit_beyond_the_room_blocks_no_neighbour(changes: dict[str, object])
 def test_edited_growth_is_denied() -> None:
     """Its agent must ask for what the object says that its VM has."""
     fleet = neighbours()
-    edit(fleet, use=HUGE, most=HUGE)
+    edit(fleet, use=HUGE, maximum=HUGE)
     assert fleet.grant("a", HUGE, number=2) == amount(2)
     assert fleet.ledger.nodes["n1"].unmet == ZERO
     assert fleet.ledger.claims["uid-a"].reserved == amount(2)
@@ -82,8 +82,8 @@ def test_edited_growth_is_denied() -> None:
 
 def test_reverted_edit_allows_growth() -> None:
     fleet = neighbours()
-    edit(fleet, use=HUGE, most=HUGE)
-    edit(fleet, use=amount(2), most=amount(4))
+    edit(fleet, use=HUGE, maximum=HUGE)
+    edit(fleet, use=amount(2), maximum=amount(4))
     assert fleet.grant("a", amount(6), number=2) == amount(4)
 
 
@@ -111,7 +111,7 @@ def test_unknown_guest_counts_requested_size() -> None:
     edit(fleet, actual=None, use=amount(8))
     assert fleet.on("n1") == amount(10)
     assert fleet.grant("b", amount(3), number=2) == amount(2)
-    edit(fleet, use=HUGE, most=HUGE)
+    edit(fleet, use=HUGE, maximum=HUGE)
     assert fleet.on("n1") == amount(10)
 
 
@@ -123,7 +123,7 @@ def test_unknown_guest_counts_requested_size() -> None:
 def test_unreadable_vm_counts_as_maximum_despite_status(status: Resources, reserved: Resources) -> None:
     """``use`` is the largest size that its object names anywhere: a status beyond the node hides no maximum."""
     fleet = neighbours()
-    edit(fleet, unreadable="spec: garbage", actual=None, use=status, most=amount(6))
+    edit(fleet, unreadable="spec: garbage", actual=None, use=status, maximum=amount(6))
     assert fleet.ledger.claims["uid-a"].reserved == reserved.at_least(amount(2))
 
 
@@ -136,7 +136,7 @@ def test_guestless_vm_takes_no_missing_room() -> None:
 
 def test_resources_are_judged_apart() -> None:
     fleet = neighbours()
-    edit(fleet, use=amount(1000, 4), most=HUGE)
+    edit(fleet, use=amount(1000, 4), maximum=HUGE)
     assert fleet.ledger.claims["uid-a"].reserved == amount(2, 4)
     assert fleet.grant("a", amount(1000, 6), number=2) == amount(2, 6)
 
@@ -145,39 +145,39 @@ def test_guest_size_counts_whoever_ordered() -> None:
     fleet = neighbours()
     edit(fleet, use=amount(8), actual=amount(8))
     assert fleet.on("n1") == amount(10)
-    edit(fleet, use=HUGE, actual=amount(12), most=HUGE)
+    edit(fleet, use=HUGE, actual=amount(12), maximum=HUGE)
     assert fleet.on("n1") == amount(14)
 
 
-@pytest.mark.parametrize(("most", "counted"), [(amount(4), amount(4)), (amount(1), amount(2)), (HUGE, amount(9))])
-def test_stored_permit_is_capped(most: Resources, counted: Resources) -> None:
+@pytest.mark.parametrize(("maximum", "counted"), [(amount(4), amount(4)), (amount(1), amount(2)), (HUGE, amount(9))])
+def test_stored_permit_is_capped(maximum: Resources, counted: Resources) -> None:
     """Without the policy that keeps it for the scheduler, anybody may write it who may edit the VM."""
     fleet = neighbours()
-    edit(fleet, permit=HUGE, most=most)
+    edit(fleet, permit=HUGE, maximum=maximum)
     assert fleet.ledger.claims["uid-a"].reserved == counted
 
 
 def test_permit_without_place_does_not_count() -> None:
     fleet = Fleet(node())
-    fleet.apply(VmSeen(known(permit=HUGE, most=amount(4), actual=None)), NOW)
+    fleet.apply(VmSeen(known(permit=HUGE, maximum=amount(4), actual=None)), NOW)
     assert fleet.ledger.claim_of(vm_pod("a")).within(amount(4))
-    fleet.apply(VmSeen(known(permit=HUGE, most=amount(4), actual=None, version=2)), NOW)
+    fleet.apply(VmSeen(known(permit=HUGE, maximum=amount(4), actual=None, version=2)), NOW)
     assert fleet.ledger.claim_of(vm_pod("a")).within(amount(4))
     fleet.apply(PodSeen(vm_pod("a", "unknown")))
-    fleet.apply(VmSeen(known(permit=HUGE, most=amount(5), actual=None, version=3)), NOW)
+    fleet.apply(VmSeen(known(permit=HUGE, maximum=amount(5), actual=None, version=3)), NOW)
     assert fleet.ledger.claims["uid-a"].reserved == amount(5)
 
 
 def test_unplaced_vm_asks_for_all() -> None:
     fleet = Fleet(node())
-    fleet.apply(VmSeen(known(use=HUGE, most=HUGE, actual=None)), NOW)
+    fleet.apply(VmSeen(known(use=HUGE, maximum=HUGE, actual=None)), NOW)
     assert fleet.ledger.claim_of(vm_pod("a")) == HUGE
 
 
 @pytest.mark.parametrize("pod", [name("a-pod"), None])
 def test_rebuild_is_capped_by_node(pod: object) -> None:
     """An edit at the moment of a restart."""
-    mine = known(use=HUGE, most=HUGE, permit=HUGE, pod=pod)
+    mine = known(use=HUGE, maximum=HUGE, permit=HUGE, pod=pod)
     fleet = Fleet(node(), mine, vm("b", amount(2)), vm_pod("a", "n1"), vm_pod("b", "n1"))
     assert fleet.ledger.claims["uid-a"].reserved == amount(9)
 
@@ -207,7 +207,7 @@ def test_permit_counts_after_node_shrank() -> None:
 
 
 def test_a_rebuild_counts_what_the_guest_has() -> None:
-    mine = known(use=HUGE, most=HUGE)
+    mine = known(use=HUGE, maximum=HUGE)
     fleet = Fleet(node(), mine, vm("b", amount(2)), vm_pod("a", "n1"), vm_pod("b", "n1"), plain_pod("c", ZERO))
     assert fleet.on("n1") == amount(4)
     assert fleet.grant("b", amount(5), number=1) == amount(5)
@@ -215,7 +215,7 @@ def test_a_rebuild_counts_what_the_guest_has() -> None:
 
 def test_foreign_pod_counts_within_node() -> None:
     fleet = Fleet(node(), vm("b", amount(2)), vm_pod("b", "n1"))
-    fleet.apply(VmSeen(known(use=HUGE, most=HUGE)), LATER)
+    fleet.apply(VmSeen(known(use=HUGE, maximum=HUGE)), LATER)
     fleet.apply(PodSeen(vm_pod("a", "n1")))
     assert fleet.on("n1") == amount(4)
     fleet.apply(PodSeen(vm_pod("a", "n2", "uid-a2")))
@@ -225,13 +225,13 @@ def test_foreign_pod_counts_within_node() -> None:
 def test_overhead_is_not_guest_size() -> None:
     around = replace(vm_pod("a", "n1"), requests=amount(1), overhead=amount(1))
     fleet = Fleet(node(), known(), around)
-    edit(fleet, permit=HUGE, most=HUGE)
+    edit(fleet, permit=HUGE, maximum=HUGE)
     assert fleet.on("n1") == amount(9)
 
 
 def test_successor_vm_is_judged_by_own_room() -> None:
     fleet = neighbours()
-    fleet.apply(VmSeen(known(uid="a-second", version=9, use=HUGE, most=HUGE, actual=None)), LATER)
+    fleet.apply(VmSeen(known(uid="a-second", version=9, use=HUGE, maximum=HUGE, actual=None)), LATER)
     assert fleet.ledger.claims["uid-a"].reserved == amount(2)
     assert fleet.ledger.claim_of(vm_pod("a", uid="new")) == HUGE
 
@@ -250,7 +250,7 @@ def test_grant_before_shrink_counts() -> None:
     fleet = neighbours()
     fleet.grant("a", amount(7), number=2)
     fleet.apply(NodeSeen(node(total=4)))
-    edit(fleet, most=amount(5))
+    edit(fleet, maximum=amount(5))
     assert fleet.ledger.claims["uid-a"].reserved == amount(7)
 
 
@@ -277,7 +277,7 @@ def test_nor_when_it_is_seen_after_the_edit() -> None:
 def test_a_deleted_vm_is_not_judged_again() -> None:
     """Its agent may ask until its pod is gone; then nothing of the VM is left."""
     fleet = neighbours()
-    edit(fleet, use=HUGE, most=HUGE)
+    edit(fleet, use=HUGE, maximum=HUGE)
     fleet.apply(VmGone(name("a")))
     fleet.ask("a", HUGE, number=2)
     fleet.apply(PodGone("uid-a"))
@@ -287,7 +287,7 @@ def test_a_deleted_vm_is_not_judged_again() -> None:
 def test_replaced_vms_request_does_not_count() -> None:
     """Another VM has its name by now, and its agent still asks."""
     fleet = neighbours()
-    edit(fleet, use=HUGE, most=HUGE)
+    edit(fleet, use=HUGE, maximum=HUGE)
     fleet.apply(VmSeen(known(uid="a-second", version=9, actual=None, pod=None)), LATER)
     assert fleet.ask("a", HUGE, number=2).permit == amount(2)
     assert fleet.ledger.claims["uid-a"].reserved == amount(2)
@@ -297,17 +297,17 @@ def test_successor_pod_counts_within_node() -> None:
     fleet = neighbours()
     pod = replace(vm_pod("a", "n1", "uid-a2"), name=name("a-other"), vm_uid="a-second")
     fleet.apply(PodSeen(pod))
-    second = known(uid="a-second", version=9, use=HUGE, most=HUGE, permit=HUGE, actual=None, pod=pod.name)
+    second = known(uid="a-second", version=9, use=HUGE, maximum=HUGE, permit=HUGE, actual=None, pod=pod.name)
     fleet.apply(VmSeen(second), LATER)
     assert fleet.ledger.claims["uid-a2"].reserved.within(amount(9))
 
 
-@pytest.mark.parametrize("most", [HUGE, amount(4)])
-def test_foreign_vm_permit_does_not_count(most: Resources) -> None:
+@pytest.mark.parametrize("maximum", [HUGE, amount(4)])
+def test_foreign_vm_permit_does_not_count(maximum: Resources) -> None:
     fleet = Fleet(node(), vm("b", amount(2)), vm_pod("b", "n1"))
-    fleet.apply(VmSeen(known(permit=HUGE, most=most, actual=None)), LATER)
+    fleet.apply(VmSeen(known(permit=HUGE, maximum=maximum, actual=None)), LATER)
     fleet.apply(PodSeen(vm_pod("a", "n1")))
-    assert fleet.ledger.claims["uid-a"].reserved == amount(9).at_most(most)
+    assert fleet.ledger.claims["uid-a"].reserved == amount(9).at_most(maximum)
 
 
 @pytest.mark.parametrize("is_relisted", [False, True])
@@ -315,7 +315,7 @@ def test_edit_without_node_blocks_no_other_vm(is_relisted: bool) -> None:
     """As long as the node is not known, nothing bounds what its VMs ask for. It was only registered again."""
     fleet = neighbours()
     fleet.apply(NodeGone("n1"))
-    edit(fleet, use=HUGE, most=HUGE, granted=HUGE, permit=HUGE)
+    edit(fleet, use=HUGE, maximum=HUGE, granted=HUGE, permit=HUGE)
     if is_relisted:
         fleet.apply(Listed([node()], [vm_pod("a", "n1"), vm_pod("b", "n1")], fleet.vms.values()), LATER)
     else:
@@ -328,7 +328,7 @@ def test_edit_without_node_blocks_no_other_vm(is_relisted: bool) -> None:
 
 def test_request_while_the_node_is_gone_changes_nothing() -> None:
     fleet = neighbours()
-    edit(fleet, use=HUGE, most=HUGE)
+    edit(fleet, use=HUGE, maximum=HUGE)
     fleet.apply(NodeGone("n1"))
     assert fleet.ask("a", HUGE, number=2).permit == amount(2)
     fleet.apply(NodeSeen(node()))
@@ -339,7 +339,7 @@ def test_request_while_the_node_is_gone_changes_nothing() -> None:
 def test_vm_seen_before_node_is_bounded_by_it(actual: Resources | None) -> None:
     fleet = Fleet()
     fleet.apply(PodSeen(vm_pod("a", "n1")))
-    fleet.apply(VmSeen(known(use=HUGE, most=HUGE, actual=actual)), LATER)
+    fleet.apply(VmSeen(known(use=HUGE, maximum=HUGE, actual=actual)), LATER)
     fleet.apply(NodeSeen(node()))
     assert fleet.ledger.claims["uid-a"].reserved == amount(9)
 
@@ -360,7 +360,7 @@ def test_new_node_leaves_what_its_vms_had() -> None:
 def test_forged_permit_makes_no_room_for_use(use: Resources) -> None:
     """It counts until it is written back, and what the object asks for meanwhile does not count after that."""
     fleet = neighbours()
-    edit(fleet, use=use, most=HUGE, permit=HUGE)
+    edit(fleet, use=use, maximum=HUGE, permit=HUGE)
     assert fleet.ledger.claims["uid-a"].reserved == amount(9)
     fleet.apply(TimePassed(), Instant(LATER + SETTLE))
     assert fleet.grant("a", amount(2), number=2, now=Instant(LATER + SETTLE)) == amount(2)
@@ -384,7 +384,7 @@ def test_pod_on_an_unknown_node_lifts_no_bound(is_registered_late: bool) -> None
     """Whoever may create pods may name any node in them."""
     nodes = () if is_registered_late else (node(),)
     fleet = Fleet(*nodes, vm("b", amount(2)), vm_pod("b", "n1"))
-    fleet.apply(VmSeen(known(use=HUGE, most=HUGE, granted=HUGE, actual=None, pod=None)), LATER)
+    fleet.apply(VmSeen(known(use=HUGE, maximum=HUGE, granted=HUGE, actual=None, pod=None)), LATER)
     fleet.apply(PodSeen(vm_pod("a", "nowhere", "uid-a1")))
     fleet.apply(PodSeen(vm_pod("a", "n1", "uid-a2")))
     fleet.apply(NodeSeen(node()))

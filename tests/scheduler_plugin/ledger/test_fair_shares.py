@@ -17,7 +17,9 @@ ROOMS = st.builds(Resources, st.integers(0, 200).map(MilliCpu), st.integers(0, 2
 
 
 def spans_of(shapes: list[tuple[Resources, Resources, int]]) -> list[VmShare]:
-    return [VmShare(least, least + extra, weight, (0.0, str(n))) for n, (least, extra, weight) in enumerate(shapes)]
+    return [
+        VmShare(minimum, minimum + extra, weight, (0.0, str(n))) for n, (minimum, extra, weight) in enumerate(shapes)
+    ]
 
 
 def millis(count: int) -> Resources:
@@ -31,7 +33,8 @@ def cores(*counts: int) -> list[Resources]:
 def shared(room: int, *bounds: tuple[int, int, int]) -> list[Resources]:
     """The shares of VMs with bounds and weights, all in thousandths of a vCPU, in units of one."""
     spans = [
-        VmShare(millis(least), millis(most), weight, (0.0, str(n))) for n, (least, most, weight) in enumerate(bounds)
+        VmShare(millis(minimum), millis(maximum), weight, (0.0, str(n)))
+        for n, (minimum, maximum, weight) in enumerate(bounds)
     ]
     return fair_shares(millis(room), spans, ComputeUnit(MilliCpu(1), Bytes(1)))
 
@@ -60,9 +63,11 @@ def test_nobody_falls_below_its_least() -> None:
 def test_all_room_is_shared_and_never_more(shapes: list[tuple[Resources, Resources, int]], room: Resources) -> None:
     spans = spans_of(shapes)
     shares = fair_shares(room, spans, UNIT)
-    assert all(span.least.within(share) and share.within(span.most) for span, share in zip(spans, shares, strict=True))
-    least, most = (Resources.sum(getattr(span, bound) for span in spans) for bound in ("least", "most"))
-    assert Resources.sum(shares) == room.at_most(most).at_least(least)
+    assert all(
+        span.minimum.within(share) and share.within(span.maximum) for span, share in zip(spans, shares, strict=True)
+    )
+    minimum, maximum = (Resources.sum(getattr(span, bound) for span in spans) for bound in ("minimum", "maximum"))
+    assert Resources.sum(shares) == room.at_most(maximum).at_least(minimum)
 
 
 @given(SHAPES, ROOMS)
@@ -72,13 +77,13 @@ def test_no_step_could_go_to_one_worse_off(shapes: list[tuple[Resources, Resourc
     shares = fair_shares(room, spans, UNIT)
     for resource in ("cpu", "mem"):
         step = getattr(UNIT, resource).value
-        least, most, has = (
+        minimum, maximum, has = (
             [getattr(of, resource).value for of in amounts]
-            for amounts in ([span.least for span in spans], [span.most for span in spans], shares)
+            for amounts in ([span.minimum for span in spans], [span.maximum for span in spans], shares)
         )
         for poor, poorer in enumerate(spans):
             for rich, richer in enumerate(spans):
-                if has[poor] < most[poor] and has[rich] - step >= least[rich] and poor != rich:
+                if has[poor] < maximum[poor] and has[rich] - step >= minimum[rich] and poor != rich:
                     assert (has[rich] - step) * poorer.weight < (has[poor] + step) * richer.weight
 
 
@@ -93,9 +98,9 @@ def test_order_changes_nothing(shapes: list[tuple[Resources, Resources, int]], r
 
 @given(AMOUNTS, AMOUNTS, st.integers(1, 100), st.integers(1, 6), ROOMS)
 def test_equals_get_the_same_but_for_a_step(
-    least: Resources, extra: Resources, weight: int, count: int, room: Resources
+    minimum: Resources, extra: Resources, weight: int, count: int, room: Resources
 ) -> None:
-    shares = fair_shares(room, spans_of([(least, extra, weight)] * count), UNIT)
+    shares = fair_shares(room, spans_of([(minimum, extra, weight)] * count), UNIT)
     cpus, mems = [share.cpu.value for share in shares], [share.mem.value for share in shares]
     assert max(cpus) - min(cpus) <= UNIT.cpu.value
     assert max(mems) - min(mems) <= UNIT.mem.value

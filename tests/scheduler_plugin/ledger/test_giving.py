@@ -23,7 +23,7 @@ class Asking:
 
     def __init__(self, **sizes: float) -> None:
         pods = [vm_pod(of, "n1") for of in sizes]
-        vms = [vm(of, amount(size), pod=name(f"{of}-pod"), most=amount(100)) for of, size in sizes.items()]
+        vms = [vm(of, amount(size), pod=name(f"{of}-pod"), maximum=amount(100)) for of, size in sizes.items()]
         self.fleet, self.number = Fleet(WIDE, *vms, *pods), 0
         self.ask_again: Seconds | None = None
 

@@ -143,10 +143,10 @@ def test_adopted_pod_counts_as_vm() -> None:
 # What cannot be read ------------------------------------------------------------------------------------------------
 
 
-def unreadable(most: Resources, *, version: int = 5, is_bounded: bool = True, uid: str = "first") -> VmFacts:
+def unreadable(maximum: Resources, *, version: int = 5, is_bounded: bool = True, uid: str = "first") -> VmFacts:
     """The VM ``a`` as the most that it may be."""
     return structs.replace(
-        vm("a", most, version=version, most=most, uid=uid), unreadable="spec: garbage", is_bounded=is_bounded
+        vm("a", maximum, version=version, maximum=maximum, uid=uid), unreadable="spec: garbage", is_bounded=is_bounded
     )
 
 

@@ -34,10 +34,10 @@ VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "neon_vectors.json
 SEED_CASES = next(group["cases"] for group in VECTORS["groups"] if group["id"] == "seed_plugin_request")
 
 
-def fleet_with(free: float, has: float, *, permit: Resources | None = None, most: Resources | None = None) -> Fleet:
+def fleet_with(free: float, has: float, *, permit: Resources | None = None, maximum: Resources | None = None) -> Fleet:
     """A VM that has ``has`` CPUs and GiB on a node where ``free`` are left."""
     others = plain_pod("others", amount(20 - has - free), "n1")
-    return Fleet(node(total=21), others, vm("a", amount(has), permit=permit, most=most), vm_pod("a", "n1"))
+    return Fleet(node(total=21), others, vm("a", amount(has), permit=permit, maximum=maximum), vm_pod("a", "n1"))
 
 
 @pytest.mark.parametrize("case", SEED_CASES, ids=lambda case: case["desc"])
@@ -80,13 +80,13 @@ def test_mixed_increase_and_decrease() -> None:
 
 
 def test_permit_never_exceeds_bound() -> None:
-    fleet = fleet_with(free=10, has=2, most=amount(5))
+    fleet = fleet_with(free=10, has=2, maximum=amount(5))
     assert fleet.grant("a", amount(8)) == amount(5)
     assert fleet.ledger.claims["uid-a"].unmet == ZERO
 
 
 def test_lowered_bound_keeps_present_size() -> None:
-    fleet = fleet_with(free=10, has=4, most=amount(3))
+    fleet = fleet_with(free=10, has=4, maximum=amount(3))
     assert fleet.grant("a", amount(4)) == amount(4)
 
 
@@ -124,7 +124,7 @@ def test_last_permit_counts_once() -> None:
 
 
 def test_last_permit_above_the_bound_is_not_believed() -> None:
-    fleet = fleet_with(free=0, has=3, most=amount(5))
+    fleet = fleet_with(free=0, has=3, maximum=amount(5))
     assert fleet.ask("a", amount(9), last_permit=amount(9)).permit == amount(5)
 
 

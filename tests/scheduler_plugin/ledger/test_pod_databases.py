@@ -160,7 +160,7 @@ def test_permit_outlives_the_container() -> None:
 
 def test_last_permit_outlives_lowered_bounds() -> None:
     """After a fail-over its agent may still use what it was permitted before, until it hears the answer."""
-    lowered = structs.replace(database("pg", amount(2)), most=amount(3))
+    lowered = structs.replace(database("pg", amount(2)), maximum=amount(3))
     story = Fleet(node(total=11), lowered, pod("pg", amount(2)))
     assert story.ask("pg", amount(6), number=1, last_permit=amount(5)).permit == amount(3)
     assert story.reserved("pg") == amount(5) + AROUND

@@ -1,4 +1,4 @@
-"""However many writes have no answer: what may still land lies between the least and the most (B.10)."""
+"""However many writes have no answer: what may still land lies between the minimum and the maximum (B.10)."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def test_possible_writes_count_until_impossible(
             open_writes.pop()
         between(requests, [each for each, at in open_writes if now - at < SETTLE])
         lately = [each for each, at in open_writes if now - at < SETTLE + MERGE_WINDOW]
-        assert least_of(lately).within(requests.least(POD))
-        assert requests.most.within(Resources.most(lately))
+        assert minimum_of(lately).within(requests.secured(POD))
+        assert requests.largest_in_flight.within(Resources.most(lately))
         assert len(requests.may_land) <= MANY
     requests.settle(Instant(now + SETTLE))
-    assert (requests.may_land, requests.least(POD), requests.most) == ((), amount(5), ZERO)
+    assert (requests.may_land, requests.secured(POD), requests.largest_in_flight) == ((), amount(5), ZERO)
 
 
-def least_of(sizes: Iterable[Resources]) -> Resources:
-    """The least of the pod as it is and these sizes."""
+def minimum_of(sizes: Iterable[Resources]) -> Resources:
+    """The minimum of the pod as it is and these sizes."""
     return reduce(Resources.at_most, sizes, POD.requested)
 
 
 def between(requests: PodRequests, sizes: list[Resources]) -> None:
-    assert requests.least(POD).within(least_of(sizes))
-    assert Resources.most(sizes).within(requests.most)
+    assert requests.secured(POD).within(minimum_of(sizes))
+    assert Resources.most(sizes).within(requests.largest_in_flight)
 
 
 def test_unanswered_writes_are_bounded() -> None:
@@ -57,6 +57,6 @@ def test_unanswered_writes_are_bounded() -> None:
     for each in range(1000):
         requests.send(amount(1 + each % 7), POD, Instant(100.0 + each / 100))
     assert len(requests.may_land) <= MANY
-    assert (requests.least(POD), requests.most) == (amount(1), amount(7))
+    assert (requests.secured(POD), requests.largest_in_flight) == (amount(1), amount(7))
     requests.seen(RunnerRequests(amount(5), amount(5), version="2"))
     assert requests.may_land == ()

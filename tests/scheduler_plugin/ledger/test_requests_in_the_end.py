@@ -51,7 +51,7 @@ def test_unresizable_memory_does_not_hold_cpu(seed: int) -> None:
 def test_requests_fall_to_allowed_minimum(seed: int) -> None:
     world = stormy(seed)
     world.wish = world.wish.at_least(world.at.asked.at_most(FIRST))
-    held, asked, allocated = ends(world, Rules(least=FIRST.at_most(world.at.asked)))
+    held, asked, allocated = ends(world, Rules(minimum=FIRST.at_most(world.at.asked)))
     assert (held, asked) == (world.wish, allocated)
     assert asked.within(world.wish.at_least(FIRST))
 
@@ -60,6 +60,6 @@ def test_requests_fall_to_allowed_minimum(seed: int) -> None:
 def test_vm_gets_available_part_per_resource(seed: int) -> None:
     world = stormy(seed)
     ends(world, Rules())
-    most, world.wish = world.some(least=4).at_least(world.wish), world.some()
-    held, asked, allocated = ends(world, Rules(most=most))
-    assert held == asked == allocated == world.wish.at_most(most)
+    maximum, world.wish = world.some(minimum=4).at_least(world.wish), world.some()
+    held, asked, allocated = ends(world, Rules(maximum=maximum))
+    assert held == asked == allocated == world.wish.at_most(maximum)

@@ -17,7 +17,7 @@ SMALL, LARGE = amount(2), amount(8)
 
 def fleet_of(first: Resources, second: Resources) -> Fleet:
     """Two nodes with a VM of 2 on each; these are their bounds."""
-    a, b = vm("a", amount(2), most=first), vm("b", amount(2), most=second)
+    a, b = vm("a", amount(2), maximum=first), vm("b", amount(2), maximum=second)
     return Fleet(node("n1"), node("n2"), a, b, vm_pod("a", "n1"), vm_pod("b", "n2"))
 
 
@@ -34,7 +34,7 @@ def test_pod_avoids_node_whose_vm_may_grow(first: Resources, second: Resources, 
 
 @pytest.mark.parametrize(("bound", "best"), [(amount(1), "n1"), (amount(7), "n2")])
 def test_growing_vm_goes_where_room_is(bound: Resources, best: str) -> None:
-    fleet = Fleet(node("n1"), node("n2"), vm("a", amount(1), most=bound), plain_pod("b", amount(4), "n1"))
+    fleet = Fleet(node("n1"), node("n2"), vm("a", amount(1), maximum=bound), plain_pod("b", amount(4), "n1"))
     assert fleet.ledger.best(vm_pod("a"), ["n1", "n2"], 1) == [best]
     assert fleet.ledger.scores(vm_pod("a"), ["n1", "n2"]) == ([9, 6] if best == "n1" else [1, 7])
 
@@ -44,7 +44,7 @@ def test_growth_follows_size_bounds_and_pods() -> None:
     assert growth(fleet) == [amount(6), amount(3)]
     fleet.apply(VmSeen(structs.replace(fleet.vms[name("a")], version=2, use=amount(7), actual=amount(7))))
     assert growth(fleet) == [amount(1), amount(3)]
-    fleet.apply(VmSeen(structs.replace(fleet.vms[name("b")], version=2, most=amount(4))))
+    fleet.apply(VmSeen(structs.replace(fleet.vms[name("b")], version=2, maximum=amount(4))))
     assert growth(fleet) == [amount(1), amount(2)]
     fleet.apply(PodGone("uid-b"))
     assert growth(fleet) == [amount(1), ZERO]
@@ -65,6 +65,6 @@ def test_leaving_vm_grows_on_its_target() -> None:
 
 def test_pod_avoids_vm_that_is_being_bound() -> None:
     """Filter sends ``b`` before the bind of ``a`` has arrived."""
-    a, b = vm("a", amount(1), most=amount(7)), vm("b", amount(1), most=amount(1))
+    a, b = vm("a", amount(1), maximum=amount(7)), vm("b", amount(1), maximum=amount(1))
     fleet = Fleet(node("n1"), node("n2"), a, b, plain_pod("c", amount(0.5), "n1"))
     assert [fleet.ledger.best(vm_pod(of), ["n1", "n2"], 1) for of in "ab"] == [["n2"], ["n1"]]

@@ -25,7 +25,7 @@ class Starving:
     """VMs of these sizes on a node of twenty, with agents that want more. ``weights``: other than 10."""
 
     def __init__(self, sizes: dict[str, float], weights: dict[str, int] | None = None) -> None:
-        vms = [vm(of, amount(size), pod=name(f"{of}-pod"), most=amount(40)) for of, size in sizes.items()]
+        vms = [vm(of, amount(size), pod=name(f"{of}-pod"), maximum=amount(40)) for of, size in sizes.items()]
         vms = [structs.replace(each, weight=(weights or {}).get(each.name.name, 10)) for each in vms]
         self.fleet = Fleet(node(total=21), *vms, *(vm_pod(of, "n1") for of in sizes))
         self.number = 0

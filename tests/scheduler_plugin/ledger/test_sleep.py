@@ -162,7 +162,7 @@ def test_new_pods_leave_room_to_waking_vms() -> None:
 def test_vm_wakes_although_its_bounds_were_lowered() -> None:
     """Its guest has the size with which it fell asleep, and shrinks only once it runs."""
     fleet = sleeping_fleet(node(), sleeper("a", amount(3)))
-    fleet._becomes("a", LATER, most=amount(2))
+    fleet._becomes("a", LATER, maximum=amount(2))
     fleet.wakes("a")
     assert fleet.asks_to_wake("a").permit == amount(3)
     assert fleet.reserved("a") == amount(3)

@@ -12,11 +12,11 @@ from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node
 
 HUGE = amount(1000)
 EDITS = {
-    "use and maximum": {"use": HUGE, "most": HUGE},
+    "use and maximum": {"use": HUGE, "maximum": HUGE},
     "use": {"use": amount(9)},
-    "permit and maximum": {"permit": HUGE, "most": HUGE},
-    "guest": {"actual": HUGE, "use": HUGE, "most": HUGE},
-    "grant of another scheduler": {"granted": HUGE, "most": HUGE},
+    "permit and maximum": {"permit": HUGE, "maximum": HUGE},
+    "guest": {"actual": HUGE, "use": HUGE, "maximum": HUGE},
+    "grant of another scheduler": {"granted": HUGE, "maximum": HUGE},
     "an unreadable value": {"unreadable": "spec: garbage", "is_bounded": False},
 }
 
@@ -42,7 +42,7 @@ def test_an_edit_of_a_vm_moves_no_neighbour(facts: dict[str, object]) -> None:
 @pytest.mark.parametrize("wanted", [HUGE, amount(11), amount(11, 2)], ids=str)
 def test_vm_larger_than_node_gets_whole_node(wanted: Resources) -> None:
     """It finds no larger node, so its neighbours go. Then nothing more can be done for it."""
-    fixture = shared(most=HUGE)
+    fixture = shared(maximum=HUGE)
     for _ in range(2):
         fixture.tell("a", wanted)
         (move,) = fixture.settled().moves
@@ -56,7 +56,7 @@ def test_vm_larger_than_node_gets_whole_node(wanted: Resources) -> None:
 
 
 def test_no_move_for_vm_with_whole_node() -> None:
-    fixture = shared(most=HUGE, actual=amount(10), use=amount(10), auto_migration=False)
+    fixture = shared(maximum=HUGE, actual=amount(10), use=amount(10), auto_migration=False)
     plan = fixture.settled()
     assert plan.moves == ()
     assert "2 beside a VM that requests more than the whole node" in plan.stuck[0].why
@@ -65,12 +65,12 @@ def test_no_move_for_vm_with_whole_node() -> None:
 def test_it_moves_itself_to_a_larger_node() -> None:
     fixture = PlannerFixture(node("n1"), node("n2", 30))
     for each in ("a", "b", "c"):
-        fixture.add(each, "n1", 2, facts={"most": HUGE})
+        fixture.add(each, "n1", 2, facts={"maximum": HUGE})
     fixture.tell("a", amount(12))
     assert {move.vm.name: move.target for move in fixture.settled().moves} == {"a": "n2"}
 
 
 def test_room_is_made_on_sufficient_node() -> None:
-    fixture = shared(most=amount(9))
+    fixture = shared(maximum=amount(9))
     fixture.tell("a", amount(9))
     assert moved(fixture.settled())

@@ -21,7 +21,7 @@ def crowded(target: float = 10, bound: float = 7, **more: object) -> PlannerFixt
     """VMs of 2, 2 and 2 on n1, of 10; one may grow to ``bound``, which lacks 1. n2 has long been empty."""
     fixture = PlannerFixture(node("n1"), node("n2", target), **more)  # type: ignore[arg-type] # names of arguments
     for of, load in (("grows", 2.0), ("busy", 1.0), ("idle", 0.0)):
-        fixture.add(of, "n1", 2, load, facts={"most": amount(bound if of == "grows" else 2)})
+        fixture.add(of, "n1", 2, load, facts={"maximum": amount(bound if of == "grows" else 2)})
     fixture.plan()
     fixture.now = Instant(fixture.now + LASTING)
     return fixture
@@ -86,7 +86,7 @@ def test_pending_move_goes_on_once_the_vm_can_grow() -> None:
     fixture = crowded()
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
-    fixture.add("grows", "n1", 2, facts={"most": amount(6)})
+    fixture.add("grows", "n1", 2, facts={"maximum": amount(6)})
     assert [fixture.plan(after=5).cancels for _ in range(4)] == [(), (), (), ()]
 
 
@@ -103,7 +103,7 @@ def test_denials_come_first() -> None:
 @pytest.mark.parametrize(("bound", "moves"), [(8, {"idle": "n2"}), (9, {})])
 def test_target_keeps_room_for_growth_of_its_vm(bound: float, moves: dict[str, str]) -> None:
     fixture = crowded()
-    fixture.add("there", "n2", 1, facts={"most": amount(bound)})
+    fixture.add("there", "n2", 1, facts={"maximum": amount(bound)})
     assert fixture.moves() == moves
 
 
@@ -111,7 +111,7 @@ def test_target_keeps_room_for_growth_of_its_vm(bound: float, moves: dict[str, s
 def test_target_has_room_for_growth_of_vm_that_moves(bound: float, moves: dict[str, str]) -> None:
     """A VM that fits on no node stays, although it lacks room."""
     fixture = PlannerFixture(node("n1"), node("n2"))
-    fixture.add("lone", "n1", 3, facts={"most": amount(bound)})
+    fixture.add("lone", "n1", 3, facts={"maximum": amount(bound)})
     fixture.fleet.apply(PodSeen(plain_pod("pod", amount(1), "n1")), fixture.now)
     fixture.plan()
     fixture.now = Instant(fixture.now + LASTING)
@@ -129,17 +129,17 @@ def test_stuck_denial_comes_before_crowded_nodes(monkeypatch: pytest.MonkeyPatch
     fixture = crowded()
     monkeypatch.setattr("scheduler_plugin.planner.planner.NODES_PER_ROUND", 1)
     fixture.fleet.apply(NodeSeen(planner_fixture.node("n3")), fixture.now)  # type: ignore[arg-type] # node facts
-    fixture.add("a", "n3", 4, facts={"most": amount(9), "stays_because": "it is pinned"})
-    fixture.add("b", "n3", 4, facts={"most": amount(9), "stays_because": "it is pinned"})
+    fixture.add("a", "n3", 4, facts={"maximum": amount(9), "stays_because": "it is pinned"})
+    fixture.add("b", "n3", 4, facts={"maximum": amount(9), "stays_because": "it is pinned"})
     fixture.tell("b", amount(8))
     assert [stuck.node for stuck in fixture.settled().stuck] == ["n3"]
-    fixture.add("a", "n3", 4, facts={"most": amount(9), "stays_because": None})
+    fixture.add("a", "n3", 4, facts={"maximum": amount(9), "stays_because": None})
     assert [move.vm.name for move in fixture.plan(after=1).moves] == ["a"]
 
 
 def test_node_is_not_its_own_target() -> None:
     fixture = PlannerFixture(node("n1"), node("n2", 3))
-    fixture.add("grows", "n1", 1, facts={"most": amount(10)})
+    fixture.add("grows", "n1", 1, facts={"maximum": amount(10)})
     fixture.add("idle", "n1", 1)
     fixture.plan()
     fixture.now = Instant(fixture.now + LASTING)

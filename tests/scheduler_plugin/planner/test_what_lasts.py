@@ -176,7 +176,7 @@ def denying(lacking: float, policy: MigrationPolicy) -> PlannerFixture:
     """The VM ``b`` on n1, which has no room left, is denied so much."""
     fixture = PlannerFixture(node("n1", 40), node("n2", 60), policy=policy)
     fixture.add("a", "n1", 20, load=1.0)
-    fixture.add("b", "n1", 18, load=9.0, facts={"most": amount(100)})
+    fixture.add("b", "n1", 18, load=9.0, facts={"maximum": amount(100)})
     fixture.tell("b", amount(20 + lacking))
     return fixture
 

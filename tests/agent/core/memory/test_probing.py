@@ -35,10 +35,10 @@ def gib(count: float) -> Bytes:
     return Bytes(int(count * GIB))
 
 
-def look(use: float, cost: Cost | None = None, need: float = 0.0, most: float = 16, free: float = 0.0) -> MemoryView:
+def look(use: float, cost: Cost | None = None, need: float = 0.0, maximum: float = 16, free: float = 0.0) -> MemoryView:
     """A look at a VM of so many GiB, of which all but what is free is page cache."""
     quarter = Bytes(GIB // 4)
-    return MemoryView(gib(use), gib(most), quarter, gib(need), gib(free), gib(use - free), cost)
+    return MemoryView(gib(use), gib(maximum), quarter, gib(need), gib(free), gib(use - free), cost)
 
 
 def busy(stall: float = 0.0) -> Cost:
@@ -159,17 +159,17 @@ def test_small_need_reverts_only_what_is_needed() -> None:
     assert probing.keep == gib(3.25)
 
 
-@pytest.mark.parametrize(("most", "asked"), [(16, 3600.0), (4, 1.0)])
-def test_claim_expires(most: float, asked: float) -> None:
+@pytest.mark.parametrize(("maximum", "asked"), [(16, 3600.0), (4, 1.0)])
+def test_claim_expires(maximum: float, asked: float) -> None:
     probing = Probing()
-    probing.observe(look(8, busy(), most=most), Instant(0.0), POLICY)
-    probing.observe(look(4, busy(), most=most), Instant(1.0), POLICY)
+    probing.observe(look(8, busy(), maximum=maximum), Instant(0.0), POLICY)
+    probing.observe(look(4, busy(), maximum=maximum), Instant(1.0), POLICY)
     hurt = busy(stall=0.5).times(60)
-    probing.observe(look(4, hurt, most=most), Instant(61.0), POLICY)
+    probing.observe(look(4, hurt, maximum=maximum), Instant(61.0), POLICY)
     assert probing.keep == gib(8)
-    probing.observe(look(4, busy(), most=most), Instant(60.0 + asked), POLICY)
-    assert probing.keep == gib(8 if most > 4 else 4)
-    probing.observe(look(4, busy(), most=most), Instant(61.0 + 3600), POLICY)
+    probing.observe(look(4, busy(), maximum=maximum), Instant(60.0 + asked), POLICY)
+    assert probing.keep == gib(8 if maximum > 4 else 4)
+    probing.observe(look(4, busy(), maximum=maximum), Instant(61.0 + 3600), POLICY)
     assert probing.keep == gib(3.75)
 
 
@@ -257,8 +257,8 @@ def test_lowered_bound_spares_kernel_share() -> None:
     has = Resources(cores, Bytes(4096 * mib))
     story = Story(Policy())
 
-    def sees(most: int, version: int) -> None:
-        bounds = Bounds(Resources(cores, Bytes(256 * mib)), Resources(cores, Bytes(most * mib)))
+    def sees(maximum: int, version: int) -> None:
+        bounds = Bounds(Resources(cores, Bytes(256 * mib)), Resources(cores, Bytes(maximum * mib)))
         story.sees(Vm(bounds, has, has, Bytes(128 * mib), version))
 
     def tells() -> None:

@@ -56,7 +56,7 @@ def test_unpermitted_growth_ends_without_rereading() -> None:
     assert trial.verdict(spent(60), POLICY) is Observation.RELIEVED
 
 
-def grown(size: float, most: float, after: Cost, free: float = 0.0) -> Observation | None:
+def grown(size: float, maximum: float, after: Cost, free: float = 0.0) -> Observation | None:
     """The verdict on a growth from 4 GiB, where a minute's work had cost 6 GiB."""
     trial = Filling(Growth(gib(4), gib(size), spent(60, reread=6, stall=0.5)), gib(size)).spend(
         spent(10), gib(free), POLICY
@@ -64,11 +64,11 @@ def grown(size: float, most: float, after: Cost, free: float = 0.0) -> Observati
     if isinstance(trial, Filling):
         trial = trial.spend(spent(360), gib(free), POLICY)
     assert isinstance(trial, Filled)
-    return replace(trial, cost=after).verdict(after, gib(free), gib(most), POLICY)
+    return replace(trial, cost=after).verdict(after, gib(free), gib(maximum), POLICY)
 
 
 @pytest.mark.parametrize(
-    ("size", "most", "after", "verdict"),
+    ("size", "maximum", "after", "verdict"),
     [
         (6, 8, spent(60), Observation.HELPS),
         (6, 8, spent(20, reread=2, stall=0.5), None),
@@ -80,9 +80,9 @@ def grown(size: float, most: float, after: Cost, free: float = 0.0) -> Observati
     ],
 )
 def test_growth_is_good_if_gain_is_proportional(
-    size: float, most: float, after: Cost, verdict: Observation | None
+    size: float, maximum: float, after: Cost, verdict: Observation | None
 ) -> None:
-    assert grown(size, most, after) is verdict
+    assert grown(size, maximum, after) is verdict
 
 
 def test_growth_is_judged_by_filled_part() -> None:

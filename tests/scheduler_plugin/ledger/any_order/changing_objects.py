@@ -57,8 +57,8 @@ class ChangingObjects(HearingScheduler):
             for uid in [uid for uid in self.guests if self.api.pods[uid].vm_uid == changed.uid]:
                 del self.guests[uid]
 
-    @rule(vm=names, is_bounded=st.booleans(), most=sizes)
-    def break_or_mend(self, vm: str, is_bounded: bool, most: Resources) -> None:
+    @rule(vm=names, is_bounded=st.booleans(), maximum=sizes)
+    def break_or_mend(self, vm: str, is_bounded: bool, maximum: Resources) -> None:
         """The object becomes unreadable, or readable again; the permit on it stays what it was."""
         found = self.api.vms.get(name(vm))
         if found is None:
@@ -71,7 +71,7 @@ class ChangingObjects(HearingScheduler):
                     found,
                     unreadable=UNREADABLE,
                     is_bounded=is_bounded,
-                    use=size_of(found).at_least(most),
+                    use=size_of(found).at_least(maximum),
                     wakes_with=None,
                 )
             )
