@@ -254,8 +254,8 @@ class SleepRefusedError(GuestError):
 class TransferError(GuestError):
     """A migration failed; the message has the reason, and which end runs."""
 
-    def __init__(self, fault: TransferFault, story: str) -> None:
-        super().__init__(story)
+    def __init__(self, fault: TransferFault, message: str) -> None:
+        super().__init__(message)
         self.fault = fault
 
 

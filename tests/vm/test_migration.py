@@ -140,10 +140,10 @@ async def is_cancelled(journey: Journey, target: Guest) -> None:
         await move
 
 
-async def stays(journey: Journey, target: Guest, fault: TransferFault, story: str, *, slowly: bool = False) -> None:
+async def stays(journey: Journey, target: Guest, fault: TransferFault, message: str, *, slowly: bool = False) -> None:
     """The move fails like this, and the guest stays."""
     journey.progress.clear()
-    with pytest.raises(TransferError, match=story) as caught:
+    with pytest.raises(TransferError, match=message) as caught:
         await journey.guest.send(target, SLOW if slowly else LIMITS, journey.progress.append)
     assert caught.value.fault is fault
 
@@ -209,8 +209,8 @@ async def test_when_nobody_survives_nothing_runs_and_the_disk_starts_again(tmp_p
         await starts_again(journey, target, spec)
 
 
-async def nobody_survives(move: asyncio.Task[TransferInfo], fault: TransferFault, story: str) -> None:
-    with pytest.raises(TransferError, match=story) as caught:
+async def nobody_survives(move: asyncio.Task[TransferInfo], fault: TransferFault, message: str) -> None:
+    with pytest.raises(TransferError, match=message) as caught:
         await move
     assert caught.value.fault is fault
 

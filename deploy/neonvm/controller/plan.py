@@ -114,7 +114,7 @@ def _ended(facts: VmObservation, pod: Json) -> VmPlan:
     phase, end = pod_phase(pod), pod_end(pod)
     if end[0] == MOVED:
         # The guest was migrated away, but the VM's podName is still this pod: the guest was lost on the target.
-        phase, end = FAILED, reasoned(texts.GUEST_LOST, story=end[1])
+        phase, end = FAILED, reasoned(texts.GUEST_LOST, message=end[1])
     ended = _available(facts.vm, False, end)
     again = restarts(facts.vm, phase) and not is_terminating(pod)
     return VmPlan({"phase": phase, "conditions": [ended], **_NO_GUEST}, delete_pod=again)

@@ -159,8 +159,8 @@ class QemuGuest:
                 await self.asleep.is_over.wait()
             # After a sleep the guest runs in a new QEMU process.
             if self._machine is machine:
-                story = f"{reason}; QEMU said {machine.output_tail()}; its console said "
-                return story + Files.of(self._spec).console_tail()
+                message = f"{reason}; QEMU said {machine.output_tail()}; its console said "
+                return message + Files.of(self._spec).console_tail()
 
     async def arrived(self) -> bool:
         """Return True if the guest runs here, even if another process drove the migration. Raises ``GuestError``."""

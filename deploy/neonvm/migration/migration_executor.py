@@ -161,12 +161,12 @@ class MigrationExecutor:
         await self._record(facts, event_reason, text(ended, "message"), kind, self._deps.events.record_or_raise)
 
     async def _record(
-        self, facts: MigrationInputs, reason: str, story: str, kind: str = NORMAL, record: Record | None = None
+        self, facts: MigrationInputs, reason: str, message: str, kind: str = NORMAL, record: Record | None = None
     ) -> None:
         """Record an Event on the migration and on its VM."""
-        story = texts.MIGRATION_STORY.format(migration=name_of(facts.migration).name, story=story)
+        message = texts.MIGRATION_MESSAGE.format(migration=name_of(facts.migration).name, message=message)
         for about in filter(None, (facts.migration, facts.vm)):
-            await (record or self._deps.events.record)(about, reason, story, kind)
+            await (record or self._deps.events.record)(about, reason, message, kind)
 
 
 def bandwidth_of(migration: Json) -> Bytes:

@@ -34,7 +34,7 @@ class TransferState:
 
     sending: Sending = Sending.NOT_BEGUN
     reason: str = ""
-    story: str = ""
+    message: str = ""
     info: Json = field(default_factory=dict)
 
 

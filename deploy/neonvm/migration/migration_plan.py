@@ -212,12 +212,12 @@ def _has_left(source: Json | None) -> bool:
 def _over(facts: MigrationInputs) -> Reasoned:
     transfer, why = facts.transfer, _broken(facts)
     if transfer.sending is Sending.FAILED and transfer.reason != texts.CANCELLED and why in (None, _target_lost(facts)):
-        return transfer.reason, transfer.story  # the root cause: a failed transfer also ends its target
+        return transfer.reason, transfer.message  # the root cause: a failed transfer also ends its target
     if transfer.sending is Sending.NOT_BEGUN and facts.source_role is PodRole.EMPTY:
         return texts.RESTARTED
     if why is None and facts.target_role is PodRole.EMPTY and transfer.sending is Sending.DONE:
         why = texts.TARGET_ENDED
-    return why or _cannot_send(facts) or (transfer.reason, transfer.story)
+    return why or _cannot_send(facts) or (transfer.reason, transfer.message)
 
 
 def _arrived(facts: MigrationInputs) -> MigrationPlan:
@@ -229,8 +229,8 @@ def _arrived(facts: MigrationInputs) -> MigrationPlan:
     if not _names(facts, "targetPodName"):
         return _failed(facts, reasoned(texts.RUNS_ELSEWHERE, pod=text(facts.vm, "status", "podName")))
     source, target = (text(facts.migration, "status", end) for end in ("sourceNode", "targetNode"))
-    story = reasoned(texts.MIGRATED, source=source, target=target, figures=figures(facts.transfer))
-    done = _status(facts, "True", story, phase=SUCCEEDED, **_info(facts))
+    outcome = reasoned(texts.MIGRATED, source=source, target=target, figures=figures(facts.transfer))
+    done = _status(facts, "True", outcome, phase=SUCCEEDED, **_info(facts))
     # While the migration owns the target, deleting the migration would delete the running pod.
     adopt = facts.target is not None and not is_owned_by(facts.target, facts.vm)
     return MigrationPlan(adopt_target=adopt, status=done.status)

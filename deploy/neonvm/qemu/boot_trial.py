@@ -116,9 +116,9 @@ def _has_first_line(console: Path) -> bool:
     return console.exists() and FIRST_LINE.encode() in console.read_bytes()
 
 
-def _short(story: str) -> str:
+def _short(message: str) -> str:
     """The first error message of QEMU, which starts each with its program name; truncated."""
-    words = " ".join(part.strip() for part in story.split("qemu-system-x86_64: ")[:2]).removesuffix("; nothing")
+    words = " ".join(part.strip() for part in message.split("qemu-system-x86_64: ")[:2]).removesuffix("; nothing")
     return words if len(words) <= _MAX_REASON else f"{words[:_MAX_REASON]}…"
 
 

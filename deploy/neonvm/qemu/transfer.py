@@ -122,9 +122,9 @@ class Transfer:
                 case HandoverStep.FINISH:
                     return await self._finish()
                 case HandoverStep.TAKE_BACK:
-                    fault, story = self._blame(view)
+                    fault, reason = self._blame(view)
                     if await self._decide_kept():
-                        raise await self._take_back(fault, story)
+                        raise await self._take_back(fault, reason)
                     if self._refusals > _MAX_REFUSALS:
                         raise await self._give_up(view)
                     await self._endpoints.source.wait_for_event(_POLL_SECONDS)
@@ -269,7 +269,7 @@ class Transfer:
         self._progress(info)
         return info
 
-    async def _take_back(self, fault: TransferFault, story: str) -> TransferError:
+    async def _take_back(self, fault: TransferFault, reason: str) -> TransferError:
         """Kill the target, then make sure that the source runs."""
         source, target, clock = self._endpoints.source, self._endpoints.target, self._endpoints.clock
         await self._routing.settled()
@@ -279,10 +279,10 @@ class Transfer:
         deadline = clock.now() + _SILENCE_TIMEOUT
         while source.alive and clock.now() < deadline:
             if await self._runs_again():
-                return TransferError(fault, f"{self._endpoints.vm}: {story}; the guest keeps running on the source")
+                return TransferError(fault, f"{self._endpoints.vm}: {reason}; the guest keeps running on the source")
             await source.wait_for_event(_POLL_SECONDS)
         await source.kill()
-        return TransferError(fault, f"{self._endpoints.vm}: {story}; the source did not resume and was killed")
+        return TransferError(fault, f"{self._endpoints.vm}: {reason}; the source did not resume and was killed")
 
     async def _runs_again(self) -> bool:
         """Resume the source if it is paused by the migration. Return True if it runs."""
@@ -303,10 +303,10 @@ class Transfer:
         await target.kill()  # both, so that neither has the disk open when the VM restarts
         await source.kill()
         if view.source is SourceState.GONE and not view.is_released:
-            fault, story = TransferFault.SOURCE_LOST, f"the source ended during the migration: {source.output_tail()}"
+            fault, reason = TransferFault.SOURCE_LOST, f"the source ended during the migration: {source.output_tail()}"
         else:
-            fault, story = TransferFault.TARGET_LOST, f"the target ended during the handover: {target.output_tail()}"
-        return TransferError(fault, f"{self._endpoints.vm}: {story}; the guest is lost")
+            fault, reason = TransferFault.TARGET_LOST, f"the target ended during the handover: {target.output_tail()}"
+        return TransferError(fault, f"{self._endpoints.vm}: {reason}; the guest is lost")
 
     def _blame(self, view: MigrationView) -> tuple[TransferFault, str]:
         if view.target is TargetState.GONE or view.source is SourceState.KEPT:

@@ -183,11 +183,11 @@ async def _accelerator(arguments: RunnerArguments, image: GuestImage) -> Acceler
 
 def end(ending: Ending) -> int:
     """Write the termination message for the kubelet; return the exit code."""
-    LOG.info(texts.POD_ENDS, extra={"reason": ending.story})
+    LOG.info(texts.POD_ENDS, extra={"reason": ending.message})
     # Outside Kubernetes the file does not exist and must not be created in /dev.
     if _TERMINATION_LOG.exists() and os.access(_TERMINATION_LOG, os.W_OK):
         # The kubelet reads 4096 bytes at most.
-        _TERMINATION_LOG.write_text(ending.story[:4000])
+        _TERMINATION_LOG.write_text(ending.message[:4000])
     return ending.code
 
 

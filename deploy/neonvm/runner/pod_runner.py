@@ -61,7 +61,7 @@ class Ending:
     """Exit code and termination message of the pod."""
 
     code: int
-    story: str
+    message: str
 
 
 class PodRunner:

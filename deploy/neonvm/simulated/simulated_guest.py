@@ -238,8 +238,8 @@ class SimulatedGuest:
             # In steps, to notice an end that is lost meanwhile.
             await clock.sleep(min(_REPORT, left))
         if transfer.end is None:
-            story = f"{self._spec.vm}: not sent within {limits.timeout:g} s"
-            raise TransferError(TransferFault.TIMED_OUT, story)
+            message = f"{self._spec.vm}: not sent within {limits.timeout:g} s"
+            raise TransferError(TransferFault.TIMED_OUT, message)
         return info
 
     def _check_ends(self, target: SimulatedGuest) -> None:

@@ -25,7 +25,7 @@ INVALID_SPEC: Final = "InvalidSpec"
 POD_GONE: Final = ("PodGone", "pod {pod} is gone")
 POD_PENDING: Final = ("PodPending", "waiting for the pod to run")
 RUNNER_UNKNOWN: Final = ("RunnerUnreachable", "{fault}")
-GUEST_LOST: Final = ("GuestLost", "{story}, and was lost there")
+GUEST_LOST: Final = ("GuestLost", "{message}, and was lost there")
 UNKNOWN_MACHINE: Final = (
     "UnknownMachine",
     "pod {pod} has no record of the machine that it runs; delete the pod to recreate it",
@@ -130,7 +130,7 @@ POD_ON: Final = "pod {pod} on {node}"
 
 # Events of a migration, on it and on its VM; the outcome has the condition's text
 
-MIGRATION_STORY: Final = "{migration}: {story}"
+MIGRATION_MESSAGE: Final = "{migration}: {message}"
 MIGRATION_STARTED: Final = ("Migrating", "migrating the guest from {ends}")
 MIGRATION_FAILED_INTERNALLY: Final = "FailedMove"
 

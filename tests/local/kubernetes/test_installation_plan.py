@@ -107,7 +107,7 @@ def test_rollout_needs_all_replicas_available(kind: str, spec: Json, status: Jso
 
 
 @pytest.mark.parametrize(
-    ("found", "story"),
+    ("found", "message"),
     [
         (pod(waiting("ContainerCreating")), ""),
         (pod({"state": {"running": {}}}, phase="Running"), ""),
@@ -135,5 +135,5 @@ def test_rollout_needs_all_replicas_available(kind: str, spec: Json, status: Jso
         (pod(waiting("ErrImagePull"), deletionTimestamp="2026-01-01T00:00:00Z"), ""),
     ],
 )
-def test_hopeless_pod_is_recognised(found: Json, story: str) -> None:
-    assert startup_failure([pod({"state": {}}), found]) == story
+def test_hopeless_pod_is_recognised(found: Json, message: str) -> None:
+    assert startup_failure([pod({"state": {}}), found]) == message

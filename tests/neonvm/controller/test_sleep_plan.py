@@ -125,8 +125,8 @@ def test_refusal_by_guest_is_reported() -> None:
 
 def test_sleeper_keeps_place_and_machine() -> None:
     made = plan(observed(vm_with("Running", has="2"), GONE, FIGURES))
-    story = "asleep with 3 sessions open; the next packet from a client wakes it"
-    assert said(made) == [("Available", "Asleep", story), ("Asleep", "Asleep", story)]
+    message = "asleep with 3 sessions open; the next packet from a client wakes it"
+    assert said(made) == [("Available", "Asleep", message), ("Asleep", "Asleep", message)]
     status = {key: value for key, value in made.status.items() if key != "conditions"}
     assert status == {"phase": "Asleep", **PLACE, **SIZES, "sleep": {**SLEPT, "since": ""}}
     assert (made.desired, made.wake, made.sleep, made.hold, made.delete_pod) == (WANTED, False, "", False, False)

@@ -39,10 +39,10 @@ async def test_outcome_is_reported_after_lost_write(runtime: RuntimeFixture, tro
     source.fail(TransferFault.REFUSED)
     await runtime.settle()
     await runtime.pass_time(2)
-    story = "move: injected: Refused"
+    message = "move: injected: Refused"
     assert (runtime.api.lost, runtime.api.failing) == ("", "")
     assert sorted(await runtime.said("move")) == sorted(await runtime.said())
-    assert ("MigrationRefused", story) in await runtime.said()
+    assert ("MigrationRefused", message) in await runtime.said()
     await runtime.assert_well(old)
 
 

@@ -112,7 +112,7 @@ def test_it_begins_by_naming_both_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "reason", "story"),
+    ("known", "reason", "message"),
     [
         ({"fault": "spec.maxBandwidth: …"}, "InvalidSpec", "spec.maxBandwidth: …"),
         ({"vm": None}, "VMGone", "VM db not found"),
@@ -125,9 +125,9 @@ def test_it_begins_by_naming_both_ends() -> None:
         ({"hindrance": "its runner is another's"}, "NotMovable", "its runner is another's"),
     ],
 )
-def test_one_that_cannot_begin_fails_at_once(known: Json, reason: str, story: str) -> None:
+def test_one_that_cannot_begin_fails_at_once(known: Json, reason: str, message: str) -> None:
     made = plan_migration(fresh(**known))
-    assert (status(made), says(made), rest(made)) == ({"phase": "Failed"}, ("False", reason, story), NOTHING)
+    assert (status(made), says(made), rest(made)) == ({"phase": "Failed"}, ("False", reason, message), NOTHING)
 
 
 def test_refused_migration_reports_before_release() -> None:
@@ -234,13 +234,13 @@ BREAKS: list[tuple[Json, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("known", "reason", "story"), BREAKS)
-def test_broken_move_cancels_then_fails(known: Json, reason: str, story: str) -> None:
+@pytest.mark.parametrize(("known", "reason", "message"), BREAKS)
+def test_broken_move_cancels_then_fails(known: Json, reason: str, message: str) -> None:
     known = {"migration": migration(SENT), **known}
     found = cast("Json", known.pop("migration"))
     assert plan_migration(facts(found, transfer=ACTIVE, **known)) == MigrationPlan(cancel=True)
     made = plan_migration(facts(found, transfer=CANCELLED, **known))
-    assert (status(made), says(made)) == ({"phase": "Failed"}, ("False", reason, story))
+    assert (status(made), says(made)) == ({"phase": "Failed"}, ("False", reason, message))
     assert rest(made) == NOTHING
 
 
@@ -281,12 +281,12 @@ def test_possible_arrival_is_checked_before_delete(known: Json) -> None:
     assert plan_migration(facts(found, **known)) == NOTHING
 
 
-@pytest.mark.parametrize(("known", "reason", "story"), BREAKS)
-def test_the_same_breaks_one_that_prepares(known: Json, reason: str, story: str) -> None:
+@pytest.mark.parametrize(("known", "reason", "message"), BREAKS)
+def test_the_same_breaks_one_that_prepares(known: Json, reason: str, message: str) -> None:
     prepared: Json = {"target": TARGET, "target_role": PodRole.RECEIVING, "vm": vm(), **known}
     leaving = prepared.pop("migration", None) is not None
     made = plan_migration(facts(migration(PLACED, **(LEAVING if leaving else {})), **prepared))
-    assert (status(made), says(made)) == ({"phase": "Failed"}, ("False", reason, story))
+    assert (status(made), says(made)) == ({"phase": "Failed"}, ("False", reason, message))
 
 
 def test_scheduling_timeout_is_reported() -> None:
@@ -295,7 +295,7 @@ def test_scheduling_timeout_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "reason", "story"),
+    ("known", "reason", "message"),
     [
         ({"transfer": REFUSED}, "Refused", "devices differ"),
         ({"transfer": REFUSED, "source_role": PodRole.EMPTY}, "Refused", "devices differ"),
@@ -317,22 +317,22 @@ def test_scheduling_timeout_is_reported() -> None:
         ),
     ],
 )
-def test_move_without_arrival_fails(known: Json, reason: str, story: str) -> None:
+def test_move_without_arrival_fails(known: Json, reason: str, message: str) -> None:
     made = plan_migration(facts(migration(SENT), **known))
-    assert (says(made), rest(made)) == (("False", reason, story), NOTHING)
+    assert (says(made), rest(made)) == (("False", reason, message), NOTHING)
     assert status(made)["phase"] == "Failed"
 
 
 @pytest.mark.parametrize(
-    ("source", "story"),
+    ("source", "message"),
     [
         (runner("Failed", {"message": "QEMU died"}), "the guest in pod db-x has ended: QEMU died"),
         (None, "the guest in pod db-x has ended"),
     ],
 )
-def test_early_source_end_fails_migration(source: Json | None, story: str) -> None:
+def test_early_source_end_fails_migration(source: Json | None, message: str) -> None:
     made = plan_migration(pending(source=source, source_role=PodRole.EMPTY))
-    assert says(made) == ("False", "SourceLost", story)
+    assert says(made) == ("False", "SourceLost", message)
 
 
 LATE: list[Json] = [{}, {"is_overdue": True}, {"migration": migration(SENT, **LEAVING)}]

@@ -25,10 +25,10 @@ async def test_a_vm_is_moved_and_everybody_is_told(runtime: RuntimeFixture) -> N
     assert [found[end] for end in ends] == [old, "10.1.0.1", "n1", new, "10.1.0.2", "n2"]
     info = child(found, "info")
     assert (info["status"], info["totalTimeMs"], info["downtimeMs"]) == ("completed", 1250, 57)
-    story = "move: migrated from n1 to n2 in 1250 ms, downtime 57 ms, 100 MiB sent"
+    message = "move: migrated from n1 to n2 in 1250 ms, downtime 57 ms, 100 MiB sent"
     begun = f"move: migrating the guest from pod {old} on n1 to pod {new} on n2"
     for name in ("db", "move"):
-        assert sorted(await runtime.said(name)) == [("Migrated", story), ("Migrating", begun)]
+        assert sorted(await runtime.said(name)) == [("Migrated", message), ("Migrating", begun)]
     await runtime.assert_well(new)
 
 

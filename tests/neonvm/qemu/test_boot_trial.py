@@ -92,9 +92,9 @@ async def test_successful_boot_trial_is_remembered(trial: BootTrial) -> None:
 
 
 async def test_stopped_cpu_fails_trial_with_reason(trial: BootTrial) -> None:
-    story = "internal-error: KVM cannot execute an instruction of the guest; KVM internal error. Suberror: 1"
-    assert await fault(replace(trial, limit=30.0), STOPS) == (story, 1)
-    assert await fault(trial, STOPS) == (story, 1)
+    reason = "internal-error: KVM cannot execute an instruction of the guest; KVM internal error. Suberror: 1"
+    assert await fault(replace(trial, limit=30.0), STOPS) == (reason, 1)
+    assert await fault(trial, STOPS) == (reason, 1)
 
 
 async def test_a_machine_whose_process_ends_does_not_boot(trial: BootTrial) -> None:
@@ -105,18 +105,18 @@ async def test_a_machine_whose_process_ends_does_not_boot(trial: BootTrial) -> N
 
 async def test_machine_without_monitor_fails_trial(trial: BootTrial) -> None:
     output = "QEMU was killed by SIGABRT: qemu-system-x86_64: error: no MSR qemu-system-x86_64: x.c:1"
-    story = f"trial: no monitor; its output: {output}"
-    refused = FakeHypervisor(fault=GuestError(story))
+    reason = f"trial: no monitor; its output: {output}"
+    refused = FakeHypervisor(fault=GuestError(reason))
     found = await replace(trial, hypervisor=refused).fault(lambda *_: ["qemu-system-x86_64"])
     assert found == "QEMU was killed by SIGABRT: error: no MSR"
 
 
 async def test_silent_machine_is_retried_after_hour(trial: BootTrial) -> None:
-    story = "init did not start within 0.3 s"
-    assert await fault(replace(trial, limit=0.3), HANGS) == (story, 1)
+    reason = "init did not start within 0.3 s"
+    assert await fault(replace(trial, limit=0.3), HANGS) == (reason, 1)
     assert await fault(replace(trial, wall=lambda: 4599.0), BOOTS.replace("60", "61")) == ("", 2)
-    assert await fault(replace(trial, wall=lambda: 4599.0), HANGS) == (story, 2)
-    assert await fault(replace(trial, limit=0.3, wall=lambda: 4600.0), HANGS) == (story, 3)
+    assert await fault(replace(trial, wall=lambda: 4599.0), HANGS) == (reason, 2)
+    assert await fault(replace(trial, limit=0.3, wall=lambda: 4600.0), HANGS) == (reason, 3)
 
 
 async def test_another_initrd_or_another_qemu_is_tried_anew(trial: BootTrial, named_qemu: Path) -> None:

@@ -302,7 +302,7 @@ class World:
             found.stop.set()
         elif found is not None and found.life.done() and not is_over(pod):
             ending = found.life.result()
-            terminated: Json = {"state": {"terminated": {"exitCode": ending.code, "message": ending.story}}}
+            terminated: Json = {"state": {"terminated": {"exitCode": ending.code, "message": ending.message}}}
             status: Json = {
                 "phase": "Failed" if ending.code else "Succeeded",
                 "containerStatuses": [{"name": "neonvm-runner", **terminated}],

@@ -189,7 +189,7 @@ async def test_pod_ends_with_guest_and_reason(tmp_path: Path, daemon: FakeGuestD
     life = await pod.begin()
     pod.hypervisor.machine.fail("its kernel panicked")
     ending = await life
-    assert (ending.code, ending.story.partition(";")[0]) == (1, "the guest has ended: its kernel panicked")
+    assert (ending.code, ending.message.partition(";")[0]) == (1, "the guest has ended: its kernel panicked")
 
 
 async def test_pod_of_moved_guest_succeeds(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
