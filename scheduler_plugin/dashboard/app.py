@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from protocol.kubernetes.api import KubernetesApi
 from protocol.runtime.clock import Clock
 from scheduler_plugin.dashboard import texts
-from scheduler_plugin.dashboard.accounts import Accounts
 from scheduler_plugin.dashboard.cost_reports import CostReports
+from scheduler_plugin.dashboard.detail_queries import DetailQueries
 from scheduler_plugin.dashboard.fleet import Fleet
 from scheduler_plugin.dashboard.readers import Readers
 from scheduler_plugin.dashboard.reviews import AccessReviewer
@@ -48,8 +48,8 @@ class Dashboard:
         self.sources = ObservedSources(sources, self.fleet.record_explanation)
         reports = CostReports(history, sources, clock, labels)
         # With a reviewer, API calls have the program's permissions, so leave out events.
-        self.accounts = Accounts(api, self.sources, clock, reports, history, reads_events=reviewer is None)
-        self.app = page_app(title, self.authenticator, self.readers, self.accounts)
+        self.details = DetailQueries(api, self.sources, clock, reports, history, reads_events=reviewer is None)
+        self.app = page_app(title, self.authenticator, self.readers, self.details)
 
     async def run(self) -> None:
         """Watch the cluster and wake open pages until cancelled."""

@@ -1,7 +1,7 @@
 """Texts of ``autoscale-dashboard``, except states and explanations. Pure.
 
-States are in ``core/states``, explanations of databases in ``story``. Some texts are templates for ``str.format``,
-whose fields mypy checks.
+States are in ``core/states``, explanations of databases in ``explanation``. Some texts are templates for
+``str.format``, whose fields mypy checks.
 """
 
 from __future__ import annotations

@@ -29,11 +29,11 @@ from protocol.messages import ObjectName
 from protocol.pod_database import PREFIX
 from protocol.runtime.serving.bounded_protocol import authenticate
 from scheduler_plugin.dashboard import texts
-from scheduler_plugin.dashboard.accounts import Accounts
 from scheduler_plugin.dashboard.core.frames import LONGEST_ID
 from scheduler_plugin.dashboard.core.sessions import LASTS, Session
 from scheduler_plugin.dashboard.core.states import script
 from scheduler_plugin.dashboard.core.visibility import VisibilityFilter
+from scheduler_plugin.dashboard.detail_queries import DetailQueries
 from scheduler_plugin.dashboard.headers import LOOPBACK, SafeHeaders
 from scheduler_plugin.dashboard.readers import Readers
 from scheduler_plugin.dashboard.sign_in import LONGEST_TOKEN, SignIn, cookie_at
@@ -84,13 +84,13 @@ class _SignIn(msgspec.Struct, frozen=True):
     token: str
 
 
-def page_app(title: str, authenticator: SignIn, readers: Readers, accounts: Accounts) -> ASGIApp:
+def page_app(title: str, authenticator: SignIn, readers: Readers, details: DetailQueries) -> ASGIApp:
     """The application. Without a reviewer it is local and accepts only this machine's host names."""
     app = FastAPI(title="autoscale-dashboard", docs_url=None, redoc_url=None, openapi_url=None)
     _add_files(app, page_files())
     _add_sign_in(app, title, authenticator)
     _add_events(app, authenticator, readers)
-    _add_accounts(app, authenticator, accounts)
+    _add_details(app, authenticator, details)
     return SafeHeaders(app, LOOPBACK if authenticator.reviewer is None else None)
 
 
@@ -171,39 +171,37 @@ def _add_events(app: FastAPI, authenticator: SignIn, readers: Readers) -> None:
         return StreamingResponse(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
-def _add_accounts(app: FastAPI, authenticator: SignIn, accounts: Accounts) -> None:
+def _add_details(app: FastAPI, authenticator: SignIn, details: DetailQueries) -> None:
     async def answer(request: Request, ask: Callable[[VisibilityFilter], Awaitable[Json | None]]) -> Response:
         session = await _session(request, authenticator)
         if session is None:
             return _error(texts.SIGN_IN, 401)
-        account = await ask(session.visibility)
+        body = await ask(session.visibility)
         # The same response for missing and hidden objects.
-        return _error(texts.NO_OBJECT, 404) if account is None else JSONResponse(account)
+        return _error(texts.NO_OBJECT, 404) if body is None else JSONResponse(body)
 
     # A pod's name has a slash: pod/NAME.
     @app.get("/api/vms/{namespace}/{name:path}")
     async def vm(request: Request, namespace: Name, name: Name) -> Response:
-        return await answer(request, lambda visibility: accounts.of_vm(ObjectName(namespace, name), visibility))
+        return await answer(request, lambda visibility: details.of_vm(ObjectName(namespace, name), visibility))
 
     @app.get("/api/past/{namespace}/{name:path}")
     async def past_of_vm(request: Request, namespace: Name, name: Name, seconds: Span = 3600) -> Response:
         return await answer(
-            request, lambda visibility: accounts.past_of(ObjectName(namespace, name), visibility, seconds)
+            request, lambda visibility: details.past_of(ObjectName(namespace, name), visibility, seconds)
         )
 
     @app.get("/api/costs")
     async def costs(request: Request, seconds: Span = 86_400, by: Key = "namespace", only: Key = "") -> Response:
-        return await answer(request, lambda visibility: accounts.reports.of(visibility, seconds, by, only))
+        return await answer(request, lambda visibility: details.reports.of(visibility, seconds, by, only))
 
     @app.get("/api/groups/{namespace}/{kind}/{name}")
     async def group(request: Request, namespace: Name, kind: Name, name: Name) -> Response:
-        return await answer(
-            request, lambda visibility: accounts.of_group(kind, ObjectName(namespace, name), visibility)
-        )
+        return await answer(request, lambda visibility: details.of_group(kind, ObjectName(namespace, name), visibility))
 
     @app.get("/api/settings")
     async def settings(request: Request) -> Response:
-        return await answer(request, accounts.of_settings)
+        return await answer(request, details.of_settings)
 
 
 def _error(text: str, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:

@@ -20,13 +20,13 @@ from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import LABEL_ENABLED
 from protocol.pod_database import is_pod_database, pod_of
-from scheduler_plugin.dashboard.story import Silence, story, warnings_about
+from scheduler_plugin.dashboard.explanation import Silence, database_explanation, warnings_about
 from scheduler_plugin.databases import database_name, database_object, is_pod
 from scheduler_plugin.history.core.samples import SECOND, DecisionRecord, MoveRecord
 from scheduler_plugin.history.ports import History, Period
 from scripts.autoscale.cluster_flags import VmNamespace, cluster_command, parse_database
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, context_namespace, find_cluster
-from scripts.autoscale.explain_group import find_group, group_name, group_story
+from scripts.autoscale.explain_group import find_group, group_explanation, group_name
 from scripts.autoscale.history.finding import check_url, history_path, opened_history, period_since
 from scripts.autoscale.site import (
     AGENT,
@@ -215,7 +215,7 @@ async def _account(site: Site, argument: str, namespace: str) -> Account:
             return await explain_database(site, database)
     kind, name = group
     account = await site.of_groups(f"/explain/{name.namespace}/{kind.kind}/{name.name}")
-    return list(group_story(account, site.silence.get(GROUPS, ""))), account
+    return list(group_explanation(account, site.silence.get(GROUPS, ""))), account
 
 
 async def explain_database(site: Site, vm: Json) -> Account:
@@ -230,4 +230,4 @@ async def explain_database(site: Site, vm: Json) -> Account:
     # Read after the requests, which set it.
     silence = Silence(site.silence.get(AGENT, ""), site.silence.get(SCHEDULER, ""))
     fields: Json = {"vm": vm, "warnings": warnings_about(vm, events), "agent": agent, "scheduler": scheduler}
-    return list(story(vm, agent, scheduler, events, silence)), fields
+    return list(database_explanation(vm, agent, scheduler, events, silence)), fields

@@ -50,7 +50,7 @@ async def find_group(site: Site, name: ObjectName) -> tuple[Resource, ObjectName
     return None
 
 
-def group_story(account: Json | None, silence: str = "") -> Iterator[str]:
+def group_explanation(account: Json | None, silence: str = "") -> Iterator[str]:
     """Yields the program's answer as lines of text; ``silence`` is the reason why there is none, if known."""
     if account is None:
         yield f"{_NO_ANSWER}: {silence or _POSSIBLE_REASON}"

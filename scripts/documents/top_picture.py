@@ -37,7 +37,7 @@ class PictureFleet:
         """See ``Source``."""
         return FleetSnapshot(tuple(vm_row(*_made(number)) for number in range(len(FLEET))))
 
-    async def story(self, vm: str) -> list[str]:
+    async def explain(self, vm: str) -> list[str]:
         """See ``Source``."""
         return [vm]
 

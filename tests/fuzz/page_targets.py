@@ -10,7 +10,7 @@ from protocol.kubernetes.objects import Json, JsonObject, name_of
 from protocol.kubernetes.pages import read_object
 from scheduler_plugin.dashboard.core.reports import scheduler_reports, with_report
 from scheduler_plugin.dashboard.core.rows import group_row, move_row, node_rows, standing_row, vm_row
-from scheduler_plugin.dashboard.story import story
+from scheduler_plugin.dashboard.explanation import database_explanation
 from scheduler_plugin.history.core.decoding import ClusterSample
 from scheduler_plugin.history.core.history_log import Batch, HistoryLog
 from scheduler_plugin.history.core.samples import SECOND
@@ -40,7 +40,7 @@ NODES: Final[Json] = {"ready": True, "leader": "a", "nodes": [{"name": "n1", "op
 def account(body: bytes) -> object:
     """An agent's answer at ``/explain``: told to people, and recorded."""
     found = read_object(body)
-    return [*story(samples.whole_vm(), found, found)], _recorded([samples.whole_vm()], None, found)
+    return [*database_explanation(samples.whole_vm(), found, found)], _recorded([samples.whole_vm()], None, found)
 
 
 def nodes(body: bytes) -> object:
@@ -58,7 +58,7 @@ def nodes(body: bytes) -> object:
 def rows(found: Json) -> object:
     """Any object as a row of the page, and in a history."""
     seen = [vm_row(found), move_row(found), group_row("Hvpa", found)]
-    return msgspec.json.encode(seen), [*story(found, None, None)], _recorded([found], None, None)
+    return msgspec.json.encode(seen), [*database_explanation(found, None, None)], _recorded([found], None, None)
 
 
 def _recorded(vms: list[JsonObject], said: JsonObject | None, answer: JsonObject | None) -> Batch:

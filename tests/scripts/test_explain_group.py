@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from protocol.kubernetes.objects import Json
-from scripts.autoscale.explain_group import group_name, group_story
+from scripts.autoscale.explain_group import group_explanation, group_name
 
 HVPA: Json = {
     "group": "Hvpa default/web",
@@ -42,7 +42,7 @@ HVPA: Json = {
 
 
 def test_it_says_what_is_what_is_recommended_what_was_done_and_what_was_kept_back() -> None:
-    assert list(group_story(HVPA)) == [
+    assert list(group_explanation(HVPA)) == [
         "Hvpa default/web scales Deployment web: 5 replicas, 4 of them ready.",
         "  app requests 1100m cpu.",
         "  app limits 2 cpu.",
@@ -57,13 +57,13 @@ def test_it_says_what_is_what_is_recommended_what_was_done_and_what_was_kept_bac
 
 
 def test_gaps_are_said() -> None:
-    assert list(group_story(None)) == [
+    assert list(group_explanation(None)) == [
         "The groups program does not answer: it may be starting, or not running in this cluster."
     ]
     broken: Json = {"group": "Hvpa default/web", "problem": "spec.targetRef.name: expected a name"}
-    assert list(group_story(broken)) == ["Hvpa default/web scales nothing: spec.targetRef.name: expected a name."]
+    assert list(group_explanation(broken)) == ["Hvpa default/web scales nothing: spec.targetRef.name: expected a name."]
     young: Json = {"group": "Hvpa a/b", "target": {"name": "Deployment b"}, "recommended": {"replicas": None}}
-    assert list(group_story(young)) == [
+    assert list(group_explanation(young)) == [
         "Hvpa a/b scales Deployment b: 0 replicas, 0 of them ready.",
         "  The HPA recommends nothing yet.",
     ]
@@ -78,7 +78,7 @@ def test_a_group_of_vms_shows_its_members_and_what_holds_its_scaling_back() -> N
         ],
         "scaling": {"replicas": 1, "wanted": 2, "rule": "Delay", "message": "grew 10 s ago"},
     }
-    assert list(group_story(found)) == [
+    assert list(group_explanation(found)) == [
         "VirtualMachineGroup default/shop:",
         "  It needs 2 replicas and has 1 (rule Delay): grew 10 s ago.",
         "  shop-primary (primary) Running on n1",
@@ -92,7 +92,7 @@ def test_group_says_that_its_need_is_unknown() -> None:
         "group": "VirtualMachineGroup default/shop",
         "scaling": {"wanted": None, "replicas": 1, "message": "no load yet"},
     }
-    assert list(group_story(found))[1] == "  It has 1 replica; the number needed is unknown: no load yet."
+    assert list(group_explanation(found))[1] == "  It has 1 replica; the number needed is unknown: no load yet."
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from protocol.kubernetes.objects import Json
 from protocol.names import LABEL_ENABLED
 from protocol.runtime.kubernetes.http_api import HttpApi
 from protocol.units import Seconds
-from scheduler_plugin.dashboard.story import Silence, story
+from scheduler_plugin.dashboard.explanation import Silence, database_explanation
 from scripts.autoscale import site as site_module
 from scripts.autoscale.site import AGENT, SCHEDULER, RemoteSite, SiteError
 from tests.scripts.clusters import cluster_at
@@ -157,5 +157,5 @@ async def test_answer_clears_the_reason() -> None:
 )
 def test_explanation_names_the_reason(labels: Json, silence: Silence, agent: str, scheduler: str) -> None:
     vm: Json = {"metadata": {"namespace": "shop", "name": "db", "labels": labels}}
-    lines = list(story(vm, None, None, (), silence))
+    lines = list(database_explanation(vm, None, None, (), silence))
     assert [any(line.startswith(said) for line in lines) for said in (agent, scheduler)] == [True, True]

@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from protocol.kubernetes.objects import Json
-from scheduler_plugin.dashboard.story import story
+from scheduler_plugin.dashboard.explanation import database_explanation
 from scripts.autoscale.cluster_flags import check_cluster_name, parse_database, parse_vm
 from scripts.autoscale.demonstration.fleet import marked, reserved_bars
 from tests.neonvm.sample_objects import virtual_machine
@@ -81,7 +81,7 @@ def test_the_story_of_a_vm_says_why_and_where_it_is_not_moved() -> None:
             "n3": {"why": "long ago", "againInSeconds": 0},
         },
     }
-    assert list(story(virtual_machine(STATUS), None, scheduler))[-3:] == [
+    assert list(database_explanation(virtual_machine(STATUS), None, scheduler))[-3:] == [
         "The scheduler does not migrate it on its own: not opted in.",
         "Its scheduling constraints are unreadable, so any node may be tried: spec: Expected `object`",
         "It is not scheduled to node n2 for 41 s: 0/3 nodes are available",
@@ -93,7 +93,7 @@ def test_story_says_why_a_migration_does_not_go_on() -> None:
     over = {"name": "default/old", "phase": "Failed", "problem": "no luck", "seenForSeconds": 900.0}
     waits = {"name": "default/by-hand", "phase": "Pending", "problem": why, "seenForSeconds": 61.4}
     fine = {"name": "default/fine", "phase": "Running", "problem": None, "seenForSeconds": 3.0}
-    told = list(story(virtual_machine(STATUS), None, {"migrations": [over, waits, fine]}))
+    told = list(database_explanation(virtual_machine(STATUS), None, {"migrations": [over, waits, fine]}))
     assert [line for line in told if line.startswith("Migration")] == [
         f"Migration default/by-hand has been Pending for 61 s: {why}"
     ]
@@ -112,7 +112,7 @@ def test_the_story_of_a_vm_says_how_it_last_ended() -> None:
         event("2026-01-01T00:00:03Z", "of another VM", "other"),
         event("2026-01-01T00:00:03Z", "all is well", uid, "Normal"),
     ]
-    assert [line for line in story(vm, None, None, events) if "Warning" in line] == [
+    assert [line for line in database_explanation(vm, None, None, events) if "Warning" in line] == [
         "  Warning of 2026-01-01T00:00:01Z: Failed: the VM has ended: QEMU was killed by SIGKILL",
         "  Warning of 2026-01-01T00:00:02Z: Failed: the VM has ended: its kernel panicked (2 times)",
     ]
@@ -122,13 +122,13 @@ def test_story_names_receivers() -> None:
     gift: Json = {"amount": {"cpu": "1", "mem": "0"}, "at": "2026-01-01T00:00:00Z", "to": ["default/a", "shop/b"]}
     at = f"{datetime.fromisoformat('2026-01-01T00:00:00Z').astimezone():%H:%M %Z}"
     assert (
-        list(story(virtual_machine(STATUS), None, {"gaveBack": gift}))[-1]
+        list(database_explanation(virtual_machine(STATUS), None, {"gaveBack": gift}))[-1]
         == f"It gave back 1 vCPU to a and shop/b at {at}."
     )
 
 
 def test_the_story_of_a_vm_answers_every_question() -> None:
-    told = "\n".join(story(virtual_machine(STATUS), AGENT, SCHEDULER))
+    told = "\n".join(database_explanation(virtual_machine(STATUS), AGENT, SCHEDULER))
     for expected in (
         "default/db has 2 vCPU and 2Gi; it is Running on n1.",
         "Its bounds are 500m to 4 vCPU and 1 to 8 slots of 1Gi; its spec asks for 2 vCPU and 2 slots.",
@@ -158,13 +158,13 @@ def test_the_story_of_a_vm_answers_every_question() -> None:
 
 def test_story_of_pod_names_no_guest() -> None:
     agent = {**AGENT, "because": "keeping memory: the trial of 512Mi failed: refaulted", "resize": {"pauses": []}}
-    told = "\n".join(story(virtual_machine(STATUS), agent, None))
+    told = "\n".join(database_explanation(virtual_machine(STATUS), agent, None))
     assert "the trial of 512Mi failed: refaulted" in told
     assert "guest" not in told
 
 
 def test_what_cannot_be_asked_is_said() -> None:
-    told = "\n".join(story(virtual_machine(), None, None))
+    told = "\n".join(database_explanation(virtual_machine(), None, None))
     assert "default/db has ? vCPU and ?; it is new on no node." in told
     assert "Its agent does not respond" in told
     assert "The scheduler has no pod of it" in told
@@ -172,13 +172,15 @@ def test_what_cannot_be_asked_is_said() -> None:
 
 def test_what_the_scheduler_finds_wrong_with_a_vm_shows_in_the_story() -> None:
     said = "the compute unit's memory of 32Gi is larger than the VM's range of 1Gi to 16Gi"
-    lines = list(story(virtual_machine(STATUS), None, {"pods": [], "problems": [said]}))
+    lines = list(database_explanation(virtual_machine(STATUS), None, {"pods": [], "problems": [said]}))
     assert f"  Problem: {said}" in lines
 
 
 def test_a_refused_resize_shows_in_the_story() -> None:
     refused = [{"type": "Available", "reason": "ResizeRefused", "message": "no daemon"}]
-    told = "\n".join(story(virtual_machine({**STATUS, "conditions": refused}), {"because": "x"}, {"pods": []}))
+    told = "\n".join(
+        database_explanation(virtual_machine({**STATUS, "conditions": refused}), {"because": "x"}, {"pods": []})
+    )
     assert "Available: ResizeRefused: no daemon" in told
     assert "It has no metrics." in told
 
@@ -231,7 +233,7 @@ def test_what_cannot_be_the_name_of_a_cluster_names_no_folder(given: str) -> Non
 
 def test_story_of_a_pod_has_objection() -> None:
     waits: Json = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "node has no room"}
-    told = list(story(pod_database(conditions=[waits]), {"because": "growing"}, None))
+    told = list(database_explanation(pod_database(conditions=[waits]), {"because": "growing"}, None))
     assert told[:5] == [
         "default/pod/pg-1 has 1 vCPU and 1Gi; it is Running on n1.",
         "  Its bounds are 500m to 4 vCPU and 512Mi to 8Gi; its container postgres requests now: 1 vCPU and 1Gi.",
@@ -239,8 +241,8 @@ def test_story_of_a_pod_has_objection() -> None:
         "",
         "Its agent: growing.",
     ]
-    starting = list(story(pod_database(node="", phase="Pending", containerStatuses=[]), None, None))
+    starting = list(database_explanation(pod_database(node="", phase="Pending", containerStatuses=[]), None, None))
     assert starting[0] == "default/pod/pg-1 has nothing yet; it is Pending on no node."
-    unreadable = list(story(pod_database(bounds=""), None, None))
+    unreadable = list(database_explanation(pod_database(bounds=""), None, None))
     assert unreadable[0] == "default/pod/pg-1 has an unreadable size; it is Running on n1."
     assert unreadable[1].startswith("  It cannot be resized: metadata.annotations")

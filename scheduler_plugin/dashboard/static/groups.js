@@ -35,7 +35,7 @@ export class GroupView {
     Object.assign(this, { kind, namespace, name });
     this.title = name || "Group";
     this.facts = h("div", {});
-    this.said = h("pre", { class: "story", tabindex: "0" }, "Loading …");
+    this.said = h("pre", { class: "explanation", tabindex: "0" }, "Loading …");
     this.cost = kind === "VirtualMachineGroup" ? new CostBox("group", `${namespace}/${name}`) : null;
     this.element = h("section", { class: "page" }, h("h1", {}, `${kind} ${namespace}/${name}`), this.facts,
       h("h2", {}, "Why"), this.said, this.cost ? this.cost.element : []);

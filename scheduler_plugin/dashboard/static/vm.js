@@ -24,7 +24,7 @@ export class VmView {
     this.title = name || "Database";
     this.path = [namespace, ...rest].map(encodeURIComponent).join("/");
     this.facts = h("div", {});
-    this.story = h("pre", { class: "story", tabindex: "0", "aria-label": "Why it has its size" }, "Loading …");
+    this.explanation = h("pre", { class: "explanation", tabindex: "0", "aria-label": "Why it has its size" }, "Loading …");
     this.warnings = h("p", { class: "hint", hidden: true });
     this.moves = h("div", {});
     this.decided = [];
@@ -40,7 +40,7 @@ export class VmView {
     this.element = h("section", { class: "page" }, h("h1", {}, this.key), this.facts,
       h("span", { class: "pair", role: "group", "aria-label": "How far back" }, this.spans),
       h("div", { class: "charts" }, this.plots.map((each) => each.element)),
-      h("h2", {}, "Why"), this.story, this.warnings, this.decisions, this.cost.element, this.moves);
+      h("h2", {}, "Why"), this.explanation, this.warnings, this.decisions, this.cost.element, this.moves);
     this.look(this.span);
     this.ask();
     this.looking = setInterval(() => { if (!document.hidden) this.look(this.span, false); }, PAST_EVERY);
@@ -52,11 +52,11 @@ export class VmView {
     try {
       const answer = await fetch(`api/vms/${this.path}`);
       const found = answer.ok ? await answer.json() : null;
-      say(this.story, found ? found.story.join("\n") : "There is no such database, or the API server does not respond.");
+      say(this.explanation, found ? found.story.join("\n") : "There is no such database, or the API server does not respond.");
       this.warnings.hidden = !found || found.warnings;
       say(this.warnings, `This does not include Kubernetes' warnings about it: kubectl events --namespace ${this.namespace} --for ${this.name.includes("/") ? this.name : `VirtualMachine/${this.name}`}`);
       if (found && found.agent) this.heard(found.agent);
-    } catch { say(this.story, "The server does not respond."); }
+    } catch { say(this.explanation, "The server does not respond."); }
   }
 
   async look(seconds, isChosen = true) {

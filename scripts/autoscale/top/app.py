@@ -94,7 +94,7 @@ class Source(Protocol):
     async def read(self, on_screen: Sequence[str]) -> FleetSnapshot:
         """Returns the current state, with fresh data of the databases ``on_screen``."""
 
-    async def story(self, vm: str) -> list[str]:
+    async def explain(self, vm: str) -> list[str]:
         """Explains the database's size."""
 
     def question(self, vm: str) -> str:
@@ -253,7 +253,7 @@ class TopApp(App[None]):
             self._of_nodes = False
             self._set_view(self.view.filtered(f"node={row.name}"))
             return
-        self.push_screen(TextScreen(row.name, lambda: self._source.story(row.name), self._every))
+        self.push_screen(TextScreen(row.name, lambda: self._source.explain(row.name), self._every))
 
     def action_migrate(self) -> None:
         """Migrates the selected VM, after a confirmation."""

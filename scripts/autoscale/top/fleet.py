@@ -178,7 +178,7 @@ class FleetReader:
         for name, vm in named.items():
             self._pending.see(str(name), now, is_so=phase_of(vm) == PENDING)
 
-    async def story(self, vm: str) -> list[str]:
+    async def explain(self, vm: str) -> list[str]:
         """Explains the database's size like ``autoscale explain``, or returns the error."""
         try:
             sentences, _ = await explain_database(

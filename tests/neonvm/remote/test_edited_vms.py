@@ -10,7 +10,7 @@ import pytest
 from deploy.neonvm.addressing import RUNNER_PORT
 from protocol.kubernetes.objects import Json, child, items, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
-from scheduler_plugin.dashboard.story import story
+from scheduler_plugin.dashboard.explanation import database_explanation
 from tests.neonvm.remote.pods_world import DB, World, world
 
 GI = 1024**3
@@ -108,7 +108,7 @@ async def test_orders_beyond_the_machine_are_clipped_and_told(tmp_path: Path) ->
         assert (said["status"], said["reason"]) == ("True", "SpecChanged")
         assert "CPU max is 4, the spec says 8; memory max is 8Gi, the spec says 16Gi" in text(said, "message")
         assert made.status["machine"] == {"maxCpus": "4", "minMemory": "1Gi", "maxMemory": "8Gi"}
-        explained = list(story(await made.client.get(VIRTUAL_MACHINES, DB), None, None))
+        explained = list(database_explanation(await made.client.get(VIRTUAL_MACHINES, DB), None, None))
         assert f"  RestartRequired: SpecChanged: {text(said, 'message')}" in explained
 
 

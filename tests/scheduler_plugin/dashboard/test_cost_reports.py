@@ -28,7 +28,7 @@ async def asked(run: Page, query: str) -> Any:
 
 async def test_costs_are_limited_to_namespaces() -> None:
     async with page(on_a_cluster=True) as run:
-        run.dashboard.accounts.reports.history = a_history()
+        run.dashboard.details.reports.history = a_history()
         run.cluster.people = {"clerk": {"shop"}, "admin": {"*"}}
         put_vm(run.cluster, "a", "shop")
         await settle()
@@ -43,7 +43,7 @@ async def test_costs_are_limited_to_namespaces() -> None:
 async def test_history_query_is_cached() -> None:
     history = a_history()
     async with page() as run:
-        run.dashboard.accounts.reports.history = history
+        run.dashboard.details.reports.history = history
         await run.sign_in(run.links[-1])
         for query in ("seconds=3600", "seconds=3600&by=vm", "seconds=3600&by=node&only=n1", "seconds=3600"):
             assert (await asked(run, query))["kept"]
@@ -55,7 +55,7 @@ async def test_history_query_is_cached() -> None:
 
 async def test_bill_cache_is_bounded() -> None:
     async with page() as run:
-        reports = run.dashboard.accounts.reports
+        reports = run.dashboard.details.reports
         reports.history = a_history()
         await run.sign_in(run.links[-1])
         assert [await asked(run, query) for query in ("seconds=3601", "seconds=3600&by=label%3Dteam")] == [404, 404]
@@ -68,7 +68,7 @@ async def test_unreadable_history_knows_nothing() -> None:
     async with page() as run:
         await run.sign_in(run.links[-1])
         assert await asked(run, "") == NOT_KEPT
-        run.dashboard.accounts.reports.history = MadeUpHistory([], is_broken=True)
+        run.dashboard.details.reports.history = MadeUpHistory([], is_broken=True)
         assert await asked(run, "") == NOT_KEPT
 
 
@@ -87,7 +87,7 @@ async def test_periods_are_computed_independently() -> None:
     history = SlowAboutWeeks(a_history().facts)
     history.let = asyncio.Event()
     async with page() as run:
-        run.dashboard.accounts.reports.history = history
+        run.dashboard.details.reports.history = history
         await run.sign_in(run.links[-1])
         week = asyncio.create_task(asked(run, "seconds=604800"))
         await settle()
@@ -103,7 +103,7 @@ async def test_costs_group_by_kept_labels() -> None:
         [VmRecord(ObjectName("shop", name), "n1", "", None, MOST, (("team", team),)) for name, team in teams]
     )
     async with page() as run:
-        reports = run.dashboard.accounts.reports
+        reports = run.dashboard.details.reports
         reports.history, reports.labels = history, ["team"]
         await run.sign_in(run.links[-1])
         found = await asked(run, "seconds=3600&by=label%3Dteam")

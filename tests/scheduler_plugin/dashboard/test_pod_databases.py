@@ -52,16 +52,16 @@ async def test_account_and_history_have_slash() -> None:
         await settle()
         run.told.scheduler[f"/explain/{KEY}"] = {"pods": []}
         run.told.agent = {"because": "idle", "troubles": [{"with": "metrics", "reason": "no cgroup"}]}
-        account = (await run.http.get(f"/api/vms/{KEY}")).json()
-        assert account["story"][:3] == [
+        details = (await run.http.get(f"/api/vms/{KEY}")).json()
+        assert details["story"][:3] == [
             f"{KEY} has 1 vCPU and 1Gi; it is Running on n1.",
             "  Its bounds are 500m to 4 vCPU and 512Mi to 8Gi; its container postgres requests now: 1 vCPU and 1Gi.",
             "",
         ]
-        assert account["scheduler"] == {"pods": []}
+        assert details["scheduler"] == {"pods": []}
         now, database = round(run.clock.wall() * SECOND), ObjectName("default", "pod/pg-1")
         moved = MoveRecord(database, database, "n1", "n2", "Succeeded", now - 9000, now)
-        run.dashboard.accounts.history = MadeUpHistory([], moved=[moved])
+        run.dashboard.details.history = MadeUpHistory([], moved=[moved])
         assert [each["key"] for each in (await run.http.get(f"/api/past/{KEY}?seconds=900")).json()["moves"]] == [KEY]
         others = (
             "/api/vms/default/pod/db-pod",

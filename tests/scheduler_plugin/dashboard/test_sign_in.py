@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from protocol.kubernetes.access_reviews import Scope
-from scheduler_plugin.dashboard.accounts import OF_THE_VM_ALONE
 from scheduler_plugin.dashboard.core.sessions import CHECKED_FOR, LASTS
+from scheduler_plugin.dashboard.detail_queries import OF_THE_VM_ALONE
 from scheduler_plugin.dashboard.reviews import AccessReviewer, Visitor
 from scheduler_plugin.dashboard.sign_in import COOKIE, SIGNING
 from scheduler_plugin.history.sqlite.queries import SqliteHistory
@@ -188,7 +188,7 @@ async def test_vm_history_is_empty_without_store(tmp_path: Path) -> None:
         await run.sign_in(run.links[-1])
         path = "/api/past/default/db?seconds=900"
         for history in (None, SqliteHistory(tmp_path / "history.sqlite")):
-            run.dashboard.accounts.history = history
+            run.dashboard.details.history = history
             assert (await run.http.get(path)).json()["at"] == []
         assert (await run.http.get(f"{path}0000000")).status_code == 422
 

@@ -85,7 +85,7 @@ class Scene:
         self.asked.append(on_screen)
         return self.seen
 
-    async def story(self, vm: str) -> list[str]:
+    async def explain(self, vm: str) -> list[str]:
         return self.told
 
     def question(self, vm: str) -> str:

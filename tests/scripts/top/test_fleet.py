@@ -223,6 +223,6 @@ async def test_a_migration_is_ordered_as_the_command_orders_it(place: Place) -> 
     assert await fleet.move("shop/db") == "shop/db is already migrating."
     place.is_away = True
     assert (await fleet.move("shop/orders")).startswith("shop/orders is not migrated: ")
-    (said,) = await fleet.story("shop/orders")
+    (said,) = await fleet.explain("shop/orders")
     assert "refused" in said or "answer" in said
     assert len(place.made) == 1

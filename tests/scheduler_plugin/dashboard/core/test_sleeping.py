@@ -10,7 +10,7 @@ from protocol.kubernetes.objects import Json
 from scheduler_plugin.dashboard.core import sleeping
 from scheduler_plugin.dashboard.core.rows import NOTHING, ZERO, vm_row
 from scheduler_plugin.dashboard.core.sleeping import last_sleep, sleep_sentence
-from scheduler_plugin.dashboard.story import story
+from scheduler_plugin.dashboard.explanation import database_explanation
 from tests.scheduler_plugin.objects import vm
 
 SINCE = "2026-11-27T02:10:00Z"
@@ -80,11 +80,14 @@ def test_sleeper_uses_nothing() -> None:
 
 
 def test_explanation_begins_with_the_sleep() -> None:
-    first, second, *_ = story(asleep(sessions=3), None, None)
+    first, second, *_ = database_explanation(asleep(sessions=3), None, None)
     assert first == "default/db has nothing; it is Asleep on n1."
     assert second == "  It is asleep since 2026-11-27 02:10 UTC, 3 sessions open."
     woken = asleep("Running", state="Awake", seconds=0.2)
-    assert list(story(woken, None, None))[1] == "  It woke from its last sleep at 2026-11-27 02:10 UTC in 0.20 s."
+    assert (
+        list(database_explanation(woken, None, None))[1]
+        == "  It woke from its last sleep at 2026-11-27 02:10 UTC in 0.20 s."
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,5 +118,5 @@ def test_explanation_begins_with_the_sleep() -> None:
 )
 def test_explanation_has_the_agents_reasons(sleep: Json, lines: list[str]) -> None:
     """An agent of a release without sleep says nothing of it."""
-    sentences = [line.strip() for line in story(asleep("Running"), {"sleep": sleep}, None)]
+    sentences = [line.strip() for line in database_explanation(asleep("Running"), {"sleep": sleep}, None)]
     assert [line for line in sentences if line.startswith("The VM")] == lines

@@ -9,7 +9,7 @@ import pytest
 
 from protocol.kubernetes.objects import Json, child
 from protocol.messages import ObjectName
-from scheduler_plugin.dashboard.story import story
+from scheduler_plugin.dashboard.explanation import database_explanation
 from scheduler_plugin.history.core.decoding import (
     ClusterSample,
     node_price_keys,
@@ -134,7 +134,9 @@ def test_recorded_needs_are_rounded() -> None:
     needs: list[Json] = [{"name": "memory used", "need": "1234567890", "because": "1.00 GiB in use"}]
     answer = account(parts=needs)
     assert read_explanation(0, answer).sentences == ("idle", "memory used needs 1177Mi: 1.00 GiB in use")
-    assert "  - memory used needs 1177Mi: 1.00 GiB in use" in story({"metadata": {"name": "db"}}, answer, None)
+    assert "  - memory used needs 1177Mi: 1.00 GiB in use" in database_explanation(
+        {"metadata": {"name": "db"}}, answer, None
+    )
 
 
 def test_labels_that_are_asked_for_are_kept() -> None:
@@ -263,7 +265,7 @@ def test_hostile_numbers_do_not_stop_recorder(claimed: float) -> None:
         "denied": {"by": "scheduler", "since_seconds": claimed},
     }
     assert read_explanation(0, answer).used_cpu is None
-    told = "\n".join(story({"metadata": {"namespace": "shop", "name": "db"}}, answer, None))
+    told = "\n".join(database_explanation({"metadata": {"namespace": "shop", "name": "db"}}, answer, None))
     assert "an unknown time ago: ? vCPU busy" in told
 
 

@@ -27,7 +27,7 @@ async def test_gone_migrations_come_from_history() -> None:
             MoveRecord(ObjectName("default", name), db, "n1", "n2", "Succeeded", now - ago, now - ago + 12_000)
             for name, ago in (("lately", 60_000), ("long-ago", 90_000_000))
         ]
-        run.dashboard.accounts.history = MadeUpHistory([], moved=moves)
+        run.dashboard.details.history = MadeUpHistory([], moved=moves)
         assert [each["key"] for each in (await told(run, "/api/past/default/db?seconds=900"))["moves"]] == [
             "default/lately"
         ]
@@ -39,7 +39,7 @@ async def test_a_history_that_cannot_be_read_has_nothing(is_broken: bool, moves:
         await run.sign_in(run.links[-1])
         now, db = round(run.clock.wall() * SECOND), ObjectName("default", "db")
         moved = MoveRecord(db, db, "n1", "n2", "Succeeded", now - 9000, now)
-        run.dashboard.accounts.history = MadeUpHistory([], moved=[moved], is_broken=is_broken)
+        run.dashboard.details.history = MadeUpHistory([], moved=[moved], is_broken=is_broken)
         assert len((await told(run, "/api/past/default/db?seconds=900"))["moves"]) == moves
 
 

@@ -33,7 +33,7 @@ class Silence:
     scheduler: str = ""
 
 
-def story(
+def database_explanation(
     vm: Json, agent: Json | None, scheduler: Json | None, events: Sequence[Json] = (), why_silent: Silence = Silence()
 ) -> Iterator[str]:
     """Yield the explanation line by line."""

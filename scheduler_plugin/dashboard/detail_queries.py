@@ -1,4 +1,4 @@
-"""Explanations of single objects, fetched when a user opens one: the size of a database, the replicas of a group."""
+"""Details of single objects, fetched when a user opens one: a database, a group, costs or the settings."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from protocol.units import Seconds
 from scheduler_plugin.dashboard.core.past import past
 from scheduler_plugin.dashboard.core.visibility import VisibilityFilter
 from scheduler_plugin.dashboard.cost_reports import CostReports
+from scheduler_plugin.dashboard.explanation import database_explanation
 from scheduler_plugin.dashboard.sources.http_sources import Sources
-from scheduler_plugin.dashboard.story import story
 from scheduler_plugin.databases import database_object, database_url, is_pod, scope_of
 from scheduler_plugin.history.core.samples import SECOND
 from scheduler_plugin.history.ports import History, HistoryError, Period
@@ -37,7 +37,7 @@ OF_THE_VM_ALONE: Final = frozenset(
 
 
 @dataclass(slots=True)
-class Accounts:
+class DetailQueries:
     """Queries the API, the scheduler and agents, few at a time, so that users cannot overload them.
 
     If ``reads_events``, API calls have the user's own permissions, so the user may see events.
@@ -74,7 +74,7 @@ class Accounts:
         if scheduler is not None and not visibility.has_all:
             # The user has no cluster-wide access, and other parts may mention databases of others.
             scheduler = {key: part for key, part in scheduler.items() if key in OF_THE_VM_ALONE}
-        sentences = list(story(vm, agent, scheduler, events or ()))
+        sentences = list(database_explanation(vm, agent, scheduler, events or ()))
         return {"story": sentences, "agent": agent, "scheduler": scheduler, "warnings": events is not None}
 
     async def _events(self, vm: Json) -> list[Json] | None:
