@@ -169,7 +169,7 @@ OUT_OF_BOUNDS: Final = "{bounds.min} to {bounds.max} replicas are allowed"
 NO_REPLICA_SERVES: Final = "no replica serves"
 LOADS_UNKNOWN: Final = "no replica's load over the whole window is known yet"
 LOAD_FITS: Final = "the load fits the present replicas"
-DELAYED: Final = "{story}; the delay of {delay:g} s is not over"
+DELAYED: Final = "{reason}; the delay of {delay:g} s is not over"
 BUSY_ON: Final = " on {known} of {serving} replicas"
 BUSY: Final = (
     "{busy:.1f} CPUs busy over {scaling.window:g} s{some}; target per replica: {scaling.utilization:.0%} of at most"

@@ -148,8 +148,8 @@ def decide(
         return ScalingDecision(current, None, memory.at_rest(), unknown)
     desired = _desired_replicas(scaling, current, sum(measured), len(loads) - len(measured))
     some = texts.BUSY_ON.format(known=len(measured), serving=len(loads)) if len(measured) < len(loads) else ""
-    story = texts.BUSY.format(busy=sum(measured), scaling=scaling, some=some)
-    return _paced(scaling, current, desired, memory, now, story)
+    reason = texts.BUSY.format(busy=sum(measured), scaling=scaling, some=some)
+    return _paced(scaling, current, desired, memory, now, reason)
 
 
 def _desired_replicas(scaling: GroupScaling, current: int, busy: float, unknown: int) -> int:
@@ -165,7 +165,7 @@ def _desired_replicas(scaling: GroupScaling, current: int, busy: float, unknown:
 
 
 def _paced(  # noqa: PLR0913, PLR0917 - one decision and all that it depends on
-    scaling: GroupScaling, current: int, desired: int, memory: ScalingMemory, now: float, story: str
+    scaling: GroupScaling, current: int, desired: int, memory: ScalingMemory, now: float, reason: str
 ) -> ScalingDecision:
     if desired == current:
         return ScalingDecision(current, desired, memory.at_rest(), texts.LOAD_FITS)
@@ -182,6 +182,6 @@ def _paced(  # noqa: PLR0913, PLR0917 - one decision and all that it depends on
         done = ScalingMemory(memory.last_up, now)
     blocked = [span for begun, span in waits if begun is not None and now - begun < span]
     if blocked:
-        story = texts.DELAYED.format(story=story, delay=max(blocked))
-        return ScalingDecision(current, desired, memory, story, Rule.DELAY)
-    return ScalingDecision(desired, desired, done, story)
+        reason = texts.DELAYED.format(reason=reason, delay=max(blocked))
+        return ScalingDecision(current, desired, memory, reason, Rule.DELAY)
+    return ScalingDecision(desired, desired, done, reason)

@@ -59,8 +59,8 @@ def test_unknown_load_is_conservative(busy: tuple[float | None, ...], replicas: 
 def test_it_says_whose_load_is_not_known() -> None:
     nothing = decided(None, None)
     assert (nothing.desired, nothing.reason) == (None, "no replica's load over the whole window is known yet")
-    story = "0.0 CPUs busy over 30 s on 3 of 4 replicas; target per replica: 70% of at most 2 CPUs"
-    assert decided(0.0, 0.0, 0.0, None).reason == story
+    reason = "0.0 CPUs busy over 30 s on 3 of 4 replicas; target per replica: 70% of at most 2 CPUs"
+    assert decided(0.0, 0.0, 0.0, None).reason == reason
     boots = [replica(0, busy_cores=2.0), replica(1, available=False), replica(2, leaving=True)]
     assert decide(TWO_CPUS, 2, boots, ScalingMemory(), NOW).replicas == 2
 
