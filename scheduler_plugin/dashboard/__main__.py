@@ -10,7 +10,7 @@ from typing import Final
 
 import httpx2 as httpx
 
-from protocol.runtime.beside import beside
+from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.program import credentials, prepare, run, stop_on_signals
@@ -68,7 +68,7 @@ async def _run(options: argparse.Namespace) -> None:
                 bounds = RetentionBounds.of_volume(options.history_volume)
                 recorder = Recorder(options.history, sampler, clock, labels=options.labels, bounds=bounds)
                 jobs += [sampler.run(), recorder.run()]
-            async with beside(*jobs):
+            async with background_jobs(*jobs):
                 await serve(_listeners(options, dashboard), stop)
 
 

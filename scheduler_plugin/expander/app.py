@@ -16,7 +16,7 @@ import grpc
 import httpx2 as httpx
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
-from protocol.runtime.beside import beside
+from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import Clock
 from protocol.runtime.credentials import from_pod
 from protocol.runtime.explaining.probe_server import Route, listening
@@ -70,7 +70,7 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
         jobs = [size.follow(clock)]
         if file is not None:
             jobs.append(file.follow(take, telemetry, clock))
-        async with beside(*jobs):
+        async with background_jobs(*jobs):
             yield addresses
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import httpx2 as httpx
 
-from protocol.runtime.beside import beside
+from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.followed_file import FollowedFile
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
@@ -103,7 +103,7 @@ async def _run(options: argparse.Namespace) -> None:
         jobs = [program.run(api, clock)]
         if file is not None:
             jobs.append(file.follow(program.use, program.telemetry, clock))
-        async with beside(*jobs):
+        async with background_jobs(*jobs):
             app = GuardedExplanations(groups_app(program), explain_access(options.explain_token, api, clock))
             await serve([Listener("metrics", app, options.listen, limits=LIMITS)], stop)
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import httpx2 as httpx
 
-from protocol.runtime.beside import beside
+from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.followed_file import FollowedFile
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
@@ -96,7 +96,7 @@ async def _run(options: argparse.Namespace) -> None:
         program = InjectorProgram(api, clock, settings, identity, folder, options.pods)
         watch_tls(program.telemetry.registry, [program.tls, *followed_by(access.tls)])
         following = file.follow(program.use, program.telemetry, clock)
-        async with beside(program.run(), following, _serve_webhook(options.listen_webhook, program, stop)):
+        async with background_jobs(program.run(), following, _serve_webhook(options.listen_webhook, program, stop)):
             await serve([_probes(options.listen_metrics, program)], stop)
 
 

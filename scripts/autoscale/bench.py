@@ -13,7 +13,7 @@ from rich.console import Console
 from deploy.neonvm.objects.vm_spec import password_secret
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
-from protocol.runtime.beside import beside
+from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import SystemClock
 from protocol.units import Resources, Seconds
 from scripts.autoscale.cluster_flags import VmNamespace, cluster_command, parse_vm
@@ -108,5 +108,5 @@ async def _run_on_screen(site: Site, console: Console, vm: ObjectName, work: _Ru
                 screen.show(Seconds(clock.now() - began), work.act, watcher.snapshot(), work.tps)
                 await asyncio.sleep(0.25)
 
-        async with beside(watcher.run(), draw(), watch_for_ends(site.client, clock, vm)):
+        async with background_jobs(watcher.run(), draw(), watch_for_ends(site.client, clock, vm)):
             return await work.run()

@@ -38,7 +38,7 @@ from scripts.autoscale.demonstration.sleep.sleep_scenario import SleepScenario, 
 from scripts.autoscale.demonstration.statements import statements
 from scripts.autoscale.local import GuestKind, KubernetesVersion
 from scripts.autoscale.outputs import check_output_path, check_picture_path, write_outcome
-from scripts.autoscale.page import page_beside
+from scripts.autoscale.page import serving_page
 from scripts.autoscale.running import runs
 from scripts.autoscale.site import SiteError
 from scripts.autoscale.stages import DemoStage, fresh_stage, show_failure
@@ -113,7 +113,7 @@ async def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
             find_pgbench()
         async with (
             fresh_stage(NAME, spec, console, clock, pods=pods) as stage,
-            page_beside(stage.site, ClusterFlags(NAME), console) if web else nullcontext(),
+            serving_page(stage.site, ClusterFlags(NAME), console) if web else nullcontext(),
         ):
             acts = _acts(stage, observations, console, began, seconds, migration=migration, groups=groups)
             await _play(stage, acts, observations, console)

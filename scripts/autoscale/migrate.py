@@ -22,7 +22,7 @@ from protocol.kubernetes.resources import EVENTS, MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_VERSION
 from protocol.pod_database import pod_of
-from protocol.runtime.beside import beside
+from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.cluster_flags import VmNamespace, cluster_command, parse_database
@@ -195,7 +195,7 @@ async def move_and_watch(  # noqa: PLR0913, PLR0917 - the VM, how long to watch,
     watch = MoveWatch(client, clock, changed)
     # The watch begins before the object is created, so that it does not miss a short migration.
     await watch.begin()
-    async with beside(watch.run()):
+    async with background_jobs(watch.run()):
         migration = await client.create(MIGRATIONS, vm.namespace, migration_of(vm, limit))
         uid, name = uid_of(migration), name_of(migration).name
         # The watch may have seen the object before `create` returned its UID.

@@ -15,7 +15,7 @@ import httpx2 as httpx
 import typer
 from rich.console import Console
 
-from protocol.runtime.beside import beside
+from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.error_groups import innermost
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
@@ -71,12 +71,12 @@ class LocalPage:
                 )
                 await context.enter_async_context(recorder)
                 show_links(self.console, dashboard, port)
-                async with beside(dashboard.run()):
+                async with background_jobs(dashboard.run()):
                     await serve([Listener("page", dashboard.app, f"127.0.0.1:{port}", sock=self.sock)], stop)
 
 
 @asynccontextmanager
-async def page_beside(site: Site, flags: ClusterFlags, console: Console) -> AsyncIterator[None]:
+async def serving_page(site: Site, flags: ClusterFlags, console: Console) -> AsyncIterator[None]:
     """Serves a cluster's page within the context, at any free port if the default one is taken."""
     stop = asyncio.Event()
 

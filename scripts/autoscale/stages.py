@@ -29,7 +29,7 @@ from deploy.local.kubernetes.programs.images import InstallationParts
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, text
 from protocol.kubernetes.resources import PODS
-from protocol.runtime.beside import beside
+from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import Clock
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.demonstration.waiting import fail_with_first
@@ -123,7 +123,7 @@ async def launched(name: str, spec: ClusterSpec) -> AsyncIterator[LaunchedCluste
 async def watched(name: str, cluster: LaunchedCluster) -> AsyncIterator[Site]:
     """Opens access to a running cluster. If it ends, the block is cancelled and raises a group with a ``SiteError``."""
     folder = ClusterFolder.of(name)
-    async with open_site(find_cluster(ClusterFlags(name))) as site, beside(_fail_at_end(cluster, folder)):
+    async with open_site(find_cluster(ClusterFlags(name))) as site, background_jobs(_fail_at_end(cluster, folder)):
         yield site
 
 

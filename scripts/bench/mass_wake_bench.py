@@ -26,7 +26,7 @@ from protocol.kubernetes.objects import Json, child, items, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
-from protocol.runtime.beside import beside
+from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import SystemClock
 from protocol.units import ZERO, Instant, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
@@ -107,7 +107,7 @@ async def bench_mass_wake(fleet: int, herd: int, console: Console) -> int:
         vms, clock = Informer(site.client, VIRTUAL_MACHINES, SystemClock()), SystemClock()
         bench = _Bench(site, console, vms, HerdWatch(await _node_resources(site, "total")))
         vms.listen(lambda change: bench.watch.update(change.name, change.after, clock.now()))
-        async with beside(vms.run(), bench.watch_reservations()):
+        async with background_jobs(vms.run(), bench.watch_reservations()):
             return await bench.run(fleet, herd)
 
 

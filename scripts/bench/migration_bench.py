@@ -22,7 +22,7 @@ from protocol.kubernetes.conditions import holds
 from protocol.kubernetes.objects import text
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
-from protocol.runtime.beside import beside
+from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.migration_scenario import small_vm
@@ -102,7 +102,7 @@ async def bench_migration(
     spec = ClusterSpec(network=network.value, nodes=2, node_cpu="4", node_memory="4Gi")
     async with fresh_cluster(_NAME, spec, console) as site, AsyncExitStack() as stack:
         benchmark = _Benchmark(site, clock, console.print)
-        async with beside(benchmark.watcher.run(), watch_for_ends(site.client, clock)):
+        async with background_jobs(benchmark.watcher.run(), watch_for_ends(site.client, clock)):
             figures = await benchmark.measure(stack, count)
     console.print(table(figures))
     return 0 if figures.is_clean else 1

@@ -25,7 +25,7 @@ from protocol.kubernetes.objects import Json, child
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_CONFIG
-from protocol.runtime.beside import beside
+from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
@@ -73,7 +73,7 @@ async def bench_reaction(
     spec = ClusterSpec(network=NetworkKind.AUTO.value, nodes=1, node_cpu="8", node_memory="8Gi")
     async with fresh_cluster(NAME, spec, console) as site, AsyncExitStack() as stack:
         starter = LoadStarter(site, clock, console.print)
-        async with beside(starter.vms.run()):
+        async with background_jobs(starter.vms.run()):
             reactions = await starter.measure(stack, starts)
     console.print(table(reactions))
     return 0 if all(reaction.online is not None for reaction in reactions) else 1

@@ -19,7 +19,7 @@ from protocol.runtime.kubernetes.http_api import HttpApi
 from scripts.autoscale import page
 from scripts.autoscale.clusters import ClusterFlags
 from scripts.autoscale.history.recording import recording, site_sources, warnings_on
-from scripts.autoscale.page import listen, page_beside, quiet_logs
+from scripts.autoscale.page import listen, quiet_logs, serving_page
 from scripts.autoscale.site import RemoteSite, SiteError
 from tests.neonvm.in_process import InProcess
 from tests.scripts.clusters import cluster_at
@@ -56,7 +56,7 @@ async def test_a_page_beside_a_command_takes_another_port_where_its_own_is_taken
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setattr(page, "PORT", taken.getsockname()[1])
-        async with page_beside(a_site(tmp_path), ClusterFlags(), console), httpx.AsyncClient(trust_env=False) as http:
+        async with serving_page(a_site(tmp_path), ClusterFlags(), console), httpx.AsyncClient(trust_env=False) as http:
             found = re.search(r"this link opens it once\): (\S+)#token=(\S+)", await said_on(console))
             assert found is not None
             url, token = found.groups()
@@ -72,7 +72,7 @@ async def test_a_page_that_fails_is_told_and_the_command_goes_on(
 ) -> None:
     monkeypatch.setattr(page, "PORT", 0)
     (tmp_path / "kubeconfig").write_text("{}")
-    async with page_beside(a_site(tmp_path), ClusterFlags(), console):
+    async with serving_page(a_site(tmp_path), ClusterFlags(), console):
         assert (await said_on(console)).startswith("The page has failed: ")
 
 

@@ -33,7 +33,7 @@ from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_netw
 from deploy.neonvm.ports import GuestError, NetworkError
 from deploy.neonvm.runner.resizer import LOCAL_INTERVALS
 from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
-from protocol.runtime.beside import beside
+from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import SystemClock
 
 
@@ -82,7 +82,7 @@ class Cluster:
         connect = partial(network.connect, None)
         agents = NodeAgents(deps, connect)
         await stack.enter_async_context(
-            beside(runtime.run(), *(agents.run(node.name) for node in nodes if form == "node"))
+            background_jobs(runtime.run(), *(agents.run(node.name) for node in nodes if form == "node"))
         )
         await runtime.synced()
         self._progress.done(f"{len(nodes)} with {self._spec.node_cpu} CPUs and {self._spec.node_memory} each")
@@ -181,5 +181,5 @@ class Cluster:
         # The error of a failed step refers to this log, so it should have no old lines.
         program.log.unlink(missing_ok=True)
         supervisor = self._supervisors[name] = ProcessSupervisor(program, self._clock)
-        await stack.enter_async_context(beside(supervisor.run()))
+        await stack.enter_async_context(background_jobs(supervisor.run()))
         return supervisor

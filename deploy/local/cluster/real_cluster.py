@@ -36,7 +36,7 @@ from deploy.neonvm.overlay.endpoints import client_claim
 from deploy.neonvm.ports import NetworkError
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.resources import DEPLOYMENTS, IP_ADDRESSES, NODES, Resource
-from protocol.runtime.beside import beside
+from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.error_groups import innermost
 from protocol.units import Instant, Seconds
@@ -94,7 +94,7 @@ class RealCluster:
         pki = Pki.make(self._folder.real / "pki", datetime.now(UTC))
         nodes = [self._node(node, programs, pki) for node in self._plan.nodes]
         # Nodes boot while the control plane starts; their kubelets wait for the API server.
-        await stack.enter_async_context(beside(*(node.run(self._api_server) for node in nodes)))
+        await stack.enter_async_context(background_jobs(*(node.run(self._api_server) for node in nodes)))
         client = await self._control_plane(stack, programs, pki)
         await self._nodes_ready(client)
         # After all nodes are Ready: otherwise all pods would land on the first one.
@@ -248,7 +248,7 @@ class RealCluster:
     async def _start(self, stack: AsyncExitStack, programs: dict[str, LocalProgram]) -> None:
         for name, program in programs.items():
             self._supervisors[name] = ProcessSupervisor(program, self._clock)
-        await stack.enter_async_context(beside(*(self._supervisors[name].run() for name in programs)))
+        await stack.enter_async_context(background_jobs(*(self._supervisors[name].run() for name in programs)))
 
     async def _until(self, problem: str, part: str, check: Callable[[], Awaitable[str]]) -> None:
         """Wait until ``check`` returns an empty text. Raises ``StepFailedError`` after a timeout."""

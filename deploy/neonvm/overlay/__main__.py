@@ -23,7 +23,7 @@ from deploy.neonvm.overlay.taps import COUNT, PodResources, TapSockets, grant_so
 from deploy.neonvm.overlay.telemetry import OverlayTelemetry
 from deploy.neonvm.texts import devices
 from deploy.neonvm.texts import network as network_texts
-from protocol.runtime.beside import beside
+from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.program import add_kubeconfig, add_log_level, credentials, prepare, run, stop_on_signals
@@ -86,7 +86,7 @@ async def _run(options: argparse.Namespace) -> None:
         registration = Registration(offer, plugin, clock, telemetry.registered)
         informers = (informer.run() for informer in caches.values())
         probes = probes_app(NAME, DESCRIPTION, lambda: _ready(network, registration), telemetry.page)
-        async with beside(*informers, network.run(), _offer(network, sockets, registration)):
+        async with background_jobs(*informers, network.run(), _offer(network, sockets, registration)):
             await serve([Listener("probes", probes, options.listen, limits=LIMITS)], stop)
 
 

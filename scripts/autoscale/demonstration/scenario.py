@@ -11,7 +11,7 @@ from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json, child, items
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_CONFIG
-from protocol.runtime.beside import beside
+from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import fleet_row
@@ -97,7 +97,7 @@ class Scenario:
         """Plays all acts. Raises ``SiteError`` if one fails, and as soon as a VM ends."""
         ends = watch_for_ends(self.site.client, self.clock)
         acts = [act.watch() for act in (self.second, self.third) if act is not None]
-        async with beside(self.watcher.run(), self._draw(), self._read_fleet(), self.watch(), ends, *acts):
+        async with background_jobs(self.watcher.run(), self._draw(), self._read_fleet(), self.watch(), ends, *acts):
             await self._acts()
 
     async def _acts(self) -> None:

@@ -22,7 +22,7 @@ from protocol.kubernetes.objects import Json, uid_of
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import micro_timestamp, timestamp
 from protocol.messages import ObjectName
-from protocol.runtime.beside import beside
+from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.error_groups import innermost
 from protocol.units import Instant, Seconds
@@ -296,10 +296,10 @@ async def sleep_storm(seconds: int, seed: str, console: Console) -> list[str]:
             for record in records
         ]
         try:
-            async with beside(moves.run(), _watch_reservations(site, over)):
+            async with background_jobs(moves.run(), _watch_reservations(site, over)):
                 await run_all(*(vm.begin(stack) for vm in vms))
                 until = Instant(_CLOCK.now() + seconds)
-                async with beside(*(vm.work(client) for vm in vms for client in vm.clients[1:])):
+                async with background_jobs(*(vm.work(client) for vm in vms for client in vm.clients[1:])):
                     await run_all(*(vm.run_steps(until) for vm in vms))
         finally:
             # Also after Ctrl-C.

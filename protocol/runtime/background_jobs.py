@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 
 @asynccontextmanager
-async def beside(*jobs: Coroutine[object, object, None]) -> AsyncIterator[None]:
+async def background_jobs(*jobs: Coroutine[object, object, None]) -> AsyncIterator[None]:
     """Run ``jobs`` in the background during the block. An error in one cancels the block, and is raised in a group."""
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(job) for job in jobs]

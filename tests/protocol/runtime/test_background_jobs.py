@@ -1,4 +1,4 @@
-"""Jobs beside a block: they end with it, and it ends with their errors."""
+"""Background jobs of a block: they end with it, and it ends with their errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from protocol.runtime.beside import beside
+from protocol.runtime.background_jobs import background_jobs
 
 
 async def test_jobs_end_with_the_block_and_clean_up() -> None:
@@ -18,7 +18,7 @@ async def test_jobs_end_with_the_block_and_clean_up() -> None:
         finally:
             seen.append(name)
 
-    async with beside(job("one"), job("two")):
+    async with background_jobs(job("one"), job("two")):
         assert seen == []
     assert seen == ["one", "two"]
 
@@ -36,6 +36,6 @@ async def test_an_error_of_a_job_ends_the_block_and_the_other_jobs() -> None:
             ended.append("other job")
 
     with pytest.raises(ExceptionGroup) as caught:
-        async with beside(lasts(), fails()):
+        async with background_jobs(lasts(), fails()):
             await asyncio.Event().wait()
     assert (str(caught.value.exceptions[0]), ended) == ("gone", ["other job"])
