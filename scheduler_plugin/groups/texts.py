@@ -86,7 +86,7 @@ NO_MORE: Final = "no pod can have more"
 UNTIL: Final = "until {time:%H:%M:%S} UTC"
 UNTIL_WINDOW: Final = "until the maintenance window, {window}"
 NO_WINDOW: Final = "there is no maintenance window"
-SMALL_CHANGE: Final = "the change is less than {least}"
+SMALL_CHANGE: Final = "the change is less than {min_change}"
 PODS_DIFFER: Final = "until the pods match their spec: {difference}"
 MODE_OFF: Final = "update mode Off"
 NEED: Final = "{need.container}/{need.resource}: needs {amount} in each of {replicas} replicas"
@@ -173,7 +173,7 @@ DELAYED: Final = "{reason}; the delay of {delay:g} s is not over"
 BUSY_ON: Final = " on {known} of {serving} replicas"
 BUSY: Final = (
     "{busy:.1f} CPUs busy over {scaling.window:g} s{some}; target per replica: {scaling.utilization:.0%} of at most"
-    " {scaling.most} CPUs"
+    " {scaling.max_cpu} CPUs"
 )
 
 # Log lines

@@ -168,16 +168,18 @@ def stabilization_allows_up(case: Case) -> bool:
 def effective_replicas(case: Case) -> int:
     """The totals of the case are milli-vCPUs and MiB; its intervals' totals are shared by their replicas."""
     given = case.input
-    most: dict[Resource, dict[int, Fraction]] = {
+    maxima: dict[Resource, dict[int, Fraction]] = {
         "cpu": {count: exact(total) * 1000 for count, total in given["cpu_max"]},
         "memory": {count: exact(total) * 1024 for count, total in given["mem_max"]},
     }
-    counts = sorted(most["cpu"])
+    counts = sorted(maxima["cpu"])
     intervals = EffectiveIntervals(
         tuple(
             ScalingInterval(
                 count,
-                ResourceList(MilliCpu(ceil(most["cpu"][count] / count)), Bytes(ceil(most["memory"][count] / count))),
+                ResourceList(
+                    MilliCpu(ceil(maxima["cpu"][count] / count)), Bytes(ceil(maxima["memory"][count] / count))
+                ),
             )
             for count in counts
         )
@@ -188,7 +190,7 @@ def effective_replicas(case: Case) -> int:
     )
     return planned_replicas(
         needs,
-        lambda need, count: intervals.most(count)[need.resource],
+        lambda need, count: intervals.max_size(count)[need.resource],
         NO_PARAMS,
         counts[0],
         ReplicaBounds(counts[0], counts[-1]),

@@ -115,18 +115,18 @@ def target_utilization(case: Case) -> object:
     return target_utilisation(MilliCpu(recommended), MilliCpu(request), given["current_target"], configuration)
 
 
-def _change_of_target(replicas: int, most: int) -> str:
+def _change_of_target(replicas: int, maximum: int) -> str:
     """What becomes of a target of 70 % that should be 80 %."""
     place: Place = ("app", "cpu")
     shape = SizedContainer("app", ResourceList(cpu=MilliCpu(10)))
-    configuration = Configuration(maximum_max_replicas=most)
+    configuration = Configuration(maximum_max_replicas=maximum)
     memory = replace(
         TortoiseMemory.empty(configuration),
         policies={place: Scaling.HORIZONTAL},
         resources={place: ResourcePhase(ResourceState.WORKING, NOON)},
         recommended={"app": ResourceList(cpu=MilliCpu(9))},
     )
-    before = Autoscaler(1, most, (ContainerTarget("app", "cpu", 70),))
+    before = Autoscaler(1, maximum, (ContainerTarget("app", "cpu", 70),))
     after = with_targets(before, configuration, Workload(replicas, containers=(shape,)), memory)
     return "no change" if after == before else "change"
 
@@ -138,9 +138,9 @@ def target_step_limit(case: Case) -> object:
 def size(case: Case) -> object:
     given = case.input
     amounts = given["req"], given["rec"], given.get("mn", 100), given.get("mx", 1000)
-    unit, (request, recommended, least, most) = in_units(*amounts)
+    unit, (request, recommended, low, high) = in_units(*amounts)
     several, target = given.get("multi", False), given.get("target")
-    facts = SizeFacts(request, recommended, least, most, target, several=several)
+    facts = SizeFacts(request, recommended, low, high, target, several=several)
     minimum, preferred = given.get("minmin", 3), given.get("pref", 30)
     numbers = ReplicaCounts(given["replicas"], given.get("hpamin"), minimum, preferred, given.get("scaled_up", False))
     ratios = Ratios(exact(given.get("buffer", 0)), exact(given.get("ratio", 0)))
@@ -160,19 +160,19 @@ def max_recommendation(case: Case) -> object:
 
 def back_to_normal_step(case: Case) -> object:
     given = case.input
-    least, is_over = step_back(given["current_min"], given["recommended_min"], exact(given["factor"]))
-    return {"min": least, "phase": str(Phase.WORKING if is_over else Phase.BACK_TO_NORMAL)}
+    minimum, is_over = step_back(given["current_min"], given["recommended_min"], exact(given["factor"]))
+    return {"min": minimum, "phase": str(Phase.WORKING if is_over else Phase.BACK_TO_NORMAL)}
 
 
 def replica_caps(case: Case) -> object:
     given, configuration = case.input, Configuration()
-    least, most = given.get("recommended_min", 0), given.get("recommended_max", 10**9)
+    minimum, maximum = given.get("recommended_min", 0), given.get("recommended_max", 10**9)
     configuration = replace(
         configuration,
         maximum_min_replicas=given.get("cluster_max_min", configuration.maximum_min_replicas),
         maximum_max_replicas=given.get("cluster_max", 10**9),
     )
-    found = capped(ReplicaBounds(least, most), configuration, given.get("tortoise_max"))
+    found = capped(ReplicaBounds(minimum, maximum), configuration, given.get("tortoise_max"))
     if "recommended_min" in given and "recommended_max" in given:
         return {"min": found.min, "max": found.max}
     return found.min if "recommended_min" in given else found.max

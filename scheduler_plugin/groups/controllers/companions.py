@@ -251,10 +251,10 @@ def restore(resource: Resource, obj: JsonObject) -> Write | None:
         if _is_unchanged(spec.get(name), value):
             restored.pop(name, None)
             restored |= {name: record.before[name]} if name in record.before else {}
-    least, most = restored.get("minReplicas"), restored.get("maxReplicas")
+    minimum, maximum = restored.get("minReplicas"), restored.get("maxReplicas")
     # The API refuses min > max. This can happen if someone else changed one of them; then adjust the restored one.
-    if isinstance(least, int) and isinstance(most, int) and least > most:
-        restored |= {"maxReplicas": least} if most != spec.get("maxReplicas") else {"minReplicas": most}
+    if isinstance(minimum, int) and isinstance(maximum, int) and minimum > maximum:
+        restored |= {"maxReplicas": minimum} if maximum != spec.get("maxReplicas") else {"minReplicas": maximum}
     # null removes an annotation.
     ours = (ANNOTATION_ORIGINAL, ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY)
     body: Json = {"metadata": {"annotations": dict.fromkeys(ours)}}

@@ -32,7 +32,7 @@ PAUSE: Final = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One postgres, with its ``desired`` size, ``actual`` size (None if unknown) and maximum size, ``most``.
+    """One postgres, with its ``desired``, ``actual`` (None if unknown) and ``maximum`` size.
 
     ``denied_since`` is since when its node has lacked room for the desired size; None if it has room.
     """
@@ -41,7 +41,7 @@ class Instance:
     is_ready: bool
     desired: Resources
     actual: Resources | None
-    most: Resources
+    maximum: Resources
     floor: Floor | None = None
     denied_since: datetime | None = None
 
@@ -99,14 +99,15 @@ class Tandem:
         if denial is None:
             return self
         since = min(denial.since, self.primary.denied_since or denial.since)
-        desired = (self.primary.desired + denial.lacks).at_most(self.primary.most)
+        desired = (self.primary.desired + denial.lacks).at_most(self.primary.maximum)
         return replace(self, primary=replace(self.primary, desired=desired, denied_since=since))
 
     def new_floors(self, now: datetime) -> Mapping[str, Floor]:
         """Floors to write, by standby."""
         size = self.primary.desired
         floors = (
-            (standby, renewed(standby.floor, size.at_most(standby.most), now, FLOOR_LIFE)) for standby in self.standbys
+            (standby, renewed(standby.floor, size.at_most(standby.maximum), now, FLOOR_LIFE))
+            for standby in self.standbys
         )
         return {standby.name: floor for standby, floor in floors if floor != standby.floor and floor is not None}
 

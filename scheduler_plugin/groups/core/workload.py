@@ -162,15 +162,15 @@ def by_name(containers: Iterable[C], name: str) -> C | None:
 class SizeBounds:
     """Bounds by resource; a missing bound is no limit. If the bounds conflict, the lower one wins."""
 
-    least: ResourceList = NOTHING
-    most: ResourceList = NOTHING
+    min: ResourceList = NOTHING
+    max: ResourceList = NOTHING
 
     def clamp(self, resource: Resource, value: int) -> int:
         """``value`` clamped to the bounds of ``resource``."""
-        least, most = self.least[resource], self.most[resource]
-        capped = value if most is None else min(value, most.value)
+        minimum, maximum = self.min[resource], self.max[resource]
+        capped = value if maximum is None else min(value, maximum.value)
         # Last, so that the lower bound wins.
-        return capped if least is None else max(capped, least.value)
+        return capped if minimum is None else max(capped, minimum.value)
 
 
 UNBOUNDED: Final = SizeBounds()

@@ -194,9 +194,9 @@ def vpa_spec(template: JsonObject, target: JsonObject) -> Json:
 def read_autoscaler(hpa: JsonObject) -> Autoscaler:
     """Bounds and metrics of the spec, with the API server's defaults."""
     spec = child(hpa, "spec")
-    least = whole(spec, "minReplicas") or 1
+    minimum = whole(spec, "minReplicas") or 1
     return Autoscaler(
-        least, max(least, whole(spec, "maxReplicas")), tuple(_metric(metric) for metric in items(spec, "metrics"))
+        minimum, max(minimum, whole(spec, "maxReplicas")), tuple(_metric(metric) for metric in items(spec, "metrics"))
     )
 
 

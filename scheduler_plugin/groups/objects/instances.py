@@ -43,7 +43,7 @@ def _instance(pod: JsonObject, database: PodDatabase) -> Instance:
         is_ready=holds(pod, "Ready"),
         desired=database.use,
         actual=database.actual,
-        most=database.bounds.max,
+        maximum=database.bounds.max,
         floor=floor_in(pod),
         denied_since=parse_moment(pending.get("lastTransitionTime")) if is_deferred else None,
     )

@@ -247,7 +247,7 @@ def running_pods(
         whole(status, "readyReplicas"),
         _mean(sizes) or template.containers,
         difference,
-        _most([pod_sizes(pod) for pod in running], in_place) if refused and unsized else (),
+        _largest([pod_sizes(pod) for pod in running], in_place) if refused and unsized else (),
     )
 
 
@@ -299,15 +299,15 @@ def _mean(pods: Sequence[tuple[SizedContainer, ...]]) -> tuple[SizedContainer, .
     return tuple(SizedContainer(name, ResourceList.of(partial(mean, name))) for name in names)
 
 
-def _most(pods: Sequence[tuple[SizedContainer, ...]], asked: Sequence[SizedContainer]) -> tuple[SizedContainer, ...]:
+def _largest(pods: Sequence[tuple[SizedContainer, ...]], asked: Sequence[SizedContainer]) -> tuple[SizedContainer, ...]:
     """For each requested amount that no pod has reached, the largest amount of any pod."""
 
-    def most(container: str, resource: Resource, desired: Amount) -> int | None:
+    def largest(container: str, resource: Resource, desired: Amount) -> int | None:
         has = max(_amounts(pods, container, resource), default=None)
         return has if has is not None and has < desired.value else None
 
     limited = (
-        SizedContainer(container.name, container.sizes.map(partial(most, container.name))) for container in asked
+        SizedContainer(container.name, container.sizes.map(partial(largest, container.name))) for container in asked
     )
     return tuple(container for container in limited if container.requests)
 

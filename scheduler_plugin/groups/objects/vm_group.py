@@ -32,14 +32,14 @@ class InvalidGroupError(ValueError):
     """An invalid VirtualMachineGroup; the message starts with the path of the field."""
 
 
-def whole_field(obj: JsonObject, path: tuple[str, ...], usual: int, least: int, most: int) -> int:
+def whole_field(obj: JsonObject, path: tuple[str, ...], usual: int, minimum: int, maximum: int) -> int:
     """The integer at ``path`` of the spec, ``usual`` if missing. Raises ``InvalidGroupError``."""
     value = child(obj, "spec", *path[:-1]).get(path[-1])
     value = usual if value is None else value
     # A bool is an int.
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
         raise InvalidGroupError(
-            f"spec.{'.'.join(path)}: expected a whole number from {least} to {most}, got {shown(value)}"
+            f"spec.{'.'.join(path)}: expected a whole number from {minimum} to {maximum}, got {shown(value)}"
         )
     return value
 
@@ -74,19 +74,19 @@ def read_scaling(obj: JsonObject, template: JsonObject) -> GroupScaling | None:
     """
     if not child(obj, "spec", "scaling"):
         return None
-    least = whole_field(obj, ("scaling", "minReplicas"), 1, 0, MOST_REPLICAS)
-    most = whole_field(obj, ("scaling", "maxReplicas"), max(1, least), 0, MOST_REPLICAS)
-    if most < least:
-        raise InvalidGroupError(f"spec.scaling.maxReplicas: expected at least minReplicas, {least}, got {most}")
+    minimum = whole_field(obj, ("scaling", "minReplicas"), 1, 0, MOST_REPLICAS)
+    maximum = whole_field(obj, ("scaling", "maxReplicas"), max(1, minimum), 0, MOST_REPLICAS)
+    if maximum < minimum:
+        raise InvalidGroupError(f"spec.scaling.maxReplicas: expected at least minReplicas, {minimum}, got {maximum}")
     # `parse_virtual_machine` needs a name.
     named = {"metadata": {"namespace": "", "name": ""}, "spec": child(template, "spec")}
-    defaults = GroupScaling(ReplicaBounds(least, most), parse_virtual_machine(named).bounds.max.cpu)
+    defaults = GroupScaling(ReplicaBounds(minimum, maximum), parse_virtual_machine(named).bounds.max.cpu)
     window = duration_field(obj, ("scaling", "window"), defaults.window)
     if not SHORTEST <= window <= LONGEST:
         raise InvalidGroupError(f"spec.scaling.window: expected {SHORTEST:g} s to {LONGEST:g} s, got {window:g} s")
     return GroupScaling(
         defaults.bounds,
-        defaults.most,
+        defaults.max_cpu,
         whole_field(obj, ("scaling", "targetCPUUtilizationPercentage"), _UTILIZATION, 1, 100) / 100,
         duration_field(obj, ("scaling", "scaleUpDelay"), defaults.up_delay),
         duration_field(obj, ("scaling", "scaleDownDelay"), defaults.down_delay),

@@ -57,7 +57,7 @@ def uses(vms: Iterable[JsonObject], reports: Mapping[str, GuestUse]) -> Iterator
     """Yield the use of each readable VM for both recommenders; ``reports`` are by UID."""
     for vm in vms:
         try:
-            most = parse_virtual_machine(vm).bounds.max.cpu
+            max_cpu = parse_virtual_machine(vm).bounds.max.cpu
         except InvalidObjectError:
             continue
         # A sleeping VM counts as ready, but its agent has only old data.
@@ -68,15 +68,15 @@ def uses(vms: Iterable[JsonObject], reports: Mapping[str, GuestUse]) -> Iterator
         available = condition_of(vm, "Available")
         runs = holds(vm, "Available") if available else text(vm, "status", "phase") == "Running"
         yield (
-            ReplicaUse(None if busy is None else busy.value, most.value, runs or sleeps),
+            ReplicaUse(None if busy is None else busy.value, max_cpu.value, runs or sleeps),
             ResourceList(busy, use.memory),
         )
 
 
 def rules_of(hpa: JsonObject) -> HorizontalRules:
     """Bounds and CPU metrics of the HPA's spec; agents report no other metrics."""
-    least = least_replicas(hpa)
-    bounds = ReplicaBounds(least, max(least, whole(hpa, "spec", "maxReplicas")))
+    minimum = least_replicas(hpa)
+    bounds = ReplicaBounds(minimum, max(minimum, whole(hpa, "spec", "maxReplicas")))
     return HorizontalRules(bounds, tuple(_targets(hpa)))
 
 

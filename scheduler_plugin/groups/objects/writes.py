@@ -168,8 +168,8 @@ def resize(target: JsonObject, kind: Resource, containers: tuple[SizedContainer,
     name, version = name_of(target), version_of(target)
     if kind is VIRTUAL_MACHINES:
         vm = parse_virtual_machine(target)
-        least = _least(target, vm, (by_name(containers, VM_CONTAINER) or SizedContainer(VM_CONTAINER)).requests)
-        bounds = msgspec.json.encode({"min": _bound(least), "max": _bound(vm.bounds.max)}).decode()
+        minimum = _minimum(target, vm, (by_name(containers, VM_CONTAINER) or SizedContainer(VM_CONTAINER)).requests)
+        bounds = msgspec.json.encode({"min": _bound(minimum), "max": _bound(vm.bounds.max)}).decode()
         annotations: Json = {"metadata": {"annotations": {ANNOTATION_BOUNDS: bounds}}}
         # In an annotation, because the VM's spec belongs to its creator.
         return Write("bounds", kind, name, annotations, version=version)
@@ -188,12 +188,12 @@ def achievable(
     container = by_name(containers, VM_CONTAINER)
     if container is None:
         return ()
-    least = _least(target, parse_virtual_machine(target), container.requests)
-    sizes = {"cpu": least.cpu.value, "memory": least.mem.value}
+    minimum = _minimum(target, parse_virtual_machine(target), container.requests)
+    sizes = {"cpu": minimum.cpu.value, "memory": minimum.mem.value}
     return (SizedContainer(VM_CONTAINER, container.requests.map(lambda resource, _: sizes[resource])),)
 
 
-def _least(target: JsonObject, vm: VirtualMachine, requests: ResourceList) -> Resources:
+def _minimum(target: JsonObject, vm: VirtualMachine, requests: ResourceList) -> Resources:
     """The minimum size of a VM for ``requests``, at least the minimum in its spec."""
     metadata = child(target, "metadata")
     # The bounds of the spec, without our annotation.

@@ -264,9 +264,9 @@ def threshold(params: ChangeParams, current: Exact, default: Exact) -> Fraction:
     return min(parts) if parts else Fraction(default)
 
 
-def is_enough(current: Exact, new: Exact, least: Fraction) -> bool:
-    """Return True if the change from ``current`` to ``new`` is at least ``least``."""
-    return abs(Fraction(new) - current) >= least
+def is_enough(current: Exact, new: Exact, min_change: Fraction) -> bool:
+    """Return True if the change from ``current`` to ``new`` is at least ``min_change``."""
+    return abs(Fraction(new) - current) >= min_change
 
 
 def delay_passed(last: datetime | None, now: datetime, delay: Seconds) -> bool:
@@ -311,9 +311,9 @@ class Gates:
         window = self.spec.window
         if rules.mode is UpdateMode.MAINTENANCE_WINDOW and not (window is not None and window.contains(self.now)):
             return Rule.MAINTENANCE_WINDOW, texts.UNTIL_WINDOW.format(window=window) if window else texts.NO_WINDOW
-        least = self._least(proposal)
-        if not urgent and not is_enough(proposal.present, proposal.value, least):
-            return Rule.MIN_CHANGE, texts.SMALL_CHANGE.format(least=proposal.formatted(ceil(least)))
+        min_change = self._min_change(proposal)
+        if not urgent and not is_enough(proposal.present, proposal.value, min_change):
+            return Rule.MIN_CHANGE, texts.SMALL_CHANGE.format(min_change=proposal.formatted(ceil(min_change)))
         # Decreases must settle. Reported as a delay, so that there is a single time to wait for.
         is_settled = proposal.grows or delay_passed(
             less_enough_since(self.memory, proposal, self.now), self.now, self.spec.settle
@@ -330,7 +330,7 @@ class Gates:
     def _last(self, proposal: ProposedChange) -> datetime | None:
         return self.memory.last_up if proposal.grows else self.memory.last_down
 
-    def _least(self, proposal: ProposedChange) -> Fraction:
+    def _min_change(self, proposal: ProposedChange) -> Fraction:
         if proposal.resource is None:
             # Any change of replicas counts.
             return Fraction(0)

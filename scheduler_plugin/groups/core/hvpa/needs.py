@@ -65,13 +65,13 @@ class ContainerNeed:
         """Size to which each of ``replicas`` (> 0) may grow."""
         return self._shared(self.total if self.grown is None else self.grown, replicas)
 
-    def fits(self, replicas: int, most: int, overlap: ChangeParams, current: int) -> bool:
-        """Return True if ``replicas`` of at most ``most`` are enough, given ``current`` replicas."""
+    def fits(self, replicas: int, max_size: int, overlap: ChangeParams, current: int) -> bool:
+        """Return True if ``replicas`` of at most ``max_size`` are enough, given ``current`` replicas."""
         if replicas >= current:
             # Scale out only for the certain part, and in only with room to spare, to avoid flapping.
-            return self._shared(self.total if self.sure is None else self.sure, replicas) <= most
-        room = max(0, most - self.base) * replicas
-        return self.size_each(replicas) <= most and self.total <= scale_in_boundary(room, overlap)
+            return self._shared(self.total if self.sure is None else self.sure, replicas) <= max_size
+        room = max(0, max_size - self.base) * replicas
+        return self.size_each(replicas) <= max_size and self.total <= scale_in_boundary(room, overlap)
 
     def _shared(self, total: int, replicas: int) -> int:
         # Rounds up.
@@ -83,25 +83,25 @@ def base_of(params: ChangeParams, target: int) -> int:
     return min(target, int(max([Fraction(0), *params.parts(target)])))
 
 
-def scale_in_boundary(most: Exact, overlap: ChangeParams) -> Fraction:
-    """Maximum total need (>= 0) for scaling in to replicas that can carry ``most`` together."""
-    return max(Fraction(0), most - max([Fraction(0), *overlap.parts(most)]))
+def scale_in_boundary(capacity: Exact, overlap: ChangeParams) -> Fraction:
+    """Maximum total need (>= 0) for scaling in to replicas that can carry ``capacity`` together."""
+    return max(Fraction(0), capacity - max([Fraction(0), *overlap.parts(capacity)]))
 
 
 def planned_replicas(
     needs: Sequence[ContainerNeed],
-    most: Callable[[ContainerNeed, int], Amount | None],
+    max_size: Callable[[ContainerNeed, int], Amount | None],
     overlap: ResourceChangeParams,
     current: int,
     bounds: ReplicaBounds,
 ) -> int:
     """The fewest replicas within ``bounds`` that fit every need; ``bounds.max`` if none do.
 
-    ``most`` returns the maximum size of a need's resource at a replica count; None if unbounded.
+    ``max_size`` returns the maximum size of a need's resource at a replica count; None if unbounded.
     """
 
     def fits(need: ContainerNeed, replicas: int) -> bool:
-        size = most(need, replicas)
+        size = max_size(need, replicas)
         return size is None or need.fits(replicas, size.value, overlap[need.resource], current)
 
     # Ascending: vertical first.
@@ -175,8 +175,8 @@ def described(memory: ScalingTimes, container: str, resource: Resource, replicas
     """The fewest and most replicas whose use the container's target may describe, with ``replicas`` now."""
     explained = (past.replicas for past in memory.targets if (past.container, past.resource) == (container, resource))
     # Twice, so that `min` has two arguments even without a memory.
-    most = max((past.replicas for past in memory.counts), default=replicas)
-    return min(replicas, *explained, replicas), max(replicas, most)
+    highest = max((past.replicas for past in memory.counts), default=replicas)
+    return min(replicas, *explained, replicas), max(replicas, highest)
 
 
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
@@ -230,9 +230,9 @@ def _measured(
         size = requested(pods.sizes, container, resource)
         per_pod = _needed_each(horizontal, pods, container, resource)
         if per_pod is not None:
-            least, most = per_pod
-            sure = ceil(least * pods.ready)
-            measurements.append(_Measured(pods.ready, ceil(most * pods.ready), sure, sure))
+            low, high = per_pod
+            sure = ceil(low * pods.ready)
+            measurements.append(_Measured(pods.ready, ceil(high * pods.ready), sure, sure))
         else:
             total, sure = horizontal.desired * size, (horizontal.desired - 1) * size + 1
             measurements.append(_Measured(pods.ready, total, sure, total))
@@ -268,10 +268,10 @@ def _larger_need(
     The total follows from the largest measurement; only the smallest is certain, and sizes grow only to that.
     """
     base, total, sure = (0, 0, 0) if vertical is None else (vertical.base, vertical.total, vertical.sure or 0)
-    most = max(measurement.total - measurement.ready * base for measurement in measured)
-    least = min(measurement.grown - measurement.ready * base for measurement in measured)
+    largest = max(measurement.total - measurement.ready * base for measurement in measured)
+    smallest = min(measurement.grown - measurement.ready * base for measurement in measured)
     certain = min(measurement.sure - measurement.ready * base for measurement in measured)
-    return ContainerNeed(*key, base, max(total, most), max(sure, certain), max(sure, least))
+    return ContainerNeed(*key, base, max(total, largest), max(sure, certain), max(sure, smallest))
 
 
 def _vertical(
@@ -284,10 +284,10 @@ def _vertical(
             if is_sized(spec, container.name, resource):
                 key = (container.name, resource)
                 # Our recommender reports its replica count; for a VPA it is estimated.
-                least, most = (exact, exact) if exact else described(memory, *key, workload.replicas)
+                low, high = (exact, exact) if exact else described(memory, *key, workload.replicas)
                 base = base_of(spec.effective.base[resource], target.value)
                 shared = target.value - base
-                needs[key] = ContainerNeed(*key, base, most * shared, least * shared)
+                needs[key] = ContainerNeed(*key, base, high * shared, low * shared)
     return needs
 
 
@@ -298,14 +298,14 @@ def replica_bounds(
 
     Without a vertical recommendation, or with an unknown need, no replica is removed.
     """
-    least, horizontal = spec.replicas.min, recommendations.horizontal
+    minimum, horizontal = spec.replicas.min, recommendations.horizontal
     # A count by utilisation depends on the size of the pods, so it is no minimum.
     if horizontal is not None and not spec.desired_by_utilization:
-        least = max(least, horizontal.desired)
+        minimum = max(minimum, horizontal.desired)
     # With an unknown need fewer replicas might be too few.
     if recommendations.vertical is None or not needs or unknown_needs(spec, workload, needs):
-        least = max(least, workload.replicas)
-    return ReplicaBounds(spec.replicas.clamp(least), spec.replicas.max)
+        minimum = max(minimum, workload.replicas)
+    return ReplicaBounds(spec.replicas.clamp(minimum), spec.replicas.max)
 
 
 def unknown_needs(spec: HvpaSpec, workload: Workload, needs: Sequence[ContainerNeed]) -> tuple[str, ...]:

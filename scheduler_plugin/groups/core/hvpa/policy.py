@@ -65,12 +65,12 @@ def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations
     needs = total_needs(spec, workload, recommendations, memory)
     bounds, now = replica_bounds(spec, workload, recommendations, needs), workload.replicas
 
-    def most(need: ContainerNeed, replicas: int) -> Amount | None:
-        return _most(spec, memory, need, replicas)
+    def max_size(need: ContainerNeed, replicas: int) -> Amount | None:
+        return _max_size(spec, memory, need, replicas)
 
-    def fewest(least: int) -> int:
-        within = ReplicaBounds(max(least, bounds.min), bounds.max)
-        return planned_replicas(needs, most, spec.effective.overlap, now, within)
+    def fewest(minimum: int) -> int:
+        within = ReplicaBounds(max(minimum, bounds.min), bounds.max)
+        return planned_replicas(needs, max_size, spec.effective.overlap, now, within)
 
     # Sizes grow before replicas are removed, so a large step would temporarily order a multiple of the need. Remove at
     # most half of the replicas per step, and order at most twice the certain need.
@@ -87,13 +87,13 @@ def _fewest_in_one_step(need: ContainerNeed, now: int) -> int:
     return min(max(1, now - 1), -(-now * need.total // (2 * sure)))
 
 
-def _most(spec: HvpaSpec, memory: ScalingTimes, need: ContainerNeed, replicas: int) -> Amount | None:
+def _max_size(spec: HvpaSpec, memory: ScalingTimes, need: ContainerNeed, replicas: int) -> Amount | None:
     """Maximum size of each of ``replicas`` replicas, by the spec and by refused resizes."""
-    interval = spec.effective.most(replicas)[need.resource]
-    reachable = memory.pods.most(need.container, need.resource)
+    interval = spec.effective.max_size(replicas)[need.resource]
+    reachable = memory.pods.largest_possible(need.container, need.resource)
     if replicas >= spec.replicas.max:  # the last replicas may use everything allowed (S1.6)
         interval = reachable = None
-    bounds = [spec.policy(need.container).bounds.most[need.resource], interval]
+    bounds = [spec.policy(need.container).bounds.max[need.resource], interval]
     caps = [bound.value for bound in bounds if bound is not None] + ([] if reachable is None else [reachable])
     return amount(need.resource, min(caps)) if caps else None
 
@@ -133,19 +133,19 @@ def _sizes(
         (sized, need) for sized in workload.containers for need in needs if need.container == sized.name
     ):
         proposal = _size(gates, container, need, replicas)
-        most = gates.memory.pods.most(container.name, need.resource)
-        if most is not None and most < proposal.present:
+        possible = gates.memory.pods.largest_possible(container.name, need.resource)
+        if possible is not None and possible < proposal.present:
             # Sizes that pods cannot have are reverted at once, without gates: they never had them. New replicas take
             # over, so start from what pods have.
-            reachable = proposal if shrinks else _size(gates, container, need, replicas, most)
-            if max(reachable.desired, most) < proposal.present:
-                outcomes.append(GatedChange(proposal.at(max(reachable.desired, most)), texts.NO_MORE))
+            reachable = proposal if shrinks else _size(gates, container, need, replicas, possible)
+            if max(reachable.desired, possible) < proposal.present:
+                outcomes.append(GatedChange(proposal.at(max(reachable.desired, possible)), texts.NO_MORE))
                 continue
         if not proposal.grows and proposal.desired != proposal.present:
             # Only ready replicas carry load.
             serving = max(1, min(workload.ready, replicas))
-            least = _size(gates, container, need, serving).desired if shrinks else proposal.present
-            proposal = proposal.at(min(proposal.present, max(proposal.desired, least)))
+            minimum = _size(gates, container, need, serving).desired if shrinks else proposal.present
+            proposal = proposal.at(min(proposal.present, max(proposal.desired, minimum)))
         if proposal.value != proposal.present:
             outcomes.append(gated(gates, no_lower_than_recent_need(gates.memory, proposal), WHY))
         elif proposal.desired != proposal.present:
@@ -158,11 +158,11 @@ def _size(
 ) -> ProposedChange:
     """Change the present size, or the one that a pod ``has``, to the nearer of certain and possible need."""
     spec, size = gates.spec, container.sizes[need.resource]
-    most = _most(spec, gates.memory, need, replicas)
+    maximum = _max_size(spec, gates.memory, need, replicas)
 
     def bounded(value: int) -> int:
         # Last, so that the policy's bounds win.
-        capped = value if most is None else min(value, most.value)
+        capped = value if maximum is None else min(value, maximum.value)
         return within_policy(spec.policy(container.name), container, need.resource, capped)
 
     now = 0 if size is None else size.value

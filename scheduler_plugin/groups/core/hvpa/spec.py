@@ -134,10 +134,10 @@ DEFAULT_OVERLAP: Final = ResourceChangeParams(_TEN_PERCENT, _TEN_PERCENT)
 
 @dataclass(frozen=True, slots=True)
 class ScalingInterval:
-    """Maximum size ``most`` of each replica at up to ``max_replicas``; only maxAllowed limits missing values."""
+    """Maximum size of each replica at up to ``max_replicas`` replicas; only maxAllowed limits missing values."""
 
     max_replicas: int | None = None
-    most: ResourceList = NOTHING
+    max_size: ResourceList = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class EffectiveIntervals:
     base: ResourceChangeParams = NO_PARAMS
     overlap: ResourceChangeParams = DEFAULT_OVERLAP
 
-    def most(self, replicas: int) -> ResourceList:
+    def max_size(self, replicas: int) -> ResourceList:
         """Maximum size of each of ``replicas`` replicas, by the first interval that reaches this count."""
         reached = [
             interval
@@ -157,7 +157,7 @@ class EffectiveIntervals:
         ]
         # Intervals without an end come last.
         ordered = sorted(reached, key=lambda interval: (interval.max_replicas is None, interval.max_replicas or 0))
-        return ordered[0].most if ordered else NOTHING
+        return ordered[0].max_size if ordered else NOTHING
 
 
 ANY_CONTAINER: Final = "*"
@@ -239,7 +239,10 @@ class PastPods:
 
 @dataclass(frozen=True, slots=True)
 class PossibleSize:
-    """The maximum of a container's resource, ``most``, that any pod had when a resize was refused at ``at``."""
+    """The maximum of a container's resource, ``most``, that any pod had when a resize was refused at ``at``.
+
+    The status has fields of these names.
+    """
 
     container: str
     resource: Resource
@@ -255,7 +258,7 @@ class PodsMemory:
     differ_since: datetime | None = None
     possible: tuple[PossibleSize, ...] = ()
 
-    def most(self, container: str, resource: Resource) -> int | None:
+    def largest_possible(self, container: str, resource: Resource) -> int | None:
         """The largest possible size; None if no resize was refused."""
         limits = (limit.most for limit in self.possible if (limit.container, limit.resource) == (container, resource))
         return next(limits, None)

@@ -154,12 +154,12 @@ def recommended(
     measured = [count for count in counts if count is not None]
     if not measured:
         return None, memory
-    most = max(measured)
+    highest = max(measured)
     # A missing metric may need all present replicas.
-    most = most if len(measured) == len(counts) else max(current, most)
-    desired, remembered = memory.stabilized(rules.replicas.clamp(most), current, now)
+    highest = highest if len(measured) == len(counts) else max(current, highest)
+    desired, remembered = memory.stabilized(rules.replicas.clamp(highest), current, now)
     bounds = rules.replicas
-    return HorizontalRecommendation(bounds.clamp(desired), bounds.min, bounds.max, most > bounds.max), remembered
+    return HorizontalRecommendation(bounds.clamp(desired), bounds.min, bounds.max, highest > bounds.max), remembered
 
 
 def _of_metric(current: int, replicas: Sequence[ReplicaUse], metric: MetricTarget) -> int | None:

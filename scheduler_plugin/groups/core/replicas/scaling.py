@@ -77,12 +77,12 @@ class LoadWindow:
 class GroupScaling:
     """Scaling settings of a group.
 
-    ``utilization`` is the target fraction of a replica's CPU (0..1]; ``most`` is the maximum CPU of a replica. Loads
+    ``utilization`` is the target fraction of a replica's CPU (0..1]; ``max_cpu`` is the maximum CPU of a replica. Loads
     are averaged over ``window``: shorter than a peak that needs another replica, longer than a burst that does not.
     """
 
     bounds: ReplicaBounds
-    most: MilliCpu
+    max_cpu: MilliCpu
     utilization: float = 0.7
     up_delay: Seconds = Seconds(30.0)
     down_delay: Seconds = Seconds(300.0)
@@ -157,11 +157,11 @@ def _desired_replicas(scaling: GroupScaling, current: int, busy: float, unknown:
     sure, total = (
         # Rounded first, against float noise in `ceil`.
         ceil(round(cores * 1000 / scaling.utilization, 6))
-        for cores in (busy, busy + unknown * scaling.most.as_cores)
+        for cores in (busy, busy + unknown * scaling.max_cpu.as_cores)
     )
     # No base: all load is shared.
     need = ContainerNeed("vm", "cpu", 0, total, sure)
-    return planned_replicas([need], lambda *_: scaling.most, DEFAULT_OVERLAP, current, scaling.bounds)
+    return planned_replicas([need], lambda *_: scaling.max_cpu, DEFAULT_OVERLAP, current, scaling.bounds)
 
 
 def _paced(  # noqa: PLR0913, PLR0917 - one decision and all that it depends on

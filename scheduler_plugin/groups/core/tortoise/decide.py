@@ -129,10 +129,10 @@ def _with_numbers(
 def _sized(
     spec: Spec, workload: Workload, autoscaler: Autoscaler | None, memory: TortoiseMemory, now: datetime
 ) -> tuple[list[Resize], TortoiseMemory]:
-    configuration, least = spec.configuration, None if autoscaler is None else autoscaler.min
-    grows, memory = vertical.growth_due(memory, configuration, workload.replicas, least, now)
+    configuration, hpa_min = spec.configuration, None if autoscaler is None else autoscaler.min
+    grows, memory = vertical.growth_due(memory, configuration, workload.replicas, hpa_min, now)
     numbers = ReplicaCounts(
-        workload.replicas, least, configuration.minimum_min_replicas, configuration.preferred_max_replicas, grows
+        workload.replicas, hpa_min, configuration.minimum_min_replicas, configuration.preferred_max_replicas, grows
     )
     places = horizontal_places(memory.policies)
     targets = {place: None if autoscaler is None else autoscaler.target(*place) for place in places}
@@ -213,5 +213,5 @@ def _why_kept(spec: Spec, workload: Workload, memory: TortoiseMemory, kill: OutO
         return texts.MEMORY_OFF
     if not memory.works((kill.container, "memory")):
         return texts.MEMORY_GATHERING
-    _, most = bounds_of(spec.sizes.get(kill.container, SizeBounds()), spec.configuration.sizes, "memory")
-    return texts.MEMORY_AT_MOST.format(size=size) if size.value >= most else ""
+    _, maximum = bounds_of(spec.sizes.get(kill.container, SizeBounds()), spec.configuration.sizes, "memory")
+    return texts.MEMORY_AT_MOST.format(size=size) if size.value >= maximum else ""

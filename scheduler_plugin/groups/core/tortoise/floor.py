@@ -44,9 +44,9 @@ class Peaks:
         )
 
     @property
-    def most(self) -> Resources:
+    def maximum(self) -> Resources:
         """Maximum peak of all slots."""
-        return Resources(MilliCpu(self.cpu.most or 0), Bytes(self.memory.most or 0))
+        return Resources(MilliCpu(self.cpu.maximum or 0), Bytes(self.memory.maximum or 0))
 
 
 def desired_floor(peaks: Peaks, mode: TortoiseMode, bounds: Bounds, now: datetime) -> Resources | None:
@@ -56,7 +56,7 @@ def desired_floor(peaks: Peaks, mode: TortoiseMode, bounds: Bounds, now: datetim
     """
     if mode is TortoiseMode.OFF:
         return None
-    peak = peaks.most if mode is TortoiseMode.EMERGENCY else peaks.of_slots(now, now + FLOOR_LEAD)
+    peak = peaks.maximum if mode is TortoiseMode.EMERGENCY else peaks.of_slots(now, now + FLOOR_LEAD)
     share = Fraction(1) if mode is TortoiseMode.EMERGENCY else FLOOR_SHARE
     floor = Resources(peak.cpu.scaled(share), peak.mem.scaled(share)).at_most(bounds.max)
     return None if floor.within(bounds.min) else floor

@@ -36,8 +36,11 @@ def target_utilisation(recommended: A, request: A, current: int, configuration: 
     used = -(-recommended.value * 100 // request.value)
     target = 100 - (used - current)
     valid = target if 0 < target <= 100 else current
-    least, most = configuration.minimum_target_resource_utilization, configuration.maximum_target_resource_utilization
-    return max(least, min(most, valid))
+    minimum, maximum = (
+        configuration.minimum_target_resource_utilization,
+        configuration.maximum_target_resource_utilization,
+    )
+    return max(minimum, min(maximum, valid))
 
 
 def next_target(current: int, recommended: int, most_increase: int) -> int:
@@ -114,8 +117,10 @@ def with_range(
     recommended = capped(bounds, configuration, spec.max_replicas)
     if memory.phase is Phase.EMERGENCY:
         # An emergency removes no replicas.
-        most = capped(ReplicaBounds(0, max(recommended.max, hpa.max, replicas)), configuration, spec.max_replicas).max
-        return replace(hpa, min=most, max=most), memory
+        maximum = capped(
+            ReplicaBounds(0, max(recommended.max, hpa.max, replicas)), configuration, spec.max_replicas
+        ).max
+        return replace(hpa, min=maximum, max=maximum), memory
     if memory.phase is not Phase.BACK_TO_NORMAL:
         return replace(hpa, min=recommended.min, max=recommended.max), memory
     return _on_the_way_back(hpa, recommended, configuration, memory, now)
@@ -129,11 +134,11 @@ def _on_the_way_back(
     if not has_passed(configuration.tortoise_update_interval, at, now):
         # Between steps the minimum stays; the maximum may follow.
         return replace(hpa, max=max(hpa.min, recommended.max)), memory
-    least, is_over = step_back(hpa.min, recommended.min, configuration.replica_reduction_factor)
+    minimum, is_over = step_back(hpa.min, recommended.min, configuration.replica_reduction_factor)
     stepped = replace(memory, stepped_at=now)
     if is_over:
         stepped = replace(memory, stepped_at=None, phase=Phase.WORKING)
-    return replace(hpa, min=least, max=max(least, recommended.max)), stepped
+    return replace(hpa, min=minimum, max=max(minimum, recommended.max)), stepped
 
 
 def with_targets(
@@ -168,9 +173,9 @@ def next_targets(
         current, target = old.target(container, resource), desired.target(container, resource)
         # A new metric has no old target.
         if current is not None and target is not None and target != current:
-            most = configuration.hpa_target_utilization_max_increase
+            max_increase = configuration.hpa_target_utilization_max_increase
             updated = updated.with_target(
-                container, resource, next_target(current, target, most) if allowed else current
+                container, resource, next_target(current, target, max_increase) if allowed else current
             )
     changed = updated.metrics != old.metrics
     return updated, replace(memory, targets_at=now) if changed else memory

@@ -123,7 +123,7 @@ class SlotMemory:
         A slot may have no data: the hour that is skipped in spring, or one without running replicas.
         """
         previous = self.values.get(self.layout.slot_at(now))
-        return previous.value if previous is not None else self.most
+        return previous.value if previous is not None else self.maximum
 
     def at_or_zero(self, now: datetime) -> int:
         """Need in the slot at ``now``; 0 without data."""
@@ -131,7 +131,7 @@ class SlotMemory:
         return 0 if previous is None else previous.value
 
     @property
-    def most(self) -> int | None:
+    def maximum(self) -> int | None:
         """Maximum of all slots; None without data."""
         return max((remembered.value for remembered in self.values.values()), default=None)
 

@@ -190,22 +190,22 @@ def proposed(replicas: int, configuration: Configuration) -> ReplicaBounds:
 
     The minimum is at least ``minimum_min_replicas``; a maximum below that is derived from ``minimum_min_replicas``.
     """
-    least = configuration.minimum_min_replicas
+    lowest = configuration.minimum_min_replicas
     low, high = (
         configuration.min_replicas_recommendation_multiplier,
         configuration.max_replicas_recommendation_multiplier,
     )
     minimum, maximum = ceil(replicas * low), ceil(replicas * high)
     # In the ratio of the multipliers.
-    return ReplicaBounds(max(minimum, least), maximum if maximum >= least else floor(least * high / low))
+    return ReplicaBounds(max(minimum, lowest), maximum if maximum >= lowest else floor(lowest * high / low))
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMemory:
     """Minimum and maximum replica count of each slot."""
 
-    least: SlotMemory
-    most: SlotMemory
+    min: SlotMemory
+    max: SlotMemory
 
     @classmethod
     def empty(cls, layout: SlotLayout) -> ReplicaMemory:
@@ -216,24 +216,24 @@ class ReplicaMemory:
         """Update the slot at ``now`` with this replica count."""
         proposal = proposed(replicas, configuration)
         return ReplicaMemory(
-            self.least.learned(proposal.min, SLOT_DECAY, now), self.most.learned(proposal.max, SLOT_DECAY, now)
+            self.min.learned(proposal.min, SLOT_DECAY, now), self.max.learned(proposal.max, SLOT_DECAY, now)
         )
 
     def at(self, now: datetime) -> ReplicaBounds | None:
         """Recommended bounds in the slot at ``now``; None without data."""
-        least, most = self.least.at(now), self.most.at(now)
-        return None if least is None or most is None else ReplicaBounds(least, most)
+        minimum, maximum = self.min.at(now), self.max.at(now)
+        return None if minimum is None or maximum is None else ReplicaBounds(minimum, maximum)
 
     def converted_to(self, layout: SlotLayout) -> ReplicaMemory:
         """Convert to another layout."""
-        return ReplicaMemory(self.least.converted_to(layout), self.most.converted_to(layout))
+        return ReplicaMemory(self.min.converted_to(layout), self.max.converted_to(layout))
 
 
 def capped(bounds: ReplicaBounds, configuration: Configuration, max_replicas: int | None) -> ReplicaBounds:
     """Cap ``bounds`` at the cluster's maxima and the Tortoise's ``max_replicas``."""
-    most = min(bounds.max, configuration.maximum_max_replicas)
-    most = most if max_replicas is None else min(most, max_replicas)
-    return ReplicaBounds(min(bounds.min, configuration.maximum_min_replicas, most), most)
+    maximum = min(bounds.max, configuration.maximum_max_replicas)
+    maximum = maximum if max_replicas is None else min(maximum, max_replicas)
+    return ReplicaBounds(min(bounds.min, configuration.maximum_min_replicas, maximum), maximum)
 
 
 def step_back(current: int, recommended: int, factor: Fraction) -> tuple[int, bool]:

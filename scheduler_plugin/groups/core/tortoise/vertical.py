@@ -42,12 +42,12 @@ from scheduler_plugin.groups.core.workload import (
 class ReplicaCounts:
     """The replica count, and the counts that it is compared with.
 
-    ``least`` is the HPA's minimum (None without an HPA). ``grows`` is True if there have been too many replicas for
+    ``hpa_min`` is the HPA's minimum (None without an HPA). ``grows`` is True if there have been too many replicas for
     long enough that containers should grow.
     """
 
     replicas: int
-    least: int | None
+    hpa_min: int | None
     minimum_min: int
     preferred_max: int
     grows: bool = False
@@ -60,16 +60,16 @@ class ReplicaCounts:
 
 @dataclass(frozen=True, slots=True)
 class SizeFacts:
-    """One resource of one container, in thousandths of a vCPU or bytes; all above zero except ``least``.
+    """One resource of one container, in thousandths of a vCPU or bytes; all above zero except ``minimum``.
 
     ``recommended`` is the highest recent recommendation, ``target`` the HPA's target utilisation in percent, if any.
-    ``several`` is True if more than one resource scales horizontally. ``most`` takes precedence over ``least``.
+    ``several`` is True if more than one resource scales horizontally. ``maximum`` takes precedence over ``minimum``.
     """
 
     request: int
     recommended: int
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     target: int | None = None
     several: bool = False
 
@@ -98,8 +98,8 @@ def container_size(policy: Scaling, facts: SizeFacts, numbers: ReplicaCounts, ra
     is_vertical = policy is Scaling.VERTICAL
     desired, because = _vertical(facts, ratios.buffer) if is_vertical else _horizontal(facts, numbers)
     # Limit a decrease, against bad recommendations. The upper bound is applied last, so it wins.
-    least = max(facts.least, int(facts.request * ratios.down))
-    return SizeDecision(min(facts.most, max(desired, least)), desired, because)
+    minimum = max(facts.minimum, int(facts.request * ratios.down))
+    return SizeDecision(min(facts.maximum, max(desired, minimum)), desired, because)
 
 
 def _horizontal(facts: SizeFacts, numbers: ReplicaCounts) -> tuple[int, str]:
@@ -111,7 +111,7 @@ def _horizontal(facts: SizeFacts, numbers: ReplicaCounts) -> tuple[int, str]:
         is_used = facts.recommended >= facts.request
         return (facts.request, texts.FEWEST_AND_USED) if is_used else (facts.recommended, texts.FEWEST_REPLICAS)
     # At the HPA's minimum no container determines the count.
-    drives = facts.several and (numbers.least is None or numbers.replicas > numbers.least)
+    drives = facts.several and (numbers.hpa_min is None or numbers.replicas > numbers.hpa_min)
     if drives and facts.target and facts.recommended * 100 < UNDER_USED * facts.target * facts.request:
         return facts.recommended * 100 // facts.target, texts.LITTLE_USED
     return facts.request, texts.FOLLOWS_NEED
@@ -144,13 +144,13 @@ class Resize:
 
 
 def growth_due(
-    memory: TortoiseMemory, configuration: Configuration, replicas: int, least: int | None, now: datetime
+    memory: TortoiseMemory, configuration: Configuration, replicas: int, hpa_min: int | None, now: datetime
 ) -> tuple[bool, TortoiseMemory]:
     """Return whether containers should grow because of too many replicas, and the new memory."""
     if replicas < configuration.preferred_max_replicas or not horizontal(memory.policies):
         return False, replace(memory, too_many_since=None)
     # At the HPA's minimum larger containers would not lower the count.
-    if least is None or replicas <= least:
+    if hpa_min is None or replicas <= hpa_min:
         return False, memory
     since = memory.too_many_since
     if since is None or since > now:  # a future time is from another clock
@@ -175,11 +175,13 @@ def resizes(
     for container in workload.containers:
         recommended = memory.recommended.get(container.name, NOTHING)
         for resource, request in container.sizes:
-            place, most = (container.name, resource), recommended[resource]
-            if memory.works(place) and request and most is not None and (is_usual or place in killed):
-                least, highest = bounds_of(spec.sizes.get(container.name, SizeBounds()), configuration.sizes, resource)
+            place, wanted = (container.name, resource), recommended[resource]
+            if memory.works(place) and request and wanted is not None and (is_usual or place in killed):
+                minimum, maximum = bounds_of(
+                    spec.sizes.get(container.name, SizeBounds()), configuration.sizes, resource
+                )
                 target, several = targets.get(place), len(targets) > 1
-                facts = SizeFacts(request.value, most.value, least, highest, target, several=several)
+                facts = SizeFacts(request.value, wanted.value, minimum, maximum, target, several=several)
                 # After an OOM kill memory grows, even if it scales horizontally.
                 policy = Scaling.VERTICAL if place in killed else memory.policies[place]
                 sized = container_size(policy, facts, numbers, ratios)
@@ -196,14 +198,14 @@ def _limit(container: SizedContainer, place: Place, sized: SizeDecision, configu
         return None
     multiplier = configuration.resource_limit_multiplier.get(resource)
     scaled = scaled_limit(limit.value, request.value, sized.size) if multiplier is None else sized.size * multiplier
-    least = configuration.minimum_cpu_limit.value if resource == "cpu" else 0
-    return max(scaled or 0, least)
+    minimum = configuration.minimum_cpu_limit.value if resource == "cpu" else 0
+    return max(scaled or 0, minimum)
 
 
 def bounds_of(own: SizeBounds, cluster: SizeBounds, resource: Resource) -> tuple[int, int]:
     """The narrower of the container's and the cluster's bounds. If they conflict, the upper one wins."""
-    lows = [bound.value for bound in (own.least[resource], cluster.least[resource]) if bound is not None]
-    highs = [bound.value for bound in (own.most[resource], cluster.most[resource]) if bound is not None]
+    lows = [bound.value for bound in (own.min[resource], cluster.min[resource]) if bound is not None]
+    highs = [bound.value for bound in (own.max[resource], cluster.max[resource]) if bound is not None]
     return min(max(lows), *highs), min(highs)
 
 

@@ -68,10 +68,10 @@ def replica_bounds(horizontal: Fields | None) -> ReplicaBounds:
     """The HPA's bounds. Raises ``FieldError``."""
     if horizontal is None:
         return ANY_REPLICAS
-    least, most = horizontal.count("minReplicas", 1) or 1, horizontal.count("maxReplicas", 1)
-    if most is None or most < least:
-        raise horizontal.error("maxReplicas", f"a whole number, at least minReplicas ({least})")
-    return ReplicaBounds(least, most)
+    minimum, maximum = horizontal.count("minReplicas", 1) or 1, horizontal.count("maxReplicas", 1)
+    if maximum is None or maximum < minimum:
+        raise horizontal.error("maxReplicas", f"a whole number, at least minReplicas ({minimum})")
+    return ReplicaBounds(minimum, maximum)
 
 
 def mode_of(spec: Fields, horizontal: Fields | None, vertical: Fields | None) -> HvpaMode:
@@ -324,10 +324,10 @@ def _policies(vpa: Fields) -> list[Fields]:
 
 def _policy(policy: Fields) -> ContainerPolicy:
     bounds = SizeBounds(policy.amounts("minAllowed"), policy.amounts("maxAllowed"))
-    for resource, least in bounds.least:
-        most = bounds.most[resource]
-        if most is not None and most < least:
-            raise policy.error("maxAllowed", f"at least minAllowed.{resource} ({least})")
+    for resource, minimum in bounds.min:
+        maximum = bounds.max[resource]
+        if maximum is not None and maximum < minimum:
+            raise policy.error("maxAllowed", f"at least minAllowed.{resource} ({minimum})")
     return ContainerPolicy(
         name=policy.text("containerName") or ANY_CONTAINER,
         bounds=bounds,

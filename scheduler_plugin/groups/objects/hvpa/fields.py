@@ -96,18 +96,18 @@ class Fields:
             return value
         raise self.error(name, expected)
 
-    def count(self, name: str, least: int = 0) -> int | None:
-        """A replica count of at least ``least``."""
+    def count(self, name: str, minimum: int = 0) -> int | None:
+        """A replica count of at least ``minimum``."""
         value = self.get(name)
         if value is None:
             return None
         # A bool is an int.
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST_REPLICAS:
-            raise self.error(name, f"a whole number from {least} to {MOST_REPLICAS}")
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= MOST_REPLICAS:
+            raise self.error(name, f"a whole number from {minimum} to {MOST_REPLICAS}")
         return value
 
-    def number(self, name: str, most: int) -> Fraction | None:
-        """A number from 0 to ``most``; a string is converted."""
+    def number(self, name: str, maximum: int) -> Fraction | None:
+        """A number from 0 to ``maximum``; a string is converted."""
         value = self.get(name)
         if value is None:
             return None
@@ -116,8 +116,8 @@ class Fields:
         except QuantityError:
             # Out of range, to raise the error below.
             number = Fraction(-1)
-        if not 0 <= number <= most:
-            raise self.error(name, f"a number from 0 to {most}")
+        if not 0 <= number <= maximum:
+            raise self.error(name, f"a number from 0 to {maximum}")
         return number
 
     def duration(self, name: str) -> Seconds | None:

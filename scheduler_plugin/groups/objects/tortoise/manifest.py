@@ -172,13 +172,13 @@ def _policies(entries: list[_Policy] | None) -> Policies | None:
 def _sizes(entries: list[_Sizes] | None) -> dict[str, SizeBounds]:
     bounds: dict[str, SizeBounds] = {}
     for path, entry in _named("spec.resourcePolicy", entries or []):
-        least = _amounts(f"{path}.minAllocatedResources", entry.min_allocated_resources or {})
-        most = _amounts(f"{path}.maxAllocatedResources", entry.max_allocated_resources or {})
-        for resource, amount in least:
-            highest = most[resource]
+        minimum = _amounts(f"{path}.minAllocatedResources", entry.min_allocated_resources or {})
+        maximum = _amounts(f"{path}.maxAllocatedResources", entry.max_allocated_resources or {})
+        for resource, amount in minimum:
+            highest = maximum[resource]
             if highest is not None and highest < amount:
                 raise ValueError(f"{path}.minAllocatedResources.{resource}: expected at most {highest}, got {amount}")
-        bounds[entry.container_name] = SizeBounds(least, most)
+        bounds[entry.container_name] = SizeBounds(minimum, maximum)
     return bounds
 
 

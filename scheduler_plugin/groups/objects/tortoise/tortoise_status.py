@@ -64,8 +64,8 @@ def read_memory(status: JsonObject, configuration: Configuration) -> TortoiseMem
 def write_status(memory: TortoiseMemory, decision: TortoiseDecision) -> Json:
     """The status with memory and recommendations."""
     horizontal: Json = {
-        "minReplicas": write_slots(memory.replicas.least),
-        "maxReplicas": write_slots(memory.replicas.most),
+        "minReplicas": write_slots(memory.replicas.min),
+        "maxReplicas": write_slots(memory.replicas.max),
         "targetUtilizations": _targets(decision.proposed),
     }
     vertical: Json = {

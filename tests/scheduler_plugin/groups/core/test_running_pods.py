@@ -74,11 +74,15 @@ def test_refusal_limits_size_for_a_day() -> None:
     """It is noted once waiting is over, and noted anew each time."""
     differs = RunningPods(2, SMALL, "2 pods have another size", SMALL)
     memory = followed(PodsMemory(), differs, NOON)
-    assert memory.most("app", "cpu") is None
+    assert memory.largest_possible("app", "cpu") is None
     then = NOON + REFUSED_PATIENCE
     memory = followed(followed(memory, differs, then), differs, then)
     assert memory.possible == (PossibleSize("app", "cpu", 500, then),)
-    assert (memory.most("app", "cpu"), memory.most("app", "memory"), memory.most("log", "cpu")) == (500, None, None)
+    assert (
+        memory.largest_possible("app", "cpu"),
+        memory.largest_possible("app", "memory"),
+        memory.largest_possible("log", "cpu"),
+    ) == (500, None, None)
     assert followed(memory, TWO, then + POSSIBLE_FOR - SECOND).possible == memory.possible
     assert followed(memory, TWO, then + POSSIBLE_FOR).possible == ()
     assert followed(memory, None, then).possible == memory.possible

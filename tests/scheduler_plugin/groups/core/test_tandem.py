@@ -51,7 +51,7 @@ def test_standby_gets_size_of_primary_as_floor(standby: Floor | None, floors: di
 
 
 def test_floor_is_within_bounds_of_standby() -> None:
-    tandem = Tandem(DENIED, (replace(STANDBY, most=Resources.parse(2, "16Gi")),))
+    tandem = Tandem(DENIED, (replace(STANDBY, maximum=Resources.parse(2, "16Gi")),))
     assert tandem.new_floors(NOW) == {"pg-2": floor(Resources.parse(2, "8Gi"))}
 
 

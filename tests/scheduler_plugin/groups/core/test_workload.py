@@ -45,7 +45,7 @@ def test_what_is_given_goes_over_what_is_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "most", "clamped"),
+    ("minimum", "maximum", "clamped"),
     [
         (None, None, [1, 50, 99]),
         (10, None, [10, 50, 99]),
@@ -54,8 +54,8 @@ def test_what_is_given_goes_over_what_is_not() -> None:
         (70, 60, [70, 70, 70]),
     ],
 )
-def test_bounds_hold_a_value_and_the_least_wins(least: int | None, most: int | None, clamped: list[int]) -> None:
-    bounds = SizeBounds(NOTHING.with_value("cpu", least), NOTHING.with_value("cpu", most))
+def test_lower_bound_wins_a_conflict(minimum: int | None, maximum: int | None, clamped: list[int]) -> None:
+    bounds = SizeBounds(NOTHING.with_value("cpu", minimum), NOTHING.with_value("cpu", maximum))
     assert [bounds.clamp("cpu", value) for value in (1, 50, 99)] == clamped
     assert bounds.clamp("memory", 1) == 1
 

@@ -47,8 +47,8 @@ def wanted(
     )
 
 
-def spec_for(mode: HvpaMode, least: ResourceList = NOTHING, most: ResourceList = NOTHING) -> HvpaSpec:
-    return HvpaSpec(ONE_TO_TEN, mode, containers=(ContainerPolicy("app", SizeBounds(least, most)),))
+def spec_for(mode: HvpaMode, minimum: ResourceList = NOTHING, maximum: ResourceList = NOTHING) -> HvpaSpec:
+    return HvpaSpec(ONE_TO_TEN, mode, containers=(ContainerPolicy("app", SizeBounds(minimum, maximum)),))
 
 
 def decided(

@@ -69,7 +69,7 @@ def test_without_a_bound_only_sizes_grow() -> None:
 
 
 def test_intervals_bound_size_per_count() -> None:
-    spec = replace(spec_for(HvpaMode.EFFECTIVE_INTERVALS, most=sized(8000, 32_000)), effective=TABLE)
+    spec = replace(spec_for(HvpaMode.EFFECTIVE_INTERVALS, maximum=sized(8000, 32_000)), effective=TABLE)
     found = [
         plan(spec, 1, sized(*total)) for total in ((500, 2000), (501, 2000), (500, 2001), (2001, 1), (4000, 26_000))
     ]
@@ -80,7 +80,7 @@ def test_intervals_bound_size_per_count() -> None:
 def test_last_replicas_get_all_allowed() -> None:
     """Beyond the table nothing but growth is left (S1.6)."""
     spec = replace(
-        spec_for(HvpaMode.EFFECTIVE_INTERVALS, most=sized(8000)), effective=TABLE, replicas=ReplicaBounds(1, 4)
+        spec_for(HvpaMode.EFFECTIVE_INTERVALS, maximum=sized(8000)), effective=TABLE, replicas=ReplicaBounds(1, 4)
     )
     decision = decided(spec, running(4, sized(4000)), wanted(None, sized(6000)))
     assert (decision.replicas, requests(decision)) == (None, sized(6000))
@@ -88,7 +88,7 @@ def test_last_replicas_get_all_allowed() -> None:
 
 def test_last_replica_may_exceed_possible_size() -> None:
     """Nothing but a larger size is left, so a size that was refused is neither taken back nor the most."""
-    spec = replace(spec_for(HvpaMode.EFFECTIVE_INTERVALS, most=sized(8000)), replicas=ReplicaBounds(1, 2))
+    spec = replace(spec_for(HvpaMode.EFFECTIVE_INTERVALS, maximum=sized(8000)), replicas=ReplicaBounds(1, 2))
     refused = ScalingTimes(pods=PodsMemory(possible=(PossibleSize("app", "cpu", 500, NOON),)))
     decision = decided(spec, running(1, sized(1000)), wanted(None, sized(2400)), refused)
     assert (decision.replicas, requests(decision)) == (2, sized(1200))
@@ -96,8 +96,8 @@ def test_last_replica_may_exceed_possible_size() -> None:
 
 def test_an_interval_without_an_end_comes_last() -> None:
     effective = EffectiveIntervals((ScalingInterval(None, sized(3000)), ScalingInterval(2, sized(1000))))
-    assert [effective.most(count).cpu for count in (1, 2, 3)] == [sized(1000).cpu, sized(1000).cpu, sized(3000).cpu]
-    assert EffectiveIntervals((ScalingInterval(2, sized(1000)),)).most(3) == NOTHING
+    assert [effective.max_size(count).cpu for count in (1, 2, 3)] == [sized(1000).cpu, sized(1000).cpu, sized(3000).cpu]
+    assert EffectiveIntervals((ScalingInterval(2, sized(1000)),)).max_size(3) == NOTHING
 
 
 def test_recommending_hpa_sets_minimum() -> None:

@@ -114,7 +114,7 @@ def test_uncontrolled_resources_are_left_alone() -> None:
 
 
 def test_bound_is_named_last() -> None:
-    spec = spec_for(HvpaMode.VPA_BIASED, most=sized(2000))
+    spec = spec_for(HvpaMode.VPA_BIASED, maximum=sized(2000))
     grown = decided(spec, running(1, sized(1000)), wanted(None, sized(2000), uncapped=sized(3000)))
     at_bound = decided(spec, running(1, sized(2000)), wanted(None, sized(2000), uncapped=sized(3000)))
     assert (requests(grown), grown.withheld) == (sized(2000), ())
@@ -209,13 +209,15 @@ def test_what_holds_a_wish_back_says_until_when() -> None:
     memory, told = ScalingTimes(NOON - timedelta(seconds=60), NOON - timedelta(seconds=60)), []
     for message, held in rules.items():
         window = MaintenanceWindow(time(13), time(14)) if "13:00" in message else None
-        spec = replace(spec_for(HvpaMode.VPA_BIASED, least=sized(1000)), vertical=AxisRules(held, held), window=window)
+        spec = replace(
+            spec_for(HvpaMode.VPA_BIASED, minimum=sized(1000)), vertical=AxisRules(held, held), window=window
+        )
         told += [
             kept.message for kept in decided(spec, running(1, sized(1800)), wanted(None, sized(2000)), memory).withheld
         ]
     assert told == list(rules)
     at_least = decided(
-        spec_for(HvpaMode.VPA_BIASED, least=sized(1800)), running(1, sized(1800)), wanted(None, sized(20))
+        spec_for(HvpaMode.VPA_BIASED, minimum=sized(1800)), running(1, sized(1800)), wanted(None, sized(20))
     )
     assert [kept.message for kept in at_least.withheld] == ["at minAllowed"]
 

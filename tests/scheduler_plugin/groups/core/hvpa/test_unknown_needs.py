@@ -23,7 +23,7 @@ from scheduler_plugin.groups.core.workload import (
 from tests.scheduler_plugin.groups.core.hvpa.stories import decided, sized, spec_for
 
 BY_CPU: tuple[Resource, ...] = ("cpu",)
-SPEC = replace(spec_for(HvpaMode.EFFECTIVE_INTERVALS, most=sized(8000, 32_000)), desired_by_utilization=BY_CPU)
+SPEC = replace(spec_for(HvpaMode.EFFECTIVE_INTERVALS, maximum=sized(8000, 32_000)), desired_by_utilization=BY_CPU)
 MEASURED = HorizontalRecommendation(1, 1, 10, ratios=(("cpu", 0.125),))
 
 

@@ -13,8 +13,8 @@ from scheduler_plugin.groups.core.tortoise.autoscaler import Scaling
 from scheduler_plugin.groups.core.tortoise.vertical import Ratios, ReplicaCounts, SizeFacts, container_size
 from tests.examples import examples
 
-FACTS = SizeFacts(request=1000, recommended=600, least=100, most=5000, target=80)
-SOME = ReplicaCounts(replicas=6, least=4, minimum_min=3, preferred_max=30)
+FACTS = SizeFacts(request=1000, recommended=600, minimum=100, maximum=5000, target=80)
+SOME = ReplicaCounts(replicas=6, hpa_min=4, minimum_min=3, preferred_max=30)
 RATIOS = Ratios(buffer=Fraction("0.1"), down=Fraction("0.8"))
 FREE = Ratios(buffer=Fraction(0), down=Fraction(0))
 
@@ -76,7 +76,7 @@ FREE = Ratios(buffer=Fraction(0), down=Fraction(0))
         (
             Scaling.HORIZONTAL,
             replace(FACTS, several=True),
-            replace(SOME, replicas=5, least=6),  # its least was just raised
+            replace(SOME, replicas=5, hpa_min=6),  # its minimum was just raised
             1000,
             "the number of replicas follows the need",
         ),
@@ -101,15 +101,15 @@ FACTS_OF_ANY_KIND = st.builds(
     SizeFacts,
     request=st.integers(1, 20_000),
     recommended=st.integers(1, 20_000),
-    least=st.integers(0, 3000),
-    most=st.integers(3000, 10_000),
+    minimum=st.integers(0, 3000),
+    maximum=st.integers(3000, 10_000),
     target=st.one_of(st.none(), st.integers(1, 100)),
     several=st.booleans(),
 )
 NUMBERS_OF_ANY_KIND = st.builds(
     ReplicaCounts,
     replicas=st.integers(0, 60),
-    least=st.one_of(st.none(), st.integers(1, 20)),
+    hpa_min=st.one_of(st.none(), st.integers(1, 20)),
     minimum_min=st.integers(1, 10),
     preferred_max=st.integers(10, 40),
     grows=st.booleans(),
@@ -119,7 +119,7 @@ NUMBERS_OF_ANY_KIND = st.builds(
 @settings(max_examples=examples(20, 150))
 @given(FACTS_OF_ANY_KIND, NUMBERS_OF_ANY_KIND, st.sampled_from([Scaling.HORIZONTAL, Scaling.VERTICAL]))
 def test_a_size_is_never_outside_the_bounds(facts: SizeFacts, numbers: ReplicaCounts, policy: Scaling) -> None:
-    assert facts.least <= container_size(policy, facts, numbers, RATIOS).size <= facts.most
+    assert facts.minimum <= container_size(policy, facts, numbers, RATIOS).size <= facts.maximum
 
 
 @settings(max_examples=examples(15, 100))
@@ -129,6 +129,6 @@ def test_constant_need_size_is_monotone(facts: SizeFacts) -> None:
     for _ in range(40):
         found = container_size(Scaling.VERTICAL, replace(facts, request=max(1, sizes[-1])), SOME, RATIOS)
         sizes.append(found.size)
-    inside = [size for size in sizes if facts.least <= size <= facts.most]
+    inside = [size for size in sizes if facts.minimum <= size <= facts.maximum]
     assert inside in (sorted(inside), sorted(inside, reverse=True))
     assert sizes[-1] == sizes[-2]

@@ -96,7 +96,7 @@ def test_crash_loops_are_not_learned_as_need() -> None:
 
 def test_only_ready_replicas_are_learned() -> None:
     _, memory = decide(AUTO, replace(workload(6, 2), ready=4), ObservedAutoscalers(), at_work(AUTO), BEGIN)
-    assert memory.replicas.most.at(BEGIN) == 8
+    assert memory.replicas.max.at(BEGIN) == 8
 
 
 def test_target_rises_by_five_once_a_day() -> None:
@@ -137,7 +137,7 @@ def test_off_learns_without_writing() -> None:
     )
     assert (decision.decision.changes, decision.autoscaler) == (False, None)
     assert decision.sizes == (SizedContainer("app", cpu(1.6)),)
-    assert memory.replicas.most.at(BEGIN) == 12
+    assert memory.replicas.max.at(BEGIN) == 12
 
 
 def test_off_says_what_it_would_tell_the_hpa() -> None:
@@ -216,7 +216,7 @@ def test_emergency_uses_peak_then_returns() -> None:
     back = model.run(2, 1.5)
     assert [replicas for replicas, _ in back][:6] == [19, 18, 17, 16, 15, 14]
     assert model.memory.phase is Phase.WORKING
-    assert learned.most.at(BEGIN) == 20  # nothing was learned of the emergency
+    assert learned.max.at(BEGIN) == 20  # nothing was learned of the emergency
 
 
 def test_an_emergency_that_cannot_be_says_why() -> None:
@@ -326,5 +326,5 @@ def test_one_write_sizes_cpu_and_memory() -> None:
 def test_time_of_day_is_that_of_the_zone() -> None:
     tokyo = replace(AUTO, configuration=replace(DAILY, time_zone=ZoneInfo("Asia/Tokyo")))
     _, memory = decide(tokyo, workload(6, 2), ObservedAutoscalers(None, recommendation(1)), at_work(tokyo), BEGIN)
-    assert [slot.start for slot, _ in memory.replicas.most] == [9]
+    assert [slot.start for slot, _ in memory.replicas.max] == [9]
     assert datetime(2026, 5, 4, 9, tzinfo=ZoneInfo("Asia/Tokyo")) == BEGIN

@@ -32,7 +32,7 @@ CONFIGURATION = Configuration(
     minimum_target_resource_utilization=80,
     maximum_target_resource_utilization=80,
 )
-SPEC = Spec(CONFIGURATION, TortoiseMode.AUTO, sizes={"app": SizeBounds(least=cpu(1))})
+SPEC = Spec(CONFIGURATION, TortoiseMode.AUTO, sizes={"app": SizeBounds(min=cpu(1))})
 
 
 def grown(needs: list[float], hours: float = 3) -> ClusterModel:

@@ -110,7 +110,7 @@ def test_kills_of_long_ago_are_not_many() -> None:
 def test_kill_at_maximum_is_reported() -> None:
     for settings, sizes in (
         (Configuration(maximum_memory_request=Bytes(GIGA)), {}),
-        (Configuration(), {"app": SizeBounds(most=ResourceList(memory=Bytes(GIGA)))}),
+        (Configuration(), {"app": SizeBounds(max=ResourceList(memory=Bytes(GIGA)))}),
     ):
         small = replace(SPEC, configuration=settings, sizes=sizes)
         decision, memory = looked(small, killed(), at_work(small, CPU, MEMORY))

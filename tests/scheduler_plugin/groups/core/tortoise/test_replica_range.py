@@ -36,8 +36,8 @@ def test_caps_hold_for_both_numbers() -> None:
 def test_the_way_back_from_an_emergency_ends() -> None:
     steps, is_over = [100], False
     while not is_over:
-        least, is_over = step_back(steps[-1], 5, USUAL.replica_reduction_factor)
-        steps.append(least)
+        minimum, is_over = step_back(steps[-1], 5, USUAL.replica_reduction_factor)
+        steps.append(minimum)
     assert steps[:4] == [100, 95, 90, 85]
     assert steps[-3:] == [6, 5, 5]
     assert steps == sorted(steps, reverse=True)
@@ -49,7 +49,7 @@ def test_the_way_back_from_an_emergency_ends() -> None:
     st.integers(1, 20),
     st.one_of(st.none(), st.integers(1, 50)),
 )
-def test_bounds_are_ordered_and_capped(seen: list[tuple[int, int]], minimum: int, most: int | None) -> None:
+def test_bounds_are_ordered_and_capped(seen: list[tuple[int, int]], minimum: int, max_replicas: int | None) -> None:
     configuration = Configuration(minimum_min_replicas=minimum, maximum_min_replicas=max(10, minimum))
     memory = ReplicaMemory.empty(configuration.layout)
     for hour, replicas in sorted(seen):
@@ -58,5 +58,5 @@ def test_bounds_are_ordered_and_capped(seen: list[tuple[int, int]], minimum: int
         found = memory.at(now)
         assert found is not None
         assert minimum <= found.min <= found.max
-        limited = capped(found, configuration, most)
-        assert limited.min <= limited.max <= min(100, most or 100)
+        limited = capped(found, configuration, max_replicas)
+        assert limited.min <= limited.max <= min(100, max_replicas or 100)

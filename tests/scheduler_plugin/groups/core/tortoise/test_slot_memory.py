@@ -58,7 +58,7 @@ def test_unseen_slot_counts_as_strongest() -> None:
 
 
 def test_nothing_is_known_at_first() -> None:
-    assert (memory().at(MONDAY), memory().most) == (None, None)
+    assert (memory().at(MONDAY), memory().maximum) == (None, None)
 
 
 def test_wrong_clock_does_not_freeze_slot() -> None:

@@ -58,7 +58,7 @@ def test_every_spelling_of_the_autoscalers_is_the_same(spelling: dict[str, Any])
     assert found.spec == HvpaSpec(
         ReplicaBounds(2, 8),
         HvpaMode.EFFECTIVE_INTERVALS,
-        containers=(ContainerPolicy("app", SizeBounds(most=sized(4000))),),
+        containers=(ContainerPolicy("app", SizeBounds(max=sized(4000))),),
         desired_by_utilization=("cpu",),
         settle=Seconds(900.0),
     )
