@@ -30,10 +30,10 @@ USED = 1.5 * GIB
 NEEDED = CacheGuest(0, USED).needs(HOT)
 
 
-def player(size: float = 4, used: float = USED, most: float = 16, step: float = 0.25) -> Player:
-    """A VM of 1 to ``most`` GiB."""
+def player(size: float = 4, used: float = USED, maximum: float = 16, step: float = 0.25) -> Player:
+    """A VM of 1 to ``maximum`` GiB."""
     unit = int(step * GIB)
-    return Player(CacheGuest(size * GIB, used), GIB, int(most * GIB), unit, unit, look=10.0)
+    return Player(CacheGuest(size * GIB, used), GIB, int(maximum * GIB), unit, unit, look=10.0)
 
 
 class GuestWithoutVmstat(CacheGuest):
@@ -101,7 +101,7 @@ def test_a_scan_larger_than_any_memory_is_given_no_memory_for_long() -> None:
 
 
 def test_a_scan_that_fits_is_read_from_memory() -> None:
-    played = player(2, 0.5 * GIB, most=8).plays(ClientLoad(scan=1.4 * GIB), 2 * HOUR)
+    played = player(2, 0.5 * GIB, maximum=8).plays(ClientLoad(scan=1.4 * GIB), 2 * HOUR)
     assert played.guest.scanned >= 1.4 * GIB
     assert played.size <= 3 * GIB
 
@@ -240,9 +240,9 @@ def test_every_working_set_comes_to_rest_near_its_size(case: dict[str, float], s
     load = ClientLoad(hot=hot, rate=min(8000.0, max(2000.0, hot / 8192 / 200)), clients=int(case["clients"]))
     guest = CacheGuest(0, used, Disk(latency=case["latency"]))
     needed = guest.needs(load)
-    most = math.ceil(needed * case["room"] / unit + 1) * unit
-    guest.size = max(unit, round(case["start"] * most / unit) * unit)
-    played = Player(guest, unit, most, unit, int(unit / case["slots"]), look=10.0)
+    maximum = math.ceil(needed * case["room"] / unit + 1) * unit
+    guest.size = max(unit, round(case["start"] * maximum / unit) * unit)
+    played = Player(guest, unit, maximum, unit, int(unit / case["slots"]), look=10.0)
 
     def noisy(now: float) -> float:
         return used * (1 + 0.03 * math.sin(now * (seed + 1)))

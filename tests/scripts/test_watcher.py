@@ -55,6 +55,6 @@ async def test_a_database_in_a_pod_has_the_size_that_its_kubelet_reports() -> No
     watching._changed(ObjectChange(VM, None, pod_database("db", conditions=ready)))
     snapshot = watching.snapshot()
     assert sizes == [Resources.parse(1, "1Gi")]
-    assert (snapshot.node, snapshot.available, snapshot.most) == ("n1", True, Resources.parse(4, "8Gi"))
+    assert (snapshot.node, snapshot.available, snapshot.max_size) == ("n1", True, Resources.parse(4, "8Gi"))
     watching._changed(ObjectChange(VM, None, pod_database("db", bounds="")))
     assert (watching.snapshot().size, watching.snapshot().available) == (None, False)

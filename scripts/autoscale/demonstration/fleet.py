@@ -15,9 +15,9 @@ _WIDTH: Final = 32
 _BAR: Final = 24
 
 
-def bar(used: float | None, allocated: float, most: float, width: int = _WIDTH) -> str:
-    """A bar whose ``width`` stands for ``most``: full blocks for used amounts, shaded ones for allocated amounts."""
-    scale = width / most if most > 0 else 0.0
+def bar(used: float | None, allocated: float, maximum: float, width: int = _WIDTH) -> str:
+    """A bar whose ``width`` stands for ``maximum``: full blocks for used amounts, shaded ones for allocated amounts."""
+    scale = width / maximum if maximum > 0 else 0.0
     filled = min(width, round((used or 0.0) * scale))
     # A guest may briefly use more than it is allocated; the bar never shrinks below the used part.
     shaded = min(width, max(filled, round(allocated * scale)))

@@ -97,9 +97,9 @@ def cores(vm: Json) -> float:
 
 
 def _row(vm: Json, state: str) -> tuple[str, str, str]:
-    most = child(vm, "spec", "guest", "cpus").get("max")
+    max_cpus = child(vm, "spec", "guest", "cpus").get("max")
     # The API accepts a quantity as an integer or a string.
-    largest = MilliCpu.parse(most).as_cores if isinstance(most, (int, str)) else 0.0
+    largest = MilliCpu.parse(max_cpus).as_cores if isinstance(max_cpus, (int, str)) else 0.0
     # The group's state of a member is more precise than the phase of its VM.
     activity = "Leaving" if is_terminating(vm) else state or text(vm, "status", "phase") or "Pending"
     picture = f"{bar(cores(vm), cores(vm), largest, _BAR)} {cores(vm):g}/{largest:g} vCPU"

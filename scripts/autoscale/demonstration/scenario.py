@@ -115,7 +115,7 @@ class Scenario:
         # Creating tables is a load, too: the VM may grow meanwhile and has to settle again.
         load = await self.make_load(self.watcher.database)
         self.act = "settle"
-        await wait_until(self._is_least, self.clock, _SETTLE)
+        await wait_until(self._has_first_size, self.clock, _SETTLE)
         await self._wait_for_room()
         await wait_until(self._is_settled, self.clock, _SETTLE)
         await self._wait_for_room()  # on a busy machine it may have grown meanwhile
@@ -190,13 +190,17 @@ class Scenario:
         self.tps = tps
         self.seen.tps.append(LoadPoint(round(self.elapsed(), 1), tps))
 
-    def _is_least(self) -> bool:
+    def _has_first_size(self) -> bool:
         return bool(self.seen.sizes) and self.watcher.snapshot().size == self.seen.sizes[0][1]
 
     def _has_room(self) -> bool:
         snapshot = self.watcher.snapshot()
         # Room to double, which is clearly not noise.
-        return snapshot.size is not None and snapshot.most is not None and snapshot.size.cpu * 2 <= snapshot.most.cpu
+        return (
+            snapshot.size is not None
+            and snapshot.max_size is not None
+            and snapshot.size.cpu * 2 <= snapshot.max_size.cpu
+        )
 
     def _is_settled(self) -> bool:
         return self._has_room() and self.elapsed() - self.seen.sizes[-1][0] >= _STILL

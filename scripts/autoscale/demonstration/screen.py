@@ -89,17 +89,19 @@ class Screen:
 
     def _picture(self, at: Seconds, act: str, snapshot: Snapshot, tps: float | None, fleet: Fleet = ()) -> Panel:
         table = Table.grid(padding=(0, 2))
-        if snapshot.size is not None and snapshot.most is not None:
-            cpu, most = snapshot.size.cpu.as_cores, snapshot.most.cpu.as_cores
+        if snapshot.size is not None and snapshot.max_size is not None:
+            cpu, max_cpu = snapshot.size.cpu.as_cores, snapshot.max_size.cpu.as_cores
             used = "" if snapshot.used_cpu is None else f"{snapshot.used_cpu:.1f} busy of "
             table.add_row(
-                "vCPU", f"[cyan]{bar(snapshot.used_cpu, cpu, most)}[/cyan]", f"{used}{cpu:g} (at most {most:g})"
+                "vCPU", f"[cyan]{bar(snapshot.used_cpu, cpu, max_cpu)}[/cyan]", f"{used}{cpu:g} (at most {max_cpu:g})"
             )
             mem_used = None if snapshot.used_memory is None else snapshot.used_memory.as_gib
             text = "" if mem_used is None else f"{mem_used * 1024:.0f}Mi used of "
-            picture = bar(mem_used, snapshot.size.mem.as_gib, snapshot.most.mem.as_gib)
+            picture = bar(mem_used, snapshot.size.mem.as_gib, snapshot.max_size.mem.as_gib)
             table.add_row(
-                "memory", f"[magenta]{picture}[/magenta]", f"{text}{snapshot.size.mem} (at most {snapshot.most.mem})"
+                "memory",
+                f"[magenta]{picture}[/magenta]",
+                f"{text}{snapshot.size.mem} (at most {snapshot.max_size.mem})",
             )
         table.add_row("vCPU", f"[cyan]{sparkline(self._cpu)}[/cyan]", "over time")
         table.add_row(

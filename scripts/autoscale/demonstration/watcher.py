@@ -28,7 +28,7 @@ class Snapshot:
     phase: str
     node: str
     size: Resources | None
-    most: Resources | None
+    max_size: Resources | None
     available: bool
     used_cpu: float | None
     used_memory: Bytes | None
@@ -63,14 +63,14 @@ class Watcher:
 
     def snapshot(self) -> Snapshot:
         """The current state."""
-        metrics, (size, most) = child(self.explanation, "metrics"), sizes_of(self.database)
+        metrics, (size, max_size) = child(self.explanation, "metrics"), sizes_of(self.database)
         busy, used = metrics.get("cores_busy"), text(metrics, "mem_used")
         available = condition_of(self.database, "Ready" if is_pod(self.database) else "Available")
         return Snapshot(
             phase=text(self.database, "status", "phase") or "Pending",
             node=database_node(self.database),
             size=size,
-            most=most,
+            max_size=max_size,
             available=text(available, "status") == "True",
             used_cpu=float(busy) if isinstance(busy, (int, float)) else None,
             used_memory=Bytes.parse(used) if used else None,

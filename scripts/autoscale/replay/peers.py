@@ -118,12 +118,12 @@ def agent_one_minute(timeline: Timeline) -> Floats:
 
 def hpa_load(timeline: Timeline) -> Floats:
     """load / 0.9 every 5 s, reduced only to the greatest recommendation of the last 300 s, like the HPA."""
-    window, every, most = WindowMax(HPA_STABILISATION), max(1, round(AGENT_TICK / timeline.step)), []
+    window, every, maxima = WindowMax(HPA_STABILISATION), max(1, round(AGENT_TICK / timeline.step)), []
     for index, demand in enumerate(timeline.demand.tolist()):
         if index % every == 0:
             window.add(demand / AGENT_TARGET, Instant(index * timeline.step))
-        most.append(window.max() or 0.0)
-    return _next_step(np.array(most), timeline)
+        maxima.append(window.max() or 0.0)
+    return _next_step(np.array(maxima), timeline)
 
 
 def hpa_utilisation(timeline: Timeline) -> Floats:

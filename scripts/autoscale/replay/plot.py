@@ -69,17 +69,17 @@ def _columns(one: Played[S]) -> tuple[Edges, Floats]:
 def _draw_panel(panel: Axes, one: Played[S], names: Sequence[str]) -> None:
     begin, (edges, at) = one.timeline.warm_up, _columns(one)
     demand, first = one.timeline.demand[begin:], one.allocations[names[0]][begin:]
-    most = column_most(demand, edges)
-    panel.fill_between(at, most, step="post", color=DEMAND, linewidth=0, label="needed")
+    needed = column_maxima(demand, edges)
+    panel.fill_between(at, needed, step="post", color=DEMAND, linewidth=0, label="needed")
     # The first policy last, on top of the others.
     for name, color, width in reversed([*zip(names, (ALLOCATION, RIVAL), (1.3, 1.0), strict=False)]):
-        allocated = column_most(one.allocations[name][begin:], edges)
+        allocated = column_maxima(one.allocations[name][begin:], edges)
         panel.plot(at, allocated, color=color, linewidth=width, drawstyle="steps-post", label=f"given by {name}")
-    short = column_most(np.maximum(0.0, demand - first), edges)
+    short = column_maxima(np.maximum(0.0, demand - first), edges)
     panel.fill_between(
         at,
-        most - short,
-        most,
+        needed - short,
+        needed,
         where=(short > 1e-9).tolist(),
         step="post",
         color=SHORTFALL,
@@ -100,12 +100,12 @@ def _label_panel(panel: Axes, one: Played[S], names: Sequence[str]) -> None:
 def _draw_replicas(panel: Axes, group: GroupReplay, name: str) -> None:
     begin, (edges, at) = group.timeline.warm_up, _columns(group)
     orders = group.orders[name]
-    replicas = column_most(orders.replicas[begin:], edges)
+    replicas = column_maxima(orders.replicas[begin:], edges)
     panel.plot(at, replicas, color=ALLOCATION, linewidth=1.0, drawstyle="steps-post", label=f"replicas of {name}")
     style_axes(panel, group.timeline.scored_hours * 3600)
     panel.set_ylabel("replicas")
     sizes = panel.twinx()
-    sizes.plot(at, column_most(orders.size[begin:], edges), color=SIZE, linewidth=1.0, drawstyle="steps-post")
+    sizes.plot(at, column_maxima(orders.size[begin:], edges), color=SIZE, linewidth=1.0, drawstyle="steps-post")
     # An empty line for the legend, which does not contain the other axis.
     panel.plot([], [], color=SIZE, linewidth=1.0, label="vCPUs of each")
     sizes.set_ylabel("vCPU each", color=SIZE)
@@ -115,7 +115,7 @@ def _draw_replicas(panel: Axes, group: GroupReplay, name: str) -> None:
 
 def style_axes(panel: Axes, longest: float) -> None:
     """Sets the units and ticks of a panel of vCPUs over ``longest`` seconds."""
-    unit, name = next((unit, name) for least, unit, name in SPANS if longest >= least)
+    unit, name = next((unit, name) for shortest, unit, name in SPANS if longest >= shortest)
     panel.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 3, 5, 6, 10]))
     # Ticks at round numbers of the unit instead of seconds.
     panel.set_xticks([tick * unit for tick in panel.get_xaxis().get_major_locator().tick_values(0, longest / unit)])
@@ -127,6 +127,6 @@ def style_axes(panel: Axes, longest: float) -> None:
     style_panel(panel)
 
 
-def column_most(values: Floats, edges: Edges) -> Floats:
+def column_maxima(values: Floats, edges: Edges) -> Floats:
     """The maximum of each column; ``edges`` are the start indices of columns."""
     return np.asarray(np.maximum.reduceat(values, edges), dtype=np.float64)

@@ -42,8 +42,8 @@ class Player:
     """A VM and its agent; the scheduler permits up to ``permitted`` bytes of memory, None for any amount."""
 
     guest: CacheGuest
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     unit: int
     slot: int
     policy: Policy = field(default_factory=Policy)
@@ -57,7 +57,7 @@ class Player:
 
     def __post_init__(self) -> None:
         cpu = MilliCpu(1000)
-        bounds = Bounds(Resources(cpu, Bytes(self.least)), Resources(MilliCpu(4000), Bytes(self.most)))
+        bounds = Bounds(Resources(cpu, Bytes(self.minimum)), Resources(MilliCpu(4000), Bytes(self.maximum)))
         use = Resources(cpu, Bytes(int(self.guest.size)))
         self._vm = Vm(bounds, use, use, Bytes(self.slot), 1)
         self.restart()
@@ -128,8 +128,8 @@ GIB: Final = 1024**3
 HOUR: Final = 3600.0
 _USED: Final = 1.5 * GIB
 _STEP: Final = GIB // 4
-_LEAST: Final = GIB
-_MOST: Final = 16 * GIB
+_MINIMUM: Final = GIB
+_MAXIMUM: Final = 16 * GIB
 
 Phase = tuple[float, ClientLoad]
 """Duration in hours, and the load."""
@@ -171,7 +171,7 @@ def played_scenarios(name: str) -> list[ScenarioOutcome]:
 def _play(name: str) -> ScenarioOutcome:
     """Plays a scenario; the guest counts as settled after two hours of the last phase."""
     size, phases = SCENARIOS[name]
-    player = Player(CacheGuest(size, _USED), _LEAST, _MOST, _STEP, _STEP)
+    player = Player(CacheGuest(size, _USED), _MINIMUM, _MAXIMUM, _STEP, _STEP)
     began, done = 0.0, 0.0
     for hours, load in phases:
         # At the end, these are of the last phase.

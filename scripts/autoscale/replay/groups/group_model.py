@@ -41,8 +41,8 @@ TYPICAL: Final = 8
 class ReplicaShape:
     """Sizes of a replica in thousandths of a vCPU: minimum, maximum, and the ``usual`` one of policies that fix it."""
 
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     usual: int
 
     @classmethod
@@ -127,7 +127,7 @@ def play_group(line: Timeline, player: GroupPlayer, lags: Lags = DEFAULT_LAGS) -
         moment = BEGIN + timedelta(seconds=at)
         uses = tuple(group.measured())
         ordered = policy(GroupObservation(moment, group.replicas, ready, group.size, used, group.running(), uses))
-        group.order(REPLICAS.clamp(ordered.replicas), min(shape.most, max(shape.least, rounded(ordered.size))))
+        group.order(REPLICAS.clamp(ordered.replicas), min(shape.maximum, max(shape.minimum, rounded(ordered.size))))
     return GroupPlayed(*rows)
 
 
@@ -137,8 +137,8 @@ def oracle(line: Timeline) -> Floats:
     # Infinity if no size fits, so that another number of replicas wins.
     best = np.full(len(demand), np.inf)
     for replicas in range(REPLICAS.min, REPLICAS.max + 1):
-        size = np.maximum(shape.least, np.ceil(demand / replicas / UNIT - 1e-9) * UNIT)
-        best = np.minimum(best, np.where(size <= shape.most, replicas * size, np.inf))
+        size = np.maximum(shape.minimum, np.ceil(demand / replicas / UNIT - 1e-9) * UNIT)
+        best = np.minimum(best, np.where(size <= shape.maximum, replicas * size, np.inf))
     return best / 1000
 
 

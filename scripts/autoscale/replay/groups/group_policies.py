@@ -105,9 +105,9 @@ def vertical_only(_: ReplicaShape) -> Callable[[GroupObservation], OrderedReplic
         # The VPA recommends nothing until it has a history.
         if container is None or container.target.cpu is None:
             return OrderedReplicas(REPLICAS.min, look.size)
-        least, most = container.lower.cpu or container.target.cpu, container.upper.cpu or container.target.cpu
+        lower, upper = container.lower.cpu or container.target.cpu, container.upper.cpu or container.target.cpu
         # Like the VPA's updater: a size within the bounds is not worth a restart.
-        inside = least <= MilliCpu(look.size) <= most and look.replicas == REPLICAS.min
+        inside = lower <= MilliCpu(look.size) <= upper and look.replicas == REPLICAS.min
         return OrderedReplicas(REPLICAS.min, look.size if inside else container.target.cpu.value)
 
     return decide
@@ -117,7 +117,7 @@ class HvpaPlayer:
     """HVPA in one of its modes."""
 
     def __init__(self, mode: hvpa.HvpaMode, shape: ReplicaShape) -> None:
-        sizes = SizeBounds(ResourceList(MilliCpu(shape.least)), ResourceList(MilliCpu(shape.most)))
+        sizes = SizeBounds(ResourceList(MilliCpu(shape.minimum)), ResourceList(MilliCpu(shape.maximum)))
         usual, double = ResourceList(MilliCpu(shape.usual)), ResourceList(MilliCpu(shape.usual * 2))
         self._known, self._memory = Recommenders(), hvpa.ScalingTimes()
         self._spec = hvpa.HvpaSpec(
@@ -148,8 +148,8 @@ class TortoisePlayer:
             minimum_min_replicas=REPLICAS.min,
             maximum_max_replicas=REPLICAS.max,
             preferred_max_replicas=REPLICAS.max // 2,
-            minimum_cpu_request=MilliCpu(shape.least),
-            maximum_cpu_request=MilliCpu(shape.most),
+            minimum_cpu_request=MilliCpu(shape.minimum),
+            maximum_cpu_request=MilliCpu(shape.maximum),
         )
         self._spec = Spec(configuration, TortoiseMode.AUTO, policies={(NAME, "cpu"): Scaling.HORIZONTAL})
         self._memory, self._known = TortoiseMemory.empty(configuration), Recommenders()

@@ -160,7 +160,7 @@ class LaggingGroup:
 
     def _settle(self) -> None:
         """Creates, deletes and resizes pods, as far as possible now."""
-        self._remove(len(self.pods) - self._most())
+        self._remove(len(self.pods) - self._max_pods())
         if self.lags.rollout is Rollout.IN_PLACE:
             self._resize()
         elif self.lags.rollout is Rollout.ON_DELETE:
@@ -170,7 +170,7 @@ class LaggingGroup:
         while len(self.pods) < self.replicas:
             self._make(self.now)
 
-    def _most(self) -> int:
+    def _max_pods(self) -> int:
         """Maximum number of pods: a rolling update may add a quarter, rounded up."""
         is_rolling = self.lags.rollout is Rollout.ROLLING and any(pod.size != self.size for pod in self.pods)
         # Floor division of the negative rounds the quarter up.
@@ -204,7 +204,7 @@ class LaggingGroup:
             if not self._is_ready(pod) or stays >= self.replicas - self.replicas // 4:
                 self.pods.remove(pod)
         for _ in list(self._old()):
-            if len(self.pods) < self._most():
+            if len(self.pods) < self._max_pods():
                 self._make(self.now)
 
     def _old(self) -> Iterator[Pod]:
