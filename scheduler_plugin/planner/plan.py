@@ -115,6 +115,13 @@ _REASONS: Final = {
     MoveCause.DEFERRED_POD: explanations.DEFERS_POD,
 }
 
+_TARGET_RESERVES: Final = {
+    # From one full node to another, a move for the watermark does not help.
+    MoveCause.WATERMARK: SPARE_SHARE,
+    # Growth is only a possibility.
+    MoveCause.GROWTH: HALF,
+}
+
 NeedInputs = tuple[Room, Resources, Resources, DeferredResizes, Resources]
 
 
@@ -215,9 +222,7 @@ class RoomNeed:
     @property
     def target_reserve(self) -> Fraction:
         """Share of its watermark that a target must keep free."""
-        # Moving for the watermark from one full node to another does not help, and growth is only a possibility.
-        shares = {MoveCause.WATERMARK: SPARE_SHARE, MoveCause.GROWTH: HALF}
-        return shares.get(self.cause, Fraction(0))
+        return _TARGET_RESERVES.get(self.cause, Fraction(0))
 
     @property
     def urgency(self) -> tuple[bool, bool, bool, float, str]:

@@ -1,4 +1,4 @@
-"""Whether a cluster has enough room to move VMs before any is denied (B.17). Pure."""
+"""Decides if a cluster has had room for long enough to move VMs before any is denied (B.17). Pure."""
 
 from __future__ import annotations
 

@@ -177,13 +177,7 @@ class NodeAccount:
     @property
     def is_crowded(self) -> bool:
         """True if VMs may have to leave before one is denied: one of them could not grow to its bound."""
-        used, growth, total = self.reserved, self.growth, self.room.total
-        # Plain numbers, because this runs for every change.
-        fits = (
-            used.cpu.value + growth.cpu.value <= total.cpu.value
-            and used.mem.value + growth.mem.value <= total.mem.value
-        )
-        return self.facts is not None and self.room.is_open and not fits
+        return self.room.is_open and self.lacking_for_growth(1).any
 
     @property
     def free_for_denied(self) -> Resources:

@@ -17,13 +17,18 @@ from tests.scheduler_plugin.planner import planner_fixture
 from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node
 
 
+def wait_for_room(fixture: PlannerFixture) -> None:
+    """The planner has seen room in the cluster for long enough."""
+    fixture.plan()
+    fixture.now = Instant(fixture.now + LASTING)
+
+
 def crowded(target: float = 10, bound: float = 7, **more: object) -> PlannerFixture:
     """VMs of 2, 2 and 2 on n1, of 10; one may grow to ``bound``, which lacks 1. n2 has long been empty."""
     fixture = PlannerFixture(node("n1"), node("n2", target), **more)  # type: ignore[arg-type] # names of arguments
     for of, load in (("grows", 2.0), ("busy", 1.0), ("idle", 0.0)):
         fixture.add(of, "n1", 2, load, facts={"maximum": amount(bound if of == "grows" else 2)})
-    fixture.plan()
-    fixture.now = Instant(fixture.now + LASTING)
+    wait_for_room(fixture)
     return fixture
 
 
@@ -46,9 +51,7 @@ def test_cheapest_vm_leaves_once_it_has_lasted() -> None:
         (5, 7, {}),  # the target would be more than half full: its watermark is 3.5
     ],
 )
-def test_moves_only_if_one_vm_is_enough_and_a_node_is_half_empty(
-    target: float, bound: float, moves: dict[str, str]
-) -> None:
+def test_one_vm_moves_to_half_empty_node(target: float, bound: float, moves: dict[str, str]) -> None:
     assert crowded(target, bound).moves() == moves
 
 
@@ -64,7 +67,7 @@ def test_share_of_growth_counts_as_in_scores(monkeypatch: pytest.MonkeyPatch) ->
     assert crowded(bound=8).moves() == {"idle": "n2"}
 
 
-def test_node_without_target_is_not_stuck_and_tried_again_later() -> None:
+def test_node_without_target_is_tried_again() -> None:
     fixture = crowded(target=5)
     assert fixture.settled() == MovePlan()
     fixture.fleet.apply(NodeSeen(planner_fixture.node("n2", 10)), fixture.now)  # type: ignore[arg-type] # node facts
@@ -82,7 +85,7 @@ def test_pressure_after_growth_has_to_last_by_itself() -> None:
     assert (move.vm.name, move.cause) == ("idle", MoveCause.WATERMARK)
 
 
-def test_pending_move_goes_on_once_the_vm_can_grow() -> None:
+def test_pending_move_goes_on() -> None:
     fixture = crowded()
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
@@ -101,24 +104,23 @@ def test_denials_come_first() -> None:
 
 
 @pytest.mark.parametrize(("bound", "moves"), [(8, {"idle": "n2"}), (9, {})])
-def test_target_keeps_room_for_growth_of_its_vm(bound: float, moves: dict[str, str]) -> None:
+def test_target_keeps_room_for_its_vm(bound: float, moves: dict[str, str]) -> None:
     fixture = crowded()
     fixture.add("there", "n2", 1, facts={"maximum": amount(bound)})
     assert fixture.moves() == moves
 
 
 @pytest.mark.parametrize(("bound", "moves"), [(10, {"lone": "n2"}), (11, {})])
-def test_target_has_room_for_growth_of_vm_that_moves(bound: float, moves: dict[str, str]) -> None:
+def test_target_has_room_for_mover_to_grow(bound: float, moves: dict[str, str]) -> None:
     """A VM that fits on no node stays, although it lacks room."""
     fixture = PlannerFixture(node("n1"), node("n2"))
     fixture.add("lone", "n1", 3, facts={"maximum": amount(bound)})
     fixture.fleet.apply(PodSeen(plain_pod("pod", amount(1), "n1")), fixture.now)
-    fixture.plan()
-    fixture.now = Instant(fixture.now + LASTING)
+    wait_for_room(fixture)
     assert fixture.moves() == moves
 
 
-def test_share_of_growth_that_changes_takes_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_share_of_growth_takes_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     fixture = crowded()
     fixture.plan()
     monkeypatch.setattr(planner_fixture, "RANKING", RankingConfig(score=ScoreCurve(growth=0.0)))
@@ -141,20 +143,19 @@ def test_node_is_not_its_own_target() -> None:
     fixture = PlannerFixture(node("n1"), node("n2", 3))
     fixture.add("grows", "n1", 1, facts={"maximum": amount(10)})
     fixture.add("idle", "n1", 1)
-    fixture.plan()
-    fixture.now = Instant(fixture.now + LASTING)
+    wait_for_room(fixture)
     assert "n1" in fixture.ledger.crowded
     assert fixture.moves() == {}
 
 
-def test_room_has_to_last_for_an_hour_after_start() -> None:
+def test_room_lasts_an_hour_after_start() -> None:
     fixture = PlannerFixture(node("n1"), node("n2"))
     roominess, rooms = Roominess(), fixture.ledger.rooms
     assert [roominess.has_lasted(rooms, Instant(seconds)) for seconds in (5.0, 3604.0, 3605.0)] == [False, False, True]
 
 
 @pytest.mark.parametrize(("cpu", "mem", "is_roomy"), [(11.9, 11.9, True), (12, 11.9, False), (11.9, 12, False)])
-def test_cluster_is_full_at_six_sevenths_of_its_watermarks(cpu: float, mem: float, is_roomy: bool) -> None:
+def test_cluster_is_full_at_85_percent(cpu: float, mem: float, is_roomy: bool) -> None:
     """Of 14 below the watermarks, 12 are more than 85 %. A cordoned node does not count."""
     fixture = PlannerFixture(node("n1", 20), node("n2", 20, is_open=False))
     roominess, rooms = Roominess(), fixture.ledger.rooms
