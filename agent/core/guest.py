@@ -183,13 +183,13 @@ def rates(before: ObservedSample | None, now: ObservedSample, cpus: int = 0) -> 
     span, was, sample = _span(before, now), before.sample, now.sample
     if not SHORTEST <= span <= LONGEST:
         return NO_RATES
-    cores, known = _cores(was.cpus, sample.cpus, span)
+    cores, counted = _cores(was.cpus, sample.cpus, span)
     per_second = {name: _rate(getattr(was, name), getattr(sample, name), span, most) for name, most in _MOST.items()}
     return Rates(
-        **(cores if known else {}),
+        **(cores if counted else {}),
         **per_second,
         # CPUs that just came online, are missing from the sample, or whose counter fell may have been busy or idle.
-        unknown=max(0.0, max(cpus, sum(cpu.cpus for cpu in sample.cpus.values())) - known) if known else 0.0,
+        unknown=max(0.0, max(cpus, sum(cpu.cpus for cpu in sample.cpus.values())) - counted) if counted else 0.0,
         lost=frozenset(
             name
             for name, rate in per_second.items()

@@ -152,7 +152,7 @@ def read_event(line: bytes) -> WatchEvent:
         whole = _EVENT.decode(line)
     except (ValueError, RecursionError):
         return _event_by_parts(line)
-    return WatchEvent(whole.type, whole.found or {})
+    return WatchEvent(whole.type, whole.body or {})
 
 
 class _Page(msgspec.Struct, frozen=True):
@@ -162,7 +162,7 @@ class _Page(msgspec.Struct, frozen=True):
 
 class _Event(msgspec.Struct, frozen=True):
     type: str
-    found: Json | None = msgspec.field(name="object")
+    body: Json | None = msgspec.field(name="object")
 
 
 _OBJECT: Final = msgspec.json.Decoder(Json)

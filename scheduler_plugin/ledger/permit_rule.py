@@ -100,8 +100,8 @@ def _permit_and_write(
     # over the node's total.
     if account.is_unproven and last is not None:
         permit = permit.at_least(wanted.at_most(last))
-        held = message.wanted.at_most(last).at_most(_bound_of_agent(state, claim, account))
-        account.reserve_unproven(permit.at_least(held), now)
+        covered = message.wanted.at_most(last).at_most(_bound_of_agent(state, claim, account))
+        account.reserve_unproven(permit.at_least(covered), now)
     persist = account.answer(message, permit, now, revision, state.nodes[claim.node].claims)
     unmet = ZERO
     if by_room is not wanted and account.has_agent:

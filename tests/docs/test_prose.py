@@ -8,10 +8,10 @@ from tests.docs.prose import long_subjects, read_prose
 
 # Today's counts. Lower a bound in the commit that lowers its count; none is ever raised.
 AT_MOST = {
-    "phrases in code": 6,
+    "phrases in code": 5,
     "phrases in documents": 0,
     "question docstrings, percent": 0.0,
-    "empty names": 15,
+    "empty names": 11,
     "class names used twice": 4,
     "household classes": 0,
     "long test names, percent": 10.1,

@@ -88,7 +88,7 @@ FLAT_NETDEV: Final = "net0"
 DEAF: Final = "deaf"
 """ID of the filter that drops frames for a target on a hub."""
 INCOMING: Final = ("-incoming", "defer", "-S")
-"""Extra arguments of a process that waits for an incoming migration, and is then paused until it is told to run."""
+"""Extra arguments of a process that waits for an incoming migration and stays paused after it."""
 _DROP_FILTER: Final = (
     "-chardev", "null,id=nowhere",
     "-object", f"filter-redirector,id={DEAF},netdev={FLAT_NETDEV},queue=tx,outdev=nowhere",

@@ -59,7 +59,7 @@ class Pod:
     slot: int
     size: int
     made: float
-    asked: float | None = None
+    resizes_since: float | None = None
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class LaggingGroup:
     def is_refused(self) -> bool:
         """True if a node has refused an in-place resize."""
         return self.lags.rollout is Rollout.IN_PLACE and any(
-            pod.asked is not None and self.size > self.lags.largest for pod in self.pods
+            pod.resizes_since is not None and self.size > self.lags.largest for pod in self.pods
         )
 
     def running(self) -> RunningPods:
@@ -184,11 +184,11 @@ class LaggingGroup:
     def _resize(self) -> None:
         for pod in self.pods:
             if pod.size == self.size:
-                pod.asked = None
-            elif pod.asked is None:
-                pod.asked = self.now
-            elif self.now - pod.asked >= self.lags.resize and self.size <= self.lags.largest:
-                pod.size, pod.asked = self.size, None
+                pod.resizes_since = None
+            elif pod.resizes_since is None:
+                pod.resizes_since = self.now
+            elif self.now - pod.resizes_since >= self.lags.resize and self.size <= self.lags.largest:
+                pod.size, pod.resizes_since = self.size, None
 
     def _delete_one(self) -> None:
         old = [pod for pod in self.pods if pod.size != self.size]
