@@ -67,17 +67,19 @@ mkdir -p /run/udev/data /run/postgresql && chown postgres:postgres /run/postgres
 busybox mkfifo -m 600 /run/autoscale.ask /run/autoscale.sleep /run/autoscale.quiet /run/autoscale.spare /run/autoscale.freeze
 mkdir -p /run/autoscale.metrics
 
-# The daemon resizes the guest, so if there is a private link, it listens only there.
+# The daemon resizes the guest, so if there is a private link, it listens only there. An address alone does not ensure that:
+# Linux accepts packets for the address of one interface on all others, and a neighbour on the flat network can send them.
 bind=${link%/*}
+device=${link:+eth1}
 forever() { while :; do "$@"; echo "autoscale: \"$*\" has ended; restarting it" | busybox cut -c -100; busybox sleep 1; done; }
 # If the DMI tables contain a token, clients must send it: then all users of the host can reach the guest.
 tables=/sys/firmware/dmi/tables/DMI
 [ ! -r $tables ] || token=$(busybox tr -c 'a-z0-9.=' '\n' <$tables | busybox sed -n 's/^autoscale\.token=//p')
-AUTOSCALE_TOKEN=${token:-} forever nice -n -10 socat "TCP-LISTEN:25183,fork,reuseaddr${bind:+,bind=$bind}" "EXEC:busybox ash $here/daemon.sh,nofork" &
+AUTOSCALE_TOKEN=${token:-} forever nice -n -10 socat "TCP-LISTEN:25183,fork,reuseaddr${bind:+,bind=$bind,so-bindtodevice=$device}" "EXEC:busybox ash $here/daemon.sh,nofork" &
 forever nice -n -10 sh "$here/database.sh" &
 # shellcheck disable=SC2086 # an empty address must not be an argument
-forever nice -n -15 perl "-I$here/perl" "$here/monitor.pl" $bind &
-[ -z "$cpu" ] || AUTOSCALE_TOKEN=${token:-} AUTOSCALE_AT=${bind:-0.0.0.0}:25185 forever nice -n -10 perl "-I$here/perl" "$here/sleep.pl" &
+AUTOSCALE_DEVICE=$device forever nice -n -15 perl "-I$here/perl" "$here/monitor.pl" $bind &
+[ -z "$cpu" ] || AUTOSCALE_TOKEN=${token:-} AUTOSCALE_DEVICE=$device AUTOSCALE_AT=${bind:-0.0.0.0}:25185 forever nice -n -10 perl "-I$here/perl" "$here/sleep.pl" &
 GOMAXPROCS=1 forever nice -n -5 setpriv --reuid prometheus --regid prometheus --clear-groups \
     prometheus-node-exporter --web.listen-address=:9100 \
     --web.disable-exporter-metrics --no-collector.arp --no-collector.bcache --no-collector.bonding --no-collector.btrfs --no-collector.dmi \

@@ -1,6 +1,6 @@
 # monitor.pl [ADDRESS]: the guest's side of NeonVM's monitor protocol, a WebSocket server on ADDRESS:10301 (default: all
-# addresses). The agent asks it before it removes memory, and notifies it after adding memory. It requests memory if the
-# database lacks it and, in version 2, reports load as it begins.
+# addresses) and the interface AUTOSCALE_DEVICE (default: all). The agent asks it before it removes memory, and notifies it
+# after adding memory. It requests memory if the database lacks it and, in version 2, reports load as it begins.
 #
 # Rules: it is event-driven (PSI triggers, memory.events), except for reading one number twice a second, and a few reads after
 # a small stall. It serves only the newest agent. Only the perl binary is available; the image has no modules.
@@ -10,6 +10,7 @@ use warnings;
 my $proc   = $ENV{AUTOSCALE_PROC}  // '/proc';
 my $group  = $ENV{AUTOSCALE_GROUP} // '/sys/fs/cgroup/work';
 my $port   = $ENV{AUTOSCALE_PORT}  // 10301;
+my $device = $ENV{AUTOSCALE_DEVICE} // '';
 my $listen = pack('S n C4 x8', 2, $port, split /\./, $ARGV[0] || '0.0.0.0');
 
 my $MIB             = 1024 * 1024;
@@ -394,6 +395,7 @@ write_to("$group/memory.high", 'max');    # a previous monitor may have ended du
 syscall 151, 3;    # mlockall: its own memory is never swapped or reclaimed
 socket my $server, 2, 1, 0 or die "socket: $!\n";
 setsockopt $server, 1, 2, 1;
+!length $device || setsockopt $server, 1, 25, "$device\0" or die "$device: $!\n";    # SO_BINDTODEVICE
 bind $server, $listen or die "bind: $!\n";
 listen $server, 8 or die "listen: $!\n";
 fcntl $server, 4, 2048;

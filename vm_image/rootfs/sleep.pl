@@ -19,6 +19,7 @@ my $clock = $ENV{AUTOSCALE_CLOCK} // '/sys/class/rtc/rtc0/since_epoch';
 my $every = $ENV{AUTOSCALE_EVERY} // 15;    # seconds between queries of the database
 my $token = $ENV{AUTOSCALE_TOKEN} // '';
 my $at    = $ENV{AUTOSCALE_AT}    // '0.0.0.0:25185';
+my $link  = $ENV{AUTOSCALE_DEVICE} // '';    # the only interface to listen on, if given
 my $HELD  = $ENV{AUTOSCALE_HELD}  // 10;
 
 my $PATIENCE  = 5;         # seconds for the database to answer, which may be short of CPU
@@ -288,6 +289,7 @@ sub listening {
     my ($host, $port) = $at =~ /\A(.*):(\d+)\z/;
     socket my $door, 2, 1, 0 or die "socket: $!\n";
     setsockopt $door, 1, 2, pack 'l', 1;
+    !length $link || setsockopt $door, 1, 25, "$link\0" or die "$link: $!\n";    # SO_BINDTODEVICE
     bind $door, pack 'Sna4x8', 2, $port, pack 'C4', split /\./, $host or die "$at: $!\n";
     listen $door, 8 or die "$at: $!\n";
     $door;
