@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -23,6 +23,7 @@ from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_netw
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestSpec, NetworkError, SleepRefusedError
 from deploy.neonvm.sleep.network_stand_in import NetworkStandIn
 from deploy.neonvm.sleep.stand_in import address_of, attachment_of
+from deploy.neonvm.transfer_terms import TransferLimits
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
@@ -34,11 +35,13 @@ from scripts.bench.sleep_figures import SleepFigures, TimedStandIn, table
 from scripts.database_client import DatabaseError, DatabaseSession
 from vm_image.build import ensure_image
 
-_VM, _POD, _NODE = ObjectName("default", "db"), ObjectName("default", "db-pod"), "node-1"
+_VM, _POD = ObjectName("default", "db"), ObjectName("default", "db-pod")
+_NODES: Final = ("node-1", "node-2")
 _LONG_SESSIONS: Final = 8
 _KEEPALIVES: Final = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
 """The client closes a connection after 40 seconds without replies to keepalives."""
 _BOOT_TIMEOUT, _SLEEP_TIMEOUT, _WAKE_TIMEOUT, _RETRY = Seconds(240.0), Seconds(120.0), 60.0, Seconds(0.5)
+_LIMITS: Final = TransferLimits(downtime=Seconds(0.02), bandwidth=Bytes(2**40), timeout=Seconds(60.0))
 _MIB: Final = 1024**2
 
 
@@ -52,7 +55,8 @@ async def bench_sleep(
     ] = 0,
     herd: Annotated[int, typer.Option(min=20, help="With --fleet: number of VMs to wake at once.")] = 200,
 ) -> int:
-    """Put a guest to sleep repeatedly; wake it with a query of an idle session or with a new session.
+    """Put a guest to sleep repeatedly; wake it with a query of an idle session, with a new session, and with a query
+    while it migrates to another node.
 
     The last sleep is longer, with sessions whose clients send keepalives. Exits with 0 if no session was lost.
 
@@ -69,7 +73,9 @@ async def bench_sleep(
             for number in range(count):
                 await bench.wake_by_idle_session()
                 await bench.wake_by_new_session()
-                console.print(f"  {number + 1:3}  idle {figures.idle[-1:]}, new {figures.new[-1:]}")
+                await bench.wake_on_other_node()
+                latest = f"idle {figures.idle[-1:]}, new {figures.new[-1:]}, other node {figures.moved[-1:]}"
+                console.print(f"  {number + 1:3}  {latest}")
             await bench.sleep_long(seconds)
     except (GuestError, NetworkError) as error:
         raise SiteError(str(error)) from error
@@ -79,15 +85,23 @@ async def bench_sleep(
 
 @dataclass(slots=True)
 class _SleepBench:
-    """Puts one guest to sleep and measures the latencies of its clients."""
+    """Puts one guest, now in the pod of ``spec``, to sleep and measures the latencies of its clients."""
 
     network: LocalNetwork
     spec: GuestSpec
     console: Console
     password: str = field(default_factory=secrets.token_urlsafe)
+    guests: QemuGuests = field(init=False)
     guest: QemuGuest = field(init=False)
     figures: SleepFigures = field(default_factory=SleepFigures)
     _step_ends: list[Instant] = field(default_factory=list)
+    _hops: int = 0
+
+    async def new_guest(self, spec: GuestSpec) -> QemuGuest:
+        """Create a guest, or the target of its migration, without starting it. Raises ``GuestError``."""
+        guest = QemuGuest(spec, self.guests)
+        await guest.set_password(self.password)
+        return guest
 
     def stand_in(self, spec: GuestSpec, page: bytes, clock: Clock) -> NetworkStandIn:
         """Create the stand-in that answers for the sleeping guest."""
@@ -101,6 +115,13 @@ class _SleepBench:
         session = await self._session()
         await self._fall_asleep()
         self.figures.idle += await self._time_wake(session.query("SELECT 1"))
+        session.close()
+
+    async def wake_on_other_node(self) -> None:
+        """Sleep; query an idle session while the guest migrates to the other node."""
+        session = await self._session()
+        await self._fall_asleep()
+        self.figures.moved += await self._time_wake(session.query("SELECT 1"), self._migrate)
         session.close()
 
     async def wake_by_new_session(self) -> None:
@@ -118,16 +139,37 @@ class _SleepBench:
             await self._time_wake(session.query("SELECT 1"))
             session.close()
 
-    async def _time_wake(self, work: Awaitable[object]) -> list[float]:
-        """Wake the guest for ``work``; return the seconds until it is done, or an empty list if it failed."""
+    async def _wake(self) -> None:
+        if fault := (await self.guest.wake()).fault:
+            self.console.print(f"booted instead of woken: {fault}")
+
+    async def _migrate(self) -> None:
+        self._hops += 1
+        pod = ObjectName("default", f"db-pod-{self._hops}")
+        spec = replace(self.spec, pod=pod, network=await self.network.add_pod(_NODES[self._hops % 2], pod))
+        target = await self.new_guest(spec)
+        await target.receive()
+        await self.guest.send(target, _LIMITS, lambda _: None)
+        await self.guest.stop()
+        await self.network.remove_pod(self.spec.pod)
+        self.spec, self.guest = spec, target
+
+    async def _time_wake(
+        self, work: Awaitable[object], wake: Callable[[], Awaitable[None]] | None = None
+    ) -> list[float]:
+        """Wake the guest for ``work``, by ``wake`` if given; return the seconds until ``work`` is done, or an empty
+        list if it failed.
+        """
         began, task = SystemClock().now(), asyncio.ensure_future(work)
+        # The source of a migration ends after the answer.
+        ended: list[Instant] = []
+        task.add_done_callback(lambda _: ended.append(SystemClock().now()))
         self.figures.sessions += 1
         try:
             async with asyncio.timeout(_WAKE_TIMEOUT):
                 if (await self.guest.state()).phase is GuestPhase.ASLEEP:
                     await self.guest.woken()
-                    if fault := (await self.guest.wake()).fault:
-                        self.console.print(f"booted instead of woken: {fault}")
+                    await (wake or self._wake)()
                 await task
         except (DatabaseError, OSError) as error:
             self.console.print(f"session lost: {error!r}")
@@ -136,7 +178,7 @@ class _SleepBench:
             return []
         finally:
             task.cancel()
-        return [round(SystemClock().now() - began, 3)]
+        return [round(ended[0] - began, 3)]
 
     async def _fall_asleep(self) -> None:
         """Put the guest to sleep; retry while it is busy and refuses. Raises ``GuestError``."""
@@ -176,27 +218,27 @@ class _SleepBench:
 
 @asynccontextmanager
 async def _running_guest(kind: NetworkKind, console: Console) -> AsyncIterator[_SleepBench]:
-    """Run a guest with 1 CPU and 512 MiB on its own network while the context is open."""
+    """Run a guest with 1 CPU and 512 MiB on a network with two nodes while the context is open."""
     image = await asyncio.to_thread(ensure_image, console.print)
     network = await choose_network(kind, real_guests=True, cluster=f"bench-sleep-{os.getpid()}")
     with TemporaryDirectory() as folder:
         await network.up()
         try:
-            await network.add_node(_NODE)
-            attachment, address = await network.add_pod(_NODE, _POD), await network.vm_address(_VM)
+            for node in _NODES:
+                await network.add_node(node)
+            attachment, address = await network.add_pod(_NODES[0], _POD), await network.vm_address(_VM)
             cpu, memory = MilliCpu(1000), Bytes(512 * _MIB)
             spec = GuestSpec(_VM, _POD, cpu, cpu, memory, memory * 2, memory, address, attachment, Path(folder))
             bench = _SleepBench(network, spec, console)
-            guests = replace(await QemuGuests.prepare(image, network, SystemClock()), stand_in=bench.stand_in)
-            console.print(guests.description)
-            bench.guest = guest = QemuGuest(spec, guests)
+            bench.guests = replace(await QemuGuests.prepare(image, network, SystemClock()), stand_in=bench.stand_in)
+            console.print(bench.guests.description)
+            bench.guest = await bench.new_guest(spec)
             try:
-                await guest.set_password(bench.password)
-                await guest.start()
+                await bench.guest.start()
                 await bench.running()
                 yield bench
             finally:
-                await guest.stop()
+                await bench.guest.stop()
         finally:
             await network.down()
 

@@ -28,11 +28,13 @@ class SleepFigures:
     """Latencies of wakes, steps of sleeps, and lost sessions.
 
     ``idle``: seconds until a query of an idle session is answered. ``new``: seconds until a new session is ready.
+    ``moved``: like ``idle``, of a guest that wakes on another node.
     ``steps``: seconds of each of the ``STEPS``, one list per sleep. ``sizes``: sizes of memory images in MiB.
     """
 
     idle: list[float] = field(default_factory=list)
     new: list[float] = field(default_factory=list)
+    moved: list[float] = field(default_factory=list)
     steps: list[list[float]] = field(default_factory=list)
     sizes: list[float] = field(default_factory=list)
     sessions: int = 0
@@ -40,8 +42,8 @@ class SleepFigures:
 
     @property
     def is_clean(self) -> bool:
-        """True if sessions of both kinds were answered and none was lost."""
-        return bool(self.idle and self.new) and not self.lost
+        """True if each kind of wake was measured, and no session was lost."""
+        return bool(self.idle and self.new and self.moved) and not self.lost
 
 
 def table(figures: SleepFigures) -> Table:
@@ -51,6 +53,7 @@ def table(figures: SleepFigures) -> Table:
     rows = [
         ("idle session answered", figures.idle),
         ("new session ready", figures.new),
+        ("idle session answered on another node", figures.moved),
         ("falling asleep", [sum(steps) for steps in figures.steps]),
         *((f"  {name}", column) for name, column in zip(STEPS, columns, strict=False)),
     ]

@@ -11,6 +11,7 @@ from scripts.bench.sleep_figures import STEPS, SleepFigures, table
 FIGURES = SleepFigures(
     idle=[0.2, 0.3, 0.7],
     new=[0.5, 0.9],
+    moved=[0.4, 0.6],
     steps=[[0.5, 0.1, 0.2, 0.1, 0.6, 0.1], [0.6, 0.1, 0.2, 0.1, 0.7, 0.2]],
     sizes=[60.0, 64.0, 91.0],
     sessions=13,
@@ -30,6 +31,7 @@ def test_median_and_longest_stand_beside_each_other() -> None:
     assert FIGURES.is_clean
     assert "0 of 13 sessions lost" in lines
     assert "idle session answered 0.30 s 0.70 s" in lines
+    assert "idle session answered on another node 0.50 s 0.60 s" in lines
     assert "falling asleep 1.75 s 1.90 s" in lines
     assert f"{STEPS[4]} 0.65 s 0.70 s" in lines
     assert "image 64 MiB 91 MiB" in lines
@@ -39,6 +41,10 @@ def test_lost_session_is_not_clean() -> None:
     lost = replace(FIGURES, lost=1)
     assert not lost.is_clean
     assert "1 of 13 sessions lost" in printed(lost)
+
+
+def test_bench_without_move_proves_too_little() -> None:
+    assert not replace(FIGURES, moved=[]).is_clean
 
 
 def test_no_answer_proves_nothing() -> None:
