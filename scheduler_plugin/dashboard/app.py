@@ -42,7 +42,7 @@ class Dashboard:
         self.fleet = Fleet(sources, clock, self.telemetry)
         self.readers = Readers(self.fleet.journal, secrets.token_hex(32), clock, self.telemetry)
         # Set afterwards, because each needs the other.
-        self.fleet.on_news = self.readers.notify
+        self.fleet.on_change = self.readers.notify
         self.authenticator = SignIn(self.fleet, clock, self.telemetry, reviewer)
         # For all queries of agents, so that the page shows their problems.
         self.sources = ObservedSources(sources, self.fleet.record_explanation)

@@ -20,24 +20,24 @@ from protocol.runtime.kubernetes.watches.informer import FactInformer
 from protocol.runtime.kubernetes.watches.kinds import FactChange, Kind
 from protocol.units import Seconds
 from scheduler_plugin.dashboard import texts
-from scheduler_plugin.dashboard.core.frames import GROUP, MOVE, NODE, STANDING, VM
+from scheduler_plugin.dashboard.core.frames import GROUP, MOVE, NODE, STATUS, VM
 from scheduler_plugin.dashboard.core.journal import Journal
 from scheduler_plugin.dashboard.core.reports import (
     SchedulerReport,
     changed_vms,
+    problems_in,
     scheduler_reports,
-    troubles_in,
     with_report,
 )
 from scheduler_plugin.dashboard.core.rows import (
     PENDING,
     Row,
-    StandingRow,
+    StatusRow,
     VmRow,
     group_row,
     move_row,
     node_rows,
-    standing_row,
+    status_row,
     vm_row,
     vm_stated,
 )
@@ -58,17 +58,17 @@ LONGEST_PAUSE: Final = Seconds(5.0)
 
 
 class Fleet:
-    """The rows of all kinds. ``on_news`` is called after each change, and must not block."""
+    """The rows of all kinds. ``on_change`` is called after each change, and must not block."""
 
     def __init__(self, sources: Sources, clock: Clock, telemetry: DashboardTelemetry) -> None:
         self.journal = Journal()
-        self.on_news: Callable[[], None] = lambda: None
+        self.on_change: Callable[[], None] = lambda: None
         self.synced = asyncio.Event()
         self._sources, self._clock = sources, clock
         self._reports: dict[str, SchedulerReport] = {}
         self._waiting, self._silent_agents = ConditionTimes(), ConditionTimes()
         self._troubles: dict[str, str] = {}
-        self._status: StandingRow | None = None
+        self._status: StatusRow | None = None
         self._silent = 0
         # The page is ready once these are listed. Missing and forbidden kinds count as listed.
         self._unlisted = {VIRTUAL_MACHINES.plural, PODS.plural}
@@ -108,7 +108,7 @@ class Fleet:
 
     def record_explanation(self, vm: ObjectName, account: Json | None) -> None:
         """Store the problems in an agent's explanation of a VM; None if the agent did not respond."""
-        key, troubles = str(vm), troubles_in(account or {})
+        key, troubles = str(vm), problems_in(account or {})
         trouble = shortened(texts.TROUBLE.format(parts="; ".join(troubles))) if troubles else ""
         # Ignore a late response for a deleted VM.
         if trouble == self._troubles.get(key, "") or self.journal.get(VM, key) is None:
@@ -118,16 +118,16 @@ class Fleet:
         else:
             del self._troubles[key]
         if self._renew([key]):
-            self.on_news()
+            self.on_change()
 
     async def poll(self) -> None:
         """Query the scheduler once."""
         # Sizes and permits come from watches, reservations and denials only from here.
         answer = await self._sources.of_scheduler("/nodes")
         # Without a response keep the numbers; the page shows that they are stale.
-        self._status = standing_row(answer)
+        self._status = status_row(answer)
         self._check_watches()
-        news = self._update_standing()
+        news = self._update_status()
         if answer is not None:
             # In a thread, because a large fleet would block the event loop.
             nodes, reports = await asyncio.to_thread(lambda: (node_rows(answer), scheduler_reports(answer)))
@@ -138,7 +138,7 @@ class Fleet:
         # There is no event for a VM that has waited for a minute.
         news = self._renew(self._waiting.long(self._clock.now())) or news
         if news:
-            self.on_news()
+            self.on_change()
 
     def _update_silent(self, reports: Mapping[str, SchedulerReport]) -> list[str]:
         """Return the VMs whose agents have been silent for long; a new leader has heard from no agent at first."""
@@ -175,19 +175,19 @@ class Fleet:
         elif not self._silent:
             self._silent = round(self._clock.wall())
 
-    def _update_standing(self) -> bool:
+    def _update_status(self) -> bool:
         # The scheduler has not been queried yet.
         if self._status is None:
             return False
         row = msgspec.structs.replace(self._status, listed=not self._unlisted, silent=self._silent)
-        return self.journal.put(STANDING, row)
+        return self.journal.put(STATUS, row)
 
     def _listed(self, plural: str) -> None:
         self._unlisted.discard(plural)
         if not self._unlisted:
             self.synced.set()
-        if self._update_standing():
-            self.on_news()
+        if self._update_status():
+            self.on_change()
 
     def _changed(self, rows: str, change: FactChange[Row | None]) -> None:
         # The key of a deleted object is in its last fact.
@@ -206,7 +206,7 @@ class Fleet:
         else:
             news = self.journal.put(rows, row)
         if news:
-            self.on_news()
+            self.on_change()
 
 
 def _pod_row(pod: JsonObject) -> Row | None:

@@ -97,7 +97,7 @@ class SignIn:
             return await self._reviewed_again(current, self.reviewer)
 
     def _current(self, session: Session) -> Session | None:
-        return self.sessions.still(session, self.clock.now())
+        return self.sessions.current(session, self.clock.now())
 
     async def _reviewed_again(self, session: Session, reviewer: AccessReviewer) -> Session | None:
         try:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.browser
 VIEWS = {
     "page-fleet": ("#/", "24 nodes"),
     "page-node": ("#/node/node-4", "above its watermark"),
-    "page-migrations": ("#/migrations", "Under way (1)"),
+    "page-migrations": ("#/migrations", "In progress (1)"),
     "page-groups": ("#/groups", "Two replicas serve."),
     "page-group": ("#/group/VirtualMachineGroup/shop/orders", "2 desired"),
     "page-costs": ("#/costs", "Scaling saved"),
@@ -86,7 +86,7 @@ async def test_the_link_leaves_the_address_and_opens_no_second_browser() -> None
             assert await seen.tab.evaluate("document.cookie") == ""
             assert seen.complaints == []
         async with visit(browser, used) as seen:
-            await seen.shows("That link has been used")
+            await seen.shows("This link has already been used")
             assert "databases" not in await seen.tab.inner_text("main")
 
 
@@ -124,7 +124,7 @@ async def test_every_decision_is_a_mark_on_the_charts_with_its_sentences_and_in_
         for at in range(0, int(chart["width"]), 6):
             await seen.tab.mouse.move(chart["x"] + at, chart["y"] + chart["height"] / 2)
             said.add(await seen.tab.locator("#tip").inner_text() if await seen.tab.locator("#tip").is_visible() else "")
-        shown = {each.split("\n")[1]: "denied in part" in each for each in said - {""}}
+        shown = {each.split("\n")[1]: "partly denied" in each for each in said - {""}}
         assert shown == {sentence: denied for _, sentence, denied in DECIDED}
         await seen.shows("Cost of the last 15 minutes")
         await seen.tab.get_by_role("button", name="1 d").click()
@@ -147,7 +147,7 @@ async def test_migrations_that_are_over_are_marks_and_rows_and_those_that_last_a
         await seen.shows("4 databases")
         await opened(seen, f"#/vm/{namespace}/{name}", "Decisions and migrations")
         await seen.shows("migration: From node-2 to node-1: Succeeded after 12 s.")
-        rows = seen.tab.get_by_role("region", name="Its migrations").locator("tbody tr td:nth-child(4)")
+        rows = seen.tab.get_by_role("region", name="Migrations", exact=True).locator("tbody tr td:nth-child(4)")
         assert await rows.all_inner_texts() == ["Running", "Succeeded"]
         assert seen.complaints == []
 
@@ -195,7 +195,7 @@ async def test_ten_thousand_vms_stay_fluid_while_they_change() -> None:
 
         for zoomed in (False, True):
             if zoomed:
-                await seen.tab.get_by_role("button", name="Larger").click()
+                await seen.tab.get_by_role("button", name="Zoom in").click()
             before = await seen.worked()
             _, drawn = await asyncio.gather(change(), seen.tab.evaluate(FRAMES, 3000))
             assert drawn >= 90 or await seen.worked() - before < 2.4, "under 30 frames a second by its own work"
@@ -240,7 +240,7 @@ async def test_views_change_without_asking_for_any_file_again() -> None:
         run.asked.clear()
         for path, text in (
             ("#/node/node-1", "Databases (4)"),
-            ("#/migrations", "Under way (1)"),
+            ("#/migrations", "In progress (1)"),
             ("#/", "12 databases"),
         ):
             await opened(seen, path, text)
@@ -280,7 +280,7 @@ async def test_a_phones_width_is_enough_and_a_keyboard_too() -> None:
         for path, text in (
             ("#/", "24 databases"),
             ("#/node/node-4", "Databases (4)"),
-            ("#/migrations", "Under way (1)"),
+            ("#/migrations", "In progress (1)"),
         ):
             await opened(seen, path, text)
             assert await seen.tab.evaluate("document.documentElement.scrollWidth") == 390
@@ -290,5 +290,5 @@ async def test_a_phones_width_is_enough_and_a_keyboard_too() -> None:
         await seen.tab.locator(".fleet").focus()
         for key in ("ArrowRight", "ArrowRight", "Enter"):
             await seen.tab.keyboard.press(key)
-        await seen.shows("Why")
+        await seen.shows("Explanation")
         assert "#/vm/" in seen.tab.url

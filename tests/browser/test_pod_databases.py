@@ -22,7 +22,7 @@ async def test_pod_has_its_view() -> None:
         link = f"{run.url}#token={run.links[-1]}"
         async with visit(browser, link) as seen:
             await seen.shows("5 databases on 2 nodes")
-            await seen.tab.get_by_text("The same as tables").click()
+            await seen.tab.get_by_text("Show as tables").click()
             await seen.tab.get_by_role("region", name="Databases", exact=True).get_by_text("default/pod/pg-1").click()
             await seen.shows("Applied")
             await seen.shows("its container postgres requests now: 1 vCPU and 1Gi")

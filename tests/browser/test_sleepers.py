@@ -62,7 +62,7 @@ async def test_sleepers_are_counted(theme: Any) -> None:
         await seen.tab.get_by_role("button", name="3 asleep").click()
         await seen.tab.evaluate("path => { location.hash = path }", "#/vm/shop/idle-0")
         await seen.shows("asleep since 1970-01-01 00:00 UTC, 3 sessions open")
-        await seen.shows("Wakes with")
+        await seen.shows("Size on wake")
         assert await seen.violations() == []
         assert seen.complaints == []
 

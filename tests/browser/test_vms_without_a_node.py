@@ -26,7 +26,7 @@ async def rows(seen: Visit, table: str) -> list[str]:
 
 
 async def with_tables(seen: Visit) -> None:
-    await seen.tab.get_by_text("The same as tables").click()
+    await seen.tab.get_by_text("Show as tables").click()
     await seen.tab.get_by_role("region", name="Databases", exact=True).wait_for(timeout=PATIENCE)
 
 
@@ -43,12 +43,12 @@ async def test_a_vm_that_waits_for_a_node_stands_out_and_is_found(monkeypatch: p
         await seen.shows("5 databases on 2 nodes")
         await seen.shows("has not started within a minute")
         await with_tables(seen)
-        assert (await rows(seen, "Nodes"))[0] == "on no node"
+        assert (await rows(seen, "Nodes"))[0] == "without a node"
         assert (await rows(seen, "Databases"))[0] == "default/stuck"
         assert await seen.violations() == []
         await seen.tab.get_by_label("Find a database or node").fill("STUCK")
         assert await rows(seen, "Databases") == ["default/stuck"]
-        await seen.tab.get_by_role("region", name="Nodes", exact=True).get_by_text("on no node").click()
+        await seen.tab.get_by_role("region", name="Nodes", exact=True).get_by_text("without a node").click()
         await seen.shows("They wait for a node")
         assert seen.complaints == []
 

@@ -13,7 +13,7 @@ from tests.browser.made_up_fleet import fleet
 pytestmark = pytest.mark.browser
 HURRIED = "Date.now = (now => { const from = now(); return () => from + 20 * (now() - from); })(Date.now)"
 """To the page ten seconds without a heartbeat are more than three minutes."""
-WELL = "Nothing: every database has what it asks for."
+WELL = "No problems: every database has what it requested."
 
 
 def link(run: Served) -> str:
@@ -45,7 +45,7 @@ async def test_a_cluster_that_is_being_read_is_no_empty_fleet() -> None:
         served(cluster, told, is_read=False) as run,
         visit(browser, link(run)) as seen,
     ):
-        await seen.shows("The page's server is reading the cluster")
+        await seen.shows("The page's server is still listing the cluster")
         assert await claims(seen) == []
         cluster.come_back()
         await seen.shows("4 databases")

@@ -9,7 +9,7 @@ import msgspec
 from protocol.kubernetes.objects import Json, JsonObject, name_of
 from protocol.kubernetes.pages import read_object
 from scheduler_plugin.dashboard.core.reports import scheduler_reports, with_report
-from scheduler_plugin.dashboard.core.rows import group_row, move_row, node_rows, standing_row, vm_row
+from scheduler_plugin.dashboard.core.rows import group_row, move_row, node_rows, status_row, vm_row
 from scheduler_plugin.dashboard.explanation import database_explanation
 from scheduler_plugin.history.core.decoding import ClusterSample
 from scheduler_plugin.history.core.history_log import Batch, HistoryLog
@@ -48,7 +48,7 @@ def nodes(body: bytes) -> object:
     found = read_object(body)
     said = scheduler_reports(found)
     rows = [
-        standing_row(found),
+        status_row(found),
         *node_rows(found),
         *(with_report(vm_row(samples.whole_vm()), each) for each in said.values()),
     ]

@@ -9,20 +9,20 @@ from typing import Final
 import msgspec
 
 from scheduler_plugin.dashboard.core.journal import Change, Journal
-from scheduler_plugin.dashboard.core.rows import GroupRow, MoveRow, NodeRow, Row, StandingRow, VmRow
+from scheduler_plugin.dashboard.core.rows import GroupRow, MoveRow, NodeRow, Row, StatusRow, VmRow
 from scheduler_plugin.dashboard.core.visibility import VisibilityFilter
 
 VM: Final = "vm"
 NODE: Final = "node"
 MOVE: Final = "move"
 GROUP: Final = "group"
-STANDING: Final = "standing"
+STATUS: Final = "standing"  # on the wire
 KINDS: Final[Mapping[str, type[Row]]] = {
     VM: VmRow,
     NODE: NodeRow,
     MOVE: MoveRow,
     GROUP: GroupRow,
-    STANDING: StandingRow,
+    STATUS: StatusRow,
 }
 COLUMNS: Final = {kind: row.__struct_fields__ for kind, row in KINDS.items()}
 HEARTBEAT: Final = b"event: beat\ndata:\n\n"

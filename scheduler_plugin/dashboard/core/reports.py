@@ -40,7 +40,7 @@ def scheduler_reports(nodes: JsonObject) -> dict[str, SchedulerReport]:
     return reports
 
 
-def troubles_in(account: JsonObject) -> list[str]:
+def problems_in(account: JsonObject) -> list[str]:
     """Problems in an agent's explanation: component and reason.
 
     >>> troubles_in({"troubles": [{"with_": "guest", "reason": "no answer"}]})

@@ -124,7 +124,7 @@ class GroupRow(Row, frozen=True):
     because: str = ""
 
 
-class StandingRow(Row, frozen=True):
+class StatusRow(Row, frozen=True):
     """State of the scheduler and the API server, for the first line of the page.
 
     ``heard`` is False while the scheduler does not respond. ``listed`` is True once all VMs have been read. ``silent``
@@ -275,12 +275,12 @@ def _whole(source: JsonObject, key: str) -> int:
     return number if isinstance(number, int) and not isinstance(number, bool) else UNKNOWN
 
 
-def standing_row(nodes: JsonObject | None) -> StandingRow:
+def status_row(nodes: JsonObject | None) -> StatusRow:
     """The row from the scheduler's ``/nodes`` response, which is None if it did not respond."""
     if nodes is None:
-        return StandingRow("scheduler", "")
+        return StatusRow("scheduler", "")
     waiting, unreadable = _whole(nodes, "waitingPods"), items(nodes, "unreadable")
-    return StandingRow(
+    return StatusRow(
         "scheduler",
         "",
         heard=True,

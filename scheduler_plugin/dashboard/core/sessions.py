@@ -97,12 +97,12 @@ class Sessions:
     def find(self, secret: str, now: Instant) -> Session | None:
         """The session of a cookie; None if there is none or it has ended."""
         session = self._open.get(hashed(secret)) if secret else None
-        if session is not None and self.still(session, now) is None:
+        if session is not None and self.current(session, now) is None:
             self.end(session)
             return None
         return session
 
-    def still(self, session: Session, now: Instant) -> Session | None:
+    def current(self, session: Session, now: Instant) -> Session | None:
         """The present session; None if it has ended."""
         current = self._open.get(session.key)
         # A session ends after `LASTS`, whatever its reviews say.

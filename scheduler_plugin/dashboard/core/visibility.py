@@ -10,7 +10,7 @@ import msgspec
 
 from protocol.kubernetes.access_reviews import Scope
 from scheduler_plugin.dashboard.core.journal import Change
-from scheduler_plugin.dashboard.core.rows import NodeRow, Row, StandingRow, node_stated, row_scope
+from scheduler_plugin.dashboard.core.rows import NodeRow, Row, StatusRow, node_stated, row_scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class VisibilityFilter:
         if isinstance(row, NodeRow):
             # Sums reveal no names. The reason why a node is stuck may mention VMs.
             return node_stated(msgspec.structs.replace(row, stuck=""))
-        if isinstance(row, StandingRow):
+        if isinstance(row, StatusRow):
             # Hide cluster-wide data.
             return msgspec.structs.replace(row, waiting=0, unreadable=0, idle="", leader="")
         return None

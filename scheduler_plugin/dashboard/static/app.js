@@ -1,14 +1,14 @@
 // Signs in, receives the server's events, and shows the view of the URL.
 
 import { CostsView } from "./costs.js";
-import { fill, h, say } from "./dom.js";
+import { fill, h, setText } from "./dom.js";
 import { FleetView } from "./fleet.js";
 import { GroupView, GroupsView } from "./groups.js";
 import { MovesView } from "./moves.js";
 import { NodeView } from "./node.js";
 import { SettingsView } from "./settings.js";
 import { signIn } from "./signin.js";
-import { linkOf, sentencesOf } from "./standing.js";
+import { connectionOf, statusSentences } from "./status.js";
 import { Store } from "./store.js";
 import { VmView } from "./vm.js";
 
@@ -20,89 +20,89 @@ const VIEWS = [
   ["settings", "Settings", SettingsView],
 ];
 const DETAILS = { vm: VmView, node: NodeView, group: GroupView };
-const at = (id) => document.getElementById(id);
+const byId = (id) => document.getElementById(id);
 const store = new Store();
 let view = null;
-let isDue = false;
+let isScheduled = false;
 
 function route() {
   const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
-  const known = VIEWS.find(([path]) => path === name);
-  const View = known ? known[2] : Object.hasOwn(DETAILS, name) ? DETAILS[name] : FleetView;
-  for (const link of at("nav").children) {
-    const isHere = link.getAttribute("href") === `#/${known ? name : ""}` && Boolean(known);
+  const listed = VIEWS.find(([path]) => path === name);
+  const View = listed ? listed[2] : Object.hasOwn(DETAILS, name) ? DETAILS[name] : FleetView;
+  for (const link of byId("nav").children) {
+    const isHere = link.getAttribute("href") === `#/${listed ? name : ""}` && Boolean(listed);
     if (isHere) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   if (view) view.close();
   view = new View(store, rest);
-  fill(at("main"), view.element);
+  fill(byId("main"), view.element);
   document.title = `${view.title} · Autoscaling`;
   view.update();
-  at("main").scrollTop = 0;
+  byId("main").scrollTop = 0;
 }
 
 function decoded(part) {
   try { return decodeURIComponent(part); } catch { return part; }
 }
 
-function onNews() {
-  if (isDue) return;
-  isDue = true;
-  requestAnimationFrame(() => { isDue = false; if (view) view.update(); showStanding(); });
+function scheduleUpdate() {
+  if (isScheduled) return;
+  isScheduled = true;
+  requestAnimationFrame(() => { isScheduled = false; if (view) view.update(); showStatus(); });
 }
 
-function showStanding() {
-  const [state, word] = view ? linkOf(store) : ["waits", ""];
-  at("link").dataset.state = state;
-  at("link").hidden = !view;
-  say(at("link-text"), word);
-  const said = view ? sentencesOf(store) : [];
-  say(at("banner"), said.join(" "));
-  at("banner").dataset.state = state === "lost" ? "lost" : "note";
-  at("banner").hidden = said.length === 0;
+function showStatus() {
+  const [state, text] = view ? connectionOf(store) : ["waits", ""];
+  byId("link").dataset.state = state;
+  byId("link").hidden = !view;
+  setText(byId("link-text"), text);
+  const sentences = view ? statusSentences(store) : [];
+  setText(byId("banner"), sentences.join(" "));
+  byId("banner").dataset.state = state === "lost" ? "lost" : "note";
+  byId("banner").hidden = sentences.length === 0;
 }
 
-async function sessionAgain() {
+async function recheckSession() {
   try {
-    const answer = await fetch("api/session");
-    if (view && answer.ok && !(await answer.json()).signedIn) leave();
+    const response = await fetch("api/session");
+    if (view && response.ok && !(await response.json()).signedIn) endSession();
   } catch { /* no response; the store retries */ }
 }
 
 async function signOut() {
   const headers = { "Content-Type": "application/json" };
-  const isOut = await fetch("api/session", { method: "DELETE", headers }).then((answer) => answer.ok, () => false);
-  if (!isOut) { say(at("out"), "Sign-out failed; try again"); return; }
+  const isSignedOut = await fetch("api/session", { method: "DELETE", headers }).then((response) => response.ok, () => false);
+  if (!isSignedOut) { setText(byId("out"), "Sign-out failed; try again"); return; }
   history.replaceState(null, "", location.pathname);
-  if (view) leave();
+  if (view) endSession();
 }
 
 // Ends the session: clears everything that it showed, and stops its requests.
-function leave() {
-  store.forget();
+function endSession() {
+  store.reset();
   view.close();
   view = null;
-  FleetView.forget();
-  fill(at("nav"));
-  fill(at("main"));
-  say(at("title"), "");
-  at("tip").hidden = true;
+  FleetView.reset();
+  fill(byId("nav"));
+  fill(byId("main"));
+  setText(byId("title"), "");
+  byId("tip").hidden = true;
   document.title = "Autoscaling";
-  begin();
+  start();
 }
 
-async function begin() {
-  at("out").hidden = true;
-  showStanding();
-  const session = await signIn(at("main"));
-  say(at("title"), session.title);
-  say(at("out"), "Sign out");
-  at("out").hidden = false;
-  fill(at("nav"), VIEWS.map(([path, title]) => h("a", { href: `#/${path}` }, title)));
+async function start() {
+  byId("out").hidden = true;
+  showStatus();
+  const session = await signIn(byId("main"));
+  setText(byId("title"), session.title);
+  setText(byId("out"), "Sign out");
+  byId("out").hidden = false;
+  fill(byId("nav"), VIEWS.map(([path, title]) => h("a", { href: `#/${path}` }, title)));
   store.open();
   route();
-  showStanding();
+  showStatus();
 }
 
 function useTheme(theme) {
@@ -110,17 +110,17 @@ function useTheme(theme) {
   if (view) view.update();
 }
 
-at("theme").addEventListener("click", () => {
+byId("theme").addEventListener("click", () => {
   const isDark = getComputedStyle(document.documentElement).getPropertyValue("--is-dark").trim() === "1";
   const theme = isDark ? "light" : "dark";
   try { localStorage.setItem("theme", theme); } catch { /* it lasts until the page is closed */ }
   useTheme(theme);
 });
 try { useTheme(localStorage.getItem("theme")); } catch { /* the system's theme */ }
-at("out").addEventListener("click", signOut);
+byId("out").addEventListener("click", signOut);
 addEventListener("hashchange", () => { if (view) route(); });
-document.addEventListener("visibilitychange", () => store.shown());
-store.addEventListener("news", onNews);
-store.addEventListener("link", onNews);
-store.addEventListener("refused", sessionAgain);
-begin();
+document.addEventListener("visibilitychange", () => store.followVisibility());
+store.addEventListener("change", scheduleUpdate);
+store.addEventListener("link", scheduleUpdate);
+store.addEventListener("refused", recheckSession);
+start();

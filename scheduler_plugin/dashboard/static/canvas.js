@@ -15,27 +15,27 @@ export class FleetCanvas {
     this.selected = "";
     this.frames = 0;
     this.last = 0;
-    this.asked = 0;
+    this.frameRequest = 0;
     this.isStill = matchMedia("(prefers-reduced-motion: reduce)");
   }
 
   show(layout, resource, selected) {
     Object.assign(this, { layout, resource, selected });
-    const known = new Set();
+    const present = new Set();
     for (const cell of layout.cells) {
       for (const block of cell.blocks) {
-        known.add(block.vm.key);
+        present.add(block.vm.key);
         const place = this.places.get(block.vm.key);
         if (place) Object.assign(place, { cell, block });
         else this.places.set(block.vm.key, { cell, block, x: block.x, y: cell.y + cell.label, width: 0, used: 0 });
       }
     }
-    for (const key of this.places.keys()) if (!known.has(key)) this.places.delete(key);
-    this.ask();
+    for (const key of this.places.keys()) if (!present.has(key)) this.places.delete(key);
+    this.requestDraw();
   }
 
-  ask() {
-    if (!this.asked) this.asked = requestAnimationFrame((now) => { this.asked = 0; this.draw(now); });
+  requestDraw() {
+    if (!this.frameRequest) this.frameRequest = requestAnimationFrame((now) => { this.frameRequest = 0; this.draw(now); });
   }
 
   fit() {
@@ -65,7 +65,7 @@ export class FleetCanvas {
     for (const cell of this.layout.cells) if (isVisible(cell.y, cell.label + cell.bar)) this.drawCell(cell, colours);
     const moves = this.drawBlocks(part, isVisible, colours);
     this.pen.restore();
-    if (moves) this.ask();
+    if (moves) this.requestDraw();
   }
 
   drawCell(cell, colours) {
@@ -77,7 +77,7 @@ export class FleetCanvas {
     pen.textBaseline = "alphabetic";
     const share = cell.node.isUnlisted ? "?" : `${Math.round((100 * cell.node.reserved[this.resource]) / Math.max(1, cell.node.total[this.resource]))} %`;
     const room = cell.width - pen.measureText(share).width - 8;
-    pen.fillText(fitted(pen, `${full ? "▲ " : ""}${cell.node.open ? "" : "⊘ "}${nodeTitle(cell.node.key)}`, room), cell.x, y - 4);
+    pen.fillText(truncated(pen, `${full ? "▲ " : ""}${cell.node.open ? "" : "⊘ "}${nodeTitle(cell.node.key)}`, room), cell.x, y - 4);
     pen.fillText(share, cell.x + cell.width - pen.measureText(share).width, y - 4);
     pen.fillStyle = colours.free;
     pen.fillRect(cell.x, y, cell.total, cell.bar);
@@ -91,13 +91,13 @@ export class FleetCanvas {
   }
 
   drawSums(cell, y, colours) {
-    const held = cell.otherAt - cell.x;
+    const reservedWidth = cell.otherAt - cell.x;
     const used = cell.blocks.reduce((sum, each) => sum + each.used, 0);
     this.pen.fillStyle = colours.reserved;
-    this.pen.fillRect(cell.x, y, held, cell.bar);
+    this.pen.fillRect(cell.x, y, reservedWidth, cell.bar);
     this.pen.fillStyle = colours.used;
     this.pen.fillRect(cell.x, y + cell.bar / 4, used, cell.bar / 2);
-    if (cell.worst !== "calm") { this.pen.fillStyle = colours[cell.worst]; this.pen.fillRect(cell.x, y + cell.bar - 3, held, 3); }
+    if (cell.worst !== "calm") { this.pen.fillStyle = colours[cell.worst]; this.pen.fillRect(cell.x, y + cell.bar - 3, reservedWidth, 3); }
   }
 
   drawBlocks(part, isVisible, colours) {
@@ -121,13 +121,13 @@ export class FleetCanvas {
     const { pen } = this;
     const line = width > 4 ? 1 : 0.5;
     const state = stateOf(block.vm);
-    pen.globalAlpha = block.meant ? 1 : 0.18;
+    pen.globalAlpha = block.isMatch ? 1 : 0.18;
     if (block.isOutline) this.drawOutline(x, y, width - line, bar, colours[state] || colours.muted);
     else this.drawFilled({ x, y, width, used, line, state }, bar, colours);
     if (bar >= 30 && width > 54) {
       pen.fillStyle = block.isOutline ? colours.muted : state === "calm" ? colours.onBlock : colours.ground; // highlighted blocks are light in the dark theme, and dark in the light one
       pen.font = "11px ui-sans-serif, system-ui, sans-serif";
-      pen.fillText(fitted(pen, block.vm.key.slice(block.vm.key.indexOf("/") + 1), width - 10), x + 5, y + bar / 2 + 4);
+      pen.fillText(truncated(pen, block.vm.key.slice(block.vm.key.indexOf("/") + 1), width - 10), x + 5, y + bar / 2 + 4);
     }
     pen.globalAlpha = 1;
     if (this.selected === `vm/${block.vm.key}`) this.outline(x, y - 1, width, bar + 2, colours.focus);
@@ -157,7 +157,7 @@ export class FleetCanvas {
   }
 }
 
-function fitted(pen, text, room) {
+function truncated(pen, text, room) {
   if (pen.measureText(text).width <= room) return text;
   let low = 0;
   let high = text.length;
@@ -168,13 +168,13 @@ function fitted(pen, text, room) {
   return low ? `${text.slice(0, low)}…` : "";
 }
 
-const OUT = Object.keys(STATES).filter((state) => state !== "calm");
-const NAMES = ["muted", "free", "other", "reserved", "used", "watermark", "over-watermark", "focus", "ground", ...OUT];
+const FLAGGED_STATES = Object.keys(STATES).filter((state) => state !== "calm");
+const NAMES = ["muted", "free", "other", "reserved", "used", "watermark", "over-watermark", "focus", "ground", ...FLAGGED_STATES];
 
 function palette() {
   const style = getComputedStyle(document.documentElement);
   const of = (name) => style.getPropertyValue(`--${name}`).trim();
-  const found = Object.fromEntries(NAMES.map((name) => [name, of(name)]));
-  for (const state of OUT) found[`${state}Soft`] = of(`${state}-soft`);
-  return { ...found, onBlock: of("on-block") };
+  const colours = Object.fromEntries(NAMES.map((name) => [name, of(name)]));
+  for (const state of FLAGGED_STATES) colours[`${state}Soft`] = of(`${state}-soft`);
+  return { ...colours, onBlock: of("on-block") };
 }

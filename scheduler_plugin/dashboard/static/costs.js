@@ -1,9 +1,9 @@
-// Costs of databases, as of `autoscale cost`: a table of all, and figures for one database, node or group.
+// Costs of databases, as in `autoscale cost`: a table of all, and figures for one database, node or group.
 
 import { fill, h, table } from "./dom.js";
 import { count, groupHref, nodeHref, vmHref } from "./words.js";
 
-const AGAIN = 60000;
+const REFRESH_INTERVAL = 60000;
 const SPANS = [["1 h", 3600], ["6 h", 21600], ["1 d", 86400], ["7 d", 604800], ["30 d", 2592000]];
 const KINDS = ["namespace", "group", "node", "vm"];
 const HREFS = { vm: vmHref, node: nodeHref, group: (key) => groupHref(`VirtualMachineGroup/${key}`) };
@@ -11,21 +11,21 @@ const titleOf = (by) => by === "vm" ? "database" : by;
 const NONE = "(none)";
 const NO_RESPONSE = "The server does not respond.";
 const NO_HISTORY = "No costs: there is no history, or it cannot be read.";
-const kept = { by: "namespace", seconds: 86400 };
+const selection = { by: "namespace", seconds: 86400 };
 
 export const money = (value) => value === null ? "–" : value.toFixed(Math.abs(value) >= 100 ? 2 : 4);
 const hours = (value) => value === null ? "–" : value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 const unmatched = (found) => found.unusedPrices.length
-  ? ` ${found.unusedPrices.length} of its keys priced no node of this time: ${found.unusedPrices.slice(0, 5).join(", ")}.` : "";
-const slept = (total) => !total.asleep_hours ? "" : ` Sleep saved ${money(total.sleep_saved)} of that against the minimum sizes; VMs slept ${total.asleep_hours.toFixed(2)} h in all.`;
-const prices = (found) => `Prices: ${found.prices}, per hour and in its currency.`;
+  ? ` ${found.unusedPrices.length} of its keys match no node of this period: ${found.unusedPrices.slice(0, 5).join(", ")}.` : "";
+const slept = (total) => !total.asleep_hours ? "" : ` Sleep saved ${money(total.sleep_saved)} of that against the minimum sizes; VMs slept ${total.asleep_hours.toFixed(2)} h in total.`;
+const prices = (found) => `Prices: ${found.prices} (per hour, in its currency).`;
 
 const usePart = (line) => line.use_known_hours > 0 && line.use_known_hours < 0.995 * line.known_hours
   ? ` of the ${money(line.use_known_cost)} that was reserved while its use is known, ${Math.round(100 * line.use_known_hours / line.known_hours)} % of the time` : "";
 
-export async function askCosts(seconds, by, only = "") {
+export async function fetchCosts(seconds, by, only = "") {
   const query = new URLSearchParams({ seconds, by, ...(only ? { only } : {}) });
-  return fetch(`api/costs?${query}`).then((answer) => answer.ok ? answer.json() : null).then((found) => found && found.kept ? found : null).catch(() => undefined);
+  return fetch(`api/costs?${query}`).then((response) => response.ok ? response.json() : null).then((found) => found && found.kept ? found : null).catch(() => undefined);
 }
 
 // Costs of one database, node or group, as a section of its view.
@@ -33,20 +33,20 @@ export class CostBox {
   constructor(by, only, seconds = 86400) {
     Object.assign(this, { by, only, seconds });
     this.element = h("section", { "aria-label": "Cost" });
-    this.look(seconds);
-    this.asking = setInterval(() => { if (!document.hidden) this.look(this.seconds); }, AGAIN);
+    this.load(seconds);
+    this.timer = setInterval(() => { if (!document.hidden) this.load(this.seconds); }, REFRESH_INTERVAL);
   }
 
-  async look(seconds) {
+  async load(seconds) {
     this.seconds = seconds;
-    const found = await askCosts(seconds, this.by, this.only);
-    if (this.seconds === seconds) fill(this.element, h("h2", {}, `Cost of the last ${spanWords(seconds)}`), figures(found));
+    const found = await fetchCosts(seconds, this.by, this.only);
+    if (this.seconds === seconds) fill(this.element, h("h2", {}, `Cost of the last ${spanText(seconds)}`), figures(found));
   }
 
-  close() { clearInterval(this.asking); }
+  close() { clearInterval(this.timer); }
 }
 
-function spanWords(seconds) {
+function spanText(seconds) {
   const [many, unit] = seconds < 3600 ? [seconds / 60, "minute"] : seconds < 86400 ? [seconds / 3600, "hour"] : [seconds / 86400, "day"];
   return count(many, unit);
 }
@@ -59,8 +59,8 @@ function figures(found) {
     ["Used", `${money(line.used_cost)}${usePart(line)}`],
     ["At its maximum", `${money(line.max_cost)}, saved ${money(line.saved)}`],
     ["At P99.5 of its need", `${money(line.p99_5_cost)}, saved ${money(line.saved_against_p99_5)}`]];
-  const unknown = line.unknown_hours > 0.005 ? ` ${hours(line.unknown_hours)} h are unknown and cost nothing here.` : "";
-  return [h("dl", { class: "facts" }, rows.map(([name, said]) => h("div", {}, h("dt", {}, name), h("dd", {}, said)))),
+  const unknown = line.unknown_hours > 0.005 ? ` ${hours(line.unknown_hours)} h were not observed, and count as free.` : "";
+  return [h("dl", { class: "facts" }, rows.map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text)))),
     h("p", { class: "hint" }, `${prices(found)}${unknown}`)];
 }
 
@@ -70,16 +70,16 @@ export class CostsView {
     this.body = h("div", {}, "Loading …");
     this.keys = [...KINDS];
     this.kinds = KINDS.map((by) => this.kindOf(by));
-    this.spans = SPANS.map(([title, seconds]) => h("button", { type: "button", onclick: () => this.look({ seconds }) }, title));
+    this.spans = SPANS.map(([title, seconds]) => h("button", { type: "button", onclick: () => this.load({ seconds }) }, title));
     this.element = h("section", { class: "page" }, h("h1", {}, "Costs"),
       h("div", { class: "choices" }, h("span", { class: "pair", role: "group", "aria-label": "By" }, this.kinds),
-        h("span", { class: "pair", role: "group", "aria-label": "How far back" }, this.spans)), this.body);
-    this.look({});
-    this.asking = setInterval(() => { if (!document.hidden) this.look({}); }, AGAIN);
+        h("span", { class: "pair", role: "group", "aria-label": "Time range" }, this.spans)), this.body);
+    this.load({});
+    this.timer = setInterval(() => { if (!document.hidden) this.load({}); }, REFRESH_INTERVAL);
   }
 
   kindOf(by) {
-    return h("button", { type: "button", "aria-pressed": String(kept.by === by), onclick: () => this.look({ by }) }, titleOf(by));
+    return h("button", { type: "button", "aria-pressed": String(selection.by === by), onclick: () => this.load({ by }) }, titleOf(by));
   }
 
   // Adds a button for each label whose values the history records.
@@ -91,18 +91,18 @@ export class CostsView {
     }
   }
 
-  async look(change) {
-    Object.assign(kept, change);
-    const { by, seconds } = kept;
+  async load(change) {
+    Object.assign(selection, change);
+    const { by, seconds } = selection;
     this.kinds.forEach((button, at) => button.setAttribute("aria-pressed", String(this.keys[at] === by)));
     this.spans.forEach((button, at) => button.setAttribute("aria-pressed", String(SPANS[at][1] === seconds)));
-    const found = await askCosts(seconds, by);
+    const found = await fetchCosts(seconds, by);
     if (found) this.addLabels(found.labels);
-    if (kept.by === by && kept.seconds === seconds) fill(this.body, found ? billOf(found) : h("p", { class: "empty" }, found === undefined ? NO_RESPONSE : NO_HISTORY));
+    if (selection.by === by && selection.seconds === seconds) fill(this.body, found ? billOf(found) : h("p", { class: "empty" }, found === undefined ? NO_RESPONSE : NO_HISTORY));
   }
 
   update() {}
-  close() { clearInterval(this.asking); }
+  close() { clearInterval(this.timer); }
 }
 
 function billOf(found) {

@@ -27,38 +27,38 @@ export function marks(decisions, chosen, colour) {
     }
     ctx.restore();
   };
-  return { hooks: { draw: [paint], setCursor: [(chart) => tell(nearest(chart, decisions()), chart)], destroy: [() => tell(null)] } };
+  return { hooks: { draw: [paint], setCursor: [(chart) => showTip(nearest(chart, decisions()), chart)], destroy: [() => showTip(null)] } };
 }
 
 function nearest(chart, decisions) {
   const { left, top } = chart.cursor;
   if (left === null || left < 0 || top < 0) return null;
-  let found = null;
+  let decision = null;
   let best = NEAR;
   for (const each of decisions) {
     const away = Math.abs(chart.valToPos(each.at, "x") - left);
-    if (away < best) { best = away; found = each; }
+    if (away < best) { best = away; decision = each; }
   }
-  return found;
+  return decision;
 }
 
-function tell(found, chart) {
+function showTip(decision, chart) {
   const tip = document.getElementById("tip");
-  tip.hidden = !found;
-  if (!found) return;
-  fill(tip, h("div", { class: "strong" }, `${timeOf(found).toLocaleTimeString([], H23)} ${found.by}${found.denied ? ", denied in part" : ""}`),
-    found.said.map((each) => h("div", {}, each)));
+  tip.hidden = !decision;
+  if (!decision) return;
+  fill(tip, h("div", { class: "strong" }, `${timeOf(decision).toLocaleTimeString([], H23)} ${decision.by}${decision.denied ? ", partly denied" : ""}`),
+    decision.said.map((each) => h("div", {}, each)));
   const box = chart.over.getBoundingClientRect();
   tip.style.left = `${Math.max(8, Math.min(box.left + chart.cursor.left + 14, innerWidth - tip.offsetWidth - 8))}px`;
   tip.style.top = `${Math.max(8, Math.min(box.top + chart.cursor.top + 14, innerHeight - tip.offsetHeight - 8))}px`;
 }
 
 // The same as a list with all explanations, for screen readers. Calls `choose` with the decision under the pointer.
-export function decisionList(decisions, most, choose) {
-  const shown = decisions.slice(0, most);
+export function decisionList(decisions, limit, choose) {
+  const shown = decisions.slice(0, limit);
   const item = (each) => h("li", { class: each.denied ? "denied" : each.isMove ? "migrating" : "", onmouseenter: () => choose(each), onmouseleave: () => choose(null) },
     h("time", { datetime: timeOf(each).toISOString() }, timeOf(each).toLocaleString([], H23)), `${each.by}: ${each.said.join(" ")}`,
-    each.denied ? h("strong", {}, " Denied in part.") : null);
+    each.denied ? h("strong", {}, " Partly denied.") : null);
   return [h("ul", { class: "decisions" }, shown.map(item)),
-    decisions.length > most ? h("p", { class: "more" }, `and ${decisions.length - most} more on the charts`) : null];
+    decisions.length > limit ? h("p", { class: "more" }, `and ${decisions.length - limit} more on the charts`) : null];
 }

@@ -7,15 +7,15 @@ export class SettingsView {
     this.title = "Settings in force";
     this.body = h("div", {}, "Loading …");
     this.element = h("section", { class: "page" }, h("h1", {}, "Settings in force"), this.body);
-    this.ask();
+    this.load();
   }
 
-  async ask() {
+  async load() {
     try {
-      const answer = await fetch("api/settings");
-      const found = answer.ok ? await answer.json() : null;
-      if (!found) fill(this.body, h("p", { class: "empty" }, "The scheduler does not respond, or you may not see its settings."));
-      else fill(this.body, table("The scheduler's settings", [{ text: "Setting" }, { text: "Value" }], flat("", found)));
+      const response = await fetch("api/settings");
+      const settings = response.ok ? await response.json() : null;
+      if (!settings) fill(this.body, h("p", { class: "empty" }, "The scheduler does not respond, or you may not see its settings."));
+      else fill(this.body, table("The scheduler's settings", [{ text: "Setting" }, { text: "Value" }], flat("", settings)));
     } catch { fill(this.body, h("p", { class: "problem" }, "The server does not respond.")); }
   }
 

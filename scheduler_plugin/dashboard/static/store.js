@@ -1,7 +1,7 @@
 // The fleet's rows by kind and key, updated by the server's events. A browser opens at most six connections to one
 // server, so a hidden tab closes its own, and continues from the last event when it is visible again.
 
-const SILENT = 35000; // milliseconds: the server sends something every ten seconds
+const SILENCE_LIMIT = 35000; // milliseconds: the server sends something every ten seconds
 const KINDS = ["vm", "node", "move", "group", "standing"];
 
 export class Store extends EventTarget {
@@ -10,39 +10,40 @@ export class Store extends EventTarget {
     this.rows = Object.fromEntries(KINDS.map((kind) => [kind, new Map()]));
     this.columns = {};
     this.version = 0;
-    this.heardAt = null;
-    this.signAt = 0;
-    this.link = "asking"; // or "live", "lost", "paused"
+    this.receivedAt = null;
+    this.lastEventAt = 0;
+    this.link = "connecting"; // or "live", "lost", "paused"
     this.lastId = "";
     this.isOpen = false;
     this.source = null;
     this.retry = 0;
-    setInterval(() => this.listen(), 5000);
+    setInterval(() => this.checkSilence(), 5000);
   }
 
-  get standing() { return this.rows.standing.get("scheduler"); }
+  // The server calls this kind of row "standing".
+  get status() { return this.rows.standing.get("scheduler"); }
 
   open() {
     this.isOpen = true;
-    this.shown();
+    this.followVisibility();
   }
 
   // The tab became visible or hidden.
-  shown() {
+  followVisibility() {
     if (!this.isOpen) return;
     if (!document.hidden) { if (!this.source) this.connect(); return; }
     this.disconnect();
-    this.become("paused");
+    this.setLink("paused");
   }
 
   connect() {
     this.disconnect();
     this.source = new EventSource(this.lastId ? `api/events?after=${encodeURIComponent(this.lastId)}` : "api/events");
-    this.source.addEventListener("snapshot", (event) => this.take(event, true));
-    this.source.addEventListener("diff", (event) => this.take(event, false));
-    this.source.addEventListener("beat", () => this.heard());
-    this.source.addEventListener("open", () => this.heard());
-    this.source.addEventListener("error", () => this.lost());
+    this.source.addEventListener("snapshot", (event) => this.apply(event, true));
+    this.source.addEventListener("diff", (event) => this.apply(event, false));
+    this.source.addEventListener("beat", () => this.onTraffic());
+    this.source.addEventListener("open", () => this.onTraffic());
+    this.source.addEventListener("error", () => this.onError());
   }
 
   disconnect() {
@@ -51,52 +52,52 @@ export class Store extends EventTarget {
     this.source = null;
   }
 
-  forget() {
+  reset() {
     this.isOpen = false;
     this.disconnect();
     this.lastId = "";
     for (const rows of Object.values(this.rows)) rows.clear();
-    this.heardAt = null;
-    this.become("asking");
+    this.receivedAt = null;
+    this.setLink("connecting");
   }
 
-  take(event, isWhole) {
+  apply(event, isSnapshot) {
     const data = JSON.parse(event.data);
     this.lastId = event.lastEventId;
     if (data.columns) this.columns = data.columns;
-    if (isWhole) for (const rows of Object.values(this.rows)) rows.clear();
+    if (isSnapshot) for (const rows of Object.values(this.rows)) rows.clear();
     for (const [kind, keys] of Object.entries(data.gone)) for (const key of keys) this.rows[kind].delete(key);
     for (const [kind, rows] of Object.entries(data.rows)) {
       const names = this.columns[kind];
       for (const row of rows) this.rows[kind].set(row[0], named(names, row));
     }
     this.version += 1;
-    this.heardAt = new Date();
-    this.heard();
-    this.dispatchEvent(new Event("news"));
+    this.receivedAt = new Date();
+    this.onTraffic();
+    this.dispatchEvent(new Event("change"));
   }
 
-  heard() {
-    this.signAt = Date.now();
-    this.become("live");
+  onTraffic() {
+    this.lastEventAt = Date.now();
+    this.setLink("live");
   }
 
   // Reconnects after a silence: a broken connection may never report an error.
-  listen() {
-    if (this.link !== "live" || Date.now() - this.signAt < SILENT) return;
-    this.become("lost");
+  checkSilence() {
+    if (this.link !== "live" || Date.now() - this.lastEventAt < SILENCE_LIMIT) return;
+    this.setLink("lost");
     this.connect();
   }
 
-  become(link) {
+  setLink(link) {
     if (this.link === link) return;
     this.link = link;
     this.version += 1;
     this.dispatchEvent(new Event("link"));
   }
 
-  lost() {
-    this.become("lost");
+  onError() {
+    this.setLink("lost");
     if (!this.source || this.source.readyState !== EventSource.CLOSED) return;
     this.dispatchEvent(new Event("refused"));
     clearTimeout(this.retry);
@@ -105,7 +106,7 @@ export class Store extends EventTarget {
 }
 
 function named(names, row) {
-  const found = {};
-  for (let at = 0; at < names.length; at += 1) found[names[at]] = row[at];
-  return found;
+  const record = {};
+  for (let at = 0; at < names.length; at += 1) record[names[at]] = row[at];
+  return record;
 }

@@ -1,15 +1,15 @@
 // The view of one database: its amounts, charts of its size over time, and the explanation.
 
 import { CostBox } from "./costs.js";
-import { fill, h, say } from "./dom.js";
+import { fill, h, setText } from "./dom.js";
 import { decisionList, marks } from "./marks.js";
-import { moveMarks, movesTable, movesOf } from "./moves.js";
-import { waitsFor } from "./standing.js";
-import { STATES, groupHref, isSleeper, nodeHref, size, stateOf, whyOf } from "./words.js";
+import { mergedMoves, moveMarks, movesTable } from "./moves.js";
+import { loadingText } from "./status.js";
+import { STATES, groupHref, isSleeper, nodeHref, reasonOf, size, stateOf } from "./words.js";
 
-const MOST_POINTS = 1800;
-const ASK_EVERY = 5000;
-const PAST_EVERY = 10000;
+const MAX_POINTS = 1800;
+const EXPLANATION_INTERVAL = 5000;
+const HISTORY_INTERVAL = 10000;
 const LISTED = 50;
 const LINES = [["need", "need"], ["permit", "permit"], ["reserved", "reserved-line"], ["size", "use"], ["used", "guest"]];
 const PAST = ["need", "permit", "reserved", "size", "used"];
@@ -24,71 +24,71 @@ export class VmView {
     this.title = name || "Database";
     this.path = [namespace, ...rest].map(encodeURIComponent).join("/");
     this.facts = h("div", {});
-    this.explanation = h("pre", { class: "explanation", tabindex: "0", "aria-label": "Why it has its size" }, "Loading …");
+    this.explanation = h("pre", { class: "explanation", tabindex: "0", "aria-label": "Why it has this size" }, "Loading …");
     this.warnings = h("p", { class: "hint", hidden: true });
     this.moves = h("div", {});
-    this.decided = [];
-    this.chosen = null;
-    const plugin = () => marks(() => this.decided, () => this.chosen, colourOf);
+    this.decisions = [];
+    this.highlighted = null;
+    const plugin = () => marks(() => this.decisions, () => this.highlighted, colourOf);
     this.plots = [plotBox("vCPU", plugin()), plotBox("GiB", plugin())];
     this.points = [];
     this.past = null;
     this.span = SPANS[0][1];
-    this.spans = SPANS.map(([title, seconds]) => h("button", { type: "button", onclick: () => this.look(seconds) }, title));
-    this.decisions = h("div", {});
+    this.spans = SPANS.map(([title, seconds]) => h("button", { type: "button", onclick: () => this.loadHistory(seconds) }, title));
+    this.decisionBox = h("div", {});
     this.cost = new CostBox("vm", this.key, this.span);
     this.element = h("section", { class: "page" }, h("h1", {}, this.key), this.facts,
-      h("span", { class: "pair", role: "group", "aria-label": "How far back" }, this.spans),
+      h("span", { class: "pair", role: "group", "aria-label": "Time range" }, this.spans),
       h("div", { class: "charts" }, this.plots.map((each) => each.element)),
-      h("h2", {}, "Why"), this.explanation, this.warnings, this.decisions, this.cost.element, this.moves);
-    this.look(this.span);
-    this.ask();
-    this.looking = setInterval(() => { if (!document.hidden) this.look(this.span, false); }, PAST_EVERY);
-    this.asking = setInterval(() => { if (!document.hidden) this.ask(); }, ASK_EVERY);
-    this.sampling = setInterval(() => this.sample(), 1000);
+      h("h2", {}, "Explanation"), this.explanation, this.warnings, this.decisionBox, this.cost.element, this.moves);
+    this.loadHistory(this.span);
+    this.loadExplanation();
+    this.historyTimer = setInterval(() => { if (!document.hidden) this.loadHistory(this.span, false); }, HISTORY_INTERVAL);
+    this.explanationTimer = setInterval(() => { if (!document.hidden) this.loadExplanation(); }, EXPLANATION_INTERVAL);
+    this.sampleTimer = setInterval(() => this.sample(), 1000);
   }
 
-  async ask() {
+  async loadExplanation() {
     try {
-      const answer = await fetch(`api/vms/${this.path}`);
-      const found = answer.ok ? await answer.json() : null;
-      say(this.explanation, found ? found.story.join("\n") : "There is no such database, or the API server does not respond.");
+      const response = await fetch(`api/vms/${this.path}`);
+      const found = response.ok ? await response.json() : null;
+      setText(this.explanation, found ? found.story.join("\n") : "There is no such database, or the API server does not respond.");
       this.warnings.hidden = !found || found.warnings;
-      say(this.warnings, `This does not include Kubernetes' warnings about it: kubectl events --namespace ${this.namespace} --for ${this.name.includes("/") ? this.name : `VirtualMachine/${this.name}`}`);
-      if (found && found.agent) this.heard(found.agent);
-    } catch { say(this.explanation, "The server does not respond."); }
+      setText(this.warnings, `Kubernetes' warning events are not shown here; to list them: kubectl events --namespace ${this.namespace} --for ${this.name.includes("/") ? this.name : `VirtualMachine/${this.name}`}`);
+      if (found && found.agent) this.addFromAgent(found.agent);
+    } catch { setText(this.explanation, "The server does not respond."); }
   }
 
-  async look(seconds, isChosen = true) {
-    if (isChosen && this.span !== seconds) this.cost.look(seconds);
+  async loadHistory(seconds, isChosen = true) {
+    if (isChosen && this.span !== seconds) this.cost.load(seconds);
     this.span = seconds;
     this.spans.forEach((button, at) => button.setAttribute("aria-pressed", String(SPANS[at][1] === seconds)));
-    const found = await fetch(`api/past/${this.path}?seconds=${seconds}`).then((answer) => answer.ok ? answer.json() : null).catch(() => null);
+    const found = await fetch(`api/past/${this.path}?seconds=${seconds}`).then((response) => response.ok ? response.json() : null).catch(() => null);
     if (this.span !== seconds) return;
     this.past = found;
-    if (found && found.at.length) this.tell([...found.decisions, ...moveMarks(found.moves)].sort((a, b) => b.at - a.at));
+    if (found && found.at.length) this.setDecisions([...found.decisions, ...moveMarks(found.moves)].sort((a, b) => b.at - a.at));
     this.showMoves();
     this.sample();
   }
 
   // Without a history, a change of the agent's explanation is a decision, unless only numbers changed.
-  heard(agent) {
+  addFromAgent(agent) {
     if ((this.past && this.past.at.length) || !agent.because) return;
-    const [last] = this.decided;
+    const [last] = this.decisions;
     const gist = (text) => text.replace(/[0-9.]+/g, "#");
     if (last && gist(last.said[0]) === gist(agent.because)) return;
-    this.tell([{ at: Date.now() / 1000, by: "agent", said: [agent.because], denied: Boolean(agent.denied) }, ...this.decided]);
+    this.setDecisions([{ at: Date.now() / 1000, by: "agent", said: [agent.because], denied: Boolean(agent.denied) }, ...this.decisions]);
   }
 
-  tell(decided) {
-    if (JSON.stringify(decided) === JSON.stringify(this.decided)) return;
-    this.decided = decided;
-    const title = decided.some((each) => each.isMove) ? "Decisions and migrations" : "Decisions";
-    fill(this.decisions, decided.length ? [h("h2", {}, title), ...decisionList(decided, LISTED, (each) => this.choose(each))] : null);
+  setDecisions(decisions) {
+    if (JSON.stringify(decisions) === JSON.stringify(this.decisions)) return;
+    this.decisions = decisions;
+    const title = decisions.some((each) => each.isMove) ? "Decisions and migrations" : "Decisions";
+    fill(this.decisionBox, decisions.length ? [h("h2", {}, title), ...decisionList(decisions, LISTED, (each) => this.highlight(each))] : null);
   }
 
-  choose(decision) {
-    this.chosen = decision;
+  highlight(decision) {
+    this.highlighted = decision;
     for (const plot of this.plots) if (plot.chart) plot.chart.redraw(false);
   }
 
@@ -96,24 +96,24 @@ export class VmView {
     const vm = this.store.link === "live" ? this.store.rows.vm.get(this.key) : null;
     const [, before] = this.points.at(-1) || [0, null];
     if (vm || before) this.points.push([Date.now() / 1000, vm]); // null: unknown from then on
-    if (this.points.length > MOST_POINTS) this.points.shift();
+    if (this.points.length > MAX_POINTS) this.points.shift();
     if (!this.points.length && !this.past) return;
     const oldest = Date.now() / 1000 - this.span;
     this.plots.forEach((plot, resource) => draw(plot, seriesOf(this.past, this.points, resource, oldest)));
   }
 
   update() {
-    if (this.shown === this.store.version) return;
-    this.shown = this.store.version;
+    if (this.shownVersion === this.store.version) return;
+    this.shownVersion = this.store.version;
     const vm = this.store.rows.vm.get(this.key);
-    if (!vm) { fill(this.facts, h("p", { class: "empty" }, waitsFor(this.store) || "There is no such database.")); return; }
+    if (!vm) { fill(this.facts, h("p", { class: "empty" }, loadingText(this.store) || "There is no such database.")); return; }
     const state = stateOf(vm);
     fill(this.facts,
-      h("p", {}, h("span", { class: `tag ${state}` }, `${STATES[state].mark} ${whyOf(vm)}`.trim()), ` ${vm.phase}, on `,
+      h("p", {}, h("span", { class: `tag ${state}` }, `${STATES[state].mark} ${reasonOf(vm)}`.trim()), ` ${vm.phase}, on `,
         vm.node ? h("a", { href: nodeHref(vm.node) }, vm.node) : "no node",
-        vm.group ? [", of the group ", h("a", { href: groupHref(`VirtualMachineGroup/${vm.namespace}/${vm.group}`) }, vm.group)] : null,
+        vm.group ? [", in the group ", h("a", { href: groupHref(`VirtualMachineGroup/${vm.namespace}/${vm.group}`) }, vm.group)] : null,
         vm.enabled ? "." : ". It is not autoscaled."),
-      h("dl", { class: "facts" }, [isSleeper(vm) ? ["Wakes with", vm.wakes] : ["Size", vm.use], [this.name.includes("/") ? "Applied" : "Guest size", vm.actual], ["Permit", vm.permit],
+      h("dl", { class: "facts" }, [isSleeper(vm) ? ["Size on wake", vm.wakes] : ["Size", vm.use], [this.name.includes("/") ? "Applied size" : "Guest size", vm.actual], ["Permit", vm.permit],
         ["Reserved", vm.reserved], ["Minimum", vm.least], ["Maximum", vm.most]]
         .map(([name, pair]) => h("div", {}, h("dt", {}, name), h("dd", {}, size(pair))))));
     this.showMoves();
@@ -121,14 +121,14 @@ export class VmView {
 
   showMoves() {
     const now = [...this.store.rows.move.values()].filter((each) => each.vm === this.key);
-    const moves = movesOf(now, this.past ? this.past.moves : []);
-    fill(this.moves, moves.length ? movesTable("Its migrations", moves) : null);
+    const moves = mergedMoves(now, this.past ? this.past.moves : []);
+    fill(this.moves, moves.length ? movesTable("Migrations", moves) : null);
   }
 
   close() {
-    clearInterval(this.asking);
-    clearInterval(this.sampling);
-    clearInterval(this.looking);
+    clearInterval(this.explanationTimer);
+    clearInterval(this.sampleTimer);
+    clearInterval(this.historyTimer);
     this.cost.close();
     for (const plot of this.plots) if (plot.chart) plot.chart.destroy();
   }
@@ -167,7 +167,7 @@ function draw(plot, data) {
 }
 
 const STEPS = window.uPlot.paths.stepped({ align: 1 });
-const line = (stroke, look) => ({ stroke, paths: STEPS, points: { show: false }, ...look });
+const line = (stroke, style) => ({ stroke, paths: STEPS, points: { show: false }, ...style });
 const CLOCK = [[86400, "{MM}-{DD}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1],
   [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1], [0.001, "{ss}.{fff}", null, null, null, null, null, null, 1]];
 

@@ -12,12 +12,12 @@ export const count = (many, one, several) => `${many.toLocaleString("en")} ${man
 const trim = (value) => value.toFixed(1).replace(/\.0$/, "");
 
 export const vmHref = (key) => `#/vm/${key.split("/").map(encodeURIComponent).join("/")}`;
-export const nodeTitle = (key) => key || "on no node";
+export const nodeTitle = (key) => key || "without a node";
 export const nodeHref = (key) => `#/node/${encodeURIComponent(key)}`;
 export const groupHref = (key) => `#/group/${key.split("/").map(encodeURIComponent).join("/")}`;
 
 const ENDED = new Set(["Succeeded", "Failed", "Cancelled"]);
-export const isUnderWay = (move) => !ENDED.has(move.phase);
+export const isActive = (move) => !ENDED.has(move.phase);
 
 export const titled = (state) => state.replaceAll("-", " ");
 // States that indicate problems, the worst first. A database or node has at most one of these.
@@ -29,18 +29,18 @@ export const isSleeper = (vm) => vm.wakes[0] >= 0;
 export const isUnderPressure = (node) => node.state === "cannot-drain" || node.state === "over-watermark";
 
 // Source and target of a migration, or the reason why it waits.
-export function wayOf(move, node) {
+export function routeText(move, node) {
   return move.wait ? `${node || "no node"}, ${move.wait}` : `${move.source || node} ⇢ ${move.target || "?"} ${move.progress}`;
 }
 
-// The amount denied to a database, or to all of a node, and how much of it other databases are about to release.
-export const waitsText = ({ denied, promised }) => `waiting for ${some(denied)}${Math.max(...promised) > 0 ? `, ${some(promised)} promised by neighbours` : ""}`;
+// The amount denied to a database, or to all databases of a node, and how much of that neighbours are about to give back.
+export const waitingText = ({ denied, promised }) => `waiting for ${some(denied)}${Math.max(...promised) > 0 ? `, ${some(promised)} promised by neighbours` : ""}`;
 
-export function whyOf(vm) {
+export function reasonOf(vm) {
   if (vm.problem) return vm.problem;
-  if (vm.phase === "Failed") return "it failed";
+  if (vm.phase === "Failed") return "failed";
   if (vm.waiting) return "has not started within a minute";
-  if (vm.state === "denied") return waitsText(vm);
+  if (vm.state === "denied") return waitingText(vm);
   if (vm.state === "agent-problem") return vm.trouble;
   if (vm.sleep) return vm.sleep;
   return STATES[stateOf(vm)].title;

@@ -7,7 +7,7 @@ import msgspec
 from protocol.kubernetes.access_reviews import Scope
 from scheduler_plugin.dashboard.core.frames import COLUMNS, event_id, next_frame, revision_in
 from scheduler_plugin.dashboard.core.journal import Journal
-from scheduler_plugin.dashboard.core.rows import NodeRow, Row, StandingRow, VmRow
+from scheduler_plugin.dashboard.core.rows import NodeRow, Row, StatusRow, VmRow
 from scheduler_plugin.dashboard.core.visibility import ALL, VisibilityFilter
 
 SHOP = VisibilityFilter(frozenset({Scope("shop")}))
@@ -23,7 +23,7 @@ def fleet() -> Journal:
     journal.put("vm", VmRow("shop/a", "shop"))
     journal.put("vm", VmRow("bank/b", "bank", problem="a\n\nevent: snapshot"))
     journal.put("node", NodeRow("n1", "", stuck="bank/b has no other node"))
-    journal.put("standing", StandingRow("scheduler", "", True, True, "s-1", 3, 1, "bank/b moves"))
+    journal.put("standing", StatusRow("scheduler", "", True, True, "s-1", 3, 1, "bank/b moves"))
     return journal
 
 

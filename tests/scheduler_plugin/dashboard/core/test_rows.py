@@ -13,12 +13,12 @@ from scheduler_plugin.dashboard.core.rows import (
     GroupRow,
     MoveRow,
     NodeRow,
-    StandingRow,
+    StatusRow,
     VmRow,
     group_row,
     move_row,
     node_rows,
-    standing_row,
+    status_row,
     vm_row,
 )
 from tests.pod_databases import pod_database
@@ -146,10 +146,10 @@ def test_migrating_vm_is_silent_with_either_agent() -> None:
     assert scheduler_reports(answer) == {"default/db": SchedulerReport((2000, 4096), (0, 0), False, True)}
 
 
-def test_the_standing_says_whether_the_scheduler_was_heard() -> None:
-    assert standing_row(None) == StandingRow("scheduler", "")
+def test_status_row_without_and_with_a_response() -> None:
+    assert status_row(None) == StatusRow("scheduler", "")
     answer = nodes_answer(waitingPods=2, unreadable=[{"kind": "Pod"}], migrationsIdle="switched off")
-    assert standing_row(answer) == StandingRow("scheduler", "", True, True, "s-1", 2, 1, "switched off")
+    assert status_row(answer) == StatusRow("scheduler", "", True, True, "s-1", 2, 1, "switched off")
 
 
 def test_scheduler_report_overlays_row() -> None:

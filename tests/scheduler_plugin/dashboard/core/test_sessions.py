@@ -19,8 +19,8 @@ def test_a_session_ends_by_itself_and_when_told() -> None:
     sessions = Sessions()
     session = sessions.begin("cookie", ALL, BEGAN)
     late = Instant(BEGAN + LASTS)
-    assert sessions.find("cookie", BEGAN) == session == sessions.still(session, BEGAN)
-    assert (sessions.find("", BEGAN), sessions.find("forged", BEGAN), sessions.still(session, late)) == (
+    assert sessions.find("cookie", BEGAN) == session == sessions.current(session, BEGAN)
+    assert (sessions.find("", BEGAN), sessions.find("forged", BEGAN), sessions.current(session, late)) == (
         None,
         None,
         None,
