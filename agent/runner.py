@@ -172,7 +172,7 @@ class Runner:
 
     async def _ask(self, action: AskScheduler) -> None:
         try:
-            self._take(events.Answered(await self._ports.scheduler.ask(action.request, action.slot_size)))
+            self._take(events.SchedulerAnswered(await self._ports.scheduler.ask(action.request, action.slot_size)))
         except PortError as error:
             self._take(events.AskFailed(error.fault, error.reason, error.retry_after, error.is_superseded))
 
@@ -246,9 +246,9 @@ class Runner:
             self._read_policy()
 
     def _view(self, found: VirtualMachine) -> Vm:
-        return view(self._with_old_bounds(found), self.assignment.pod.name, self._held_floor(found))
+        return view(self._with_old_bounds(found), self.assignment.pod.name, self._current_floor(found))
 
-    def _held_floor(self, found: VirtualMachine) -> VmFloor | None:
+    def _current_floor(self, found: VirtualMachine) -> VmFloor | None:
         """The object's floor, with its end on the agent's clock."""
         floor, clock = _read_floor(found)[0], self._ports.clock
         if floor != self._floor:

@@ -65,7 +65,7 @@ KINDS: Final[Mapping[type, str]] = {
     events.VmLost: "vm_lost",
     events.Scraped: "scrape_ok",
     events.ScrapeFailed: "scrape_failed",
-    events.Answered: "ask_answered",
+    events.SchedulerAnswered: "ask_answered",
     events.AskFailed: "ask_failed",
     events.Patched: "patch_ok",
     events.PatchConflicted: "patch_conflict",
@@ -90,7 +90,7 @@ def _line(  # noqa: PLR0911, PLR0912 - one branch per event
     state: State, event: Event, now: Instant, *, is_pod: bool
 ) -> Line | None:
     match event:
-        case events.Answered():
+        case events.SchedulerAnswered():
             return _answered(state, event)
         case events.Patched(vm):
             return logging.INFO, texts.RESIZED, {"cpu": str(vm.use.cpu), "mem": str(vm.use.mem), "version": vm.version}
@@ -135,7 +135,7 @@ def _sleep_news(before: Vm, vm: Vm) -> str:
     return texts.ASLEEP if vm.is_asleep else texts.WAKING if vm.is_waking else texts.AWAKE
 
 
-def _answered(state: State, event: events.Answered) -> Line | None:
+def _answered(state: State, event: events.SchedulerAnswered) -> Line | None:
     response, asking = event.response, state.scheduler.asking
     # The core ignores a late answer.
     if asking is None:

@@ -166,7 +166,7 @@ def _request_in(body: bytes, accepted: VersionRange) -> WireRequestBody:
     _require(wire.protoVersion, accepted)
     # Counting is cheap: if there are no more colons than keys, no key is repeated. Colons in strings only cause the
     # exact check to run.
-    if body.count(b":") > wire.least_keys:
+    if body.count(b":") > wire.min_keys:
         _require_unique_keys(body)
     return wire
 

@@ -91,8 +91,12 @@ async def _run(options: argparse.Namespace) -> None:
         served = listeners(options, replica, access)
         tls_contexts = [listener.tls for listener in served if listener.tls is not None]
         watch_tls(telemetry.registry, [*tls_contexts, *followed_by(creds.tls)])
-        # ``set_aside`` freezes the heap once the cluster has been read.
-        works = (run_all(), file.follow(feed.apply_settings, telemetry, clock), set_aside(clock, feed.ready.is_set))
+        # ``freeze_garbage_collector`` freezes the heap once the cluster has been read.
+        works = (
+            run_all(),
+            file.follow(feed.apply_settings, telemetry, clock),
+            freeze_garbage_collector(clock, feed.ready.is_set),
+        )
         await _serve_until(stop, retire, served, works)
 
 
@@ -167,7 +171,7 @@ THRESHOLDS: Final = (2_000, 4, 500)
 """See ``gc.set_threshold``; under load Python's own (700, 10, 10) cause several full collections a minute."""
 
 
-async def set_aside(clock: Clock, is_ready: Callable[[], bool]) -> None:
+async def freeze_garbage_collector(clock: Clock, is_ready: Callable[[], bool]) -> None:
     """Disable the garbage collector until the cluster has been read, then freeze all objects.
 
     A full collection visits every object of the cluster: a pause of 0.2 s at 10,000 VMs.

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             token = options.token_file.read_text().strip()
             checks["the agents' port"] = lambda: ask_for_permit(client, options.agents, pod, token)
         if options.webhook:
-            checks["the webhook"] = lambda: ask_webhook(client, options.webhook)
+            checks["the webhook"] = lambda: review_test_pod(client, options.webhook)
         problems = {name: until_passed(check, time.monotonic, time.sleep) for name, check in checks.items()}
     for name, problem in problems.items():
         print(f"{name}: {problem or 'answers'}")
@@ -100,7 +100,7 @@ def ask_for_permit(client: httpx.Client, url: str, pod: ObjectName, token: str) 
     return f"{response.status_code} {message}"
 
 
-def ask_webhook(client: httpx.Client, url: str) -> str:
+def review_test_pod(client: httpx.Client, url: str) -> str:
     """Review a pod that runs no VM: it must be allowed, with the request's uid."""
     uid = str(uuid.uuid4())
     pods = {"version": "v1", "group": ""}

@@ -74,7 +74,7 @@ class WatchTelemetry(ProcessTelemetry):
         self.unreadable = self._gauge("unreadable_objects", unreadable, "kind")
         self.missing = self._gauge("watch_missing", "1 for an optional kind that the cluster lacks", "kind")
 
-    def watch_heard(self, kind: str) -> None:
+    def watch_delivered(self, kind: str) -> None:
         """See ``WatchReport``."""
 
     def watch_missing(self, kind: str) -> None:

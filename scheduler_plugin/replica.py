@@ -25,7 +25,7 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.leader_endpoints import LeaderEndpoints
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.order_queues import OrderQueues
-from scheduler_plugin.service.service import LeaderStatus, Service, StandingByError
+from scheduler_plugin.service.service import LeaderStatus, Service, StandbyError
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.term import Term, Writes
 from scheduler_plugin.texts import logs
@@ -71,10 +71,10 @@ class Replica:
         return LeaderStatus(self._active is not None and self._active.context.term.leads, self._leadership.holder)
 
     def active(self) -> Service:
-        """The active service. Raises ``StandingByError``."""
+        """The active service. Raises ``StandbyError``."""
         leadership, parts = self.leadership(), self._active
         if not leadership.leads or parts is None:
-            raise StandingByError(leadership)
+            raise StandbyError(leadership)
         return parts.service
 
     async def run(self) -> None:

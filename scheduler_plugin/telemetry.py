@@ -202,13 +202,13 @@ class Telemetry(ProgramTelemetry):
     def _watch_ages(self) -> dict[str, float]:
         return {kind: self._now() - heard_at for kind, heard_at in self._heard.items()}
 
-    def watch_heard(self, kind: str) -> None:
+    def watch_delivered(self, kind: str) -> None:
         """See ``WatchReport``."""
         self._heard[kind] = self._now()
 
     def watch_listed(self, kind: str, count: int) -> None:
         """See ``WatchReport``."""
-        self.watch_heard(kind)
+        self.watch_delivered(kind)
         super().watch_listed(kind, count)
 
     def watch_missing(self, kind: str) -> None:
@@ -241,7 +241,7 @@ class Telemetry(ProgramTelemetry):
             self.takeover.set(took)
             self.terms.inc()
 
-    def rival_seen(self, vm: ObjectName, writer: str | None) -> None:
+    def rival_write(self, vm: ObjectName, writer: str | None) -> None:
         """Another process wrote a permit: a second scheduler, or a person."""
         self.rivals.inc()
         LOG.error(logs.RIVAL, extra={"vm": str(vm), "writer": writer})

@@ -14,7 +14,7 @@ from protocol.units import Bytes, Instant, Resources
 class AskScheduler:
     """Send ``request`` to the scheduler, with memory in slots of ``slot_size``.
 
-    Outcomes: ``Answered`` or ``AskFailed``. One at a time.
+    Outcomes: ``SchedulerAnswered`` or ``AskFailed``. One at a time.
     """
 
     request: AgentRequest

@@ -35,7 +35,7 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  #
             state.guest.failure = failed_again(state.guest.failure, fault, reason, now)
         case events.Started(action):
             _started(state, action, now, jitter)
-        case events.Answered(response):
+        case events.SchedulerAnswered(response):
             answered(state, response, now, jitter)
         case events.AskFailed():
             ask_failed(state, event, now, jitter)

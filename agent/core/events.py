@@ -71,7 +71,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class SchedulerAnswered:
     """The scheduler answered the request in flight."""
 
     response: PluginResponse | PluginResponseView
@@ -174,7 +174,7 @@ Event = (
     | Scraped
     | ScrapeFailed
     | Started
-    | Answered
+    | SchedulerAnswered
     | AskFailed
     | Patched
     | PatchConflicted

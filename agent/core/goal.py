@@ -83,11 +83,11 @@ def goal(sample: GuestSample, over: Rates, has: Resources, policy: Policy, *, se
     parts = _parts(sample, over, has, policy)
     possible = _possible_need(parts, over, has, policy) if settling or over.is_partial else NOTHING
     if not settling:
-        return Goal(_most(parts, MilliCpu), _most(parts, Bytes), tuple(parts), possible)
+        return Goal(_largest_need(parts, MilliCpu), _largest_need(parts, Bytes), tuple(parts), possible)
     counted = _parts(sample, _without_noise(sample, over, has, policy), has, policy)
     return Goal(
-        cpu=_most(counted, MilliCpu),
-        mem=_most(counted, Bytes),
+        cpu=_largest_need(counted, MilliCpu),
+        mem=_largest_need(counted, Bytes),
         parts=tuple(_as_counted(part, counted) for part in parts),
         possible=possible,
     )
@@ -95,7 +95,7 @@ def goal(sample: GuestSample, over: Rates, has: Resources, policy: Policy, *, se
 
 def _possible_need(seen: list[Part], over: Rates, has: Resources, policy: Policy) -> Resources:
     """The maximum need: all evidence counts, and unknown time counts as busy or stalled."""
-    most = Resources(_most(seen, MilliCpu) or NOTHING.cpu, _most(seen, Bytes) or NOTHING.mem)
+    most = Resources(_largest_need(seen, MilliCpu) or NOTHING.cpu, _largest_need(seen, Bytes) or NOTHING.mem)
     # Unknown cores may have been busy.
     if over.unknown and over.busy is not None:
         occupied = MilliCpu.cores((over.busy + over.unknown) / policy.cpu.target)
@@ -110,7 +110,7 @@ def _possible_need(seen: list[Part], over: Rates, has: Resources, policy: Policy
 def without_waiting(known: Goal) -> Goal:
     """The goal without the part for tasks stalled on memory."""
     parts = tuple(part for part in known.parts if part.name != MEMORY_WAITING)
-    return replace(known, mem=_most(list(parts), Bytes), parts=parts)
+    return replace(known, mem=_largest_need(list(parts), Bytes), parts=parts)
 
 
 def with_part(known: Goal, part: Part) -> Goal:
@@ -135,7 +135,7 @@ def _parts(sample: GuestSample, over: Rates, has: Resources, policy: Policy) -> 
     return [*_cpu_parts(sample, over, has.cpu.as_cores, policy.cpu), *_mem_parts(sample, over, has.mem, policy.memory)]
 
 
-def _most(parts: list[Part], kind: type[A]) -> A | None:
+def _largest_need(parts: list[Part], kind: type[A]) -> A | None:
     return max((part.need for part in parts if isinstance(part.need, kind)), default=None)
 
 
@@ -209,7 +209,7 @@ def _unmet(sample: GuestSample, over: Rates, busy: float, cores: float, policy: 
         # The run queue limits the step, so that one or two decisions cover a jump in load.
         queue = cores if sample.runnable is None else max(cores, sample.runnable - OBSERVER)
         reach = min(queue, policy.reach * cores)
-        because = f"tasks waited {over.cpu_stall:.0%} of the time, {_shown(sample.runnable)} runnable"
+        because = f"tasks waited {over.cpu_stall:.0%} of the time, {_count_text(sample.runnable)} runnable"
         return (beyond * reach, because) if beyond else None
     # Without PSI, use the load average; it lags, so it counts only if the CPU is saturated.
     if busy < SATURATED * cores or sample.load1 is None or sample.load1 <= busy:
@@ -222,7 +222,7 @@ def _between(value: float, low: float, high: float) -> float:
     return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
-def _shown(count: float | None) -> str:
+def _count_text(count: float | None) -> str:
     return "unknown number" if count is None else f"{count:.0f}"
 
 

@@ -50,7 +50,7 @@ def plan(state: State, now: Instant) -> Plan:
         actions.append(AskScheduler(_request(state, report, needs, now), vm.slot_size))
     if not actions and state.policy.sleep.after and not sleep_obstacles(state, vm, size, now):
         actions.append(OrderSleep(vm.version, state.scheduler.give_back.asks_sleep))
-    pauses = [pause.until for pause in state.vm.pauses.known]
+    pauses = [pause.until for pause in state.vm.pauses.set_pauses]
     later = [at for at in (patch_at, ask_at, state.vm.grows_from, *pauses) if at is not None and at > now]
     message = message_to(state.monitor, vm, size, wanted.proposed, now)
     return Plan(tuple(actions), min(later, default=None), wanted.because, message)

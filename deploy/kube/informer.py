@@ -97,7 +97,7 @@ class Informer:
 class WatchLog:
     """A ``WatchReport`` for programs without watch metrics."""
 
-    def watch_heard(self, kind: str) -> None:
+    def watch_delivered(self, kind: str) -> None:
         """Nothing to log."""
 
     def watch_listed(self, kind: str, count: int) -> None:

@@ -48,7 +48,7 @@ class FollowedFile(Generic[T]):
 
     def load(self) -> T:
         """Read the file at startup. Raises ``FileRefusedError``."""
-        self._content = self._content_now()
+        self._content = self._read_content()
         return self._parsed(self._content)
 
     def begin(self, use: Callable[[T], None], report: SettingsReport) -> None:
@@ -66,7 +66,7 @@ class FollowedFile(Generic[T]):
             await clock.sleep(interval)
             try:
                 # In a thread, because a network file system or a large file would block the event loop.
-                new = await asyncio.to_thread(self._news)
+                new = await asyncio.to_thread(self._changed_value)
             except FileRefusedError as error:
                 report.settings_refused(str(error))
             else:
@@ -77,9 +77,9 @@ class FollowedFile(Generic[T]):
         use(value)
         report.settings_accepted(self.generation)
 
-    def _news(self) -> list[T]:
+    def _changed_value(self) -> list[T]:
         """The file's value if its content is new, otherwise empty. Raises ``FileRefusedError``, once per content."""
-        content = self._content_now()
+        content = self._read_content()
         # Compare contents, not modification times: Kubernetes swaps a symbolic link when a ConfigMap changes, and
         # editors rename files.
         if content == self._content:
@@ -100,7 +100,7 @@ class FollowedFile(Generic[T]):
         self.generation += 1
         return value
 
-    def _content_now(self) -> bytes | str:
+    def _read_content(self) -> bytes | str:
         """The file's bytes, or the reason why they cannot be read."""
         try:
             with self.path.open("rb") as file:

@@ -68,7 +68,7 @@ class WireRequestBody(msgspec.Struct, frozen=True):
     protoVersion: int = 0  # noqa: N815 - the name on the wire
 
     @property
-    def least_keys(self) -> int:
+    def min_keys(self) -> int:
         """The minimum number of keys in the text; if it equals the number of colons, no key was repeated."""
         # Pod and resources, with two fields each: six keys.
         count, metrics = 6, self.metrics

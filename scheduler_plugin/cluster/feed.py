@@ -302,7 +302,7 @@ class Feed:
             return
         writer = after.annotations.get(ANNOTATION_PERMIT_WRITER)
         if writer is None or decode_writer(writer) != self._writer:
-            self._report.rival_seen(change.name, writer)
+            self._report.rival_write(change.name, writer)
 
 
 def _settings_read(settings: SchedulerSettings) -> events.SettingsRead:

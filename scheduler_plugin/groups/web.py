@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of
 from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS, Resource
 from protocol.messages import ObjectName
-from protocol.runtime.serving.probes import probes_app, standing
+from protocol.runtime.serving.probes import probes_app, readiness
 from scheduler_plugin.groups.app import GroupsProgram
 from scheduler_plugin.groups.controllers.group_controller import GroupController
 from scheduler_plugin.groups.controllers.policies import GroupPolicy
@@ -85,7 +85,7 @@ def groups_app(program: GroupsProgram) -> FastAPI:
     app = probes_app(
         "autoscale-groups",
         "Explains the replica counts and sizes of groups.",
-        lambda: standing(program.cache.missing, program.leadership.leads),
+        lambda: readiness(program.cache.missing, program.leadership.leads),
         program.page,
     )
 

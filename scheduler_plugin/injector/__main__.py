@@ -108,7 +108,7 @@ async def _serve_webhook(address: str, program: InjectorProgram, stop: asyncio.E
 
 def _probes(address: str, program: InjectorProgram) -> Listener:
     description = "Injects the agent into pods of VMs, and issues certificates."
-    app = probes_app(NAME, description, program.standing, program.telemetry.page)
+    app = probes_app(NAME, description, program.readiness, program.telemetry.page)
     return Listener("metrics", app, address, limits=METRICS_LIMITS)
 
 

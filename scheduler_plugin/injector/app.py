@@ -12,7 +12,7 @@ from protocol.rotation import longest_pause
 from protocol.runtime.certificates.keeper import BUNDLE, CERTIFICATE, KEY, CertificateKeeper, MissingSecretError
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
-from protocol.runtime.serving.probes import standing
+from protocol.runtime.serving.probes import readiness
 from protocol.runtime.tls_files import server_tls
 from protocol.units import Instant, Seconds
 from scheduler_plugin.injector import texts
@@ -102,13 +102,13 @@ class InjectorProgram:
         # A new leader checks all certificates at once.
         self._wake.set()
 
-    def standing(self) -> tuple[bool, str]:
+    def readiness(self) -> tuple[bool, str]:
         """Return whether pods can get an agent, and the reason if not."""
         if not self.serves.is_set():
             return False, texts.NO_CERTIFICATE
         if self.injector.problem:
             return False, self.injector.problem
-        return standing([], self.leadership.leads)
+        return readiness([], self.leadership.leads)
 
     async def _run_certificates(self) -> None:
         pause = Seconds(longest_pause(self.settings.certificates.lives().certificate))
@@ -131,7 +131,7 @@ class InjectorProgram:
         except (ApiError, NotLeadingError, MissingSecretError, OSError) as error:  # TlsFilesError is an OSError
             return str(error) or type(error).__name__
         self.serves.set()
-        self.telemetry.ready.set(int(self.standing()[0]))
+        self.telemetry.ready.set(int(self.readiness()[0]))
         return trouble
 
     async def _certificates(self) -> str:
@@ -159,5 +159,5 @@ class InjectorProgram:
             except ApiError as error:
                 self.injector.problem = texts.VERSION_UNREADABLE.format(error=error)
             self.telemetry.cannot_inject(self.injector.problem)
-            self.telemetry.ready.set(int(self.standing()[0]))
+            self.telemetry.ready.set(int(self.readiness()[0]))
             await self.clock.sleep(RETRY)

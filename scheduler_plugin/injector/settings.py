@@ -12,7 +12,7 @@ import msgspec
 from protocol.durations import parse_duration
 from protocol.field_errors import field_message
 from protocol.runtime.certificates.issuing import Purpose
-from protocol.runtime.certificates.keeper import Lives, WantedCertificate
+from protocol.runtime.certificates.keeper import CertificateSpec, Lifetimes
 from protocol.runtime.followed_file import SettingsError
 from protocol.runtime.kubernetes.lease import LeaseTerms
 from protocol.yaml_text import read_yaml
@@ -40,10 +40,10 @@ class CertificateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     authority_life: str = "3285d"
     life: str = "90d"
 
-    def lives(self) -> Lives:
+    def lives(self) -> Lifetimes:
         """The lifetimes as durations. Raises ``SettingsError``."""
         try:
-            lives = Lives(parse_duration(self.authority_life), parse_duration(self.life))
+            lives = Lifetimes(parse_duration(self.authority_life), parse_duration(self.life))
         except ValueError as error:
             raise SettingsError(f"certificates: {error}") from None
         # An authority signs until the end of the second third of its life, and certificates must not outlive it.
@@ -84,12 +84,12 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         """The Lease's terms. Raises ``SettingsError``."""
         return self.lease.terms_in(self.namespace)
 
-    def wanted(self) -> list[WantedCertificate]:
+    def wanted(self) -> list[CertificateSpec]:
         """All certificates that may be issued. Only those whose Secret exists are."""
         servers = [
-            WantedCertificate(self.secret(name), self._server(name, services)) for name, services in SERVERS.items()
+            CertificateSpec(self.secret(name), self._server(name, services)) for name, services in SERVERS.items()
         ]
-        return [*servers, WantedCertificate(self.secret(KUBE_SCHEDULER), Purpose(f"autoscaling-{KUBE_SCHEDULER}"))]
+        return [*servers, CertificateSpec(self.secret(KUBE_SCHEDULER), Purpose(f"autoscaling-{KUBE_SCHEDULER}"))]
 
     def secret(self, name: str) -> str:
         """Name of a certificate's Secret."""

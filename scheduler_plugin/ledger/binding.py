@@ -70,7 +70,7 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
         else:
             filtered = group_by_verdict(names, {name: judge_target(state, pod, pod.migration, name) for name in names})
         if filtered.fits:
-            state.waiting.found_node(pod.uid)
+            state.waiting.remove_fitting(pod.uid)
             state.sampled.forget(pod.uid)
         # Do not let a pod wait that was deleted during its scheduling cycle.
         elif not state.is_gone(pod.uid):
@@ -98,7 +98,7 @@ def best(state: LedgerState, pod: PodFacts, asked: Container[str], limit: int) -
     if len(best_nodes) == 1:
         state.assumed.assume(pod.uid, best_nodes[0], demand)
     if best_nodes:
-        state.waiting.found_node(pod.uid)
+        state.waiting.remove_fitting(pod.uid)
         state.sampled.forget(pod.uid)
     return best_nodes
 
@@ -251,7 +251,7 @@ def observe_pod(state: LedgerState, pod: PodFacts, *, at_rebuild: bool = False) 
         claim = state.open_claim(pod, pod.node, ClaimState.BOUND)
         # Another scheduler placed the pod, or this one before its restart.
         observe_placed(state, claim, at_rebuild=at_rebuild)
-        state.note_left(claim.vm)
+        state.mark_left_claims(claim.vm)
         return
     if claim.node != pod.node:
         state.move_claim(claim, pod.node)
@@ -261,7 +261,7 @@ def observe_pod(state: LedgerState, pod: PodFacts, *, at_rebuild: bool = False) 
     state.recount(pod.vm)
     state.migrations.mark_dirty(pod.vm)
     state.change(claim)
-    state.note_left(claim.vm)
+    state.mark_left_claims(claim.vm)
 
 
 def _observe_unbound(state: LedgerState, pod: PodFacts) -> None:

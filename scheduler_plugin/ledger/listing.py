@@ -43,7 +43,7 @@ def observe_node(state: LedgerState, node: NodeFacts) -> None:
     """Record a node from a watch or list."""
     account = state.nodes.get(node.name)
     # A node that has claims and was unknown has not bounded its VMs yet.
-    is_new = account is not None and account.known_total is None
+    is_new = account is not None and account.total_or_none is None
     state.update_node(node.name, node)
     if is_new:
         effective_facts.bound_by_node(state, node.name)

@@ -142,7 +142,7 @@ def cap_left_claims(state: LedgerState) -> None:
     node.
     """
     for account in state.vms.values():
-        state.note_left(account)
+        state.mark_left_claims(account)
         for claim in account.claims:
             over = state.nodes[claim.node].overcommit
             if over.any and (
@@ -164,7 +164,7 @@ def settle(state: LedgerState) -> None:
         migrations = state.migrations.of(vm)
         for migration in migrations:
             _update_nodes(migration, account)
-        state.note_left(account)  # first: reservations depend on where the VM runs
+        state.mark_left_claims(account)  # first: reservations depend on where the VM runs
         for migration in migrations:
             # For any migration: while its target pod finds no node the VM stays, and no room is reserved. It counts
             # again once the pod has a node.

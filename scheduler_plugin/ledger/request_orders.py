@@ -61,7 +61,7 @@ def _is_wrong(state: LedgerState, claim: Claim, account: VmAccount) -> bool:
 def _is_unrestored(state: LedgerState, claim: Claim, account: VmAccount) -> bool:
     runner = claim.pod.runner
     is_limited = runner is not None and _is_followed(claim) and _lacks_limit(state, claim, runner)
-    return is_limited or _is_left_raised(claim, account)
+    return is_limited or _has_leftover_raise(claim, account)
 
 
 def _lacks_limit(state: LedgerState, claim: Claim, runner: RunnerRequests) -> bool:
@@ -223,7 +223,7 @@ def _is_followed(claim: Claim) -> bool:
     return claim.state is not ClaimState.INCOMING and claim.secured is not None
 
 
-def _is_left_raised(claim: Claim, account: VmAccount) -> bool:
+def _has_leftover_raise(claim: Claim, account: VmAccount) -> bool:
     runner = claim.pod.runner
     return (
         runner is not None
@@ -277,4 +277,4 @@ def _target_requests_after_refusal(claim: Claim, runner: RunnerRequests, needed:
 
 def _requests_to_keep(claim: Claim, there: Resources, needed: Resources, now: Instant) -> Resources:
     """``needed``, plus the part of ``there`` to keep for a while: all of it during a migration."""
-    return there.at_least(needed) if claim.is_migrating else _resizes(claim).kept(there, needed, now)
+    return there.at_least(needed) if claim.is_migrating else _resizes(claim).requests_to_keep(there, needed, now)

@@ -154,7 +154,7 @@ class LedgerState:
         unmet = claim.unmet if unmet is None else unmet
         is_migrating = claim.is_migrating if is_migrating is None else is_migrating
         if not claim.has_booted:
-            claim.note_boot(self.nodes[claim.node].known_total)
+            claim.note_boot(self.nodes[claim.node].total_or_none)
         reserved, is_unbounded, deferred = claim.size, claim.is_unbounded, DeferredResizes.of(claim.pod)
         need = claim.need_to_wake(unmet)
         was_migrating, claim.is_migrating = claim.is_migrating, is_migrating
@@ -186,9 +186,9 @@ class LedgerState:
         if deferred != claim.deferred:
             node.deferred, claim.deferred = node.deferred - claim.deferred + deferred, deferred
 
-    def note_left(self, account: VmAccount | None) -> None:
+    def mark_left_claims(self, account: VmAccount | None) -> None:
         """Update claims of pods that the VM has left; they keep their reservation and ignore the VM."""
-        for claim in [] if account is None else account.note_left(self.migrations.has_moved_from):
+        for claim in [] if account is None else account.mark_left_claims(self.migrations.has_moved_from):
             self.change(claim)
 
     def settle_vm(self, account: VmAccount) -> None:
@@ -230,7 +230,7 @@ class LedgerState:
         if not at_rebuild and (account.must_revoke or not (had_pods or account.claims)):
             self.revoke(account, now)
         self.migrations.mark_dirty(facts.name)
-        self.note_left(account)
+        self.mark_left_claims(account)
         self.settle_vm(account)
 
     def _replace(self, account: VmAccount) -> None:
@@ -272,10 +272,10 @@ class LedgerState:
         for account in self.vms.values():
             if account.expire(now):
                 self.settle_vm(account)
-            if account.is_left_raised(now):
+            if account.has_unclaimed_raise(now):
                 self._order(account.lower(self.next_revision()))
             if account.others:
-                account.forget_gone(self.claims)
+                account.drop_deleted_agents(self.claims)
                 self.settle_vm(account)
             for claim in account.claims:
                 if claim.resizes is not None and claim.resizes.changes_with_time:

@@ -25,7 +25,7 @@ from scheduler_plugin.order_queues import for_each
 from scheduler_plugin.placement.verdict import Fits
 from scheduler_plugin.planner.plan import MovePlan
 from scheduler_plugin.planner.planner import Planner, PlanSteps
-from scheduler_plugin.planner.victims import Now
+from scheduler_plugin.planner.victims import PlanningTime
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import explanations, logs
 
@@ -125,7 +125,7 @@ class Mover:
 
     def _plan_steps(self) -> PlanSteps:
         context, settings = self._context, self._context.feed.settings
-        now = Now(context.clock.now(), context.clock.wall())
+        now = PlanningTime(context.clock.now(), context.clock.wall())
         return self._planner.plan(
             context.ledger,
             settings.migration,

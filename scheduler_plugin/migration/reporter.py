@@ -18,7 +18,7 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
 from scheduler_plugin.ledger.moves import Migration
-from scheduler_plugin.planner.beneficiaries import no_room, waiting_for_room
+from scheduler_plugin.planner.beneficiaries import nearest_room_text, waiting_for_room
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import events, logs
 from scheduler_plugin.workers.event_recorder import SchedulerEvents
@@ -208,7 +208,9 @@ class MigrationReporter:
         # The VM's own node is no target.
         left = {claim.node for claim in claims}
         rooms = (room for name, room in ledger.rooms.items() if name not in left)
-        return no_room(rooms, Resources.most(claim.size for claim in claims)) or events.REFUSED.format(refusal=refusal)
+        return nearest_room_text(rooms, Resources.most(claim.size for claim in claims)) or events.REFUSED.format(
+            refusal=refusal
+        )
 
     def _record_waiting(self, facts: MigrationFacts, why: str) -> None:
         vm = self._context.feed.vms.facts.get(facts.vm)

@@ -41,7 +41,7 @@ def move_text(migration: Migration) -> str:
     return explanations.moves(migration.vm, migration.source, migration.destination, migration.reason)
 
 
-def no_room(rooms: Iterable[Room], need: Resources) -> str:
+def nearest_room_text(rooms: Iterable[Room], need: Resources) -> str:
     """Text about the node that is closest to having room for ``need``; empty if one has room."""
     candidates = [room for room in rooms if room.is_open]
     if any(need.within(room.free) for room in candidates):

@@ -17,9 +17,9 @@ from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.planner.cost import Selection, costs
-from scheduler_plugin.planner.plan import MigrationPolicy, RoomNeed, Stuck
+from scheduler_plugin.planner.plan import MigrationPolicy, RoomNeed, StuckNode
 from scheduler_plugin.planner.targets import ActiveMigrations, Targets
-from scheduler_plugin.planner.victims import Now, Victim, is_being_deleted, victim_of
+from scheduler_plugin.planner.victims import PlanningTime, Victim, is_being_deleted, victim_of
 from scheduler_plugin.texts import explanations
 
 SkipReason = Callable[[ObjectName], str | None]
@@ -29,20 +29,20 @@ SkipReason = Callable[[ObjectName], str | None]
 class DrainPlan:
     """The moves of one planning round."""
 
-    def __init__(self, ledger: Ledger, policy: MigrationPolicy, now: Now, select: Selection) -> None:
+    def __init__(self, ledger: Ledger, policy: MigrationPolicy, now: PlanningTime, select: Selection) -> None:
         self.moves: list[Move] = []
         self._ledger, self._policy, self._now, self._select = ledger, policy, now, select
 
     def relieve(
         self, need: RoomNeed, active: ActiveMigrations, targets: Targets, skip_reason: SkipReason
-    ) -> Stuck | None:
+    ) -> StuckNode | None:
         """Choose the VMs that leave the node of ``need`` now, or return why none can."""
         node = need.account.name
         allowed = active.may_leave(node, self._policy)
         # Active moves relieve the node and need no report, unless others ordered them: those may never end.
         if not allowed:
-            why = active.why_full()
-            return None if why is None else Stuck(node, why)
+            why = active.limit_reason()
+            return None if why is None else StuckNode(node, why)
         share = need.target_reserve
         targets.restrict(share, keeps_growth=need.is_for_growth)
         # A quick check for growth, because many nodes of a cluster may be crowded. One VM has to free all of it.
@@ -62,7 +62,7 @@ class DrainPlan:
         has_target = any(targets.has_target(victim) for victim in victims)
         obstacles = {} if has_target else targets.obstacles(victims)
         mark = f"{float(1 - share):.0%} of its watermark" if share else "its watermark"
-        return Stuck(node, explanations.unrelieved(len(victims), others, obstacles, None if has_target else mark))
+        return StuckNode(node, explanations.unrelieved(len(victims), others, obstacles, None if has_target else mark))
 
     def _victims(self, need: RoomNeed, skip_reason: SkipReason, targets: Targets) -> tuple[list[Victim], Counter[str]]:
         """The VMs that may move, by name, and the reasons against the others."""

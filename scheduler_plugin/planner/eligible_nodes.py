@@ -42,7 +42,7 @@ class EligibleNodes:
         obstacle = self.constraints_of(claim, vm).obstacle
         if not self._refused.of(vm):
             return obstacle
-        return lambda node: obstacle(node) or self._refused.why_not(self._ledger, vm, node, self._now)
+        return lambda node: obstacle(node) or self._refused.refusal_reason(self._ledger, vm, node, self._now)
 
     def shape(self, claim: Claim, vm: ObjectName) -> Shape | None:
         """Cache key of the VM's constraints; None if other pods or past refusals matter too."""

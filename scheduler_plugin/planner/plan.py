@@ -19,7 +19,7 @@ from scheduler_plugin.ledger.moves import Move, MoveCause
 from scheduler_plugin.placement.verdict import Room
 from scheduler_plugin.planner.cost import HALF, SPARE_SHARE, RoomGoal
 from scheduler_plugin.planner.refused_targets import RefusedTargets
-from scheduler_plugin.planner.victims import Rest
+from scheduler_plugin.planner.victims import MoveDelays
 from scheduler_plugin.texts import explanations
 from scheduler_plugin.texts.amounts import some
 
@@ -41,7 +41,7 @@ class MigrationPolicy:
     settle: Seconds = Seconds(120.0)  # pressure of this length moves VMs
     makes_room_to_grow: bool = True  # VMs move from a node where one could not grow, to a node that is half empty
     settle_denied: Seconds = Seconds(90.0)  # so does a denial of one vCPU; larger ones proportionally sooner
-    rest: Rest = field(default_factory=Rest)
+    rest: MoveDelays = field(default_factory=MoveDelays)
     out_per_node: int = 1
     in_per_node: int = 2
     per_cluster: int | Fraction = Fraction(1, 5)  # a fraction is of all nodes, rounded up
@@ -70,7 +70,7 @@ class MigrationPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class StuckNode:
     """No VM can leave ``node``, for the reason ``why``."""
 
     node: str
@@ -90,7 +90,7 @@ class MovePlan:
     """The moves to order now. ``forget`` are ended migrations of ours to delete."""
 
     moves: tuple[Move, ...] = ()
-    stuck: tuple[Stuck, ...] = ()
+    stuck: tuple[StuckNode, ...] = ()
     cancels: tuple[Cancel, ...] = ()
     forget: tuple[ObjectName, ...] = ()
 

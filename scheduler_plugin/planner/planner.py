@@ -36,7 +36,7 @@ from scheduler_plugin.planner.plan import (
     MigrationPolicy,
     MovePlan,
     RoomNeed,
-    Stuck,
+    StuckNode,
     need_inputs,
 )
 from scheduler_plugin.planner.refused_orders import RefusedOrders
@@ -44,7 +44,7 @@ from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.roominess import Roominess
 from scheduler_plugin.planner.targets import ActiveMigrations, TargetRule, Targets
 from scheduler_plugin.planner.unplaced import UnplacedTargets
-from scheduler_plugin.planner.victims import Now
+from scheduler_plugin.planner.victims import PlanningTime
 from scheduler_plugin.texts import explanations
 
 PlanSteps = Generator[None, None, MovePlan]
@@ -78,7 +78,7 @@ class Planner:
         self._select = select
         self._needs: dict[str, RoomNeed] = {}
         self._unneeded_since: dict[ObjectName, Instant] = {}
-        self._stuck: dict[str, Stuck] = {}
+        self._stuck: dict[str, StuckNode] = {}
         self._active: dict[ObjectName, ObjectName] = {}
         self._resting: dict[ObjectName, Instant] = {}
         self._wrongly_targeted: set[ObjectName] = set()
@@ -93,7 +93,7 @@ class Planner:
         ledger: Ledger,
         policy: MigrationPolicy,
         ranking: RankingConfig,
-        now: Now,
+        now: PlanningTime,
         draw: Draw,
         *,
         constraint_context: ConstraintContext = EMPTY_CONTEXT,
@@ -128,7 +128,7 @@ class Planner:
         forget = _deletable(ledger, policy, now)
         return MovePlan(moves, tuple(self._stuck.values()), cancels, forget)
 
-    def _note_stuck(self, need: RoomNeed, stuck: Stuck, now: Instant) -> None:
+    def _note_stuck(self, need: RoomNeed, stuck: StuckNode, now: Instant) -> None:
         name = need.account.name
         if need.is_for_growth:
             # Nobody is denied, so this is not reported. It is tried again later, and other nodes come first.
@@ -191,7 +191,7 @@ class Planner:
 
     def _cooldown_reason(self, now: Instant, vm: ObjectName) -> str | None:
         """The reason from earlier rounds not to move the VM now."""
-        return explanations.RESTING if self._resting.get(vm, now) > now else self.refused_orders.why_not(vm, now)
+        return explanations.RESTING if self._resting.get(vm, now) > now else self.refused_orders.refusal_reason(vm, now)
 
     def _present_needs(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Iterator[RoomNeed]:
         for name in ledger.strained:
@@ -307,7 +307,7 @@ def _unneeded(ledger: Ledger, policy: MigrationPolicy, ours: list[Migration]) ->
     return unneeded
 
 
-def _deletable(ledger: Ledger, policy: MigrationPolicy, now: Now) -> tuple[ObjectName, ...]:
+def _deletable(ledger: Ledger, policy: MigrationPolicy, now: PlanningTime) -> tuple[ObjectName, ...]:
     """Ended migrations of ours that are no longer needed."""
     if not ledger.migrations:
         return ()

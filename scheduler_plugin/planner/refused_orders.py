@@ -13,7 +13,7 @@ from typing import Final
 from protocol.backoff import Backoff
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
-from scheduler_plugin.planner.victims import Rest
+from scheduler_plugin.planner.victims import MoveDelays
 from scheduler_plugin.texts import explanations
 
 PAUSE: Final = Backoff(Seconds(1.0), Seconds(30.0), spread=1.0)
@@ -36,7 +36,7 @@ class RefusedOrders:
         self._in_row: set[str] = set()
         self._all: _OrderWait | None = None
 
-    def refused(self, vm: ObjectName, now: Instant, rest: Rest, jitter: float) -> None:
+    def refused(self, vm: ObjectName, now: Instant, rest: MoveDelays, jitter: float) -> None:
         """Record that the API certainly refused a migration of the VM. ``jitter`` is a random number in 0..1."""
         self._rest(vm, now, rest, tolerated=0)
         self._namespaces[vm.namespace] = _extended(self._namespaces.get(vm.namespace), now, jitter)
@@ -49,7 +49,7 @@ class RefusedOrders:
         """Record that the API accepts no migrations from us now."""
         self._all = _extended(self._all, now, jitter)
 
-    def lost(self, vm: ObjectName, now: Instant, rest: Rest) -> None:
+    def lost(self, vm: ObjectName, now: Instant, rest: MoveDelays) -> None:
         """Record that a creation without a response never landed."""
         # The first may be due to the network. From the second in a row it counts as a refusal: otherwise an API server
         # that fails on one VM would get only that one.
@@ -63,7 +63,7 @@ class RefusedOrders:
         self._in_row.clear()
         self._all = None
 
-    def why_not(self, vm: ObjectName, now: Instant) -> str | None:
+    def refusal_reason(self, vm: ObjectName, now: Instant) -> str | None:
         """The reason not to order a migration of the VM now; None if there is none."""
         if _is_waiting(self._vms.get(vm), now):
             return explanations.REFUSED_BY_API
@@ -73,7 +73,7 @@ class RefusedOrders:
         """Return True if no migration should be ordered now."""
         return _is_waiting(self._all, now)
 
-    def forget_old(self, now: Instant, rest: Rest) -> None:
+    def forget_old(self, now: Instant, rest: MoveDelays) -> None:
         """Drop waits that ended longer ago than the longest wait."""
         self._vms = {vm: wait for vm, wait in self._vms.items() if wait.until + rest.max_backoff > now}
         recent = {name: wait for name, wait in self._namespaces.items() if wait.until + rest.max_backoff > now}
@@ -82,7 +82,7 @@ class RefusedOrders:
         if self._all is not None and self._all.until + rest.max_backoff <= now:
             self._all = None
 
-    def _rest(self, vm: ObjectName, now: Instant, rest: Rest, *, tolerated: int) -> None:
+    def _rest(self, vm: ObjectName, now: Instant, rest: MoveDelays, *, tolerated: int) -> None:
         previous = self._vms.get(vm)
         failures = 1 if previous is None else previous.failures + 1
         wait = rest.after(failures) if failures > tolerated else Seconds(0.0)

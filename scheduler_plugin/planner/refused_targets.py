@@ -13,7 +13,7 @@ from protocol.messages import ObjectName
 from protocol.units import Instant
 from scheduler_plugin.constraints.model import NodeTraits, PodConstraints
 from scheduler_plugin.ledger.ledger import Ledger
-from scheduler_plugin.planner.victims import Rest
+from scheduler_plugin.planner.victims import MoveDelays
 from scheduler_plugin.texts import explanations
 
 MAX_PAIRS: Final = 20_000
@@ -46,7 +46,7 @@ class RefusedTargets:
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def note(self, ledger: Ledger, pair: Pair, why: str, now: Instant, rest: Rest) -> None:
+    def note(self, ledger: Ledger, pair: Pair, why: str, now: Instant, rest: MoveDelays) -> None:
         """Record that the VM's target pod was not placed on the node."""
         fingerprint = _fingerprint(ledger, *pair)
         # Reinsert it as the newest.
@@ -59,7 +59,7 @@ class RefusedTargets:
         if len(self._pairs) > self._most:
             self._drop(next(iter(self._pairs)))
 
-    def why_not(self, ledger: Ledger, vm: ObjectName, node: str, now: Instant) -> str | None:
+    def refusal_reason(self, ledger: Ledger, vm: ObjectName, node: str, now: Instant) -> str | None:
         """The reason not to try the node for the VM now; None if there is none."""
         refusal = self._pairs.get((vm, node))
         if refusal is None or refusal.until <= now or refusal.fingerprint != _fingerprint(ledger, vm, node):
@@ -70,7 +70,7 @@ class RefusedTargets:
         """The VM's refusals by node, read-only."""
         return self._of_vm.get(vm, {})
 
-    def forget_old(self, now: Instant, rest: Rest) -> None:
+    def forget_old(self, now: Instant, rest: MoveDelays) -> None:
         """Drop pairs that have not failed again."""
         # A pair that could be tried for the longest wait without a failure starts over.
         for pair in [pair for pair, refusal in self._pairs.items() if refusal.until + rest.max_backoff <= now]:

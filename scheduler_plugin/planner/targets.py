@@ -74,7 +74,7 @@ class ActiveMigrations:
         """Number of further VMs that may leave ``node`` now."""
         return max(0, min(policy.out_per_node - self.leaving[node], self.limit - self.total))
 
-    def why_full(self) -> str | None:
+    def limit_reason(self) -> str | None:
         """The reason why all nodes wait, if it includes migrations of others, which may never end."""
         if self.total < self.limit or not self.of_others:
             return None

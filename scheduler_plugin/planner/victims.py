@@ -30,7 +30,7 @@ RECENT: Final = Seconds(3600.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class PlanningTime:
     """The present time: ``monotonic``, and ``wall`` in Unix seconds like the API."""
 
     monotonic: Instant
@@ -64,7 +64,7 @@ class Victim:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class MoveDelays:
     """Wait of a VM between migrations: ``cooldown`` after a success, ``backoff`` after a failure.
 
     ``backoff`` doubles with each failure in a row, up to ``max_backoff``.
@@ -74,7 +74,7 @@ class Rest:
     backoff: Seconds = Seconds(60.0)
     max_backoff: Seconds = Seconds(3600.0)
 
-    def until(self, migrations: Sequence[Migration], now: Now, *, drains: bool) -> float:
+    def until(self, migrations: Sequence[Migration], now: PlanningTime, *, drains: bool) -> float:
         """Time at which the VM may move again, in Unix seconds.
 
         ``drains``: its node is being drained.
@@ -99,7 +99,7 @@ class Rest:
         """Wait after that many failures in a row."""
         return Backoff(self.backoff, self.max_backoff, spread=0.0).delay(failures, 0.0)
 
-    def expired(self, migrations: Sequence[Migration], now: Now) -> list[ObjectName]:
+    def expired(self, migrations: Sequence[Migration], now: PlanningTime) -> list[ObjectName]:
         """The VM's ended migrations that no longer affect decisions.
 
         A success expires after ``RECENT``, a failure with the next success or after twice the longest wait.
@@ -109,7 +109,7 @@ class Rest:
         last = max(successes, default=-inf)
         return [migration.name for at, migration in ended if self._is_irrelevant(at, migration.phase, last, now.wall)]
 
-    def deletable(self, migrations: Sequence[Migration], now: Now) -> list[Migration]:
+    def deletable(self, migrations: Sequence[Migration], now: PlanningTime) -> list[Migration]:
         """The VM's ended migrations of ours to delete now.
 
         Empty while it has an active one: NeonVM's controller would then cancel that one too, and delete the target pod
@@ -121,7 +121,7 @@ class Rest:
         names = set(self.expired(migrations, now))
         return [migration for migration in migrations if migration.is_ours and migration.name in names]
 
-    def may_have_expired(self, migrations: Sequence[Migration], now: Now) -> bool:
+    def may_have_expired(self, migrations: Sequence[Migration], now: PlanningTime) -> bool:
         """Return False if certainly none of the VM's migrations has ``expired``; a cheap check for the usual case."""
         if len(migrations) != 1:
             return True
@@ -141,7 +141,7 @@ class Rest:
         return at < last_success or at + 2 * self.max_backoff <= wall
 
 
-def _ended(migrations: Sequence[Migration], now: Now) -> list[tuple[float, Migration]]:
+def _ended(migrations: Sequence[Migration], now: PlanningTime) -> list[tuple[float, Migration]]:
     """Ended migrations with their end in Unix seconds, earliest first."""
     ended = [
         (_end_of(migration, migration.facts, now), migration)
@@ -151,7 +151,7 @@ def _ended(migrations: Sequence[Migration], now: Now) -> list[tuple[float, Migra
     return sorted(ended, key=itemgetter(0))
 
 
-def _end_of(migration: Migration, facts: MigrationFacts, now: Now) -> float:
+def _end_of(migration: Migration, facts: MigrationFacts, now: PlanningTime) -> float:
     """Time of its end, or of its creation if its status has no end; never after it was first seen to be over."""
     dated = facts.created_at if facts.ended_at is None else facts.ended_at
     since = migration.over_since
@@ -170,33 +170,33 @@ def stays_because(facts: VmFacts, *, opt_in: bool) -> str | None:
     return facts.stays_because
 
 
-def count_recent_moves(migrations: Sequence[Migration], now: Now) -> int:
+def count_recent_moves(migrations: Sequence[Migration], now: PlanningTime) -> int:
     """Number of the VM's successful migrations within ``RECENT``."""
     successes = [at for at, migration in _ended(migrations, now) if migration.phase is MigrationPhase.SUCCEEDED]
     return sum(at + RECENT > now.wall for at in successes)
 
 
-def is_being_deleted(rest: Rest, migrations: Sequence[Migration], now: Now) -> bool:
+def is_being_deleted(rest: MoveDelays, migrations: Sequence[Migration], now: PlanningTime) -> bool:
     """Return True while an ended migration of the VM is being deleted, or is about to be."""
     leaving = any(migration.is_terminating and not migration.is_active for migration in migrations)
     return leaving or bool(rest.deletable(migrations, now))
 
 
-def victim_of(ledger: Ledger, claim: Claim, index: int, now: Now, *, opt_in: bool) -> Victim | str:
+def victim_of(ledger: Ledger, claim: Claim, index: int, now: PlanningTime, *, opt_in: bool) -> Victim | str:
     """The VM of ``claim`` as a candidate to move, or the reason why it cannot move."""
     facts = None if claim.vm is None else claim.vm.facts
     if facts is None:
         return explanations.NOT_KNOWN
     if not ledger.schedules(claim.pod):
         return explanations.OTHER_SCHEDULER
-    why = stays_because(facts, opt_in=opt_in) or _why_busy(ledger, claim, facts)
+    why = stays_because(facts, opt_in=opt_in) or _busy_reason(ledger, claim, facts)
     if why is not None:
         return why
     recent_moves = count_recent_moves(ledger.migrations_of(facts.name), now)
     return Victim(facts.name, claim, _load(claim), _to_copy(ledger, facts, claim.metrics), index, recent_moves)
 
 
-def _why_busy(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:
+def _busy_reason(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:
     """The reason why the VM cannot move now."""
     account, moves = claim.vm, [migration for migration in ledger.migrations_of(facts.name) if migration.is_active]
     if claim.is_migrating or moves:

@@ -44,7 +44,7 @@ class LeaderStatus:
     leader: str
 
 
-class StandingByError(Exception):
+class StandbyError(Exception):
     """This process does not lead."""
 
     def __init__(self, leadership: LeaderStatus) -> None:
@@ -62,7 +62,7 @@ class ActiveService(Protocol):
         """The leadership status of this process."""
 
     def active(self) -> Service:
-        """The active service. Raises ``StandingByError``."""
+        """The active service. Raises ``StandbyError``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Service:
             return str(error)
         self.context.queues.add(reservation.effects)
         if not isinstance(reservation.verdict, Fits):
-            return _why_not(reservation.verdict, reservation.detail)
+            return _refusal_text(reservation.verdict, reservation.detail)
         # kube-scheduler repeats a bind if it lost the response.
         return await self._bind_reserved(pod, node) if reservation.needs_bind else ""
 
@@ -198,6 +198,6 @@ class Service:
         return refusals.bind_conflict(pod.name, where, exists=pod_now is not None, error=conflict)
 
 
-def _why_not(verdict: Verdict, detail: str) -> str:
+def _refusal_text(verdict: Verdict, detail: str) -> str:
     message = "" if isinstance(verdict, Fits) else verdict.message
     return f"{message}: {detail}" if detail else message

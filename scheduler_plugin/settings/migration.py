@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from protocol.units import Bytes, Seconds
 from scheduler_plugin.planner.plan import MigrationPolicy
-from scheduler_plugin.planner.victims import Rest
+from scheduler_plugin.planner.victims import MoveDelays
 from scheduler_plugin.settings.fields import CountOrShare, MemUnit, Section
 
 Span = Annotated[float, Field(ge=0, le=86_400)]
@@ -58,7 +58,7 @@ class MigrationSection(Section):
             settle=Seconds(self.settle_seconds),
             settle_denied=Seconds(self.settle_denied_seconds),
             makes_room_to_grow=self.make_room_to_grow,
-            rest=Rest(
+            rest=MoveDelays(
                 Seconds(self.cooldown_seconds), Seconds(self.backoff_seconds), Seconds(self.backoff_most_seconds)
             ),
             out_per_node=self.max_per_node.out,

@@ -21,7 +21,7 @@ from protocol.messages import ObjectName
 from protocol.pod_database import PREFIX
 from protocol.wire.wire_batches import LONGEST_BATCH, PATH
 from protocol.wire.wire_messages import WireRequestBody, WireResponseBody
-from scheduler_plugin.service.service import ActiveService, Service, StandingByError
+from scheduler_plugin.service.service import ActiveService, Service, StandbyError
 from scheduler_plugin.texts import refusals
 from scheduler_plugin.web import agents, extender
 from scheduler_plugin.web import extender_messages as messages
@@ -228,7 +228,7 @@ def _add_probes(app: FastAPI, replica: ActiveService) -> None:
         if context.ledger.is_ready:
             # A standby is ready too: a rolling update waits for that, and the leader's Service has no selector.
             leadership = replica.leadership()
-            return PlainTextResponse("ok\n" if leadership.leads else f"ok, {StandingByError(leadership)}\n")
+            return PlainTextResponse("ok\n" if leadership.leads else f"ok, {StandbyError(leadership)}\n")
         missing = ", ".join(context.feed.missing)
         return PlainTextResponse(refusals.MISSING_KINDS.format(missing=missing) + "\n", 503)
 
@@ -297,5 +297,5 @@ def leading(replica: ActiveService) -> Admission:
 def _active(replica: ActiveService) -> Service | HotResponse:
     try:
         return replica.active()
-    except StandingByError as error:
+    except StandbyError as error:
         return HotResponse(_ENCODER.encode(Problem(str(error))), 503, _ELSEWHERE)

@@ -24,7 +24,7 @@ from scheduler_plugin.ledger.explain import ClaimExplanation
 from scheduler_plugin.ledger.facts import MigrationPhase
 from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.planner.beneficiaries import room_being_made
-from scheduler_plugin.planner.victims import Now, stays_because
+from scheduler_plugin.planner.victims import PlanningTime, stays_because
 from scheduler_plugin.service.service import LeaderStatus
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.texts import explanations
@@ -109,7 +109,8 @@ def vm_view(context: SchedulerContext, vm: ObjectName, leadership: LeaderStatus)
         stuck={node: why for node, why in context.migration_status.stuck.items() if node in nodes},
         making_room=[text for uid in uids for text in room_being_made(ledger, ledger.claims[uid], now)],
         gave_back=_freed(
-            max(freed_rooms, key=lambda freed: freed.at, default=None), Now(context.clock.now(), context.clock.wall())
+            max(freed_rooms, key=lambda freed: freed.at, default=None),
+            PlanningTime(context.clock.now(), context.clock.wall()),
         ),
         migrations=moves,
         pods=[
@@ -145,7 +146,7 @@ def _migration(migration: Migration, seen: ClusterMigration | None, now: Instant
     )
 
 
-def _node(node: NodeAccount, stuck: str | None, silent: Set[ObjectName], today: Now) -> models.NodeModel:
+def _node(node: NodeAccount, stuck: str | None, silent: Set[ObjectName], today: PlanningTime) -> models.NodeModel:
     room = node.room
     promised = promised_to(node.unmet, node, today.monotonic)
     return models.NodeModel(
@@ -169,17 +170,17 @@ def _node(node: NodeAccount, stuck: str | None, silent: Set[ObjectName], today: 
     )
 
 
-def _now(context: SchedulerContext) -> Now:
-    return Now(context.clock.now(), context.clock.wall())
+def _now(context: SchedulerContext) -> PlanningTime:
+    return PlanningTime(context.clock.now(), context.clock.wall())
 
 
-def _stamp(at: Instant, today: Now) -> str:
+def _stamp(at: Instant, today: PlanningTime) -> str:
     """``at`` in RFC 3339."""
     # Rounded, so that the result does not change between calls: the clocks are read one after the other.
     return timestamp(round(today.wall - (today.monotonic - at)))
 
 
-def _freed(freed: FreedRoom | None, today: Now) -> models.FreedRoomModel | None:
+def _freed(freed: FreedRoom | None, today: PlanningTime) -> models.FreedRoomModel | None:
     return (
         None
         if freed is None
@@ -187,7 +188,7 @@ def _freed(freed: FreedRoom | None, today: Now) -> models.FreedRoomModel | None:
     )
 
 
-def _pod(claim: Claim, promised: Resources, silent: Set[ObjectName], today: Now) -> models.PodModel:
+def _pod(claim: Claim, promised: Resources, silent: Set[ObjectName], today: PlanningTime) -> models.PodModel:
     account = claim.vm
     facts = None if account is None else account.facts
     return models.PodModel(

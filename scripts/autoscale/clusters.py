@@ -125,7 +125,11 @@ def find_cluster(flags: ClusterFlags) -> ReachedCluster:
         raise CredentialsError(f"no kubeconfig ({sources}), and no local cluster is running (autoscale local up)")
     login = login_of(paths, flags.context)
     # A kubeconfig whose API server is that of a running local cluster selects that cluster.
-    if folder is None and (local_cluster := known_folder(paths, login)) is not None and local_cluster.is_running():
+    if (
+        folder is None
+        and (local_cluster := find_cluster_folder(paths, login)) is not None
+        and local_cluster.is_running()
+    ):
         folder = local_cluster
     title = f"cluster of {', '.join(map(str, paths))}"
     if folder is not None:
@@ -159,7 +163,7 @@ def local_folder(flags: ClusterFlags) -> ClusterFolder | None:
     return folder if folder.is_running() else None
 
 
-def known_folder(paths: Sequence[Path], login: Login | None) -> ClusterFolder | None:
+def find_cluster_folder(paths: Sequence[Path], login: Login | None) -> ClusterFolder | None:
     """The local cluster of these kubeconfigs: by its own file, also while it is down, or by its API server."""
     return next((folder for folder in _folders() if _is_of(folder, paths, login)), None)
 

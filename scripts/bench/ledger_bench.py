@@ -45,7 +45,7 @@ from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.planner.planner import Planner
-from scheduler_plugin.planner.victims import Now
+from scheduler_plugin.planner.victims import PlanningTime
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from scripts.bench.kubernetes.fake_objects import as_listed, node, node_name, running_pod, running_vm
@@ -110,7 +110,7 @@ class LargeFleet:
 
     def plan(self, planner: Planner) -> list[float]:
         """Run one planning round; return each step's milliseconds. The scheduler answers requests between steps."""
-        now = Now(Instant(self.now), self.now)
+        now = PlanningTime(Instant(self.now), self.now)
         progress = planner.plan(self.ledger, MigrationPolicy(), RankingConfig(), now, lambda low, _: low)
         steps: list[float] = []
         done: list[bool] = []

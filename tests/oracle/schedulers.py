@@ -13,7 +13,7 @@ from scheduler_plugin.app import SchedulerPorts, assemble
 from scheduler_plugin.leader_endpoints import LeaderEndpoints, ReplicaAddress
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.replica import Replica
-from scheduler_plugin.service.service import Service, StandingByError
+from scheduler_plugin.service.service import Service, StandbyError
 from scheduler_plugin.telemetry import Telemetry
 from tests.fake_clock import FakeClock, settle
 from tests.oracle.late_api import LateApi
@@ -44,7 +44,7 @@ class Schedulers:
         for replica in self._replicas:
             try:
                 return replica.active()
-            except StandingByError:
+            except StandbyError:
                 continue
         return self._alone
 

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from agent.core.actions import Action, AskScheduler, OrderSleep, PatchVm
 from agent.core.advance import advance
 from agent.core.events import (
-    Answered,
     AskFailed,
     Event,
     Fault,
     PatchConflicted,
     Patched,
     PatchFailed,
+    SchedulerAnswered,
     Scraped,
     SleepNotOrdered,
     SleepOrdered,
@@ -168,7 +168,7 @@ class Agents:
             return
         agent.asking = None
         self.answers += response is not None
-        event = AskFailed(Fault.NETWORK, "no answer") if response is None else Answered(response)
+        event = AskFailed(Fault.NETWORK, "no answer") if response is None else SchedulerAnswered(response)
         self._tell(agent, event, now)
         # An answer that the agent rejects renews nothing.
         agent.answered_at = agent.state.scheduler.answered_at or agent.answered_at

@@ -48,7 +48,7 @@ from scheduler_plugin.ledger.outcomes import (
 from scheduler_plugin.placement.verdict import FITS
 from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.planner.planner import Planner, run_steps
-from scheduler_plugin.planner.victims import Now, Rest
+from scheduler_plugin.planner.victims import MoveDelays, PlanningTime
 from tests.scenarios.agents import Agents, Message
 from tests.scenarios.cluster import Cluster, Database, Event, Gone
 from tests.scenarios.migrations import Controller
@@ -58,7 +58,7 @@ RANKING = RankingConfig()
 POLICY = MigrationPolicy(
     settle=Seconds(1.0),
     settle_denied=Seconds(0.5),
-    rest=Rest(cooldown=Seconds(5.0), backoff=Seconds(2.0), max_backoff=Seconds(8.0)),
+    rest=MoveDelays(cooldown=Seconds(5.0), backoff=Seconds(2.0), max_backoff=Seconds(8.0)),
     out_per_node=2,
     per_cluster=10,
     timeout=Seconds(60.0),
@@ -234,7 +234,7 @@ class Scheduler:
     def look(self, now: Instant) -> int:
         """The planner looks, and everything it says is begun; how many VMs are to move."""
         assert self.ledger is not None
-        plan = run_steps(self.planner.plan(self.ledger, POLICY, RANKING, Now(now, now), self.random.randint))
+        plan = run_steps(self.planner.plan(self.ledger, POLICY, RANKING, PlanningTime(now, now), self.random.randint))
         for move in plan.moves:
             assert self.order(move, now), f"the planner says {move}, the ledger refuses"
         for name in [*(cancel.migration for cancel in plan.cancels), *plan.forget]:

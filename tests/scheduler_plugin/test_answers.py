@@ -8,7 +8,7 @@ import httpx2 as httpx
 import pytest
 
 from protocol.messages import ObjectName
-from scheduler_plugin.answers import CHECK_TIMEOUT, ask_for_permit, ask_webhook, main, until_passed
+from scheduler_plugin.answers import CHECK_TIMEOUT, ask_for_permit, main, review_test_pod, until_passed
 
 POD = ObjectName("autoscale-system", "autoscaling-answers")
 
@@ -52,10 +52,10 @@ def webhook(**changed: object) -> httpx.Client:
 
 
 def test_webhook_admits_foreign_objects() -> None:
-    assert ask_webhook(webhook(), "https://injector/") == ""
-    assert ask_webhook(webhook(allowed=False), "https://injector/").startswith("refused a pod")
-    assert ask_webhook(webhook(uid="another"), "https://injector/").startswith("refused a pod")
-    assert ask_webhook(client(404, ""), "https://injector/") == "404 with an answer that is not an AdmissionReview"
+    assert review_test_pod(webhook(), "https://injector/") == ""
+    assert review_test_pod(webhook(allowed=False), "https://injector/").startswith("refused a pod")
+    assert review_test_pod(webhook(uid="another"), "https://injector/").startswith("refused a pod")
+    assert review_test_pod(client(404, ""), "https://injector/") == "404 with an answer that is not an AdmissionReview"
 
 
 def test_an_installation_that_starts_is_waited_for() -> None:

@@ -26,7 +26,7 @@ from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.demo import _spec
 from scripts.autoscale.demonstration.migration_scenario import small_vm
 from scripts.autoscale.demonstration.scenario import demo_vm
-from scripts.autoscale.demonstration.vm_database import MAY_MOVE, kept_in_place
+from scripts.autoscale.demonstration.vm_database import MAY_MOVE, pinned
 from scripts.autoscale.local import GuestKind
 from scripts.autoscale.site import RemoteSite, SiteError, open_site
 from scripts.autoscale.stages import DemoStage, Installed
@@ -137,7 +137,7 @@ def test_what_a_real_kubernetes_does_not_show_is_refused_at_once(guests: GuestKi
 def test_the_vm_that_is_shown_stays_and_neighbours_stay_until_their_clients_are_there() -> None:
     assert demo_vm()["metadata"]["annotations"][STAYS] == "false"  # type: ignore[index]
     vm = small_vm(ObjectName("default", "neighbour-1"))
-    assert kept_in_place(vm)["metadata"]["annotations"] == {STAYS: "false"}  # type: ignore[index]
+    assert pinned(vm)["metadata"]["annotations"] == {STAYS: "false"}  # type: ignore[index]
     assert MAY_MOVE == {"metadata": {"annotations": {STAYS: None}}}
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from agent.core.actions import AskScheduler, MonitorMessage, PatchVm
 from agent.core.advance import advance
-from agent.core.events import Answered, MonitorAnswered, MonitorJoined, Started, VmSeen
+from agent.core.events import MonitorAnswered, MonitorJoined, SchedulerAnswered, Started, VmSeen
 from agent.core.goal import goal
 from agent.core.guest import NO_RATES, GuestSample
 from agent.core.permits import permit_error
@@ -132,7 +132,7 @@ def _asks_every_tick(told: re.Match[str]) -> object:
         for action in planned.actions:
             asked.append(now)
             advance(state, Started(action), now, 0.5)
-            advance(state, Answered(PluginResponse(size, ComputeUnit(MilliCpu(250), GIB))), now, 0.5)
+            advance(state, SchedulerAnswered(PluginResponse(size, ComputeUnit(MilliCpu(250), GIB))), now, 0.5)
         now = planned.wake_at if not planned.actions else plan(state, now).wake_at
     pauses = [later - earlier for earlier, later in pairwise(asked)]
     return None if len(asked) == 10 and max(pauses) <= tick else f"asked at {asked}"

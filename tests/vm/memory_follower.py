@@ -14,7 +14,7 @@ from msgspec import structs
 from agent.adapters.exposition import read_sample
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.advance import advance
-from agent.core.events import Answered, Event, Fault, Patched, Scraped, ScrapeFailed, Started, VmSeen
+from agent.core.events import Event, Fault, Patched, SchedulerAnswered, Scraped, ScrapeFailed, Started, VmSeen
 from agent.core.explain import explain
 from agent.core.plan import plan
 from agent.core.policy import Policy
@@ -89,7 +89,7 @@ class GuestFollower:
                 self._take(Started(action))
                 if isinstance(action, AskScheduler):
                     unit = ComputeUnit(CPU, self.guest.sizes.step)
-                    self._take(Answered(PluginResponse(action.request.resources, unit, False)))
+                    self._take(SchedulerAnswered(PluginResponse(action.request.resources, unit, False)))
                 elif isinstance(action, PatchVm):
                     await self._patch(action)
 

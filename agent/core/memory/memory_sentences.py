@@ -24,9 +24,9 @@ def memory_sentences(probing: Probing, now: Instant, policy: CachePolicy, *, is_
         return
     match probing.phase:
         case Growing(growth):
-            yield f"wants {_gib(growth.wanted)} for the page cache: {_why(growth)}"
+            yield f"wants {_gib(growth.wanted)} for the page cache: {_baseline_text(growth)}"
         case Filling(growth, size) | Filled(growth, size):
-            yield f"tests whether {_gib(size)} reduces rereads: {_why(growth)}"
+            yield f"tests whether {_gib(size)} reduces rereads: {_baseline_text(growth)}"
         case Shrink() as trial:
             yield _shrink(trial, policy)
     if probing.floor is not None:
@@ -40,7 +40,7 @@ def memory_sentences(probing: Probing, now: Instant, policy: CachePolicy, *, is_
         )
 
 
-def _why(growth: Growth) -> str:
+def _baseline_text(growth: Growth) -> str:
     return f"with {_gib(growth.base)} the database {_cost_clause(growth.baseline, 'rereads', 'stalls')}"
 
 

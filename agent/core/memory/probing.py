@@ -84,7 +84,7 @@ class Probing:
         """Apply one view of the VM's memory. ``now`` never decreases."""
         for observation in self._observations(view, now, policy):
             self.phase = self._next(observation, view, now, policy)
-        self._use, self._free, self.keep = view.use, view.free, self._kept(view, now, policy)
+        self._use, self._free, self.keep = view.use, view.free, self._held_memory(view, now, policy)
 
     def is_lifted(self, now: Instant, policy: CachePolicy) -> bool:
         """Return True if the guest has been idle for ``idle_after``, so that the floor does not block a shrink."""
@@ -173,7 +173,7 @@ class Probing:
                     yield Observation.CROWDED
         loss = self.recent.loss(self.recent) if suffers(self.recent, view.use, policy, 0.5) else 0.0
         self._trend.observe(loss, view.free or NONE, now, policy)
-        verdict = self._verdict(view, now, policy)
+        verdict = self._observation(view, now, policy)
         if verdict is not None:
             yield verdict
 
@@ -213,19 +213,19 @@ class Probing:
             return 0.0
         return min(1.0, self._free.minus_or_zero(view.free).value / cost.reread)
 
-    def _verdict(self, view: MemoryView, now: Instant, policy: CachePolicy) -> Observation | None:
+    def _observation(self, view: MemoryView, now: Instant, policy: CachePolicy) -> Observation | None:
         match self.phase:
             case Resting(shrunk):
-                return self._resting_verdict(shrunk, view, now, policy)
+                return self._resting_observation(shrunk, view, now, policy)
             case Shrink() as trial:
-                return trial.verdict(policy)
+                return trial.observation(policy)
             case Growing() | Filling() as trial:
-                return trial.verdict(self.recent, policy)
+                return trial.observation(self.recent, policy)
             case Filled() as trial:
-                return trial.verdict(self.recent, view.free or NONE, view.maximum, policy)
+                return trial.observation(self.recent, view.free or NONE, view.maximum, policy)
         return None
 
-    def _resting_verdict(
+    def _resting_observation(
         self, shrunk: Shrink | None, view: MemoryView, now: Instant, policy: CachePolicy
     ) -> Observation | None:
         """``HURTS``, ``SHORT`` or ``RELIEVED`` outside of a trial; None if nothing changed."""
@@ -293,7 +293,7 @@ class Probing:
         """Return True if the VM is at its maximum, or recently gained nothing from more memory."""
         return view.use >= view.maximum or (self.failed_growth is not None and now < self.failed_growth.retry_at)
 
-    def _kept(self, view: MemoryView, now: Instant, policy: CachePolicy) -> Bytes:
+    def _held_memory(self, view: MemoryView, now: Instant, policy: CachePolicy) -> Bytes:
         match self.phase:
             case Growing(growth) | Filling(growth) | Filled(growth):
                 return growth.wanted

@@ -60,7 +60,7 @@ class Shrink:
     cost: Cost = NO_COST
     is_expired: bool = False
 
-    def verdict(self, policy: CachePolicy) -> Observation | None:
+    def observation(self, policy: CachePolicy) -> Observation | None:
         """``HURTS`` once a budget is exceeded, ``HARMLESS`` after a whole watch without that, otherwise None."""
         cost, expected = self.cost, self.baseline.for_effort_of(self.cost)
         taken = float(self.before.value - self.after.value)
@@ -102,7 +102,7 @@ class Growing:
     growth: Growth
     shrunk: Shrink | None = None
 
-    def verdict(self, recent: Cost, policy: CachePolicy) -> Observation | None:
+    def observation(self, recent: Cost, policy: CachePolicy) -> Observation | None:
         """``RELIEVED`` if the rereads ended without the growth."""
         return None if suffers(recent, self.growth.base, policy, 0.5) else Observation.RELIEVED
 
@@ -122,7 +122,7 @@ class Filling:
         is_filled = free.ratio(self.size) < FULL or seconds >= 2 * policy.watch
         return Filled(self.growth, self.size) if is_filled else replace(self, seconds=seconds)
 
-    def verdict(self, recent: Cost, policy: CachePolicy) -> Observation | None:
+    def observation(self, recent: Cost, policy: CachePolicy) -> Observation | None:
         """``HELPS`` if the rereads have ended."""
         return Observation.HELPS if is_over(recent, self.size, policy) else None
 
@@ -135,7 +135,7 @@ class Filled:
     size: Bytes
     cost: Cost = NO_COST
 
-    def verdict(self, recent: Cost, free: Bytes, maximum: Bytes, policy: CachePolicy) -> Observation | None:
+    def observation(self, recent: Cost, free: Bytes, maximum: Bytes, policy: CachePolicy) -> Observation | None:
         """``HELPS`` if the rereads have ended or dropped enough."""
         if is_over(recent, self.size, policy):
             return Observation.HELPS

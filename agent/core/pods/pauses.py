@@ -67,19 +67,19 @@ class Pauses:
     mem: ResizePause | None = None
 
     @property
-    def known(self) -> tuple[ResizePause, ...]:
+    def set_pauses(self) -> tuple[ResizePause, ...]:
         """The pauses that are set."""
         return tuple(pause for pause in (self.cpu, self.mem) if pause is not None)
 
     def limits(self, size: Resources, vm: Vm, now: Instant) -> Resources:
         """``size`` as far as the pauses allow at ``now``."""
-        for pause in self.known:
+        for pause in self.set_pauses:
             size = pause.limits(size, vm, now)
         return size
 
     def after(self, vm: Vm) -> Pauses:
         """These pauses without those that ``vm`` shows to be over."""
-        pauses = {pause.resource: pause for pause in self.known if not pause.is_over(vm)}
+        pauses = {pause.resource: pause for pause in self.set_pauses if not pause.is_over(vm)}
         return Pauses(pauses.get("cpu"), pauses.get("mem"))
 
     def objected(self, resource: Resource, vm: Vm, now: Instant, jitter: float) -> Pauses:

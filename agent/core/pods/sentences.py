@@ -24,7 +24,7 @@ def sentences(vm: Vm | None, pauses: Pauses, now: Instant) -> Iterator[str]:
             yield f"the kubelet defers {vm.use} until the node has room: {message}"
         else:
             yield f"the kubelet did not resize the pod to {vm.use}: {objection.verdict}: {message}"
-    for pause in pauses.known:
+    for pause in pauses.set_pauses:
         if pause.holds(now):
             yield _paused(pause, now)
 
@@ -44,7 +44,7 @@ def resize_state(vm: Vm | None, pauses: Pauses, now: Instant) -> Json | None:
                 "times": pause.count,
                 "retry_seconds": round(pause.until - now, 3),
             }
-            for pause in pauses.known
+            for pause in pauses.set_pauses
             if pause.holds(now)
         ],
     }

@@ -171,7 +171,7 @@ class QemuGuest:
         return machine is not None and not self._receives
 
     @property
-    def most_plugged(self) -> Bytes:
+    def max_plugged(self) -> Bytes:
         """Maximum of plugged memory, beyond the boot memory."""
         return self._spec.mem_max - self._spec.mem_min
 
@@ -249,7 +249,7 @@ class QemuGuest:
 
     async def _suspend(self, machine: Machine) -> GuestSleep:
         spec, tools = self._spec, self._tools
-        clock, disk, has_device = tools.clock, Files.of(spec).disk, bool(self.most_plugged)
+        clock, disk, has_device = tools.clock, Files.of(spec).disk, bool(self.max_plugged)
         stand_in = tools.stand_in(spec, await fetch_metrics_page(spec, tools.sockets), clock)
         image, held_for = SleepImage(spec.state_dir), tools.accelerator.frames_held
         suspend = Suspend(str(spec.vm), machine, self._daemon, stand_in, image, clock, held_for, disk, has_device)
@@ -346,4 +346,4 @@ class QemuGuest:
         return self._machine if self._machine is not None and self._machine.alive else None
 
     async def _memory(self, machine: Machine) -> Bytes:
-        return self._spec.mem_min + (await plugged_memory(machine) if self.most_plugged else Bytes(0))
+        return self._spec.mem_min + (await plugged_memory(machine) if self.max_plugged else Bytes(0))

@@ -16,7 +16,7 @@ from typing import Final
 
 from deploy.neonvm.addressing import USUAL_PORTS
 from deploy.neonvm.network.addresses import AddressPool
-from deploy.neonvm.network.sockets import Forwarder, connected, listening, tcp_socket, who_listens
+from deploy.neonvm.network.sockets import Forwarder, connected, listener_on, listening, tcp_socket
 from deploy.neonvm.ports import NetworkError, PodNetwork
 from protocol.messages import ObjectName
 
@@ -205,7 +205,7 @@ class PortMap:
     @classmethod
     def probe(cls, address: str, usual: Iterable[int]) -> PortMap:
         """Find replacements for the ``usual`` ports that are taken at ``address``. Raises ``NetworkError``."""
-        taken = {port: who_listens(port) for port in usual if not _is_free(address, port)}
+        taken = {port: listener_on(port) for port in usual if not _is_free(address, port)}
         # Lazy: usually no port is taken.
         replacements = (port for port in _REPLACEMENTS if _is_free(address, port))
         moved = dict(zip(taken, replacements, strict=False))

@@ -58,7 +58,7 @@ def listening(unbound: socket.socket, host: str, port: int) -> socket.socket:
     except OSError as error:
         unbound.close()
         if error.errno == errno.EADDRINUSE:
-            raise OSError(errno.EADDRINUSE, f"port {port} at {host} is taken by {who_listens(port)}") from error
+            raise OSError(errno.EADDRINUSE, f"port {port} at {host} is taken by {listener_on(port)}") from error
         raise
     except BaseException:
         unbound.close()
@@ -111,7 +111,7 @@ def inodes_listening(table: str, port: int) -> Iterator[str]:
             yield words[9]
 
 
-def who_listens(port: int, proc: Path = Path("/proc")) -> str:
+def listener_on(port: int, proc: Path = Path("/proc")) -> str:
     """The program that listens on ``port``, as ``name (pid N)``, or the command that finds it."""
     inodes = set[str]()
     for name in ("tcp", "tcp6"):

@@ -195,7 +195,7 @@ class PodRunner:
             has_certificate=bool(migration) and self._has_credentials_for == migration,
             sleeps=self.sleep.is_on,
             leaves=self.migration_source is not None,
-            most_plugged=self._guest.most_plugged.value,
+            max_plugged=self._guest.max_plugged.value,
         )
 
     async def gate_state(self) -> GateState:

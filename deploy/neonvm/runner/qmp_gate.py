@@ -24,7 +24,7 @@ class GateState:
     incoming migration. ``has_sent``: its guest was sent and is paused. ``is_open``: an outgoing migration has started
     and is undecided. ``has_certificate``: QEMU has the credentials of that migration, or of the incoming one.
     ``sleeps``: the guest is falling asleep, asleep or waking; ``leaves``: it is asleep and can be migrated.
-    ``most_plugged``: the limit for plugged memory, in bytes.
+    ``max_plugged``: the limit for plugged memory, in bytes.
     """
 
     is_given: bool = False
@@ -34,7 +34,7 @@ class GateState:
     has_certificate: bool = False
     sleeps: bool = False
     leaves: bool = False
-    most_plugged: int = 0
+    max_plugged: int = 0
 
 
 _QUERIES: Final = frozenset(
@@ -82,7 +82,7 @@ def _memory(arguments: Arguments, _: GateState) -> bool:
 def _requested_memory(arguments: Arguments, state: GateState) -> bool:
     value = arguments.get("value")
     # virtio-mem plugs whole blocks only.
-    is_fit = _is_whole(value, state.most_plugged) and isinstance(value, int) and not value % MEMORY_BLOCK.value
+    is_fit = _is_whole(value, state.max_plugged) and isinstance(value, int) and not value % MEMORY_BLOCK.value
     is_of_memory = _is_memory(arguments, {"requested-size"})
     return is_fit and is_of_memory and arguments.keys() == {"path", "property", "value"}
 

@@ -34,7 +34,7 @@ from protocol.runtime.kubernetes.lease import Leadership, LeaseTerms
 from protocol.runtime.program import add_kubeconfig, add_log_level, credentials, prepare, run, stop_on_signals
 from protocol.runtime.serving.limits import Limits
 from protocol.runtime.serving.listeners import Listener, serve
-from protocol.runtime.serving.probes import probes_app, standing
+from protocol.runtime.serving.probes import probes_app, readiness
 from protocol.units import Seconds
 
 _READS = frozenset({"GET", "HEAD"})
@@ -172,7 +172,7 @@ def _listener(options: argparse.Namespace, service: ControllerService) -> Listen
     app = probes_app(
         "neonvm-controller",
         DESCRIPTION,
-        lambda: standing(service.missing, service.deps.leadership.leads),
+        lambda: readiness(service.missing, service.deps.leadership.leads),
         VmControllerTelemetry(service.caches[VIRTUAL_MACHINES], lambda: service.deps.leadership.leads).page,
     )
     return Listener("metrics", app, options.listen, limits=LIMITS)

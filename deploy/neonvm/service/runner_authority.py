@@ -20,9 +20,9 @@ from protocol.names import RUNNER_AUDIENCE
 from protocol.runtime.certificates.issuing import Purpose
 from protocol.runtime.certificates.keeper import (
     CertificateKeeper,
-    Lives,
+    CertificateSpec,
+    Lifetimes,
     MissingSecretError,
-    WantedCertificate,
     certificate_in,
     content,
     read_secret,
@@ -42,7 +42,7 @@ OF_AGENTS: Final = f"{AUTHORITIES}-agent"
 
 _DAY: Final = 86_400.0
 # Lifetimes of a CA and of a certificate. Pods of VMs run for months with the CAs that they were created with.
-LIVES: Final = Lives(Seconds(9 * 365 * _DAY), Seconds(90 * _DAY))
+LIVES: Final = Lifetimes(Seconds(9 * 365 * _DAY), Seconds(90 * _DAY))
 _PAUSE: Final = Seconds(60.0)
 _RETRY: Final = Seconds(2.0)
 
@@ -51,7 +51,7 @@ class RunnerAuthority:
     """Maintains the CA and client certificates in Secrets of ``namespace``, which the manifests create empty."""
 
     def __init__(self, api: KubernetesApi, leadership: Leadership, clock: Clock, namespace: str) -> None:
-        wanted = [WantedCertificate(OWN, Purpose(CONTROLLER)), WantedCertificate(OF_AGENTS, Purpose(AGENT))]
+        wanted = [CertificateSpec(OWN, Purpose(CONTROLLER)), CertificateSpec(OF_AGENTS, Purpose(AGENT))]
         self._keeper = CertificateKeeper(api, leadership, clock, namespace, AUTHORITIES, wanted, LIVES, lambda _: None)
         self._api = api
         self._clock = clock

@@ -92,7 +92,7 @@ LOG: Final = logging.getLogger("autoscale.certificates")
 
 
 @dataclass(frozen=True, slots=True)
-class Lives:
+class Lifetimes:
     """Lifetimes of CAs and certificates; a certificate's is at most a third of a CA's."""
 
     authority: Seconds
@@ -100,7 +100,7 @@ class Lives:
 
 
 @dataclass(frozen=True, slots=True)
-class WantedCertificate:
+class CertificateSpec:
     """One certificate, and the Secret that contains it."""
 
     secret: str
@@ -122,8 +122,8 @@ class CertificateKeeper:
     clock: Clock
     namespace: str
     authorities: str
-    wanted: Sequence[WantedCertificate]
-    lives: Lives
+    wanted: Sequence[CertificateSpec]
+    lives: Lifetimes
     report: Callable[[str], None]
 
     async def turn(self) -> tuple[bytes, str]:
@@ -161,7 +161,7 @@ class CertificateKeeper:
             await self._write(self.authorities, secret, {**dropped, **encoded(data)})
         return valid
 
-    async def _keep(self, wanted: WantedCertificate, authorities: Sequence[issuing.Issued], bundle: bytes) -> None:
+    async def _keep(self, wanted: CertificateSpec, authorities: Sequence[issuing.Issued], bundle: bytes) -> None:
         secret = await read_secret(self.api, self.namespace, wanted.secret)
         # Installing a program creates its Secret empty; without a Secret the certificate is not needed.
         if secret is None:
@@ -185,7 +185,7 @@ class CertificateKeeper:
         is_trusted = any(certificate.is_signed_by(authority) for authority in authorities)
         return is_trusted and certificate.serves(purpose) and not is_due(certificate.life, self.clock.wall())
 
-    def _issued(self, wanted: WantedCertificate, authorities: Sequence[issuing.Issued]) -> dict[str, bytes]:
+    def _issued(self, wanted: CertificateSpec, authorities: Sequence[issuing.Issued]) -> dict[str, bytes]:
         now = self.clock.wall()
         issuer = authorities[signer([authority.life for authority in authorities], now)]
         pair = issuing.issue(issuer, wanted.purpose, self.lives.certificate, now).pair

@@ -71,7 +71,7 @@ class NotLeadingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _LeaseState:
     """A state of the Lease, first observed at ``at``; without a ``uid`` no Lease exists.
 
     ``is_restored``: a newer state had been observed before. ``is_followed``: this process has observed a holder of this
@@ -106,7 +106,7 @@ class Leadership:
         self.term = 0
         self._until = NEVER
         self._notified = 0
-        self._seen: _Seen | None = None
+        self._seen: _LeaseState | None = None
         self._version = ""
         self._newest = 0
         self._free_in = Seconds(0.0)
@@ -202,7 +202,7 @@ class Leadership:
             begins: Json = {"acquireTime": self._stamp(), "leaseTransitions": turns}
             await self._take({} if self.holder == self.identity else begins)
 
-    async def _read(self) -> tuple[JsonObject | None, _Seen]:
+    async def _read(self) -> tuple[JsonObject | None, _LeaseState]:
         try:
             lease = await self.api.call(ApiCall("GET", self.path, self._terms.call_timeout))
         except ApiRefusedError as error:
@@ -211,7 +211,7 @@ class Leadership:
             raise
         return self._note(lease)
 
-    def _note(self, lease: JsonObject | None) -> tuple[JsonObject | None, _Seen]:
+    def _note(self, lease: JsonObject | None) -> tuple[JsonObject | None, _LeaseState]:
         uid, version = ("", "") if lease is None else (uid_of(lease), version_of(lease))
         observed, was_held = self._seen, bool(self.holder)
         self.holder = "" if lease is None else text(lease, "spec", "holderIdentity")
@@ -221,13 +221,13 @@ class Leadership:
             # A recreated Lease has another UID: others may have held the previous one.
             is_same = observed is not None and observed.uid == uid != "" and not is_restored
             is_followed = observed is not None and is_same and (observed.is_followed or was_held)
-            observed = self._seen = _Seen(uid, version, self._clock.now(), is_restored, is_followed)
+            observed = self._seen = _LeaseState(uid, version, self._clock.now(), is_restored, is_followed)
             if is_restored and lease is not None:
                 self.on_restored()
         self._newest = number(version)
         return lease, observed
 
-    def _until_free(self, lease: JsonObject | None, seen: _Seen, *, was_leading: bool) -> Seconds:
+    def _until_free(self, lease: JsonObject | None, seen: _LeaseState, *, was_leading: bool) -> Seconds:
         """Time until the Lease may be taken; 0 if its holder has released it or is this process.
 
         If the Lease disappears while this process leads, no other can have held it.
@@ -283,7 +283,7 @@ class Leadership:
     def _held(self, asked: Instant, lease: JsonObject) -> None:
         self._version = version_of(lease)
         self._newest = number(self._version)
-        self._seen = _Seen(uid_of(lease), self._version, self._clock.now(), is_restored=False, is_followed=True)
+        self._seen = _LeaseState(uid_of(lease), self._version, self._clock.now(), is_restored=False, is_followed=True)
         self.holder = self.identity
         if not self.leads:
             # Just acquired, or the time ran out before the renewal was answered. Others may have led in between, so

@@ -35,7 +35,7 @@ def probes_app(name: str, description: str, ready: Readiness, page: Callable[[],
     return app
 
 
-def standing(missing: list[str], leads: bool) -> tuple[bool, str]:
+def readiness(missing: list[str], leads: bool) -> tuple[bool, str]:
     """Readiness of a program with caches: it is ready once all are listed, leading or not."""
     if missing:
         return False, f"not listed yet: {', '.join(missing)}"

@@ -122,7 +122,7 @@ class PodResizer:
             # Revert at once, because it blocks the pod's next resize, and if deferred also reserves room on the node.
             requested = tuple(has for has in objection.actual if by_name(sizes, has.name) is not None)
         write = resize_pod(pod, requested)
-        if write is None or self._is_left_alone(pod, write, now):
+        if write is None or self._is_paused(pod, write, now):
             return
         earlier = self._of(pod)
         # Before the write, because its outcome may remain unknown.
@@ -178,7 +178,7 @@ class PodResizer:
             if hold.objection is not None and hold.objection.pause == REFUSED and not self._is_active(key, sizes, now):
                 del self._holds[key]
 
-    def _is_left_alone(self, pod: JsonObject, write: Write, now: Instant) -> bool:
+    def _is_paused(self, pod: JsonObject, write: Write, now: Instant) -> bool:
         """Return True if no size of the pod may be written: another writer overwrites them, or a revert was refused."""
         until = self.disputes.paused_until(write, now)
         if until is not None:

@@ -229,7 +229,7 @@ def _decided(
         "explanation": list(decision.explanation),
     }
     return ReconcileResult(
-        whole_status(group, status, conditions(group, target.desired, decided, facts.fights), now),
+        full_status(group, status, conditions(group, target.desired, decided, facts.fights), now),
         (*target.upkeep, *managed(facts, target, decided)),
         intent,
         facts.hpa if decided.drops_hpa else None,
@@ -263,7 +263,7 @@ def _stopped(facts: GroupFacts, problem: StopError, now: datetime) -> ReconcileR
     status = {key: value for key, value in child(facts.group, "status").items() if key != "intent"}
     able = condition(facts.group, ABLE, "False", problem.reason, problem.message)
     others = [existing for existing in items(status, "conditions") if text(existing, "type") != ABLE]
-    return ReconcileResult(whole_status(facts.group, status, [able, *others], now), problem=problem)
+    return ReconcileResult(full_status(facts.group, status, [able, *others], now), problem=problem)
 
 
 def scale_status(target: ScalableTarget) -> Json:
@@ -344,7 +344,7 @@ def conditions(
     ]
 
 
-def whole_status(group: JsonObject, status: Json, conditions: list[Json], now: datetime) -> Json:
+def full_status(group: JsonObject, status: Json, conditions: list[Json], now: datetime) -> Json:
     """Complete ``status`` with these conditions and the group's generation."""
     generation = whole(group, "metadata", "generation")
     body: Json = {**status, "observedGeneration": generation, "conditions": conditions}

@@ -32,7 +32,7 @@ class InvalidGroupError(ValueError):
     """An invalid VirtualMachineGroup; the message starts with the path of the field."""
 
 
-def whole_field(obj: JsonObject, path: tuple[str, ...], usual: int, minimum: int, maximum: int) -> int:
+def int_field(obj: JsonObject, path: tuple[str, ...], usual: int, minimum: int, maximum: int) -> int:
     """The integer at ``path`` of the spec, ``usual`` if missing. Raises ``InvalidGroupError``."""
     value = child(obj, "spec", *path[:-1]).get(path[-1])
     value = usual if value is None else value
@@ -74,8 +74,8 @@ def read_scaling(obj: JsonObject, template: JsonObject) -> GroupScaling | None:
     """
     if not child(obj, "spec", "scaling"):
         return None
-    minimum = whole_field(obj, ("scaling", "minReplicas"), 1, 0, MOST_REPLICAS)
-    maximum = whole_field(obj, ("scaling", "maxReplicas"), max(1, minimum), 0, MOST_REPLICAS)
+    minimum = int_field(obj, ("scaling", "minReplicas"), 1, 0, MOST_REPLICAS)
+    maximum = int_field(obj, ("scaling", "maxReplicas"), max(1, minimum), 0, MOST_REPLICAS)
     if maximum < minimum:
         raise InvalidGroupError(f"spec.scaling.maxReplicas: expected at least minReplicas, {minimum}, got {maximum}")
     # `parse_virtual_machine` needs a name.
@@ -87,7 +87,7 @@ def read_scaling(obj: JsonObject, template: JsonObject) -> GroupScaling | None:
     return GroupScaling(
         defaults.bounds,
         defaults.max_cpu,
-        whole_field(obj, ("scaling", "targetCPUUtilizationPercentage"), _UTILIZATION, 1, 100) / 100,
+        int_field(obj, ("scaling", "targetCPUUtilizationPercentage"), _UTILIZATION, 1, 100) / 100,
         duration_field(obj, ("scaling", "scaleUpDelay"), defaults.up_delay),
         duration_field(obj, ("scaling", "scaleDownDelay"), defaults.down_delay),
         window,
@@ -162,7 +162,7 @@ def parse_vm_group(obj: JsonObject) -> VmGroup:
         spec=_spec(obj, name),
         template=template,
         replica_template=replica_template,
-        port=whole_field(obj, ("readEndpoint", "port"), POSTGRES, 1, 65_535),
+        port=int_field(obj, ("readEndpoint", "port"), POSTGRES, 1, 65_535),
         scaling=read_scaling(obj, replica_template),
         scaled=read_memory(obj),
         primary_uid=text(obj, "status", "primary", "uid"),
@@ -173,7 +173,7 @@ def _spec(obj: JsonObject, name: ObjectName) -> GroupSpec:
     defaults = GroupSpec(name.name, 0)
     spec = GroupSpec(
         name=name.name,
-        replicas=whole_field(obj, ("replicas",), 1, 0, MOST_REPLICAS),
+        replicas=int_field(obj, ("replicas",), 1, 0, MOST_REPLICAS),
         max_lag=duration_field(obj, ("readEndpoint", "maxLag"), defaults.max_lag),
         grace=duration_field(obj, ("drain", "gracePeriod"), defaults.grace),
         drain_timeout=duration_field(obj, ("drain", "timeout"), defaults.drain_timeout),

@@ -161,7 +161,7 @@ def bill(  # noqa: PLR0913 - what a bill is made of
     for facts, unknown in _unknown(usages):  # of all usages, because a VM's time in other lines is known
         if not only or key_of(facts) == only:
             lines[key_of(facts)] += Line(unknown=unknown)
-    unpriced = {usage.facts.node for usage in billed if prices.known(usage.facts.node, usage.span) is None}
+    unpriced = {usage.facts.node for usage in billed if prices.listed_price(usage.facts.node, usage.span) is None}
     unpriced.discard("")  # unplaced VMs
     return Bill(period, dict(lines), sum(lines.values(), Line()), tuple(sorted(unpriced)), prices.unused)
 

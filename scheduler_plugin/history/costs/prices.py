@@ -54,9 +54,9 @@ class PriceList:
 
     def on(self, node: str, span: Span | None = None) -> Price:
         """The price of a node during ``span``, or the latest one without a span."""
-        return self.known(node, span) or self.reference
+        return self.listed_price(node, span) or self.reference
 
-    def known(self, node: str, span: Span | None = None) -> Price | None:
+    def listed_price(self, node: str, span: Span | None = None) -> Price | None:
         """As ``on``, but None if the node is not in the price table."""
         if self.parts and span is not None:
             # By its middle, because the last sample of a span may reach into the next part.

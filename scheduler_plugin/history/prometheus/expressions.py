@@ -110,7 +110,7 @@ def sample_counts(period: Period) -> str:
     return f"sum by (namespace, vm) (count_over_time({samples}))"
 
 
-def most_vms(period: Period) -> str:
+def max_vms(period: Period) -> str:
     """Maximum number of VMs at full hours of a period that ends at the time of the query."""
     return over("max_over_time", f'count({_METRICS["cpu"]}{{kind="{_ORDERED}"}})', period, HOUR)
 

@@ -35,7 +35,7 @@ from scheduler_plugin.history.prometheus.expressions import (
     Expressions,
     batches,
     interval_of,
-    most_vms,
+    max_vms,
     node_labels,
     over,
     query_periods,
@@ -249,7 +249,7 @@ class PrometheusHistory:
 
     async def _grid(self, period: Period) -> tuple[Millis, float]:
         """The step of queries, and the maximum number of VMs at a time."""
-        answer = await self._server.vector(most_vms(period), period.until - 1)
+        answer = await self._server.vector(max_vms(period), period.until - 1)
         vms = answer[0][1] if answer else 1.0
         step = step_of(period, self._scrapes, vms)
         # Reported by ``extent``.

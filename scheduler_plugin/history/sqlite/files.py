@@ -23,7 +23,7 @@ DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _JOURNALS: Final = ("-wal", "-journal")
 _SHARED: Final = "-shm"
 _ASIDE: Final = ".damaged-"
-MOST_ASIDE: Final = 3
+MAX_QUARANTINED: Final = 3
 """Maximum number of damaged files to keep, so that they do not fill a bad disk."""
 _PRIMARY_CODE: Final = 0xFF
 _BUSY: Final = 5.0
@@ -194,11 +194,11 @@ def _is_read_only_copy(path: Path) -> bool:
     return not may_write and not path.with_name(f"{path.name}-wal").exists()
 
 
-def set_aside(path: Path, wall: float) -> Path:
-    """Rename a damaged file and its journals. Raises ``OSError``, also if there are ``MOST_ASIDE`` already."""
-    if len(set_aside_files(path)) >= MOST_ASIDE:
+def quarantine(path: Path, wall: float) -> Path:
+    """Rename a damaged file and its journals. Raises ``OSError``, also if there are ``MAX_QUARANTINED`` already."""
+    if len(quarantined_files(path)) >= MAX_QUARANTINED:
         raise FileExistsError(
-            EEXIST, f"there are {MOST_ASIDE} damaged files already: check the disk, then move them away"
+            EEXIST, f"there are {MAX_QUARANTINED} damaged files already: check the disk, then move them away"
         )
     names = (f"{path.name}{_ASIDE}{int(wall) + later}" for later in count())
     # Unique even within a second.
@@ -212,7 +212,7 @@ def set_aside(path: Path, wall: float) -> Path:
     return path.rename(aside)
 
 
-def set_aside_files(path: Path) -> list[Path]:
+def quarantined_files(path: Path) -> list[Path]:
     """The damaged files that were set aside, without their journals."""
     files = path.parent.glob(f"{path.name}{_ASIDE}*")
     return sorted(file for file in files if not file.name.endswith(_JOURNALS))

@@ -16,7 +16,7 @@ from protocol.messages import ObjectName
 from scheduler_plugin.history.core.samples import DecisionRecord, Millis, MoveRecord, NodeRecord, Size, VmRecord
 from scheduler_plugin.history.core.spans import Span, clipped, joined, stepped, weighted_share
 from scheduler_plugin.history.ports import Extent, HistoryError, NodeUsage, Period, Usage
-from scheduler_plugin.history.sqlite.files import open_to_read, set_aside_files
+from scheduler_plugin.history.sqlite.files import open_to_read, quarantined_files
 from scheduler_plugin.history.sqlite.schema import NODE_SPANS, VM_SPANS, SpanTable
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class SqliteHistory:
         since, until = connection.execute(f"SELECT MIN(since), MAX(until) FROM {spans}").fetchone()  # noqa: S608
         notes = [
             f"A damaged history was set aside as {file.name}: its contents are missing here."
-            for file in set_aside_files(self._path)
+            for file in quarantined_files(self._path)
         ]
         return Extent(since, until, tuple(notes))
 

@@ -32,8 +32,8 @@ from scheduler_plugin.history.sqlite.files import (
     file_number,
     is_damage,
     open_to_write,
+    quarantine,
     recorder_lock,
-    set_aside,
 )
 from scheduler_plugin.history.sqlite.schema import (
     COUNTED,
@@ -116,7 +116,7 @@ class SqliteStore:
 
     def _start_new_file(self, error: Exception) -> sqlite3.Connection:
         try:
-            aside = set_aside(self._path, self._wall())
+            aside = quarantine(self._path, self._wall())
             # Ids of subjects and facts are those of the old file.
             self._subjects.clear()
             self._facts.clear()

@@ -236,7 +236,7 @@ class VmAccount(PermitAccount):
         named = None if self.facts is None else self.facts.pod
         return claim.pod.name != named and any(other.pod.name == named for other in self.claims)
 
-    def note_left(self, has_moved_from: Callable[[PodFacts, bool], bool]) -> list[Claim]:
+    def mark_left_claims(self, has_moved_from: Callable[[PodFacts, bool], bool]) -> list[Claim]:
         """Mark claims of pods that the VM has left, and unmark a pod that its status names again. Return the claims to
         update.
         """

@@ -100,7 +100,7 @@ class NodeAccount:
         self.refresh()
 
     @property
-    def known_total(self) -> Resources | None:
+    def total_or_none(self) -> Resources | None:
         """The total room for pods; None if the node is unknown."""
         return None if self.facts is None else self.room.total
 

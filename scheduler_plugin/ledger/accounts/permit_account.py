@@ -92,7 +92,7 @@ class PermitAccount(PermitState):
         self.facts = self.facts and replace(self.facts, version=0)
         self.uncertain_version = 0
 
-    def forget_gone(self, alive: Container[str]) -> None:
+    def drop_deleted_agents(self, alive: Container[str]) -> None:
         """Forget what agents of deleted pods hold."""
         self.others = {agent: other for agent, other in self.others.items() if agent in alive}
         self._update_reserved()
@@ -217,7 +217,7 @@ class PermitAccount(PermitState):
         self.restored_at = now
         return self.write(revision)
 
-    def is_left_raised(self, now: Instant) -> bool:
+    def has_unclaimed_raise(self, now: Instant) -> bool:
         """Return True if the stored permit has exceeded the held one for so long that no agent can claim it."""
         # The agent may have resized the object by a permit of the previous process, so wait until it has sent a
         # request.

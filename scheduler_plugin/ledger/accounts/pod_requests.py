@@ -245,7 +245,7 @@ class PodRequests:
         """Keep requests raised to ``wanted`` for ``HOLD_TIME``, because an agent requests that."""
         self.wanted, self.held_until = wanted, Instant(now + HOLD_TIME)
 
-    def kept(self, requested: Resources, needed: Resources, now: Instant) -> Resources:
+    def requests_to_keep(self, requested: Resources, needed: Resources, now: Instant) -> Resources:
         """The requests to keep: ``needed``, and for ``HOLD_TIME`` the part of ``requested`` that an agent wants."""
         return needed if now >= self.held_until else needed.at_least(requested.at_most(self.wanted))
 

@@ -195,7 +195,7 @@ class WaitingPods:
             pod.wake_ups, pod.woken_at = pod.wake_ups + 1, None
             self._woken[uid] = pod
 
-    def found_node(self, uid: str) -> None:
+    def remove_fitting(self, uid: str) -> None:
         """Remove a pod that fits somewhere."""
         self._drop(uid)
 

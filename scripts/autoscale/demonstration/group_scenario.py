@@ -211,12 +211,12 @@ class GroupScenario:
         self.tps, observations.load_ended = None, self.elapsed()
         observations.transactions, observations.failed = outcome.transactions, outcome.failed
         observations.problem = outcome.problem
-        observations.said_under_load = self._said(Seconds(observations.load_ended - observations.load_began))
+        observations.said_under_load = self._group_message(Seconds(observations.load_ended - observations.load_began))
         self.announce("the reads have ended")
         if not await wait_until(self._is_back, self.clock, _BACK):
-            observations.said_at_last = self._said(_BACK)
+            observations.said_at_last = self._group_message(_BACK)
 
-    def _said(self, waited: Seconds) -> str:
+    def _group_message(self, waited: Seconds) -> str:
         """The group's message after a wait."""
         return f"within {waited:.0f} s: {self.watcher.why or 'the group gives no reason'}"
 
@@ -257,4 +257,4 @@ class GroupScenario:
 
     async def _until(self, holds: Callable[[], bool], at_most: Seconds, otherwise: str) -> None:
         if not await wait_until(holds, self.clock, at_most):
-            raise SiteError(f"{otherwise} {self._said(at_most)}; see: kubectl describe vmg")
+            raise SiteError(f"{otherwise} {self._group_message(at_most)}; see: kubectl describe vmg")

@@ -24,7 +24,7 @@ from scripts.autoscale.demonstration.moves import SUCCEEDED, MoveWatch, Observed
 from scripts.autoscale.demonstration.pgbench import Outcome
 from scripts.autoscale.demonstration.report import MigrationPoint
 from scripts.autoscale.demonstration.vm_clients import ClientReport, RunClients
-from scripts.autoscale.demonstration.vm_database import MAY_MOVE, create_vm, kept_in_place, postgres_vm
+from scripts.autoscale.demonstration.vm_database import MAY_MOVE, create_vm, pinned, postgres_vm
 from scripts.autoscale.demonstration.waiting import poll_until, run_all
 from scripts.autoscale.site import Site, SiteError
 
@@ -74,7 +74,7 @@ class MigrationScenario:
         """Creates the neighbours, which must not migrate before they have clients."""
         for name in NEIGHBOURS:
             # A migration without clients would show nothing.
-            await create_vm(self.site.client, kept_in_place(small_vm(name)))
+            await create_vm(self.site.client, pinned(small_vm(name)))
 
     async def settle(self) -> None:
         """Waits until all neighbours are ready, and prepares their clients. Raises ``SiteError``."""

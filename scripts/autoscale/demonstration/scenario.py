@@ -23,7 +23,7 @@ from scripts.autoscale.demonstration.pods.pod_database import DEMO_POD, create_p
 from scripts.autoscale.demonstration.report import LoadPoint, Observations
 from scripts.autoscale.demonstration.screen import Fleet, Screen
 from scripts.autoscale.demonstration.sleep.sleep_scenario import SleepScenario
-from scripts.autoscale.demonstration.vm_database import create_vm, kept_in_place, postgres_vm
+from scripts.autoscale.demonstration.vm_database import create_vm, pinned, postgres_vm
 from scripts.autoscale.demonstration.waiting import wait_until, watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
@@ -50,7 +50,7 @@ _SECOND_LOAD: Final = 30
 def demo_vm() -> Json:
     """The demonstration's VM, which may grow but not migrate (pure)."""
     vm = postgres_vm(DEMO_VM, cpus=4, slots=8)
-    return kept_in_place({**vm, "metadata": {**child(vm, "metadata"), "annotations": {ANNOTATION_CONFIG: POLICY}}})
+    return pinned({**vm, "metadata": {**child(vm, "metadata"), "annotations": {ANNOTATION_CONFIG: POLICY}}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Subject:
 
 
 VM: Final = Subject(DEMO_VM, "VM", lambda client: create_vm(client, demo_vm()))
-SLEEPER: Final = Subject(DEMO_VM, "VM", lambda client: create_vm(client, kept_in_place(postgres_vm(DEMO_VM, 1, 2))))
+SLEEPER: Final = Subject(DEMO_VM, "VM", lambda client: create_vm(client, pinned(postgres_vm(DEMO_VM, 1, 2))))
 """A VM that stays at its minimum: a larger one does not sleep, and may stay large on a busy machine."""
 POD: Final = Subject(DEMO_POD, "pod", partial(create_pod_database, policy=POLICY))
 

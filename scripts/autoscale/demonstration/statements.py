@@ -10,7 +10,7 @@ from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, child, name_of, text
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.pod_database import is_pod_database
-from scheduler_plugin.dashboard.core.reports import troubles_in
+from scheduler_plugin.dashboard.core.reports import problems_in
 from scheduler_plugin.databases import database_node, is_pod
 from scripts.autoscale.demonstration.watcher import sizes_of
 from scripts.autoscale.site import Site, SitePods, agent_response
@@ -65,7 +65,7 @@ def statement(vm: Json, explanation: Json | None, database: Json | None) -> str:
 def _guest(explanation: Json) -> str:
     because = text(explanation, "because")
     measured = _readings("the agent saw", child(explanation, "metrics"), _MEASURED)
-    return "; ".join((measured, *([f"its size: {because}"] if because else []), *troubles_in(explanation)))
+    return "; ".join((measured, *([f"its size: {because}"] if because else []), *problems_in(explanation)))
 
 
 def _readings(begin: str, values: Mapping[str, object], units: Mapping[str, str]) -> str:

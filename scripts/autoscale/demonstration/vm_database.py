@@ -42,7 +42,7 @@ def postgres_vm(name: ObjectName, cpus: int, slots: int) -> Json:
     }
 
 
-def kept_in_place(vm: Json) -> Json:
+def pinned(vm: Json) -> Json:
     """The VM with an annotation that keeps the scheduler from moving it, until it is patched with ``MAY_MOVE``."""
     annotations = {**annotations_of(vm), AUTO_MIGRATION: "false"}
     return {**vm, "metadata": {**child(vm, "metadata"), "annotations": annotations}}

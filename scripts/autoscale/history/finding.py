@@ -23,7 +23,7 @@ from scheduler_plugin.history.core.samples import SECOND
 from scheduler_plugin.history.ports import History, Period
 from scheduler_plugin.history.prometheus.queries import PrometheusHistory
 from scheduler_plugin.history.sqlite.queries import SqliteHistory
-from scripts.autoscale.clusters import ClusterFlags, known_folder, local_folder
+from scripts.autoscale.clusters import ClusterFlags, find_cluster_folder, local_folder
 
 FILE: Final = "history.sqlite"
 _TIMEOUT: Final = 120.0
@@ -48,7 +48,7 @@ def history_path(flags: ClusterFlags, *, records: bool = False) -> Path:
     except CredentialsError:
         # The files' paths can still identify the history of a cluster that is gone.
         login = None
-    if (recorded_folder := known_folder(paths, login)) is not None or not paths:
+    if (recorded_folder := find_cluster_folder(paths, login)) is not None or not paths:
         return (recorded_folder or folder).root / FILE
     # A hash, because addresses contain characters that file names cannot.
     digest = sha256(_identity(paths, login, flags.context).encode()).hexdigest()[:16]

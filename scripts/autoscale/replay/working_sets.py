@@ -14,7 +14,7 @@ from msgspec import structs
 
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.advance import advance
-from agent.core.events import Answered, Patched, Scraped, Started, VmSeen
+from agent.core.events import Patched, SchedulerAnswered, Scraped, Started, VmSeen
 from agent.core.explain import explain
 from agent.core.plan import plan
 from agent.core.policy import Policy
@@ -109,7 +109,7 @@ class Player:
             else min(requested.mem, max(Bytes(self.permitted), self._vm.use.mem))
         )
         unit = ComputeUnit(MilliCpu(1000), Bytes(self.unit))
-        self.take(Answered(PluginResponse(Resources(requested.cpu, mem), unit, False)))
+        self.take(SchedulerAnswered(PluginResponse(Resources(requested.cpu, mem), unit, False)))
 
     def _patch(self, patch: PatchVm) -> None:
         before, after = self._vm.use.mem.value, patch.target.mem.value
@@ -119,7 +119,7 @@ class Player:
         if before != after:
             self.resizes.append(PlayedResize(self.now, before, after))
 
-    def take(self, event: Scraped | Started | Answered | Patched) -> None:
+    def take(self, event: Scraped | Started | SchedulerAnswered | Patched) -> None:
         """Passes an event to the agent."""
         advance(self.state, event, Instant(self.now), 0.0)
 

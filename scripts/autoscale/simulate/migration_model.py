@@ -26,7 +26,7 @@ from scheduler_plugin.placement.verdict import FITS
 from scheduler_plugin.planner.cost import HasTarget, RoomGoal, Selection, least_cost, ordered_by
 from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan
 from scheduler_plugin.planner.planner import Planner, run_steps
-from scheduler_plugin.planner.victims import Now, Victim
+from scheduler_plugin.planner.victims import PlanningTime, Victim
 from scripts.autoscale.simulate.fleet import SimulationSettings
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
 from scripts.autoscale.simulate.simulated_vm import NAMESPACE, NEVER, SimulatedVm
@@ -127,7 +127,7 @@ class SimulatedMigrations:
         """Plan with these loads and start the moves; return the VMs that started to move, and the plan."""
         # For `_select_victims`: the planner passes no loads.
         ledger, self._loads = self._cluster.ledger, loads
-        steps = self._planner.plan(ledger, self._policy, self._ranking, Now(now, now), self._random.randint)
+        steps = self._planner.plan(ledger, self._policy, self._ranking, PlanningTime(now, now), self._random.randint)
         plan = run_steps(steps)
         for name in plan.forget:
             ledger.apply(MigrationGone(name), now)

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.advance import advance
-from agent.core.events import Answered, Patched, Started, VmSeen
+from agent.core.events import Patched, SchedulerAnswered, Started, VmSeen
 from agent.core.goal import OBSERVER, goal
 from agent.core.guest import GuestSample, ObservedSample, Rates
 from agent.core.plan import plan
@@ -215,7 +215,7 @@ class SimulatedVm:
                 if isinstance(action, AskScheduler):
                     has_requested, has_offered = True, has_offered or action.request.needs is not None
                     response = cluster.request_permit(self, action.request, now)
-                    advance(self.state, Answered(response), now, jitter)
+                    advance(self.state, SchedulerAnswered(response), now, jitter)
                 elif isinstance(action, PatchVm):
                     self._patch(action, cluster, now, jitter)
             has_changed = before != (scheduler.ceiling, scheduler.compute_unit, scheduler.migrate)

@@ -121,7 +121,7 @@ def fitted(columns: Sequence[Column], rows: Sequence[TableRow], width: int, arro
     return placed
 
 
-def whole(columns: Sequence[Column], rows: Sequence[TableRow]) -> list[PlacedColumn]:
+def full_width(columns: Sequence[Column], rows: Sequence[TableRow]) -> list[PlacedColumn]:
     """All columns at their full width."""
     return [PlacedColumn(index, column, _width(index, column, rows, "")) for index, column in enumerate(columns)]
 

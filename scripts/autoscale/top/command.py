@@ -23,9 +23,9 @@ from scripts.autoscale.top.columns import (
     ColumnType,
     TableRow,
     View,
+    full_width,
     header,
     line,
-    whole,
 )
 from scripts.autoscale.top.fleet import FleetReader, FleetSnapshot
 from scripts.autoscale.top.rows import as_fields
@@ -84,7 +84,7 @@ def fields(snapshot: FleetSnapshot) -> Json:
 def _table(columns: tuple[Column, ...], rows: tuple[TableRow, ...], output: Output) -> Iterator[str]:
     placed = [
         placed_column
-        for placed_column in whole(columns, rows)
+        for placed_column in full_width(columns, rows)
         if output is Output.WIDE or _is_usual(placed_column.column)
     ]
     yield header(placed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from agent.core.actions import AskScheduler, PatchVm
-from agent.core.events import Answered, Patched, Scraped
+from agent.core.events import Patched, SchedulerAnswered, Scraped
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.core.policy import Policy
 from protocol.messages import PluginResponse
@@ -94,7 +94,7 @@ class Guest:
         while actions := story.acts():
             for action in actions:
                 if isinstance(action, AskScheduler):
-                    story.happens(Answered(PluginResponse(action.request.resources, UNIT)))
+                    story.happens(SchedulerAnswered(PluginResponse(action.request.resources, UNIT)))
                 elif isinstance(action, PatchVm):
                     self._obeys(action)
         return self

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from agent.core.actions import Action, AskScheduler, PatchVm, Plan
 from agent.core.advance import advance
-from agent.core.events import Answered, Event, Fault, Patched, Scraped, Started, VmSeen
+from agent.core.events import Event, Fault, Patched, SchedulerAnswered, Scraped, Started, VmSeen
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.core.plan import plan
 from agent.core.policy import CpuPolicy, MemoryPolicy, Policy, Smoothing, Timing
@@ -116,7 +116,7 @@ class Story:
 
     def answers(self, permit: Resources, *, migrate: bool = False, unit: ComputeUnit = UNIT) -> Story:
         """The scheduler answers the request in flight."""
-        return self.happens(Answered(PluginResponse(permit, unit, migrate)))
+        return self.happens(SchedulerAnswered(PluginResponse(permit, unit, migrate)))
 
     def obeys(self) -> Story:
         """The VM becomes what the patch in flight says."""

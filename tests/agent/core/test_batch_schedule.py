@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.core.actions import AskScheduler
-from agent.core.events import Answered, Started
+from agent.core.events import SchedulerAnswered, Started
 from agent.core.permits import MIN_LEAD
 from agent.core.policy import MIN_REQUEST_DELAY, BatchSchedule
 from protocol.messages import PluginResponse
@@ -34,7 +34,7 @@ def asks(found: Story, wait: float | None = None) -> Story:
     """It asks now, and is permitted what it asks for; the scheduler wishes the next request within ``wait`` seconds."""
     (request,) = [each for each in found.acts() if isinstance(each, AskScheduler)]
     again = None if wait is None else Seconds(wait)
-    return found.happens(Answered(PluginResponse(request.request.resources, UNIT, ask_again=again)))
+    return found.happens(SchedulerAnswered(PluginResponse(request.request.resources, UNIT, ask_again=again)))
 
 
 def test_schedule_aligns_requests_of_vms() -> None:

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from agent.core.actions import Action, AskScheduler, PatchVm
 from agent.core.desired_size import least_size
-from agent.core.events import Answered, Fault, MonitorAnswered, MonitorJoined, MonitorLost, Started
+from agent.core.events import Fault, MonitorAnswered, MonitorJoined, MonitorLost, SchedulerAnswered, Started
 from agent.core.explain import explain
 from agent.core.policy import Policy
 from agent.core.state import GiveBack
@@ -45,7 +45,9 @@ def plays(
                 if isinstance(action, PatchVm):
                     story.obeys()
                 elif isinstance(action, AskScheduler):
-                    story.happens(Answered(PluginResponse(action.request.resources, UNIT, shrink_to=shrink_to)))
+                    story.happens(
+                        SchedulerAnswered(PluginResponse(action.request.resources, UNIT, shrink_to=shrink_to))
+                    )
 
 
 def passes(story: Story, until: float, cores: float, shrink_to: Resources | None = None) -> list[Resources]:

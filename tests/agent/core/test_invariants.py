@@ -13,7 +13,6 @@ from msgspec import structs
 from agent.core.actions import AskScheduler, PatchVm, Plan
 from agent.core.advance import advance
 from agent.core.events import (
-    Answered,
     AskFailed,
     Fault,
     MonitorAnswered,
@@ -22,6 +21,7 @@ from agent.core.events import (
     PatchConflicted,
     Patched,
     PatchFailed,
+    SchedulerAnswered,
     Scraped,
     ScrapeFailed,
     Started,
@@ -174,7 +174,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         asked, held = asking.request.resources, self.state.held
         assert held is not None
         permit = granted if lies else granted.at_least(held).at_most(asked)
-        self.send(Answered(PluginResponse(permit, unit, migrate)))
+        self.send(SchedulerAnswered(PluginResponse(permit, unit, migrate)))
 
     @precondition(lambda self: self.state.scheduler.asking is not None)
     @rule(after=st.none() | st.floats(0, 100))

@@ -213,7 +213,7 @@ def test_deferred_wish_ends_with_its_need() -> None:
     assert patches_in(story) == []
     loaded(story, 7.0, 0.0)
     assert patches_in(story) == [patched_to(FLOOR, 3)]
-    assert obeys(story).state.vm.pauses.known == ()
+    assert obeys(story).state.vm.pauses.set_pauses == ()
 
 
 def test_deferred_memory_makes_way_for_cpu() -> None:
@@ -315,7 +315,7 @@ def test_failed_shrink_is_tried_again_after_a_pause() -> None:
     says(story, DownscaleRequest(FLOOR), DownscaleResult(6, ok=True))
     assert patches_in(story) == [patched_to(FLOOR, 4)]
     obeys(story)
-    assert story.state.vm.pauses.known == (), "once it has less, nothing is remembered"
+    assert story.state.vm.pauses.set_pauses == (), "once it has less, nothing is remembered"
 
 
 def test_unfinished_shrink_is_taken_back_for_cpu() -> None:
@@ -435,7 +435,7 @@ def test_refused_shrink_is_tried_again_after_a_longer_pause() -> None:
         assert patches_in(loaded(story, last, 0.0)) == []
     loaded(story, 42.0, 0.0)
     assert patches_in(story) == [patched_to(FLOOR, 1)]
-    assert obeys(story).state.vm.pauses.known == ()
+    assert obeys(story).state.vm.pauses.set_pauses == ()
 
 
 @pytest.mark.parametrize(
@@ -446,7 +446,7 @@ def test_refused_shrinks_of_memory_become_rare(resource: Resource, is_growth: bo
     pauses, now, waited = NO_PAUSES, Instant(0.0), 0.0
     for _ in range(12):
         pauses = pauses.refused(ResizePause(resource, is_growth, MOST.mem, "422"), now, 0.0)
-        (pause,) = pauses.known
+        (pause,) = pauses.set_pauses
         waited, now = pause.until - now, pause.until
     assert waited == longest
 
@@ -479,7 +479,7 @@ def test_repeated_withdrawal_is_one_refusal() -> None:
     assert patches_in(story) == [patched_to(FLOOR, 3, "cpu")]
     story.happens(PatchConflicted()).sees(replace(wish, version=4))
     assert patches_in(story) == [patched_to(FLOOR, 4, "cpu")]
-    (pause,) = story.state.vm.pauses.known
+    (pause,) = story.state.vm.pauses.set_pauses
     assert (pause.count, pause.until) == (1, 6.0)
 
 
@@ -507,7 +507,7 @@ def test_owner_edits_the_requests_meanwhile() -> None:
     larger = size(2, "4Gi")
     obeys(story).sees(pod(larger, 6))
     assert patches_in(story, permit=size("500m", "1Gi")) == [patched_to(size("500m", "4Gi"), 6)]
-    assert story.state.vm.pauses.known == ()
+    assert story.state.vm.pauses.set_pauses == ()
 
 
 def test_owner_asks_for_too_much_during_a_shrink() -> None:

@@ -102,7 +102,7 @@ class RunnerPod:
         writer.close()
 
     def _answer(self, message: Obj) -> Obj:
-        why = refusal(message, GateState(most_plugged=2**40)) if self.has_gate else ""
+        why = refusal(message, GateState(max_plugged=2**40)) if self.has_gate else ""
         if why:
             self.refused.append(why)
             return {"error": {"class": "CommandNotFound", "desc": why}}

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from deploy.neonvm.network.loopback import PortMap
-from deploy.neonvm.network.sockets import inodes_listening, listening, tcp_socket, who_listens
+from deploy.neonvm.network.sockets import inodes_listening, listener_on, listening, tcp_socket
 from deploy.neonvm.ports import NetworkError
 
 _STORY = """
@@ -115,7 +115,7 @@ def test_unusable_address_is_reported() -> None:
 
 
 def test_hidden_program_hint_says_how_to_look(tmp_path: Path) -> None:
-    assert who_listens(9100, tmp_path) == "another program; find it with: sudo ss -ltnp 'sport = :9100'"
+    assert listener_on(9100, tmp_path) == "another program; find it with: sudo ss -ltnp 'sport = :9100'"
 
 
 def test_kernel_table_names_listener() -> None:

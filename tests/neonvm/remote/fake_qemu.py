@@ -18,7 +18,7 @@ Arguments = Mapping[str, object]
 
 
 async def _nothing_is_known() -> GateState:
-    return GateState(most_plugged=2**40)
+    return GateState(max_plugged=2**40)
 
 
 @dataclass
@@ -28,7 +28,7 @@ class FakeQemu:
     address: str
     peers: Callable[[str], FakeQemu | None]
     ran: Callable[[], None]
-    standing: Callable[[], Awaitable[GateState]] = _nothing_is_known
+    read_gate_state: Callable[[], Awaitable[GateState]] = _nothing_is_known
     run_state: str = "running"
     migration: str = "none"
     size: int = 1024**3
@@ -129,7 +129,7 @@ class FakeQemu:
                 for message in messages:
                     assert isinstance(message, dict)
                     echoed = {"id": message["id"]} if "id" in message else {}
-                    why = refusal(message, await self.standing())
+                    why = refusal(message, await self.read_gate_state())
                     writer.write(json.dumps(self._answered(message, why) | echoed).encode() + b"\r\n")
         finally:
             self.clients.discard(writer)

@@ -337,7 +337,7 @@ class World:
         runner = PodRunner(
             guest, TlsIdentity(name, folder), ("tcg", "a test"), None, told.receives, sleeping_guest=sleeper
         )
-        qemu.standing = runner.gate_state
+        qemu.read_gate_state = runner.gate_state
         stop = asyncio.Event()
         life = asyncio.create_task(_lived(runner, stop, self.refuse_to_start))
         is_closed = told.authorities is not None

@@ -229,7 +229,7 @@ async def test_sleeping_guest_takes_no_orders(pod: Pod) -> None:
     assert pod.runner.decisions.undecided == ""
     assert await answered(pod, "GET", "/cpu_current") == (200, {"vcpus": 0})
     states = pod.runner.known_gate_state(), await pod.runner.gate_state()
-    assert states == (GateState(sleeps=True, most_plugged=MOST),) * 2
+    assert states == (GateState(sleeps=True, max_plugged=MOST),) * 2
 
 
 async def test_moves_of_the_past_are_answered_asleep(pod: Pod) -> None:

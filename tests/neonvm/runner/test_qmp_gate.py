@@ -25,7 +25,7 @@ from tests.fake_clock import settle
 
 MI = 1024**2
 SIZE = {"path": "vm0", "property": "requested-size", "value": 1024 * MI}
-AT_REST = GateState(most_plugged=2048 * MI)
+AT_REST = GateState(max_plugged=2048 * MI)
 SENDS = GateState(is_open=True, has_certificate=True)
 WAITS = GateState(receives=True, has_certificate=True)
 STANDINGS = st.builds(GateState, *[st.booleans()] * 6, st.sampled_from([0, 2048 * MI]))
@@ -171,7 +171,7 @@ def test_nothing_off_the_list_reaches_qemu(message: object, now: GateState) -> N
     assert not (name == "migrate-incoming" and not (now.receives and now.has_certificate))
     assert not (name == "cont" and (now.is_given or now.is_open))
     assert not (name == "quit" and not (now.is_given or now.receives or now.has_sent))
-    assert not (name == "qom-set" and not 0 <= arguments["value"] <= now.most_plugged)
+    assert not (name == "qom-set" and not 0 <= arguments["value"] <= now.max_plugged)
     assert not any("tls" in key or key in {"exec", "fd", "file", "channels"} for key in arguments)
 
 

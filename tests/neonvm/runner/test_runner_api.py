@@ -139,14 +139,14 @@ async def test_certificate_needs_own_key_and_is_removed(pod: Pod, tmp_path: Path
 async def test_sending_requires_current_moves_certificate(pod: Pod) -> None:
     """QEMU is told itself to use it, so no client can leave it out; a later move needs one of its own."""
     told = pod.hypervisor.machine.calls
-    assert await pod.runner.gate_state() == GateState(most_plugged=1792 * 1024**2)
+    assert await pod.runner.gate_state() == GateState(max_plugged=1792 * 1024**2)
     await pod.ask("POST", "/handover", {"move": "m1", "decision": "open"})
-    assert await pod.runner.gate_state() == GateState(is_open=True, most_plugged=1792 * 1024**2)
+    assert await pod.runner.gate_state() == GateState(is_open=True, max_plugged=1792 * 1024**2)
     await certify(pod, "m1")
     assert [name for name, _ in told if not name.startswith("query")] == ["object-add", "migrate-set-parameters"]
     route = {"tls-creds": "migration-tls", "tls-hostname": "target.migration.local"}
     assert dict(told)["migrate-set-parameters"] == route
-    assert await pod.runner.gate_state() == GateState(is_open=True, has_certificate=True, most_plugged=1792 * 1024**2)
+    assert await pod.runner.gate_state() == GateState(is_open=True, has_certificate=True, max_plugged=1792 * 1024**2)
     await pod.ask("POST", "/handover", {"move": "m2", "decision": "open"})
     assert not (await pod.runner.gate_state()).has_certificate
     pod.hypervisor.machine.answers["query-status"] = {"status": "postmigrate"}

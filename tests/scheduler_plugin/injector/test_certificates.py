@@ -39,7 +39,7 @@ async def test_an_empty_installation_gets_certificates_within_seconds(tmp_path: 
             "autoscaling-scheduler.kube-system.svc",
             "autoscaling-scheduler-extender.kube-system.svc.cluster.local",
         } <= set(told.get_values_for_type(x509.DNSName))
-        assert program.standing() == (True, "ok, leading")
+        assert program.readiness() == (True, "ok, leading")
         program.tls.value()
         assert (tmp_path / "first" / "own.pem").stat().st_mode & 0o777 == 0o600
 
@@ -131,7 +131,7 @@ async def test_one_replica_issues_both_serve(tmp_path: Path) -> None:
         way = cluster.way()
         first, second = await cluster.start("first", way), await cluster.start("second")
         await cluster.clock.advance(6)
-        assert [each.standing()[1] for each in (first, second)] == ["ok, leading", "ok, standing by"]
+        assert [each.readiness()[1] for each in (first, second)] == ["ok, leading", "ok, standing by"]
         files = [(tmp_path / name / "own.pem").read_bytes() for name in ("first", "second")]
         assert files[0] == files[1]
         way.is_cut = True
@@ -179,7 +179,7 @@ async def test_failed_secret_blocks_no_other(tmp_path: Path) -> None:
         program = await cluster.start("first", way)
         await cluster.clock.advance(3)
         assert [bool(await cluster.serial(name)) for name in ALL] == [False, True, True, True]
-        assert program.standing()[0]
+        assert program.readiness()[0]
         page = program.telemetry.page().decode()
         assert 'autoscale_certificate_renewals_total{outcome="done"} 3.0' in page
         assert 'autoscale_injector_turns_total{outcome="failed"}' in page
@@ -191,13 +191,13 @@ async def test_external_issuer_publishes_authorities_only(tmp_path: Path) -> Non
         folder.mkdir()
         program = await cluster.start("first")
         await cluster.clock.advance(3)
-        assert program.standing() == (False, "the webhook has no certificate yet")
+        assert program.readiness() == (False, "the webhook has no certificate yet")
         theirs = new_authority(Seconds(DAY), cluster.clock.wall())
         for file, content in (("tls.crt", theirs.pair.certificate), ("tls.key", theirs.pair.key)):
             (folder / file).write_bytes(content)
         (folder / "ca.crt").write_bytes(theirs.pair.certificate)
         await cluster.clock.advance(3)
-        assert program.standing()[0]
+        assert program.readiness()[0]
         written = cluster.api.writes()
         assert [each for each in written if "secrets" in each] == []
         assert len(written) == 3
@@ -209,7 +209,7 @@ async def test_old_kubernetes_gets_no_sidecars(tmp_path: Path, caplog: pytest.Lo
         way.version = "28"
         program = await cluster.start("first", way)
         await cluster.clock.advance(3)
-        ready, said = program.standing()
+        ready, said = program.readiness()
         assert (ready, said.partition(":")[0]) == (
             False,
             "native sidecars need Kubernetes 1.29 or later, this is v1.28",
@@ -217,7 +217,7 @@ async def test_old_kubernetes_gets_no_sidecars(tmp_path: Path, caplog: pytest.Lo
         assert [each.message for each in caplog.records].count("no agents are injected") == 1
         way.version = "29"
         await cluster.clock.advance(2)
-        assert program.standing()[0]
+        assert program.readiness()[0]
 
 
 async def test_logs_contain_no_keys_and_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from protocol.virtual_machine import Bounds
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.ledger.events import NodeSeen, PodGone, PodSeen, TimePassed, VmGone, VmSeen
 from scheduler_plugin.ledger.facts import PodFacts, VmFacts
-from scheduler_plugin.planner.plan import Stuck
+from scheduler_plugin.planner.plan import StuckNode
 from scheduler_plugin.planner.victims import stays_because
 from scheduler_plugin.texts import explanations
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, vm, vm_pod
@@ -273,4 +273,4 @@ def test_drain_leaves_databases_to_eviction() -> None:
     fixture.fleet.apply(NodeSeen(node("n1", 11, is_open=False)))
     assert fixture.moves() == {"v": "n2"}
     fixture.fleet.apply(PodGone("uid-v"))
-    assert (fixture.moves(), fixture.plan().stuck) == ({}, (Stuck("n1", "no VM is on it"),))
+    assert (fixture.moves(), fixture.plan().stuck) == ({}, (StuckNode("n1", "no VM is on it"),))

@@ -8,7 +8,7 @@ import pytest
 
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.units import Seconds
-from scheduler_plugin.planner.victims import Rest
+from scheduler_plugin.planner.victims import MoveDelays
 from scheduler_plugin.settings.document import SchedulerSettings
 from tests.examples import THOROUGH, examples
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, PODS, VMS, to
@@ -40,7 +40,7 @@ class MovingStorm(Storm):
     def settings(self) -> SchedulerSettings:
         """With a short rest, so that VMs move again and again."""
         usual = super().settings
-        return replace(usual, migration=replace(usual.migration, rest=Rest(cooldown=Seconds(60.0))))
+        return replace(usual, migration=replace(usual.migration, rest=MoveDelays(cooldown=Seconds(60.0))))
 
     def doings(self) -> tuple[tuple[Doing, int], ...]:
         return *super().doings(), (self.proceed, 25), (self.wait, 5)

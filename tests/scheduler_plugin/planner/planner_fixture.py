@@ -20,7 +20,7 @@ from scheduler_plugin.placement.verdict import FITS
 from scheduler_plugin.planner.cost import Selection, least_cost
 from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan
 from scheduler_plugin.planner.planner import Planner, run_steps
-from scheduler_plugin.planner.victims import Now
+from scheduler_plugin.planner.victims import PlanningTime
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, vm, vm_pod
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
 
@@ -87,7 +87,7 @@ class PlannerFixture:
     def plan(self, after: float = 0.0) -> MovePlan:
         """The plan, so many seconds later."""
         self.now = Instant(self.now + after)
-        now = Now(self.now, WALL + self.now - LATER)
+        now = PlanningTime(self.now, WALL + self.now - LATER)
         look = self.planner.plan(
             self.ledger, self.policy, RANKING, now, min, constraint_context=self.constraint_context
         )

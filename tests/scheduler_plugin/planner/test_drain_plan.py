@@ -11,7 +11,7 @@ from scheduler_plugin.ledger.events import NodeGone, NodeSeen, PodGone, PodSeen,
 from scheduler_plugin.ledger.facts import MigrationPhase
 from scheduler_plugin.ledger.moves import START_TIMEOUT, Move, MoveCause
 from scheduler_plugin.planner.cost import ordered_by
-from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan, Stuck
+from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan, StuckNode
 from scheduler_plugin.planner.victims import Victim
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod, vm_pod
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
@@ -213,7 +213,7 @@ def test_another_order_may_be_given() -> None:
 def test_immovable_vm_is_explained_on_node(facts: dict[str, object], pod: dict[str, object], why: str) -> None:
     fixture = PlannerFixture(node("n1"), node("n2"))
     fixture.add("a", "n1", 8, facts=facts, pod=pod)
-    assert fixture.settled() == MovePlan(stuck=(Stuck("n1", f"no VM may move: 1 {why}"),))
+    assert fixture.settled() == MovePlan(stuck=(StuckNode("n1", f"no VM may move: 1 {why}"),))
 
 
 def test_resizing_vm_is_not_moved() -> None:
@@ -233,7 +233,7 @@ def test_unsettled_vms_stay() -> None:
     fixture.fleet.apply(VmSeen(fixture.fleet.vms[name("deleted")]), fixture.now)
     fixture.fleet.apply(VmGone(name("deleted")))
     assert fixture.settled().stuck == (
-        Stuck("n1", "no VM may move: 1 not known to the scheduler, 2 not running in one pod"),
+        StuckNode("n1", "no VM may move: 1 not known to the scheduler, 2 not running in one pod"),
     )
 
 
@@ -244,15 +244,15 @@ def test_manually_moved_vm_is_left_alone() -> None:
     fixture.migration(migration("a", PENDING, is_ours=False))
     assert fixture.settled() == MovePlan()
     fixture.fleet.apply(PodSeen(plain_pod("c", amount(6), "n1")))
-    assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 already migrating"),)
+    assert fixture.settled().stuck == (StuckNode("n1", "no VM may move: 1 already migrating"),)
     fixture.fleet.apply(TimePassed(), Instant(fixture.now + START_TIMEOUT))
-    assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 in a migration that has not started"),)
+    assert fixture.settled().stuck == (StuckNode("n1", "no VM may move: 1 in a migration that has not started"),)
 
 
 def test_a_node_full_of_other_pods_says_so() -> None:
     fixture = PlannerFixture(node("n1"), node("n2"))
     fixture.fleet.apply(PodSeen(plain_pod("b", amount(8), "n1")))
-    assert fixture.settled().stuck == (Stuck("n1", "no VM is on it"),)
+    assert fixture.settled().stuck == (StuckNode("n1", "no VM is on it"),)
 
 
 # Where to ------------------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def test_no_move_without_target(target: object) -> None:
     fixture.add("a", "n1", 4)
     fixture.add("b", "n1", 4)
     why = "no node has room below 90% of its watermark for any of 2 movable VMs"
-    assert fixture.settled() == MovePlan(stuck=(Stuck("n1", why),))
+    assert fixture.settled() == MovePlan(stuck=(StuckNode("n1", why),))
 
 
 def test_unplaceable_vm_yields_to_next() -> None:

@@ -12,7 +12,7 @@ from scheduler_plugin.ledger.events import PodGone, PodSeen, TimePassed
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
 from scheduler_plugin.ledger.moves import START_TIMEOUT, Move, MoveCause
 from scheduler_plugin.planner import planner as planner_module
-from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan, Stuck
+from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan, StuckNode
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node, pressed
 
@@ -75,7 +75,7 @@ def test_foreign_migration_blocks_until_stalled() -> None:
     fixture = crowd(1, MigrationPolicy(per_cluster=1))
     fixture.add("theirs", "t0", 1)
     fixture.migration(order_of_another("theirs"))
-    waits = Stuck("n0", "concurrent migrations are at their limit of 1; ordered by others: db/theirs-1")
+    waits = StuckNode("n0", "concurrent migrations are at their limit of 1; ordered by others: db/theirs-1")
     assert fixture.settled() == MovePlan(stuck=(waits,))
     assert fixture.plan(after=START_TIMEOUT) == MovePlan(stuck=(waits,))
     fixture.fleet.apply(TimePassed(), fixture.now)
@@ -97,7 +97,7 @@ def test_of_many_of_others_three_are_named() -> None:
         fixture.add(f"theirs{number}", "t0", 1)
         fixture.migration(order_of_another(f"theirs{number}"))
     named = "db/theirs0-1, db/theirs1-1, db/theirs2-1 and 2 more"
-    waits = Stuck("n0", f"concurrent migrations are at their limit of 1; ordered by others: {named}")
+    waits = StuckNode("n0", f"concurrent migrations are at their limit of 1; ordered by others: {named}")
     assert fixture.settled() == MovePlan(stuck=(waits,))
 
 
@@ -133,7 +133,7 @@ def test_undrainable_node_is_explained() -> None:
     fixture = PlannerFixture(node("n1", is_open=False), node("n2"))
     assert fixture.settled() == MovePlan()
     fixture.add("a", "n1", 1, facts={"stays_because": "not autoscaled"})
-    assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 not autoscaled"),)
+    assert fixture.settled().stuck == (StuckNode("n1", "no VM may move: 1 not autoscaled"),)
 
 
 def test_full_cluster_rotates_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from protocol.units import Seconds
 from scheduler_plugin.ledger.events import NodeGone, PodGone
 from scheduler_plugin.planner import planner as planner_module
 from scheduler_plugin.planner.planner import PlanSteps, run_steps
-from scheduler_plugin.planner.victims import Now
+from scheduler_plugin.planner.victims import PlanningTime
 from tests.scheduler_plugin.planner.planner_fixture import RANKING, WALL, PlannerFixture, node
 
 
@@ -25,7 +25,7 @@ def two_full_nodes() -> PlannerFixture:
 
 
 def look(fixture: PlannerFixture) -> PlanSteps:
-    return fixture.planner.plan(fixture.ledger, fixture.policy, RANKING, Now(fixture.now, WALL), min)
+    return fixture.planner.plan(fixture.ledger, fixture.policy, RANKING, PlanningTime(fixture.now, WALL), min)
 
 
 def test_each_node_is_a_step() -> None:

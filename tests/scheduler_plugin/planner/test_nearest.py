@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from protocol.units import Resources
 from scheduler_plugin.placement.verdict import Room
-from scheduler_plugin.planner.beneficiaries import no_room
+from scheduler_plugin.planner.beneficiaries import nearest_room_text
 
 NEED = Resources.parse("3", "4Gi")
 
@@ -34,4 +34,4 @@ def room(node: str, cpu: str, mem: str) -> Room:
     ],
 )
 def test_nearest_node_lacks_the_smallest_share(rooms: list[Room], said: str) -> None:
-    assert no_room(rooms, NEED) == said
+    assert nearest_room_text(rooms, NEED) == said

@@ -19,7 +19,7 @@ from scheduler_plugin.ledger.events import (
 )
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
 from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, MovePlan
-from scheduler_plugin.planner.victims import Rest
+from scheduler_plugin.planner.victims import MoveDelays
 from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, name
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node
@@ -149,7 +149,7 @@ def test_an_ended_migration_that_is_deleted_has_ended() -> None:
 
 
 def test_how_long_vms_rest_is_a_setting() -> None:
-    rest = Rest(cooldown=Seconds(1), backoff=Seconds(100), max_backoff=Seconds(150))
+    rest = MoveDelays(cooldown=Seconds(1), backoff=Seconds(100), max_backoff=Seconds(150))
     two = (over(1, FAILED, 0), over(2, FAILED, 0))
     assert moves_first_after(pressed(*two, policy=MigrationPolicy(rest=rest))) == 150
 

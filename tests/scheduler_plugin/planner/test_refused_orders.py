@@ -5,18 +5,18 @@ from __future__ import annotations
 from protocol.messages import ObjectName
 from protocol.units import Instant
 from scheduler_plugin.planner.refused_orders import RefusedOrders
-from scheduler_plugin.planner.victims import Rest
+from scheduler_plugin.planner.victims import MoveDelays
 from scheduler_plugin.texts.explanations import REFUSED_BY_API as OF_VM
 from scheduler_plugin.texts.explanations import REFUSED_NAMESPACE as OF_NAMESPACE
 
-REST = Rest()
+REST = MoveDelays()
 DB, OTHER, FAR = ObjectName("a", "db"), ObjectName("a", "other"), ObjectName("b", "far")
 
 
 def said(refused: RefusedOrders, second: float) -> tuple[str | None, str | None, str | None, bool]:
     """Why not DB, OTHER and FAR, and whether all wait."""
     now = Instant(second)
-    return (*(refused.why_not(vm, now) for vm in (DB, OTHER, FAR)), refused.all_wait(now))  # type: ignore[return-value]
+    return (*(refused.refusal_reason(vm, now) for vm in (DB, OTHER, FAR)), refused.all_wait(now))  # type: ignore[return-value]
 
 
 def test_refused_order_rests_vm_and_namespace() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from protocol.units import Instant
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.planner.refused_targets import RefusedTargets
-from scheduler_plugin.planner.victims import Rest
+from scheduler_plugin.planner.victims import MoveDelays
 from tests.scheduler_plugin.ledger.fleet import name
 
-REST = Rest()
+REST = MoveDelays()
 
 
 def noted(*pairs: tuple[str, str], most: int = 10) -> RefusedTargets:

@@ -12,15 +12,15 @@ from scheduler_plugin.ledger.events import MigrationSeen
 from scheduler_plugin.ledger.facts import MigrationPhase
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Migration, MoveCause
-from scheduler_plugin.planner.victims import Now, Rest, count_recent_moves
+from scheduler_plugin.planner.victims import MoveDelays, PlanningTime, count_recent_moves
 from tests.scheduler_plugin.ledger.fleet import migration, name
 
 DAY = 86_400.0
-REST = Rest()
+REST = MoveDelays()
 
 
-def at(wall: float) -> Now:
-    return Now(Instant(0.0), wall)
+def at(wall: float) -> PlanningTime:
+    return PlanningTime(Instant(0.0), wall)
 
 
 def failed(at: float) -> Migration:
@@ -76,10 +76,10 @@ def test_rest_counts_from_when_an_end_was_seen(phase: MigrationPhase, dated: flo
     known, seen_at = ledger.migrations_of(name("a")), 1000.0
     rest = REST.cooldown if phase is MigrationPhase.SUCCEEDED else REST.backoff
     for later in (60.0, 6000.0):
-        now = Now(Instant(100.0 + later), seen_at + later)
+        now = PlanningTime(Instant(100.0 + later), seen_at + later)
         assert REST.until(known, now, drains=False) == seen_at + rest
-    assert count_recent_moves(known, Now(Instant(3700.0), seen_at + 3600.0)) == 0
-    assert [REST.expired(known, Now(Instant(100.0 + late), seen_at + late)) for late in (3599.0, 7200.0)] == [
+    assert count_recent_moves(known, PlanningTime(Instant(3700.0), seen_at + 3600.0)) == 0
+    assert [REST.expired(known, PlanningTime(Instant(100.0 + late), seen_at + late)) for late in (3599.0, 7200.0)] == [
         [],
         [known[0].name],
     ]

@@ -26,10 +26,10 @@ from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.planner.cost import costs, least_cost
 from scheduler_plugin.planner.drain import DrainPlan, SkipReason
 from scheduler_plugin.planner.eligible_nodes import EligibleNodes
-from scheduler_plugin.planner.plan import MigrationPolicy, RoomNeed, Stuck, need_inputs
+from scheduler_plugin.planner.plan import MigrationPolicy, RoomNeed, StuckNode, need_inputs
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.targets import ActiveMigrations, TargetRule, Targets
-from scheduler_plugin.planner.victims import Now, Rest, Victim
+from scheduler_plugin.planner.victims import MoveDelays, PlanningTime, Victim
 from tests.examples import examples
 from tests.scheduler_plugin.ledger.fleet import LATER, name
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node
@@ -70,7 +70,7 @@ class EagerDrainPlan(DrainPlan):
 
     def relieve(
         self, need: RoomNeed, traffic: ActiveMigrations, targets: Targets, left_alone: SkipReason
-    ) -> Stuck | None:
+    ) -> StuckNode | None:
         node, allowed = need.account.name, traffic.may_leave(need.account.name, self._policy)
         if not allowed:
             return None
@@ -91,18 +91,18 @@ class EagerDrainPlan(DrainPlan):
         why = "".join(f"; {reason} ({count} nodes)" for reason, count in sorted(reasons.items()))
         if victims and not housed:
             mark = f"{float(1 - share):.0%} of its watermark" if share else "its watermark"
-            return Stuck(node, f"no node has room below {mark} for any of {len(victims)} movable VMs{why}")
+            return StuckNode(node, f"no node has room below {mark} for any of {len(victims)} movable VMs{why}")
         if victims:
-            return Stuck(node, f"none of {len(victims)} movable VMs would relieve it")
+            return StuckNode(node, f"none of {len(victims)} movable VMs would relieve it")
         kept = ", ".join(f"{count} {each}" for each, count in sorted(others.items()))
-        return Stuck(node, f"no VM may move: {kept}" if kept else "no VM is on it")
+        return StuckNode(node, f"no VM may move: {kept}" if kept else "no VM is on it")
 
 
 def planned(
     fixture: PlannerFixture, refused: RefusedTargets, plan: type[DrainPlan], targets: type[Targets]
-) -> tuple[list[Move], list[Stuck | None]]:
+) -> tuple[list[Move], list[StuckNode | None]]:
     """What one look at all nodes under pressure comes to."""
-    ledger, policy, now = fixture.ledger, fixture.policy, Now(LATER, WALL)
+    ledger, policy, now = fixture.ledger, fixture.policy, PlanningTime(LATER, WALL)
     drain, traffic = plan(ledger, policy, now, least_cost), ActiveMigrations.of(ledger, policy)
     places = EligibleNodes(ledger, fixture.constraint_context, refused, LATER)
     chosen = targets(ledger, traffic, policy, places, TargetRule(RankingConfig(), min))
@@ -137,7 +137,7 @@ def test_fast_plan_matches_exhaustive_one(
             fixture.add(f"v{at}-{number}", f"n{at}", size, load=load / 2, facts=facts, pod={"traits": traits})
     refused = RefusedTargets()
     for at, number, target in refusals:
-        refused.note(fixture.ledger, (name(f"v{at}-{number}"), f"n{target}"), "full", LATER, Rest())
+        refused.note(fixture.ledger, (name(f"v{at}-{number}"), f"n{target}"), "full", LATER, MoveDelays())
     expected = planned(fixture, refused, EagerDrainPlan, PlainTargets)
     assert planned(fixture, refused, DrainPlan, Targets) == expected
 

@@ -24,8 +24,8 @@ from scheduler_plugin.constraints.model import (
 )
 from scheduler_plugin.ledger.events import MigrationGone, NodeSeen, PodGone, PodSeen, VmSeen
 from scheduler_plugin.ledger.facts import MigrationPhase
-from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, MovePlan, Stuck
-from scheduler_plugin.planner.victims import Rest
+from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, MovePlan, StuckNode
+from scheduler_plugin.planner.victims import MoveDelays
 from tests.scheduler_plugin.ledger.fleet import migration, name
 from tests.scheduler_plugin.ledger.moving import target_pod
 from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node
@@ -208,11 +208,11 @@ def failed_again(fixture: PlannerFixture) -> None:
 
 
 def test_refused_pair_backs_off_and_expires() -> None:
-    fixture = fleet_of(MigrationPolicy(settle=10.0, rest=Rest(backoff=60.0, max_backoff=100.0)), n2=ZONE_A)  # type: ignore[arg-type] # Seconds
+    fixture = fleet_of(MigrationPolicy(settle=10.0, rest=MoveDelays(backoff=60.0, max_backoff=100.0)), n2=ZONE_A)  # type: ignore[arg-type] # Seconds
     fixture.add("a", "n1", 8)
     failed_again(fixture)
     stuck = f"{STAYS}was recently refused there: 0/2 nodes are available (1 nodes)"
-    assert fixture.settled() == MovePlan(stuck=(Stuck("n1", stuck),))
+    assert fixture.settled() == MovePlan(stuck=(StuckNode("n1", stuck),))
     assert (fixture.plan(after=48).moves, len(fixture.plan(after=2).moves)) == ((), 1)
     failed_again(fixture)
     assert [each.failures for each in fixture.planner.refused.of(name("a")).values()] == [2]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler_plugin.__main__ import INTERVAL, LONGEST_START, THRESHOLDS, set_aside
+from scheduler_plugin.__main__ import INTERVAL, LONGEST_START, THRESHOLDS, freeze_garbage_collector
 from tests.fake_clock import FakeClock, settle
 
 
@@ -24,7 +24,7 @@ def _give_back() -> Iterator[None]:
 async def test_heap_is_frozen_after_initial_list() -> None:
     clock, is_ready = FakeClock(), False
     before = gc.get_freeze_count()
-    task = asyncio.create_task(set_aside(clock, lambda: is_ready))
+    task = asyncio.create_task(freeze_garbage_collector(clock, lambda: is_ready))
     await settle()
     assert (gc.get_freeze_count(), gc.isenabled()) == (before, False)
     was_read: list[list[int]] = [[] for _ in range(1000)]
@@ -37,7 +37,7 @@ async def test_heap_is_frozen_after_initial_list() -> None:
 
 async def test_startup_gc_always_resumes() -> None:
     clock = FakeClock()
-    task = asyncio.create_task(set_aside(clock, lambda: False))
+    task = asyncio.create_task(freeze_garbage_collector(clock, lambda: False))
     await settle()
     assert not gc.isenabled()
     await clock.advance(LONGEST_START)

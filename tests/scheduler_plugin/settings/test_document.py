@@ -13,7 +13,7 @@ from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
 from scheduler_plugin.ledger.facts import NodePolicy, ResourcePolicy
 from scheduler_plugin.ledger.wake_reserve import WakeReserve
 from scheduler_plugin.planner.plan import MigrationPolicy
-from scheduler_plugin.planner.victims import Rest
+from scheduler_plugin.planner.victims import MoveDelays
 from scheduler_plugin.settings.document import parse_settings
 
 DEPLOYED = Path(__file__).parents[3] / "deploy/scheduler-deploy.yaml"
@@ -205,7 +205,7 @@ migration:
         settle=Seconds(5),
         settle_denied=Seconds(1.5),
         makes_room_to_grow=False,
-        rest=Rest(Seconds(60), Seconds(30), Seconds(600)),
+        rest=MoveDelays(Seconds(60), Seconds(30), Seconds(600)),
         out_per_node=2,
         in_per_node=3,
         per_cluster=20,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.advance import advance
-from agent.core.events import Answered, Patched, Scraped, Started, VmSeen
+from agent.core.events import Patched, SchedulerAnswered, Scraped, Started, VmSeen
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.core.plan import plan
 from agent.core.state import GiveBack, begin
@@ -100,7 +100,7 @@ class StepByStep:
             for action in actions:
                 advance(self.state, Started(action), now, 0.0)
                 if isinstance(action, AskScheduler):
-                    advance(self.state, Answered(PluginResponse(action.request.resources, UNIT)), now, 0.0)
+                    advance(self.state, SchedulerAnswered(PluginResponse(action.request.resources, UNIT)), now, 0.0)
                 elif isinstance(action, PatchVm):
                     self.use, self.version = action.target, self.version + 1
                     advance(self.state, Patched(self.view()), now, 0.0)

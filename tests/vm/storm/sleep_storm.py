@@ -31,7 +31,7 @@ from scripts.autoscale.demonstration.moves import SUCCEEDED, MoveWatch
 from scripts.autoscale.demonstration.pgbench import DatabaseServer
 from scripts.autoscale.demonstration.sleep.qemu_process import qemu_pids
 from scripts.autoscale.demonstration.sleep.sleep_scenario import let_requests_follow
-from scripts.autoscale.demonstration.vm_database import create_vm, database_of, kept_in_place
+from scripts.autoscale.demonstration.vm_database import create_vm, database_of, pinned
 from scripts.autoscale.demonstration.waiting import run_all, wait_until
 from scripts.autoscale.migrate import migration_of
 from scripts.autoscale.site import Site, SiteError
@@ -129,7 +129,7 @@ class _StormVm:
 
     async def begin(self, stack: AsyncExitStack) -> None:
         """Create the VM and wait until it is running. Raises ``SiteError``."""
-        await create_vm(self.site.client, kept_in_place(small_vm(self.name)))
+        await create_vm(self.site.client, pinned(small_vm(self.name)))
         if not (up := await self._until(woke, _BOOT)).is_done:
             raise SiteError(f"{self.name.name} did not come up: {up.line}")
         server = await stack.enter_async_context(database_of(self.site, await self._get()))

@@ -40,17 +40,17 @@ class GarbageCollector:
         for resource in api.store.resources():
             for stored in api.store.objects(resource):
                 self._index.add(stored)
-                self._look_at(stored.key)
+                self._enqueue(stored.key)
         api.store.observe(self._follow)
 
-    def _look_at(self, key: Key) -> None:
+    def _enqueue(self, key: Key) -> None:
         self._work[key] = None
         self._more.set()
 
     def _follow(self, change: StoredChange) -> None:
         self._index.follow(change)
         if change.type is not ChangeType.DELETED:
-            self._look_at(change.now.key)
+            self._enqueue(change.now.key)
             return
         meta = change.now.body["metadata"]
         # Dependents have lost their owner, and an owner, a namespace or a CRD may have waited for this deletion.
@@ -59,7 +59,7 @@ class GarbageCollector:
         related.append(Key(_NAMESPACES, "", change.now.key.namespace))
         related.append(Key(CRD_KEY, "", change.now.key.resource))
         for key in filter(None, related):
-            self._look_at(key)
+            self._enqueue(key)
 
     @property
     def idle(self) -> bool:
@@ -89,7 +89,7 @@ class GarbageCollector:
                 )
             # The next rules must not act on a state that this one has replaced.
             if self._api.store.get(key) is not stored:
-                self._look_at(key)
+                self._enqueue(key)
                 return
 
     async def run(self) -> None:
@@ -156,7 +156,7 @@ class GarbageCollector:
         elif _waits_for_dependents(stored.body):
             for dependent in dependents:
                 # Their owner no longer counts as present, so `_collect_dependent` deletes them.
-                self._look_at(dependent.key)
+                self._enqueue(dependent.key)
             owners = (owner for dependent in dependents for owner in owner_references(dependent.body))
             if not any(owner.get("uid") == uid and owner.get("blockOwnerDeletion") for owner in owners):
                 self._change(stored, lambda body: _without_finalizer(body, FOREGROUND))

@@ -152,7 +152,7 @@ def apply(live: JsonObject, applied: JsonObject, application: Application) -> Js
     # The only leaf of an empty object is the object itself, which has no owner.
     now_owned = set(leaves(wanted, application.keys)) if wanted else set()
     entries = list((live.get("metadata") or {}).get("managedFields") or ())
-    mine = next((entry for entry in entries if _is_mine(entry, application)), None)
+    mine = next((entry for entry in entries if _is_own_entry(entry, application)), None)
     others = {place: _fields_of(entry) for place, entry in enumerate(entries) if entry is not mine and _applies(entry)}
     # Managers share a field with equal values. Different values conflict; if forced, the field changes owner.
     conflicts = [
@@ -183,7 +183,7 @@ def _owned_part(applied: JsonObject) -> JsonObject:
     return {**part, "metadata": meta} if meta else part
 
 
-def _is_mine(entry: JsonObject, application: Application) -> bool:
+def _is_own_entry(entry: JsonObject, application: Application) -> bool:
     return (
         _applies(entry)
         and entry.get("manager") == application.manager

@@ -119,14 +119,14 @@ def _pod_failure(pod: Json) -> str:
         if reason in _NEVER_STARTS:
             return f"{container_name} cannot start: {text(waiting, 'message') or reason}"
         if reason == "CrashLoopBackOff" and whole(container, "restartCount") >= _FINAL_RESTARTS:
-            return f"{container_name} restarted {whole(container, 'restartCount')} times: {last_words(container)}"
+            return f"{container_name} restarted {whole(container, 'restartCount')} times: {last_exit_reason(container)}"
     # Not VM pods: they also fail when their guest ends.
     if text(pod, "status", "phase") == "Failed" and LABEL_VM_NAME not in labels_of(pod):
         return f"pod {name} has failed: {text(pod, 'status', 'message') or text(pod, 'status', 'reason')}"
     return ""
 
 
-def last_words(container: Json) -> str:
+def last_exit_reason(container: Json) -> str:
     """The reason why a container last ended: the last line of its termination message, or the reason and exit code."""
     ended = child(container, "lastState", "terminated")
     lines = text(ended, "message").strip().splitlines()

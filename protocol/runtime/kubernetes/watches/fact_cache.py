@@ -61,13 +61,13 @@ class FactCache(Generic[F]):
 
     def learn_fact(self, name: ObjectName, uid: str, version: str, fact: F) -> None:
         """Like ``learn``, for an object that is already decoded."""
-        if self._is_news(name, uid, version):
+        if self._is_newer(name, uid, version):
             self._now_readable(name)
             self._put(name, fact)
 
     def learn_silently(self, name: ObjectName, uid: str, version: str, fact: F) -> None:
         """Like ``learn_fact``, for an object that is not ``unreadable``, without calling ``on_change``."""
-        if self._is_news(name, uid, version):
+        if self._is_newer(name, uid, version):
             self.facts[name] = fact
 
     def forget(self, name: ObjectName, version: int = 0) -> None:
@@ -94,7 +94,7 @@ class FactCache(Generic[F]):
         fact = None if at_most is None else at_most(obj, found.reason)
         # The version itself may be unreadable. Lists and watches never go back, so it is no older than the known one.
         version = found.version or str(self._versions.get(found.name, 0))
-        if self._is_news(found.name, found.uid, version):
+        if self._is_newer(found.name, found.uid, version):
             before = self.unreadable.get(found.name)
             self.unreadable[found.name] = found
             # Every list contains it again; report it once per version.
@@ -105,7 +105,7 @@ class FactCache(Generic[F]):
                 self._put(found.name, fact)
         return fact
 
-    def _is_news(self, name: ObjectName, uid: str, version: str) -> bool:
+    def _is_newer(self, name: ObjectName, uid: str, version: str) -> bool:
         """Return True unless a newer state of the object, or its deletion, is known; records the version."""
         age = number(version)
         # Reads may overtake the watch: an older version never replaces a newer one, and a deleted object stays deleted.

@@ -272,13 +272,13 @@ class FactInformer(FactCache[F]):
         times = WatchTimes.spread(clock.jitter(), WATCH_SPAN)
         query = watch_query(self._position or "", times) | self.kind.query
         began, self.is_answered = clock.now(), True
-        self.report.watch_heard(self.kind.name)
+        self.report.watch_delivered(self.kind.name)
         async with api.stream(ApiCall("GET", self.kind.path, times.silence, query=query)) as lines:
             async for line in lines:
                 await self._line(line)
                 self._failures = 0
                 self.retries.succeeded()
-                self.report.watch_heard(self.kind.name)
+                self.report.watch_delivered(self.kind.name)
         # Raise to trigger the backoff: otherwise such a server would cause a tight loop.
         if clock.now() - began < SHORTEST_WATCH:
             raise ApiUnknownError(f"the server ended the watch of {self.kind.name} immediately")

@@ -39,7 +39,7 @@ class Watched(Generic[F]):
 class WatchReport(Protocol):
     """Receives the status of watches."""
 
-    def watch_heard(self, kind: str) -> None:
+    def watch_delivered(self, kind: str) -> None:
         """A watch was opened or delivered data."""
 
     def watch_listed(self, kind: str, count: int) -> None:

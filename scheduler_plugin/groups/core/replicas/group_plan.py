@@ -107,10 +107,10 @@ def exclusion_reason(member: Member, primary: Member | None, spec: GroupSpec) ->
         return "" if member.listed else texts.AGENT_SILENT
     if not member.database.is_standby:
         return texts.NO_STANDBY
-    return _why_behind(member, member.database, primary, spec)
+    return _lag_reason(member, member.database, primary, spec)
 
 
-def _why_behind(member: Member, database: DatabaseState, primary: Member | None, spec: GroupSpec) -> str:
+def _lag_reason(member: Member, database: DatabaseState, primary: Member | None, spec: GroupSpec) -> str:
     if not database.streaming:
         writable = primary is not None and primary.available
         # While the primary is down nothing is written, so a serving replica is not behind.

@@ -188,7 +188,7 @@ def _kills(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime
     """Recent OOM kills, each with the number of pods and the reason why the container's memory cannot grow."""
     grace = spec.configuration.emergency_mode_grace_period
     return [
-        (kill, kill.pods_since(now - grace), _why_kept(spec, workload, memory, kill))
+        (kill, kill.pods_since(now - grace), _memory_limit_reason(spec, workload, memory, kill))
         for kill in workload.out_of_memory
         if is_within(kill.at, grace, now)
     ]
@@ -203,7 +203,7 @@ def _are_many(pods: int, replicas: int) -> bool:
     return pods * 3 > replicas and (pods > 1 or replicas <= 1)
 
 
-def _why_kept(spec: Spec, workload: Workload, memory: TortoiseMemory, kill: OutOfMemory) -> str:
+def _memory_limit_reason(spec: Spec, workload: Workload, memory: TortoiseMemory, kill: OutOfMemory) -> str:
     """The reason why the container's memory cannot grow; empty if it can."""
     container = workload.container(kill.container)
     size = None if container is None else container.sizes.memory

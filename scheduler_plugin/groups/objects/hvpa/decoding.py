@@ -76,7 +76,7 @@ def replica_bounds(horizontal: Fields | None) -> ReplicaBounds:
 
 def mode_of(spec: Fields, horizontal: Fields | None, vertical: Fields | None) -> HvpaMode:
     """``mode``, or the one implied by other fields. Raises ``FieldError``."""
-    mode = spec.choice("mode", HvpaMode) or _meant(spec, horizontal, vertical)
+    mode = spec.choice("mode", HvpaMode) or _implied_mode(spec, horizontal, vertical)
     if horizontal is None and mode in {HvpaMode.HPA_PREFERRED, HvpaMode.EFFECTIVE_INTERVALS}:
         raise spec.error("hpaTemplate", f"an object with maxReplicas, which mode {mode} needs")
     # With both kinds of targets the HPA's count would be neither a total need nor a minimum.
@@ -85,7 +85,7 @@ def mode_of(spec: Fields, horizontal: Fields | None, vertical: Fields | None) ->
     return mode
 
 
-def _meant(spec: Fields, horizontal: Fields | None, vertical: Fields | None) -> HvpaMode:
+def _implied_mode(spec: Fields, horizontal: Fields | None, vertical: Fields | None) -> HvpaMode:
     # Only the weight-based mode has these fields.
     if spec.has(_INTERVALS, *_STAGE_ENDS, *_STAGE_WEIGHTS):
         return HvpaMode.WEIGHT_BASED

@@ -24,7 +24,7 @@ from protocol.names import LABEL_ENABLED, LABEL_VM_NAME, SCHEDULER_NAME
 from protocol.runtime.clock import Clock
 from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Objects, Observation, Observed, Right, Unavailable
 from scripts.autoscale.check.gathering import accounts, kubelets, ports, rights, trials
-from scripts.autoscale.check.gathering.observing import objects, why_not
+from scripts.autoscale.check.gathering.observing import failure_reason, objects
 from scripts.autoscale.check.installed_programs import SCHEDULER, agent_container, installed, leading_pod
 from scripts.autoscale.check.judges.access import command_rights, exercised, install_rights, needed_rights
 from scripts.autoscale.check.judges.stored_certificates import has_certificates
@@ -97,7 +97,7 @@ class Gathering:
                 return Unavailable("the API server rejected these credentials (401); they may have expired")
             return Unavailable(f"GET /version failed: {error}")
         except ApiUnknownError as error:
-            return Unavailable(why_not(error))
+            return Unavailable(failure_reason(error))
         took = self.clock.now() - began[0]
         try:
             version = text(msgspec.json.decode(body, type=Json), "gitVersion")

@@ -33,7 +33,7 @@ async def observe(request: Awaitable[T], what: str) -> Observation[T]:
             return Unavailable(f"cannot {what}: not found (404)")
         return Unavailable(f"{what}: {error}", has_failed=True)
     except ApiUnknownError as error:
-        return Unavailable(f"{what}: {why_not(error)}", has_failed=True)
+        return Unavailable(f"{what}: {failure_reason(error)}", has_failed=True)
 
 
 async def objects(
@@ -55,7 +55,7 @@ def read_json(body: bytes, path: str) -> Json:
         raise ApiUnknownError(f"GET {path}: {error}") from error
 
 
-def why_not(error: Exception) -> str:
+def failure_reason(error: Exception) -> str:
     """The reason of a failed request, for people."""
     chain = list(_causes(error))
     if any(isinstance(cause, ssl.SSLCertVerificationError) or _UNTRUSTED in str(cause) for cause in chain):

@@ -13,7 +13,7 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS, SERVICE_ACCOUNTS
 from protocol.names import LABEL_ENABLED, LABEL_INJECT, LABEL_VM_NAME, RUNNER_CONTAINER
 from scripts.autoscale.check.facts import CheckFacts, Observation, Observed, Unavailable, UnavailableError
-from scripts.autoscale.check.gathering.observing import objects, why_not
+from scripts.autoscale.check.gathering.observing import failure_reason, objects
 from scripts.autoscale.check.installed_programs import agent_container
 from scripts.autoscale.check.judges.certificate_ages import our_webhooks
 
@@ -116,5 +116,5 @@ async def _dry_run(
         # The text before " is forbidden: " only contains the pod's generated name.
         return Observed(message.partition(" is forbidden: ")[2] or message)
     except ApiUnknownError as error:
-        return Unavailable(f"create pods in {namespace} as a dry run: {why_not(error)}", has_failed=True)
+        return Unavailable(f"create pods in {namespace} as a dry run: {failure_reason(error)}", has_failed=True)
     return Observed(judge(made))

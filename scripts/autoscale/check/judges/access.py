@@ -180,16 +180,16 @@ def exercised(account: str, granted: Iterable[Right], pods: Sequence[Json]) -> f
     """The rights that the program in ``pods`` uses, of those granted to its account (``namespace:name``)."""
     name = account.partition(":")[2]
 
-    def is_told_any(argument: str) -> bool:
+    def has_flag(argument: str) -> bool:
         return any(has_argument(pod, argument) for pod in pods)
 
     # The flag disables a part of the program, which then needs no rights to those resources.
-    unused = [part for (account_name, flag), part in _NOT_WITH.items() if account_name == name and is_told_any(flag)]
+    unused = [part for (account_name, flag), part in _NOT_WITH.items() if account_name == name and has_flag(flag)]
     needs = ((right, _ONLY_WITH.get((name, right.resource))) for right in granted)
     return frozenset(
         right
         for right, argument in needs
-        if (argument is None or is_told_any(argument)) and not any(part in right.resource for part in unused)
+        if (argument is None or has_flag(argument)) and not any(part in right.resource for part in unused)
     )
 
 

@@ -103,7 +103,7 @@ def are_installed(facts: CheckFacts) -> CheckResult:
     "the CRDs have the required fields",
     "kubectl apply --server-side --force-conflicts -f deploy/neonvm.yaml",
 )
-def fields_are_there(facts: CheckFacts) -> CheckResult:
+def crds_have_fields(facts: CheckFacts) -> CheckResult:
     """With a CRD from another project or an older release the API server silently drops fields that we write."""
     definitions = by_name(facts.crds.value)
     problems = [

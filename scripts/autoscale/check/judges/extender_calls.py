@@ -169,7 +169,7 @@ def is_ready(facts: CheckFacts) -> Verdict:
     "kube-scheduler calls the extender",
     "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c kube-scheduler --tail=20",
 )
-def is_asked(facts: CheckFacts) -> Verdict:
+def extender_called(facts: CheckFacts) -> Verdict:
     """Pods with the scheduler name `autoscale-scheduler` have waited half a minute without an attempt by
     kube-scheduler: it is not running, is not the leader, or has no profile of that name.
     """

@@ -37,7 +37,7 @@ SPARE: Final = 6.0
     "kubectl -n {namespace} get lease {subject} -o yaml; if its holder is gone for good: kubectl -n {namespace}"
     " delete lease {subject}",
 )
-def are_held(facts: CheckFacts) -> CheckResult:
+def leases_held(facts: CheckFacts) -> CheckResult:
     """Of a program's replicas, only the holder of the Lease acts. If the holder is gone and the Lease has not expired,
     or if the holder hangs, nothing acts.
     """

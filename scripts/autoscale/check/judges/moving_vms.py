@@ -59,7 +59,7 @@ def have_agents(facts: CheckFacts) -> CheckResult:
 
 
 @check("agents-answered", "the scheduler answers agents", "autoscale explain {subject}")
-def are_answered(facts: CheckFacts) -> CheckResult:
+def agents_answered(facts: CheckFacts) -> CheckResult:
     """Each agent's `/explain` has the time of the scheduler's last answer; agents ask every 15 s. After a minute
     without an answer VMs do not grow. The line quotes the agent's reason (401: token; 403: `agents.nodeAgents`; 503:
     the API).
@@ -74,13 +74,13 @@ def are_answered(facts: CheckFacts) -> CheckResult:
         # An agent that never received a response reports null.
         elif not isinstance(age, (int, float)) or age > LATELY:
             since = "has never answered" if not isinstance(age, (int, float)) else f"last answered {age:.0f} s ago"
-            problems.append(CheckProblem(vm, f"agent of VM {vm}: the scheduler {since}{_why(account)}"))
+            problems.append(CheckProblem(vm, f"agent of VM {vm}: the scheduler {since}{_scheduler_trouble(account)}"))
         else:
             up_to_date += 1
     return CheckResult(f"{up_to_date} agents got an answer in the last {LATELY:.0f} s", problems)
 
 
-def _why(account: Json) -> str:
+def _scheduler_trouble(account: Json) -> str:
     reasons = [
         text(trouble, "reason") for trouble in items(account, "troubles") if text(trouble, "with_") == "scheduler"
     ]

@@ -8,7 +8,7 @@ from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
-from deploy.local.kubernetes.plan.installation_plan import last_words
+from deploy.local.kubernetes.plan.installation_plan import last_exit_reason
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, items, labels_of, name_of, pod_phase, text, whole
 from scripts.autoscale.check.facts import CheckFacts, Unavailable, UnavailableError
@@ -52,7 +52,7 @@ def has_scheduler(facts: CheckFacts) -> Verdict:
 
 
 @check("programs-images", "images can be pulled", "kubectl -n {namespace} describe pod {subject}")
-def images_are_there(facts: CheckFacts) -> CheckResult:
+def images_pullable(facts: CheckFacts) -> CheckResult:
     """A container waits for its image: wrong name or tag, unreachable registry, or missing credentials."""
     problems = [
         CheckProblem(
@@ -111,7 +111,8 @@ def _troubles(pod: Json) -> Iterator[str]:
     for state in _states(pod):
         reason = text(state, "state", "waiting", "reason")
         if reason == "CrashLoopBackOff":
-            yield f"container {text(state, 'name')} restarted {whole(state, 'restartCount')} times: {last_words(state)}"
+            restarts, why = whole(state, "restartCount"), last_exit_reason(state)
+            yield f"container {text(state, 'name')} restarted {restarts} times: {why}"
         # Another check reports a missing image; the other reasons are normal while a pod starts.
         elif reason and reason not in _PULLS | _NOT_YET:
             yield f"container {text(state, 'name')} cannot start: {_waiting(state)}"

@@ -41,19 +41,19 @@ def spent(seconds: float, reread: float = 0.0, stall: float = 0.0, cores: float 
 )
 def test_shrink_is_bad_above_cost_budget(baseline: Cost, cost: Cost, verdict: Observation | None) -> None:
     trial = Shrink(gib(5), gib(4), Instant(0.0), baseline, cost)
-    assert trial.verdict(POLICY) is verdict
+    assert trial.observation(POLICY) is verdict
 
 
 def test_first_reads_turned_rereads_spare_shrink() -> None:
     baseline = Cost(60.0, 0.0, 6.0 * GIB, 0.0, 30.0, 60.0)
     trial = Shrink(gib(5), gib(4), Instant(0.0), baseline, spent(180, reread=18, stall=0.5))
-    assert trial.verdict(POLICY) is Observation.HARMLESS
+    assert trial.observation(POLICY) is Observation.HARMLESS
 
 
 def test_unpermitted_growth_ends_without_rereading() -> None:
     trial = Growing(Growth(gib(4), gib(6), spent(60, stall=0.5)))
-    assert trial.verdict(spent(60, stall=0.5), POLICY) is None
-    assert trial.verdict(spent(60), POLICY) is Observation.RELIEVED
+    assert trial.observation(spent(60, stall=0.5), POLICY) is None
+    assert trial.observation(spent(60), POLICY) is Observation.RELIEVED
 
 
 def grown(size: float, maximum: float, after: Cost, free: float = 0.0) -> Observation | None:
@@ -64,7 +64,7 @@ def grown(size: float, maximum: float, after: Cost, free: float = 0.0) -> Observ
     if isinstance(trial, Filling):
         trial = trial.spend(spent(360), gib(free), POLICY)
     assert isinstance(trial, Filled)
-    return replace(trial, cost=after).verdict(after, gib(free), gib(maximum), POLICY)
+    return replace(trial, cost=after).observation(after, gib(free), gib(maximum), POLICY)
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,13 @@ from msgspec import structs
 from agent.core.actions import AskScheduler, OrderSleep, PatchVm
 from agent.core.advance import advance
 from agent.core.events import (
-    Answered,
     AskFailed,
     Event,
     Fault,
     PatchConflicted,
     Patched,
     PatchFailed,
+    SchedulerAnswered,
     Scraped,
     SleepNotOrdered,
     SleepOrdered,
@@ -162,7 +162,7 @@ class SleepsAndWakes(RuleBasedStateMachine):
         self.promised = permit
         if not permit.within(self.stored):
             self.changes(recorded_permit=self.stored.at_least(permit))
-        self.send(Answered(PluginResponse(permit, UNIT, shrink_to=asks)))
+        self.send(SchedulerAnswered(PluginResponse(permit, UNIT, shrink_to=asks)))
 
     @precondition(lambda self: self.state.scheduler.asking is not None)
     @rule(was_taken=st.booleans())

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from agent.core.actions import AskScheduler, OrderSleep, PatchVm
-from agent.core.events import Answered, Fault, PolicySet, SleepNotOrdered, SleepOrdered, WindowChanged
+from agent.core.events import Fault, PolicySet, SchedulerAnswered, SleepNotOrdered, SleepOrdered, WindowChanged
 from agent.core.explain import explain
 from agent.core.policy import SleepPolicy
 from protocol.guest.sleep import SleepState
@@ -44,7 +44,7 @@ def hears(story: Story, shrink_to: Resources | None = ZERO) -> Story:
     """The request in flight is granted, and the node asks for that."""
     asking = story.state.scheduler.asking
     assert asking is not None
-    return story.happens(Answered(PluginResponse(asking.request.resources, UNIT, shrink_to=shrink_to)))
+    return story.happens(SchedulerAnswered(PluginResponse(asking.request.resources, UNIT, shrink_to=shrink_to)))
 
 
 def asked(until: float = 110.0) -> Story:

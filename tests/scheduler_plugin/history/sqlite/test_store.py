@@ -29,7 +29,7 @@ from scheduler_plugin.history.core.samples import (
 )
 from scheduler_plugin.history.core.spans import MOST, Span, joined, sample_span
 from scheduler_plugin.history.ports import HistoryError, Period
-from scheduler_plugin.history.sqlite.files import MOST_ASIDE, StoreError
+from scheduler_plugin.history.sqlite.files import MAX_QUARANTINED, StoreError
 from scheduler_plugin.history.sqlite.queries import SqliteHistory
 from scheduler_plugin.history.sqlite.schema import APPLICATION
 from scheduler_plugin.history.sqlite.store import SqliteStore
@@ -219,7 +219,7 @@ def test_file_upgraded_while_open_is_left_alone(path: Path) -> None:
     store = SqliteStore(path, lambda: NOW / 1000)
     store._connection.close()
     damage(path)
-    for number in range(MOST_ASIDE):
+    for number in range(MAX_QUARANTINED):
         path.with_name(f"history.sqlite.damaged-{number}").touch()
     store._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     with pytest.raises(StoreError, match="check the disk, then move them away"):
@@ -254,7 +254,7 @@ async def test_damaged_file_is_set_aside_later(path: Path, tmp_path: Path) -> No
     store._connection.close()
     damage(path)
     store._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    in_the_way = [tmp_path / f"history.sqlite.damaged-{number}" for number in range(MOST_ASIDE)]
+    in_the_way = [tmp_path / f"history.sqlite.damaged-{number}" for number in range(MAX_QUARANTINED)]
     for each in in_the_way:
         each.touch()
     for _ in range(2):

@@ -49,7 +49,7 @@ class Story:
     def changed(self, change: FactChange[str]) -> None:
         self.told.append((change.name.name, change.before, change.after))
 
-    def watch_heard(self, kind: str) -> None:
+    def watch_delivered(self, kind: str) -> None:
         """Not part of the story."""
 
     def watch_listed(self, kind: str, count: int) -> None:
