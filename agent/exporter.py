@@ -192,7 +192,7 @@ def _vm_metrics(now: Instant) -> Iterator[VmMetric]:
     )
     text = "Processes that a guest's kernel killed because memory ran out."
     yield _counter("guest_oom_kills", text), lambda runner: {"": runner.state.guest.kills.total}
-    text = "Load reports of a guest's monitor on which its VM grew, by what later scrapes showed."
+    text = "Load reports from a guest's monitor that made its VM grow, by whether later scrapes confirmed them."
     yield _counter("monitor_reports", text, "outcome"), _reports
     text = "1 while a VM is asleep or waking."
     yield _gauge("asleep", text), lambda runner: {"": runner.state.sleeps}

@@ -109,7 +109,7 @@ class MonitorSession:
         while True:
             message = await connection.receive()
             if not self._allowed.take(1.0, self._clock.now()):
-                raise PortError(Fault.GUEST, texts.MONITOR_SAYS_TOO_MUCH.format(rate=MESSAGES_PER_SECOND))
+                raise PortError(Fault.GUEST, texts.MONITOR_RATE_EXCEEDED.format(rate=MESSAGES_PER_SECOND))
             self._handle(message, connection.version)
 
     def _handle(self, message: FromMonitor, version: int) -> None:
@@ -156,5 +156,5 @@ class MonitorSession:
             is_late = self._asked is not None and self._clock.now() - self._asked_at >= connection.answer_timeout
             if self._checked is not None or is_late:
                 late = connection.answer_timeout if is_late else CHECK_INTERVAL
-                raise PortError(Fault.GUEST, texts.MONITOR_DID_NOT_ANSWER.format(seconds=late))
+                raise PortError(Fault.GUEST, texts.MONITOR_ANSWER_TIMED_OUT.format(seconds=late))
             self._outbox.put_nowait(CheckHealth())

@@ -39,7 +39,7 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "COMPUTE_UNIT": ("", "v5.0: compute unit, CPU and memory: 250m,1Gi"),
     "SERVED_SCHEDULER_NAME": ("", "node: only VMs with this spec.schedulerName (default: all)"),
     "CGROUP_ROOT": ("", "node: the node's /sys/fs/cgroup, to scale opted-in pods (default: no pods)"),
-    "RECLAIMER_SOCKET": ("", "node: socket of the reclaimer, for trials of less memory in a pod"),
+    "RECLAIMER_SOCKET": ("", "node: socket of the reclaimer, to test a pod with less memory"),
     "METRICS_URL": ("http://10.255.255.254:9100/metrics", "the guest's node_exporter; node: with {pod_ip}"),
     "DATABASE_URL": ("http://10.255.255.254:25183/database", "status of the guest's database; node: with {pod_ip}"),
     "GUEST_CERTIFICATES": ("", "directory with tls.crt and tls.key of this agent, for a DATABASE_URL with https"),

@@ -93,7 +93,7 @@ class Supervisor:
 
     def settings_accepted(self, generation: int) -> None:
         """Log that a new policy file applies."""
-        LOG.info(texts.POLICY_IN_FORCE, extra={"generation": generation})
+        LOG.info(texts.POLICY_APPLIED, extra={"generation": generation})
 
     def settings_refused(self, reason: str) -> None:
         """Report an invalid policy file to every runner, so that ``explain`` shows it."""

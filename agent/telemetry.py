@@ -110,7 +110,7 @@ def _line(  # noqa: PLR0911, PLR0912 - one branch per event
             state.vm.seen is None or state.vm.seen.objection != vm.objection
         ):
             fields = {"verdict": vm.objection.verdict, "reason": vm.objection.message}
-            return logging.WARNING, texts.OBJECTED, {**fields, "cpu": str(vm.use.cpu), "mem": str(vm.use.mem)}
+            return logging.WARNING, texts.RESIZE_OBJECTION, {**fields, "cpu": str(vm.use.cpu), "mem": str(vm.use.mem)}
         case events.PolicyRefused(reason):
             return logging.ERROR, texts.POLICY_REFUSED, {"reason": reason}
         case events.PolicySet(problems=problems) if problems:
@@ -121,7 +121,7 @@ def _line(  # noqa: PLR0911, PLR0912 - one branch per event
         case events.MonitorJoined(version):
             return logging.INFO, texts.TRIALS_READY if is_pod else texts.MONITOR_JOINED, {"version": version}
         case events.MonitorAnswered(DownscaleResult(ok=False, status=status)):
-            return _refused(state, texts.TRIAL_FAILED if is_pod else texts.MONITOR_KEEPS, printable(status))
+            return _refused(state, texts.TRIAL_FAILED if is_pod else texts.MONITOR_REFUSED_SHRINK, printable(status))
         case _:
             return None
 
@@ -153,7 +153,7 @@ def _answered(state: State, event: events.SchedulerAnswered) -> Line | None:
         "migrate": response.migrate,
     }
     if is_denied:
-        return logging.WARNING, texts.LESS_PERMITTED, fields
+        return logging.WARNING, texts.PARTLY_PERMITTED, fields
     return logging.INFO, texts.PERMITTED, fields
 
 
@@ -182,7 +182,7 @@ def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
     count, last = state.guest.kills_in(sample), state.guest.kills.at
     if not count or (last is not None and now - last < KILLS_APART):
         return None
-    return logging.WARNING, texts.KILLED, {"kills": count}
+    return logging.WARNING, texts.OOM_KILLED, {"kills": count}
 
 
 def _failed(state: State, event: events.CallFailed, *, is_pod: bool) -> Line | None:
@@ -192,7 +192,7 @@ def _failed(state: State, event: events.CallFailed, *, is_pod: bool) -> Line | N
         events.PatchFailed: (texts.NOT_RESIZED, state.vm.failure),
         events.ScrapeFailed: (texts.NO_METRICS, state.guest.failure),
         events.VmLost: (texts.VM_NOT_READ, state.vm.lost),
-        events.MonitorLost: (texts.TRIALS_GONE if is_pod else texts.MONITOR_GONE, state.monitor_failure),
+        events.MonitorLost: (texts.TRIALS_UNAVAILABLE if is_pod else texts.MONITOR_LOST, state.monitor_failure),
         events.SleepNotOrdered: (texts.SLEEP_NOT_ORDERED, state.sleep_failure),
     }[type(event)]
     # Log a lasting failure only once.

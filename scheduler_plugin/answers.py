@@ -94,7 +94,7 @@ def ask_for_permit(client: httpx.Client, url: str, pod: ObjectName, token: str) 
     try:
         message = msgspec.json.decode(response.content, type=_Refusal).error
     except (ValueError, RecursionError):
-        return f"{response.status_code} with an answer that is not the scheduler's"
+        return f"{response.status_code} with a response that is not the scheduler's"
     if response.status_code == httpx.codes.BAD_REQUEST and _NO_VM in message:
         return ""
     return f"{response.status_code} {message}"
@@ -127,7 +127,7 @@ def review_test_pod(client: httpx.Client, url: str) -> str:
         verdict = msgspec.json.decode(response.content, type=_AdmissionReview).response
     except (ValueError, RecursionError):
         return f"{response.status_code} with an answer that is not an AdmissionReview"
-    return "" if verdict.uid == uid and verdict.allowed else f"refused a pod that is none of its own: {verdict}"
+    return "" if verdict.uid == uid and verdict.allowed else f"refused a pod that runs no VM: {verdict}"
 
 
 def until_passed(ask: Check, now: Callable[[], float], pause: Callable[[float], None]) -> str:

@@ -97,7 +97,7 @@ class LeaderEndpoints:
         body: Json = {"metadata": {"resourceVersion": version_of(endpoint_slice)}, "endpoints": [self._endpoint]}
         with term.writing(ApiCall("PATCH", path, TIMEOUT, body=body, content_type=MERGE_PATCH)) as call:
             await self._api.call(call)
-        LOG.info(logs.SLICE_TURNED, extra={"slice": str(name)})
+        LOG.info(logs.SLICE_UPDATED, extra={"slice": str(name)})
 
     async def _create(self, name: ObjectName, term: Term) -> None:
         service = await self._api.call(ApiCall("GET", SERVICES.path(name.namespace, name.name), TIMEOUT))

@@ -96,9 +96,9 @@ class GuestMonitor:
             async with asyncio.timeout(self._deadline):
                 connection.version = read_greeting(await connection.text())
         except MalformedMonitorMessageError as error:
-            raise PortError(Fault.GUEST, texts.MONITOR_GREETS_BADLY.format(error=error)) from None
+            raise PortError(Fault.GUEST, texts.MONITOR_GREETING_MALFORMED.format(error=error)) from None
         except TimeoutError:
-            reason = texts.MONITOR_DID_NOT_GREET.format(seconds=self._deadline)
+            reason = texts.MONITOR_GREETING_TIMED_OUT.format(seconds=self._deadline)
             raise PortError(Fault.GUEST, reason) from None
         return connection
 
@@ -138,7 +138,7 @@ class _RateLimited(ClientConnection):
                 self._abort(texts.TOO_MANY_FRAMES)
             # The library answers every ping, and buffers pongs for a guest that does not read.
             elif self.transport.get_write_buffer_size() > MAX_UNSENT:
-                self._abort(texts.PINGS_NOT_READ)
+                self._abort(texts.TOO_MANY_PONGS)
             if self.transport.is_closing():
                 return
 
@@ -197,7 +197,7 @@ class GuestConnection:
         except ConnectionClosed as error:
             raise _ended(error) from None
         except TimeoutError:
-            raise PortError(Fault.GUEST, texts.MONITOR_DID_NOT_READ.format(seconds=self._deadline)) from None
+            raise PortError(Fault.GUEST, texts.MONITOR_SEND_TIMED_OUT.format(seconds=self._deadline)) from None
 
 
 def _ended(error: ConnectionClosed) -> PortError:

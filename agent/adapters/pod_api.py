@@ -73,4 +73,4 @@ def _resize_error(error: RefusedError) -> RefusedError:
     """``error`` without the request path in its message."""
     reason = error.reason.partition(": ")[2] or error.reason
     # Only this 403 comes from RBAC; quotas, policies and impossible sizes also cause 403s.
-    return RefusedError(Fault.AGENT if texts.NO_RIGHT in reason else Fault.VM_API, reason[:SHOWN])
+    return RefusedError(Fault.AGENT if texts.FORBIDDEN_PATCH in reason else Fault.VM_API, reason[:SHOWN])

@@ -21,9 +21,9 @@ from protocol.versions import AGENT_SPEAKS, ProtocolVersion
 LARGEST: Final = 64 * 1024
 
 _FAULTS: Final[Mapping[int, tuple[Fault, str]]] = {
-    400: (Fault.AGENT, texts.NOT_UNDERSTOOD),
-    401: (Fault.AGENT, texts.NOT_ACCEPTED),
-    403: (Fault.AGENT, texts.NOT_ITS_POD),
+    400: (Fault.AGENT, texts.REQUEST_UNDECODABLE),
+    401: (Fault.AGENT, texts.AGENT_REJECTED),
+    403: (Fault.AGENT, texts.POD_NOT_AUTHORIZED),
     404: (Fault.SCHEDULER, texts.POD_UNKNOWN),
     409: (Fault.AGENT, texts.OTHER_AGENT),
     503: (Fault.SCHEDULER, texts.NOT_READY),

@@ -78,7 +78,7 @@ class NodeExporter:
             self._refused += 1
             self.close()
         if answer.status != 200:
-            raise PortError(Fault.GUEST, texts.METRICS_SAY.format(url=self._url, status=answer.status))
+            raise PortError(Fault.GUEST, texts.METRICS_STATUS.format(url=self._url, status=answer.status))
         return page
 
     async def _open(self, deadline: float) -> HttpConnection:

@@ -36,9 +36,11 @@ class ExecPlugin:
     cluster: Mapping[str, object] | None = field(default=None, hash=False)
 
     def may_ask(self, *, is_terminal: bool) -> bool:
-        """Return True if the plug-in may use standard input. Raises ``ExecCredentialError`` if it needs it in vain."""
+        """Return True if the plug-in may use standard input. Raises ``ExecCredentialError`` if it needs a terminal."""
         if self.interactive == ALWAYS and not is_terminal:
-            raise ExecCredentialError("it is interactive (interactiveMode: Always), and standard input is no terminal")
+            raise ExecCredentialError(
+                "it is interactive (interactiveMode: Always), and standard input is not a terminal"
+            )
         return is_terminal and self.interactive != NEVER
 
     def request(self, *, is_interactive: bool, authority: str = "") -> str:

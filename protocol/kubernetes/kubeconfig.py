@@ -82,7 +82,7 @@ def read_login(files: Sequence[KubeconfigFile], context: str = "") -> Login:
     parsed = [_parsed(file) for file in files]
     name = context or _current(parsed)
     if not name:
-        raise KubeconfigError(f"{_prefix(files)}no current-context is set: name a context")
+        raise KubeconfigError(f"{_prefix(files)}no current-context is set: specify a context")
     chosen = _chosen("context", files, parsed, name, _Context)
     # Like kubectl, use the whole entry from the first file that contains it.
     cluster = _chosen("cluster", files, parsed, chosen.content.cluster, _Cluster)

@@ -64,7 +64,7 @@ def from_pod(environment: Mapping[str, str], clock: Clock, folder: Path = SERVIC
     # Kubernetes sets both in every container.
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
-        raise CredentialsError("not in a cluster (KUBERNETES_SERVICE_HOST is not set): name a kubeconfig")
+        raise CredentialsError("not in a cluster (KUBERNETES_SERVICE_HOST is not set): specify a kubeconfig")
     # A URL needs brackets around an IPv6 address.
     address = f"[{host}]" if ":" in host else host
     login = Login(f"https://{address}:{port}", authority=Pem(path="ca.crt"), token_path=TOKEN_FILE)

@@ -98,7 +98,7 @@ def _size(segment: str) -> int:
     """Number of bytes that a segment encodes. Raises ``ValueError`` if its length is impossible."""
     # Four characters are three bytes; a single character is less than a byte.
     if len(segment) % 4 == 1:
-        raise ValueError("a segment is no base64url")
+        raise ValueError("a segment is not base64url")
     return len(segment) * 3 // 4
 
 

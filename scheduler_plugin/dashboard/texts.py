@@ -25,7 +25,7 @@ NOT_LISTED: Final = "not listed yet: {kinds}"
 
 NO_CONTACT: Final = "no contact with its agent"
 TROUBLE: Final = "its agent reports problems: {parts}"
-NOT_TAKEN_UP: Final = "waiting for neonvm-controller to start the migration"
+NOT_PICKED_UP: Final = "waiting for neonvm-controller to start the migration"
 NO_NODE: Final = "waiting for a node for the target pod"
 PUBLISHED_PRICES: Final = "the published reference prices"
 OWN_PRICES: Final = "the scheduler's price table"

@@ -105,7 +105,7 @@ def _pending_requests(runner: RunnerRequests, resizes: PodRequests, account: VmA
     if resizes.no_answer:
         return explanations.CHANGE_UNKNOWN.format(why=resizes.no_answer)
     if not runner.requested.within(resizes.secured(runner)):
-        return explanations.NOT_SET_ASIDE
+        return explanations.NOT_ALLOCATED_YET
     if resizes.lowering.parts.any and not runner.requested.within(account.reserved):
         return explanations.NOT_LOWERED.format(why=resizes.lowering.why)
     return ""
@@ -116,7 +116,7 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
         return {explanations.POD_REQUESTS: claim.pod.requests}
     # The VM has left this pod.
     if claim.left_with is not None:
-        return {explanations.LEFT_WITH: claim.left_with, explanations.POD_REQUESTS: claim.pod.requests}
+        return {explanations.SIZE_WHEN_LEFT: claim.left_with, explanations.POD_REQUESTS: claim.pod.requests}
     overhead = claim.pod.overhead
     offered = Resources.most(offer.permit for offer in account.offers.values())
     use = explanations.UNREADABLE_MOST if account.facts.unreadable else explanations.GUEST_USE
@@ -131,7 +131,7 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
         explanations.STORED_PERMIT: account.stored_high,
         use: account.facts.use,
         has: account.facts.actual or ZERO,
-        explanations.OTHERS_GRANT.format(annotation=ANNOTATION_APPROVED): account.facts.granted,
+        explanations.ORIGINALS_GRANT.format(annotation=ANNOTATION_APPROVED): account.facts.granted,
     }
     floors = {source: amount + overhead for source, amount in guest.items() if amount.any}
     floors[explanations.POD_REQUESTS] = claim.pod.requests
@@ -146,7 +146,7 @@ def _denied_by(claim: Claim, node: NodeAccount, now: Instant) -> str | None:
         return None
     # Room would not help: a VM must not be resized while it is copied.
     if claim.is_frozen:
-        return explanations.HOLDS_STILL
+        return explanations.FROZEN_BY_MIGRATION
     most = wakes_at_once(node)
     if claim.sleeps and claim.unmet.within(node.room.unreserved) and (wakes := active_wakes(node, now)) >= most:
         return explanations.WAKES_AT_ONCE.format(node=node.name, most=most, wakes=wakes)
@@ -156,4 +156,4 @@ def _denied_by(claim: Claim, node: NodeAccount, now: Instant) -> str | None:
     text = explanations.NODE_SHARED if is_shared else explanations.NODE_FULL
     text = text.format(room=node.room, free=free, lacking=claim.unmet)
     is_kept = node.room.for_waking.any and not claim.sleeps
-    return explanations.KEPT_FOR_WAKING.format(text=text, room=node.room) if is_kept else text
+    return explanations.RESERVED_FOR_WAKING.format(text=text, room=node.room) if is_kept else text

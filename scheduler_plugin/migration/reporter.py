@@ -50,7 +50,7 @@ class MigrationReporter:
         """Record that this scheduler cancels the migration."""
         if name not in self._cancelled:
             self._cancelled[name] = why
-            LOG.info(logs.CALLED_OFF, extra={"migration": str(name), "reason": why})
+            LOG.info(logs.CANCELLED, extra={"migration": str(name), "reason": why})
 
     def reconcile(self) -> None:
         """Report changes since the last call."""
@@ -78,7 +78,7 @@ class MigrationReporter:
             migration, why = current[name], ledger[name].waiting_target
             refusal = "" if why is None else why.refusal
             self._record(migration, events.migration_stalled(name.name, ledger[name].problem, refusal), is_warning=True)
-            LOG.warning(logs.NOT_BEGUN, extra={"migration": str(name), "vm": str(migration.facts.vm)})
+            LOG.warning(logs.NOT_STARTED, extra={"migration": str(name), "vm": str(migration.facts.vm)})
         self._stalled = stalled
         self._context.telemetry.migrations.stalled.set(len(stalled))
 
@@ -99,7 +99,7 @@ class MigrationReporter:
         if before is None:
             source, target = self._routes[facts.name]
             # After a start it is unknown when it began.
-            line = logs.FOUND_UNDER_WAY if self._known is None else logs.STARTED
+            line = logs.ALREADY_IN_PROGRESS if self._known is None else logs.STARTED
             details = {"vm": str(facts.vm), "from": source, "to": target, "reason": migration.reason}
             LOG.info(line, extra=details)
             self._record(migration, events.migration_started(source, target, migration.reason))

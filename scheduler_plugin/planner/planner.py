@@ -191,7 +191,9 @@ class Planner:
 
     def _cooldown_reason(self, now: Instant, vm: ObjectName) -> str | None:
         """The reason from earlier rounds not to move the VM now."""
-        return explanations.RESTING if self._resting.get(vm, now) > now else self.refused_orders.refusal_reason(vm, now)
+        return (
+            explanations.COOLDOWN if self._resting.get(vm, now) > now else self.refused_orders.refusal_reason(vm, now)
+        )
 
     def _present_needs(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Iterator[RoomNeed]:
         for name in ledger.strained:

@@ -54,7 +54,7 @@ class UnplacedTargets:
         if target is not None and refused is not None and now - refused >= REFUSAL_SETTLE:
             return target.refusal
         if since is not None and now - since >= policy.placement_timeout:
-            return explanations.WAITED.format(span=policy.placement_timeout)
+            return explanations.TARGET_POD_WAITED.format(span=policy.placement_timeout)
         return None
 
     def newly_failed(self, migrations: Iterable[Migration]) -> Iterator[Migration]:

@@ -200,9 +200,7 @@ def _busy_reason(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:
     """The reason why the VM cannot move now."""
     account, moves = claim.vm, [migration for migration in ledger.migrations_of(facts.name) if migration.is_active]
     if claim.is_migrating or moves:
-        return (
-            explanations.DOES_NOT_BEGIN if any(migration.is_stalled for migration in moves) else explanations.MIGRATING
-        )
+        return explanations.NOT_STARTED if any(migration.is_stalled for migration in moves) else explanations.MIGRATING
     is_whole = account is not None and not account.is_deleted and account.hosts == [claim]
     if claim.state is not ClaimState.BOUND or facts.pod != claim.pod.name or not is_whole:
         return explanations.NOT_IN_ONE_POD

@@ -205,7 +205,7 @@ class Permits:
         ``CallerRefusedError``.
         """
         if not self._context.term.leads:
-            raise CallerRefusedError(503, refusals.LEADS_NO_MORE, AT_ONCE)
+            raise CallerRefusedError(503, refusals.LOST_LEADERSHIP, AT_ONCE)
         return granted
 
     def _retry_after(self) -> Seconds:

@@ -61,7 +61,7 @@ NOT_LEADING: Final = "not the leader; leader is {leader}"
 LEADER_UNKNOWN: Final = "unknown"
 MISSING_KINDS: Final = "the cluster has not been listed yet; missing: {missing}"
 ENDS: Final = "this scheduler is shutting down"
-LEADS_NO_MORE: Final = "this scheduler no longer leads; retry"
+LOST_LEADERSHIP: Final = "this scheduler no longer leads; retry"
 NO_LEASE: Final = "{call.method} {call.path} not sent: this process does not hold the Lease"
 FAILED: Final = "internal error; see the scheduler log"
 
@@ -80,7 +80,7 @@ OTHER_AGENT: Final = (
     "the agent in pod {pod} manages VM {vm}: run one agent per VM, or wait {left:.0f} s in case that one is gone"
 )
 NOT_STORED: Final = "the permit of {vm} could not be stored; retry: {why}"
-STILL_WRITTEN: Final = "the permit is still being written; retry"
+WRITE_IN_PROGRESS: Final = "the permit is still being written; retry"
 
 
 def bind_conflict(pod: object, node: str | None, *, exists: bool, error: object) -> str:

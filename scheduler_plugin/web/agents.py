@@ -145,7 +145,7 @@ async def _wait_until_done(service: Service, tasks: list[asyncio.Task[bytes]]) -
 def _finished_or_busy(service: Service, task: asyncio.Task[bytes]) -> bytes:
     if task.done():
         return task.result()
-    return _refused_entry(service, CallerRefusedError(503, refusals.STILL_WRITTEN, AT_ONCE))
+    return _refused_entry(service, CallerRefusedError(503, refusals.WRITE_IN_PROGRESS, AT_ONCE))
 
 
 def _refused_entry(service: Service, refusal: CallerRefusedError) -> bytes:

@@ -57,7 +57,7 @@ ReportFile = Annotated[
 PictureFile = Annotated[
     Path | None,
     typer.Option(
-        "--picture", metavar="FILE", callback=check_picture_path, help="Draw what happened, as .png, .svg or .pdf."
+        "--picture", metavar="FILE", callback=check_picture_path, help="Plot the run to this file (.png, .svg or .pdf)."
     ),
 ]
 

@@ -54,7 +54,7 @@ async def recorded_account(history: History, vm: ObjectName, period: Period) -> 
     # The extent is queried last: its notes are about the queries before it.
     moves, extent = await history.moves(vm, period, MOST_SHOWN), await history.extent()
     older = (
-        [f"Only the last {MOST_SHOWN} decisions are shown; choose a shorter time to see all of it."]
+        [f"Only the last {MOST_SHOWN} decisions are shown; use a shorter --since to see all of them."]
         if len(decisions) > MOST_SHOWN
         else []
     )
@@ -86,7 +86,7 @@ def lines_of(
 def _decided(decision: DecisionRecord) -> Iterator[str]:
     headline, *rest = decision.sentences or ("",)
     size = "" if decision.size is None else f" ({decision.size.resources})"
-    yield f"{decision.by}{size}: {headline}{' Denied in part.' if decision.denied else ''}"
+    yield f"{decision.by}{size}: {headline}{' Partly denied.' if decision.denied else ''}"
     yield from rest
 
 

@@ -207,7 +207,7 @@ async def down(name: Name = "local") -> int:
         # Not a failure: `down` can be repeated.
         return 0
     ran = await stop(folder, SystemClock())
-    console.print(f"The cluster {folder.name!r} {'has ended' if ran else 'was not running; its files are removed'}.")
+    console.print(f"The cluster {folder.name!r} {'has ended' if ran else 'was not running; removed its files'}.")
     return 0
 
 

@@ -119,7 +119,7 @@ def show_links(console: Console, dashboard: Dashboard, port: int) -> None:
 
     def show(secret: str) -> None:
         nonlocal used
-        title = "For another browser:" if used else "The page (this link opens it once):"
+        title = "For another browser:" if used else "The page (this link works once):"
         console.print(f"{title} http://127.0.0.1:{port}/#token={secret}", soft_wrap=True, highlight=False)
         used = True
 

@@ -7,7 +7,7 @@ from agent.ports import PortError, RefusedError
 from tests.agent.core.story import cu
 from tests.agent.fake_ports import RunnerFixture
 
-KILLED = "the kernel OOM-killed 2 processes; the database grows as far as its bounds and its node allow"
+OOM_KILLED = "the kernel OOM-killed 2 processes; the database grows as far as its bounds and its node allow"
 
 
 async def test_kills_become_an_event_every_five_minutes() -> None:
@@ -16,11 +16,11 @@ async def test_kills_become_an_event_every_five_minutes() -> None:
         for _ in range(30):
             fixture.guest.oom_kills += 2.0
             await fixture.clock.advance(1.0)
-        assert fixture.vm_api.told == [("GuestOutOfMemory", KILLED)]
+        assert fixture.vm_api.told == [("GuestOutOfMemory", OOM_KILLED)]
         await fixture.clock.advance(300.0)
         fixture.guest.oom_kills += 2.0
         await fixture.clock.advance(1.0)
-        assert fixture.vm_api.told == [("GuestOutOfMemory", KILLED)] * 2
+        assert fixture.vm_api.told == [("GuestOutOfMemory", OOM_KILLED)] * 2
 
 
 async def test_refused_growth_becomes_an_event() -> None:
@@ -51,4 +51,4 @@ async def test_an_event_that_cannot_be_written_ends_nothing() -> None:
         await fixture.clock.advance(2.0)
         fixture.guest.oom_kills = 2.0
         await fixture.clock.advance(10.0)
-        assert (fixture.vm_api.told, fixture.guest.looks) == ([("GuestOutOfMemory", KILLED)], 13)
+        assert (fixture.vm_api.told, fixture.guest.looks) == ([("GuestOutOfMemory", OOM_KILLED)], 13)

@@ -170,8 +170,8 @@ async def test_reasons_speak_of_the_pod() -> None:
         assert [text for text in texts if "VM" in text or "guest" in text] == []
         assert {reason for reason, _ in fixture.pod.told} == {"GuestOutOfMemory", "ResizeRefused"}
         assert {"patching the pod: exceeded quota: team", "reading the pod: away"} <= set(reasons)
-        trials = ("ready for trials of less memory in the pod", "a trial of less memory in the pod failed")
-        assert {*trials, "trials of less memory in the pod are not possible"} <= set(fixture.log.messages)
+        trials = ("ready to test the pod with less memory", "the test of the pod with less memory failed")
+        assert {*trials, "cannot test the pod with less memory"} <= set(fixture.log.messages)
 
 
 async def test_quota_is_told_and_leaves_the_other_resource_alone() -> None:

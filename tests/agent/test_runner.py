@@ -48,7 +48,7 @@ async def test_metrics_failure_and_recovery_log_once() -> None:
         await fixture.clock.advance(5.0)
         fixture.guest.error = None
         await fixture.clock.advance(1.0)
-        assert fixture.log.messages == ["permit received", "scrape failed", "scrape works again"]
+        assert fixture.log.messages == ["permit received", "scrape failed", "scrapes succeed again"]
         assert fixture.log.lines[1][2] == {"vm": "default/vm-1", "fault": "guest", "reason": "answers 500"}
         assert fixture.runner.tally["scrape_failed"] == 5
 
@@ -144,7 +144,7 @@ async def test_watch_restarts_after_pause() -> None:
         fixture.vm_api.end_watch(AWAY)
         await fixture.clock.advance(1.1)
         assert fixture.vm_api.gets == 3
-        assert fixture.log.messages[-2:] == ["cannot read the object", "reading the object works again"]
+        assert fixture.log.messages[-2:] == ["cannot read the object", "the object can be read again"]
 
 
 async def test_unreadable_vm_backs_off() -> None:

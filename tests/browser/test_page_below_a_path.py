@@ -30,5 +30,5 @@ async def test_every_view_works_below_a_path() -> None:
         await seen.tab.reload()
         await seen.shows("settings")
         await seen.tab.get_by_role("button", name="Sign out").click()
-        await seen.shows("Open the link")
+        await seen.shows("Open the last link")
         assert await seen.context.cookies() == []

@@ -49,7 +49,7 @@ async def test_a_vm_that_waits_for_a_node_stands_out_and_is_found(monkeypatch: p
         await seen.tab.get_by_label("Find a database or node").fill("STUCK")
         assert await rows(seen, "Databases") == ["default/stuck"]
         await seen.tab.get_by_role("region", name="Nodes", exact=True).get_by_text("without a node").click()
-        await seen.shows("They wait for a node")
+        await seen.shows("These databases wait for a node")
         assert seen.complaints == []
 
 

@@ -23,7 +23,7 @@ def client(status: int, content: str) -> httpx.Client:
         (400, '{"error": "pod.name: expected the pod of a VM, a/b runs none"}', ""),
         (400, '{"error": "pod: missing"}', "400 pod: missing"),
         (401, '{"error": "a bearer token is required"}', "401 a bearer token is required"),
-        (502, "<html>", "502 with an answer that is not the scheduler's"),
+        (502, "<html>", "502 with a response that is not the scheduler's"),
     ],
 )
 def test_pod_without_vm_is_answered_so(status: int, content: str, problem: str) -> None:

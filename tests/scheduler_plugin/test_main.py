@@ -91,7 +91,7 @@ async def test_clients_are_served_until_lease_release() -> None:
     ("spoilt", "said"),
     [
         ({"config.yaml": "nodeDefaults: 3"}, "config.yaml: nodeDefaults: expected a mapping"),
-        ({"kubeconfig": "{}"}, "no current-context is set: name a context"),
+        ({"kubeconfig": "{}"}, "no current-context is set: specify a context"),
     ],
 )
 def test_it_says_why_it_cannot_start(

@@ -29,7 +29,7 @@ MOVED = MoveRecord(
 
 def test_decisions_and_migrations_are_told_in_their_order() -> None:
     assert list(lines_of(DB, [GROWN], [MOVED], ("A note.",))) == [
-        "2026-01-01T00:00:00Z agent (2 cpu, 1Gi): growing for [red]cpu[/red] Denied in part.",
+        "2026-01-01T00:00:00Z agent (2 cpu, 1Gi): growing for [red]cpu[/red] Partly denied.",
         "  cpu needs 2",
         "2026-01-01T00:00:05Z migration from n1 to n2: Succeeded after 4 s, 80 ms downtime: n1 is full",
         "A note.",
@@ -72,7 +72,7 @@ def test_no_decision_is_left_out_in_silence(home: Path, monkeypatch: pytest.Monk
     )
     store.close()
     lines = said("--since", "2h")[1].splitlines()
-    older = ["Only the last 650 decisions are shown; choose a shorter time to see all of it."] if told > 650 else []
+    older = ["Only the last 650 decisions are shown; use a shorter --since to see all of them."] if told > 650 else []
     assert [line.rpartition(" ")[2] for line in lines[: min(told, 650)]] == [
         f"{at}." for at in range(min(told, 650), 0, -1)
     ]

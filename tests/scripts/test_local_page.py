@@ -57,7 +57,7 @@ async def test_a_page_beside_a_command_takes_another_port_where_its_own_is_taken
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setattr(page, "PORT", taken.getsockname()[1])
         async with serving_page(a_site(tmp_path), ClusterFlags(), console), httpx.AsyncClient(trust_env=False) as http:
-            found = re.search(r"this link opens it once\): (\S+)#token=(\S+)", await said_on(console))
+            found = re.search(r"this link works once\): (\S+)#token=(\S+)", await said_on(console))
             assert found is not None
             url, token = found.groups()
             assert not url.endswith(f":{taken.getsockname()[1]}/")

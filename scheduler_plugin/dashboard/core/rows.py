@@ -240,7 +240,7 @@ def wait_of(migration: JsonObject) -> str:
     ):
         return reason
     if not phase:
-        return texts.NOT_TAKEN_UP
+        return texts.NOT_PICKED_UP
     # With a target node it is about to start.
     return "" if text(status, "targetNode") else texts.NO_NODE
 

@@ -55,7 +55,7 @@ def price_table(file: Path | None, cluster: str) -> tuple[RankingConfig, str]:
     settings = ClusterFolder.of(cluster).scheduler_config if cluster else None
     if settings is not None and settings.is_file() and "ranking" in (_document(settings) or {}):
         return _read(settings), "the scheduler's price table"
-    return RankingConfig(), "the published reference prices (give your own: --prices FILE)"
+    return RankingConfig(), "the published reference prices (to use your own: --prices FILE)"
 
 
 def _read(path: Path) -> RankingConfig:

@@ -266,7 +266,7 @@ class TopApp(App[None]):
             return
 
         async def answered(is_yes: bool | None) -> None:
-            self._message = await self._source.move(row.name) if is_yes else f"{row.name} is not migrated."
+            self._message = await self._source.move(row.name) if is_yes else f"Not migrating {row.name}."
             self._detail()
 
         self.push_screen(Question(self._source.question(row.name)), answered)

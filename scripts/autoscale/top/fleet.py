@@ -205,5 +205,5 @@ class FleetReader:
         try:
             made = await self._site.client.create(MIGRATIONS, name.namespace, migration_of(name))
         except ApiError as error:
-            return f"{vm} is not migrated: {visible(str(error))}"
+            return f"Cannot migrate {vm}: {visible(str(error))}"
         return f"Created migration {name_of(made)} of {vm}."

@@ -81,7 +81,7 @@ def test_plugin_command_with_slash_starts_from_the_kubeconfig(command: str, run:
     [
         ([FIRST], "/etc/first/config: no user named 'u'"),
         ([EMPTY, FIRST], "/none/config, /etc/first/config: no user named 'u'"),
-        ([EMPTY], "/none/config: no current-context is set: name a context"),
+        ([EMPTY], "/none/config: no current-context is set: specify a context"),
         ([FIRST, KubeconfigFile("[", "", "odd")], "odd: invalid YAML: "),
         ([KubeconfigFile("users: 3", "", "odd"), FIRST], "odd: users: expected array"),
     ],
@@ -166,7 +166,7 @@ def test_interactive_mode_says_who_may_ask(mode: str, on_terminal: bool, elsewhe
     assert plugin is not None
     assert plugin.may_ask(is_terminal=True) is on_terminal
     if elsewhere is None:
-        with pytest.raises(ExecCredentialError, match="standard input is no terminal"):
+        with pytest.raises(ExecCredentialError, match="standard input is not a terminal"):
             plugin.may_ask(is_terminal=False)
     else:
         assert plugin.may_ask(is_terminal=False) is elsewhere

@@ -112,7 +112,7 @@ def test_another_context_is_taken_by_name(tmp_path: Path) -> None:
     ("cluster", "user", "changes", "said"),
     [
         ({}, {}, {"current-context": "z"}, "no context named 'z'"),
-        ({}, {}, {"current-context": ""}, "no current-context is set: name a context"),
+        ({}, {}, {"current-context": ""}, "no current-context is set: specify a context"),
         ({}, {}, {"clusters": []}, "no cluster named 'c'"),
         ({}, {}, {"users": None}, "no user named 'u'"),
         ({}, {}, {"contexts": 3}, "contexts: expected array | null, got int"),
@@ -337,7 +337,7 @@ def test_in_a_pod_the_service_account_speaks(tmp_path: Path) -> None:
 
 
 def test_outside_cluster_needs_kubeconfig() -> None:
-    with pytest.raises(CredentialsError, match="name a kubeconfig"):
+    with pytest.raises(CredentialsError, match="specify a kubeconfig"):
         from_pod({}, FakeClock())
 
 

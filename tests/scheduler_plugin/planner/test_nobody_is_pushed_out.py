@@ -59,7 +59,7 @@ def test_no_move_for_vm_with_whole_node() -> None:
     fixture = shared(maximum=HUGE, actual=amount(10), use=amount(10), auto_migration=False)
     plan = fixture.settled()
     assert plan.moves == ()
-    assert "2 beside a VM that requests more than the whole node" in plan.stuck[0].why
+    assert "2 on a node where one VM requests more than the whole node" in plan.stuck[0].why
 
 
 def test_it_moves_itself_to_a_larger_node() -> None:

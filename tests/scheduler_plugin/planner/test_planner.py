@@ -304,7 +304,7 @@ def test_vm_waits_for_deletion_of_ended_migration(is_ours: bool) -> None:
     fixture = pressed(replace(over(1, SUCCEEDED, 4000), is_ours=is_ours, is_terminating=not is_ours), drains=True)
     planned = fixture.settled()
     assert planned.moves == ()
-    assert "with an ended migration that is being deleted" in planned.stuck[0].why
+    assert "with a finished migration that is still being deleted" in planned.stuck[0].why
     fixture.migration(replace(over(1, SUCCEEDED, 4000), is_terminating=True, version=2))
     assert fixture.plan(after=1.0).moves == ()
     fixture.fleet.apply(MigrationGone(name("a-1")))

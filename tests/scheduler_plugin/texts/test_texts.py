@@ -63,12 +63,14 @@ def test_node_is_not_relieved_for_a_reason() -> None:
     assert [
         explanations.unrelieved(2, {}, {"a: Too many pods": 3}, full_from="its watermark"),
         explanations.unrelieved(2, {}, {}, full_from=None),
-        explanations.unrelieved(0, {explanations.RESTING: 1, explanations.BESIDE: 2}, {}, full_from="its watermark"),
+        explanations.unrelieved(
+            0, {explanations.COOLDOWN: 1, explanations.LARGE_NEIGHBOUR: 2}, {}, full_from="its watermark"
+        ),
         explanations.unrelieved(0, {}, {}, full_from="its watermark"),
     ] == [
         "no node has room below its watermark for any of 2 movable VMs; a: Too many pods (3 nodes)",
         "none of 2 movable VMs would relieve it",
-        "no VM may move: 2 beside a VM that requests more than the whole node, 1 in cooldown after a migration",
+        "no VM may move: 1 in cooldown after a migration, 2 on a node where one VM requests more than the whole node",
         "no VM is on it",
     ]
 

@@ -222,7 +222,7 @@ async def test_a_migration_is_ordered_as_the_command_orders_it(place: Place) -> 
     await fleet.everything()
     assert await fleet.move("shop/db") == "shop/db is already migrating."
     place.is_away = True
-    assert (await fleet.move("shop/orders")).startswith("shop/orders is not migrated: ")
+    assert (await fleet.move("shop/orders")).startswith("Cannot migrate shop/orders: ")
     (said,) = await fleet.explain("shop/orders")
     assert "refused" in said or "answer" in said
     assert len(place.made) == 1

@@ -45,7 +45,7 @@ async def test_serves_without_api_and_stops(tmp_path: Path) -> None:
     ("settings", "kubeconfig", "said"),
     [
         ("intervalSeconds: soon", KUBECONFIG, "settings.yaml: intervalSeconds: expected"),
-        ("", "{}", "no current-context is set: name a context"),
+        ("", "{}", "no current-context is set: specify a context"),
     ],
 )
 def test_what_it_cannot_start_with_it_says(
