@@ -25,7 +25,7 @@ from deploy.images.building.oci_archive import add_file, blob_path
 from deploy.images.formats import oci
 from deploy.images.inputs.checkout import Checkout
 from deploy.release import documents, push_images
-from deploy.release.chart_archive import ImageLocation, chart_archive
+from deploy.release.chart_archive import chart_archive
 from vm_image.host import BuildError
 
 IMAGES: Final = "images"
@@ -185,9 +185,7 @@ def _write_chart(
 ) -> None:
     root = checkout.root / CHART
     files = {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
-    # The tag is for people; nodes pull by digest.
-    location = ImageLocation(source.registry, f"v{source.version}", documents.digests_by_name(images))
-    packed = chart_archive(files, source.version, location)
+    packed = chart_archive(files, source.version, source.registry, documents.digests_by_name(images))
     (folder / f"autoscale-{source.version}.tgz").write_bytes(packed)
 
 

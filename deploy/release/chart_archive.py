@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from deploy.images.formats.tree import File, compressed, tar_of, tree
 
@@ -12,33 +11,27 @@ from deploy.images.formats.tree import File, compressed, tar_of, tree
 _IMAGE = re.compile(r'image: \{(?P<before>[^}\n]*)repository: (?P<name>[\w-]+)(?P<between>[^}\n]*)digest: ""\}')
 
 
-@dataclass(frozen=True, slots=True)
-class ImageLocation:
-    """A release's images: registry (empty: the chart's), tag, and digests by image name."""
+def chart_archive(files: Mapping[str, bytes], version: str, registry: str, digests: Mapping[str, str]) -> bytes:
+    """The chart's ``files`` (by path in the chart) as from ``helm package``, but reproducible.
 
-    registry: str
-    tag: str
-    digests: Mapping[str, str]
-
-
-def chart_archive(files: Mapping[str, bytes], version: str, images: ImageLocation) -> bytes:
-    """The chart's ``files`` (by path in the chart) as from ``helm package``, but reproducible."""
+    ``registry`` and ``digests`` (by image name) are those of the release's images; an empty registry: the chart's.
+    """
     changed = dict(files)
-    changed["Chart.yaml"] = with_version(files["Chart.yaml"].decode(), version, images.tag).encode()
-    values = with_digests(files["values.yaml"].decode(), images.digests)
-    changed["values.yaml"] = with_registry(values, images.registry).encode()
+    changed["Chart.yaml"] = with_version(files["Chart.yaml"].decode(), version).encode()
+    values = with_digests(files["values.yaml"].decode(), digests)
+    changed["values.yaml"] = with_registry(values, registry).encode()
     return compressed(tar_of(tree(File(f"autoscale/{path}", content) for path, content in changed.items())))
 
 
-def with_version(chart: str, version: str, tag: str) -> str:
-    """``Chart.yaml`` of a release.
+def with_version(chart: str, version: str) -> str:
+    """``Chart.yaml`` of a release. The images' tag is for people; nodes pull by digest.
 
-    >>> with_version("name: autoscale\\nversion: 0.0.0\\nappVersion: dev # the tag\\n", "1.2.3", "v1.2.3")
+    >>> with_version("name: autoscale\\nversion: 0.0.0\\nappVersion: dev # the tag\\n", "1.2.3")
     'name: autoscale\\nversion: 1.2.3\\nappVersion: v1.2.3\\n'
     """
     # Edited as text: parsing and writing YAML would drop the comments.
     chart = re.sub(r"^version: .*$", f"version: {version}", chart, flags=re.MULTILINE)
-    return re.sub(r"^appVersion: .*$", f"appVersion: {tag}", chart, flags=re.MULTILINE)
+    return re.sub(r"^appVersion: .*$", f"appVersion: v{version}", chart, flags=re.MULTILINE)
 
 
 def with_digests(values: str, digests: Mapping[str, str]) -> str:
