@@ -126,21 +126,24 @@ def base_key() -> str:
     # With separators, so that different lists have different keys.
     texts = [SUITE, *PACKAGES, "|", *EXCLUDED, "|", *MODULE_ORDER, "|", str(SOURCE_DATE_EPOCH)]
     # Only inputs of the base, because building it takes a minute.
-    return _digest(texts, ["build.py", "rootfs/customize.sh", "rootfs/initdb.sh"])
+    return _key(texts, ["build.py", "rootfs/customize.sh", "rootfs/initdb.sh"])
 
 
 def image_key() -> str:
     """The cache key of the finished image."""
     locations = [f"{file.target}:{file.mode:o}" for file in GUEST_FILES]
-    return _digest(
+    return _key(
         [base_key(), str(DISK_MIB), *locations],
         ["archives.py", "initrd/init.sh", "rootfs/disk.sh", *(file.source for file in GUEST_FILES)],
     )
 
 
-def _digest(texts: Iterable[str], sources: Iterable[str]) -> str:
-    digest = hashlib.sha256()
-    for part in (*(text.encode() for text in texts), *((HERE / source).read_bytes() for source in sources)):
-        # With the length, so that the concatenation is unambiguous.
-        digest.update(len(part).to_bytes(8, "big") + part)
+def _key(texts: Iterable[str], sources: Iterable[str]) -> str:
+    return cache_key(*(text.encode() for text in texts), *((HERE / source).read_bytes() for source in sources))
+
+
+def cache_key(*parts: bytes) -> str:
+    """A cache key for an output that ``parts`` determine."""
+    # With the length, so that different lists cannot hash like one.
+    digest = hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts))
     return digest.hexdigest()[:16]  # 64 bits, enough for a cache

@@ -24,47 +24,42 @@ for source, target, shown in json.load(sys.stdin):
 """
 
 
-class Interpreter:
-    """The images' Python, unpacked into ``root``; runs without root privileges."""
+def compile_modules(files: Iterable[File], python: Path) -> list[File]:
+    """Compile each module in ``files`` with the images' Python, unpacked into ``python``; needs no root privileges.
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._program = root / "usr/bin/python3.11"
+    Raises ``BuildError``.
+    """
+    # Sorted: the bytecode depends on the interpreter's state, and so on the order.
+    modules = sorted((file for file in files if is_module(file)), key=lambda file: file.path)
+    with tempfile.TemporaryDirectory(prefix="autoscale-bytecode-") as folder:
+        jobs = []
+        for number, module in enumerate(modules):
+            source = Path(folder, f"{number}.py")
+            source.write_bytes(module.content)
+            # The last item is the path in the image, which bytecode contains.
+            jobs.append((str(source), f"{source}c", f"/{module.path}"))
+        _run(jobs, python)
+        return [
+            File(compiled_path(module.path), Path(job[1]).read_bytes())
+            for module, job in zip(modules, jobs, strict=True)
+        ]
 
-    def compile(self, files: Iterable[File]) -> list[File]:
-        """Compile each module in ``files``. Raises ``BuildError``."""
-        # Sorted: the bytecode depends on the interpreter's state, and so on the order.
-        modules = sorted((file for file in files if is_module(file)), key=lambda file: file.path)
-        with tempfile.TemporaryDirectory(prefix="autoscale-bytecode-") as folder:
-            jobs = []
-            for number, module in enumerate(modules):
-                source = Path(folder, f"{number}.py")
-                source.write_bytes(module.content)
-                # The last item is the path in the image, which bytecode contains.
-                jobs.append((str(source), f"{source}c", f"/{module.path}"))
-            self._run(jobs)
-            return [
-                File(compiled_path(module.path), Path(job[1]).read_bytes())
-                for module, job in zip(modules, jobs, strict=True)
-            ]
 
-    def _run(self, jobs: list[tuple[str, str, str]]) -> None:
-        binary = read_binary(self._program.read_bytes())
-        if binary is None:
-            raise BuildError(f"{self._program} is not an ELF file")
-        libraries = ":".join(str(folder) for folder in sorted((self._root / "usr/lib").glob("*-linux-gnu*")))
-        # Through the image's dynamic loader: this machine's would use its own libraries. Found by name, because the
-        # loader's path in the program is only valid inside the image.
-        loader = next(self._root.glob(f"usr/lib/*-linux-gnu*/{Path(binary.loader).name}"))
-        command = [str(loader), "--library-path", libraries, str(self._program), "-S", "-s", "-B", "-c", _COMPILE]
-        # A fixed hash seed, for reproducible sets in bytecode.
-        environment = {"PYTHONHOME": str(self._root / "usr"), "PYTHONHASHSEED": "0", "PATH": os.defpath}
-        environment["LC_ALL"] = "C.UTF-8"
-        done = subprocess.run(
-            command, env=environment, input=json.dumps(jobs), text=True, capture_output=True, check=False
-        )
-        if done.returncode:
-            raise BuildError(f"cannot compile a module: {done.stderr.strip()[-800:]}")
+def _run(jobs: list[tuple[str, str, str]], python: Path) -> None:
+    program = python / "usr/bin/python3.11"
+    binary = read_binary(program.read_bytes())
+    if binary is None:
+        raise BuildError(f"{program} is not an ELF file")
+    libraries = ":".join(str(folder) for folder in sorted((python / "usr/lib").glob("*-linux-gnu*")))
+    # Through the image's dynamic loader: this machine's would use its own libraries. Found by name, because the
+    # loader's path in the program is only valid inside the image.
+    loader = next(python.glob(f"usr/lib/*-linux-gnu*/{Path(binary.loader).name}"))
+    command = [str(loader), "--library-path", libraries, str(program), "-S", "-s", "-B", "-c", _COMPILE]
+    # A fixed hash seed, for reproducible sets in bytecode.
+    environment = {"PYTHONHOME": str(python / "usr"), "PYTHONHASHSEED": "0", "PATH": os.defpath, "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(command, env=environment, input=json.dumps(jobs), text=True, capture_output=True, check=False)
+    if done.returncode:
+        raise BuildError(f"cannot compile a module: {done.stderr.strip()[-800:]}")
 
 
 def is_module(file: File) -> bool:

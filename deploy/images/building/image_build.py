@@ -88,4 +88,4 @@ def _content(image: Image, maker: LayerMaker, layers: Sequence[StoredLayer]) -> 
         labels={name: value for name, value in labels.items() if value},
         created=checkout.created,
     )
-    return Contents.of(run, layers)
+    return Contents(run, layers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tarfile
 from collections.abc import Callable, Iterable
@@ -11,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from deploy.images.formats import oci
-from deploy.images.formats.tree import File, PathType, Tree, compressed, tar_of
+from deploy.images.formats.tree import File, Tree, compressed, files_in, tar_of, tree
 from vm_image import archives
+from vm_image.recipe import cache_key
 from vm_image.store import Report, Store, cache_root
 
 _CONTENT: Final = "layer.tar.gz"
@@ -23,21 +23,18 @@ _RULES: Final = ("formats", "rules", "building")
 
 @dataclass(frozen=True, slots=True)
 class StoredLayer:
-    """A layer's file, and its entries in OCI documents."""
+    """A layer's file, its descriptor, and the digest of its uncompressed tar."""
 
-    facts: oci.LayerFacts
     path: Path
+    descriptor: oci.Descriptor
+    diff_id: str
 
 
 def layer_key(parts: Iterable[bytes]) -> str:
     """The cache key of a layer with the inputs ``parts``."""
-    digest = hashlib.sha256()
     folder = Path(__file__).parents[1]
     rules = (path.read_bytes() for package in _RULES for path in sorted((folder / package).glob("*.py")))
-    for part in (*rules, Path(archives.__file__).read_bytes(), *parts):
-        # With the length, so that different lists cannot hash like one.
-        digest.update(len(part).to_bytes(8, "big") + part)
-    return digest.hexdigest()[:16]
+    return cache_key(*rules, Path(archives.__file__).read_bytes(), *parts)
 
 
 def stored_layer(key: str, make: Callable[[], Tree], report: Report) -> StoredLayer:
@@ -45,18 +42,13 @@ def stored_layer(key: str, make: Callable[[], Tree], report: Report) -> StoredLa
     folder = Store(cache_root() / "image-layers").get(key, lambda work: _write(work, make()), report)
     facts = json.loads((folder / _FACTS).read_text())
     descriptor = oci.Descriptor(oci.LAYER, facts["digest"], facts["size"])
-    return StoredLayer(oci.LayerFacts(descriptor, facts["diffId"]), folder / _CONTENT)
+    return StoredLayer(folder / _CONTENT, descriptor, facts["diffId"])
 
 
 def files_of(layer: StoredLayer) -> dict[str, File]:
     """The files of a layer."""
     with tarfile.open(layer.path) as archive:
-        return {info.name: _file(archive, info) for info in archive}
-
-
-def _file(archive: tarfile.TarFile, info: tarfile.TarInfo) -> File:
-    content = archive.extractfile(info) if info.isreg() else None
-    return File(info.name, content.read() if content else b"", info.mode, PathType(info.type), info.linkname)
+        return tree(files_in(archive))
 
 
 def _write(work: Path, files: Tree) -> None:

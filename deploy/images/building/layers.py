@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, assert_never
 
-from deploy.images.building.bytecode import Interpreter
+from deploy.images.building.bytecode import compile_modules
 from deploy.images.building.layer_store import StoredLayer, files_of, layer_key, stored_layer
 from deploy.images.catalogue import GUEST, PYTHON, GuestDisk, GuestKernel, Image, ImageSources, Layer, Packages, Wheels
 from deploy.images.formats.deb import Package, read_package
@@ -128,14 +128,14 @@ class LayerMaker:
     def _package_layer(self, layer: Packages, made: Sequence[StoredLayer]) -> StoredLayer:
         fetched = apt.fetch_packages(layer.packages, self.platform, self.origin, self.report)
         # Unused libraries depend on the layers below, so the key includes them.
-        below = (lower.facts.diff_id for lower in made)
+        below = (lower.diff_id for lower in made)
         key = layer_key([repr(layer).encode(), *(part.encode() for part in (*(path.name for path in fetched), *below))])
 
         def make() -> Tree:
             lower = merged(made)
             packages = _read(fetched)
             files = changed_entries(lower, _files_of_packages(layer, packages, lower))
-            compiled = self._interpreter.compile(files.values())
+            compiled = compile_modules(files.values(), self._python)
             return {**files, **tree((*dpkg_status(packages, files), *compiled))}
 
         return stored_layer(key, make, self.report)
@@ -166,14 +166,14 @@ class LayerMaker:
 
     def _with_bytecode(self, files: Iterable[File]) -> list[File]:
         sources = list(files)
-        return [*sources, *self._interpreter.compile(sources)]
+        return [*sources, *compile_modules(sources, self._python)]
 
     @cached_property
     def _guest_image(self) -> GuestImage:
         return ensure_image(self.report, self.origin)
 
     @cached_property
-    def _interpreter(self) -> Interpreter:
+    def _python(self) -> Path:
         # This machine's, also for other platforms: bytecode is portable.
         fetched = apt.fetch_packages(PYTHON.packages, self.native, self.origin, self.report)
         key = layer_key([repr(PYTHON).encode(), *(path.name.encode() for path in fetched)])
@@ -181,7 +181,7 @@ class LayerMaker:
         def unpack(work: Path) -> None:
             write_tree(_files_of_packages(PYTHON, _read(fetched), {}), work)
 
-        return Interpreter(Store(cache_root() / "image-python").get(key, unpack, self.report))
+        return Store(cache_root() / "image-python").get(key, unpack, self.report)
 
 
 def merged(layers: Iterable[StoredLayer]) -> dict[str, File]:

@@ -7,6 +7,7 @@ import json
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Final
 
@@ -16,22 +17,23 @@ from deploy.images.formats import oci
 LAYOUT: Final = oci.encoded({"imageLayoutVersion": "1.0.0"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Contents:
-    """An image for one platform: config, manifest, and layers as files."""
+    """An image for one platform: its run configuration, and its layers as files."""
 
-    architecture: str
-    config: bytes
-    manifest: bytes
-    layers: tuple[StoredLayer, ...]
+    run: oci.RunConfig
+    layers: Sequence[StoredLayer]
 
-    @classmethod
-    def of(cls, run: oci.RunConfig, layers: Sequence[StoredLayer]) -> Contents:
-        """The image of ``layers`` with the configuration ``run``."""
-        facts = [layer.facts for layer in layers]
-        config = oci.config(run, facts)
-        manifest = oci.manifest(oci.Descriptor.of(oci.CONFIG, config), facts, run.labels)
-        return cls(run.architecture, config, manifest, tuple(layers))
+    @cached_property
+    def config(self) -> bytes:
+        """The config document."""
+        return oci.config(self.run, (layer.diff_id for layer in self.layers))
+
+    @cached_property
+    def manifest(self) -> bytes:
+        """The manifest."""
+        descriptors = (layer.descriptor for layer in self.layers)
+        return oci.manifest(oci.Descriptor.of(oci.CONFIG, self.config), descriptors, self.run.labels)
 
     @property
     def manifest_descriptor(self) -> oci.Descriptor:
@@ -41,7 +43,7 @@ class Contents:
     @property
     def size(self) -> int:
         """Size in a registry, in bytes."""
-        return len(self.config) + len(self.manifest) + sum(layer.facts.descriptor.size for layer in self.layers)
+        return len(self.config) + len(self.manifest) + sum(layer.descriptor.size for layer in self.layers)
 
 
 def write_archive(path: Path, image: Contents, reference: str) -> None:
@@ -53,9 +55,9 @@ def write_archive(path: Path, image: Contents, reference: str) -> None:
             for name, content in _documents(image, reference):
                 add_file(archive, name, len(content), io.BytesIO(content))
             # Layers with equal content share a blob.
-            for layer in {layer.facts.descriptor.digest: layer for layer in image.layers}.values():
+            for layer in {layer.descriptor.digest: layer for layer in image.layers}.values():
                 with layer.path.open("rb") as packed:
-                    add_file(archive, blob_path(layer.facts.descriptor.digest), layer.facts.descriptor.size, packed)
+                    add_file(archive, blob_path(layer.descriptor.digest), layer.descriptor.size, packed)
         half.rename(path)
     finally:
         half.unlink(missing_ok=True)
@@ -70,9 +72,9 @@ def _documents(image: Contents, reference: str) -> Iterator[tuple[str, bytes]]:
     config = blob_path(oci.digest_of(image.config))
     # In ``ref.name``, only the tag is allowed; containerd has its own key for the full name.
     annotations = {oci.REFERENCE_NAME: reference.rpartition(":")[2], oci.CONTAINERD_NAME: reference}
-    layers = [blob_path(layer.facts.descriptor.digest) for layer in image.layers]
+    layers = [blob_path(layer.descriptor.digest) for layer in image.layers]
     yield "oci-layout", LAYOUT
-    yield "index.json", oci.index({image.architecture: image.manifest_descriptor}, annotations)
+    yield "index.json", oci.index({image.run.architecture: image.manifest_descriptor}, annotations)
     # For Docker without containerd's image store.
     yield "manifest.json", json.dumps([{"Config": config, "Layers": layers, "RepoTags": [reference]}]).encode()
     yield config, image.config

@@ -8,16 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.images.formats.tree import File, PathType, merged_usr
+from deploy.images.formats.tree import File, files_in, merged_usr
 
 _MAGIC: Final = b"!<arch>\n"
 _HEADER: Final = 60  # bytes of a member's header
 _SIZE: Final = slice(48, 58)  # decimal ASCII, padded with spaces
-_KINDS: Final = {
-    tarfile.DIRTYPE: PathType.DIRECTORY,
-    tarfile.REGTYPE: PathType.REGULAR,
-    tarfile.SYMTYPE: PathType.SYMLINK,
-}
 
 
 class NotAPackageError(ValueError):
@@ -53,7 +48,7 @@ def read_package(data: bytes) -> Package:
     try:
         control = next(file for file in _files(parts["control"]) if file.path == "control")
         return Package(control.content.decode(), tuple(merged_usr(file) for file in _files(parts["data"])))
-    except (KeyError, StopIteration, tarfile.TarError) as error:
+    except (KeyError, StopIteration, ValueError, tarfile.TarError) as error:
         raise NotAPackageError(f"not a Debian package: {error!r}") from error
 
 
@@ -72,19 +67,6 @@ def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
         offset += _HEADER + size + size % 2
 
 
-def _files(packed: bytes) -> Iterator[File]:
+def _files(packed: bytes) -> list[File]:
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        for info in archive:
-            # dpkg-deb writes paths as ``./usr/bin/x`` and directories with a trailing slash.
-            path = info.name.removeprefix("./").rstrip("/")
-            if path in {"", "."}:
-                continue
-            # A hard link becomes a file: its target may be left out of the image.
-            content = archive.extractfile(info) if info.isreg() or info.islnk() else None
-            kind = PathType.REGULAR if info.islnk() else _KINDS.get(info.type)
-            if kind is None:
-                raise NotAPackageError(f"{path} is a device or FIFO, which images cannot have")
-            target = info.linkname if info.issym() else ""
-            # Permissions of symbolic links are meaningless; make them equal.
-            mode = 0o777 if info.issym() else info.mode & 0o7777
-            yield File(path, content.read() if content else b"", mode, kind, target)
+        return list(files_in(archive))

@@ -38,14 +38,6 @@ class Descriptor:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerFacts:
-    """A layer in OCI documents: its descriptor, and the digest of its uncompressed tar."""
-
-    descriptor: Descriptor
-    diff_id: str
-
-
-@dataclass(frozen=True, slots=True)
 class RunConfig:
     """Run configuration of an image. ``created`` is the source's time (RFC 3339), not the build's."""
 
@@ -68,8 +60,8 @@ def encoded(document: Document) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
-def config(run: RunConfig, layers: Iterable[LayerFacts]) -> bytes:
-    """The image's config document."""
+def config(run: RunConfig, diff_ids: Iterable[str]) -> bytes:
+    """The image's config document; ``diff_ids`` are the digests of the layers' uncompressed tars."""
     process: Document = {"Env": [f"{name}={value}" for name, value in sorted(run.environment.items())]}
     optional: Document = {
         "Entrypoint": list(run.entrypoint),
@@ -84,19 +76,19 @@ def config(run: RunConfig, layers: Iterable[LayerFacts]) -> bytes:
             "os": "linux",
             "created": run.created,
             "config": process,
-            "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+            "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},
         }
     )
 
 
-def manifest(configuration: Descriptor, layers: Iterable[LayerFacts], annotations: Mapping[str, str]) -> bytes:
+def manifest(configuration: Descriptor, layers: Iterable[Descriptor], annotations: Mapping[str, str]) -> bytes:
     """The manifest of an image for one platform."""
     return encoded(
         {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "config": configuration.document,
-            "layers": [layer.descriptor.document for layer in layers],
+            "layers": [layer.document for layer in layers],
             "annotations": dict(annotations),
         }
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import PurePosixPath
@@ -89,6 +89,23 @@ def tar_of(files: Tree) -> bytes:
         for path in sorted(whole):
             _add(archive, whole[path])
     return packed.getvalue()
+
+
+def files_in(archive: tarfile.TarFile, left_out: tuple[str, ...] = ()) -> Iterator[File]:
+    """The files of a tar, without those below ``left_out``. Raises ``ValueError`` for a device or FIFO."""
+    for info in archive:
+        # dpkg-deb and mmdebstrap write paths as ``./usr/bin/x`` and directories with a trailing slash.
+        path = info.name.removeprefix("./").rstrip("/")
+        if path in {"", "."} or f"{path}/".startswith(left_out):
+            continue
+        if info.isdev():
+            raise ValueError(f"{path} is a device or FIFO, which images cannot have")
+        # A hard link becomes a file: its target may be left out of the image.
+        content = archive.extractfile(info) if info.isreg() or info.islnk() else None
+        kind = PathType.REGULAR if info.islnk() else PathType(info.type)
+        # Permissions of symbolic links are meaningless; make them equal.
+        mode = 0o777 if info.issym() else info.mode & 0o7777
+        yield File(path, content.read() if content else b"", mode, kind, info.linkname if info.issym() else "")
 
 
 def compressed(data: bytes) -> bytes:

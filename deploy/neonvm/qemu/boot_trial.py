@@ -19,6 +19,7 @@ from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Hypervisor
 from deploy.owned_process import run_command
 from vm_image.build import FIRST_LINE, GuestImage
+from vm_image.recipe import cache_key
 
 # Seconds: timeout of a trial, poll interval of its console, and time until a timeout is retried.
 _TIMEOUT: Final = 5.0
@@ -73,11 +74,7 @@ class BootTrial:
             raise GuestError(f"cannot read the guest image: {error}") from error
         # With a fixed descriptor and path, because those differ between trials.
         arguments = [word for word in command(0, Path("console")) if word]
-        digest = hashlib.sha256()
-        for part in (*contents, *host, await _version(arguments), *arguments):
-            # Length-prefixed, so that different lists of parts give different digests.
-            digest.update(len(part).to_bytes(8, "big") + part.encode())
-        return digest.hexdigest()[:24]
+        return cache_key(*(part.encode() for part in (*contents, *host, await _version(arguments), *arguments)))
 
     async def _run_trial(self, command: TrialCommand) -> BootVerdict:
         with tempfile.TemporaryDirectory(prefix="autoscale-boot-") as name:

@@ -10,12 +10,12 @@ from deploy.images.building.layer_store import StoredLayer
 from deploy.images.building.oci_archive import Contents, write_archive
 from deploy.images.formats import oci
 
-LAYER = oci.LayerFacts(oci.Descriptor.of(oci.LAYER, b"packed"), oci.digest_of(b"plain"))
+LAYER, DIFF_ID = oci.Descriptor.of(oci.LAYER, b"packed"), oci.digest_of(b"plain")
 RUN = oci.RunConfig("arm64", ["/usr/local/bin/x"], "65532:65532", [9101], {"PATH": "/bin"}, {"a": "b"})
 
 
 def test_a_configuration_says_how_the_program_is_run() -> None:
-    assert json.loads(oci.config(RUN, [LAYER])) == {
+    assert json.loads(oci.config(RUN, [DIFF_ID])) == {
         "architecture": "arm64",
         "os": "linux",
         "created": "1970-01-01T00:00:00Z",
@@ -26,7 +26,7 @@ def test_a_configuration_says_how_the_program_is_run() -> None:
             "Labels": {"a": "b"},
             "User": "65532:65532",
         },
-        "rootfs": {"type": "layers", "diff_ids": [LAYER.diff_id]},
+        "rootfs": {"type": "layers", "diff_ids": [DIFF_ID]},
     }
 
 
@@ -54,9 +54,7 @@ def test_an_index_names_an_image_for_each_architecture() -> None:
 def contents(folder: Path) -> Contents:
     packed = folder / "layer.tar.gz"
     packed.write_bytes(b"packed")
-    config = oci.config(RUN, [LAYER])
-    manifest = oci.manifest(oci.Descriptor.of(oci.CONFIG, config), [LAYER], {"a": "b"})
-    return Contents("arm64", config, manifest, (StoredLayer(LAYER, packed),))
+    return Contents(RUN, (StoredLayer(packed, LAYER, DIFF_ID),))
 
 
 def test_archive_has_all_blobs_and_names(tmp_path: Path) -> None:

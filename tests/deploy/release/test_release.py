@@ -38,13 +38,11 @@ def image(folder: Path, name: str = "autoscaler-agent", machine: str = "amd64") 
     folder.mkdir(parents=True, exist_ok=True)
     plain = tar_of(tree(File(path, content) for path, content in FILES.items()))
     packed = compressed(plain)
-    layer = oci.LayerFacts(oci.Descriptor.of(oci.LAYER, packed), oci.digest_of(plain))
-    (folder / "layer").write_bytes(packed)
-    config = oci.config(oci.RunConfig(machine), [layer])
-    labels = {"org.opencontainers.image.title": name}
-    manifest = oci.manifest(oci.Descriptor.of(oci.CONFIG, config), [layer], labels)
+    layer = StoredLayer(folder / "layer", oci.Descriptor.of(oci.LAYER, packed), oci.digest_of(plain))
+    layer.path.write_bytes(packed)
+    run = oci.RunConfig(machine, labels={"org.opencontainers.image.title": name})
     path = folder / f"{name}-{machine}.tar"
-    write_archive(path, Contents(machine, config, manifest, (StoredLayer(layer, folder / "layer"),)), f"x/{name}:v1")
+    write_archive(path, Contents(run, (layer,)), f"x/{name}:v1")
     return path
 
 

@@ -82,7 +82,7 @@ def write_image(image: ProgramImage, path: Path, report: Report) -> None:
     files = image.files
     key = layer_key(f"{file.path} {file.mode} {file.target}\n".encode() + file.content for file in files.values())
     layer = stored_layer(key, lambda: files, report)
-    write_archive(path, Contents.of(image.run_config(native_platform().debian), [layer]), image.name)
+    write_archive(path, Contents(image.run_config(native_platform().debian), [layer]), image.name)
 
 
 def _images(builder: Builder, add_ons: Sequence[str], report: Report) -> list[ProgramImage]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +10,7 @@ from deploy.images.building.image_build import native_platform
 from deploy.images.building.layer_store import layer_key, stored_layer
 from deploy.images.building.oci_archive import Contents, write_archive
 from deploy.images.formats import oci
-from deploy.images.formats.tree import File, PathType, tree
+from deploy.images.formats.tree import File, files_in, tree
 from deploy.local.kubernetes.plan.installation_plan import POSTGRES_IMAGE, POSTGRES_UID
 from vm_image.build import ensure_base, ensure_image, inputs_of
 from vm_image.store import Report
@@ -32,21 +31,15 @@ def postgres_image(folder: Path, report: Report) -> Path:
     """Write the archive; return its path. Raises ``BuildError`` if the guest image's base cannot be built."""
     base = inputs_of(ensure_image(report))
     key = layer_key((b"postgres in a pod", base.encode(), repr((_LEFT_OUT, _ACCOUNTS)).encode()))
-    layer = stored_layer(key, lambda: tree((*_files(ensure_base(report)), *_ACCOUNTS)), report)
+    layer = stored_layer(key, lambda: _files(ensure_base(report)), report)
     environment = {"LANG": "C.UTF-8", "PATH": f"{_PROGRAMS}:/usr/sbin:/usr/bin"}
     user = f"{POSTGRES_UID}:{POSTGRES_UID}"
     run = oci.RunConfig(native_platform().debian, user=user, environment=environment)
     path = folder / "postgresql.tar"
-    write_archive(path, Contents.of(run, [layer]), POSTGRES_IMAGE)
+    write_archive(path, Contents(run, [layer]), POSTGRES_IMAGE)
     return path
 
 
-def _files(base: Path) -> Iterator[File]:
+def _files(base: Path) -> dict[str, File]:
     with tarfile.open(base) as packed:
-        for info in packed:
-            path = info.name.removeprefix("./").rstrip("/")
-            if not path or f"{path}/".startswith(_LEFT_OUT):
-                continue
-            content = packed.extractfile(info) if info.isreg() or info.islnk() else None
-            kind = PathType.REGULAR if info.islnk() else PathType(info.type)
-            yield File(path, content.read() if content else b"", info.mode, kind, info.linkname if info.issym() else "")
+        return tree((*files_in(packed, _LEFT_OUT), *_ACCOUNTS))
