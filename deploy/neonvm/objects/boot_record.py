@@ -7,7 +7,6 @@ they are read from the stored pod. Above them, QEMU is OOM-killed or throttled.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -25,9 +24,6 @@ from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 from protocol.vm_arguments import SPEC_FLAG, ArgumentsError, decode_dump, value_of
 
 _CPU_MODE: Final = "-cpu-scaling-mode"
-_CACHE_SIZE: Final = 1024
-_LONGEST_CACHED: Final = 4096
-"""Characters; longer arguments are parsed each time, because a user may create a pod with megabytes of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +41,14 @@ class BootRecord:
 
 def boot_record(pod: Json) -> BootRecord | None:
     """The boot record in the arguments of ``pod``; None if they are missing or invalid."""
-    arguments = _arguments(pod)
-    dump, cpu_mode = value_of(arguments, SPEC_FLAG), value_of(arguments, _CPU_MODE)
-    if len(dump) > _LONGEST_CACHED:
-        # Bypass the cache, which would use too much memory.
-        return _cached_record.__wrapped__(dump, cpu_mode)
-    return _cached_record(dump, cpu_mode)
+    try:
+        spec = spec_at_boot(pod)
+        # The arguments contain only the spec; the machine does not depend on the name.
+        vm = machine_of({"metadata": {"namespace": "", "name": ""}, "spec": spec})
+    except (ArgumentsError, InvalidObjectError):
+        return None
+    cpu_mode = value_of(_arguments(pod), _CPU_MODE) or text(spec, "cpuScalingMode")
+    return BootRecord(machine_for(vm), vm.use, cpu_mode == "QmpScaling", *runner_ports(spec))
 
 
 def spec_at_boot(pod: Json) -> Json:
@@ -59,19 +57,6 @@ def spec_at_boot(pod: Json) -> Json:
     if not dump:
         raise ArgumentsError(runner_texts.NOTHING_TO_RUN.format(flag=SPEC_FLAG))
     return decode_dump(dump)
-
-
-@lru_cache(_CACHE_SIZE)
-def _cached_record(dump: str, cpu_mode: str) -> BootRecord | None:
-    try:
-        spec = decode_dump(dump)
-        # The arguments contain only the spec; the machine does not depend on the name.
-        vm = machine_of({"metadata": {"namespace": "", "name": ""}, "spec": spec})
-    except (ArgumentsError, InvalidObjectError):
-        return None
-    return BootRecord(
-        machine_for(vm), vm.use, (cpu_mode or text(spec, "cpuScalingMode")) == "QmpScaling", *runner_ports(spec)
-    )
 
 
 def machine_for(vm: VirtualMachine) -> RunningMachine:
