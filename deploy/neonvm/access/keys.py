@@ -20,19 +20,26 @@ _VALIDITY: Final = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzin
 """A pod's key is trusted because of its token, so its certificate need not expire."""
 
 
-class RunnerKey:
-    """The TLS key of one runner pod, created when it starts, and the CAs (PEM) of its clients.
+class PodIdentity:
+    """The TLS key of one runner pod, created when it starts, the CAs (PEM) of its clients, and the file ``token`` of
+    its projected token.
 
     Raises ``ValueError`` if ``authorities`` is invalid.
     """
 
-    def __init__(self, name: str, authorities: str) -> None:
+    def __init__(self, name: str, authorities: str, token: Path) -> None:
         self._own = CertificateForm(common_name(name), *_VALIDITY).self_signed(new_key())
         self._context = self._trusting(authorities)
+        self._token = token
 
-    def trust(self, authorities: str) -> None:
-        """Replace the CAs for new connections. Raises ``ValueError``."""
+    def introduce(self, authorities: str) -> str:
+        """Trust ``authorities`` in new connections and return the token. Raises ``ValueError`` and ``OSError``; then
+        nothing changes.
+        """
+        # Read each time: the kubelet renews the token.
+        token = self._token.read_text().strip()
         self._context = self._trusting(authorities)
+        return token
 
     def context(self) -> ssl.SSLContext:
         """TLS context for the next connection. Client certificates are optional, but must be valid."""
@@ -86,18 +93,3 @@ class Introduced(msgspec.Struct):
     """The response: the pod's token."""
 
     token: str
-
-
-class PodIdentity:
-    """The runner's side of the introduction; ``token`` is the file of the pod's projected token."""
-
-    def __init__(self, key: RunnerKey, token: Path) -> None:
-        self._key = key
-        self._token = token
-
-    def introduce(self, authorities: str) -> str:
-        """Trust ``authorities`` and return the token. Raises ``ValueError`` and ``OSError``; then nothing changes."""
-        # Read each time: the kubelet renews the token.
-        token = self._token.read_text().strip()
-        self._key.trust(authorities)
-        return token

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from deploy.neonvm.access.authenticated_listener import AuthenticatedListener, Tls
-from deploy.neonvm.access.keys import PodIdentity, RunnerKey
+from deploy.neonvm.access.authenticated_listener import AuthenticatedListener
+from deploy.neonvm.access.keys import PodIdentity
 from deploy.neonvm.addressing import DAEMON_PORT, GUEST_DAEMON_PORT
 from deploy.neonvm.guests.qemu_guest import QemuGuest
 from deploy.neonvm.guests.qemu_guests import QemuGuests, proven_accelerator
@@ -124,7 +124,8 @@ async def run(arguments: RunnerArguments) -> Ending:
     # Before QEMU starts, which opens the pipe as its console.
     copy_console(_RUN / "console", _IMAGES / "console.log")
     api_port, qmp_port = runner_ports(arguments.spec)
-    identity, tls = _identity(arguments)
+    identity = _identity(arguments)
+    tls = None if identity is None else identity.context
     gate = GateServer(monitors, runner)
     async with AsyncExitStack() as open_ports:
         for port, serve in ((api_port, RunnerApi(runner, identity).serve), (qmp_port, gate.serve)):
@@ -137,16 +138,15 @@ async def run(arguments: RunnerArguments) -> Ending:
         return await runner.run(stop, Seconds(max(1, arguments.grace - _SPARE)))
 
 
-def _identity(arguments: RunnerArguments) -> tuple[PodIdentity | None, Tls | None]:
-    """The pod's identity, and the TLS context of its ports; None for both without CAs. Raises ``ArgumentsError``."""
+def _identity(arguments: RunnerArguments) -> PodIdentity | None:
+    """The pod's identity; None without CAs, and then its ports use no TLS. Raises ``ArgumentsError``."""
     if arguments.authorities is None:
         LOG.warning(texts.OPEN_PORTS)
-        return None, None
+        return None
     try:
-        key = RunnerKey(arguments.pod.name, arguments.authorities)
+        return PodIdentity(arguments.pod.name, arguments.authorities, _TOKEN)
     except ValueError as error:
         raise ArgumentsError(str(error)) from error
-    return PodIdentity(key, _TOKEN), key.context
 
 
 def _runner(

@@ -22,7 +22,7 @@ import httpx2 as httpx
 
 from deploy.neonvm.access.authenticated_listener import AuthenticatedListener, Tls
 from deploy.neonvm.access.callers import may_use_monitor
-from deploy.neonvm.access.keys import PodIdentity, RunnerKey
+from deploy.neonvm.access.keys import PodIdentity
 from deploy.neonvm.ports import GuestPhase, GuestState
 from deploy.neonvm.runner.gate_server import split
 from deploy.neonvm.runner.pod_runner import PodRunner, RunnerStatus
@@ -236,8 +236,8 @@ class Kubelet:
         about, account = pod["metadata"], pod["spec"].get("serviceAccountName", "default")
         token = Path(tempfile.mkdtemp()) / "token"
         token.write_text(await self.fleet.token(about["namespace"], account, RUNNER_AUDIENCE, pod))
-        key = RunnerKey(about["name"], env[RUNNER_AUTHORITIES])
-        return PodIdentity(key, token), key.context
+        identity = PodIdentity(about["name"], env[RUNNER_AUTHORITIES], token)
+        return identity, identity.context
 
     async def close(self) -> None:
         """Nothing listens any more."""

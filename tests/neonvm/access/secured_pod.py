@@ -21,7 +21,7 @@ from deploy.neonvm.access.connections import (
     RunnerHttpResponse,
     Streams,
 )
-from deploy.neonvm.access.keys import PodIdentity, RunnerKey, client_context
+from deploy.neonvm.access.keys import PodIdentity, client_context
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.runner.gate_server import GateServer
 from protocol.runtime.certificates.issuing import Issued, Purpose, issue, new_authority
@@ -80,7 +80,7 @@ class SecuredPod:
     """One pod at its ports. ``token`` is what its kubelet has given it."""
 
     pod: Pod
-    key: RunnerKey
+    identity: PodIdentity
     api: AuthenticatedListener
     gate: AuthenticatedListener
     monitor: Monitor
@@ -144,18 +144,18 @@ async def secured_pod(folder: Path, number: int = 1) -> AsyncIterator[SecuredPod
     """A pod that trusts our authority, with a guest that runs. Its number is that of its token."""
     monitor, file, path = Monitor(), folder / "token", folder / "monitor"
     file.write_text(f"token-{number}\n")
-    key = RunnerKey("db-x", pem())
+    identity = PodIdentity("db-x", pem(), file)
     async with scripted_daemon() as daemon, await asyncio.start_unix_server(monitor.serve, path):
         daemon.answers["GET /database"] = (200, '{"sessions": 1}')
-        pod = Pod(folder, _counted(daemon), identity=PodIdentity(key, file))
+        pod = Pod(folder, _counted(daemon), identity=identity)
         async with running(pod):
             gate = GateServer([path, path], pod.runner)
             doors = [
-                AuthenticatedListener(listening(tcp_socket(), "127.0.0.1", 0), serve, key.context)
+                AuthenticatedListener(listening(tcp_socket(), "127.0.0.1", 0), serve, identity.context)
                 for serve in (pod.api.serve, gate.serve)
             ]
             try:
-                yield SecuredPod(pod, key, doors[0], doors[1], monitor, file)
+                yield SecuredPod(pod, identity, doors[0], doors[1], monitor, file)
             finally:
                 for each in doors:
                     await each.close()

@@ -17,7 +17,7 @@ from deploy.neonvm.access.connections import (
     RunnerHttpResponse,
     Streams,
 )
-from deploy.neonvm.access.keys import RunnerKey
+from deploy.neonvm.access.keys import PodIdentity
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.qemu_process import EventListeners, Monitor
@@ -58,7 +58,9 @@ async def test_an_answer_without_a_token_proves_nothing(answer: bytes) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer)
         await reader.read()
 
-    door = AuthenticatedListener(listening(tcp_socket(), "127.0.0.1", 0), serve, RunnerKey("any", pem()).context)
+    door = AuthenticatedListener(
+        listening(tcp_socket(), "127.0.0.1", 0), serve, PodIdentity("any", pem(), Path()).context
+    )
     with pytest.raises(OSError, match="did not prove"):
         await connections(Reviews()).api(RunnerEndpoint("default/db-x", "uid-1", "127.0.0.1", door.port, 1))
     await door.close()
@@ -75,7 +77,9 @@ async def test_pod_with_stolen_address_is_rejected(pod: SecuredPod) -> None:
         asked.append(f"{who} {(await reader.readline()).decode()}")
         writer.close()
 
-    thief = AuthenticatedListener(listening(tcp_socket(), "127.0.0.1", 0), serve, RunnerKey("thief", pem()).context)
+    thief = AuthenticatedListener(
+        listening(tcp_socket(), "127.0.0.1", 0), serve, PodIdentity("thief", pem(), Path()).context
+    )
     stolen = RunnerEndpoint("default/db-x", "uid-1", "127.0.0.1", thief.port, thief.port)
     for speak in (known.api, known.monitor):
         with pytest.raises(ImpostorError):

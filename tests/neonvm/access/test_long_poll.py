@@ -13,7 +13,7 @@ import pytest
 
 from deploy.neonvm.access.authenticated_listener import AuthenticatedListener
 from deploy.neonvm.access.connections import ImpostorError, RunnerConnections, RunnerEndpoint, RunnerHttpResponse
-from deploy.neonvm.access.keys import RunnerKey
+from deploy.neonvm.access.keys import PodIdentity
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from protocol.runtime.serving.tcp_listener import TcpListener
 from tests.neonvm.access.secured_pod import Reviews, SecuredPod, connections, pem, secured_pod, showing
@@ -39,7 +39,9 @@ async def own_runner(serve: Serve) -> AsyncIterator[tuple[RunnerConnections, Run
         else:
             await serve(who, reader, writer)
 
-    door = AuthenticatedListener(listening(tcp_socket(), "127.0.0.1", 0), introduced, RunnerKey("db-x", pem()).context)
+    door = AuthenticatedListener(
+        listening(tcp_socket(), "127.0.0.1", 0), introduced, PodIdentity("db-x", pem(), Path()).context
+    )
     try:
         yield connections(Reviews()), RunnerEndpoint("default/db-x", "uid-1", "127.0.0.1", door.port, 1)
     finally:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx2 as httpx
 import pytest
 
-from deploy.neonvm.access.keys import RunnerKey
+from deploy.neonvm.access.keys import PodIdentity
 from deploy.neonvm.service.runner_authority import AUTHORITIES, OF_AGENTS, OWN, RunnerAuthority
 from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import Json, text
@@ -76,7 +77,7 @@ async def test_authority_is_created_once_and_reused(world: World) -> None:
     first = world.replica()
     await world.pass_by(5)
     assert first.ready.is_set()
-    RunnerKey("db-x", first.authorities)  # what pods are told can be used
+    PodIdentity("db-x", first.authorities, Path())  # what pods are told can be used
     kept = await world.secret(OWN, "tls.crt")
     for each in world.tasks:
         each.cancel()
