@@ -163,7 +163,7 @@ class NeonVmController:
             is_known=pod is None or hosted.is_known,
             acceleration=hosted.acceleration,
             stalled=guest.stalled if guest else frozenset(),
-            sleeping=guest.sleeping if guest else SleepReport(),
+            sleeping=guest.sleep_orders.report if guest else SleepReport(),
             migrates=self._migrates(name_of(vm)),
             moves_asleep=hosted.moves_asleep,
             is_sleep_over=self._is_sleep_over(vm),
@@ -243,10 +243,10 @@ class NeonVmController:
         is_current = await self._report(vm, todo.status)
         # After the status was written, because only the phase reserves room for a running guest.
         if guest is not None and todo.sleep:
-            guest.sleep(todo.sleep)
+            guest.sleep_orders.sleep(todo.sleep)
         # A phase that was not written now may be that of an earlier wake, in the cache of a former standby.
         if guest is not None and todo.wake and (is_current or await self._is_current(vm)):
-            guest.wake()
+            guest.sleep_orders.wake()
         if todo.create_pod and facts.machine is not None:
             await self._create_pod(vm, facts.machine)
         if todo.delete_pod and facts.pod is not None:

@@ -7,7 +7,6 @@ network as if the guest had sent it.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,11 +15,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from deploy.neonvm.addressing import flat_mac
-from deploy.neonvm.network.announcement import announcement
 from deploy.neonvm.ports import NetworkError
 from deploy.neonvm.qemu.machine import Machine
-from deploy.neonvm.tap import header_size
 from deploy.neonvm.texts import runner as texts
 
 SOCKET: Final = "tap.sock"
@@ -66,15 +62,6 @@ class FlatTap:
     descriptor: int
     address: str
     mtu: int
-
-    def announce(self) -> None:
-        """Redirect frames for the VM to this pod. Errors are ignored, because QEMU announces the guest as well."""
-        try:
-            # An all-zero virtio-net header: no offload.
-            header = bytes(header_size(self.descriptor))
-            os.write(self.descriptor, header + announcement(flat_mac(self.address)))
-        except OSError:
-            return
 
 
 async def receive_tap(folder: Path, seconds: float) -> FlatTap:

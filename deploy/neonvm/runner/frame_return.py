@@ -12,6 +12,8 @@ from collections.abc import Coroutine, Iterable
 from contextlib import ExitStack, suppress
 from typing import Final
 
+from deploy.neonvm.addressing import flat_mac
+from deploy.neonvm.network.announcement import announcement
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.frame_handover import SourceFilters
 from deploy.neonvm.qemu.machine import Machine
@@ -37,7 +39,10 @@ class FrameReturn:
 
     def announce(self) -> None:
         """Redirect frames for the VM to this pod."""
-        self._tap.announce()
+        with suppress(OSError):  # QEMU announces the guest as well
+            # An all-zero virtio-net header: no offload.
+            header = bytes(header_size(self._tap.descriptor))
+            os.write(self._tap.descriptor, header + announcement(flat_mac(self._tap.address)))
 
     async def prepare(self, machine: Machine) -> None:
         """Prepare to send the guest. If QEMU cannot divert frames, their senders must retransmit them."""

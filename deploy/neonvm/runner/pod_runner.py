@@ -6,6 +6,7 @@ Only the controller may order a change of the guest (``deploy.neonvm.access``).
 from __future__ import annotations
 
 import asyncio
+import shutil
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
@@ -121,7 +122,7 @@ class PodRunner:
                 # QEMU comes and goes while a guest falls asleep or wakes.
                 await self.sleep.settled()
                 # Nothing to flush if the guest was handed over, never arrived, or is asleep.
-                if self.decisions.is_given or self.sleep.is_on or not await self._is_here():
+                if self.decisions.is_given or self.sleep.is_on or not await self._guest.arrived():
                     return
                 if not await self._shut_down_by_daemon():
                     # Fallback for guests without the daemon, which shuts the database down first.
@@ -136,16 +137,10 @@ class PodRunner:
         except GuestError:
             return False
 
-    async def _is_here(self) -> bool:
-        try:
-            return await self._guest.arrived()
-        except GuestError:
-            return False
-
     async def status(self) -> RunnerStatus:
         """The guest's status; if a migration has paused it, with its last known size. Raises ``GuestError``."""
         # The controller must see a guest paused by a migration, or it would not resume the migration of a dead leader.
-        size = await self._state(is_last_enough=True)
+        size = await self.state(is_last_enough=True)
         (name, why), fell_asleep = self._accelerator, self.sleep.fell_asleep or FellAsleep(Bytes(0), 0)
         return RunnerStatus(
             size.phase.value,
@@ -161,11 +156,10 @@ class PodRunner:
             self.sleep_migration.is_possible,
         )
 
-    async def state(self) -> GuestState:
-        """The guest's state. Raises ``GuestError``."""
-        return await self._state(is_last_enough=False)
-
-    async def _state(self, *, is_last_enough: bool) -> GuestState:
+    async def state(self, *, is_last_enough: bool = False) -> GuestState:
+        """The guest's state; for one paused by a migration, its last known size if that ``is_last_enough``. Raises
+        ``GuestError``.
+        """
         # Do not poll a guest that is asleep or falling asleep: its QEMU comes and goes.
         if (asleep := self.sleep.state()) is not None:
             return asleep
@@ -301,7 +295,7 @@ class PodRunner:
                 await self._flat.prepare(self._guest.machine)
         finally:
             # QEMU has read the files. Do not keep the key on disk, even after a failure.
-            self.tls.forget(folder)
+            shutil.rmtree(folder, ignore_errors=True)
 
     async def _drop_credentials(self) -> None:
         """Delete QEMU's TLS credentials, so that it cannot send the guest. Raises ``GuestError``."""

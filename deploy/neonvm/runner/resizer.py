@@ -11,7 +11,7 @@ from deploy.neonvm.ports import CPU, MEMORY, GuestError, GuestPhase, GuestState,
 from deploy.neonvm.runner.sleep_orders import SleepOrders
 from deploy.neonvm.texts.lines import one_line
 from protocol.backoff import Backoff
-from protocol.guest.sleep import SLEEPING, SleepReport
+from protocol.guest.sleep import SLEEPING
 from protocol.runtime.clock import Clock
 from protocol.units import Amount, Bytes, Instant, MilliCpu, Resources, Seconds
 
@@ -41,7 +41,8 @@ LOCAL_INTERVALS: Final = PollIntervals(
 
 class Resizer:
     """Resizes one guest from its start to its end. ``on_change`` is called whenever ``state`` or ``fault`` has changed.
-    ``phase`` is the initial phase: booting, or receiving, which is held until the guest has arrived.
+    ``phase`` is the initial phase: booting, or receiving, which is held until the guest has arrived. ``sleep_orders``
+    put the guest to sleep: its phase is then ``ASLEEP``, with a size of zero, and ``WAKING`` once it must wake.
     """
 
     def __init__(
@@ -60,8 +61,8 @@ class Resizer:
         self._poll_requested = asyncio.Event()
         self._idle = asyncio.Event()  # set while no resize is in progress
         self._idle.set()
-        self._sleep = SleepOrders(guest, self, clock, on_change, lambda fault: self._set_fault("sleep", fault))
-        self._is_held = phase is GuestPhase.RECEIVING
+        self.sleep_orders = SleepOrders(guest, self, clock, on_change, lambda fault: self._set_fault("sleep", fault))
+        self.is_held = phase is GuestPhase.RECEIVING  # it is not resized
         self._steps = 0
         self._state_version = 0  # incremented when the state is set from outside; polls sent before that are stale
         self._cpu_version = 0  # incremented when a resize returns the CPU; the CPU in polls sent before that is stale
@@ -76,47 +77,27 @@ class Resizer:
     def fault(self) -> str:
         """The guest's current errors; empty if none. For a sleeping guest, only those that keep it from waking."""
         # A failed resize does not matter until the guest is awake.
-        past = {CPU, MEMORY} if self._sleep.is_asleep else set[str]()
+        past = {CPU, MEMORY} if self.sleep_orders.is_asleep else set[str]()
         return "; ".join(fault for about, fault in self._faults.items() if about not in past)
 
     def resize_to(self, size: Resources) -> None:
         """Set the desired size and end a hold."""
         # A held guest is resized only after a new request, even if the size is the same.
-        if size != self._target or self._is_held:
+        if size != self._target or self.is_held:
             self._target = size
-            self._is_held = False
+            self.is_held = False
             self._wake()
 
     def hold(self) -> None:
         """Stop resizing the guest. A resize in progress ends first (see ``is_quiet``)."""
-        if not self._is_held:
-            self._is_held = True
+        if not self.is_held:
+            self.is_held = True
             self._on_change()
-
-    @property
-    def is_held(self) -> bool:
-        """True if the guest is not resized."""
-        return self._is_held
 
     @property
     def is_quiet(self) -> bool:
         """True if the guest is held, no resize is in progress, and it is neither asleep nor falling asleep."""
-        return self._is_held and not self._steps and not self._sleep.is_quiesced
-
-    def sleep(self, order: str) -> None:
-        """Put the guest to sleep, once per ``order``; ``sleeping`` has the result. The phase is then ``ASLEEP``, with a
-        size of zero, and ``WAKING`` once the guest must wake.
-        """
-        self._sleep.sleep(order)
-
-    def wake(self) -> None:
-        """Wake a sleeping guest, once per sleep. There must be a permit for its size."""
-        self._sleep.wake()
-
-    @property
-    def sleeping(self) -> SleepReport:
-        """Report on the last sleep, without the time of its ``state``; empty if there was no order."""
-        return self._sleep.report
+        return self.is_held and not self._steps and not self.sleep_orders.is_quiesced
 
     async def settle(self) -> None:
         """Wait until no resize is in progress."""
@@ -147,7 +128,7 @@ class Resizer:
             # One task per resource, so that slow memory unplug never delays a CPU change.
             steps = {CPU: self._step_cpu, MEMORY: self._step_memory}
             workers = [tasks.create_task(self._resize_forever(name, step)) for name, step in steps.items()]
-            workers += [tasks.create_task(self._poll()), tasks.create_task(self._sleep.run())]
+            workers += [tasks.create_task(self._poll()), tasks.create_task(self.sleep_orders.run())]
             reason = await self._guest.ended()
             for worker in workers:
                 worker.cancel()
@@ -170,7 +151,7 @@ class Resizer:
             # Before the poll: a request during it triggers another one.
             self._poll_requested.clear()
             # A sleeping guest is not polled; it reports when it must wake.
-            if self._sleep.is_quiesced:
+            if self.sleep_orders.is_quiesced:
                 await self._poll_requested.wait()
                 continue
             silent = 0 if await self._poll_once() else silent + 1
@@ -193,14 +174,14 @@ class Resizer:
             state = await self._guest.state()
         except GuestError as error:
             # A guest that has begun to fall asleep need not respond.
-            if version == self._state_version and not self._sleep.is_quiesced:
+            if version == self._state_version and not self.sleep_orders.is_quiesced:
                 self._set_fault("state", str(error))
             return False
         self._set_fault("state", "")
         if state.phase in SLEEPING:
             # A poll sent before it woke, or a guest put to sleep by an earlier process.
-            if version == self._state_version and not self._sleep.is_quiesced:
-                self._sleep.adopt()
+            if version == self._state_version and not self.sleep_orders.is_quiesced:
+                self.sleep_orders.adopt()
             return True
         if cpu_version != self._cpu_version:
             # A resize returned during this poll, so the CPU in the poll is stale.
@@ -224,7 +205,7 @@ class Resizer:
             if self.is_quiet:
                 self._on_change()
             # Do not resize a sleeping guest; waking ends the wait.
-            until = None if self._sleep.is_quiesced else Instant(self._clock.now() + pause)
+            until = None if self.sleep_orders.is_quiesced else Instant(self._clock.now() + pause)
             await self._clock.wait(wake, until)
             # A new size is tried at once, without backoff.
             pause = _FIRST_PAUSE if wake.is_set() else min(pause * 2, _LONGEST_PAUSE)
@@ -246,7 +227,7 @@ class Resizer:
     @property
     def _may_resize(self) -> bool:
         # Do not resize a booting guest: it was started with the right size.
-        return self.state.phase is GuestPhase.RUNNING and not self._is_held and not self._sleep.is_quiesced
+        return self.state.phase is GuestPhase.RUNNING and not self.is_held and not self.sleep_orders.is_quiesced
 
     async def _step_cpu(self) -> None:
         target: MilliCpu = self._target.cpu

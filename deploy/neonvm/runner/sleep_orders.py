@@ -84,7 +84,9 @@ class SleepOrders:
         return bool(self._order) or self.is_asleep
 
     def sleep(self, order: str) -> None:
-        """Order the guest to sleep. No-op if it sleeps, or if this order was already carried out or refused."""
+        """Order the guest to sleep; ``report`` has the result. No-op if it sleeps, or if this order was already carried
+        out or refused.
+        """
         if self.is_quiesced or order == self.report.order:
             return
         self._order = order

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
 import tempfile
 from pathlib import Path
@@ -33,7 +32,9 @@ class TlsIdentity:
         return signing_request(self._name, self._key).decode()
 
     def files(self, migration: str, certificate: str, authority: str, *, is_server: bool) -> Path:
-        """A folder for QEMU's ``tls-creds-x509``. Raises ``GuestError`` if the certificate does not match the key."""
+        """A new folder for QEMU's ``tls-creds-x509``, to be deleted once QEMU has read it. Raises ``GuestError`` if the
+        certificate does not match the key.
+        """
         try:
             parsed = x509.load_pem_x509_certificate(certificate.encode())
         except ValueError as error:
@@ -59,8 +60,3 @@ class TlsIdentity:
         context.load_verify_locations(cadata=authority)
         load_certificate(context, certificate.encode(), private_pem(self._key))
         return context
-
-    @staticmethod
-    def forget(folder: Path) -> None:
-        """Delete the files after QEMU has read them."""
-        shutil.rmtree(folder, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import socket
 import ssl
 import time
@@ -118,7 +119,7 @@ class Pods:
         tls = self.target.runner.tls.files(MOVE, certificate, self.authority.certificate.decode(), is_server=True)
         context.load_verify_locations(tls / "ca-cert.pem")
         context.load_cert_chain(tls / "server-cert.pem", tls / "server-key.pem")
-        self.target.runner.tls.forget(tls)
+        shutil.rmtree(tls)
 
         async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self.received.set_result(await reader.read(-1))

@@ -55,7 +55,7 @@ class SleepyGuest(ObedientGuest):
 
 async def fallen_asleep(resized: ResizerFixture, order: str = "a") -> None:
     await resized.boot()
-    resized.resizer.sleep(order)
+    resized.resizer.sleep_orders.sleep(order)
     await settle()
     assert resized.resizer.state == ASLEEP
 
@@ -65,7 +65,7 @@ async def test_guest_sleeps_and_wakes_by_order() -> None:
     async with resizing(guest) as resized:
         await fallen_asleep(resized)
         slept = SleepReport("a", SleepState.ASLEEP, sessions=3, saved=SAVED.value)
-        assert resized.resizer.sleeping == slept
+        assert resized.resizer.sleep_orders.report == slept
         looks, changes = guest.looks, resized.changes
         await resized.clock.advance(3600)
         assert (guest.looks, guest.woken_looks, resized.changes) == (looks, 1, changes), "nobody asks it anything"
@@ -73,12 +73,12 @@ async def test_guest_sleeps_and_wakes_by_order() -> None:
         await settle()
         assert (resized.resizer.state, guest.orders) == (WAKING, ["fall asleep"])
         who = "10.1.0.7 sends data to port 5432"
-        assert resized.resizer.sleeping == SleepReport("a", SleepState.WAKING, "", who, 3, SAVED.value)
-        resized.resizer.wake()
-        resized.resizer.wake()
+        assert resized.resizer.sleep_orders.report == SleepReport("a", SleepState.WAKING, "", who, 3, SAVED.value)
+        resized.resizer.sleep_orders.wake()
+        resized.resizer.sleep_orders.wake()
         await settle()
         assert (resized.resizer.state, guest.orders) == (AWAKE, ["fall asleep", "wake"])
-        assert resized.resizer.sleeping == SleepReport("a", SleepState.AWAKE, "", who, 3, SAVED.value, 0.25)
+        assert resized.resizer.sleep_orders.report == SleepReport("a", SleepState.AWAKE, "", who, 3, SAVED.value, 0.25)
 
 
 async def test_sleeper_leaves_no_timer_behind() -> None:
@@ -92,17 +92,20 @@ async def test_each_order_is_carried_out_once() -> None:
     guest = SleepyGuest()
     async with resizing(guest) as resized:
         await fallen_asleep(resized)
-        resized.resizer.sleep("b")
-        resized.resizer.wake()
+        resized.resizer.sleep_orders.sleep("b")
+        resized.resizer.sleep_orders.wake()
         await settle()
-        resized.resizer.sleep("a")
-        resized.resizer.wake()
+        resized.resizer.sleep_orders.sleep("a")
+        resized.resizer.sleep_orders.wake()
         await resized.clock.advance(10)
         assert guest.orders == ["fall asleep", "wake"]
         guest.must_wake.set_result("too late")
-        resized.resizer.sleep("c")
+        resized.resizer.sleep_orders.sleep("c")
         await settle()
-        assert (guest.orders, resized.resizer.sleeping.message) == (["fall asleep", "wake", "fall asleep"], "too late")
+        assert (guest.orders, resized.resizer.sleep_orders.report.message) == (
+            ["fall asleep", "wake", "fall asleep"],
+            "too late",
+        )
 
 
 async def test_sleep_waits_for_running_resize() -> None:
@@ -112,7 +115,7 @@ async def test_sleep_waits_for_running_resize() -> None:
         await resized.boot()
         resized.resizer.resize_to(LARGE)
         await settle()
-        resized.resizer.sleep("a")
+        resized.resizer.sleep_orders.sleep("a")
         await settle()
         assert "fall asleep" not in guest.orders
         guest.slow_memory.set()
@@ -127,7 +130,7 @@ async def test_size_ordered_in_sleep_follows_waking() -> None:
         resized.resizer.resize_to(LARGE)
         await resized.clock.advance(30)
         assert guest.orders == ["fall asleep"]
-        resized.resizer.wake()
+        resized.resizer.sleep_orders.wake()
         await settle()
         assert (guest.orders[:2], sorted(guest.orders[2:])) == (["fall asleep", "wake"], ["cpu 2", "memory 2Gi"])
         assert resized.resizer.state == GuestState(GuestPhase.RUNNING, LARGE.cpu, LARGE.mem)
@@ -139,7 +142,7 @@ async def test_guest_is_left_alone_while_it_falls_asleep() -> None:
     async with resizing(guest) as resized:
         await resized.boot()
         guest.answers.clear()
-        resized.resizer.sleep("a")
+        resized.resizer.sleep_orders.sleep("a")
         await settle()
         looks = guest.looks
         resized.resizer.resize_to(LARGE)
@@ -158,12 +161,12 @@ async def test_refused_guest_runs_on() -> None:
     guest.errors = {"fall_asleep": [SleepRefusedError("a session is in a transaction")]}
     async with resizing(guest) as resized:
         await resized.boot()
-        resized.resizer.sleep("a")
+        resized.resizer.sleep_orders.sleep("a")
         await settle()
         refused = SleepReport("a", SleepState.REFUSED, message="a session is in a transaction")
-        assert (resized.resizer.sleeping, resized.resizer.state) == (refused, AWAKE)
+        assert (resized.resizer.sleep_orders.report, resized.resizer.state) == (refused, AWAKE)
         resized.resizer.resize_to(LARGE)
-        resized.resizer.sleep("a")
+        resized.resizer.sleep_orders.sleep("a")
         await settle()
         assert sorted(guest.orders) == ["cpu 2", "fall asleep", "memory 2Gi"]
 
@@ -171,12 +174,12 @@ async def test_refused_guest_runs_on() -> None:
 async def test_guest_that_cannot_sleep_refuses() -> None:
     async with resizing(ObedientGuest()) as resized:
         await resized.boot()
-        resized.resizer.sleep("a")
+        resized.resizer.sleep_orders.sleep("a")
         await settle()
-        assert resized.resizer.sleeping == SleepReport(
+        assert resized.resizer.sleep_orders.report == SleepReport(
             "a", SleepState.REFUSED, message="this guest runtime does not support sleep"
         )
-        resized.resizer.wake()
+        resized.resizer.sleep_orders.wake()
         await settle()
         assert resized.resizer.state == AWAKE
 
@@ -186,9 +189,9 @@ async def test_guest_about_to_move_does_not_sleep() -> None:
     async with resizing(guest) as resized:
         await resized.boot()
         resized.resizer.hold()
-        resized.resizer.sleep("a")
+        resized.resizer.sleep_orders.sleep("a")
         await settle()
-        assert (resized.resizer.sleeping.message, guest.orders) == ("the guest is about to be migrated", [])
+        assert (resized.resizer.sleep_orders.report.message, guest.orders) == ("the guest is about to be migrated", [])
         assert resized.resizer.is_quiet
 
 
@@ -199,10 +202,13 @@ async def test_lost_answer_is_settled_by_a_look() -> None:
         await resized.boot()
         guest.errors = {"fall_asleep": [GuestError("its runner does not respond")]}
         guest.has = ASLEEP
-        resized.resizer.sleep("a")
+        resized.resizer.sleep_orders.sleep("a")
         await settle()
-        assert (resized.resizer.state, resized.resizer.sleeping) == (ASLEEP, SleepReport("a", SleepState.ASLEEP))
-        resized.resizer.wake()
+        assert (resized.resizer.state, resized.resizer.sleep_orders.report) == (
+            ASLEEP,
+            SleepReport("a", SleepState.ASLEEP),
+        )
+        resized.resizer.sleep_orders.wake()
         await settle()
         assert resized.resizer.state == AWAKE, "its size comes from a look"
 
@@ -215,10 +221,10 @@ async def test_sleeper_of_earlier_process_is_adopted(phase: GuestPhase) -> None:
         guest.must_wake.set_result("an ARP probe")
     async with resizing(guest) as resized:
         assert resized.resizer.state.phase is phase
-        assert resized.resizer.sleeping.state == phase.value
-        resized.resizer.wake()
+        assert resized.resizer.sleep_orders.report.state == phase.value
+        resized.resizer.sleep_orders.wake()
         await settle()
-        assert (resized.resizer.state, resized.resizer.sleeping.state) == (AWAKE, SleepState.AWAKE)
+        assert (resized.resizer.state, resized.resizer.sleep_orders.report.state) == (AWAKE, SleepState.AWAKE)
 
 
 async def test_lost_memory_means_a_boot() -> None:
@@ -226,9 +232,9 @@ async def test_lost_memory_means_a_boot() -> None:
     guest.fault = "its memory's file is damaged"
     async with resizing(guest) as resized:
         await fallen_asleep(resized)
-        resized.resizer.wake()
+        resized.resizer.sleep_orders.wake()
         await settle()
-        report = resized.resizer.sleeping
+        report = resized.resizer.sleep_orders.report
         assert resized.resizer.state == GuestState(GuestPhase.BOOTING, SMALL.cpu, SMALL.mem)
         assert (report.state, report.message) == (SleepState.RESTARTED, "its memory's file is damaged")
         await resized.boot()
@@ -240,7 +246,7 @@ async def test_failed_wake_is_told_and_repeated() -> None:
     async with resizing(guest) as resized:
         await fallen_asleep(resized)
         guest.errors = {"wake": [GuestError("QEMU does not start"), GuestError("QEMU does not start")]}
-        resized.resizer.wake()
+        resized.resizer.sleep_orders.wake()
         await settle()
         assert (resized.resizer.fault, resized.resizer.state) == ("QEMU does not start", ASLEEP)
         await resized.clock.advance(3)
@@ -252,7 +258,7 @@ async def test_silent_runner_of_sleeper_is_asked_again() -> None:
     async with resizing(guest) as resized:
         await resized.boot()
         guest.errors = {"woken": [GuestError("its runner does not respond")]}
-        resized.resizer.sleep("a")
+        resized.resizer.sleep_orders.sleep("a")
         await settle()
         guest.refusals = {"state": 1}
         guest.errors["woken"].append(GuestError("its runner does not respond"))
@@ -276,7 +282,7 @@ async def test_refusal_from_before_the_sleep_is_over() -> None:
         await settle()
         resized.resizer.has_failed("its size could not be read")
         assert "; " in resized.resizer.fault
-        resized.resizer.sleep("a")
+        resized.resizer.sleep_orders.sleep("a")
         await settle()
         assert (resized.resizer.fault, resized.resizer.state) == ("", ASLEEP)
         resized.resizer.has_failed("a fault of the controller")
@@ -288,12 +294,12 @@ async def test_guest_woken_by_another_process_is_awake() -> None:
     async with resizing(guest) as resized:
         await resized.boot()
         guest.errors = {"woken": [GuestError("it does not sleep")] * 2}
-        resized.resizer.sleep("a")
+        resized.resizer.sleep_orders.sleep("a")
         await settle()
         guest.has = GuestState(GuestPhase.RUNNING, LARGE.cpu, LARGE.mem)
         resized.resizer.resize_to(Resources(LARGE.cpu, LARGE.mem))
         await resized.clock.advance(1)
-        assert (resized.resizer.state, resized.resizer.sleeping.state) == (guest.has, SleepState.AWAKE)
+        assert (resized.resizer.state, resized.resizer.sleep_orders.report.state) == (guest.has, SleepState.AWAKE)
 
 
 async def test_long_reasons_are_cut() -> None:
@@ -302,4 +308,4 @@ async def test_long_reasons_are_cut() -> None:
         await fallen_asleep(resized)
         guest.must_wake.set_result("x" * 10_000)
         await settle()
-        assert len(resized.resizer.sleeping.message) == 300
+        assert len(resized.resizer.sleep_orders.report.message) == 300
