@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.neonvm.devices.plugin import Plugin, grant_all_devices, present_devices
-from deploy.neonvm.devices.registration import DeviceOffer, Registration
+from deploy.neonvm.devices.registration import Registration
 from deploy.neonvm.devices.telemetry import DeviceTelemetry
 from deploy.neonvm.texts import devices as texts
 from protocol.runtime.clock import SystemClock
@@ -58,8 +58,8 @@ async def _run(options: argparse.Namespace) -> None:
     # `registration` is assigned below, before the first scrape.
     telemetry = DeviceTelemetry(options.devices, devices, lambda: registration.is_registered)
     plugin = Plugin(options.count, functools.partial(grant_all_devices, devices, telemetry))
-    offer = DeviceOffer(options.resource, Path(options.folder))
-    registration = Registration(offer, plugin, SystemClock(), telemetry.registered)
+    folder = Path(options.folder)
+    registration = Registration(options.resource, folder, plugin, SystemClock(), telemetry.registered)
     probes = probes_app("neonvm-devices", DESCRIPTION, lambda: _ready(registration), telemetry.page)
     async with asyncio.TaskGroup() as tasks:
         background = tasks.create_task(registration.run())

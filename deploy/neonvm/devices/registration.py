@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Never
 
@@ -35,26 +34,17 @@ class RegistrationError(Exception):
     """The kubelet rejected the plugin, or its folder cannot be used."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceOffer:
-    """The extended resource, and the kubelet's device plugin folder."""
-
-    resource: str
-    folder: Path
-
-    @property
-    def endpoint(self) -> str:
-        """The name of the plugin's socket."""
-        return f"{self.resource.replace('/', '_')}.sock"
-
-
 class Registration:
-    """Keeps ``plugin`` registered until ``run`` is cancelled. ``registered`` is called with ``done`` or ``failed``
-    after each attempt.
+    """Keeps ``plugin`` registered for the extended ``resource`` until ``run`` is cancelled. ``folder`` is the kubelet's
+    device plugin folder. ``registered`` is called with ``done`` or ``failed`` after each attempt.
     """
 
-    def __init__(self, offer: DeviceOffer, plugin: Plugin, clock: Clock, registered: Callable[[str], None]) -> None:
-        self._offer = offer
+    def __init__(
+        self, resource: str, folder: Path, plugin: Plugin, clock: Clock, registered: Callable[[str], None]
+    ) -> None:
+        self._resource = resource
+        self._folder = folder
+        self._socket = folder / f"{resource.replace('/', '_')}.sock"
         self._plugin = plugin
         self._clock = clock
         self._count = registered
@@ -86,7 +76,7 @@ class Registration:
 
     async def check(self) -> None:
         """Register if the kubelet does not know the plugin. Raises ``RegistrationError``."""
-        kubelet = _identity(self._offer.folder / KUBELET_SOCKET)
+        kubelet = _identity(self._folder / KUBELET_SOCKET)
         if self._plugin.watchers:
             self._watched_at = self._clock.now()
         # No kubelet is running.
@@ -100,7 +90,7 @@ class Registration:
             self._registered_with, self._watched_at = kubelet, self._clock.now()
 
     def _is_lost(self) -> bool:
-        if _identity(self._offer.folder / self._offer.endpoint) is None:
+        if _identity(self._socket) is None:
             return True
         return self._clock.now() - self._watched_at > UNWATCHED
 
@@ -109,14 +99,14 @@ class Registration:
         self._server = server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
         server.add_generic_rpc_handlers((self._plugin.handler(),))
         try:
-            server.add_insecure_port(f"unix:{self._offer.folder / self._offer.endpoint}")
+            server.add_insecure_port(f"unix:{self._socket}")
         except RuntimeError as error:
-            raise RegistrationError(texts.NO_SOCKET.format(folder=self._offer.folder, error=error)) from error
+            raise RegistrationError(texts.NO_SOCKET.format(folder=self._folder, error=error)) from error
         await server.start()
 
     async def _register(self) -> None:
-        request = register_request(self._offer.resource, self._offer.endpoint)
-        async with grpc.aio.insecure_channel(f"unix:{self._offer.folder / KUBELET_SOCKET}") as channel:
+        request = register_request(self._resource, self._socket.name)
+        async with grpc.aio.insecure_channel(f"unix:{self._folder / KUBELET_SOCKET}") as channel:
             call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(REGISTER)
             try:
                 await call(request, timeout=_REGISTER_SECONDS)
@@ -125,14 +115,14 @@ class Registration:
                     texts.GRPC_ERROR.format(code=error.code().name, details=error.details())
                 ) from error
         self._count("done")
-        LOG.info(texts.REGISTERED, extra={"resource": self._offer.resource})
+        LOG.info(texts.REGISTERED, extra={"resource": self._resource})
 
     async def _stop_server(self) -> None:
         if self._server is not None:
             server, self._server = self._server, None
             await server.stop(None)
         # Without the socket, the kubelet stops offering the resource; pods keep their devices.
-        (self._offer.folder / self._offer.endpoint).unlink(missing_ok=True)
+        self._socket.unlink(missing_ok=True)
 
 
 def _identity(socket: Path) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Metrics of ``neonvm-devices``."""
+"""Metrics of programs with a device plugin, and of ``neonvm-devices``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,31 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from protocol.runtime.build_info import describe_process
 
 
-class DeviceTelemetry:
+class PluginTelemetry:
+    """Metrics of ``program``, which has a device plugin; ``registrations`` is the name of their counter."""
+
+    def __init__(self, program: str, registrations: str) -> None:
+        self.registry = CollectorRegistry()
+        describe_process(self.registry, program)
+        what = "Registrations with the kubelet, by outcome"
+        self._registrations = Counter(registrations, what, ("outcome",), registry=self.registry)
+
+    def registered(self, outcome: str) -> None:
+        """Count a registration; ``outcome`` is ``done`` or ``failed``."""
+        self._registrations.labels(outcome).inc()
+
+    def page(self) -> bytes:
+        """The metrics page in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class DeviceTelemetry(PluginTelemetry):
     """Metrics of the device plugin on one node; ``names`` are the devices that it may grant."""
 
     def __init__(
         self, names: Sequence[str], devices: Callable[[], Sequence[str]], is_registered: Callable[[], bool]
     ) -> None:
-        self.registry = CollectorRegistry()
-        describe_process(self.registry, "neonvm-devices")
+        super().__init__("neonvm-devices", "autoscale_devices_registrations")
         what = "1 if pods on this node get the device"
         present = Gauge("autoscale_devices_present", what, ("device",), registry=self.registry)
         for name in names:
@@ -26,20 +43,10 @@ class DeviceTelemetry:
             "autoscale_devices_registered", "1 while the kubelet offers the resource", registry=self.registry
         )
         registered.set_function(lambda: float(is_registered()))
-        what = "Registrations with the kubelet, by outcome"
-        self._registrations = Counter("autoscale_devices_registrations", what, ("outcome",), registry=self.registry)
         self._allocations = Counter(
             "autoscale_devices_allocations", "Containers that got devices", registry=self.registry
         )
 
-    def registered(self, outcome: str) -> None:
-        """Count a registration; ``outcome`` is ``done`` or ``failed``."""
-        self._registrations.labels(outcome).inc()
-
     def allocated(self, containers: int) -> None:
         """Count ``containers`` that got the node's devices."""
         self._allocations.inc(containers)
-
-    def page(self) -> bytes:
-        """The metrics page in Prometheus' text format."""
-        return generate_latest(self.registry)

@@ -15,7 +15,7 @@ import httpx2 as httpx
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
 from deploy.neonvm.devices.plugin import Plugin
-from deploy.neonvm.devices.registration import DeviceOffer, Registration
+from deploy.neonvm.devices.registration import Registration
 from deploy.neonvm.objects.pod_form import FLAT_FOLDER, FLAT_RESOURCE
 from deploy.neonvm.overlay.endpoints import trimmed
 from deploy.neonvm.overlay.node_network import WATCHED, NodeNetwork, NodeNetworkDependencies, this_node
@@ -82,8 +82,7 @@ async def _run(options: argparse.Namespace) -> None:
         network = NodeNetwork(node, deps)
         sockets = TapSockets(options.folder, network.serve)
         plugin = Plugin(COUNT, partial(grant_sockets, sockets))
-        offer = DeviceOffer(FLAT_RESOURCE, options.device_plugins)
-        registration = Registration(offer, plugin, clock, telemetry.registered)
+        registration = Registration(FLAT_RESOURCE, options.device_plugins, plugin, clock, telemetry.registered)
         informers = (informer.run() for informer in caches.values())
         probes = probes_app(NAME, DESCRIPTION, lambda: _ready(network, registration), telemetry.page)
         async with background_jobs(*informers, network.run(), _offer(network, sockets, registration)):

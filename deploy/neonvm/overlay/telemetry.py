@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import Counter, Gauge
 
+from deploy.neonvm.devices.telemetry import PluginTelemetry
 from deploy.neonvm.overlay.fence import COUNTERS
-from protocol.runtime.build_info import describe_process
 
 
-class OverlayTelemetry:
+class OverlayTelemetry(PluginTelemetry):
     """Metrics of the flat network on one node."""
 
     def __init__(self, is_up: Callable[[], bool]) -> None:
-        self.registry = CollectorRegistry()
-        describe_process(self.registry, "neonvm-network")
+        super().__init__("neonvm-network", "autoscale_network_registrations")
         up = Gauge(
             "autoscale_network_up",
             "1 while the flat network is up on this node and its frames are filtered",
             registry=self.registry,
         )
         up.set_function(lambda: float(is_up()))
-        what = "Registrations with the kubelet, by outcome"
-        self._registrations = Counter("autoscale_network_registrations", what, ("outcome",), registry=self.registry)
         self._dropped = Counter(
             "autoscale_network_dropped_frames",
             "Dropped frames: from outside (foreign), with a forged source address (spoofed), to another namespace or an"
@@ -35,10 +32,6 @@ class OverlayTelemetry:
         for reason in COUNTERS:
             self._dropped.labels(reason)
 
-    def registered(self, outcome: str) -> None:
-        """Count a registration; ``outcome`` is ``done`` or ``failed``."""
-        self._registrations.labels(outcome).inc()
-
     def dropped(self, counts: dict[str, int]) -> None:
         """Add the increase of the kernel's counters since the last call."""
         for reason, before in self._seen.items():
@@ -46,7 +39,3 @@ class OverlayTelemetry:
             # Loading the rules resets the kernel's counters.
             self._dropped.labels(reason).inc(now - before if now >= before else now)
             self._seen[reason] = now
-
-    def page(self) -> bytes:
-        """The metrics page in Prometheus' text format."""
-        return generate_latest(self.registry)

@@ -16,7 +16,7 @@ import pytest
 
 from deploy.neonvm.devices.__main__ import parser
 from deploy.neonvm.devices.plugin import Plugin, grant_all_devices, present_devices
-from deploy.neonvm.devices.registration import CHECK_EVERY, UNWATCHED, DeviceOffer, Registration
+from deploy.neonvm.devices.registration import CHECK_EVERY, UNWATCHED, Registration
 from deploy.neonvm.devices.telemetry import DeviceTelemetry
 from protocol.units import Seconds
 from tests.deploy.manifests import container
@@ -74,7 +74,7 @@ async def node(folder: Path, *devices: str) -> AsyncIterator[Node]:
     clock, there = PatientClock(), list(devices)
     telemetry = DeviceTelemetry((), lambda: there, lambda: registration.is_registered)
     plugin = Plugin(COUNT, partial(grant_all_devices, lambda: there, telemetry))
-    registration = Registration(DeviceOffer(RESOURCE, folder), plugin, clock, telemetry.registered)
+    registration = Registration(RESOURCE, folder, plugin, clock, telemetry.registered)
     work = asyncio.create_task(registration.run())
     try:
         yield Node(clock, registration, telemetry, there)
