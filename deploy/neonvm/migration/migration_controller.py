@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from deploy.neonvm.dependencies import ControllerDependencies
@@ -35,14 +34,6 @@ _POLL_TIMEOUT: Final = Seconds(10.0)
 """How long a running migration waits for a runner to respond: twice the timeout of a request."""
 _PENDING_TIMEOUT: Final = Seconds(60.0)
 """How long a pending migration waits for what may never happen: an unresponsive runner, a pod on a lost node."""
-
-
-@dataclass(frozen=True, slots=True)
-class _VmMigrations:
-    """A VM and its migrations."""
-
-    vm: Json | None
-    migrations: list[Json]
 
 
 class MigrationController:
@@ -75,20 +66,20 @@ class MigrationController:
             for _ in range(_WORKERS):
                 workers.create_task(self._queue.serve(self.reconcile))
 
-    async def reconcile(self, vm: ObjectName) -> None:
+    async def reconcile(self, name: ObjectName) -> None:
         """Reconcile all migrations of one VM. Raises ``ApiError``."""
-        snapshot = _VmMigrations(self._deps.vms.get(vm), self._migrations.objects_of(vm))
-        if any(not text(migration, "status", "phase") for migration in snapshot.migrations):
+        vm, migrations = self._deps.vms.get(name), self._migrations.objects_of(name)
+        if any(not text(migration, "status", "phase") for migration in migrations):
             # Admission needs fresh objects. For a migration under way, a stale cache only costs time.
-            snapshot = await self._fresh_snapshot(vm)
-        if not self._forget_all_but(vm, {uid_of(migration) for migration in snapshot.migrations}):
+            vm, migrations = await self._fresh(name)
+        if not self._forget_all_but(name, {uid_of(migration) for migration in migrations}):
             return  # requeued when the transfer of the deleted migration has ended
-        fresh = [migration for migration in snapshot.migrations if not text(migration, "status", "phase")]
-        for due in [*(migration for migration in snapshot.migrations if migration not in fresh), *fresh[:1]]:
-            facts = self._facts(due, snapshot)
+        fresh = [migration for migration in migrations if not text(migration, "status", "phase")]
+        for due in [*(migration for migration in migrations if migration not in fresh), *fresh[:1]]:
+            facts = self._facts(due, vm, migrations)
             # A new leader has polled no guest yet; a decision now could end a healthy migration.
             if unpolled := self._unpolled_pods(facts):
-                self._queue.add(vm, _LATER)
+                self._queue.add(name, _LATER)
                 # Most guests are polled within seconds, so report only a longer wait.
                 if self._age(due) >= _POLL_TIMEOUT:
                     await self._executor.execute(waits_for_guests(facts, unpolled), facts, Seconds(0.0))
@@ -96,13 +87,13 @@ class MigrationController:
             await self._executor.execute(plan_migration(facts), facts, self._remaining(due))
             # This wait is bounded, and no watch event marks its end.
             if facts.remains:
-                self._queue.add(vm, _LATER)
+                self._queue.add(name, _LATER)
         # Admit only the oldest; the decision on the next depends on its outcome.
         if len(fresh) > 1:
-            self._queue.add(vm, _NEXT)
+            self._queue.add(name, _NEXT)
 
-    async def _fresh_snapshot(self, vm: ObjectName) -> _VmMigrations:
-        """The snapshot read from the API server: with a stale cache a second migration could start."""
+    async def _fresh(self, vm: ObjectName) -> tuple[Json | None, list[Json]]:
+        """The VM and its migrations from the API server: with a stale cache a second migration could start."""
         client = self._deps.client
         listed = (await client.list(MIGRATIONS, vm.namespace)).objects
         # In the order of the cache, followed by those not cached yet.
@@ -110,8 +101,8 @@ class MigrationController:
         matching = [migration for migration in listed if text(migration, "spec", "vmName") == vm.name]
         matching.sort(key=lambda migration: (order.get(uid_of(migration), len(order)), name_of(migration).name))
         with Tolerating(RefusalKind.NOT_FOUND):
-            return _VmMigrations(await client.get(VIRTUAL_MACHINES, vm), matching)
-        return _VmMigrations(None, matching)
+            return await client.get(VIRTUAL_MACHINES, vm), matching
+        return None, matching
 
     def _forget_all_but(self, vm: ObjectName, uids: set[str]) -> bool:
         """Cancel the transfers of migrations deleted despite their finalizers. Return True if none is active."""
@@ -125,11 +116,12 @@ class MigrationController:
             del self._seen[vm]
         return not active
 
-    def _facts(self, migration: Json, snapshot: _VmMigrations) -> MigrationInputs:
-        vm, deps = snapshot.vm, self._deps
+    def _facts(self, migration: Json, vm: Json | None, migrations: Sequence[Json]) -> MigrationInputs:
+        """Inputs of the plan for one of the ``migrations`` of ``vm``."""
+        deps = self._deps
         source = self._pod(migration, text(migration, "status", "sourcePodName") or text(vm or {}, "status", "podName"))
         target = self._pod(migration, text(migration, "status", "targetPodName"))
-        others = [other for other in snapshot.migrations if uid_of(other) != uid_of(migration)]
+        others = [other for other in migrations if uid_of(other) != uid_of(migration)]
         guest = deps.guest_host.guest(source)
         return MigrationInputs(
             migration=migration,

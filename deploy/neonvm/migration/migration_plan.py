@@ -24,13 +24,14 @@ from deploy.neonvm.objects.pods import MOVED, pod_end
 from deploy.neonvm.objects.vm_spec import (
     ENDED,
     FAILED,
+    FINALIZER,
     MIGRATING,
     PENDING,
     PRE_MIGRATING,
     RUNNING,
     SCALING,
     SUCCEEDED,
-    carries_finalizer,
+    finalizers_of,
 )
 from deploy.neonvm.ports import PodRole
 from deploy.neonvm.texts import controller as texts
@@ -49,7 +50,7 @@ _MOVED_IN: Final = frozenset({PodRole.RUNNING, PodRole.BOOTING})
 def plan_migration(facts: MigrationInputs) -> MigrationPlan:
     """The actions due now; empty if there is nothing to do but wait."""
     phase = text(facts.migration, "status", "phase")
-    has_finalizer = carries_finalizer(facts.migration)
+    has_finalizer = FINALIZER in finalizers_of(facts.migration)
     if phase in ENDED:
         return _clean_up(facts, phase, has_finalizer)
     if not phase:

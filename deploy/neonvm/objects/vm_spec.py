@@ -83,11 +83,6 @@ def is_under_way(migration: Json) -> bool:
 
 
 def needs_cleanup(migration: Json) -> bool:
-    """Return True if the migration has failed and its target pod may still exist."""
+    """Return True if the migration has failed and its target pod may still exist: it has our finalizer until then."""
     # A successful migration's source no longer has the guest, so its cleanup blocks nothing.
-    return text(migration, "status", "phase") == FAILED and carries_finalizer(migration)
-
-
-def carries_finalizer(migration: Json) -> bool:
-    """Return True if the migration still has our finalizer, which is removed after the cleanup."""
-    return FINALIZER in finalizers_of(migration)
+    return text(migration, "status", "phase") == FAILED and FINALIZER in finalizers_of(migration)
