@@ -108,14 +108,6 @@ def next_step(view: MigrationView) -> HandoverStep:
     return _HELD[view.source][view.target]
 
 
-class Resumption(StrEnum):
-    """Next step to resume a source whose target is gone for good."""
-
-    DONE = "done"
-    CONTINUE = "continue"
-    WAIT = "wait"
-
-
 PAUSED_BY_MIGRATION: Final = frozenset({"finish-migrate", "postmigrate", "paused"})
 """Run states of a source that is paused because it has sent its guest."""
 
@@ -144,9 +136,7 @@ def target_state(run_state: str) -> TargetState:
             return TargetState.RUNS
 
 
-def resumption(source: SourceState, run_state: str) -> Resumption:
-    """The step to resume a source in this run state. A source paused for another reason stays paused."""
-    if run_state not in PAUSED_BY_MIGRATION:
-        return Resumption.DONE
+def must_continue(source: SourceState, run_state: str) -> bool:
+    """Return True if a source in this run state must be resumed. One paused for another reason stays paused."""
     # QEMU resumes the guest only after the migration has ended.
-    return Resumption.WAIT if source in {SourceState.SENDING, SourceState.SILENT} else Resumption.CONTINUE
+    return run_state in PAUSED_BY_MIGRATION and source not in {SourceState.SENDING, SourceState.SILENT}

@@ -18,11 +18,10 @@ from deploy.neonvm.qemu.handover import (
     PAUSED_BY_MIGRATION,
     HandoverStep,
     MigrationView,
-    Resumption,
     SourceState,
     TargetState,
+    must_continue,
     next_step,
-    resumption,
     source_state,
     target_state,
 )
@@ -291,12 +290,12 @@ class Transfer:
         try:
             # Before the guest runs: remaining filters would divert its frames.
             await self._endpoints.frames.restore()
-            needs = resumption(says, parse_run_state(await source.call("query-status")))
+            run_state = parse_run_state(await source.call("query-status"))
         except GuestError:
             return False
-        if needs is Resumption.CONTINUE:
+        if must_continue(says, run_state):
             await _try_call(source, "cont")
-        return needs is Resumption.DONE
+        return run_state not in PAUSED_BY_MIGRATION
 
     async def _give_up(self, view: MigrationView) -> TransferError:
         source, target = self._endpoints.source, self._endpoints.target

@@ -12,11 +12,10 @@ from deploy.neonvm.qemu import handover
 from deploy.neonvm.qemu.handover import (
     HandoverStep,
     MigrationView,
-    Resumption,
     SourceState,
     TargetState,
+    must_continue,
     next_step,
-    resumption,
     source_state,
     target_state,
 )
@@ -159,15 +158,15 @@ def test_running_only_states_prove_target_ran(state: str, says: TargetState) -> 
 
 
 @pytest.mark.parametrize(
-    ("source", "state", "needs"),
+    ("source", "state", "continues"),
     [
-        (SourceState.SENDING, "running", Resumption.DONE),
-        (SourceState.SENDING, "finish-migrate", Resumption.WAIT),
-        (SourceState.SILENT, "paused", Resumption.WAIT),
-        (SourceState.SENT, "postmigrate", Resumption.CONTINUE),
-        (SourceState.KEPT, "paused", Resumption.CONTINUE),
-        (SourceState.KEPT, "guest-panicked", Resumption.DONE),
+        (SourceState.SENDING, "running", False),
+        (SourceState.SENDING, "finish-migrate", False),
+        (SourceState.SILENT, "paused", False),
+        (SourceState.SENT, "postmigrate", True),
+        (SourceState.KEPT, "paused", True),
+        (SourceState.KEPT, "guest-panicked", False),
     ],
 )
-def test_only_paused_source_is_continued(source: SourceState, state: str, needs: Resumption) -> None:
-    assert resumption(source, state) is needs
+def test_only_paused_source_is_continued(source: SourceState, state: str, continues: bool) -> None:
+    assert must_continue(source, state) is continues
