@@ -15,6 +15,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -49,8 +50,8 @@ class HubNetwork(LoopbackNetwork):
         # Any user of the host can connect to loopback addresses, so the guests' daemons require a token.
         self._token = DaemonToken(secrets.token_hex(16), self._sockets / "token")
         self._flat = AddressPool("VMs", "10.100.128.0", "10.100.255.254")
-        self._hub_ports = AddressPool("hub ports", "0.0.0.1", "0.0.255.255")
-        self._hub_pods: dict[ObjectName, PodNetwork] = {}
+        self._numbers = count()
+        self._hub_pods: dict[ObjectName, tuple[str, PodNetwork]] = {}  # with the name of the pod's netdev
         self._exposed: dict[tuple[str, int], int] = {}
 
     @property
@@ -85,10 +86,8 @@ class HubNetwork(LoopbackNetwork):
     async def add_pod(self, node: str, pod: ObjectName) -> PodNetwork:
         """Allocate a loopback address for the pod, and a hub port for its guest."""
         if pod in self._hub_pods:
-            return self._hub_pods[pod]
-        network = await super().add_pod(node, pod)
-        self._hub_ports.allocate(pod)
-        netdev = f"c{self._hub_ports.index(pod)}"
+            return self._hub_pods[pod][1]
+        network, netdev = await super().add_pod(node, pod), f"c{next(self._numbers)}"
         path = self._sockets / netdev
         backend = {"type": "stream", "id": netdev, "server": True, "addr": {"type": "unix", "path": str(path)}}
         try:
@@ -100,23 +99,22 @@ class HubNetwork(LoopbackNetwork):
             with suppress(NetworkError):
                 await self._qmp("netdev_del", {"id": netdev})
             await super().remove_pod(pod)
-            self._hub_ports.release(pod)
             raise
         # The flat interface is connected to the hub; the private link is a user-mode network of the guest's QEMU.
         ports = ":".join(str(network.port_for(port)) for port in LINK_PORTS)
         link = f"forward:{network.address}:{ports}"
-        self._hub_pods[pod] = replace(network, attachments=(f"unix:{path}", link), token=self._token)
-        return self._hub_pods[pod]
+        network = replace(network, attachments=(f"unix:{path}", link), token=self._token)
+        self._hub_pods[pod] = netdev, network
+        return network
 
     async def remove_pod(self, pod: ObjectName) -> None:
         """Remove the pod's hub port."""
-        if self._hub_pods.pop(pod, None) is None:
+        if pod not in self._hub_pods:
             return
-        netdev = f"c{self._hub_ports.index(pod)}"
+        netdev, _ = self._hub_pods.pop(pod)
         await self._qmp("netdev_del", {"id": f"hub-{netdev}"})
         await self._qmp("netdev_del", {"id": netdev})
         (self._sockets / netdev).unlink(missing_ok=True)
-        self._hub_ports.release(pod)
         await super().remove_pod(pod)
 
     async def vm_address(self, vm: ObjectName) -> str:

@@ -139,7 +139,7 @@ class SimulatedGuest:
         if not MilliCpu(0) < use <= self._spec.cpu_max:
             raise GuestError(f"{self._spec.vm}: CPU must be above zero and at most {self._spec.cpu_max}, not {use}")
         kernel = self._now()
-        self._replace(kernel.resized(Resources(use, kernel.requested.mem)))
+        self._require_running().kernel = kernel.resized(Resources(use, kernel.requested.mem))
         return use
 
     async def set_memory(self, use: Bytes) -> None:
@@ -148,7 +148,7 @@ class SimulatedGuest:
             bounds = f"between {self._spec.mem_min} and {self._spec.mem_max}"
             raise GuestError(f"{self._spec.vm}: memory must be {bounds}, not {use}")
         kernel = self._now()
-        self._replace(kernel.resized(Resources(kernel.requested.cpu, use)))
+        self._require_running().kernel = kernel.resized(Resources(kernel.requested.cpu, use))
 
     async def fall_asleep(self) -> FellAsleep:
         """Fall asleep at once. Raises ``SleepRefusedError`` if the guest is not idle."""
@@ -300,11 +300,11 @@ class SimulatedGuest:
             self._end.set_result(reason)
 
     def _set_demand(self, demand: Demand | None) -> None:
-        sleep = self._require_running().sleep
-        if sleep is not None:
-            sleep.set_demand(demand)
+        running = self._require_running()
+        if running.sleep is not None:
+            running.sleep.set_demand(demand)
         else:
-            self._replace(self._now().under(demand))
+            running.kernel = self._now().under(demand)
 
     def _sleeping_kernel(self) -> SimulatedKernel | None:
         sleep = self._require_running().sleep
@@ -321,9 +321,6 @@ class SimulatedGuest:
         # Advanced on demand, without ticks: the model is exact for any time.
         running.kernel = running.kernel.advanced(Seconds(self._guests.clock.now() - running.since))
         return running.kernel
-
-    def _replace(self, kernel: SimulatedKernel) -> None:
-        self._require_running().kernel = kernel
 
     def _require_running(self) -> _Running:
         if self._running is None:
