@@ -14,7 +14,7 @@ from deploy.images.catalogue import IMAGES
 from deploy.images.inputs.checkout import Checkout
 from deploy.kube.client import client_from_kubeconfig
 from deploy.local.kubernetes.machine.installation import apply_manifests, build_images, load_image, wait_rolled_out
-from deploy.local.kubernetes.plan.installation_plan import MANIFESTS, NAMESPACE, REFERENCE
+from deploy.local.kubernetes.plan.installation_plan import FOR_VMS, NAMESPACE, REFERENCE
 from protocol.runtime.clock import SystemClock
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.real_kubernetes import VERSION, RealKubernetes
@@ -29,7 +29,7 @@ def installed(cluster: RealKubernetes, folder: Path) -> Iterator[RealKubernetes]
 
     Raises ``InstallationError`` with the reason as soon as that cannot be.
     """
-    files = [f"--filename={ROOT / each}" for each in (GROUPS, *reversed(MANIFESTS))]
+    files = [f"--filename={ROOT / each}" for each in (GROUPS, *reversed(FOR_VMS.manifests))]
     try:
         bring_image(cluster, "autoscale-groups", folder)
         cluster.kubectl("apply", files[0])

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kubelet.agents import AgentFiles, Projection, keep_projected, project, sidecar_agent
+from deploy.local.kubelet.agents import AgentRun, Projection, keep_projected, project, sidecar_form
 from deploy.local.kubelet.sandbox import NodeDependencies, keep_agent_running
+from deploy.local.process import ProcessSupervisor
 from deploy.neonvm.ports import PodNetwork
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import PODS
@@ -30,9 +31,10 @@ async def test_full_disk_does_not_end_pod(tmp_path: Path) -> None:
     api, clock = InProcess(), FakeClock()
     (tmp_path / "file").touch()
     network = PodNetwork("10.1.0.1", (), "10.1.0.1", "10.1.255.1", ())
-    run = sidecar_agent(await pod(api), ObjectName("default", "db"), network, AgentFiles(tmp_path / "file" / "pod"))
+    form = sidecar_form(ObjectName("default", "db"), network)
+    run = AgentRun(await pod(api), network, form, tmp_path / "file" / "pod")
     means = NodeDependencies(api.client(), PlainNetwork(), FakeGuests(), clock, tmp_path, None)
-    attended = asyncio.ensure_future(keep_agent_running(run, means, lambda _: None))
+    attended = asyncio.ensure_future(keep_agent_running(run, means, ProcessSupervisor(run.program, clock)))
     for _ in range(3):
         await clock.advance(1.0)
         assert not attended.done(), attended

@@ -130,11 +130,8 @@ class Cluster:
     def _status(self, base: control.ControlResponse, agents: NodeAgents, runtime: Runtime) -> control.ControlResponse:
         """``base`` with the current processes and unreadable objects."""
         by_node = {f"agent {name}": supervisor for name, supervisor in agents.supervisors.items()}
-        processes = [
-            control.ProcessStatus(name, supervisor.pid or 0, supervisor.restarts)
-            for name, supervisor in {**self._supervisors, **by_node}.items()
-        ]
-        return msgspec.structs.replace(base, parts=[*processes, *runtime.parts()], unreadable=runtime.unreadable())
+        parts = control.process_statuses({**self._supervisors, **by_node, **runtime.sidecars()})
+        return msgspec.structs.replace(base, parts=parts, unreadable=runtime.unreadable())
 
     @asynccontextmanager
     async def _network(self) -> AsyncIterator[LocalNetwork]:

@@ -22,6 +22,7 @@ from deploy.kube.client import ApiClient
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.kubernetes.plan.cluster_plan import VM_RANGE, VM_RANGE_MTU, VM_VISITOR
 from deploy.local.private_file import write_private
+from deploy.local.process import ProcessSupervisor
 from deploy.neonvm.network.namespaces import NamespaceNetwork
 from deploy.neonvm.network.sockets import Dial, Forwarder
 from deploy.neonvm.overlay.fence import BRIDGE
@@ -136,6 +137,11 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     name: str
     pid: int
     restarts: int
+
+
+def process_statuses(supervisors: Mapping[str, ProcessSupervisor]) -> list[ProcessStatus]:
+    """The processes that ``supervisors`` (by name) keep running."""
+    return [ProcessStatus(name, supervisor.pid or 0, supervisor.restarts) for name, supervisor in supervisors.items()]
 
 
 class ControlResponse(msgspec.Struct, frozen=True):

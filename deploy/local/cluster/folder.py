@@ -94,28 +94,6 @@ class ClusterLock:
             os.pwrite(descriptor, f"{os.getpid()} {self._folder}".encode(), 0)
 
 
-def owner_of(folder: Path) -> int | None:
-    """The pid of the process that holds the lock of ``folder``; None if none does."""
-    try:
-        written = (folder / "lock").read_text().partition(" ")[0] if is_held(folder) else ""
-    except OSError:
-        return None
-    return int(written) if written.isdecimal() else None
-
-
-def is_held(folder: Path) -> bool:
-    """Return True if a process holds the lock of ``folder``. Raises ``OSError`` if it cannot be opened."""
-    try:
-        with (folder / "lock").open("rb") as probe:
-            # A shared lock fails only while another process has an exclusive one. Locks of dead processes are dropped.
-            fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except BlockingIOError:
-        return True
-    return False
-
-
 def _lock_paths(name: str, folder: Path) -> list[Path]:
     # As root, also a machine-wide lock: namespaces and control groups are named after the cluster, not its folder.
     machine_wide = [_MACHINE / f"autoscale-{name}.lock"] if os.geteuid() == 0 and os.access(_MACHINE, os.W_OK) else []
@@ -214,11 +192,27 @@ class ClusterFolder:
 
     def owner(self) -> int | None:
         """The pid of the process that holds the lock; None if the cluster is not running."""
-        return owner_of(self.root)
+        try:
+            written = (self.root / "lock").read_text().partition(" ")[0] if self.is_running() else ""
+        except OSError:
+            return None
+        return int(written) if written.isdecimal() else None
 
     def is_running(self) -> bool:
-        """Return True if the cluster is running, or a command is starting or removing it."""
-        return is_held(self.root)
+        """Return True if the cluster is running, or a command is starting or removing it.
+
+        Raises ``OSError`` if the lock cannot be opened.
+        """
+        try:
+            with (self.root / "lock").open("rb") as probe:
+                # A shared lock fails only while another process has an exclusive one. Locks of dead processes are
+                # dropped.
+                fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except BlockingIOError:
+            return True
+        return False
 
     def clear(self) -> None:
         """Remove everything except the lock file. The caller must hold the lock."""

@@ -6,11 +6,10 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from typing import Final
 
 from deploy.local.cluster.settings import NODE_AGENT_ACCOUNT, NODE_AGENT_NAMESPACE
-from deploy.local.kubelet.agents import AGENT_PORT, EXPLAIN_TOKEN, AgentFiles, AgentRun, ensure_account, node_agent
+from deploy.local.kubelet.agents import AGENT_PORT, EXPLAIN_TOKEN, AgentRun, ensure_account, node_form
 from deploy.local.kubelet.pod_status import running_status
 from deploy.local.kubelet.reporting import keep_writing_status
 from deploy.local.kubelet.sandbox import NodeDependencies, keep_agent_running, pod_folder
@@ -65,7 +64,8 @@ class NodeAgents:
         # The slot is freed when the agent listens; the task group runs until the agent ends.
         async with asyncio.TaskGroup() as tasks, self._slots:
             run = await self._prepare(node)
-            tasks.create_task(keep_agent_running(run, self._deps, partial(self.supervisors.__setitem__, node)))
+            supervisor = self.supervisors[node] = ProcessSupervisor(run.program, self._deps.clock)
+            tasks.create_task(keep_agent_running(run, self._deps, supervisor))
             await self._wait_listening(run)
 
     async def _prepare(self, node: str) -> AgentRun:
@@ -85,7 +85,7 @@ class NodeAgents:
         status = running_status(pod, network.address, timestamp(deps.clock.wall()))
         await keep_writing_status(deps.client, pod, status, deps.clock)
         folder = pod_folder(deps.state, name, node)
-        return node_agent(pod, node, network, AgentFiles(folder, deps.policy, deps.state / EXPLAIN_TOKEN))
+        return AgentRun(pod, network, node_form(node, network), folder, deps.policy, deps.state / EXPLAIN_TOKEN)
 
     async def _wait_listening(self, run: AgentRun) -> None:
         """Wait until the agent listens, or a timeout passes."""

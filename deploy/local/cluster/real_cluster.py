@@ -234,10 +234,7 @@ class RealCluster:
         supervisors = dict(self._supervisors)
         for node in nodes:
             supervisors |= node.supervisors()
-        parts = [
-            control.ProcessStatus(name, supervisor.pid or 0, supervisor.restarts)
-            for name, supervisor in supervisors.items()
-        ]
+        parts = control.process_statuses(supervisors)
         # The first boot does not count as a restart.
         parts += [control.ProcessStatus(node.plan.name, node.pid, max(0, node.boots - 1)) for node in nodes]
         description = f"a real Kubernetes {self._plan.version}"

@@ -9,10 +9,10 @@ import httpx2 as httpx
 
 from deploy.kube.events import EventRecorder
 from deploy.kube.informer import Informer
-from deploy.local.cluster.control import ProcessStatus
 from deploy.local.kubelet.kubelet import Kubelet
 from deploy.local.kubelet.node_lifecycle import NodeLifecycle, PodGarbageCollector
 from deploy.local.kubelet.sandbox import NodeDependencies
+from deploy.local.process import ProcessSupervisor
 from deploy.local.scheduling.extender import Extender
 from deploy.local.scheduling.loop import SchedulingLoop
 from deploy.neonvm.controller.controller import NeonVmController
@@ -85,13 +85,10 @@ class Runtime:
         """Objects that cannot be read, with the reason."""
         return [f"{name}: {bad.reason}" for cache in self._caches for name, bad in sorted(cache.unreadable.items())]
 
-    def parts(self) -> list[ProcessStatus]:
-        """The sidecar agents."""
-        return [
-            ProcessStatus(f"agent {pod}", sandbox.agent.pid or 0, sandbox.agent.restarts)
-            for pod, sandbox in sorted(self._kubelet.sandboxes.items())
-            if sandbox.agent is not None
-        ]
+    def sidecars(self) -> dict[str, ProcessSupervisor]:
+        """The supervisors of the sidecar agents, by name."""
+        sandboxes = sorted(self._kubelet.sandboxes.items())
+        return {f"agent {pod}": sandbox.agent for pod, sandbox in sandboxes if sandbox.agent is not None}
 
     def _guest_changed(self, vm: ObjectName) -> None:
         self._controller.enqueue(vm)

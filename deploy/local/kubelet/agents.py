@@ -81,32 +81,26 @@ EXPLAIN_TOKEN: Final = "explain-token"  # noqa: S105 - the name of a file in the
 
 
 @dataclass(frozen=True, slots=True)
-class AgentFiles:
-    """The agent's folder, its policy file, and the file with the bearer token of its ``/explain``."""
-
-    folder: Path
-    policy: Path | None = None
-    explain_token: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class AgentRun:
-    """One agent process: the pod whose identity it has, the pod's network, its files, and ``form``.
+    """One agent process: the pod whose identity it has, the pod's network, ``form``, and its files.
 
-    ``form`` is the environment of a sidecar or of a node's agent.
+    ``form`` is the environment of a sidecar or of a node's agent. ``explain_token`` is the file with the bearer token
+    of its ``/explain``.
     """
 
     pod: Json
     network: PodNetwork
-    files: AgentFiles
     form: dict[str, str]
+    folder: Path
+    policy: Path | None = None
+    explain_token: Path | None = None
 
     @property
     def projections(self) -> tuple[Projection, Projection]:
         """The agent's tokens, for the scheduler and for the API server."""
         return (
-            Projection(self.pod, TOKEN_AUDIENCE, self.files.folder / "scheduler-token"),
-            Projection(self.pod, "", self.files.folder / "api-token"),
+            Projection(self.pod, TOKEN_AUDIENCE, self.folder / "scheduler-token"),
+            Projection(self.pod, "", self.folder / "api-token"),
         )
 
     @property
@@ -124,33 +118,27 @@ class AgentRun:
             "KUBERNETES_TOKEN_FILE": str(for_api.file),
             "AGENT_LISTEN": f"{self.network.address}:{self.network.port_for(AGENT_PORT)}",
         }
-        optional = {"EXPLAIN_TOKEN_FILE": self.files.explain_token, "AGENT_CONFIG": self.files.policy}
+        optional = {"EXPLAIN_TOKEN_FILE": self.explain_token, "AGENT_CONFIG": self.policy}
         environment |= {name: str(path) for name, path in optional.items() if path is not None}
         return LocalProgram(
             # -P: do not import modules from the working directory.
             [sys.executable, "-P", "-m", "agent"],
-            self.files.folder / "agent.log",
+            self.folder / "agent.log",
             self.network.enter,
             environment,
         )
 
 
-def sidecar_agent(pod: Json, vm: ObjectName, network: PodNetwork, files: AgentFiles) -> AgentRun:
-    """The agent of one VM, in its pod's network."""
-    form = {
-        "AGENT_MODE": "sidecar",
-        "VM_NAMESPACE": vm.namespace,
-        "VM_NAME": vm.name,
-        **_guest_urls(network.guest_host, network),
-    }
-    return AgentRun(pod, network, files, form)
+def sidecar_form(vm: ObjectName, network: PodNetwork) -> dict[str, str]:
+    """Environment of the agent of one VM, in its pod's network."""
+    name = {"VM_NAMESPACE": vm.namespace, "VM_NAME": vm.name}
+    return {"AGENT_MODE": "sidecar", **name, **_guest_urls(network.guest_host, network)}
 
 
-def node_agent(pod: Json, node: str, network: PodNetwork, files: AgentFiles) -> AgentRun:
-    """The agent of all VMs on ``node``; it reaches guests at their pods' IPs."""
+def node_form(node: str, network: PodNetwork) -> dict[str, str]:
+    """Environment of the agent of all VMs on ``node``; it reaches guests at their pods' IPs."""
     # The agent fills in {pod_ip} for each VM.
-    form = {"AGENT_MODE": "node", "NODE_NAME": node, **_guest_urls("{pod_ip}", network)}
-    return AgentRun(pod, network, files, form)
+    return {"AGENT_MODE": "node", "NODE_NAME": node, **_guest_urls("{pod_ip}", network)}
 
 
 def _guest_urls(host: str, network: PodNetwork) -> dict[str, str]:

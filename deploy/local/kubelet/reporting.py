@@ -7,7 +7,7 @@ from typing import Final
 
 from deploy.kube.client import ApiClient
 from protocol.backoff import Backoff, Retries
-from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
+from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError, Tolerating
 from protocol.kubernetes.objects import Json, name_of, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
@@ -51,9 +51,6 @@ async def keep_writing_status(client: ApiClient, pod: Json, status: Json, clock:
 
 
 async def _exists(client: ApiClient, pod: Json) -> bool:
-    try:
+    with Tolerating(RefusalKind.NOT_FOUND):
         return uid_of(await client.get(PODS, name_of(pod))) == uid_of(pod)
-    except ApiRefusedError as error:
-        if error.kind is RefusalKind.NOT_FOUND:
-            return False
-        raise
+    return False

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import structs
 
 from deploy.kube.client import ApiClient
-from deploy.local.kubelet.agents import EXPLAIN_TOKEN, AgentFiles, AgentRun, run_agent, sidecar_agent
+from deploy.local.kubelet.agents import EXPLAIN_TOKEN, AgentRun, run_agent, sidecar_form
 from deploy.local.kubelet.pod_status import failed_status, moved_status, running_status
 from deploy.local.kubelet.reporting import keep_writing_status
 from deploy.local.process import ProcessSupervisor
@@ -190,10 +190,10 @@ class Sandbox:
         # Otherwise the node's agent is responsible for this VM.
         if not has_agent(self._pod):
             return
-        folder = pod_folder(deps.state, self._name, self.uid)
-        files = AgentFiles(folder, deps.policy, deps.state / EXPLAIN_TOKEN)
-        run = sidecar_agent(self._pod, self._machine.name, pod_network, files)
-        await keep_agent_running(run, deps, self._set_agent)
+        folder, form = pod_folder(deps.state, self._name, self.uid), sidecar_form(self._machine.name, pod_network)
+        run = AgentRun(self._pod, pod_network, form, folder, deps.policy, deps.state / EXPLAIN_TOKEN)
+        self.agent = ProcessSupervisor(run.program, deps.clock)
+        await keep_agent_running(run, deps, self.agent)
 
     async def _password(self) -> str:
         """The password in the VM's Secret; empty if it cannot be read."""
@@ -201,9 +201,6 @@ class Sandbox:
             return valid_password(password_in(await self._deps.client.get(SECRETS, self._secret)))
         except (ApiError, ValueError):
             return ""
-
-    def _set_agent(self, supervisor: ProcessSupervisor) -> None:
-        self.agent = supervisor
 
     async def _guest_spec(self, pod_network: ports.PodNetwork) -> ports.GuestSpec:
         vm = self._machine
@@ -226,12 +223,8 @@ async def _has_moved(source: ports.Guest, target: ports.Guest) -> bool:
         return True
 
 
-async def keep_agent_running(
-    run: AgentRun, deps: NodeDependencies, started: Callable[[ProcessSupervisor], None]
-) -> None:
+async def keep_agent_running(run: AgentRun, deps: NodeDependencies, supervisor: ProcessSupervisor) -> None:
     """Keep an agent running until cancelled. Retries if its tokens cannot be written (API server down, disk full)."""
-    supervisor = ProcessSupervisor(run.program, deps.clock)
-    started(supervisor)
     while True:
         try:
             await run_agent(run, deps.client, deps.clock, supervisor)

@@ -76,11 +76,8 @@ class SchedulingLoop:
             return
         try:
             node = await self._choose(pod)
-        except ExtenderError as error:
-            await self._failed(name, pod, AttemptFailure.ERROR, str(error))
-            return
         except Exception as error:  # noqa: BLE001 - one pod must not end the scheduling of all others
-            await self._crashed(name, pod, error)
+            await self._raised(name, pod, error)
             return
         if node:
             # As in kube-scheduler, binding is asynchronous: the extender may get the next pod's filter before this
@@ -120,20 +117,20 @@ class SchedulingLoop:
     async def _bind(self, name: ObjectName, pod: Json, node: str) -> None:
         try:
             await self._extender.bind(name, uid_of(pod), node)
-        except ExtenderError as error:
-            self._assumed.pop(name, None)
-            await self._failed(name, pod, AttemptFailure.ERROR, f"binding rejected: {error}")
-            return
         except Exception as error:  # noqa: BLE001 - as above
             self._assumed.pop(name, None)
-            await self._crashed(name, pod, error)
+            await self._raised(name, pod, error, "binding rejected: ")
             return
         # The pod stays in `_assumed` until the cache has its node.
         await self._events.record(pod, "Scheduled", f"Successfully assigned {name} to {node}")
 
-    async def _crashed(self, name: ObjectName, pod: Json, error: Exception) -> None:
-        _log.error("scheduling a pod failed", extra={"pod": str(name)}, exc_info=error)
-        await self._failed(name, pod, AttemptFailure.ERROR, f"internal error of the scheduling loop: {error!r}")
+    async def _raised(self, name: ObjectName, pod: Json, error: Exception, about: str = "") -> None:
+        """An attempt ended with ``error``; ``about`` precedes a message of the extender."""
+        message = f"{about}{error}"
+        if not isinstance(error, ExtenderError):
+            _log.error("scheduling a pod failed", extra={"pod": str(name)}, exc_info=error)
+            message = f"internal error of the scheduling loop: {error!r}"
+        await self._failed(name, pod, AttemptFailure.ERROR, message)
 
     async def _failed(self, name: ObjectName, pod: Json, failure: AttemptFailure, message: str) -> None:
         # First: a slow API server must not delay the retry.

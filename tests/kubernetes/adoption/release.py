@@ -18,7 +18,7 @@ from deploy.images.catalogue import IMAGES
 from deploy.images.inputs.checkout import Checkout
 from deploy.local.kubernetes.machine.installation import build_images, load_image
 from deploy.local.kubernetes.plan.cluster_plan import CONTAINERD_SOCKET, PROGRAMS
-from deploy.local.kubernetes.plan.installation_plan import OWN_IMAGES, REFERENCE
+from deploy.local.kubernetes.plan.installation_plan import FOR_VMS, REFERENCE
 from protocol.kubernetes.api import ApiError
 from scripts.manifests.__main__ import ROOT, helm
 from scripts.manifests.rendering import CHART
@@ -109,7 +109,7 @@ def _more_images(folder: Path) -> Iterator[Path]:
     """Images of what the chart installs and ``autoscale local`` does not."""
     platform = native_platform()
     maker = LayerMaker(Checkout(), platform, platform, Origin(), print)
-    for name in {"autoscale-injector", "autoscale-dashboard", "autoscale-groups"} - set(OWN_IMAGES):
+    for name in {"autoscale-injector", "autoscale-dashboard", "autoscale-groups"} - set(FOR_VMS.images):
         yield build(IMAGES[name], maker, REFERENCE.format(name=name), folder).path
 
 

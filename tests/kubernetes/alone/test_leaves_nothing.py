@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.cluster.folder import owner_of
+from deploy.local.cluster.folder import ClusterFolder
 from tests.kubernetes.machine_state import machine_state
 from tests.kubernetes.real_kubernetes import VERSION, RealKubernetes, busybox_pod, eventually
 
@@ -43,7 +43,7 @@ def test_a_cluster_that_is_taken_down_leaves_nothing(alone: RealKubernetes) -> N
 def test_what_a_killed_owner_leaves_is_removed(alone: RealKubernetes) -> None:
     before = machine_state(alone.name, alone.home)
     alone.up("--nodes", "1")
-    owner = owner_of(alone.folder)
+    owner = ClusterFolder("alone", alone.folder).owner()
     assert owner is not None
     os.kill(owner, signal.SIGKILL)
     eventually(lambda: not machine_state(alone.name, alone.home).processes, "its processes end with it", 10.0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.cluster import folder as locks
-from deploy.local.cluster.folder import INHERITED, AlreadyRunningError, ClusterFolder, ClusterLock, is_held, owner_of
+from deploy.local.cluster.folder import INHERITED, AlreadyRunningError, ClusterFolder, ClusterLock
 
 
 @pytest.fixture
@@ -50,11 +50,11 @@ def child(tmp_path: Path, machine: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_passed_lock_lasts_with_new_owner(tmp_path: Path, child: subprocess.Popen[str]) -> None:
     folder = tmp_path / "shop"
-    assert (is_held(folder), owner_of(folder)) == (True, child.pid)
+    assert (ClusterFolder("name", folder).is_running(), ClusterFolder("name", folder).owner()) == (True, child.pid)
     with pytest.raises(AlreadyRunningError, match=r"cluster 'shop' is already running$"):
         ClusterLock.take("shop", folder)
     child.communicate()
-    assert (is_held(folder), owner_of(folder)) == (False, None)
+    assert (ClusterFolder("name", folder).is_running(), ClusterFolder("name", folder).owner()) == (False, None)
     ClusterLock.take("shop", folder).release()
 
 
@@ -63,7 +63,7 @@ def test_same_name_elsewhere_is_excluded(tmp_path: Path, machine: Path) -> None:
     held = ClusterLock.take("shop", tmp_path / "here")
     with pytest.raises(AlreadyRunningError, match=f"on this machine, in {tmp_path / 'here'}: stop it there"):
         ClusterLock.take("shop", tmp_path / "there")
-    assert not is_held(tmp_path / "there")
+    assert not ClusterFolder("name", tmp_path / "there").is_running()
     ClusterLock.take("other", tmp_path / "other").release()
     held.release()
     ClusterLock.take("shop", tmp_path / "there").release()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.kubernetes.machine.installation import InstallationError, apply_manifests, wait_rolled_out
-from deploy.local.kubernetes.plan.installation_plan import WORKLOADS
+from deploy.local.kubernetes.plan.installation_plan import FOR_VMS
 from deploy.local.kubernetes.programs.images import InstallationParts
 from protocol.kubernetes.objects import Json, whole
 from protocol.kubernetes.resources import DEPLOYMENTS, PODS
@@ -37,7 +37,7 @@ async def deploy(api: InProcess, *names: str) -> None:
 
 async def test_wait_names_missing_workloads() -> None:
     api, clock, said = InProcess(), FakeClock(), list[str]()
-    first, *others = sorted(WORKLOADS)
+    first, *others = sorted(FOR_VMS.workloads)
     await deploy(api, *others)
     waiting = asyncio.ensure_future(wait_rolled_out(api.client(), clock, said.append))
     await settle()

@@ -11,7 +11,6 @@ from deploy.local.kubernetes.plan.installation_plan import (
     NAMESPACE,
     POSTGRES,
     REFERENCE,
-    WORKLOADS,
     Installation,
     kube_scheduler_image,
     not_rolled_out,
@@ -82,7 +81,7 @@ def test_installed_means_all_rolled_out() -> None:
         workload("Deployment", "autoscaling-scheduler", {"replicas": 1}, {"observedGeneration": 1}),
     ]
     assert not_rolled_out(done) == ["autoscaling-scheduler"]
-    assert not_rolled_out([]) == sorted(WORKLOADS)
+    assert not_rolled_out([]) == sorted(FOR_VMS.workloads)
     assert not_rolled_out(done, FOR_PODS) == ["autoscaling-agent", "autoscaling-injector", "autoscaling-scheduler"]
 
 

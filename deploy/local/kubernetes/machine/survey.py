@@ -6,8 +6,6 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -67,17 +65,10 @@ def _without_go() -> str:
 
 
 async def _without_overlay(state: Path) -> str:
-    with _trial_folder(state) as folder:
+    existing = next(path for path in (state, *state.parents) if path.is_dir())  # `state` need not exist yet
+    with tempfile.TemporaryDirectory(prefix=".overlay-", dir=existing) as folder:
         error = await _run(*_NAMESPACES, "sh", "-c", _OVERLAY, "sh", folder)
     return f"cannot mount overlayfs in {state} ({error}); set AUTOSCALE_HOME to another folder" if error else ""
-
-
-@contextmanager
-def _trial_folder(state: Path) -> Iterator[str]:
-    """A temporary folder on the file system of ``state``, which need not exist yet."""
-    existing = next(path for path in (state, *state.parents) if path.is_dir())
-    with tempfile.TemporaryDirectory(prefix=".overlay-", dir=existing) as folder:
-        yield folder
 
 
 async def _without_nftables() -> str:

@@ -16,22 +16,8 @@ from protocol.names import LABEL_VM_NAME
 REFERENCE: Final = "localhost:5001/{name}:dev"
 """Image references in the manifests."""
 
-OWN_IMAGES: Final = (
-    *("autoscale-scheduler", "autoscaler-agent", "neonvm-controller", "neonvm-devices", "neonvm-network"),
-    *("neonvm-runner", "postgres-vm"),
-)
-MANIFESTS: Final = (
-    # Before the controller, which reads the agent's container only at its start.
-    "deploy/kubernetes/agent-sidecar.yaml",
-    "deploy/kubernetes/neonvm-devices.yaml",
-    "deploy/kubernetes/neonvm-network.yaml",
-    "deploy/kubernetes/neonvm-controller.yaml",
-    "deploy/scheduler-deploy.yaml",
-    *(f"deploy/kubernetes/policies/{name}.yaml" for name in ("agents", "leases", "neonvm-controller", "scheduler")),
-)
 NAMESPACE: Final = "kube-system"
-WORKLOADS: Final = frozenset({"autoscaling-scheduler", "neonvm-controller", "neonvm-devices", "neonvm-network"})
-"""The Deployments and DaemonSets of the manifests, all in ``NAMESPACE``."""
+"""The namespace of all workloads."""
 
 POSTGRES: Final = "postgresql"
 """Name of the image for postgres in pods; not one of our images."""
@@ -43,14 +29,29 @@ POSTGRES_UID: Final = 26
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Names of images, the manifests that use them, and the names of the workloads that the manifests create."""
+    """Names of images, the manifests that use them, and the names of the Deployments and DaemonSets in these."""
 
     images: Sequence[str]
     manifests: Sequence[str]
     workloads: Collection[str]
 
 
-FOR_VMS: Final = Installation(OWN_IMAGES, MANIFESTS, WORKLOADS)
+FOR_VMS: Final = Installation(
+    images=(
+        *("autoscale-scheduler", "autoscaler-agent", "neonvm-controller", "neonvm-devices", "neonvm-network"),
+        *("neonvm-runner", "postgres-vm"),
+    ),
+    manifests=(
+        # Before the controller, which reads the agent's container only at its start.
+        "deploy/kubernetes/agent-sidecar.yaml",
+        "deploy/kubernetes/neonvm-devices.yaml",
+        "deploy/kubernetes/neonvm-network.yaml",
+        "deploy/kubernetes/neonvm-controller.yaml",
+        "deploy/scheduler-deploy.yaml",
+        *(f"deploy/kubernetes/policies/{name}.yaml" for name in ("agents", "leases", "neonvm-controller", "scheduler")),
+    ),
+    workloads=frozenset({"autoscaling-scheduler", "neonvm-controller", "neonvm-devices", "neonvm-network"}),
+)
 FOR_PODS: Final = Installation(
     images=("autoscale-injector", "autoscale-scheduler", "autoscaler-agent", POSTGRES),
     manifests=(
