@@ -32,18 +32,14 @@ class Store:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def path(self, key: str) -> Path:
-        """The folder of ``key``, whether it exists or not."""
-        return self._root / key
-
     def cached(self, key: str) -> Path | None:
         """The folder of ``key``; None if it is missing or damaged."""
-        final = self.path(key)
+        final = self._root / key
         return final if _is_whole(final) else None
 
     def get(self, key: str, make: Callable[[Path], None], report: Report) -> Path:
         """The folder of ``key``; if it is missing or damaged, ``make`` builds it in an empty folder."""
-        final = self.path(key)
+        final = self._root / key
         if _is_whole(final):
             return final
         self._root.mkdir(parents=True, exist_ok=True)
@@ -65,7 +61,7 @@ class Store:
         """Remove the folder of ``key``, so that it is built again."""
         self._root.mkdir(parents=True, exist_ok=True)
         with self._locked(key, report):
-            shutil.rmtree(self.path(key), ignore_errors=True)
+            shutil.rmtree(self._root / key, ignore_errors=True)
 
     @contextmanager
     def _locked(self, key: str, report: Report) -> Iterator[None]:

@@ -29,7 +29,7 @@ def contents(root: Path) -> list[str]:
 def test_a_folder_is_made_once_and_found_afterwards(tmp_path: Path) -> None:
     store = Store(tmp_path / "images")
     made = store.get("abc", fill, quiet)
-    assert (made, (made / "disk").read_text(), made.stat().st_mode & 0o777) == (store.path("abc"), "whole", 0o755)
+    assert (made, (made / "disk").read_text(), made.stat().st_mode & 0o777) == (store.cached("abc"), "whole", 0o755)
     assert store.get("abc", refuse, quiet) == made
 
 
@@ -108,7 +108,7 @@ def test_a_folder_that_lost_content_with_the_power_is_made_anew(tmp_path: Path) 
 def test_what_is_added_to_a_folder_later_is_no_damage(tmp_path: Path) -> None:
     store = Store(tmp_path)
     (store.get("abc", fill, quiet) / "remembered").write_text("later")
-    assert store.get("abc", refuse, quiet) == store.path("abc")
+    assert store.get("abc", refuse, quiet) == store.cached("abc")
 
 
 def test_a_folder_from_before_sizes_were_kept_is_taken_as_it_is(tmp_path: Path) -> None:

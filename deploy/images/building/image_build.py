@@ -15,7 +15,7 @@ from deploy.images.formats import oci
 from deploy.images.formats.tree import Tree
 from deploy.images.rules import contents
 from deploy.images.rules.base_files import ENVIRONMENT
-from deploy.images.rules.platforms import Platform, platform_of
+from deploy.images.rules.platforms import PLATFORMS, Platform
 from vm_image.host import BuildError
 
 
@@ -33,10 +33,10 @@ class BuiltImage:
 def native_platform() -> Platform:
     """The platform of this machine. Raises ``BuildError`` if it is not supported."""
     machine = os.uname().machine
-    try:
-        return platform_of(machine)
-    except KeyError as error:
-        raise BuildError(f"images can be built on amd64 and arm64, not on {machine}") from error
+    for platform in PLATFORMS.values():
+        if platform.machine == machine:
+            return platform
+    raise BuildError(f"images can be built on amd64 and arm64, not on {machine}")
 
 
 def build(image: Image, maker: LayerMaker, reference: str, folder: Path) -> BuiltImage:

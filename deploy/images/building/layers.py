@@ -33,17 +33,6 @@ from vm_image.store import Report, Store, cache_root
 COMMANDS: Final = ("sh", "mv", "chown", "sysctl", "cp", "ls")
 
 
-def check_platform(platform: Platform) -> None:
-    """Raise ``BuildError`` if guests are not built for the platform."""
-    if platform.name != GUEST:
-        raise BuildError(f"the guest's disk is built for {GUEST} only: leave postgres-vm out for {platform.name}")
-
-
-def kernel_files(image: GuestImage) -> list[File]:
-    """The kernel and initrd of a guest image."""
-    return [File(f"vm/kernel/{path.name}", path.read_bytes()) for path in (image.kernel, image.initrd)]
-
-
 def disk_files(image: GuestImage, report: Report) -> list[File]:
     """The disk of a guest image, and the commands to copy it."""
     report("packing the root disk (qcow2)")
@@ -112,8 +101,10 @@ class LayerMaker:
                 return self._wheel_layer(layer, [lower for lower in below if isinstance(lower, Wheels)])
             case ImageSources():
                 return self._source_layer(layer)
+            case GuestDisk() if self.platform.name != GUEST:
+                message = f"the guest's disk is built for {GUEST} only: leave postgres-vm out for {self.platform.name}"
+                raise BuildError(message)
             case GuestDisk():
-                check_platform(self.platform)
                 image = self._guest_image
                 # The key depends on the inputs, because building the disk takes minutes.
                 key = layer_key([b"guest-disk and its packages", inputs_of(image).encode()])
@@ -121,7 +112,9 @@ class LayerMaker:
             case GuestKernel():
                 image = self._guest_image
                 key = layer_key([b"guest-kernel", inputs_of(image).encode()])
-                return stored_layer(key, lambda: tree(kernel_files(image)), self.report)
+                paths = (image.kernel, image.initrd)
+                files = (File(f"vm/kernel/{path.name}", path.read_bytes()) for path in paths)
+                return stored_layer(key, lambda: tree(files), self.report)
             case _:
                 assert_never(layer)
 

@@ -44,8 +44,3 @@ PLATFORMS: Final[Mapping[str, Platform]] = {
     for platform in (Platform("linux/amd64", "amd64", "x86_64"), Platform("linux/arm64", "arm64", "aarch64"))
 }
 """Platforms by name."""
-
-
-def platform_of(machine: str) -> Platform:
-    """The platform of ``machine`` (``uname -m``). Raises ``KeyError``."""
-    return {platform.machine: platform for platform in PLATFORMS.values()}[machine]

@@ -9,7 +9,7 @@ import pytest
 
 from deploy.images.inputs.wheelhouse import requirements_here
 from deploy.images.rules.lock import LockError, Pin, closure, read_lock
-from deploy.images.rules.platforms import PLATFORMS, platform_of
+from deploy.images.rules.platforms import PLATFORMS
 
 ROOT = Path(__file__).parents[3]
 AMD64, ARM64 = PLATFORMS["linux/amd64"], PLATFORMS["linux/arm64"]
@@ -75,13 +75,6 @@ def test_wheels_for_older_glibc_are_accepted() -> None:
     assert tags[0] == "manylinux_2_36_aarch64"
     assert {"manylinux_2_17_aarch64", "manylinux2014_aarch64"} <= set(tags)
     assert "manylinux_2_37_aarch64" not in tags
-
-
-def test_platform_comes_from_kernel_name() -> None:
-    assert platform_of("x86_64") is AMD64
-    assert platform_of("aarch64") is ARM64
-    with pytest.raises(KeyError):
-        platform_of("riscv64")
 
 
 def test_lock_covers_all_requirements() -> None:
