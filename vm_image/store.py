@@ -80,13 +80,11 @@ class Store:
         # Leftovers of interrupted builds. This process has the lock, so none of them is in use.
         for leftover in self._root.glob(f".{key}.work.*"):
             shutil.rmtree(leftover, ignore_errors=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{key}.work.", dir=self._root))
-        # mkdtemp creates a private folder, but users may share the cache.
-        work.chmod(0o755)
-        try:
-            yield work
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
+        prefix = f".{key}.work."
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=self._root, ignore_cleanup_errors=True) as name:
+            # The folder is private, but users may share the cache.
+            Path(name).chmod(0o755)
+            yield Path(name)
 
 
 def _seal(folder: Path) -> None:

@@ -108,13 +108,10 @@ class Kubelet(GuestHost):
             return
         if is_terminating(pod):
             await self._confirm(pod)
-        elif not is_over(pod) and name not in self._sandboxes:
-            await self._report_or_begin(name, pod, pod_tasks)
-
-    async def _report_or_begin(self, name: ObjectName, pod: Json, pod_tasks: asyncio.TaskGroup) -> None:
-        ended = self._ended.get(uid_of(pod))
+        elif is_over(pod) or name in self._sandboxes:
+            return
         # The pod has ended, but its cached object is older: report it again instead of starting it again.
-        if ended is not None:
+        elif (ended := self._ended.get(uid_of(pod))) is not None:
             await write_status(self._deps.client, pod, ended)
         else:
             await self._begin(name, pod, pod_tasks)

@@ -58,20 +58,13 @@ def _non_blocking(opened: socket.socket) -> socket.socket:
 def call_in(namespace: str, function: Callable[[], T]) -> T:
     """Call ``function`` in the named namespace and return its result. Raises ``OSError``."""
     # thread-self, because only this thread changes its namespace.
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        there = os.open(RUN / namespace, os.O_RDONLY | os.O_CLOEXEC)
+    with Path("/proc/thread-self/ns/net").open("rb") as home, (RUN / namespace).open("rb") as there:
+        _enter(there.fileno())
         try:
-            _enter(there)
-            try:
-                return function()
-            finally:
-                # Always, because this is the thread of the event loop.
-                _enter(home)
+            return function()
         finally:
-            os.close(there)
-    finally:
-        os.close(home)
+            # Always, because this is the thread of the event loop.
+            _enter(home.fileno())
 
 
 def _enter(descriptor: int) -> None:
