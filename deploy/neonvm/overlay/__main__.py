@@ -19,7 +19,7 @@ from deploy.neonvm.devices.registration import Registration
 from deploy.neonvm.objects.pod_form import FLAT_FOLDER, FLAT_RESOURCE
 from deploy.neonvm.overlay.endpoints import trimmed
 from deploy.neonvm.overlay.node_network import WATCHED, NodeNetwork, NodeNetworkDependencies, this_node
-from deploy.neonvm.overlay.taps import COUNT, PodResources, TapSockets, grant_sockets
+from deploy.neonvm.overlay.taps import COUNT, TapSockets, grant_sockets, pod_with_device
 from deploy.neonvm.overlay.telemetry import OverlayTelemetry
 from deploy.neonvm.texts import devices
 from deploy.neonvm.texts import network as network_texts
@@ -77,8 +77,8 @@ async def _run(options: argparse.Namespace) -> None:
         node = await this_node(options.node, options.address)
         # `network` is assigned below, before the first scrape.
         telemetry = OverlayTelemetry(lambda: network.is_up)
-        holders, isolated = PodResources(options.pod_resources), options.isolation == "namespace"
-        deps = NodeNetworkDependencies(client, caches, clock, holders, isolated, options.underlay, telemetry.dropped)
+        holder, isolated = partial(pod_with_device, options.pod_resources), options.isolation == "namespace"
+        deps = NodeNetworkDependencies(client, caches, clock, holder, isolated, options.underlay, telemetry.dropped)
         network = NodeNetwork(node, deps)
         sockets = TapSockets(options.folder, network.serve)
         plugin = Plugin(COUNT, partial(grant_sockets, sockets))

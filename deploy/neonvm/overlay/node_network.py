@@ -245,19 +245,18 @@ async def _json(*command: str) -> list[dict[str, object]]:
     return msgspec.json.decode(await run(*command) or "[]", type=list[dict[str, object]])
 
 
+class _Address(msgspec.Struct):
+    local: str = ""
+
+
+class _Interface(msgspec.Struct):
+    mtu: int = 0
+    addr_info: list[_Address] = []
+
+
 async def this_node(name: str, address: str) -> OverlayNode:
     """This node, with the MTU of the interface that has ``address``. Raises ``NetworkError``."""
-    for link in await _json("ip", "-j", "address"):
-        addresses = link.get("addr_info")
-        mtu = link.get("mtu")
-        if (
-            isinstance(addresses, list)
-            and isinstance(mtu, int)
-            and any(_has_address(info, address) for info in addresses)
-        ):
-            return OverlayNode(name, address, mtu)
+    for link in msgspec.json.decode(await run("ip", "-j", "address"), type=list[_Interface]):
+        if any(info.local == address for info in link.addr_info):
+            return OverlayNode(name, address, link.mtu)
     raise NetworkError(texts.NO_INTERFACE.format(address=address))
-
-
-def _has_address(info: object, address: str) -> bool:
-    return isinstance(info, dict) and info.get("local") == address

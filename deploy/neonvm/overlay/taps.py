@@ -144,22 +144,18 @@ def grant_sockets(sockets: TapSockets, requests: list[list[str]]) -> list[Grant]
     return [Grant(mounts={FLAT_MOUNT: str(sockets.make(ids[0]))} if ids else {}) for ids in requests]
 
 
-class PodResources:
-    """Client of the kubelet's PodResources API at its socket in ``folder``."""
-
-    def __init__(self, folder: Path) -> None:
-        self._address = f"unix:{folder / KUBELET_SOCKET}"
-
-    async def __call__(self, device: str) -> ObjectName | None:
-        """The pod that has ``device``; None unless it is exactly one. Raises ``NetworkError``."""
-        async with grpc.aio.insecure_channel(self._address, options=_OPTIONS) as channel:
-            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(LIST)
-            try:
-                pods = pods_with_device(await call(LIST_REQUEST, timeout=_CALL_SECONDS), FLAT_RESOURCE, device)
-            except grpc.aio.AioRpcError as error:
-                details = GRPC_ERROR.format(code=error.code().name, details=error.details())
-                raise NetworkError(texts.POD_UNKNOWN.format(device=device, error=details)) from error
-        return pods[0] if len(pods) == 1 else None
+async def pod_with_device(folder: Path, device: str) -> ObjectName | None:
+    """The pod that has ``device``, from the kubelet's PodResources API at its socket in ``folder``; None unless it is
+    exactly one. Raises ``NetworkError``.
+    """
+    async with grpc.aio.insecure_channel(f"unix:{folder / KUBELET_SOCKET}", options=_OPTIONS) as channel:
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(LIST)
+        try:
+            pods = pods_with_device(await call(LIST_REQUEST, timeout=_CALL_SECONDS), FLAT_RESOURCE, device)
+        except grpc.aio.AioRpcError as error:
+            details = GRPC_ERROR.format(code=error.code().name, details=error.details())
+            raise NetworkError(texts.POD_UNKNOWN.format(device=device, error=details)) from error
+    return pods[0] if len(pods) == 1 else None
 
 
 LIST: Final = "/v1.PodResourcesLister/List"

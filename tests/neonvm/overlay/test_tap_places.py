@@ -20,9 +20,9 @@ from deploy.neonvm.devices.wire import MalformedPluginMessageError, requested_de
 from deploy.neonvm.overlay.taps import (
     LIST,
     MESSAGES,
-    PodResources,
     TapSockets,
     grant_sockets,
+    pod_with_device,
     pods_with_device,
 )
 from deploy.neonvm.ports import NetworkError
@@ -82,7 +82,7 @@ async def test_device_belongs_to_kubelets_pod(
     folder: Path, pods: list[tuple[str, str, str, str]], expected: ObjectName | None
 ) -> None:
     async with pod_resources(folder, listing(*pods)):
-        assert await PodResources(folder)("place-3") == expected
+        assert await pod_with_device(folder, "place-3") == expected
 
 
 @given(st.binary(max_size=200))
@@ -95,10 +95,10 @@ def test_garbage_of_a_kubelet_is_refused_or_empty(answer: bytes) -> None:
 
 async def test_kubelet_that_does_not_answer_is_named(folder: Path) -> None:
     with pytest.raises(NetworkError, match="cannot ask the kubelet which pod has place-3: UNAVAILABLE"):
-        await PodResources(folder)("place-3")
+        await pod_with_device(folder, "place-3")
     async with pod_resources(folder, b"\xff"):
         with pytest.raises(NetworkError, match="expected a ListPodResourcesResponse"):
-            await PodResources(folder)("place-3")
+            await pod_with_device(folder, "place-3")
 
 
 async def test_pod_folder_is_read_only(folder: Path) -> None:
