@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from contextlib import suppress
 
 from deploy.kube.client import ApiClient
@@ -75,7 +74,7 @@ class SchedulingLoop:
             self._queue.forget(name)
             return
         try:
-            node = await self._choose(pod)
+            node = await self._choose(name, pod)
         except Exception as error:  # noqa: BLE001 - one pod must not end the scheduling of all others
             await self._raised(name, pod, error)
             return
@@ -85,9 +84,8 @@ class SchedulingLoop:
             self._assumed[name] = pod_rules.placed_pod(pod, node)
             binds.create_task(self._bind(name, pod, node))
 
-    async def _choose(self, pod: Json) -> str:
+    async def _choose(self, name: ObjectName, pod: Json) -> str:
         """The node for ``pod``; empty if it fits on none, which is recorded, and the pod queued again."""
-        name = ObjectName(text(pod, "metadata", "namespace"), text(pod, "metadata", "name"))
         nodes = {key.name: node for key, node in self._nodes.objects.items() if not is_terminating(node)}
         refused = {node_name: reason for node_name, node in nodes.items() if (reason := pod_rules.refusal(pod, node))}
         # Pods whose bind is in flight count as placed.
@@ -109,10 +107,7 @@ class SchedulingLoop:
         # Like kube-scheduler, skip scoring if only one node is left.
         scores = await self._extender.prioritize(pod, feasible) if len(feasible) > 1 else {}
         preferences = {node_name: rules.preference(node_name) for node_name in feasible}
-        return pod_rules.winner(feasible, scores, preferences, self._pick)
-
-    def _pick(self, best: Sequence[str]) -> str:
-        return best[int(self._clock.jitter() * len(best))]
+        return pod_rules.winner(feasible, scores, preferences, self._clock.jitter())
 
     async def _bind(self, name: ObjectName, pod: Json, node: str) -> None:
         try:

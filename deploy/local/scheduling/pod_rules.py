@@ -7,7 +7,7 @@ labels are unknown here, so a term with a ``namespaceSelector`` excludes no node
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from protocol.kubernetes.conditions import holds
@@ -94,21 +94,17 @@ MAX_AFFINITY_SCORE: Final = 200
 """kube-scheduler's InterPodAffinity score: 0-100, times its default weight of 2."""
 
 
-def winner(
-    feasible: Sequence[str],
-    scores: Mapping[str, int],
-    preferences: Mapping[str, int],
-    pick: Callable[[Sequence[str]], str],
-) -> str:
-    """The node of ``feasible`` (not empty) with the highest score; ``pick`` breaks ties.
+def winner(feasible: Sequence[str], scores: Mapping[str, int], preferences: Mapping[str, int], jitter: float) -> str:
+    """The node of ``feasible`` (not empty) with the highest score; ``jitter`` in [0, 1) breaks ties.
 
     ``scores`` are the extender's, 0 if missing. ``preferences`` are weights of preferred affinities, scaled to 0-200 as
     in kube-scheduler.
     """
     affinity_scores = _normalize({node: preferences.get(node, 0) for node in feasible})
     totals = {node: scores.get(node, 0) * EXTENDER_SCORE_FACTOR + affinity_scores[node] for node in feasible}
-    best = max(totals.values())
-    return pick([node for node in feasible if totals[node] == best])
+    most = max(totals.values())
+    best = [node for node in feasible if totals[node] == most]
+    return best[int(jitter * len(best))]
 
 
 def _normalize(preferences: Mapping[str, int]) -> dict[str, int]:

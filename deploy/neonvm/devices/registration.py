@@ -90,9 +90,7 @@ class Registration:
             self._registered_with, self._watched_at = kubelet, self._clock.now()
 
     def _is_lost(self) -> bool:
-        if _identity(self._socket) is None:
-            return True
-        return self._clock.now() - self._watched_at > UNWATCHED
+        return _identity(self._socket) is None or self._clock.now() - self._watched_at > UNWATCHED
 
     async def _restart_server(self) -> None:
         await self._stop_server()

@@ -72,11 +72,11 @@ def test_refusals_match_kube_scheduler(wanted: Json, offered: Json, answer: str 
 
 
 def test_highest_score_wins() -> None:
-    assert winner(["a", "b", "c"], {"a": 3, "b": 7}, {}, lambda best: best[0]) == "b"
+    assert winner(["a", "b", "c"], {"a": 3, "b": 7}, {}, 0.0) == "b"
 
 
 def test_equals_are_left_to_chance() -> None:
-    assert winner(["a", "b", "c"], {"a": 7, "c": 7}, {}, lambda best: best[-1]) == "c"
+    assert winner(["a", "b", "c"], {"a": 7, "c": 7}, {}, 0.9) == "c"
 
 
 def test_unfit_pod_gets_counted_reasons() -> None:
@@ -87,5 +87,5 @@ def test_unfit_pod_gets_counted_reasons() -> None:
 
 
 def test_preferred_affinity_outweighs_extender() -> None:
-    assert winner(["a", "b"], {"a": 10, "b": 1}, {"a": -100}, lambda best: best[0]) == "b"
-    assert winner(["a", "b"], {"a": 10}, {"a": 5, "b": 5}, lambda best: best[0]) == "a"
+    assert winner(["a", "b"], {"a": 10, "b": 1}, {"a": -100}, 0.0) == "b"
+    assert winner(["a", "b"], {"a": 10}, {"a": 5, "b": 5}, 0.0) == "a"
