@@ -27,7 +27,7 @@ from protocol.runtime.program import (
 )
 from protocol.runtime.serving.limits import Limits
 from protocol.runtime.serving.listeners import Listener, serve
-from scheduler_plugin.groups.app import PeerPrograms, assemble
+from scheduler_plugin.groups.app import assemble
 from scheduler_plugin.groups.controllers.denials import HttpDenials
 from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
 from scheduler_plugin.groups.settings import GroupsSettings, parse_settings
@@ -99,7 +99,7 @@ async def _run(options: argparse.Namespace) -> None:
         # Random, because a restarted process keeps the hostname.
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         denials = HttpDenials(to_programs, options.scheduler, clock, tokens)
-        program = assemble(api, clock, settings, identity, PeerPrograms(agents, denials))
+        program = assemble(api, clock, settings, identity, agents=agents, denials=denials)
         jobs = [program.run(api, clock)]
         if file is not None:
             jobs.append(file.follow(program.use, program.telemetry, clock))

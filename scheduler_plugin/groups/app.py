@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
 
 from protocol.kubernetes.api import KubernetesApi
 from protocol.kubernetes.resources import HVPAS, PODS, TORTOISES, VM_GROUPS
@@ -82,25 +81,20 @@ class GroupsProgram:
         self.telemetry.became_ready()
 
 
-@dataclass(frozen=True, slots=True)
-class PeerPrograms:
-    """Other programs to query: the agents of VMs and the scheduler.
-
-    Without ``agents``, groups of VMs are not reconciled. Without ``denials``, only the kubelet's refusals show that a
-    primary's node is full.
-    """
-
-    agents: MemberAgents | None = None
-    denials: Denials | None = None
-
-
-NO_PEERS: Final = PeerPrograms()
-
-
-def assemble(
-    api: KubernetesApi, clock: Clock, settings: GroupsSettings, identity: str, peers: PeerPrograms = NO_PEERS
+def assemble(  # noqa: PLR0913 - the parts of a process
+    api: KubernetesApi,
+    clock: Clock,
+    settings: GroupsSettings,
+    identity: str,
+    *,
+    agents: MemberAgents | None = None,
+    denials: Denials | None = None,
 ) -> GroupsProgram:
-    """Assemble the program; nothing runs yet."""
+    """Assemble the program; nothing runs yet.
+
+    Without ``agents`` of VMs, groups of VMs are not reconciled. Without the scheduler's ``denials``, only the kubelet's
+    refusals show that a primary's node is full.
+    """
     telemetry = GroupsTelemetry()
     cache = Cache((*REFERENCED_KINDS, PODS, HVPAS, TORTOISES), telemetry)
     leadership = Leadership(api, clock, settings.lease.terms(), identity)
@@ -113,8 +107,8 @@ def assemble(
     policies: tuple[GroupPolicy, ...] = (hvpas, TortoisePolicy(lambda: program.configuration))
     program.watches = watches = GroupWatches(context, policies, program.controllers)
     for policy in policies:
-        program.controllers[policy.kind.kind] = GroupController(context, policy, watches, peers.denials)
-    if (agents := peers.agents) is not None:
+        program.controllers[policy.kind.kind] = GroupController(context, policy, watches, denials)
+    if agents is not None:
         writers = partial(watches.replica_writers, VM_GROUPS)
         program.controllers[VM_GROUPS.kind] = VmGroupController(context, agents, writers)
         # For Hvpas only, because a Tortoise gives a VM a floor instead.

@@ -36,7 +36,7 @@ from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
     proposed,
     step_back,
 )
-from scheduler_plugin.groups.core.tortoise.vertical import Ratios, ReplicaCounts, SizeFacts, container_size
+from scheduler_plugin.groups.core.tortoise.vertical import ReplicaCounts, SizeFacts, container_size
 from scheduler_plugin.groups.core.workload import ReplicaBounds, ResourceList, SizedContainer, Workload
 from scheduler_plugin.groups.objects.tortoise.global_configuration import read_configuration
 from tests.scheduler_plugin.groups.objects.tortoise.written_configuration import write_configuration
@@ -143,8 +143,11 @@ def size(case: Case) -> object:
     facts = SizeFacts(request, recommended, low, high, target, several=several)
     minimum, preferred = given.get("minmin", 3), given.get("pref", 30)
     numbers = ReplicaCounts(given["replicas"], given.get("hpamin"), minimum, preferred, given.get("scaled_up", False))
-    ratios = Ratios(exact(given.get("buffer", 0)), exact(given.get("ratio", 0)))
-    found = container_size(Scaling(given["policy"]), facts, numbers, ratios).size
+    configuration = Configuration(
+        buffer_ratio_on_vertical_resource=exact(given.get("buffer", 0)),
+        max_allowed_scaling_down_ratio=exact(given.get("ratio", 0)),
+    )
+    found = container_size(Scaling(given["policy"]), facts, numbers, configuration).size
     return found / unit if found == request else found // unit
 
 

@@ -157,4 +157,4 @@ async def drained(guest: Booted) -> list[str]:
         reasons.append(found.reason)
         if found.done:
             return reasons
-        await asyncio.sleep(found.requeue_after or 0.0)
+        await asyncio.sleep(1.0)

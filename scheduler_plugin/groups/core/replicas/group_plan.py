@@ -39,11 +39,10 @@ SETTLE: Final = Seconds(5.0)
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Progress of a drain, and after how long to check it again; None once it is ``done``."""
+    """Progress of a drain, and the reason."""
 
     done: bool
     reason: str
-    requeue_after: Seconds | None = None
 
 
 def drain(member: Member, age: Seconds, spec: GroupSpec) -> Drain:
@@ -53,13 +52,13 @@ def drain(member: Member, age: Seconds, spec: GroupSpec) -> Drain:
         return Drain(True, texts.NO_CLIENTS)
     # It still gets new clients.
     if member.listed:
-        return Drain(False, texts.STILL_LISTED, _POLL_INTERVAL)
+        return Drain(False, texts.STILL_LISTED)
     if age >= spec.drain_timeout:
         return Drain(True, texts.DRAINED_LONG.format(timeout=spec.drain_timeout))
     if age < SETTLE:
-        return Drain(False, texts.ADDRESS_KNOWN, _POLL_INTERVAL)
+        return Drain(False, texts.ADDRESS_KNOWN)
     if member.database is None:
-        return Drain(False, texts.SESSIONS_UNKNOWN, _POLL_INTERVAL)
+        return Drain(False, texts.SESSIONS_UNKNOWN)
     return _by_sessions(member.database, age, spec)
 
 
@@ -67,13 +66,11 @@ def _by_sessions(database: DatabaseState, age: Seconds, spec: GroupSpec) -> Drai
     if not database.sessions:
         return Drain(True, texts.NO_SESSION)
     if age < spec.grace:
-        return Drain(
-            False, texts.SESSIONS.format(sessions=database.sessions, age=age, grace=spec.grace), _POLL_INTERVAL
-        )
+        return Drain(False, texts.SESSIONS.format(sessions=database.sessions, age=age, grace=spec.grace))
     oldest = database.oldest_transaction
     # It began within the grace period, so it has until the timeout.
     if oldest is not None and oldest >= age - spec.grace:
-        return Drain(False, texts.TRANSACTION_OPEN, _POLL_INTERVAL)
+        return Drain(False, texts.TRANSACTION_OPEN)
     return Drain(True, texts.GRACE_OVER.format(grace=spec.grace))
 
 
@@ -226,11 +223,9 @@ def _with_consequences(
         for replica in replicas
         if replica.draining is not None and not replica.leaving and replica.name not in staying
     ]
-    waits = [progress.requeue_after for _, progress in drains if progress.requeue_after is not None]
     # A database sends no events, so poll it. Before it accepts connections only its VM changes, which sends events.
-    waits += [
-        _POLL_INTERVAL for replica in replicas if reasons[replica.name] and replica.available and not replica.leaving
-    ]
+    polls = any(reasons[replica.name] and replica.available and not replica.leaving for replica in replicas)
+    polls = polls or not all(progress.done for _, progress in drains)
     return GroupPlan(
         create=plan.create,
         undrain=plan.undrain,
@@ -241,7 +236,7 @@ def _with_consequences(
             MemberWithReason(replica, reasons[replica.name]) for replica in replicas if reasons[replica.name]
         ),
         fault=plan.fault,
-        requeue_after=min(waits, default=None),
+        requeue_after=_POLL_INTERVAL if polls else None,
     )
 
 

@@ -83,22 +83,18 @@ class SizeDecision:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ratios:
-    """The ``buffer`` (>= 0) of vertical sizes, and the minimum ratio (0..1) of new to old size in one decrease."""
-
-    buffer: Fraction
-    down: Fraction
-
-
-def container_size(policy: Scaling, facts: SizeFacts, numbers: ReplicaCounts, ratios: Ratios) -> SizeDecision:
+def container_size(
+    policy: Scaling, facts: SizeFacts, numbers: ReplicaCounts, configuration: Configuration
+) -> SizeDecision:
     """Decide the request of one resource of one container."""
     if policy is Scaling.OFF:
         return SizeDecision(facts.request, facts.request, texts.POLICY_OFF)
-    is_vertical = policy is Scaling.VERTICAL
-    desired, because = _vertical(facts, ratios.buffer) if is_vertical else _horizontal(facts, numbers)
+    if policy is Scaling.VERTICAL:
+        desired, because = _vertical(facts, configuration.buffer_ratio_on_vertical_resource)
+    else:
+        desired, because = _horizontal(facts, numbers)
     # Limit a decrease, against bad recommendations. The upper bound is applied last, so it wins.
-    minimum = max(facts.minimum, int(facts.request * ratios.down))
+    minimum = max(facts.minimum, int(facts.request * configuration.max_allowed_scaling_down_ratio))
     return SizeDecision(min(facts.maximum, max(desired, minimum)), desired, because)
 
 
@@ -169,7 +165,6 @@ def resizes(
     In an emergency, and on the way back, these are only memory of OOM-killed containers.
     """
     configuration = spec.configuration
-    ratios = Ratios(configuration.buffer_ratio_on_vertical_resource, configuration.max_allowed_scaling_down_ratio)
     killed = {(kill.container, "memory") for kill in workload.out_of_memory}
     is_usual = memory.phase in (Phase.WORKING, Phase.PARTLY_WORKING)
     for container in workload.containers:
@@ -184,7 +179,7 @@ def resizes(
                 facts = SizeFacts(request.value, wanted.value, minimum, maximum, target, several=several)
                 # After an OOM kill memory grows, even if it scales horizontally.
                 policy = Scaling.VERTICAL if place in killed else memory.policies[place]
-                sized = container_size(policy, facts, numbers, ratios)
+                sized = container_size(policy, facts, numbers, configuration)
                 # Nothing shrinks in an emergency.
                 if is_usual or sized.size > request.value:
                     yield Resize(place, request, sized, _limit(container, place, sized, configuration))

@@ -216,16 +216,12 @@ def read_slots(entries: Iterable[JsonObject], otherwise: SlotLayout) -> SlotMemo
 
 
 def _read(found: list[JsonObject]) -> list[_SlotEntry]:
-    try:
-        # Much faster, but fails on any bad entry.
-        return msgspec.convert(found, list[_SlotEntry])
-    except ValueError:
-        entries = []
-        for entry in found:
-            # A dropped slot is learned again when it recurs.
-            with suppress(ValueError):
-                entries.append(msgspec.convert(entry, _SlotEntry))
-        return entries
+    entries = []
+    for entry in found:
+        # A dropped slot is learned again when it recurs.
+        with suppress(ValueError):
+            entries.append(msgspec.convert(entry, _SlotEntry))
+    return entries
 
 
 def _layout(entry: _SlotEntry) -> SlotLayout | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from protocol.kubernetes.objects import Json, child, items
 from protocol.kubernetes.resources import DEPLOYMENTS, HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
-from scheduler_plugin.groups.app import GroupsProgram, PeerPrograms, assemble
+from scheduler_plugin.groups.app import GroupsProgram, assemble
 from scheduler_plugin.groups.controllers.denials import Denials
 from scheduler_plugin.groups.settings import GroupsLease, GroupsSettings
 from tests.fake_clock import FakeClock
@@ -52,7 +52,7 @@ class World:
     async def start(self, identity: str = "first", way: Connection | None = None) -> GroupsProgram:
         """A new process; ready, and with the Lease where no other process holds it."""
         way = way or self.cluster.connection()
-        program = assemble(way, self.clock, self.settings, identity, PeerPrograms(denials=self.denials))
+        program = assemble(way, self.clock, self.settings, identity, denials=self.denials)
         self.processes[identity] = program
         self.tasks.append(asyncio.create_task(program.run(way, self.clock)))
         await self.clock.advance(0)

@@ -14,7 +14,7 @@ from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child,
 from protocol.kubernetes.resources import ENDPOINT_SLICES, VIRTUAL_MACHINES, VM_GROUPS
 from protocol.names import ANNOTATION_DRAINING
 from protocol.units import Seconds
-from scheduler_plugin.groups.app import GroupsProgram, PeerPrograms, assemble
+from scheduler_plugin.groups.app import GroupsProgram, assemble
 from scheduler_plugin.groups.core.replicas.scaling import AgentCpuCount
 from scheduler_plugin.groups.objects.vm_use import GuestUse
 from scheduler_plugin.groups.settings import GroupsLease, GroupsSettings
@@ -72,7 +72,7 @@ class Story:
         settings = settings or self._settings
         way = way or self.cluster.connection()
         identity = f"process-{len(self._tasks)}"
-        program = assemble(way, self.clock, settings, identity, PeerPrograms(self.databases))
+        program = assemble(way, self.clock, settings, identity, agents=self.databases)
         self._tasks.append(asyncio.create_task(program.run(way, self.clock)))
         await self.pass_time(3)
         return program

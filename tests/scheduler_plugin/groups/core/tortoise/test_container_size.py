@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_plugin.groups.core.tortoise.autoscaler import Scaling
-from scheduler_plugin.groups.core.tortoise.vertical import Ratios, ReplicaCounts, SizeFacts, container_size
+from scheduler_plugin.groups.core.tortoise.configuration import Configuration
+from scheduler_plugin.groups.core.tortoise.vertical import ReplicaCounts, SizeFacts, container_size
 from tests.examples import examples
 
 FACTS = SizeFacts(request=1000, recommended=600, minimum=100, maximum=5000, target=80)
 SOME = ReplicaCounts(replicas=6, hpa_min=4, minimum_min=3, preferred_max=30)
-RATIOS = Ratios(buffer=Fraction("0.1"), down=Fraction("0.8"))
-FREE = Ratios(buffer=Fraction(0), down=Fraction(0))
+USUAL = Configuration()
+FREE = Configuration(buffer_ratio_on_vertical_resource=Fraction(0), max_allowed_scaling_down_ratio=Fraction(0))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_the_first_rule_decides(
 
 
 def test_clipped_wish_is_reported() -> None:
-    found = container_size(Scaling.HORIZONTAL, replace(FACTS, recommended=50), replace(SOME, replicas=3), RATIOS)
+    found = container_size(Scaling.HORIZONTAL, replace(FACTS, recommended=50), replace(SOME, replicas=3), USUAL)
     assert (found.size, found.desired) == (800, 50)  # one step down keeps four fifths
 
 
@@ -119,7 +120,7 @@ NUMBERS_OF_ANY_KIND = st.builds(
 @settings(max_examples=examples(20, 150))
 @given(FACTS_OF_ANY_KIND, NUMBERS_OF_ANY_KIND, st.sampled_from([Scaling.HORIZONTAL, Scaling.VERTICAL]))
 def test_a_size_is_never_outside_the_bounds(facts: SizeFacts, numbers: ReplicaCounts, policy: Scaling) -> None:
-    assert facts.minimum <= container_size(policy, facts, numbers, RATIOS).size <= facts.maximum
+    assert facts.minimum <= container_size(policy, facts, numbers, USUAL).size <= facts.maximum
 
 
 @settings(max_examples=examples(15, 100))
@@ -127,7 +128,7 @@ def test_a_size_is_never_outside_the_bounds(facts: SizeFacts, numbers: ReplicaCo
 def test_constant_need_size_is_monotone(facts: SizeFacts) -> None:
     sizes = [facts.request]
     for _ in range(40):
-        found = container_size(Scaling.VERTICAL, replace(facts, request=max(1, sizes[-1])), SOME, RATIOS)
+        found = container_size(Scaling.VERTICAL, replace(facts, request=max(1, sizes[-1])), SOME, USUAL)
         sizes.append(found.size)
     inside = [size for size in sizes if facts.minimum <= size <= facts.maximum]
     assert inside in (sorted(inside), sorted(inside, reverse=True))
