@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -43,9 +44,6 @@ MESSAGES: Final = message_classes("grpcplugin", _MESSAGES, "proto3")
 # Classes are created at run time, so their fields are untyped.
 _Message = Any
 
-K = TypeVar("K")
-V = TypeVar("V")
-
 
 class MalformedScaleUpError(ValueError):
     """The request cannot be decoded, and why."""
@@ -73,32 +71,18 @@ def encode_groups(groups: Iterable[tuple[str, int, str]]) -> bytes:
     return written
 
 
-class _Known(dict[K, V]):
-    """A cache that computes missing values."""
-
-    def __init__(self, read: Callable[[K], V]) -> None:
-        super().__init__()
-        self._read = read
-
-    def __missing__(self, key: K) -> V:
-        value = self[key] = self._read(key)
-        return value
-
-
 class _Reader:
     """Decodes the parts of one request, and collects problems by group."""
 
     def __init__(self) -> None:
         self.problems: dict[str, str] = {}
         # The same pods are in many options, and the same amounts in most nodes.
-        self._pods: _Known[bytes, PodNeeds] = _Known(self._pod)
-        self._cpu: _Known[str, MilliCpu] = _Known(MilliCpu.parse)
-        self._bytes: _Known[str, Bytes] = _Known(Bytes.parse)
+        self._pod, self._cpu, self._bytes = cache(self._read_pod), cache(MilliCpu.parse), cache(Bytes.parse)
 
     def option(self, option: _Message) -> ScaleUpOption:
         pods: tuple[PodNeeds, ...] = ()
         try:
-            pods = tuple(map(self._pods.__getitem__, option.podBytes or option.pod))
+            pods = tuple(map(self._pod, option.podBytes or option.pod))
         except (DecodeError, QuantityError) as error:
             # Other groups can still be ranked.
             self.problems[option.nodeGroupId] = texts.POD_UNREADABLE.format(error=error)
@@ -119,7 +103,7 @@ class _Reader:
             price_keys(node.metadata.labels), self._amounts(node.status.capacity or node.status.allocatable)
         )
 
-    def _pod(self, body: bytes) -> PodNeeds:
+    def _read_pod(self, body: bytes) -> PodNeeds:
         pod = _parse("Pod", body)
         meta = pod.metadata
         # Without a UID the name identifies the pod.
@@ -156,14 +140,14 @@ class _Reader:
         cpu, mem, gpus, storage = ZERO.cpu, ZERO.mem, 0, ZERO.mem
         for name in amounts:
             if name == "cpu":
-                cpu = self._cpu[amounts[name].string]
+                cpu = self._cpu(amounts[name].string)
             elif name == "memory":
-                mem = self._bytes[amounts[name].string]
+                mem = self._bytes(amounts[name].string)
             elif name == LOCAL_STORAGE:
-                storage = self._bytes[amounts[name].string]
+                storage = self._bytes(amounts[name].string)
             elif is_accelerator(name):
                 # Device counts are quantities too.
-                gpus += self._bytes[amounts[name].string].value
+                gpus += self._bytes(amounts[name].string).value
         return Needs(Resources(cpu, mem), gpus, storage.value / GB)
 
 
