@@ -27,13 +27,16 @@ class ProcessTelemetry:
         self._prefix = prefix
         self._log = log
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+    def counter(self, name: str, text: str, *labels: str) -> Counter:
+        """Create a counter."""
         return Counter(f"{self._prefix}_{name}", text, labels, registry=self.registry)
 
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+    def gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        """Create a gauge."""
         return Gauge(f"{self._prefix}_{name}", text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+    def histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        """Create a histogram."""
         return Histogram(f"{self._prefix}_{name}", text, registry=self.registry, buckets=buckets)
 
     def page(self) -> bytes:
@@ -46,8 +49,8 @@ class SettingsTelemetry(ProcessTelemetry):
 
     def __init__(self, prefix: str, log: Logger) -> None:
         super().__init__(prefix, log)
-        self.reloads = self._counter("settings_reloads", "Settings reloads, by outcome", "outcome")
-        self.refused = self._gauge("settings_refused", "1 while the settings file is invalid")
+        self.reloads = self.counter("settings_reloads", "Settings reloads, by outcome", "outcome")
+        self.refused = self.gauge("settings_refused", "1 while the settings file is invalid")
 
     def settings_accepted(self, generation: int) -> None:
         """New settings are active; see ``SettingsReport``."""
@@ -69,10 +72,10 @@ class WatchTelemetry(ProcessTelemetry):
         self, prefix: str, log: Logger, unreadable: str, ready: str = "1 once the cluster has been listed"
     ) -> None:
         super().__init__(prefix, log)
-        self.ready = self._gauge("ready", ready)
-        self.watch_errors = self._counter("watch_failures", "Lists and watches that failed", "kind")
-        self.unreadable = self._gauge("unreadable_objects", unreadable, "kind")
-        self.missing = self._gauge("watch_missing", "1 for an optional kind that the cluster lacks", "kind")
+        self.ready = self.gauge("ready", ready)
+        self.watch_errors = self.counter("watch_failures", "Lists and watches that failed", "kind")
+        self.unreadable = self.gauge("unreadable_objects", unreadable, "kind")
+        self.missing = self.gauge("watch_missing", "1 for an optional kind that the cluster lacks", "kind")
 
     def watch_delivered(self, kind: str) -> None:
         """See ``WatchReport``."""

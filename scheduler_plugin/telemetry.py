@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -22,13 +22,13 @@ from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.sharing import promised_to
 from scheduler_plugin.ledger.ledger import Ledger
-from scheduler_plugin.program_telemetry import KIND_MISSING, ProgramTelemetry
+from scheduler_plugin.program_telemetry import KIND_MISSING, ProcessTelemetry, ProgramTelemetry
 from scheduler_plugin.texts import logs
 
 TOTAL: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 DOWNTIME: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 
-_PREFIX: Final = "autoscale_scheduler_pod_requests"
+_PREFIX: Final = "autoscale_scheduler"
 _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
@@ -46,7 +46,7 @@ class LeaderGauges:
         each.
         """
         # Registered only while leading: a former leader's values are stale.
-        gauge = Gauge(name, text, labels, registry=None)
+        gauge = Gauge(f"{_PREFIX}_{name}", text, labels, registry=None)
         self._gauges.append(gauge)
         # Labelled gauges lose their children; others are reset to 0.
         self._resets.append(gauge.clear if labels else partial(gauge.set, 0.0))
@@ -70,55 +70,42 @@ class LeaderGauges:
 class MigrationMetrics:
     """Ordered, running and ended migrations."""
 
-    def __init__(self, registry: CollectorRegistry, of_leader: LeaderGauges) -> None:
-        counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
-        # Known to the leader only. Counters and histograms count what this process did, leading or not.
-        gauge = of_leader.gauge
-        orders = "Attempts to create a migration, by outcome"
-        self.orders = counter("autoscale_scheduler_migration_orders", orders, ("outcome",))
+    def __init__(self, process: ProcessTelemetry, of_leader: LeaderGauges) -> None:
+        # Gauges are known to the leader only. Counters and histograms count what this process did, leading or not.
+        counter, histogram, gauge = process.counter, process.histogram, of_leader.gauge
+        self.orders = counter("migration_orders", "Attempts to create a migration, by outcome", "outcome")
         causes = "Migrations planned with room reserved on the target, by cause"
-        self.causes = counter("autoscale_scheduler_migration_causes", causes, ("cause",))
+        self.causes = counter("migration_causes", causes, "cause")
         refusing = "Longest time a node has been denying a VM or pod without enough moving away"
-        self.unrelieved = gauge("autoscale_scheduler_unrelieved_denial_seconds", refusing)
-        self.ended = counter("autoscale_scheduler_migrations", "Finished migrations, by outcome", ("outcome",))
-        active = "Unfinished migrations, by phase"
-        self.active = gauge("autoscale_scheduler_migrations_active", active, "phase")
+        self.unrelieved = gauge("unrelieved_denial_seconds", refusing)
+        self.ended = counter("migrations", "Finished migrations, by outcome", "outcome")
+        self.active = gauge("migrations_active", "Unfinished migrations, by phase", "phase")
         stalled = "Migrations ignored because their target pod has had no node for a minute"
-        self.stalled = gauge("autoscale_scheduler_migrations_stalled", stalled)
-        self.enabled = gauge("autoscale_scheduler_migrations_enabled", "1 while the scheduler may migrate VMs")
-        stuck = "Nodes that VMs should leave but none can"
-        self.stuck = gauge("autoscale_scheduler_migration_stuck_nodes", stuck)
+        self.stalled = gauge("migrations_stalled", stalled)
+        self.enabled = gauge("migrations_enabled", "1 while the scheduler may migrate VMs")
+        self.stuck = gauge("migration_stuck_nodes", "Nodes that VMs should leave but none can")
         refused = "VM-node pairs excluded for now because kube-scheduler did not place the VM there"
-        self.refused = gauge("autoscale_scheduler_migration_refused_targets", refused)
+        self.refused = gauge("migration_refused_targets", refused)
         failing = "Planning rounds that failed with an internal error"
-        self.failed_rounds = counter("autoscale_scheduler_migration_looks_failed", failing)
-        took = "Duration of successful migrations"
-        self.total = histogram("autoscale_scheduler_migration_seconds", took, buckets=TOTAL)
+        self.failed_rounds = counter("migration_looks_failed", failing)
+        self.total = histogram("migration_seconds", "Duration of successful migrations", TOTAL)
         still = "Downtime of VMs in successful migrations"
-        self.downtime = histogram("autoscale_scheduler_migration_downtime_seconds", still, buckets=DOWNTIME)
+        self.downtime = histogram("migration_downtime_seconds", still, DOWNTIME)
 
 
 class RequestMetrics:
     """Pod resizes: outcomes, how long agents wait, and the number of pods with wrong requests."""
 
-    def __init__(self, registry: CollectorRegistry, of_leader: LeaderGauges) -> None:
-        self.writes = Counter(
-            f"{_PREFIX}_writes", "Updates of VM pods' resource requests, by outcome", ["outcome"], registry=registry
-        )
-        self.waited = Histogram(
-            f"{_PREFIX}_wait_seconds",
-            "Time until a pod's requests covered what its agent asked for, including API server and kubelet",
-            registry=registry,
-            buckets=_SECONDS,
-        )
-        self.withdrawn = Counter(
-            f"{_PREFIX}_withdrawn",
-            "Pod resizes reverted because the kubelet deferred (Deferred) or rejected (Infeasible) them",
-            ["verdict"],
-            registry=registry,
-        )
-        self.followed = of_leader.gauge(f"{_PREFIX}_followed", "1 while pod requests follow their VMs")
-        self.short = of_leader.gauge(f"{_PREFIX}_short", "Pods that request less than is reserved for their VMs")
+    def __init__(self, process: ProcessTelemetry, of_leader: LeaderGauges) -> None:
+        writes = "Updates of VM pods' resource requests, by outcome"
+        self.writes = process.counter("pod_requests_writes", writes, "outcome")
+        waited = "Time until a pod's requests covered what its agent asked for, including API server and kubelet"
+        self.waited = process.histogram("pod_requests_wait_seconds", waited, _SECONDS)
+        withdrawn = "Pod resizes reverted because the kubelet deferred (Deferred) or rejected (Infeasible) them"
+        self.withdrawn = process.counter("pod_requests_withdrawn", withdrawn, "verdict")
+        self.followed = of_leader.gauge("pod_requests_followed", "1 while pod requests follow their VMs")
+        short = "Pods that request less than is reserved for their VMs"
+        self.short = of_leader.gauge("pod_requests_short", short)
 
 
 LOG: Final = logging.getLogger("autoscale.scheduler")
@@ -136,43 +123,39 @@ class Telemetry(ProgramTelemetry):
     """Metrics and log of one scheduler process."""
 
     def __init__(self, now: Callable[[], Instant]) -> None:
-        super().__init__(
-            "autoscale_scheduler", LOG, "Objects accounted at their maximum because they cannot be decoded"
-        )
+        super().__init__(_PREFIX, LOG, "Objects accounted at their maximum because they cannot be decoded")
         self._now = now
         self._heard: dict[str, Instant] = {}
-        self.permits = self._counter("permits", "Agent requests, by outcome", "outcome")
-        self.verbs = self._counter(
+        self.permits = self.counter("permits", "Agent requests, by outcome", "outcome")
+        self.verbs = self.counter(
             "extender_calls", "Extender calls from kube-scheduler, by verb and outcome", "verb", "outcome"
         )
         self.permit, self.verb = cache(self.permits.labels), cache(self.verbs.labels)  # ``labels`` is slow
-        self.shrinks = self._counter("shrinks_asked", "Responses that ask a VM to give back unused room")
-        self.refusals = self._counter("agent_refusals", "Agent requests answered with an error, by status", "status")
-        self.writes = self._counter("permit_writes", "Permit writes to the API, by outcome", "outcome")
+        self.shrinks = self.counter("shrinks_asked", "Responses that ask a VM to give back unused room")
+        self.refusals = self.counter("agent_refusals", "Agent requests answered with an error, by status", "status")
+        self.writes = self.counter("permit_writes", "Permit writes to the API, by outcome", "outcome")
         self.write = cache(self.writes.labels)
-        self.wakes = self._counter("node_wakes", "Node updates that requeue pending pods, by outcome", "outcome")
-        self.rivals = self._counter("rival_permit_writes", "Permits written by another scheduler process; must be 0")
-        self.persist_seconds = self._histogram(
+        self.wakes = self.counter("node_wakes", "Node updates that requeue pending pods, by outcome", "outcome")
+        self.rivals = self.counter("rival_permit_writes", "Permits written by another scheduler process; must be 0")
+        self.persist_seconds = self.histogram(
             "permit_persist_seconds", "Time to persist a permit before responding", SECONDS
         )
-        self.wake_seconds = self._histogram(
+        self.wake_seconds = self.histogram(
             "wake_permit_seconds",
             "Time from the first request of a waking VM's agent until its permit was stored",
             WAKES,
         )
-        self.batches = self._histogram("batch_requests", "Requests per message from a node's agent", REQUESTS)
-        self.takeover = self._gauge(
-            "takeover_seconds", "Time from acquiring the Lease to serving, at the last takeover"
-        )
-        self.terms = self._counter("terms", "Times this process became the leader")
+        self.batches = self.histogram("batch_requests", "Requests per message from a node's agent", REQUESTS)
+        self.takeover = self.gauge("takeover_seconds", "Time from acquiring the Lease to serving, at the last takeover")
+        self.terms = self.counter("terms", "Times this process became the leader")
         # Exported by the leader only.
         self._of_leader = LeaderGauges(self.registry)
-        self.migrations = MigrationMetrics(self.registry, self._of_leader)
-        self.requests = RequestMetrics(self.registry, self._of_leader)
+        self.migrations = MigrationMetrics(self, self._of_leader)
+        self.requests = RequestMetrics(self, self._of_leader)
         scaled = "Autoscaled VMs, by whether their agent sent a request within the last minute"
-        self._scaled = self._of_leader.gauge("autoscale_scheduler_scaled_vms", scaled, "agent")
+        self._scaled = self._of_leader.gauge("scaled_vms", scaled, "agent")
         unattended = "Waking VMs whose agent has sent no request for a minute"
-        self._unattended = self._of_leader.gauge("autoscale_scheduler_unattended_wakes", unattended)
+        self._unattended = self._of_leader.gauge("unattended_wakes", unattended)
         for counter, values in (
             (self.permits, ("whole", "partly", "migrate")),
             (self.refusals, ("400", "401", "403", "404", "409", "413", "503")),
@@ -183,12 +166,12 @@ class Telemetry(ProgramTelemetry):
         ):
             for word in values:  # start at 0, so that the first event counts as an increase
                 counter.labels(word)
-        self.lease_held = self._gauge("lease_held", "1 while this process holds the Lease")
-        self.leading = self._gauge("leading", "1 while this process serves agents and kube-scheduler")
+        self.lease_held = self.gauge("lease_held", "1 while this process holds the Lease")
+        self.leading = self.gauge("leading", "1 while this process serves agents and kube-scheduler")
         # Read at each scrape, so that a deleted node leaves no series.
         self._sums = _Sums()
         self.registry.register(self._sums)
-        self.generation = self._gauge("settings_generation", "Number of settings versions accepted")
+        self.generation = self.gauge("settings_generation", "Number of settings versions accepted")
 
     async def page_of(self, ledger: Ledger) -> bytes:
         """Metrics in Prometheus's text format, rendered in a thread because thousands of nodes take long."""

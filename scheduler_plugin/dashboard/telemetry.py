@@ -15,6 +15,6 @@ class DashboardTelemetry(WatchTelemetry):
 
     def __init__(self) -> None:
         super().__init__("autoscale_dashboard", LOG, "Objects that cannot be decoded")
-        self.readers = self._gauge("readers", "Open pages")
-        self.sent = self._counter("sent_bytes", "Bytes of events sent to pages")
-        self.sign_ins = self._counter("sign_ins", "Sign-in attempts, by outcome", "outcome")
+        self.readers = self.gauge("readers", "Open pages")
+        self.sent = self.counter("sent_bytes", "Bytes of events sent to pages")
+        self.sign_ins = self.counter("sign_ins", "Sign-in attempts, by outcome", "outcome")

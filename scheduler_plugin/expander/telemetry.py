@@ -23,7 +23,7 @@ class PriceExpanderTelemetry(SettingsTelemetry):
 
     def __init__(self) -> None:
         super().__init__("autoscale_expander", LOG)
-        self._answers = self._counter(
+        self._answers = self.counter(
             "answers",
             "Requests of the Cluster Autoscaler, by response: chosen, all (no difference between options, or an"
             " internal error) or malformed",
@@ -32,9 +32,9 @@ class PriceExpanderTelemetry(SettingsTelemetry):
         # Start at zero, so that the first of each outcome shows as an increase.
         for outcome in ("chosen", "all", "malformed"):
             self._answers.labels(outcome)
-        self._failures = self._counter("failed_choices", "Choices whose nodes never appeared")
-        self._seconds = self._histogram("answer_seconds", "Response time", _BUCKETS)
-        self._nodes = self._gauge("cluster_nodes", "Nodes counted in the cluster, NaN while unknown")
+        self._failures = self.counter("failed_choices", "Choices whose nodes never appeared")
+        self._seconds = self.histogram("answer_seconds", "Response time", _BUCKETS)
+        self._nodes = self.gauge("cluster_nodes", "Nodes counted in the cluster, NaN while unknown")
 
     def watch_cluster_size(self, nodes: Callable[[], int | None]) -> None:
         """Export the number of nodes at every scrape."""

@@ -24,13 +24,13 @@ class GroupsTelemetry(ProgramTelemetry):
     def __init__(self) -> None:
         super().__init__("autoscale_groups", LOG, "Objects that cannot be decoded")
         self._stopped: set[tuple[str, str]] = set()
-        self.leading = self._gauge("leading", "1 while this process holds the Lease and acts")
-        self.reconciles = self._counter("reconciles", "Reconciles of groups, by outcome", "kind", "outcome")
-        self.writes = self._counter("writes", "Writes to the API, by object and outcome", "what", "outcome")
-        self.scalings = self._counter("scalings", "Completed scalings", "kind", "axis", "direction")
-        self.switchovers = self._counter("switchovers", "Standbys promoted because the primary's node had no room")
-        self.stopped = self._gauge("stopped", "Groups that do not scale, by reason", "kind", "reason")
-        self.count = self._gauge("count", "Groups", "kind")
+        self.leading = self.gauge("leading", "1 while this process holds the Lease and acts")
+        self.reconciles = self.counter("reconciles", "Reconciles of groups, by outcome", "kind", "outcome")
+        self.writes = self.counter("writes", "Writes to the API, by object and outcome", "what", "outcome")
+        self.scalings = self.counter("scalings", "Completed scalings", "kind", "axis", "direction")
+        self.switchovers = self.counter("switchovers", "Standbys promoted because the primary's node had no room")
+        self.stopped = self.gauge("stopped", "Groups that do not scale, by reason", "kind", "reason")
+        self.count = self.gauge("count", "Groups", "kind")
 
     def take(self, kind: str, groups: Collection[JsonObject]) -> None:
         """Set the number of groups of one kind, and of stopped ones by reason."""

@@ -21,12 +21,12 @@ class InjectorTelemetry(ProgramTelemetry):
 
     def __init__(self) -> None:
         super().__init__("autoscale_injector", LOG, "Pods that cannot be decoded", "1 while pods can get an agent")
-        self.reviews = self._counter("reviews", "Reviews of new pods, by outcome", "outcome")
+        self.reviews = self.counter("reviews", "Reviews of new pods, by outcome", "outcome")
         self.renewals = Counter(
             "autoscale_certificate_renewals", "Certificates written, by outcome", ("outcome",), registry=self.registry
         )
-        self._turns = self._counter("turns", "Checks of all certificates, by outcome", "outcome")
-        self._leading = self._gauge("leading", "1 while this process issues certificates")
+        self._turns = self.counter("turns", "Checks of all certificates, by outcome", "outcome")
+        self._leading = self.gauge("leading", "1 while this process issues certificates")
         for outcome in ("done", "failed"):  # start at zero, so that the first failure shows as an increase
             self.renewals.labels(outcome)
         self._trouble = ""
