@@ -118,27 +118,21 @@ class _PartUnit(Section):
     mem: MemUnit | None = None
 
 
-class _PartCpu(Section):
-    watermark: Watermark | None = None
-    system: Cpu | None = None
+def _without_nulls(section: object) -> object:
+    """``section`` without empty fields (null in YAML), which count as missing."""
+    return {key: part for key, part in section.items() if part is not None} if isinstance(section, dict) else section
 
 
-class _PartMem(Section):
-    watermark: Watermark | None = None
-    system: Mem | None = None
-
-
-class _PartReserve(Section):
-    sleepers: Annotated[int, Field(ge=0, le=1000, strict=True)] | None = None
-    share: Watermark | None = None
+_IN_PART: Final = BeforeValidator(_without_nulls)
 
 
 class _Override(Section):
+    # Defaults of missing fields do not matter: only those in the file replace others.
     nodes: Annotated[list[NodeName], Field(min_length=1)]
     compute_unit: _PartUnit = _PartUnit()
-    cpu: _PartCpu = _PartCpu()
-    memory: _PartMem = _PartMem()
-    wake_reserve: _PartReserve = _PartReserve()
+    cpu: Annotated[_CpuLevel, _IN_PART] = _CpuLevel()
+    memory: Annotated[_MemLevel, _IN_PART] = _MemLevel()
+    wake_reserve: Annotated[_WakeReserve, _IN_PART] = _WakeReserve()
     wakes_at_once: _AtOnce | None = None
 
     def over(self, node: _NodeSection) -> _NodeSection:
@@ -217,9 +211,8 @@ class _Settings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, value: Any) -> Any:
-        """Ignore empty sections (null in YAML)."""
-        return {key: part for key, part in value.items() if part is not None} if isinstance(value, dict) else value
+    def _ignore_empty(cls, value: Any) -> Any:
+        return _without_nulls(value)
 
 
 _HERE: Final = PurePath()
