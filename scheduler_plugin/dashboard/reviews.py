@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from protocol.kubernetes.access_reviews import Scope, is_allowed, may_read, token_review, user_in
 from protocol.kubernetes.api import ApiCall, KubernetesApi
 from protocol.kubernetes.objects import JsonObject, text
 from protocol.kubernetes.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
 from protocol.units import Seconds
+from scheduler_plugin.dashboard.core.sessions import Visitor
 from scheduler_plugin.dashboard.core.visibility import EVERYTHING, NOTHING, VisibilityFilter
 
 TIMEOUT: Final = Seconds(5.0)
@@ -21,14 +22,6 @@ QUESTIONS: Final = 16
 """Maximum number of concurrent access reviews, for all users."""
 AT_A_TIME: Final = 1000
 """Number of scopes per batch of reviews."""
-
-
-class Visitor(NamedTuple):
-    """The user of a token, what the user may see, and the scope that was reviewed last."""
-
-    who: str
-    visibility: VisibilityFilter
-    reviewed_last: Scope = Scope()
 
 
 class AccessReviewer(Protocol):

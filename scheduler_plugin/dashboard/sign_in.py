@@ -11,10 +11,10 @@ from weakref import WeakValueDictionary
 
 from protocol.kubernetes.api import ApiError
 from protocol.runtime.clock import Clock
-from scheduler_plugin.dashboard.core.sessions import Session, Sessions
+from scheduler_plugin.dashboard.core.sessions import Session, Sessions, Visitor
 from scheduler_plugin.dashboard.core.visibility import ALL
 from scheduler_plugin.dashboard.fleet import Fleet
-from scheduler_plugin.dashboard.reviews import AT_ONCE, PATIENCE, AccessReviewer, Visitor
+from scheduler_plugin.dashboard.reviews import AT_ONCE, PATIENCE, AccessReviewer
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 
 COOKIE: Final = "autoscale-session"
@@ -73,10 +73,7 @@ class SignIn:
         secret = secrets.token_urlsafe(SECRET)
         # Without a reviewer the token is a used link, which cannot be reviewed again.
         kept_token = "" if self.reviewer is None else token
-        now = self.clock.now()
-        self.sessions.begin(
-            secret, visitor.visibility, now, token=kept_token, who=visitor.who, reviewed_last=visitor.reviewed_last
-        )
+        self.sessions.begin(secret, visitor, self.clock.now(), kept_token)
         return secret
 
     async def find(self, cookie: str) -> Session | None:
@@ -101,15 +98,14 @@ class SignIn:
 
     async def _reviewed_again(self, session: Session, reviewer: AccessReviewer) -> Session | None:
         try:
-            before = Visitor(session.who, session.visibility, session.reviewed_last)
-            visitor = await reviewer.visitor(session.token, self.fleet.scopes, before)
+            visitor = await reviewer.visitor(session.token, self.fleet.scopes, session.visitor)
         except (ApiError, TimeoutError):
             # Without a response the session ends.
             visitor = None
         if visitor is None:
             self.sessions.end(session)
             return None
-        return self.sessions.checked(session, visitor.visibility, self.clock.now(), visitor.reviewed_last)
+        return self.sessions.checked(session, visitor, self.clock.now())
 
     async def _reviewed(self, token: str) -> Visitor | None:
         # This cannot be a token, so save the review.

@@ -37,6 +37,7 @@ from scheduler_plugin.dashboard.detail_queries import DetailQueries
 from scheduler_plugin.dashboard.headers import LOOPBACK, SafeHeaders
 from scheduler_plugin.dashboard.readers import Readers
 from scheduler_plugin.dashboard.sign_in import LONGEST_TOKEN, SignIn, cookie_at
+from scheduler_plugin.web.hot_paths import read_body
 
 STATIC: Final = Path(__file__).parent / "static"
 STATES: Final = "states.js"
@@ -162,7 +163,7 @@ def _add_events(app: FastAPI, authenticator: SignIn, readers: Readers) -> None:
 
         async def sees() -> VisibilityFilter | None:
             current = await authenticator.renewed(session)
-            return None if current is None else current.visibility
+            return None if current is None else current.visitor.visibility
 
         # The header is newer than ``after``: browsers send it when they reconnect.
         last_id = request.headers.get("last-event-id", after)
@@ -176,7 +177,7 @@ def _add_details(app: FastAPI, authenticator: SignIn, details: DetailQueries) ->
         session = await _session(request, authenticator)
         if session is None:
             return _error(texts.SIGN_IN, 401)
-        body = await ask(session.visibility)
+        body = await ask(session.visitor.visibility)
         # The same response for missing and hidden objects.
         return _error(texts.NO_OBJECT, 404) if body is None else JSONResponse(body)
 
@@ -237,13 +238,8 @@ def _is_own(request: Request) -> bool:
 
 
 async def _token_in(request: Request) -> str | None:
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        # Checked while reading, because the sender has not signed in.
-        if len(body) > LONGEST_BODY:
-            return None
     try:
-        return msgspec.json.decode(body, type=_SignIn).token.strip()
+        # Bounded while it is read, because the sender has not signed in.
+        return msgspec.json.decode(await read_body(request, LONGEST_BODY), type=_SignIn).token.strip()
     except (ValueError, RecursionError):
         return None

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from protocol.kubernetes.access_reviews import Scope
 from protocol.units import Instant, Seconds
@@ -17,34 +17,38 @@ LASTS: Final = Seconds(12 * 3600.0)
 CHECKED_FOR: Final = Seconds(30.0)
 MOST: Final = 256
 MOST_OF_ONE: Final = 16
-_NONE: Final = Scope()
+
+
+class Visitor(NamedTuple):
+    """The user of a token, what the user may see, and the scope that was reviewed last.
+
+    ``who`` is empty for local pages.
+    """
+
+    who: str
+    visibility: VisibilityFilter
+    reviewed_last: Scope = Scope()
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One signed-in browser.
-
-    ``who`` is the user's name and ``token`` the token to review again; both are empty for local pages.
-    ``reviewed_last`` is the scope that was reviewed last.
-    """
+    """One signed-in browser; ``token`` is the token to review again, empty for local pages."""
 
     key: bytes
-    visibility: VisibilityFilter
+    visitor: Visitor
     begun: Instant
     checked: Instant
     token: str = field(default="", repr=False)
-    who: str = ""
-    reviewed_last: Scope = _NONE
 
     @property
     def person(self) -> bytes:
         """The session's user. Local users have no names, so each browser counts as one."""
-        return self.who.encode() or self.key
+        return self.visitor.who.encode() or self.key
 
     @property
     def quota_key(self) -> bytes:
         """The session's user, or the namespace of a service account: who may create one may create many."""
-        kind, _, account = self.who.rpartition(":")
+        kind, _, account = self.visitor.who.rpartition(":")
         return kind.encode() if account and kind.startswith("system:serviceaccount:") else self.person
 
     def is_due(self, now: Instant) -> bool:
@@ -72,18 +76,9 @@ class Sessions:
             self._link = b""
         return matches
 
-    def begin(  # noqa: PLR0913 - what a session begins with
-        self,
-        secret: str,
-        visibility: VisibilityFilter,
-        now: Instant,
-        *,
-        token: str = "",
-        who: str = "",
-        reviewed_last: Scope = _NONE,
-    ) -> Session:
+    def begin(self, secret: str, visitor: Visitor, now: Instant, token: str = "") -> Session:
         """Start a session identified by ``secret``."""
-        session = Session(hashed(secret), visibility, now, now, token, who, reviewed_last)
+        session = Session(hashed(secret), visitor, now, now, token)
         self._open[session.key] = session
         own = [key for key, other in self._open.items() if other.person == session.person]
         # A user with many sign-ins ends only that user's own sessions, oldest first.
@@ -108,16 +103,12 @@ class Sessions:
         # A session ends after `LASTS`, whatever its reviews say.
         return current if current is not None and now - current.begun < LASTS else None
 
-    def checked(
-        self, session: Session, visibility: VisibilityFilter, now: Instant, reviewed_last: Scope = _NONE
-    ) -> Session | None:
+    def checked(self, session: Session, visitor: Visitor, now: Instant) -> Session | None:
         """Store the reviewed permissions of a session; None if it ended meanwhile."""
         # The user may have signed out during the review.
         if session.key not in self._open:
             return None
-        renewed = self._open[session.key] = replace(
-            session, visibility=visibility, checked=now, reviewed_last=reviewed_last
-        )
+        renewed = self._open[session.key] = replace(session, visitor=visitor, checked=now)
         return renewed
 
     def end(self, session: Session) -> None:

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from protocol.kubernetes.access_reviews import Scope
-from scheduler_plugin.dashboard.core.sessions import CHECKED_FOR, LASTS
+from scheduler_plugin.dashboard.core.sessions import CHECKED_FOR, LASTS, Visitor
 from scheduler_plugin.dashboard.detail_queries import OF_THE_VM_ALONE
-from scheduler_plugin.dashboard.reviews import AccessReviewer, Visitor
+from scheduler_plugin.dashboard.reviews import AccessReviewer
 from scheduler_plugin.dashboard.sign_in import COOKIE, SIGNING
 from scheduler_plugin.history.sqlite.queries import SqliteHistory
 from scheduler_plugin.web.models import VmModel
