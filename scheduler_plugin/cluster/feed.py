@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from protocol.kubernetes.api import KubernetesApi
 from protocol.messages import ObjectName
@@ -24,7 +24,7 @@ from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
 from scheduler_plugin.cluster.pods.databases import PodDatabases
 from scheduler_plugin.cluster.translate import CLAIMS, NAMESPACES, NODES, PODS, VMS, VOLUMES, ClusterNode
-from scheduler_plugin.cluster.virtual_machines import vm_facts
+from scheduler_plugin.cluster.virtual_machines import ClusterVm, vm_facts
 from scheduler_plugin.constraints.checker import ConstraintContext
 from scheduler_plugin.constraints.model import Labels, NodeTerm
 from scheduler_plugin.ledger import events
@@ -60,9 +60,6 @@ class PodAddresses:
         return next(iter(pods.values())) if len(pods) == 1 else None
 
 
-T = TypeVar("T")
-
-
 def node_facts(node: ClusterNode, settings: SchedulerSettings) -> NodeFacts:
     """A node with its policy and price (S2.1). Nodes missing in the price table rank last (S2.5)."""
     keys = (node.name, *node.price_keys)
@@ -92,11 +89,11 @@ class Feed:
         self.settings = settings
         self.nodes: FactInformer[ClusterNode] = FactInformer(NODES, self._node_changed, report)
         self.pods: FactInformer[PodFacts] = FactInformer(PODS, self._pod_changed, report)
-        self.vms: FactInformer[VirtualMachine] = FactInformer(VMS, self._vm_changed, report)
+        self.vms: FactInformer[ClusterVm] = FactInformer(VMS, self._vm_changed, report)
         self.migrations: FactInformer[ClusterMigration] = FactInformer(MIGRATIONS, self._migration_changed, report)
-        self.namespaces: FactInformer[Labels] = FactInformer(NAMESPACES, _ignored, report)
-        self.claims: FactInformer[str] = FactInformer(CLAIMS, _ignored, report)
-        self.volumes: FactInformer[tuple[NodeTerm, ...]] = FactInformer(VOLUMES, _ignored, report)
+        self.namespaces: FactInformer[Labels] = FactInformer(NAMESPACES, lambda _: None, report)
+        self.claims: FactInformer[str] = FactInformer(CLAIMS, lambda _: None, report)
+        self.volumes: FactInformer[tuple[NodeTerm, ...]] = FactInformer(VOLUMES, lambda _: None, report)
         # Kinds that the ledger needs, and kinds that only restrict targets of migrations.
         self.informers: tuple[FactInformer[Any], ...] = (self.nodes, self.pods, self.vms, self.migrations)
         self.databases = PodDatabases(report, self._database_changed)
@@ -156,7 +153,7 @@ class Feed:
                 tasks.create_task(informer.run(api, self._clock, partial(self.listed, informer.kind.name)))
             for extra in self._extras:
                 # Neither readiness nor the ledger waits for these.
-                tasks.create_task(extra.run(api, self._clock, _nothing))
+                tasks.create_task(extra.run(api, self._clock, lambda: None))
             # Most clusters have no postgres in pods, and many lack these kinds.
             await self.databases.appeared.wait()
             for informer in self.databases.informers:
@@ -275,7 +272,7 @@ class Feed:
         if self._ledger.is_ready:
             self._apply(events.VmSeen(self.databases.facts_of(database)))
 
-    def _vm_changed(self, change: FactChange[VirtualMachine]) -> None:
+    def _vm_changed(self, change: FactChange[ClusterVm]) -> None:
         if not self._ledger.is_ready:
             return
         self._watch_for_rivals(change)
@@ -295,7 +292,7 @@ class Feed:
         else:
             self._apply(events.MigrationSeen(change.after.facts))
 
-    def _watch_for_rivals(self, change: FactChange[VirtualMachine]) -> None:
+    def _watch_for_rivals(self, change: FactChange[ClusterVm]) -> None:
         """Report permits written by another process: only one may write."""
         before, after = change.before, change.after
         if self._writer is None or before is None or after is None or before.permit == after.permit:
@@ -307,11 +304,3 @@ class Feed:
 
 def _settings_read(settings: SchedulerSettings) -> events.SettingsRead:
     return events.SettingsRead(settings.ranking, settings.scheduler_name, settings.percent_of_nodes)
-
-
-def _ignored(_: FactChange[T]) -> None:
-    """Ignore changes of a kind that is only read on demand."""
-
-
-def _nothing() -> None:
-    """Do nothing after these kinds are listed."""

@@ -56,10 +56,7 @@ def vm_problems(vm: VirtualMachine, settings: SchedulerSettings) -> list[events.
 
 def vm_events(vm: VirtualMachine, settings: SchedulerSettings) -> list[EventRecord]:
     """Problems of a VM, as Events."""
-    return [
-        EventRecord(about_vm(vm), reason, note, name=_event_name(vm.name, reason, note))
-        for reason, note in vm_problems(vm, settings)
-    ]
+    return [_event(about_vm(vm), *problem) for problem in vm_problems(vm, settings)]
 
 
 def notes_on(feed: Feed, vm: ObjectName) -> list[str]:
@@ -89,18 +86,15 @@ def pod_problems(feed: Feed, pod: PodFacts) -> list[events.EventText]:
 
 def pod_events(feed: Feed, pod: PodFacts) -> list[EventRecord]:
     """Problems of a pod that opted in, as Events."""
-    about = EventSubject(PODS, pod.name, pod.uid)
-    return [
-        EventRecord(about, reason, note, name=_event_name(pod.name, reason, note))
-        for reason, note in pod_problems(feed, pod)
-        # Temporary, or the API server's fault. Thousands of these would delay other events.
-        if note != explanations.NOT_READ_YET
-    ]
+    about, problems = EventSubject(PODS, pod.name, pod.uid), pod_problems(feed, pod)
+    # Temporary, or the API server's fault. Thousands of these would delay other events.
+    return [_event(about, reason, note) for reason, note in problems if note != explanations.NOT_READ_YET]
 
 
-def _event_name(vm: ObjectName, reason: str, note: str) -> str:
+def _event(about: EventSubject, reason: str, note: str) -> EventRecord:
     # The note's checksum makes one Event per wording, so that a lasting problem is reported once.
-    return f"{vm.name[:_LONGEST_NAME]}.{reason.lower()}.{zlib.crc32(note.encode()):08x}"
+    name = f"{about.name.name[:_LONGEST_NAME]}.{reason.lower()}.{zlib.crc32(note.encode()):08x}"
+    return EventRecord(about, reason, note, name=name)
 
 
 def unit_mismatch(bounds: Bounds, slot_size: Bytes, unit: ComputeUnit) -> str | None:

@@ -16,7 +16,6 @@ from protocol.kubernetes.objects import JsonObject, child, text, texts
 from protocol.ranking.prices import is_accelerator, price_keys
 from protocol.runtime.kubernetes.watches.kinds import Kind
 from protocol.units import ZERO, Resources
-from protocol.virtual_machine import VirtualMachine
 from protocol.wire.wire_quantities import mem_from_wire
 from scheduler_plugin.cluster.pods.reading import decode_watched_pod, pod_at_most, read_pod
 from scheduler_plugin.cluster.pods.requests import amounts, other_resources
@@ -104,7 +103,7 @@ def _gpus(path: str, amounts: Amounts | None) -> int:
 
 NODES: Final = Kind(resources.NODES, read_node)
 PODS: Final = Kind(resources.PODS, read_pod, at_most=pod_at_most, read_line=decode_watched_pod)
-VMS: Final[Kind[VirtualMachine]] = Kind(resources.VIRTUAL_MACHINES, read_vm, at_most=vm_at_most)
+VMS: Final = Kind(resources.VIRTUAL_MACHINES, read_vm, at_most=vm_at_most)
 
 
 def read_namespace(obj: JsonObject) -> Labels:

@@ -50,7 +50,7 @@ class ClusterVm(VirtualMachine, frozen=True):
     generation: int = 0  # changes with the spec only; 0 if not reported
 
 
-def read_vm(obj: JsonObject) -> VirtualMachine:
+def read_vm(obj: JsonObject) -> ClusterVm:
     """Decode a VirtualMachine. Raises ``ValueError``."""
     vm, spec = parse_virtual_machine(obj), child(obj, "spec")
     has_overlay = flag(spec, "extraNetwork", "enable") or bool(text(obj, "status", "extraNetIP"))
@@ -67,7 +67,7 @@ def read_vm(obj: JsonObject) -> VirtualMachine:
     )
 
 
-def with_permit(vm: VirtualMachine, permit: Resources, answer: JsonObject) -> VirtualMachine | None:
+def with_permit(vm: ClusterVm, permit: Resources, answer: JsonObject) -> ClusterVm | None:
     """``vm`` after the response to a write of ``permit`` to its version; None if more may have changed.
 
     A webhook's change shows in the UID, generation, labels or annotations, and this call writes no status, so the rest
@@ -75,7 +75,7 @@ def with_permit(vm: VirtualMachine, permit: Resources, answer: JsonObject) -> Vi
     """
     metadata = answer.get("metadata")
     # Without a generation a spec change does not show, and an object with problems must be decoded whole.
-    if not isinstance(vm, ClusterVm) or not vm.generation or vm.problems or vm.unreadable or type(metadata) is not dict:
+    if not vm.generation or vm.problems or vm.unreadable or type(metadata) is not dict:
         return None
     annotations, version = metadata.get("annotations"), metadata.get("resourceVersion")
     if type(annotations) is not dict or type(version) is not str:
@@ -90,12 +90,11 @@ def with_permit(vm: VirtualMachine, permit: Resources, answer: JsonObject) -> Vi
     return replace(vm, resource_version=version, annotations=annotations, permit=permit)
 
 
-def vm_facts(vm: VirtualMachine) -> VmFacts:
+def vm_facts(vm: ClusterVm) -> VmFacts:
     """Facts of a VirtualMachine. A resourceVersion that is not a number counts as older than any other."""
     # Without an agent no permit controls the wake, so the spec counts.
     sleeps = vm.phase in SLEEPING and vm.enabled and not vm.unreadable
-    is_starting = isinstance(vm, ClusterVm) and vm.is_waking
-    use = vm.wakes_with if vm.phase in SLEEPING or is_starting else vm.use
+    use = vm.wakes_with if vm.phase in SLEEPING or vm.is_waking else vm.use
     return VmFacts(
         name=vm.name,
         uid=vm.uid,
@@ -116,15 +115,14 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         granted=_granted(vm),
         unreadable=vm.unreadable,
         is_bounded=bool(vm.bounds.max.cpu and vm.bounds.max.mem),
-        # An undecodable VM is a plain VirtualMachine.
-        constraints=vm.constraints if isinstance(vm, ClusterVm) else UNCONSTRAINED,
-        first_requests=vm.first_requests if isinstance(vm, ClusterVm) else None,
+        constraints=vm.constraints,
+        first_requests=vm.first_requests,
         after_restart=vm.after_restart,
-        is_booting=isinstance(vm, ClusterVm) and vm.is_booting,
+        is_booting=vm.is_booting,
         limit=_limit(vm),
         weight=weight_of(vm) or DEFAULT_WEIGHT,
         wakes_with=use if sleeps else None,
-        is_waking=is_starting,
+        is_waking=vm.is_waking,
     )
 
 
@@ -162,14 +160,14 @@ def _granted(vm: VirtualMachine) -> Resources:
         return _limit(vm)
 
 
-def _stays_because(vm: VirtualMachine) -> str | None:
+def _stays_because(vm: ClusterVm) -> str | None:
     if not vm.enabled:
         return explanations.NOT_AUTOSCALED
     if vm.unreadable:
         return explanations.NOT_READABLE
-    if isinstance(vm, ClusterVm) and not vm.has_overlay:
+    if not vm.has_overlay:
         return explanations.NO_OVERLAY
-    return explanations.BOOTS if isinstance(vm, ClusterVm) and vm.is_booting else None
+    return explanations.BOOTS if vm.is_booting else None
 
 
 def _auto_migration(vm: VirtualMachine) -> bool | None:
@@ -186,7 +184,7 @@ def _or_most(amount: Resources | None, vm: VirtualMachine, path: str) -> Resourc
     return vm.at_most if any(problem.startswith(path) for problem in vm.problems) else amount
 
 
-def vm_at_most(obj: JsonObject, reason: str) -> VirtualMachine:
+def vm_at_most(obj: JsonObject, reason: str) -> ClusterVm:
     """A VirtualMachine that cannot be decoded for ``reason``, from its readable parts. Never raises.
 
     ``use`` is the largest size in its spec or status; zero in ``bounds.max`` means no bound.
@@ -203,7 +201,7 @@ def vm_at_most(obj: JsonObject, reason: str) -> VirtualMachine:
         _read(cpu_from_wire, status.get("cpus")) or MilliCpu(0),
         _read(mem_from_wire, status.get("memorySize")) or Bytes(0),
     )
-    return VirtualMachine(
+    return ClusterVm(
         name=name_of(obj),
         uid=uid_of(obj),
         resource_version=version_of(obj),

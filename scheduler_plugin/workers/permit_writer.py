@@ -16,8 +16,7 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources, Seconds
-from protocol.virtual_machine import VirtualMachine
-from scheduler_plugin.cluster.virtual_machines import vm_facts, with_permit
+from scheduler_plugin.cluster.virtual_machines import ClusterVm, vm_facts, with_permit
 from scheduler_plugin.cluster.write import WRITE_TIMEOUT
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger.events import PermitWritten, WriteOutcome
@@ -147,7 +146,7 @@ class PermitWriter:
             vm = await self._context.feed.vms.read(order.vm, self._context.writer.read(VIRTUAL_MACHINES, order.vm))
         return None
 
-    async def _write_to(self, vm: VirtualMachine, order: PersistPermit) -> VmFacts | None:
+    async def _write_to(self, vm: ClusterVm, order: PersistPermit) -> VmFacts | None:
         vms = self._context.feed.vms
         newest_before = vms.newest
         answer = await self._context.writer.store_permit(vm, order)
@@ -168,7 +167,7 @@ class PermitWriter:
         (vms.learn_silently if is_reported else vms.learn_fact)(vm.name, vm.uid, version, written)
         return self._with_permit(vm, order.permit, version) or vm_facts(written)
 
-    def _with_permit(self, vm: VirtualMachine, permit: Resources, version: str) -> VmFacts | None:
+    def _with_permit(self, vm: ClusterVm, permit: Resources, version: str) -> VmFacts | None:
         """The ledger's facts of this ``vm`` with the permit; None if it knows another version."""
         account = self._context.ledger.vms.get(vm.name)
         facts = None if account is None else account.facts

@@ -41,7 +41,7 @@ from protocol.runtime.followed_file import SettingsError
 from protocol.runtime.tls_files import UnreadableCertificateError, validities
 from protocol.units import Bytes, MilliCpu, QuantityError, parse_quantity
 from protocol.versions import ProtocolVersion
-from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
+from protocol.virtual_machine import InvalidObjectError
 from protocol.wire.wire_batches import BatchAnswer, MalformedBatchError, decode_answers, decode_batch
 from scheduler_plugin.auth.token_shape import plausible_until
 from scheduler_plugin.cluster.migrations import read_migration
@@ -50,7 +50,7 @@ from scheduler_plugin.cluster.pods.databases import database_facts
 from scheduler_plugin.cluster.pods.reading import pod_at_most, read_pod
 from scheduler_plugin.cluster.scheduling_fields import pod_constraints, pod_traits, volume_terms
 from scheduler_plugin.cluster.translate import read_node
-from scheduler_plugin.cluster.virtual_machines import vm_at_most, vm_facts
+from scheduler_plugin.cluster.virtual_machines import read_vm, vm_at_most, vm_facts
 from scheduler_plugin.expander.settings import parse_settings as parse_expander
 from scheduler_plugin.expander.wire import MalformedScaleUpError, decode_scale_up
 from scheduler_plugin.injector.admission.injection import judge
@@ -114,7 +114,7 @@ def _object(read: Callable[[Json], object], line: bytes) -> object:
 
 def _vm(found: Json) -> object:
     vm_facts(vm_at_most(found, "whatever"))
-    machine = parse_virtual_machine(found)
+    machine = read_vm(found)
     if machine.bounds.max.cpu.value < machine.use.cpu.value:
         raise AssertionError("a VM may never use more than its bounds")
     return vm_facts(machine), view(machine, "db-pod")

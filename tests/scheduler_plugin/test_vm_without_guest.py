@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.units import Resources
-from protocol.virtual_machine import parse_virtual_machine
-from scheduler_plugin.cluster.virtual_machines import vm_facts
+from scheduler_plugin.cluster.virtual_machines import read_vm, vm_facts
 
 
 @pytest.mark.parametrize(
@@ -17,4 +16,4 @@ def test_a_status_counts_while_a_guest_may_run(phase: str, counts: bool) -> None
     guest = {"cpus": {"min": 1, "use": 1, "max": 4}, "memorySlots": {"min": 1, "use": 1, "max": 4}}
     status = {"phase": phase, "cpus": 4, "memorySize": "4Gi"}
     obj = {"metadata": {"namespace": "db", "name": "a"}, "spec": {"guest": guest}, "status": status}
-    assert vm_facts(parse_virtual_machine(obj)).actual == (Resources.parse(4, "4Gi") if counts else None)
+    assert vm_facts(read_vm(obj)).actual == (Resources.parse(4, "4Gi") if counts else None)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.units import ZERO, Resources
-from protocol.virtual_machine import parse_virtual_machine
-from scheduler_plugin.cluster.virtual_machines import vm_facts
+from scheduler_plugin.cluster.virtual_machines import read_vm, vm_facts
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
@@ -35,7 +34,7 @@ def granted(text: str, **labels: str) -> Obj:
     ],
 )
 def test_unreadable_vm_counts_within_maximum(found: Obj, counted: Resources) -> None:
-    facts = vm_facts(parse_virtual_machine(found))
+    facts = vm_facts(read_vm(found))
     assert (facts.granted, facts.use) == (counted, Resources.parse(2, "4Gi"))
 
 

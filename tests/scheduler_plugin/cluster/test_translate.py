@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from protocol.messages import ObjectName
-from protocol.units import Resources
-from protocol.virtual_machine import parse_virtual_machine
+from protocol.units import ZERO, Resources
 from scheduler_plugin.cluster.pods.reading import decode_pod, read_pod
 from scheduler_plugin.cluster.translate import ClusterNode, decode_node, read_node
 from scheduler_plugin.cluster.virtual_machines import read_vm, vm_facts
@@ -145,9 +144,10 @@ def test_a_vm_becomes_facts() -> None:
         actual=Resources.parse("750m", "3Gi"),
         permit=None,
         pod=ObjectName("default", "db-pod"),
+        first_requests=ZERO,
         limit=Resources.parse(8, "16Gi"),
     )
-    assert vm_facts(parse_virtual_machine(obj)) == expected
+    assert vm_facts(read_vm(obj)) == expected
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_podless_vm_with_opaque_version() -> None:
     obj = vm("db")
     obj["metadata"]["resourceVersion"] = "opaque"
     del obj["status"]
-    facts = vm_facts(parse_virtual_machine(obj))
+    facts = vm_facts(read_vm(obj))
     assert (facts.version, facts.pod) == (0, None)
 
 

@@ -67,21 +67,21 @@ def test_permit_of_unreadable_vm_counts(annotated: str, permit: Resources) -> No
 def test_unreadable_permit_counts_as_maximum() -> None:
     obj = vm("db", 2, 4)
     obj["metadata"]["annotations"] = {"autoscaling.neon.tech/permit": '{"vCPUs":"1e1000000000000000000","mem":1}'}
-    facts = vm_facts(parse_virtual_machine(obj))
+    facts = vm_facts(read_vm(obj))
     assert (facts.use, facts.permit) == (Resources.parse(2, "4Gi"), Resources.parse(8, "16Gi"))
 
 
 def test_unreadable_status_counts_as_maximum() -> None:
     obj = vm("db", 2, 4)
     obj["status"] |= {"cpus": [], "memorySize": "1Gi"}
-    assert vm_facts(parse_virtual_machine(obj)).actual == Resources.parse(8, "16Gi")
+    assert vm_facts(read_vm(obj)).actual == Resources.parse(8, "16Gi")
 
 
 @pytest.mark.parametrize("phase", [ASLEEP, WAKING])
 def test_sleeping_vm_uses_nothing(phase: str) -> None:
     obj = vm("db", 2, 4)
     obj["status"] |= {"phase": phase, "cpus": None, "memorySize": None}
-    facts = vm_facts(parse_virtual_machine(obj))
+    facts = vm_facts(read_vm(obj))
     size = Resources.parse(2, "4Gi")
     assert (facts.use, facts.actual, facts.wakes_with) == (ZERO, None, size)
     assert facts.may_be_woken == (size if phase == WAKING else ZERO)
@@ -124,7 +124,7 @@ def test_guest_wakes_with_what_it_had(
 def test_old_size_of_a_sleeping_vm_is_ignored() -> None:
     obj = vm("db", 2, 4)
     obj["status"] |= {"phase": ASLEEP, "cpus": 2, "memorySize": "4Gi"}
-    assert vm_facts(parse_virtual_machine(obj)).actual is None
+    assert vm_facts(read_vm(obj)).actual is None
 
 
 def test_sleeping_vm_without_agent_counts_as_ever() -> None:
@@ -132,7 +132,7 @@ def test_sleeping_vm_without_agent_counts_as_ever() -> None:
     obj = vm("db", 2, 4)
     obj["metadata"]["labels"] = {}
     obj["status"] |= {"phase": ASLEEP, "cpus": None, "memorySize": None}
-    facts = vm_facts(parse_virtual_machine(obj))
+    facts = vm_facts(read_vm(obj))
     assert (facts.use, facts.wakes_with) == (Resources.parse(2, "4Gi"), None)
 
 
@@ -140,7 +140,7 @@ def test_bounds_above_the_spec_are_ignored_and_named() -> None:
     obj = vm("db", 6, 12)
     bounds = {"min": {"cpu": 1, "mem": "1Gi"}, "max": {"cpu": 64, "mem": "16Gi"}}
     obj["metadata"]["annotations"] = {"autoscaling.neon.tech/bounds": json.dumps(bounds)}
-    found = parse_virtual_machine(obj)
+    found = read_vm(obj)
     assert "both within 250m cpu, 1Gi to 8 cpu, 16Gi as in spec.guest" in found.problems[0]
     assert (vm_facts(found).use, vm_facts(found).maximum) == (Resources.parse(6, "12Gi"), Resources.parse(8, "16Gi"))
 
