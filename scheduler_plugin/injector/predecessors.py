@@ -32,11 +32,6 @@ class PodSize(msgspec.Struct, frozen=True):
     size: Resources
 
 
-class _Ended(msgspec.Struct, frozen=True):
-    at: Instant
-    pod: PodSize
-
-
 class Predecessors:
     """Watches postgres pods while ``run`` is running, and remembers ended ones.
 
@@ -47,8 +42,8 @@ class Predecessors:
         self._clock = clock
         kind: Kind[PodSize | None] = Kind(PODS, _read, labels=OPTED_IN)
         self._pods = FactInformer(kind, self._changed, report)
-        # In the order in which they ended.
-        self._ended: dict[ObjectName, _Ended] = {}
+        # With the time of each end, in this order.
+        self._ended: dict[ObjectName, tuple[PodSize, Instant]] = {}
 
     async def run(self, api: KubernetesApi) -> Never:
         """Watch until cancelled."""
@@ -61,12 +56,12 @@ class Predecessors:
             return pod.size
         self._forget_old()
         if (ended := self._ended.get(name)) is not None:
-            return ended.pod.size
+            return ended[0].size
         # Only in the same namespace, because a pod's creator can name any owner.
         siblings = (
-            ended.pod.size
-            for sibling, ended in reversed(self._ended.items())
-            if owner and ended.pod.owner == owner and sibling.namespace == name.namespace
+            pod.size
+            for sibling, (pod, _) in reversed(self._ended.items())
+            if owner and pod.owner == owner and sibling.namespace == name.namespace
         )
         return next(siblings, None)
 
@@ -74,14 +69,14 @@ class Predecessors:
         # Insert it as the last entry.
         self._ended.pop(change.name, None)
         if change.after is None and change.before is not None:
-            self._ended[change.name] = _Ended(self._clock.now(), change.before)
+            self._ended[change.name] = change.before, self._clock.now()
             self._forget_old()
 
     def _forget_old(self) -> None:
         oldest = self._clock.now() - REMEMBERED
         while self._ended:
-            name, ended = next(iter(self._ended.items()))
-            if ended.at >= oldest and len(self._ended) <= AT_MOST:
+            name, (_, at) = next(iter(self._ended.items()))
+            if at >= oldest and len(self._ended) <= AT_MOST:
                 return
             del self._ended[name]
 
