@@ -45,14 +45,14 @@ class OrderQueue(Generic[K, V]):
     async def take(self) -> V:
         """Wait for an order and remove the oldest."""
         while not self._orders:
-            # ``take_all`` and ``drop`` may leave it set, hence the loop.
+            # All functions that remove orders may leave it set, hence the loop.
             self._any.clear()
             await self._any.wait()
         return self._orders.pop(next(iter(self._orders)))
 
-    def take_all(self) -> list[V]:
-        """Remove and return all orders, oldest first."""
-        orders = list(self._orders.values())
+    async def take_all(self) -> list[V]:
+        """Wait for an order and remove all, oldest first."""
+        orders = [await self.take(), *self._orders.values()]
         self._orders.clear()
         return orders
 

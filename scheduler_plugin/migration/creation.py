@@ -117,8 +117,7 @@ class MigrationCreator:
 
     async def _read_all(self) -> Never:
         while True:
-            first = await self._context.queues.migration_reads.take()
-            for order in (first, *self._context.queues.migration_reads.take_all()):
+            for order in await self._context.queues.migration_reads.take_all():
                 await self._read(order)
             # Requeued reads are repeated in the next round, not at once.
             await self._context.clock.sleep(READ_INTERVAL)

@@ -76,9 +76,8 @@ class BackgroundTasks:
     async def _wake(self) -> Never:
         retries = Retries(TOUCH_BACKOFF)
         while True:
-            first = await self._context.queues.wakes.take()
             # At most one touch per node and interval.
-            errors = await for_each((first, *self._context.queues.wakes.take_all()), self._touch)
+            errors = await for_each(await self._context.queues.wakes.take_all(), self._touch)
             wait = self._context.feed.settings.wake_interval
             failed = [capped_retry_after(error.retry_after) for error in errors if error is not None]
             if failed:
@@ -112,8 +111,7 @@ class BackgroundTasks:
 
     async def _read(self) -> Never:
         while True:
-            first = await self._context.queues.reads.take()
-            await for_each((first, *self._context.queues.reads.take_all()), self._settle_bind)
+            await for_each(await self._context.queues.reads.take_all(), self._settle_bind)
             await self._context.clock.sleep(READ_INTERVAL)
 
     async def _settle_bind(self, order: ReadPod) -> None:

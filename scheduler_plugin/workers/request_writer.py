@@ -161,8 +161,7 @@ class RequestWriter:
     async def _follow_waiting(self) -> Never:
         queue = self._context.queues.waiting_requests
         while True:
-            first = await queue.take()
-            to_retry = await for_each((first, *queue.take_all()), self._request_waiting)
+            to_retry = await for_each(await queue.take_all(), self._request_waiting)
             for pod in filter(None, to_retry):
                 queue.put(pod.uid, pod)
             await self._context.clock.sleep(ROUND_INTERVAL if any(to_retry) else Seconds(0.0))
