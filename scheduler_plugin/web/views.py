@@ -108,10 +108,7 @@ def vm_view(context: SchedulerContext, vm: ObjectName, leadership: LeaderStatus)
         migrations_idle=context.migration_status.idle,
         stuck={node: why for node, why in context.migration_status.stuck.items() if node in nodes},
         making_room=[text for uid in uids for text in room_being_made(ledger, ledger.claims[uid], now)],
-        gave_back=_freed(
-            max(freed_rooms, key=lambda freed: freed.at, default=None),
-            PlanningTime(context.clock.now(), context.clock.wall()),
-        ),
+        gave_back=_freed(max(freed_rooms, key=lambda freed: freed.at, default=None), _now(context)),
         migrations=moves,
         pods=[
             _explained(ledger.claims[uid], ledger.nodes[ledger.claims[uid].node], pod) for uid, pod in explained.items()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from protocol.durations import DurationError, parse_duration
@@ -19,8 +19,8 @@ from protocol.kubernetes.objects import Json, JsonObject, child, name_of, text, 
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
 from protocol.messages import ObjectName
 from protocol.names import KERNEL_PRIMARY, LABEL_GROUP, LABEL_ROLE
-from protocol.units import Seconds
-from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
+from protocol.units import MilliCpu, Seconds
+from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan
 from scheduler_plugin.groups.core.replicas.members import GroupSpec, Member, Role, primary_of, replicas_of
@@ -67,30 +67,24 @@ _TIMES: Final = {
 }
 
 
-def read_scaling(obj: JsonObject, template: JsonObject) -> GroupScaling | None:
-    """Scaling settings of the group; None if it does not scale itself. Raises ``InvalidGroupError``.
-
-    ``template`` is the valid template of its replicas.
-    """
+def read_scaling(obj: JsonObject, max_cpu: MilliCpu) -> GroupScaling | None:
+    """Scaling settings of the group; None if it does not scale itself. Raises ``InvalidGroupError``."""
     if not child(obj, "spec", "scaling"):
         return None
     minimum = int_field(obj, ("scaling", "minReplicas"), 1, 0, MOST_REPLICAS)
     maximum = int_field(obj, ("scaling", "maxReplicas"), max(1, minimum), 0, MOST_REPLICAS)
     if maximum < minimum:
         raise InvalidGroupError(f"spec.scaling.maxReplicas: expected at least minReplicas, {minimum}, got {maximum}")
-    # `parse_virtual_machine` needs a name.
-    named = {"metadata": {"namespace": "", "name": ""}, "spec": child(template, "spec")}
-    defaults = GroupScaling(ReplicaBounds(minimum, maximum), parse_virtual_machine(named).bounds.max.cpu)
+    defaults = GroupScaling(ReplicaBounds(minimum, maximum), max_cpu)
     window = duration_field(obj, ("scaling", "window"), defaults.window)
     if not SHORTEST <= window <= LONGEST:
         raise InvalidGroupError(f"spec.scaling.window: expected {SHORTEST:g} s to {LONGEST:g} s, got {window:g} s")
-    return GroupScaling(
-        defaults.bounds,
-        defaults.max_cpu,
-        int_field(obj, ("scaling", "targetCPUUtilizationPercentage"), _UTILIZATION, 1, 100) / 100,
-        duration_field(obj, ("scaling", "scaleUpDelay"), defaults.up_delay),
-        duration_field(obj, ("scaling", "scaleDownDelay"), defaults.down_delay),
-        window,
+    return replace(
+        defaults,
+        utilization=int_field(obj, ("scaling", "targetCPUUtilizationPercentage"), _UTILIZATION, 1, 100) / 100,
+        up_delay=duration_field(obj, ("scaling", "scaleUpDelay"), defaults.up_delay),
+        down_delay=duration_field(obj, ("scaling", "scaleDownDelay"), defaults.down_delay),
+        window=window,
     )
 
 
@@ -151,11 +145,11 @@ def parse_vm_group(obj: JsonObject) -> VmGroup:
             "metadata.name: expected at most 40 lower-case letters, digits and hyphens, beginning with a letter "
             f"(VMs and a Service are named after it), got {shown(name.name)}"
         )
-    template = _template(obj, name, "template")
-    replica_template = (
-        # Default: the primary's template.
-        _template(obj, name, "replicaTemplate") if "replicaTemplate" in child(obj, "spec") else template
-    )
+    template, replica = _template(obj, name, "template")
+    # Replicas have the template of the primary by default.
+    replica_template = template
+    if "replicaTemplate" in child(obj, "spec"):
+        replica_template, replica = _template(obj, name, "replicaTemplate")
     return VmGroup(
         name=name,
         uid=uid_of(obj),
@@ -163,7 +157,7 @@ def parse_vm_group(obj: JsonObject) -> VmGroup:
         template=template,
         replica_template=replica_template,
         port=int_field(obj, ("readEndpoint", "port"), POSTGRES, 1, 65_535),
-        scaling=read_scaling(obj, replica_template),
+        scaling=read_scaling(obj, replica.bounds.max.cpu),
         scaled=read_memory(obj),
         primary_uid=text(obj, "status", "primary", "uid"),
     )
@@ -185,20 +179,20 @@ def _spec(obj: JsonObject, name: ObjectName) -> GroupSpec:
     return spec
 
 
-def _template(obj: JsonObject, name: ObjectName, field: str) -> Json:
+def _template(obj: JsonObject, name: ObjectName, field: str) -> tuple[Json, VirtualMachine]:
+    """The template in ``field``, and an example of its VMs."""
     template = child(obj, "spec", field)
     spec = child(template, "spec")
-    # Parsed only for validation, with a placeholder name.
     trial = {"metadata": {"namespace": name.namespace, "name": name.name}, "spec": spec}
     try:
-        parse_virtual_machine(trial)
+        example = parse_virtual_machine(trial)
     except InvalidObjectError as error:
         raise InvalidGroupError(f"spec.{field}.{error}") from None
     if f"{KERNEL_PRIMARY}=" in text(spec, "guest", "appendKernelCmdline"):
         raise InvalidGroupError(
             f"spec.{field}.spec.guest.appendKernelCmdline: expected no {KERNEL_PRIMARY}: the group sets it for replicas"
         )
-    return {"metadata": child(template, "metadata"), "spec": spec}
+    return {"metadata": child(template, "metadata"), "spec": spec}, example
 
 
 _Condition = tuple[bool, str, str]
