@@ -70,7 +70,7 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
         else:
             filtered = group_by_verdict(names, {name: judge_target(state, pod, pod.migration, name) for name in names})
         if filtered.fits:
-            state.waiting.remove_fitting(pod.uid)
+            state.waiting.drop(pod.uid)
             state.sampled.forget(pod.uid)
         # Do not let a pod wait that was deleted during its scheduling cycle.
         elif not state.is_gone(pod.uid):
@@ -98,7 +98,7 @@ def best(state: LedgerState, pod: PodFacts, asked: Container[str], limit: int) -
     if len(best_nodes) == 1:
         state.assumed.assume(pod.uid, best_nodes[0], demand)
     if best_nodes:
-        state.waiting.remove_fitting(pod.uid)
+        state.waiting.drop(pod.uid)
         state.sampled.forget(pod.uid)
     return best_nodes
 

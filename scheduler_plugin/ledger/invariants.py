@@ -173,7 +173,7 @@ def _order(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
     if claim.is_frozen is not any(
         is_source(migration, claim) and target_has_node(migration, claim.vm) for migration in migrations
     ):
-        broken.append(f"pod {uid}: holds_still is {claim.is_frozen}, its migrations say otherwise")
+        broken.append(f"pod {uid}: is_frozen is {claim.is_frozen}, its migrations say otherwise")
     if claim.state is ClaimState.INCOMING:
         needed = [
             migration for migration in migrations if migration.reservation_uid == uid and migration.target == claim.node

@@ -30,7 +30,7 @@ class Shortfall(NamedTuple):
     denied: Resources = ZERO
 
     def after(self, freed: Resources, kept: Resources) -> Shortfall:
-        """The shortfall after ``freed`` room, of which ``requests_to_keep`` goes to the wake reserve."""
+        """The shortfall after ``freed`` room, of which ``kept`` goes to the wake reserve."""
         return Shortfall(self.over.minus_or_zero(freed), self.denied.minus_or_zero(freed.minus_or_zero(kept)))
 
 

@@ -40,7 +40,7 @@ class Pressure:
     ) -> Pressure:
         """Pressure of a node with ``room`` whose VMs were denied ``unmet``.
 
-        ``deferred`` is the reserved part that deferred pod resizes wait for. VMs may be moved for ``asked`` of it,
+        ``waits`` is the reserved part that deferred pod resizes wait for. VMs may be moved for ``asked`` of it,
         which counts as granted.
         """
         # A deferred resize is reserved but is no pressure. With the opt-in label it counts like a VM's request.

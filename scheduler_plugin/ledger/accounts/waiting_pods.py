@@ -173,31 +173,27 @@ class WaitingPods:
     def add(self, pod: PodFacts, account: VmAccount | None, nodes: Iterable[str]) -> None:
         """Add a pod that all of ``nodes`` have refused."""
         uid = pod.uid
-        self._drop(uid)
+        self.drop(uid)
         self._enter(WaitingPod(pod, account, claim_size(pod, account), frozenset(nodes)))
         if uid not in self._seen:
             self._unseen[uid] = None
             # No watch would report its deletion.
             if len(self._unseen) > MAX_UNSEEN:
-                self._drop(next(iter(self._unseen)))
+                self.drop(next(iter(self._unseen)))
 
     def forget(self, uid: str) -> None:
         """Remove a pod that has a node or is gone."""
         self._seen.discard(uid)
         self._unlisted.pop(uid, None)
-        self._drop(uid)
+        self.drop(uid)
 
     def woken(self, uid: str) -> None:
         """Record that the pod was woken. A pod that no watch has shown is dropped: it may be gone."""
         pod = self._pods.get(uid)
-        self._drop(uid)
+        self.drop(uid)
         if pod is not None and uid in self._seen:
             pod.wake_ups, pod.woken_at = pod.wake_ups + 1, None
             self._woken[uid] = pod
-
-    def remove_fitting(self, uid: str) -> None:
-        """Remove a pod that fits somewhere."""
-        self._drop(uid)
 
     def expire(self, now: Instant) -> None:
         """Let pods wait again, and wake them again, if their wake-up had no effect."""
@@ -246,7 +242,7 @@ class WaitingPods:
         # A pod may be younger than the list; it waits again once a watch shows it.
         self._unlisted = {uid: pod for uid, pod in self._pods.items() if uid not in uids}
         for uid in self._unlisted.keys() | (self._woken.keys() - uids):
-            self._drop(uid)
+            self.drop(uid)
 
     def _resized(self, account: VmAccount) -> list[WaitingPod]:
         """The waiting pods of a VM, with their new sizes."""
@@ -277,7 +273,8 @@ class WaitingPods:
         if pod.account is not None:
             self._of_vm.setdefault(pod.account, {})[uid] = pod
 
-    def _drop(self, uid: str) -> None:
+    def drop(self, uid: str) -> None:
+        """Remove a pod, if present, but remember that a watch has shown it."""
         pod = self._pods.pop(uid, None)
         self._unseen.pop(uid, None)
         self._woken.pop(uid, None)
