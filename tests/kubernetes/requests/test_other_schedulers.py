@@ -115,7 +115,7 @@ def test_a_killed_service_finds_the_requests_that_it_has_raised(stage: Stage) ->
     assert agent.held == requested(stage, "db") == Resources.parse(3, "5Gi")
 
 
-@pytest.mark.parametrize("what", ["limits", "another container", "another's pod"])
+@pytest.mark.parametrize("what", ["memory limit", "another container", "another's pod"])
 def test_the_schedulers_identity_resizes_nothing_else(stage: Stage, what: str) -> None:
     stage.node("n")
     resources = {"requests": {"cpu": "100m"}}
@@ -124,7 +124,7 @@ def test_the_schedulers_identity_resizes_nothing_else(stage: Stage, what: str) -
     stage.vm_pod(stage.vm("db"), "db", containers=[runner, sidecar])
     stage.pod("other", containers=[runner])
     more: dict[str, tuple[str, Any]] = {
-        "limits": ("db", {"name": "neonvm-runner", "resources": {"limits": {"cpu": "2"}}}),
+        "memory limit": ("db", {"name": "neonvm-runner", "resources": {"limits": {"memory": "2Gi"}}}),
         "another container": ("db", {"name": "sidecar", "resources": {"requests": {"cpu": "200m"}}}),
         "another's pod": ("other", {"name": "neonvm-runner", "resources": {"requests": {"cpu": "200m"}}}),
     }

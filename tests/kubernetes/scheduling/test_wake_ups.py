@@ -114,7 +114,7 @@ def test_a_permit_that_nobody_can_read_keeps_the_most_until_it_is_mended(stage: 
         stage.path(VMS, "odd"), {"metadata": {"annotations": {ANNOTATION_PERMIT: "much"}}}, by=SCHEDULER.username
     )
     stage.pod("waits")
-    assert "not enough free" in stage.until_refused("waits")["waits"]
+    assert "Insufficient cpu" in stage.until_refused("waits")["waits"]
     stage.patch(stage.path(VMS, "odd"), {"metadata": {"annotations": {ANNOTATION_PERMIT: None}}})
     assert stage.until_placed("waits", seconds=SOON) == {"waits": node}
 
