@@ -1,6 +1,7 @@
 """A client's HTTP/1.1 connection: one request at a time, with responses as they arrive.
 
 - httptools parses responses. A malformed or incomplete response raises ``BrokenConnectionError``.
+- Interim responses (1xx) are skipped: they say nothing about the outcome, and the response follows.
 - A broken connection, or one with an abandoned response, is never reused.
 """
 
@@ -30,6 +31,7 @@ _RETRY_AFTER: Final = b"retry-after"
 FRAMES: Final = frozenset({b"content-length", b"transfer-encoding"})
 """The headers that define the end of a body, in lower case; without them it ends with the connection."""
 _LENGTHS_OF_FRAMES: Final = frozenset(map(len, FRAMES))
+_SWITCHING_PROTOCOLS: Final = 101
 _UNASKED: Final = "unsolicited data from the server"
 
 
@@ -235,7 +237,9 @@ class HttpConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """The head is complete."""
-        self._answer.status = self._parser.get_status_code()
+        status = self._parser.get_status_code()
+        # Of an interim response the status stays 0. Nothing follows 101, which ends HTTP on the connection.
+        self._answer.status = 0 if status in range(100, 200) and status != _SWITCHING_PROTOCOLS else status
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -255,6 +259,10 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The response is complete."""
+        if not self._answer.status:
+            # ``_beside`` keeps counting, so that a server cannot send interim responses for ever.
+            self._answer, self._headers = ResponseHead(), 0
+            return
         self._beside = 0
         self._is_whole, self._has_lasted = True, self._parser.should_keep_alive()
         self._wake()

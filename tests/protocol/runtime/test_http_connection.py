@@ -124,6 +124,34 @@ async def test_answer_that_ends_early_is_broken(said: Sequence[bytes]) -> None:
         assert not connection.is_reusable
 
 
+@pytest.mark.parametrize("interim", [b"100 Continue", b"102 Processing", b"103 Early Hints"])
+@pytest.mark.parametrize("is_apart", [False, True])
+async def test_interim_response_of_a_proxy_is_not_the_answer(interim: bytes, is_apart: bool) -> None:
+    """Taken for a refusal, it would free the room of a write that is carried out a moment later, and the answer to that
+    write would be taken for that of the next request.
+    """
+    hints = b"HTTP/1.1 " + interim + b"\r\nRetry-After: 7\r\nContent-Length: 4\r\n\r\n"
+    answer = OK + LENGTH + b"\r\nabcd"
+    async with server(*([hints, hints, answer] if is_apart else [hints + answer]), OPEN) as connection:
+        assert await whole(connection) == (200, b"abcd")
+        assert connection.is_reusable
+    async with server(hints, answer, OPEN) as connection:
+        head = await connection.ask(REQUEST, asyncio.get_running_loop().time() + 2)
+        assert (head.status, head.retry_after) == (200, "")
+
+
+async def test_interim_responses_without_end_break_the_connection() -> None:
+    hints = b"HTTP/1.1 103 Early Hints\r\nLink: " + b"x" * 1000 + b"\r\n\r\n"
+    async with server(*[hints] * 70) as connection:
+        with pytest.raises(BrokenConnectionError, match="outside of its body"):
+            await whole(connection)
+
+
+async def test_protocol_switch_nobody_asked_for_is_an_answer() -> None:
+    async with server(b"HTTP/1.1 101 Switching Protocols\r\n\r\n", OPEN) as connection:
+        assert (await whole(connection))[0] == 101
+
+
 async def test_body_without_a_length_has_bounds() -> None:
     """In size and in time: a server that never ends it holds nobody up."""
     async with server(OK + b"\r\n", *[b"x" * 100] * (LONGEST // 100 + 1), OPEN) as connection:
