@@ -14,12 +14,12 @@ from typing import Final, Protocol
 import msgspec
 
 from protocol.kubernetes.objects import JsonObject
-from protocol.kubernetes.pages import Page
+from protocol.kubernetes.pages import LONGEST_LINE, Page
 from protocol.kubernetes.refusals import SHOWN, Refusal, RefusalKind, read_refusal
 from protocol.units import Instant, Seconds
 
-LONGEST_PAGE: Final = 8 * 1024 * 1024
-"""Maximum bytes of one page of a list. 500 ordinary pods take half of that."""
+LONGEST_PAGE: Final = LONGEST_LINE
+"""Maximum bytes of one page of a list: a page with one object always fits. 500 ordinary pods take 4 MiB."""
 
 
 class ApiError(Exception):

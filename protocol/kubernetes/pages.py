@@ -17,8 +17,10 @@ from protocol.kubernetes.refusals import Refusal, refusal_in
 from protocol.messages import ObjectName
 from protocol.wire.json_scan import UnclosedError, elements, members
 
-LONGEST_LINE: Final = 4 * 1024 * 1024
-"""An API object has at most 1.5 MiB; JSON escapes may make it longer."""
+LONGEST_LINE: Final = 10 * 1024 * 1024
+"""Bytes. etcd stores an object in at most 1.5 MiB, and JSON takes six bytes for each character that it escapes, such as
+``<``. Anyone who may create a pod may fill it with them.
+"""
 
 
 class UnreadableAnswerError(ValueError):

@@ -250,12 +250,15 @@ class FactInformer(FactCache[F]):
         while True:
             selection = {"limit": str(self._page_size), **self.kind.query, **query}
             try:
-                return await api.page(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query=selection))
+                page = await api.page(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query=selection))
             except PageTooLargeError:
                 if self._page_size == 1:
                     raise
-                # Keep the page size for later lists, because the objects of this kind are large.
                 self._page_size = max(1, self._page_size // 4)
+            else:
+                # Grow again: a few large objects must not make a list of all others take minutes.
+                self._page_size = min(PAGE, 2 * self._page_size)
+                return page
 
     async def _take(self, page: Page, *, reread: bool) -> set[ObjectName]:
         for count, obj in enumerate(page.objects, start=1):

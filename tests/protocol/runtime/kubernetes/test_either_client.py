@@ -145,6 +145,14 @@ async def test_a_page_is_taken_apart_object_by_object(make: Make) -> None:
     assert [str(each.name) for each in page.unreadable] == ["/a"]
 
 
+async def test_largest_object_of_an_api_server_is_read(make: Make) -> None:
+    """etcd stores 1.5 MiB, and Go escapes ``<``. A tenant's pod of this form ended the watch of all pods, for ever."""
+    found = b'{"metadata":{"name":"db"},"spec":"' + b"\\u003c" * (3 * 2**19) + b'"}'
+    page = await page_of(make, [*chunks(b'{"metadata":{},"items":[' + found + b"]}"), LAST_CHUNK])
+    assert page.objects == [{"metadata": {"name": "db"}, "spec": "<" * (3 * 2**19)}]
+    assert await lines(make, [*chunks(found + b"\n"), LAST_CHUNK]) == [found]
+
+
 async def test_oversized_page_is_cut_off(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_api, "LONGEST_PAGE", 10)
     monkeypatch.setattr(large_pages, "LONGEST_PAGE", 10)

@@ -85,6 +85,26 @@ async def test_large_objects_shrink_pages() -> None:
     assert told[:2] == [("a", None, "1"), "listed 1"]
 
 
+class FewLargeObjects(Pages):
+    """A thousand objects, of which the first ten are so large that only two fit into a page."""
+
+    async def page(self, call: ApiCall) -> Page:
+        self.queries.append(dict(call.query))
+        start, size = int(call.query.get("continue", "0")), int(call.query["limit"])
+        if min(start + size, 10) - start > 2:
+            raise PageTooLargeError("too large")
+        listed = range(start, min(start + size, 1000))
+        return Page("1000", str(listed.stop) if listed.stop < 1000 else "", [node(f"n{i}", "1") for i in listed], [])
+
+
+async def test_few_large_objects_do_not_make_the_whole_list_slow() -> None:
+    """A tenant's pods may be large. A scheduler that lists 100,000 others one by one is away for minutes."""
+    api = FewLargeObjects()
+    told = await story_of(api, FakeClock(), 0)
+    assert told[-2:] == ["listed 1000", "the server ended the watch of nodes immediately"]
+    assert len(api.queries) < 40
+
+
 async def test_oversized_object_is_reported() -> None:
     api = LargeObjects()
     api.most = 0
