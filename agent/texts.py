@@ -39,6 +39,7 @@ API_REFUSES: Final = "the API server returned {status} for {method} {path}{messa
 API_UNREADABLE: Final = "the API server's {what}: {error}"
 NO_OBJECT: Final = "response is not a JSON object"
 BAD_LIST: Final = "list cannot be decoded"
+TOO_LARGE: Final = "an object has more than {most} bytes"
 BAD_EVENT: Final = "watch event cannot be decoded"
 OBJECT_DELETED: Final = "{kind} {name} was deleted"
 OBJECT_UNREADABLE: Final = "the {kind} cannot be decoded: {reason}"

@@ -19,13 +19,14 @@ from agent.core.events import Fault
 from agent.ports import ConflictError, ExpiredError, PortError, RefusedError, TokenSource
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import (
+    LONGEST_LINE,
+    EncodedPage,
     LineSplitter,
-    Page,
     UnreadableAnswerError,
     WatchEvent,
+    read_encoded_page,
     read_event,
     read_object,
-    read_page,
 )
 from protocol.kubernetes.refusals import Refusal, RefusalKind, read_refusal
 from protocol.kubernetes.resources import MERGE_PATCH
@@ -33,6 +34,12 @@ from protocol.kubernetes.watch_times import WatchTimes, watch_query
 from protocol.units import Seconds
 
 TIMES: Final = WatchTimes.spread(0.0)
+
+PAGE: Final = 256
+"""Maximum objects per page of a list; fewer if a page would exceed ``LONGEST_PAGE``."""
+
+LONGEST_PAGE: Final = LONGEST_LINE
+"""Bytes. Anyone who may create pods may put large ones on the agent's node."""
 
 _ERRORS: Final[Mapping[RefusalKind, type[PortError]]] = {
     RefusalKind.UNAVAILABLE: PortError,
@@ -60,9 +67,22 @@ class LightKubernetesApi:
         """Get the object at ``path``. Raises ``PortError``."""
         return _read(read_object, await self._call("GET", path), texts.NO_OBJECT)
 
-    async def list(self, path: str, params: Mapping[str, str]) -> Page:
-        """List the collection at ``path``. Raises ``PortError``."""
-        return _read(read_page, await self._call("GET", path, params=params), texts.BAD_LIST)
+    async def pages(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[EncodedPage]:
+        """Yield the collection at ``path`` page by page. Raises ``PortError``."""
+        size, rest = PAGE, dict[str, str]()
+        while True:
+            body = await self._page(path, {**params, "limit": str(size), **rest})
+            if body is None:
+                if size == 1:
+                    reason = texts.TOO_LARGE.format(most=LONGEST_PAGE)
+                    raise PortError(Fault.VM_API, texts.API_UNREADABLE.format(what=texts.BAD_LIST, error=reason))
+                size = max(1, size // 4)
+                continue
+            page = _read(read_encoded_page, body, texts.BAD_LIST)
+            yield page
+            if not page.rest:
+                return
+            size, rest = min(PAGE, 2 * size), {"continue": page.rest}
 
     async def patch(self, path: str, patch: Mapping[str, object], content_type: str = MERGE_PATCH) -> Json:
         """Patch the object at ``path`` and return it. Raises ``PortError``; ``ConflictError`` if it had changed."""
@@ -91,6 +111,19 @@ class LightKubernetesApi:
         except (httpx.HTTPError, OSError) as error:
             raise no_answer(texts.API_SERVER.format(url=self._url), error, self._deadline) from None
 
+    async def _page(self, path: str, params: Mapping[str, str]) -> bytes | None:
+        """The body of one page; None if it exceeds ``LONGEST_PAGE``."""
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._deadline), self._stream(path, params) as answer:
+                async for piece in answer.aiter_bytes():
+                    body += piece
+                    if len(body) > LONGEST_PAGE:
+                        return None
+        except (httpx.HTTPError, OSError) as error:
+            raise no_answer(texts.API_SERVER.format(url=self._url), error, self._deadline) from None
+        return bytes(body)
+
     @asynccontextmanager
     async def _stream(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[httpx.Response]:
         request = self._client.build_request(
@@ -116,16 +149,13 @@ class LightKubernetesApi:
         method: str,
         path: str,
         *,
-        params: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str | None = None,
     ) -> bytes:
         headers = self._headers() | ({} if content_type is None else {"Content-Type": content_type})
         try:
             async with asyncio.timeout(self._deadline):
-                answer = await self._client.request(
-                    method, self._url + path, params=params, content=body, headers=headers
-                )
+                answer = await self._client.request(method, self._url + path, content=body, headers=headers)
         except (httpx.HTTPError, OSError) as error:
             raise no_answer(texts.API_SERVER.format(url=self._url), error, self._deadline) from None
         if not answer.is_success:

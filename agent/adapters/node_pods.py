@@ -17,7 +17,7 @@ from agent.assignments import Assignment, PodContainer
 from agent.core.events import Fault
 from agent.ports import ExpiredError, PortError, RefusedError, UnwatchedError
 from protocol.kubernetes.objects import JsonObject, is_over, labels_of, name_of, number, text
-from protocol.kubernetes.pages import Page, WatchEvent
+from protocol.kubernetes.pages import Unreadable, WatchEvent
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
@@ -26,6 +26,9 @@ from protocol.runtime.url_hosts import url_host
 from protocol.virtual_machine import InvalidObjectError
 
 RUNNING: Final = "Running"
+
+PodContents = Assignment | PodDatabase | str | None
+"""What an agent must know of a pod: a VM, a postgres, or why it cannot be decoded; None if it has no agent."""
 
 
 class PodStates:
@@ -111,19 +114,20 @@ class NodePods:
         # left to their own agents (B.11).
         of_vms, by_scheduler = f",{LABEL_VM_NAME}", f",spec.schedulerName={scheduler}" if scheduler else ""
         self._selected = {
-            "fieldSelector": f"spec.nodeName={node}" + ("" if serves_pods else by_scheduler),
+            # Nobody limits how many ended pods a node has.
+            "fieldSelector": f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
+            + ("" if serves_pods else by_scheduler),
             "labelSelector": f"{LABEL_ENABLED}=true" + ("" if serves_pods else of_vms),
         }
 
     async def sets(self) -> AsyncIterator[frozenset[Assignment]]:
         """See ``AssignmentSource``. Ends when the watch ends or its version is too old."""
         try:
-            page = await self._api.list(PODS.path(), self._selected)
-            self._listed(page)
+            version = await self._list()
             yield frozenset(self._known.values())
             # An expired version is not a failure: the supervisor calls again, and the pods are listed.
             with suppress(ExpiredError):
-                async for event in self._api.watch(PODS.path(), self._selected, page.version):
+                async for event in self._api.watch(PODS.path(), self._selected, version):
                     if event.type != "BOOKMARK":
                         self._apply(event)
                         yield frozenset(self._known.values())
@@ -131,16 +135,20 @@ class NodePods:
             self.states.lost(error)
             raise
 
-    def _listed(self, page: Page) -> None:
+    async def _list(self) -> str:
+        """List the pods, and return the version of the list. Raises ``PortError``; then nothing changes."""
+        listed, version = dict[ObjectName, PodContents](), ""
+        async for page in self._api.pages(PODS.path(), self._selected):
+            version = page.version
+            # Keep only what is needed of each: the pods of a node may be larger than the agent's memory.
+            listed |= map(self._contents_of, page.objects())
+        self.states.listed(listed.keys())
+        before, self._known, self.unreadable = self._known, {}, {}
+        for name, contents in listed.items():
+            self._note(name, contents)
         # A pod that cannot be decoded keeps its runner, because its database still runs.
-        before, self._known = self._known, {}
-        self.unreadable = {}
-        self.states.listed({name_of(pod) for pod in page.objects} | {pod.name for pod in page.unreadable})
-        for unreadable in page.unreadable:
-            self._refuse(unreadable.name, unreadable.reason)
-        for pod in page.objects:
-            self._read(pod)
         self._known |= {name: before[name] for name in self.unreadable if name in before}
+        return version
 
     def _apply(self, event: WatchEvent) -> None:
         self.unreadable.pop(event.name, None)
@@ -148,36 +156,36 @@ class NodePods:
             self._known.pop(event.name, None)
             self.states.remove(event.name)
         elif event.unreadable is not None:
-            self._refuse(event.name, event.unreadable.reason)
+            self._note(event.name, event.unreadable.reason)
         else:
-            self._read(event.object)
+            self._note(*self._contents_of(event.object))
 
-    def _read(self, pod: JsonObject) -> None:
-        name = name_of(pod)
+    def _contents_of(self, pod: JsonObject | Unreadable) -> tuple[ObjectName, PodContents]:
+        if isinstance(pod, Unreadable):
+            return pod.name, pod.reason
+        if LABEL_VM_NAME in labels_of(pod):
+            is_ours = not self._scheduler or text(pod, "spec", "schedulerName") == self._scheduler
+            return name_of(pod), assignment_of(pod) if is_ours else None
         try:
-            assignment = self._assignment(name, pod)
+            return name_of(pod), database_in(pod)
         except InvalidObjectError as error:
-            self._refuse(name, str(error))
+            return name_of(pod), str(error)
+
+    def _note(self, name: ObjectName, contents: PodContents) -> None:
+        if isinstance(contents, str):
+            self.unreadable[name] = contents
+            self.states.put(name, contents)
             return
         # Remove it first: it may have ended or have a new address.
         self._known.pop(name, None)
-        if assignment is not None:
-            self._known[name] = assignment
-
-    def _assignment(self, name: ObjectName, pod: JsonObject) -> Assignment | None:
-        if LABEL_VM_NAME in labels_of(pod):
-            is_ours = not self._scheduler or text(pod, "spec", "schedulerName") == self._scheduler
-            return assignment_of(pod) if is_ours else None
-        database = database_in(pod)
-        if database is None:
-            self.states.remove(name)
-            return None
-        self.states.put(name, database)
-        return Assignment(database.name, name, database.pod_ip, PodContainer(database.uid, database.container_id))
-
-    def _refuse(self, name: ObjectName, reason: str) -> None:
-        self.unreadable[name] = reason
-        self.states.put(name, reason)
+        if isinstance(contents, PodDatabase):
+            self.states.put(name, contents)
+            container = PodContainer(contents.uid, contents.container_id)
+            self._known[name] = Assignment(contents.name, name, contents.pod_ip, container)
+            return
+        self.states.remove(name)
+        if contents is not None:
+            self._known[name] = contents
 
 
 def _is_older(state: PodDatabase | str, last: PodDatabase | str | None) -> bool:

@@ -5,7 +5,7 @@ Anything that is not a page or an event raises ``UnreadableAnswerError``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -45,6 +45,19 @@ class Page:
     rest: str
     objects: list[Json]
     unreadable: list[Unreadable]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPage:
+    """A ``Page`` whose objects are decoded one by one, because a decoded one may take 20 times its length in memory."""
+
+    version: str
+    rest: str
+    encoded: Sequence[bytes | msgspec.Raw]
+
+    def objects(self) -> Iterator[Json | Unreadable]:
+        """The objects in their order."""
+        return (_object(bytes(raw)) for raw in self.encoded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +156,21 @@ def read_page(body: bytes) -> Page:
     return Page(version_of(head), text(head, "metadata", "continue"), whole.items or [], [])
 
 
+def read_encoded_page(body: bytes) -> EncodedPage:
+    """Decode one page of a list, but not its objects. Raises ``UnreadableAnswerError``.
+
+    >>> page = read_encoded_page(b'{"metadata":{"continue":"more"},"items":[{"kind":"Pod"},7]}')
+    >>> page.rest, [type(found).__name__ for found in page.objects()]
+    ('more', ['dict', 'Unreadable'])
+    """
+    try:
+        whole = _ENCODED_PAGE.decode(body)
+    except (ValueError, RecursionError):
+        return _split(body)
+    head = {"metadata": whole.metadata or {}}
+    return EncodedPage(version_of(head), text(head, "metadata", "continue"), whole.items or ())
+
+
 def read_event(line: bytes) -> WatchEvent:
     """Decode one line of a watch. Raises ``UnreadableAnswerError``.
 
@@ -162,6 +190,11 @@ class _Page(msgspec.Struct, frozen=True):
     metadata: Json | None = None
 
 
+class _EncodedPage(msgspec.Struct, frozen=True):
+    items: list[msgspec.Raw] | None
+    metadata: Json | None = None
+
+
 class _Event(msgspec.Struct, frozen=True):
     type: str
     body: Json | None = msgspec.field(name="object")
@@ -169,13 +202,14 @@ class _Event(msgspec.Struct, frozen=True):
 
 _OBJECT: Final = msgspec.json.Decoder(Json)
 _PAGE: Final = msgspec.json.Decoder(_Page)
+_ENCODED_PAGE: Final = msgspec.json.Decoder(_EncodedPage)
 _EVENT: Final = msgspec.json.Decoder(_Event)
 _TEXT: Final = msgspec.json.Decoder(str)
 
 T = TypeVar("T")
 
 
-def _by_parts(body: bytes) -> Page:
+def _split(body: bytes) -> EncodedPage:
     parts = _members(body)
     try:
         raw_items = list(elements(parts["items"])) if parts["items"].startswith(b"[") else None
@@ -186,9 +220,13 @@ def _by_parts(body: bytes) -> Page:
     # With invalid metadata the version is empty, and a watch from it starts with the current state.
     empty: Json = {}
     metadata = {"metadata": _or(_OBJECT.decode, parts.get("metadata", b""), empty)}
-    page = Page(version_of(metadata), text(metadata, "metadata", "continue"), [], [])
-    for raw in raw_items:
-        obj = _object(raw)
+    return EncodedPage(version_of(metadata), text(metadata, "metadata", "continue"), raw_items)
+
+
+def _by_parts(body: bytes) -> Page:
+    encoded = _split(body)
+    page = Page(encoded.version, encoded.rest, [], [])
+    for obj in encoded.objects():
         if isinstance(obj, Unreadable):
             page.unreadable.append(obj)
         else:

@@ -258,7 +258,8 @@ async def test_ignores_vms_of_other_schedulers() -> None:
     api = LightKubernetesApi(client(answer), "http://api", no_token, Seconds(1.0))
     assert not await anext(NodePods(api, "node-1", "autoscale-next").sets())
     assert not await anext(NodePods(api, "node-1").sets())
-    assert selected == ["spec.nodeName=node-1,spec.schedulerName=autoscale-next", "spec.nodeName=node-1"]
+    lives = "spec.nodeName=node-1,status.phase!=Succeeded,status.phase!=Failed"
+    assert selected == [f"{lives},spec.schedulerName=autoscale-next", lives]
 
 
 async def test_unreadable_pod_keeps_last_state() -> None:

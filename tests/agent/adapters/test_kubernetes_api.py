@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import httpx2 as httpx
 import pytest
 
-from agent.adapters.kubernetes_api import TIMES, LightKubernetesApi
+from agent.adapters.kubernetes_api import LONGEST_PAGE, TIMES, LightKubernetesApi
 from agent.adapters.token import no_token
 from agent.core.events import Fault
 from agent.ports import ConflictError, ExpiredError, PortError, RefusedError
-from protocol.kubernetes.pages import LONGEST_LINE
+from protocol.kubernetes.pages import LONGEST_LINE, Unreadable
 from protocol.units import Seconds
 from tests.agent.adapters.answering import Answer, Chunks, client, silent, unreachable
 from tests.nesting import DEEP
@@ -116,8 +117,36 @@ async def test_a_watch_that_is_refused_is_an_error() -> None:
 async def test_a_list_is_read_object_by_object() -> None:
     deep = b'{"metadata":{"name":"deep"},"spec":' + DEEP + b"}"
     body = b'{"metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"good"}},' + deep + b"]}"
-    page = await api(client(lambda _: httpx.Response(200, content=body))).list("/things", {})
-    assert [each["metadata"] for each in page.objects] == [{"name": "good"}]
-    assert [(str(each.name), each.reason) for each in page.unreadable] == [
-        ("/deep", "document: expected fewer levels of nesting")
-    ]
+    (page,) = [each async for each in api(client(lambda _: httpx.Response(200, content=body))).pages("/things", {})]
+    good, bad = page.objects()
+    assert (page.version, good) == ("9", {"metadata": {"name": "good"}})
+    assert isinstance(bad, Unreadable)
+    assert (str(bad.name), bad.reason) == ("/deep", "document: expected fewer levels of nesting")
+
+
+def few_at_once(request: httpx.Request, count: int = 3, fit: int = 2) -> httpx.Response:
+    """A list of ``count`` objects so large that only ``fit`` of them are in a page that is read."""
+    start, size = (int(request.url.params.get(name, "0")) for name in ("continue", "limit"))
+    stop = min(start + size, count)
+    if stop - start > fit:
+        return httpx.Response(200, stream=Chunks(*[b" " * 2**20] * (LONGEST_PAGE // 2**20 + 1)))
+    metadata = {"resourceVersion": "9", "continue": str(stop) if stop < count else ""}
+    return httpx.Response(200, json={"metadata": metadata, "items": [{"n": each} for each in range(start, stop)]})
+
+
+async def test_large_objects_come_in_small_pages() -> None:
+    """Anyone may put pods of a megabyte on an agent's node: all of them at once would exceed its memory."""
+    pages = [list(page.objects()) async for page in api(client(few_at_once)).pages("/things", {})]
+    assert pages == [[{"n": 0}], [{"n": 1}, {"n": 2}]]
+    with pytest.raises(PortError, match=f"list cannot be decoded: an object has more than {LONGEST_PAGE} bytes"):
+        _ = [page async for page in api(client(partial(few_at_once, fit=0))).pages("/things", {})]
+
+
+async def test_refused_page_says_why() -> None:
+    with pytest.raises(ExpiredError, match="returned 410 for GET /things: too old"):
+        _ = [
+            page
+            async for page in api(client(lambda _: httpx.Response(410, json={"message": "too old"}))).pages(
+                "/things", {}
+            )
+        ]

@@ -12,7 +12,7 @@ import pytest
 from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.adapters.node_pods import NodePods, assignment_of, database_in
 from agent.adapters.token import no_token
-from agent.ports import PortError, RefusedError, UnwatchedError
+from agent.ports import ExpiredError, PortError, RefusedError, UnwatchedError
 from protocol.kubernetes.objects import Json, name_of
 from protocol.names import LABEL_VM_NAME
 from protocol.units import Seconds
@@ -58,6 +58,43 @@ def versioned(version: int) -> dict[str, Any]:
     pod = pod_database()
     pod["metadata"]["resourceVersion"] = str(version)
     return pod
+
+
+class TwoPages(PodServer):
+    """Lists its pods one by one, and says 410 in place of the second until it is ``well``."""
+
+    is_well = False
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if "watch" in request.url.params or self.pods is None:
+            return super().__call__(request)
+        rest = request.url.params.get("continue")
+        if rest and not self.is_well:
+            return httpx.Response(410, json={"message": "too old"})
+        metadata = {"resourceVersion": "7", **({} if rest else {"continue": "more"})}
+        return httpx.Response(200, json={"metadata": metadata, "items": [self.pods[1 if rest else 0]]})
+
+
+async def test_list_that_breaks_off_changes_nothing() -> None:
+    """Otherwise the agents of the pods on its missing pages would end."""
+    first, second = pod_database(), pod_database()
+    second["metadata"]["name"] = "second"
+    server = TwoPages(first, second)
+    pods = NodePods(LightKubernetesApi(client(server), "http://api", no_token, Seconds(1.0)), "n", serves_pods=True)
+    with pytest.raises(ExpiredError):
+        await anext(pods.sets())
+    assert [await outcome(pods.states.follow(name_of(first)))] == [
+        "unwatched: the API server returned 410 for GET /api/v1/pods: too old"
+    ]
+    server.is_well = True
+    both = await anext(pods.sets())
+    assert {each.pod.name for each in both} == {name_of(first).name, "second"}
+    server.is_well = False
+    with pytest.raises(ExpiredError):
+        await anext(pods.sets())
+    server.is_well = True
+    first["spec"]["resources"] = second["spec"]["resources"] = {"requests": {"cpu": "1"}}
+    assert await anext(pods.sets()) == both, "pods that cannot be decoded now keep their agents"
 
 
 async def read_once(pods: NodePods) -> None:
