@@ -21,6 +21,8 @@ from deploy.neonvm.network.sockets import connected, copy_stream, tcp_socket, un
 from deploy.neonvm.texts import controller as texts
 
 CONNECT_SECONDS: Final = 3.0
+INTRODUCTION_SECONDS: Final = 5.0
+"""Timeout of a pod's introduction. Whoever runs the pod may never answer, and a long poll lasts for up to an hour."""
 _MAX_REQUESTS: Final = 256
 """Concurrent requests; more than ``PollLimiter`` allows, so orders never wait for polls of unresponsive pods."""
 _MAX_HANDSHAKES: Final = 64
@@ -206,7 +208,7 @@ class RunnerConnections:
         return connection
 
     async def api(self, runner: RunnerEndpoint) -> Streams:
-        """Connect to the runner's API. Raises ``OSError``."""
+        """Connect to the runner's API. Raises ``OSError``, ``TimeoutError`` included."""
         if runner.is_open:
             return await _connect(runner.address, runner.api, None)
         identity = self._identity()
@@ -241,7 +243,8 @@ class RunnerConnections:
             raise _impostor(runner)
         # The introduction also sends the CAs to trust, which may change while the pod runs.
         body = msgspec.json.encode(Introduction(identity.authorities))
-        answer = await streams.ask("POST", "/introduce", body)
+        async with asyncio.timeout(INTRODUCTION_SECONDS):
+            answer = await streams.ask("POST", "/introduce", body)
         try:
             token = msgspec.json.decode(answer.body, type=Introduced).token if answer.status == 200 else ""
         # The peer may be any program, and may send deeply nested JSON.

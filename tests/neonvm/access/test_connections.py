@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.neonvm.access import connections as access
 from deploy.neonvm.access.authenticated_listener import AuthenticatedListener
 from deploy.neonvm.access.connections import (
     ImpostorError,
@@ -63,6 +64,31 @@ async def test_an_answer_without_a_token_proves_nothing(answer: bytes) -> None:
     )
     with pytest.raises(OSError, match="did not prove"):
         await connections(Reviews()).api(RunnerEndpoint("default/db-x", "uid-1", "127.0.0.1", door.port, 1))
+    await door.close()
+
+
+async def test_pod_that_does_not_introduce_itself_delays_no_other(
+    pod: SecuredPod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked again after a change of authorities. Without a timeout, 64 sleeping pods of one tenant would keep all
+    places for the long polls by which others wake, for an hour.
+    """
+    monkeypatch.setattr(access, "INTRODUCTION_SECONDS", 0.2)
+    monkeypatch.setattr(access, "_MAX_HANDSHAKES", 1)
+
+    async def hear(_: str, reader: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    door = AuthenticatedListener(
+        listening(tcp_socket(), "127.0.0.1", 0), hear, PodIdentity("any", pem(), Path()).context
+    )
+    known, silent = connections(Reviews()), RunnerEndpoint("default/db-y", "uid-2", "127.0.0.1", door.port, 1)
+    waiting = asyncio.create_task(known.long_poll(silent, "GET", "/woken", b""))
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(10):
+        assert (await known.long_poll(pod.place, "GET", "/healthz", b"")).status == 200
+        with pytest.raises(OSError, match="timed out"):
+            await waiting
     await door.close()
 
 
