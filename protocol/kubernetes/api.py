@@ -19,7 +19,7 @@ from protocol.kubernetes.refusals import SHOWN, Refusal, RefusalKind, read_refus
 from protocol.units import Instant, Seconds
 
 LONGEST_PAGE: Final = LONGEST_LINE
-"""Maximum bytes of one page of a list: a page with one object always fits. 500 ordinary pods take 4 MiB."""
+"""Maximum bytes of one page of a list: a page with one object always fits."""
 
 
 class ApiError(Exception):
@@ -93,7 +93,7 @@ class ApiCall(msgspec.Struct, frozen=True):
     """One request. ``path`` begins with a slash; ``body`` is encoded as JSON; ``timeout`` covers the whole call.
 
     It must not be sent after ``not_after`` (on the monotonic clock), because the process may have been suspended
-    between the decision and the call.
+    between the decision and the call. ``longest`` limits the bytes of the answer.
     """
 
     method: str
@@ -104,6 +104,7 @@ class ApiCall(msgspec.Struct, frozen=True):
     body: JsonObject | None = None
     content_type: str = "application/json"
     not_after: Instant | None = None
+    longest: int = LONGEST_PAGE
 
     def within(self, timeout: Seconds, not_after: Instant | None = None) -> ApiCall:
         """The call with this time-out, which is also sent to the API server.

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from protocol.kubernetes.api import LONGEST_PAGE, ApiCall, complaint, unknown
+from protocol.kubernetes.api import ApiCall, complaint, unknown
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page, UnreadableAnswerError, read_object
 from protocol.runtime.clock import SystemClock
@@ -80,7 +80,7 @@ class DirectApi:
             request = self._request(call)  # before the check, because it may read a file
             if call.not_after is not None and self._now() >= call.not_after:
                 raise TimeoutError("too late to send the request")
-            answer, body = await connection.exchange(request, deadline, longest or LONGEST_PAGE)
+            answer, body = await connection.exchange(request, deadline, longest or call.longest)
         except LongAnswerError:
             raise too_large(call) from None
         finally:

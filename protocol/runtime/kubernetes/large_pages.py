@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
-from protocol.kubernetes.api import LONGEST_PAGE, ApiCall, PageTooLargeError, unknown
+from protocol.kubernetes.api import ApiCall, PageTooLargeError, unknown
 from protocol.kubernetes.pages import LineSplitter, Page, read_page
 
 LARGE: Final = 64 * 1024
@@ -24,14 +24,14 @@ async def joined(call: ApiCall, pieces: AsyncIterator[bytes]) -> bytes:
     # Chunked responses have no Content-Length, so count bytes as they arrive.
     async for piece in pieces:
         body += piece
-        if len(body) > LONGEST_PAGE:
+        if len(body) > call.longest:
             raise too_large(call)
     return bytes(body)
 
 
 def too_large(call: ApiCall) -> PageTooLargeError:
-    """The error for a page with more than ``LONGEST_PAGE`` bytes."""
-    return PageTooLargeError(f"{call.path}: a page has more than {LONGEST_PAGE} bytes")
+    """The error for a page with more than ``call.longest`` bytes."""
+    return PageTooLargeError(f"{call.path}: a page has more than {call.longest} bytes")
 
 
 async def lines(

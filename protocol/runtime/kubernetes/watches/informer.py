@@ -16,6 +16,7 @@ from typing import Final, Never
 
 from protocol.backoff import Backoff, Retries
 from protocol.kubernetes.api import (
+    LONGEST_PAGE,
     ApiCall,
     ApiError,
     ApiRefusedError,
@@ -35,6 +36,11 @@ from protocol.units import Seconds
 
 PAGE: Final = 500
 """Objects per page of a list; fewer if a page would be too large."""
+
+LARGE_PAGE: Final = 4 * 1024 * 1024
+"""Maximum bytes of a page with several objects, which are decoded together: that may take 20 times as much memory. 500
+ordinary pods fit.
+"""
 
 AT_ONCE: Final = 64
 """Objects of a page to process before other tasks may run."""
@@ -249,8 +255,9 @@ class FactInformer(FactCache[F]):
     async def _page(self, api: KubernetesApi, query: Mapping[str, str]) -> Page:
         while True:
             selection = {"limit": str(self._page_size), **self.kind.query, **query}
+            longest = LONGEST_PAGE if self._page_size == 1 else LARGE_PAGE
             try:
-                page = await api.page(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query=selection))
+                page = await api.page(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query=selection, longest=longest))
             except PageTooLargeError:
                 if self._page_size == 1:
                     raise

@@ -9,11 +9,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx2 as httpx
 import pytest
+from msgspec.structs import replace
 
 from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, ApiUnknownError, PageTooLargeError, RawApi
 from protocol.kubernetes.pages import Page
 from protocol.runtime.credentials import Credentials, CredentialsError
-from protocol.runtime.kubernetes import direct_api, large_pages
 from protocol.runtime.kubernetes.direct_api import DirectApi
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.kubernetes.pool import ConnectionPool
@@ -132,9 +132,9 @@ async def test_a_refused_stream_says_why(make: Make) -> None:
         await lines(make, answer("410 Gone", b'{"message":"too old"}'))
 
 
-async def page_of(make: Make, said: list[bytes]) -> Page:
+async def page_of(make: Make, said: list[bytes], call: ApiCall = CALL) -> Page:
     async with api(make, said) as (client, _):
-        return await client.page(CALL)
+        return await client.page(call)
 
 
 async def test_a_page_is_taken_apart_object_by_object(make: Make) -> None:
@@ -153,11 +153,9 @@ async def test_largest_object_of_an_api_server_is_read(make: Make) -> None:
     assert await lines(make, [*chunks(found + b"\n"), LAST_CHUNK]) == [found]
 
 
-async def test_oversized_page_is_cut_off(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_api, "LONGEST_PAGE", 10)
-    monkeypatch.setattr(large_pages, "LONGEST_PAGE", 10)
+async def test_oversized_page_is_cut_off(make: Make) -> None:
     with pytest.raises(PageTooLargeError, match="more than 10 bytes"):
-        await page_of(make, chunks(b"123456", b"789012"))
+        await page_of(make, chunks(b"123456", b"789012"), replace(CALL, longest=10))
 
 
 @pytest.mark.parametrize(
@@ -181,11 +179,9 @@ async def test_slow_call_is_unknown(make: Make) -> None:
             await client.call(ApiCall("GET", "/", Seconds(0.02)))
 
 
-async def test_other_paths_have_answers_of_any_length(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_api, "LONGEST_PAGE", 10)
-    monkeypatch.setattr(large_pages, "LONGEST_PAGE", 10)
+async def test_other_paths_have_answers_of_any_length(make: Make) -> None:
     async with api(make, answer("200 OK", b"ok" * 10, b"Date: today\r\n"), [END]) as (client, _):
-        body, headers = await client.raw(ApiCall("GET", "/readyz", Seconds(3)))
+        body, headers = await client.raw(ApiCall("GET", "/readyz", Seconds(3), longest=10))
         # A direct client does not parse headers.
         assert (body, headers.get("date")) == (b"ok" * 10, None if make is direct else "today")
         with pytest.raises(ApiUnknownError, match=r"BrokenConnectionError|RemoteProtocolError"):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.kubernetes.api import ApiCall, PageTooLargeError
+from protocol.kubernetes.api import LONGEST_PAGE, ApiCall, PageTooLargeError
 from protocol.kubernetes.pages import Page
+from protocol.runtime.kubernetes.watches.informer import LARGE_PAGE
 from tests.fake_clock import FakeClock
 from tests.protocol.runtime.kubernetes.informer.informed import Pages, story_of
 from tests.scheduler_plugin.objects import node
@@ -69,8 +70,13 @@ async def test_malformed_event_forces_relist() -> None:
 class LargeObjects(Pages):
     """An API whose pages are read only where they hold few objects."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest: list[int] = []
+
     async def page(self, call: ApiCall) -> Page:
         self.queries.append(dict(call.query))
+        self.longest.append(call.longest)
         if int(call.query["limit"]) > self.most:
             raise PageTooLargeError("too large")
         return Page("9", "", [node("a", "1")], [])
@@ -95,6 +101,14 @@ class FewLargeObjects(Pages):
             raise PageTooLargeError("too large")
         listed = range(start, min(start + size, 1000))
         return Page("1000", str(listed.stop) if listed.stop < 1000 else "", [node(f"n{i}", "1") for i in listed], [])
+
+
+async def test_large_objects_are_decoded_few_at_a_time() -> None:
+    """A page is decoded as a whole, which may take 20 times its length in memory."""
+    api = LargeObjects()
+    api.most = 1
+    await story_of(api, FakeClock(), 0)
+    assert api.longest == [LARGE_PAGE] * 4 + [LONGEST_PAGE]
 
 
 async def test_few_large_objects_do_not_make_the_whole_list_slow() -> None:
