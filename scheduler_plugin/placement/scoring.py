@@ -49,7 +49,7 @@ def node_rank(room: Room, pod: PodDemand, curve: ScoreCurve, preferred: float) -
 def _fraction(used: int, growth: int, watermark: int, total: int, curve: ScoreCurve) -> float:
     grown = used + int(curve.growth * growth)
     # Below zero if the growth would not fit, so that the node that lacks the least for it comes first.
-    return (total - grown) / total if used <= total < grown else fraction(grown, watermark, total, curve)
+    return (total - grown) / total if 0 < total < grown and used <= total else fraction(grown, watermark, total, curve)
 
 
 class Ranks:

@@ -10,6 +10,7 @@ from msgspec import structs
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.events import MigrationSeen, PodGone, PodSeen, VmSeen
 from tests.scheduler_plugin.ledger.fleet import Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
+from tests.scheduler_plugin.ledger.sleeping import sleeper
 
 SMALL, LARGE = amount(2), amount(8)
 """A VM's bound: its present size, and almost a whole node."""
@@ -54,6 +55,16 @@ def test_vm_without_agent_does_not_grow() -> None:
     fleet = fleet_of(LARGE, LARGE)
     fleet.apply(VmSeen(structs.replace(fleet.vms[name("a")], version=2, has_agent=False)))
     assert growth(fleet) == [ZERO, amount(6)]
+
+
+def test_node_without_room_on_which_a_vm_sleeps_is_ranked() -> None:
+    """The system reserve was raised to the whole node. Every pod without requests could fail to be scheduled by it."""
+    pod = replace(vm_pod("a", "n1"), requests=ZERO)
+    fleet = Fleet(node("n1", 1), node("n2"), sleeper("a", amount(2)), pod)
+    assert fleet.ledger.rooms["n1"].growth.any
+    best_effort = plain_pod("b", ZERO)
+    assert fleet.ledger.best(best_effort, ["n1", "n2"], 1) == ["n2"]
+    assert fleet.ledger.scores(best_effort, ["n1", "n2"]) == [1, 5]
 
 
 def test_leaving_vm_grows_on_its_target() -> None:
