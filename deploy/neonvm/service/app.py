@@ -17,6 +17,7 @@ from deploy.neonvm.access.connections import RunnerAccess
 from deploy.neonvm.controller.controller import NeonVmController
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_controller import MigrationController
+from deploy.neonvm.objects.cached_pod import cached_pod
 from deploy.neonvm.objects.pod_form import RunnerForm
 from deploy.neonvm.remote.address_choice import AddressRange
 from deploy.neonvm.remote.address_claims import AddressClaims
@@ -63,7 +64,9 @@ class ControllerService:
         self.deps = deps
         self._leads = asyncio.Event()
         self._lost = asyncio.Event()
-        self.caches: Mapping[Resource, Informer] = {kind: Informer(deps.client, kind, deps.clock) for kind in _KINDS}
+        self.caches: Mapping[Resource, Informer] = {
+            kind: Informer(deps.client, kind, deps.clock, cached_pod if kind is PODS else None) for kind in _KINDS
+        }
         pods, vms = self.caches[PODS], self.caches[VIRTUAL_MACHINES]
         self._claims = AddressClaims(deps.client, self.caches[IP_ADDRESSES], vms, deps.addresses)
         self.guests = PodGuests(

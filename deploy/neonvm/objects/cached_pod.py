@@ -1,0 +1,79 @@
+"""The fields of a pod that the controller caches (pure).
+
+It watches all pods of the cluster, and anyone may create pods of 1.5 MiB, which take 25 MiB when decoded.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deploy.neonvm.objects.pods import is_runner, updated_annotations
+from deploy.neonvm.objects.target_pod import DISK
+from protocol.kubernetes.managed_fields import RESIZE
+from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, items, labels_of, text
+from protocol.kubernetes.resources import MIGRATIONS
+from protocol.names import ANNOTATION_USAGE, LABEL_VM_NAME, RUNNER_AUTHORITIES, SCHEDULER_NAME, VM_KIND
+
+MOST: Final = 1000
+"""Maximum labels or owners; a pod with more is nobody's runner."""
+
+_OWNERS: Final = frozenset({VM_KIND, MIGRATIONS.kind})
+_IDENTITY: Final = ("namespace", "name", "uid", "resourceVersion")
+_METADATA: Final = (*_IDENTITY, "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp")
+_STATUS: Final = ("phase", "reason", "message", "podIP", "conditions")
+_ANNOTATIONS: Final = frozenset({*updated_annotations({}), ANNOTATION_USAGE})
+
+
+def cached_pod(pod: JsonObject) -> Json:
+    """``pod`` with the fields that are read; of a pod that is no runner's, only its identity."""
+    labels, owners = labels_of(pod), items(pod, "metadata", "ownerReferences")
+    is_ours = LABEL_VM_NAME in labels or any(text(owner, "kind") in _OWNERS for owner in owners)
+    if not is_ours or len(labels) > MOST or len(owners) > MOST:
+        return {"metadata": _part(pod, "metadata", _IDENTITY)}
+    annotations = {name: value for name, value in annotations_of(pod).items() if name in _ANNOTATIONS}
+    resizes = [
+        entry
+        for entry in items(pod, "metadata", "managedFields")
+        if (text(entry, "manager"), text(entry, "subresource")) == (SCHEDULER_NAME, RESIZE)
+    ]
+    return {
+        "metadata": {**_part(pod, "metadata", _METADATA), "annotations": annotations, "managedFields": resizes},
+        "spec": {
+            **_part(pod, "spec", ("nodeName",)),
+            "containers": [_runner(container) for container in items(pod, "spec", "containers")[:MOST]],
+            "initContainers": _init(pod, "spec", "initContainers", "image"),
+        },
+        "status": {
+            **_part(pod, "status", _STATUS),
+            "containerStatuses": [
+                {key: status[key] for key in ("name", "state") if key in status}
+                for status in items(pod, "status", "containerStatuses")
+            ],
+            "initContainerStatuses": _init(pod, "status", "initContainerStatuses", "imageID"),
+        },
+    }
+
+
+def _part(pod: JsonObject, part: str, names: tuple[str, ...]) -> Json:
+    return {name: value for name, value in child(pod, part).items() if name in names}
+
+
+def _runner(container: Json) -> Json:
+    """The container; only its name if it is not the runner's."""
+    if not is_runner(container):
+        return {"name": text(container, "name")}
+    runner: Json = {name: container[name] for name in ("name", "command", "args") if name in container}
+    runner["resources"] = {"limits": child(container, "resources", "limits")}
+    authorities = [{"name": RUNNER_AUTHORITIES}]
+    has_authorities = any(text(variable, "name") == RUNNER_AUTHORITIES for variable in items(container, "env"))
+    return {**runner, "env": authorities} if has_authorities else runner
+
+
+def _init(pod: JsonObject, part: str, name: str, field: str) -> list[Json]:
+    """Name and ``field`` of the init container that copies the disk."""
+    copiers: list[Json] = [
+        {"name": DISK, field: text(container, field)}
+        for container in items(pod, part, name)
+        if text(container, "name") == DISK
+    ]
+    return copiers[:1]

@@ -1,0 +1,110 @@
+"""Of the cluster's pods the controller caches what it reads, however large others make theirs."""
+
+from __future__ import annotations
+
+import json
+
+from deploy.neonvm.objects.boot_record import boot_record, limit_problems, spec_at_boot, within_limits
+from deploy.neonvm.objects.cached_pod import MOST, cached_pod
+from deploy.neonvm.objects.owners import is_owned_by, migration_of
+from deploy.neonvm.objects.pod_form import RunnerForm, is_open
+from deploy.neonvm.objects.pods import metadata_patch, pod_end, runner_pod, usage_annotation
+from deploy.neonvm.objects.target_pod import target_pod, with_guest_of
+from deploy.neonvm.objects.vm_spec import machine_of
+from protocol.kubernetes.conditions import condition_of
+from protocol.kubernetes.objects import Json, child, is_over, is_terminating, items, labels_of, name_of, node_of, uid_of
+from protocol.names import LABEL_VM_NAME, RUNNER_CONTAINER, SCHEDULER_NAME
+from protocol.units import Bytes
+from tests.neonvm.sample_objects import WANTED, virtual_machine
+
+VM = virtual_machine({"extraNetIP": "10.100.128.7", "phase": "Running"})
+MIGRATION: Json = {
+    "metadata": {"name": "move", "namespace": "default", "uid": "move-uid"},
+    "spec": {"vmName": "db"},
+    "status": {"targetPodName": "db-y", "sourceNode": "n1"},
+}
+DIGEST = f"docker-pullable://images/db@sha256:{'a' * 64}"
+
+
+def made(*, authorities: str = "PEM", **limits: str) -> Json:
+    """A runner pod as the API server returns it, with everything that a kubelet and our scheduler write."""
+    pod = RunnerForm("runner:1", authorities=authorities)(VM, runner_pod(VM, "db-x", machine_of(VM).use))
+    containers = [
+        {**each, "resources": {"limits": limits}} if each["name"] == RUNNER_CONTAINER else each
+        for each in items(pod, "spec", "containers")
+    ]
+    ours: Json = {
+        "f:spec": {"f:containers": {'k:{"name":"neonvm-runner"}': {"f:resources": {"f:limits": {"f:cpu": {}}}}}}
+    }
+    managed = [
+        {"manager": SCHEDULER_NAME, "operation": "Update", "subresource": "resize", "fieldsV1": ours},
+        {"manager": "kubelet", "operation": "Update", "fieldsV1": {"f:status": {}}},
+    ]
+    metadata = {
+        **child(pod, "metadata"),
+        "uid": "u-1",
+        "resourceVersion": "7",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    ended = {"exitCode": 1, "message": "the guest ended"}
+    return {
+        **pod,
+        "metadata": {**metadata, "managedFields": managed, "deletionTimestamp": "2026-01-02T00:00:00Z"},
+        "spec": {**child(pod, "spec"), "containers": containers, "nodeName": "n1"},
+        "status": {
+            "phase": "Failed",
+            "podIP": "10.0.0.7",
+            "conditions": [{"type": "Ready", "status": "False"}],
+            "containerStatuses": [{"name": RUNNER_CONTAINER, "state": {"terminated": ended}}],
+            "initContainerStatuses": [{"name": "init", "imageID": DIGEST}],
+        },
+    }
+
+
+def read(pod: Json) -> list[object]:
+    """What the controller reads of a pod."""
+    machine = machine_of(VM)
+    record = boot_record(pod)
+    assert record is not None
+    slot = Bytes.parse("1Gi")
+    return [
+        (name_of(pod), uid_of(pod), labels_of(pod), node_of(pod), is_over(pod), is_terminating(pod)),
+        (is_owned_by(pod, VM), migration_of(pod), is_open(pod), pod_end(pod), spec_at_boot(pod)),
+        (record, within_limits(record.machine, pod, slot), limit_problems(record.machine, pod, slot)),
+        (child(pod, "status")["podIP"], condition_of(pod, "Ready"), metadata_patch(VM, pod)),
+        metadata_patch({**VM, "metadata": {**child(VM, "metadata"), "labels": {}}}, pod),
+        with_guest_of(RunnerForm("runner:2")(VM, target_pod(MIGRATION, VM, machine.use)), pod),
+    ]
+
+
+def test_what_is_read_of_a_pod_is_cached() -> None:
+    for pod in (made(), made(authorities=""), made(cpu="1", memory="3Gi")):
+        assert read(cached_pod(pod)) == read(pod)
+        assert cached_pod(cached_pod(pod)) == cached_pod(pod)
+    target = target_pod(MIGRATION, VM, WANTED)
+    assert migration_of(cached_pod(target)) == "move"
+    usage = usage_annotation(WANTED)
+    assert usage in json.dumps(cached_pod(made())).replace("\\", "")
+
+
+def test_pod_whose_label_was_removed_is_still_its_vms() -> None:
+    pod = made()
+    unlabelled = {**pod, "metadata": {**child(pod, "metadata"), "labels": {}}}
+    assert is_owned_by(cached_pod(unlabelled), VM)
+    assert boot_record(cached_pod(unlabelled)) == boot_record(pod)
+
+
+def test_large_pods_of_others_take_little_memory() -> None:
+    """Twenty pods of 1.2 MiB took 500 MiB, as much as the controller may have, whatever they were for."""
+    bulk = {"containers": [{"name": "c", "env": [{"name": "a"}] * 10_000}], "volumes": [{"name": "v"}] * 10_000}
+    identity = {"namespace": "shop", "name": "web", "uid": "u-2", "resourceVersion": "9"}
+    assert cached_pod({"metadata": {**identity, "labels": {"app": "web"}}, "spec": bulk}) == {"metadata": identity}
+    posing = {"metadata": {**identity, "labels": {LABEL_VM_NAME: "db"}}, "spec": bulk}
+    assert len(json.dumps(cached_pod(posing))) < 1000
+    excesses: list[Json] = [
+        {"labels": {LABEL_VM_NAME: "db", **{f"l{n}": "" for n in range(MOST)}}},
+        {"ownerReferences": [{}] * 2 * MOST},
+    ]
+    for excess in excesses:
+        many = {"metadata": {"labels": {LABEL_VM_NAME: "db"}, **identity, **excess}, "spec": bulk}
+        assert cached_pod(many) == {"metadata": identity}
