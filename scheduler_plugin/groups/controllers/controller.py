@@ -28,7 +28,8 @@ from protocol.runtime.kubernetes.watches.informer import FactInformer
 from protocol.runtime.kubernetes.watches.kinds import FactChange, Kind, WatchReport
 from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Seconds
-from scheduler_plugin.groups.objects.pods import trimmed_pod
+from scheduler_plugin.groups.objects.pods import trimmed_pod, trimmed_workload
+from scheduler_plugin.groups.objects.targets import TEMPLATED
 from scheduler_plugin.groups.objects.writes import Write, difference, scalable_owner
 from scheduler_plugin.groups.settings import GroupsSettings
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
@@ -107,7 +108,8 @@ class Cache:
 
 
 def trimmed(kind: Resource, obj: JsonObject) -> Json:
-    """The object with only the fields to cache: without ``managedFields``, of pods only sizes and OOM kills.
+    """The object with only the fields to cache: without ``managedFields``, of pods only sizes and OOM kills, of pod
+    templates only sizes.
 
     Of a Deployment's ReplicaSets only the metadata: there are up to ten old ones of 20 KiB each, never scaled by us.
     """
@@ -115,8 +117,9 @@ def trimmed(kind: Resource, obj: JsonObject) -> Json:
         return trimmed_pod(obj)
     # `managedFields` can be larger than the rest, and only conflicts need it.
     metadata = {name: value for name, value in child(obj, "metadata").items() if name != "managedFields"}
-    has_owner = kind is REPLICA_SETS and scalable_owner(obj)
-    return {"metadata": metadata} if has_owner else {**obj, "metadata": metadata}
+    if kind is REPLICA_SETS and scalable_owner(obj):
+        return {"metadata": metadata}
+    return {**(trimmed_workload(obj) if kind in TEMPLATED else obj), "metadata": metadata}
 
 
 PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})

@@ -85,5 +85,13 @@ def trimmed_pod(pod: JsonObject) -> Json:
     return {"metadata": about, "spec": spec, "status": trimmed}
 
 
+def trimmed_workload(workload: JsonObject) -> Json:
+    """The object with its template's sizes only: anyone may create workloads whose templates take 25 MiB in memory."""
+    listed = items(workload, "spec", "template", "spec", "containers")
+    containers = [_only(container, ("name", "resources")) for container in listed]
+    template: Json = {"template": {"spec": {"containers": containers}}} if containers else {}
+    return {**workload, "spec": {**_only(child(workload, "spec"), ("replicas", "selector")), **template}}
+
+
 def _only(fields: Mapping[str, object], names: tuple[str, ...]) -> Json:
     return {name: fields[name] for name in names if name in fields}

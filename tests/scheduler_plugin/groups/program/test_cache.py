@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 
 from protocol.kubernetes.objects import Json
-from protocol.kubernetes.resources import DEPLOYMENTS, REPLICA_SETS, VIRTUAL_MACHINES, VM_GROUPS, Resource
+from protocol.kubernetes.resources import (
+    DEPLOYMENTS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+    VIRTUAL_MACHINES,
+    VM_GROUPS,
+    Resource,
+)
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.app import assemble
 from scheduler_plugin.groups.controllers.controller import Cache, trimmed
+from scheduler_plugin.groups.objects.targets import workload_of
 from scheduler_plugin.groups.settings import GroupsSettings
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
 from tests.fake_clock import FakeClock
@@ -31,6 +39,24 @@ def test_other_objects_keep_all_but_managed_fields() -> None:
     member = of(VM_GROUPS, managedFields=[{}])
     assert trimmed(VIRTUAL_MACHINES, member) == of(VM_GROUPS)
     assert "managedFields" in member["metadata"]  # type: ignore[operator]  # what was given is left as it is
+
+
+def test_workload_keeps_the_sizes_of_its_template() -> None:
+    """Twenty Deployments of any tenant, with 100,000 variables each, took the 512 MiB that the program may have."""
+    sizes = {"name": "web", "resources": {"requests": {"cpu": "1"}}}
+    bulk = {"env": [{"name": "a"}] * 1000, "image": "web:1"}
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{**sizes, **bulk}], "volumes": [{}] * 1000}}
+    spec = {"replicas": 3, "selector": {"matchLabels": {"a": "b"}}}
+    rest: Json = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "status": {"readyReplicas": 2},
+        "metadata": {"name": "web"},
+    }
+    found = {**rest, "spec": {**spec, "template": template, "volumeClaimTemplates": [{}] * 1000}}
+    kept = trimmed(STATEFUL_SETS, found)
+    assert kept == {**rest, "spec": {**spec, "template": {"spec": {"containers": [sizes]}}}}
+    assert workload_of(kept, STATEFUL_SETS) == workload_of(found, STATEFUL_SETS)
 
 
 async def test_restored_store_is_reread() -> None:
