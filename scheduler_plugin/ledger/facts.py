@@ -195,7 +195,8 @@ class PodFacts:
     vm_uid: str = ""  # empty: the VM that has the name now
     migration_uid: str = ""
     overhead: Resources = ZERO  # part of the requests outside the guest's container: sidecars, pod overhead
-    unreadable: str = ""  # why the pod's need is unknown
+    unreadable: str = ""  # why the pod cannot be read
+    is_bounded: bool = True  # False if its need is unknown
     traits: model.PodTraits = model.PLAIN_POD  # what constraints of other pods refer to
     unschedulable: str = ""  # kube-scheduler's reason for finding no node
     has_runner: bool = True  # a container may run a guest

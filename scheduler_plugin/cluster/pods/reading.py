@@ -29,6 +29,7 @@ from protocol.units import ZERO, Resources
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from protocol.vm_arguments import SPEC_FLAG, ArgumentsError, unpacked, value_of
 from scheduler_plugin.cluster.pods.databases import read_database
+from scheduler_plugin.cluster.pods.large import most_requested, runners_of
 from scheduler_plugin.cluster.pods.requests import counted_requests, deferred, other_requests, runner_requests
 from scheduler_plugin.cluster.pods.shapes import (
     MAX_PARTS,
@@ -125,15 +126,20 @@ def _with_database(facts: PodFacts, pod: Pod, obj: JsonObject) -> PodFacts:
 def pod_at_most(obj: JsonObject, reason: str) -> PodFacts:
     """Facts of a Pod that cannot be decoded for ``reason``, from its readable parts.
 
-    Its need is unknown. Never raises.
+    Its need is unknown, unless it is only too large. Never raises.
     """
     name = name_of(obj)
     owners = [_owner_at_most(owner) for owner in items(obj, "metadata", "ownerReferences")]
     meta = PodMetadata(name.name, name.namespace, uid_of(obj), texts(obj, "metadata", "labels"), owners)
     spec = PodSpec(nodeName=text(obj, "spec", "nodeName"), schedulerName=text(obj, "spec", "schedulerName"))
     facts = pod_facts(Pod(meta, spec, PodStatus(text(obj, "status", "phase"))))
+    if (most := most_requested(obj)) is not None:
+        runners = runners_of(obj)
+        boots = ZERO if facts.vm is None or facts.migration is not None else boots_with(runners)
+        bounded = replace(facts, requests=most, unreadable=reason, has_runner=facts.vm is None or bool(runners))
+        return replace(bounded, overhead=ZERO if facts.vm is None else most, boots_with=boots)
     # Its containers are unknown, so one may be the runner.
-    return replace(facts, unreadable=reason, has_runner=True)
+    return replace(facts, unreadable=reason, has_runner=True, is_bounded=False)
 
 
 def _owner_at_most(obj: JsonObject) -> Owner:

@@ -201,11 +201,11 @@ class Claim:
     def is_unbounded(self) -> bool:
         """True if the pod's need has no upper bound: the pod, its VM or the VM's bounds are unknown."""
         if self.vm is None:
-            return bool(self.pod.unreadable)
+            return not self.pod.is_bounded
         facts = self.vm.facts
         if facts is None:
-            return bool(self.pod.unreadable) or bool(self.pod.vm_uid)
-        return bool(self.pod.unreadable) or not facts.is_bounded or self.vm.awaits_first_message
+            return not self.pod.is_bounded or bool(self.pod.vm_uid)
+        return not (self.pod.is_bounded and facts.is_bounded) or self.vm.awaits_first_message
 
 
 @dataclass(slots=True, eq=False)

@@ -338,6 +338,47 @@ def test_unreadable_pod_is_partly_known() -> None:
     assert found.requests == Resources.parse(0, 0)
 
 
+def test_large_pod_has_bounds() -> None:
+    """Anyone may create a pod with 1,001 idle containers. It took all that was free on its node."""
+    pod = plain_pod("p")
+    pod["spec"] |= {"containers": [container("a", "1m", "1Mi")] * 1001, "overhead": amounts("1", "1Gi")}
+    pod["spec"]["initContainers"] = [container("b", "2", "2Gi"), {"name": "c"}]
+    pod["status"]["containerStatuses"] = [{"name": "a", "allocatedResources": amounts("500m", "1Gi")}]
+    found = pod_at_most(pod, "because")
+    assert (str(found.requests), found.is_bounded, found.unreadable) == ("4501m cpu, 5097Mi", True, "because")
+    pod["spec"]["containers"][0] = container("a", "x", "1Mi")
+    assert not pod_at_most(pod, "because").is_bounded
+    many = {"requests": {**amounts("3", "3Gi"), **{f"a/b{n}": "1" for n in range(1000)}}}
+    pod["spec"] = {"containers": [{"name": "a", "resources": many}]}
+    with pytest.raises(ValueError, match="requests"):
+        read_pod(pod)
+    assert str(pod_at_most(pod, "because").requests) == "3500m cpu, 4Gi"
+
+
+def test_large_pod_of_vm_has_bounds() -> None:
+    pod = vm_pod("db", "n1")
+    side = [container(f"a{n}", "1m", "1Mi") for n in range(1001)]
+    runner, spec = pod["spec"]["containers"], pod["spec"]
+    runs, idle = (
+        pod_at_most({**pod, "spec": {**spec, "containers": listed}}, "because") for listed in ([*runner, *side], side)
+    )
+    assert (runs.is_bounded, runs.has_runner, idle.has_runner) == (True, True, False)
+    assert runs.overhead == runs.requests
+    assert str(idle.overhead) == "1001m cpu, 1001Mi"
+
+
+@pytest.mark.parametrize(
+    "broken", [{"containers": 7}, {"containers": [7]}, {"overhead": []}, {"resources": {"requests": 3}}]
+)
+def test_large_pod_of_another_form_has_no_bound(broken: Obj) -> None:
+    pod = plain_pod("p")
+    pod["spec"] |= {"containers": [{"name": "a"}] * 1001} | broken
+    found = pod_at_most(pod, "because")
+    assert not found.is_bounded
+    pod["spec"] = {"containers": [{"name": "a", "resources": {"requests": {"cpu": True}}}] * 1001}
+    assert not pod_at_most(pod, "because").is_bounded
+
+
 def test_unreadable_finished_pod_is_finished() -> None:
     assert pod_at_most({"metadata": {"uid": "u"}, "status": {"phase": "Failed"}}, "because").finished
 

@@ -223,5 +223,5 @@ def test_cordoned_node_asks_nobody() -> None:
 def test_pod_without_bounds_asks_nobody() -> None:
     """Nothing is free beside it, whoever sleeps."""
     fleet = Idlers(a=50, b=25)
-    fleet.fleet.apply(PodSeen(replace(plain_pod("x", amount(1), "n1"), unreadable="no")))
+    fleet.fleet.apply(PodSeen(replace(plain_pod("x", amount(1), "n1"), unreadable="no", is_bounded=False)))
     assert fleet.idles("b").shrink_to is None

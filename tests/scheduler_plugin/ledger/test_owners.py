@@ -189,10 +189,15 @@ def test_pod_of_unknown_vm_blocks_node() -> None:
 
 
 def test_unreadable_pod_blocks_node() -> None:
-    fleet = Fleet(node(), replace(plain_pod("a", ZERO, "n1"), unreadable="spec: garbage"))
+    fleet = Fleet(node(), replace(plain_pod("a", ZERO, "n1"), unreadable="spec: garbage", is_bounded=False))
     assert fleet.ledger.rooms["n1"].free == ZERO
     fleet.apply(PodSeen(plain_pod("a", amount(2), "n1")))
     assert fleet.ledger.rooms["n1"].free == amount(7)
+
+
+def test_large_pod_blocks_no_more_than_it_may_need() -> None:
+    large = replace(plain_pod("a", amount(2), "n1"), unreadable="spec.containers: too many")
+    assert Fleet(node(), large).ledger.rooms["n1"].free == amount(7)
 
 
 def test_unreadable_vm_is_not_placed() -> None:

@@ -32,5 +32,5 @@ def test_unknown_victim_frees_nothing() -> None:
 
 def test_unbounded_pod_frees_nothing() -> None:
     fleet = busy()
-    fleet.apply(PodSeen(replace(plain_pod("d", ZERO, "n1"), unreadable="spec: garbage")))
+    fleet.apply(PodSeen(replace(plain_pod("d", ZERO, "n1"), unreadable="spec: garbage", is_bounded=False)))
     assert found(fleet, 4, n1={"uid-a"}) == []
