@@ -21,6 +21,7 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import AUDIENCE, audience_of_agents
 from protocol.runtime.url_hosts import url_host
 from protocol.units import Instant, Seconds
+from scheduler_plugin.bounded_responses import bounded_body
 from scheduler_plugin.databases import database_name, database_node, database_url, is_pod
 from scheduler_plugin.own_tokens import Tokens, bearer_header, no_tokens
 
@@ -124,28 +125,12 @@ class HttpSources:
 
     async def _json(self, url: str, audience: str, longest: int = LONGEST_ANSWER) -> Json | None:
         try:
-            # The client's timeouts are per read, and an agent could send single bytes.
             async with asyncio.timeout(PATIENCE):
-                headers = {**_AS_IT_IS, **bearer_header(await self.tokens(audience))}
-                async with self.http.stream("GET", url, headers=headers) as answer:
-                    body = await _body(answer.raise_for_status(), longest)
+                headers = bearer_header(await self.tokens(audience))
+                body = await bounded_body(self.http, url, headers, longest, PATIENCE)
             return None if body is None else msgspec.json.decode(body, type=Json)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, RecursionError):
             return None
-
-
-_AS_IT_IS: Final = {"Accept-Encoding": "identity"}
-"""A compressed response could expand to any size."""
-
-
-async def _body(answer: httpx.Response, longest: int) -> bytes | None:
-    body = bytearray()
-    # Raw chunks, because decompressed ones could have any size.
-    async for piece in answer.aiter_raw():
-        body += piece
-        if len(body) > longest:
-            return None
-    return bytes(body)
 
 
 OnResponse = Callable[[ObjectName, Json | None], None]

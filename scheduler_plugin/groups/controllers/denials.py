@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -66,11 +67,13 @@ class HttpDenials:
         path = f"/explain/{database_url(database_of(pod))}"
         try:
             headers = bearer_header(await self.tokens(AUDIENCE))
-            answer = await self.http.get(f"{self.scheduler.rstrip('/')}{path}", headers=headers, timeout=_TIMEOUT)
+            # The client's time-outs are per read.
+            async with asyncio.timeout(_TIMEOUT):
+                answer = await self.http.get(f"{self.scheduler.rstrip('/')}{path}", headers=headers)
             pods = msgspec.json.decode(answer.raise_for_status().content, type=_ExplainedDatabase).pods
             denial = next((self._denial(account) for account in pods if account.denied_for_seconds is not None), None)
         # Retried by the next reconcile.
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, RecursionError) as error:
             self._note(pod, _fault(error))
             return None
         self._faults.pop(pod, None)

@@ -19,6 +19,7 @@ from protocol.kubernetes.objects import JsonObject, name_of, text, uid_of
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import audience_of_agents
 from protocol.units import Bytes, Instant, QuantityError, Seconds
+from scheduler_plugin.bounded_responses import bounded_body
 from scheduler_plugin.groups.core.replicas.members import DatabaseObservation
 from scheduler_plugin.groups.core.replicas.scaling import AgentCpuCount, LoadWindow
 from scheduler_plugin.groups.objects.vm_use import GuestUse
@@ -90,13 +91,11 @@ class HttpMemberAgents:
         try:
             # The audience includes the namespace, so that an agent cannot reuse the token in another one.
             headers = bearer_header(await self.tokens(audience_of_agents(name_of(vm).namespace)))
-            answer = await self.http.get(f"http://{address}:{self.port}{path}", headers=headers, timeout=_TIMEOUT)
-            # A guest controls part of the response, so do not decode a huge one.
-            if not answer.is_success or len(answer.content) > LARGEST:
-                return None
-            return msgspec.json.decode(answer.content, type=kind)
+            # Whoever runs the pod controls the response, and all groups share this program.
+            body = await bounded_body(self.http, f"http://{address}:{self.port}{path}", headers, LARGEST, _TIMEOUT)
+            return None if body is None else msgspec.json.decode(body, type=kind)
         # Retried by the next reconcile.
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, RecursionError):
             return None
 
 

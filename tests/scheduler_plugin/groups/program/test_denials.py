@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import httpx2 as httpx
@@ -12,7 +13,8 @@ from protocol.kubernetes.objects import annotations_of, child
 from protocol.kubernetes.resources import CNPG_CLUSTERS, PODS
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_FLOOR
-from protocol.units import Resources
+from protocol.units import Resources, Seconds
+from scheduler_plugin.groups.controllers import denials as of_scheduler
 from scheduler_plugin.groups.controllers.denials import HttpDenials
 from scheduler_plugin.groups.core.tandem import DeniedRoom
 from tests.fake_clock import FakeClock
@@ -50,6 +52,21 @@ async def test_denial_is_read_from_explanation() -> None:
 )
 async def test_unusable_explanation_denies_nothing(body: bytes, status: int) -> None:
     assert await denials(body, status).of(POD) is None
+
+
+async def test_explanation_that_never_ends_denies_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_scheduler, "_TIMEOUT", Seconds(0.1))
+
+    async def hang(_: httpx.Request) -> httpx.Response:
+        await asyncio.Event().wait()
+        return httpx.Response(200)
+
+    http = httpx.AsyncClient(transport=httpx.MockTransport(hang))
+    async with asyncio.timeout(10):
+        assert await HttpDenials(http, "http://scheduler:10297", FakeClock()).of(POD) is None
+    assert len(caplog.records) == 1
 
 
 async def test_scheduler_that_refuses_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

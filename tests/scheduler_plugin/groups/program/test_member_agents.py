@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
+from contextlib import suppress
+
 import httpx2 as httpx
 import pytest
 
 from protocol.guest.database import DatabaseState
 from protocol.kubernetes.objects import Json
 from protocol.units import Bytes, Seconds
+from scheduler_plugin.groups.controllers import member_agents
 from scheduler_plugin.groups.controllers.member_agents import LARGEST, HttpMemberAgents
 from scheduler_plugin.groups.core.replicas.scaling import AgentCpuCount
 from scheduler_plugin.groups.objects.vm_use import GuestUse
@@ -19,7 +24,7 @@ DATABASE = b'{"standby": true, "streaming": true, "lagSeconds": 0.5, "sessions":
 def agents(body: bytes, status: int = 200) -> HttpMemberAgents:
     def answer(request: httpx.Request) -> httpx.Response:
         assert str(request.url).startswith("http://10.0.0.7:9101/")
-        return httpx.Response(status, content=body)
+        return httpx.Response(status, stream=httpx.ByteStream(body))
 
     return HttpMemberAgents(httpx.AsyncClient(transport=httpx.MockTransport(answer)))
 
@@ -54,6 +59,43 @@ async def test_an_agent_says_what_it_has_counted(metrics: bytes, count: AgentCpu
 )  # fmt: skip
 async def test_an_answer_that_cannot_be_used_is_none(body: bytes, status: int) -> None:
     assert await agents(body, status).database(VM) is None
+
+
+@pytest.mark.parametrize("size", [1, 2**20])
+async def test_answer_without_end_is_none(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant's pod may send single bytes, or as much as it can. It kept a worker, or took all memory, of a program
+    that serves the groups of all tenants.
+    """
+    monkeypatch.setattr(member_agents, "_TIMEOUT", Seconds(0.5))
+    sent, ended = 0, asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        with suppress(OSError):
+            while not writer.is_closing():
+                writer.write(b" " * size)
+                sent += size
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        writer.transport.abort()
+        await asyncio.sleep(0)
+        ended.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server, asyncio.timeout(10):
+        port = server.sockets[0].getsockname()[1]
+        async with httpx.AsyncClient(trust_env=False) as http:
+            assert await HttpMemberAgents(http, port).database({"status": {"podIP": "127.0.0.1"}}) is None
+        await ended.wait()
+    assert sent < 2**25
+
+
+async def test_compressed_answer_is_not_expanded() -> None:
+    packed = gzip.compress(DATABASE)
+    headers = {"Content-Encoding": "gzip"}
+    answer = httpx.MockTransport(lambda _: httpx.Response(200, stream=httpx.ByteStream(packed), headers=headers))
+    assert await HttpMemberAgents(httpx.AsyncClient(transport=answer)).database(VM) is None
 
 
 async def test_unreachable_agent_has_no_answer() -> None:
