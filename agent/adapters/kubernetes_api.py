@@ -139,7 +139,10 @@ class LightKubernetesApi:
             answer = await self._client.send(request, stream=True)
         try:
             if answer.status_code != httpx.codes.OK:
-                raise _refusal("GET", path, read_refusal(answer.status_code, await answer.aread()))
+                # The client's time-out is that of a watch.
+                async with asyncio.timeout(self._deadline):
+                    body = await answer.aread()
+                raise _refusal("GET", path, read_refusal(answer.status_code, body))
             yield answer
         finally:
             await answer.aclose()

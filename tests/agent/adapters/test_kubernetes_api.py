@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
 from functools import partial
 
 import httpx2 as httpx
@@ -112,6 +114,23 @@ async def test_a_watch_that_breaks_is_an_error(stream: Chunks, kind: type[PortEr
 async def test_a_watch_that_is_refused_is_an_error() -> None:
     with pytest.raises(ExpiredError, match="returned 410 for GET /things: too old"):
         await watched(lambda _: httpx.Response(410, json={"message": "too old"}))
+
+
+class Stalled(Chunks):
+    """A body that begins and never ends."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+
+async def test_refusal_that_never_ends_is_given_up() -> None:
+    """An agent whose watch is refused in this way would see no change of its VM for four minutes."""
+    http = client(lambda _: httpx.Response(503, stream=Stalled()))
+    impatient = LightKubernetesApi(http, "https://kubernetes/", no_token, Seconds(0.1))
+    async with asyncio.timeout(10):
+        with pytest.raises(PortError, match=r"did not answer within 0\.1 s"):
+            _ = [event async for event in impatient.watch("/things", {}, "5")]
 
 
 async def test_a_list_is_read_object_by_object() -> None:
