@@ -7,9 +7,11 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from protocol.runtime.http_connection import HttpConnection
 from protocol.units import Seconds
 
 REQUEST_TIMEOUT: Final = Seconds(60.0)
+_LONGEST_RESPONSE: Final = 2**26
 
 
 class BenchError(Exception):
@@ -24,38 +26,16 @@ def http_request(method: str, path: str, token: str, body: bytes = b"", **header
     return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body
 
 
-class Connection:
-    """One persistent connection; sends one request at a time."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    async def send(self, request: bytes) -> tuple[int, bytes]:
-        """Send a request; return the status and body of the response."""
-        self._writer.write(request)
-        # Header names are case-insensitive.
-        head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
-        # The status follows "http/1.1 ".
-        if b"transfer-encoding: chunked" in head:
-            return int(head[9:12]), await self._chunks()
-        length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
-        return int(head[9:12]), await self._reader.readexactly(length)
-
-    async def _chunks(self) -> bytes:
-        chunks = []
-        while size := int(await self._reader.readuntil(b"\r\n"), 16):
-            chunks.append(await self._reader.readexactly(size))
-            await self._reader.readexactly(2)
-        await self._reader.readexactly(2)
-        return b"".join(chunks)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._writer.close()
+Connect = Callable[[], Awaitable[HttpConnection]]
 
 
-Connect = Callable[[], Awaitable[Connection]]
+async def response_to(connection: HttpConnection, request: bytes) -> bytes:
+    """Send a request; return the body of its response. Raises ``BenchError``, and as ``HttpConnection.exchange``."""
+    deadline = asyncio.get_running_loop().time() + REQUEST_TIMEOUT
+    head, body = await connection.exchange(request, deadline, _LONGEST_RESPONSE)
+    if not head.is_success:
+        raise BenchError(f"HTTP {head.status}: {body[:300]!r}")
+    return body
 
 
 async def send_all(connect: Connect, requests: Sequence[bytes], connections: int) -> list[tuple[bytes, float]]:
@@ -68,10 +48,7 @@ async def send_all(connect: Connect, requests: Sequence[bytes], connections: int
         # The workers share one iterator.
         for number, request in queue:
             started = time.perf_counter()
-            status, body = await connection.send(request)
-            responses[number] = body, time.perf_counter() - started
-            if status >= 300:
-                raise BenchError(f"HTTP {status}: {body[:300]!r}")
+            responses[number] = await response_to(connection, request), time.perf_counter() - started
         connection.close()
 
     async with asyncio.TaskGroup() as tasks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
 from collections.abc import Sequence
@@ -13,10 +12,12 @@ from deploy.local.kubernetes.plan.cluster_plan import API_PORT, CONTROL_HOST
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import MERGE_PATCH, NODES, PODS, SERVICE_ACCOUNTS, VIRTUAL_MACHINES
 from protocol.names import TOKEN_AUDIENCE
+from protocol.runtime.http_connection import HttpConnection
+from protocol.runtime.keep_alive import open_connection
 from protocol.runtime.trust import trusting
 from scripts.bench.kubernetes.control_plane import ControlPlane
 from scripts.bench.kubernetes.fake_objects import NAMESPACE, node, node_name, pod, virtual_machine, vm_name
-from scripts.bench.load_client import Connection, http_request, send_all
+from scripts.bench.load_client import http_request, send_all
 
 _CONNECTIONS: Final = 16
 # Metadata only, because it is faster to parse.
@@ -43,9 +44,9 @@ class BulkClient:
         content = json.dumps(body).encode() if body is not None else b""
         return http_request(method, path, self.token, content, Host=CONTROL_HOST, Accept=accept, Content_Type=kind)
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> HttpConnection:
         """Connect to the API server."""
-        return Connection(*await asyncio.open_connection(CONTROL_HOST, API_PORT, ssl=self.tls, limit=2**26))
+        return await open_connection(CONTROL_HOST, API_PORT, self.tls)
 
     async def send(self, requests: Sequence[bytes]) -> list[bytes]:
         """Send all requests; return the response bodies in order. Raises ``BenchError``."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from rich.table import Table
@@ -13,11 +14,12 @@ from rich.table import Table
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import read_page
 from protocol.kubernetes.resources import MERGE_PATCH, PODS, VIRTUAL_MACHINES
+from protocol.runtime.keep_alive import open_connection
 from scripts.bench.kubernetes.bulk_client import BulkClient
 from scripts.bench.kubernetes.control_plane import AGENTS_PORT, ControlPlane
 from scripts.bench.kubernetes.fake_objects import NAMESPACE, SIZES, vm_name
 from scripts.bench.kubernetes.speed_figures import INCREASE, WRITE, Start, permit_table
-from scripts.bench.load_client import Connection, http_request, measure_latencies
+from scripts.bench.load_client import http_request, measure_latencies, response_to
 from scripts.process_costs import cpu_of, load_of_machine, memory_of
 
 VMS: Final = 400
@@ -33,9 +35,7 @@ async def measure_permits(plane: ControlPlane, bulk: BulkClient) -> Table:
     # One token per agent, so that every first request needs a review.
     tokens = await bulk.agent_tokens(pods)
 
-    async def connect_agent() -> Connection:
-        return Connection(*await asyncio.open_connection("127.0.0.1", AGENTS_PORT))
-
+    connect_agent = partial(open_connection, "127.0.0.1", AGENTS_PORT)
     async with plane.service():
         load = load_of_machine()
         # The first requests need token reviews.
@@ -108,8 +108,7 @@ async def _list_all(bulk: BulkClient, path: str) -> None:
     connection, token = await bulk.connect(), ""
     while True:
         query = f"?limit={_PAGE}" + (f"&continue={token}" if token else "")
-        _, body = await connection.send(bulk.request("GET", path + query, None, whole=True))
-        token = read_page(body).rest
+        token = read_page(await response_to(connection, bulk.request("GET", path + query, None, whole=True))).rest
         if not token:
             connection.close()
             return
