@@ -14,7 +14,7 @@ from prometheus_client import Histogram
 
 from agent import texts
 from agent.adapters.batch_connection import BatchConnection
-from agent.adapters.guest_database import GuestDatabase
+from agent.adapters.guest_database import database_status
 from agent.adapters.guest_monitor import GuestMonitor
 from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.adapters.neonvm import NeonVm
@@ -24,7 +24,7 @@ from agent.adapters.pod_api import PodApi
 from agent.adapters.pod_reclaim import PodReclaim
 from agent.adapters.scheduler_client import HttpScheduler
 from agent.adapters.scrape import NodeExporter
-from agent.adapters.token import AgentToken, no_token
+from agent.adapters.token import no_token, read_token
 from agent.assignments import Assignment, OwnVm, PodContainer
 from agent.cgroups.metrics import CgroupMetrics
 from agent.config import read_policy
@@ -176,7 +176,7 @@ def _runner_factory(  # noqa: PLR0913, PLR0917 - shared by all runners
             metrics=NodeExporter(metrics, SCRAPE_DEADLINE),
             scheduler=scheduler,
             vm_api=NeonVm(api, assignment.vm),
-            database=GuestDatabase(guests, database, DATABASE_DEADLINE).fetch,
+            database=partial(database_status, guests, database, DATABASE_DEADLINE),
             clock=clock,
             monitor=GuestMonitor(monitor, MONITOR_DEADLINE).connect if monitor else None,
         )
@@ -251,4 +251,4 @@ def _guest_tls(folder: Path | None) -> ssl.SSLContext:
 
 
 def _identity(path: Path | None) -> TokenSource:
-    return no_token if path is None else AgentToken(path)
+    return no_token if path is None else partial(read_token, path)

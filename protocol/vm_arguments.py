@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import zlib
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -80,5 +79,5 @@ def unpacked(dump: str) -> bytes:
         if not unpacking.eof:
             raise ArgumentsError("cannot decode the spec: it is truncated")
         return plain
-    except (binascii.Error, zlib.error, ValueError) as error:
+    except (zlib.error, ValueError) as error:
         raise ArgumentsError(f"cannot decode the spec: {error}") from error

@@ -22,38 +22,29 @@ from protocol.units import Seconds
 LARGEST: Final = 4096
 
 
-class GuestDatabase:
-    """The database of one guest, whose daemon serves ``url``."""
+async def database_status(client: httpx.AsyncClient, url: str, deadline: Seconds) -> DatabaseState:
+    """Fetch the status from the daemon at ``url``. Raises ``PortError``."""
+    try:
+        async with asyncio.timeout(deadline):
+            body = await _body(client, url)
+    except (httpx.HTTPError, OSError) as error:
+        raise no_answer(texts.DATABASE.format(url=url), error, deadline) from None
+    try:
+        # The guest is not trusted: validate its response, which the caller encodes again.
+        return msgspec.json.decode(body, type=DatabaseState)
+    except (ValueError, RecursionError) as error:
+        raise PortError(Fault.GUEST, texts.DATABASE_UNREADABLE.format(url=url, error=field_message(error))) from None
 
-    def __init__(self, client: httpx.AsyncClient, url: str, deadline: Seconds) -> None:
-        self._client = client
-        self._url = url
-        self._deadline = deadline
 
-    async def fetch(self) -> DatabaseState:
-        """Fetch the status. Raises ``PortError``."""
-        try:
-            async with asyncio.timeout(self._deadline):
-                body = await self._body()
-        except (httpx.HTTPError, OSError) as error:
-            raise no_answer(texts.DATABASE.format(url=self._url), error, self._deadline) from None
-        try:
-            # The guest is not trusted: validate its response, which the caller encodes again.
-            return msgspec.json.decode(body, type=DatabaseState)
-        except (ValueError, RecursionError) as error:
-            raise PortError(
-                Fault.GUEST, texts.DATABASE_UNREADABLE.format(url=self._url, error=field_message(error))
-            ) from None
-
-    async def _body(self) -> bytes:
-        async with self._client.stream("GET", self._url) as response:
-            body = bytearray()
-            # Raw, because a small compressed body could decompress to any size.
-            async for chunk in response.aiter_raw():
-                body += chunk
-                if len(body) > LARGEST:
-                    raise PortError(Fault.GUEST, texts.DATABASE_SAYS_TOO_MUCH.format(most=LARGEST))
-            # Check the status after reading the body, which contains the reason of an error.
-            if response.status_code != httpx.codes.OK:
-                raise PortError(Fault.GUEST, texts.DATABASE_SILENT.format(reason=reason_in(bytes(body)).strip()))
-            return bytes(body)
+async def _body(client: httpx.AsyncClient, url: str) -> bytes:
+    async with client.stream("GET", url) as response:
+        body = bytearray()
+        # Raw, because a small compressed body could decompress to any size.
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > LARGEST:
+                raise PortError(Fault.GUEST, texts.DATABASE_SAYS_TOO_MUCH.format(most=LARGEST))
+        # Check the status after reading the body, which contains the reason of an error.
+        if response.status_code != httpx.codes.OK:
+            raise PortError(Fault.GUEST, texts.DATABASE_SILENT.format(reason=reason_in(bytes(body)).strip()))
+        return bytes(body)

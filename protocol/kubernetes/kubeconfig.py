@@ -6,7 +6,6 @@ Only the selected context, cluster and user are validated; other entries may con
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -209,7 +208,7 @@ class _Chosen(Generic[T]):
         try:
             # YAML may contain long base64 in several lines.
             return Pem(text=base64.b64decode("".join(data.split()), validate=True).decode())
-        except (binascii.Error, ValueError):
+        except ValueError:
             raise KubeconfigError(f"{self.title}: {name}: expected base64 of a PEM text") from None
 
 

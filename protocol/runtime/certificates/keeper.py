@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import logging
-from binascii import Error
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -73,7 +72,7 @@ def decoded(value: str) -> bytes:
     """The decoded base64 value; empty if it is not base64."""
     try:
         return base64.b64decode(value, validate=True)
-    except (Error, ValueError):
+    except ValueError:
         return b""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx2 as httpx
@@ -16,7 +17,7 @@ import deploy
 from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.adapters.neonvm import NeonVm
 from agent.adapters.node_pods import NodePods
-from agent.adapters.token import AgentToken, no_token
+from agent.adapters.token import no_token, read_token
 from agent.assignments import Assignment
 from agent.core.events import Fault
 from agent.ports import ConflictError, PortError, RefusedError
@@ -86,7 +87,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
             }
             answer = await http.post(VMS, json=vm)
             assert answer.status_code == 201, answer.text
-            yield Cluster(http, LightKubernetesApi(own, server.url, AgentToken(token), Seconds(5.0)))
+            yield Cluster(http, LightKubernetesApi(own, server.url, partial(read_token, token), Seconds(5.0)))
 
 
 def size(cpu: int, gib: int) -> Resources:

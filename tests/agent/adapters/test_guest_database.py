@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx2 as httpx
 import pytest
 
-from agent.adapters.guest_database import LARGEST, GuestDatabase
+from agent.adapters.guest_database import LARGEST, database_status
 from agent.core.events import Fault
 from agent.ports import PortError
 from protocol.guest.database import DatabaseState
@@ -16,7 +16,7 @@ URL = "http://10.255.255.254:25183/database"
 
 
 async def look(http: httpx.AsyncClient) -> DatabaseState:
-    return await GuestDatabase(http, URL, Seconds(0.05)).fetch()
+    return await database_status(http, URL, Seconds(0.05))
 
 
 def saying(body: bytes, status: int = 200) -> httpx.AsyncClient:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx2 as httpx
@@ -14,7 +15,7 @@ import pytest_asyncio
 from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.adapters.node_pods import NodePods, PodStates
 from agent.adapters.pod_api import PodApi
-from agent.adapters.token import AgentToken, no_token
+from agent.adapters.token import no_token, read_token
 from agent.assignments import Assignment, PodContainer
 from agent.core.events import Fault
 from agent.ports import ConflictError, PortError, RefusedError
@@ -89,7 +90,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
             room = {"cpu": "16", "memory": "64Gi", "pods": "110"}
             node = {"metadata": {"name": "node-1"}, "status": {"capacity": room, "allocatable": room}}
             (await http.post("/api/v1/nodes", json=node)).raise_for_status()
-            api = LightKubernetesApi(own, server.url, AgentToken(token), Seconds(5.0))
+            api = LightKubernetesApi(own, server.url, partial(read_token, token), Seconds(5.0))
             yield Cluster(http, api, NodePods(api, "node-1", serves_pods=True))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import httpx2 as httpx
@@ -10,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent.adapters.scheduler_client import LARGEST, HttpScheduler
-from agent.adapters.token import AgentToken, no_token
+from agent.adapters.token import no_token, read_token
 from agent.core.events import Fault
 from agent.ports import PortError, TokenSource
 from protocol.codec import PluginResponseView
@@ -50,7 +51,7 @@ async def test_sends_token_and_reads_permit(tmp_path: Path) -> None:
 
     token = tmp_path / "token"
     token.write_text("secret\n")
-    permit = await scheduler(client(answer), AgentToken(token)).ask(REQUEST, SLOT)
+    permit = await scheduler(client(answer), partial(read_token, token)).ask(REQUEST, SLOT)
     unit = ComputeUnit(MilliCpu(250), SLOT)
     assert permit == PluginResponseView(Resources(MilliCpu(500), Bytes(2 * GIB)), unit, migrate=False)
     assert (sent[0].method, str(sent[0].url)) == ("POST", "http://scheduler:10299/")
@@ -147,5 +148,5 @@ async def test_silence_is_the_networks_fault() -> None:
 
 async def test_missing_token_blames_agent_and_sends_nothing(tmp_path: Path) -> None:
     with pytest.raises(PortError, match="cannot read") as caught:
-        await scheduler(silent(), AgentToken(tmp_path / "none")).ask(REQUEST, SLOT)
+        await scheduler(silent(), partial(read_token, tmp_path / "none")).ask(REQUEST, SLOT)
     assert caught.value.fault == Fault.AGENT

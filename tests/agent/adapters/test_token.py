@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.adapters.token import AgentToken
+from agent.adapters.token import read_token
 from agent.ports import PortError
 
 
@@ -18,20 +18,19 @@ def test_a_replaced_token_is_used_at_once(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (1, 1))
     link = tmp_path / "token"
     link.symlink_to("one")
-    source = AgentToken(link)
-    assert (source(), source()) == ("one", "one")
+    assert (read_token(link), read_token(link)) == ("one", "one")
     link.unlink()
     link.symlink_to("two")
-    assert source() == "two"
+    assert read_token(link) == "two"
 
 
 def test_missing_or_empty_token_names_its_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     with pytest.raises(PortError, match="cannot read token file"):
-        AgentToken(file)()
+        read_token(file)
     file.write_text(" \n")
     with pytest.raises(PortError, match="token is empty"):
-        AgentToken(file)()
+        read_token(file)
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(PortError, match="cannot read token file"):
-        AgentToken(file)()
+        read_token(file)

@@ -9,11 +9,12 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 import httpx2 as httpx
 import msgspec
 
-from agent.adapters.guest_database import GuestDatabase
+from agent.adapters.guest_database import database_status
 from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.adapters.neonvm import NeonVm
 from agent.adapters.scheduler_client import HttpScheduler
@@ -194,7 +195,7 @@ class Agents:
             Exporter(name, self._puppets, self._clock, self.demand),
             HttpScheduler(line, "http://scheduler", proof, DEADLINE),
             NeonVm(api, vm),
-            GuestDatabase(line, "http://guest/database", DEADLINE).fetch,
+            partial(database_status, line, "http://guest/database", DEADLINE),
             self._clock,
         )
         policy = replace(POLICY, memory=msgspec.structs.replace(POLICY.memory, target=0.25))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from protocol.runtime.trust import trusting
 from scripts.autoscale.check.facts import CheckFacts, Observation, Observed, Served, Unavailable, UnavailableError
 from scripts.autoscale.check.installed_programs import PROGRAMS, Program, leading_pod
 from scripts.autoscale.check.judges.certificate_ages import our_webhooks
+from scripts.autoscale.check.judges.stored_certificates import decoded
 
 _TIMEOUT: Final = 5.0
 _HOST: Final = "127.0.0.1"
@@ -163,11 +163,8 @@ def _hooks(facts: CheckFacts) -> list[_Hook]:
 def _hook(webhook: Json) -> _Hook:
     config = child(webhook, "clientConfig")
     service = child(config, "service")
-    try:
-        bundle = base64.b64decode(text(config, "caBundle"))
-    except ValueError:
-        # The check of trust reports an empty bundle.
-        bundle = b""
+    # The check of trust reports an empty bundle.
+    bundle = decoded(text(config, "caBundle"))
     # The default in the API.
     port = whole(service, "port") or _HTTPS
     where = (text(service, "namespace"), text(service, "name"))

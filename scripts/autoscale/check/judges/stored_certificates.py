@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,7 +75,7 @@ def decoded(value: str) -> bytes:
     """Decodes the value of a Secret's key; empty if it is not base64."""
     try:
         return base64.b64decode(value)
-    except (binascii.Error, ValueError):
+    except ValueError:
         return b""
 
 
