@@ -6,7 +6,8 @@ import asyncio
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -91,14 +92,21 @@ class DatabaseServer:
 
 async def problem_of(server: DatabaseServer) -> str:
     """Reason why the database refuses clients; empty if it accepts them. Raises ``PgbenchError``."""
-    with NamedTemporaryFile("w", suffix=".sql") as script:
-        script.write("SELECT 1;\n")
-        script.flush()
+    with _script("SELECT 1;\n") as script:
         # One transaction without tables, which may not exist yet.
-        once = ["-n", "-t", "1", "-f", script.name, "postgres"]
+        once = ["-n", "-t", "1", "-f", script, "postgres"]
         lines = list[str]()
         outcome = await run_pgbench(server, once, lines.append, GRACE)
     return " ".join(lines) or outcome.problem if outcome.problem else ""
+
+
+@contextmanager
+def _script(sql: str) -> Iterator[str]:
+    """Yields the path of a temporary script for pgbench."""
+    with NamedTemporaryFile("w", suffix=".sql") as script:
+        script.write(sql)
+        script.flush()
+        yield script.name
 
 
 async def prepare(server: DatabaseServer, scale: int) -> None:
@@ -134,6 +142,15 @@ async def run_load(  # noqa: PLR0913 - each is an option of pgbench
     # `-n` skips the vacuum, which a read replica cannot run.
     run = ["-n", "-c", str(clients), "-j", "1", "-T", str(seconds), "-P", "1", *options, "postgres"]
     return await run_pgbench(server, run, on_line, Seconds(seconds + GRACE))
+
+
+async def run_load_with_sums(
+    server: DatabaseServer, clients: int, seconds: int, on_tps: Callable[[float], None]
+) -> Outcome:
+    """Like ``run_load``, with sums over the largest table, for a postgres that is not emulated."""
+    # pgbench's own transactions mostly wait for the disk and for pgbench, and use little CPU.
+    with _script("SELECT sum(abalance) FROM pgbench_accounts;\n") as sums:
+        return await run_load(server, clients, seconds, on_tps, more=("-b", "tpcb-like", "-f", sums))
 
 
 async def run_pgbench(

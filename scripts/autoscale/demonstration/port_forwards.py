@@ -17,8 +17,7 @@ from protocol.runtime.clock import Clock
 from scheduler_plugin.databases import is_pod
 from scripts.autoscale.demonstration.group_scenario import GROUP, PRIMARY
 from scripts.autoscale.demonstration.loads import Load, ReplicaLoad, read_in_waves, share_demand, simulated_load
-from scripts.autoscale.demonstration.pgbench import DatabaseServer, prepare, run_load
-from scripts.autoscale.demonstration.pods.sums import run_load_with_sums
+from scripts.autoscale.demonstration.pgbench import DatabaseServer, prepare, run_load, run_load_with_sums
 from scripts.autoscale.demonstration.vm_clients import RunClients, no_clients, pgbench_clients
 from scripts.autoscale.demonstration.vm_database import database_of
 from scripts.autoscale.site import Site

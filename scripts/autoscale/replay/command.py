@@ -131,9 +131,7 @@ def _print_working_sets(outcomes: Sequence[ScenarioOutcome], form: OutputFiles) 
         write_report(msgspec.json.format(msgspec.json.encode(outcomes)), form)
         return
     columns = ("needed", "settled at", "resizes", "most per settled hour", "served %")
-    table = Table("working set", title="memory in GiB; settled after two hours", title_justify="left")
-    for column in columns:
-        table.add_column(column, justify="right")
+    table = _empty_table("working set", "memory in GiB; settled after two hours", columns)
     for outcome in outcomes:
         figures = (
             f"{outcome.needed:.2f}",
@@ -194,9 +192,7 @@ def _print_sleep(console: Console, sleeps: Sequence[RecordedSleep]) -> None:
         line = f"{one.recording}: asleep for {share:.1f} % of {one.hours:.1f} h, slept {one.sleeps} times"
         console.print(line, highlight=False, soft_wrap=True)
     title = f"sleep saves at most (idle: below {UNIT:g} vCPU)"
-    table = Table("policy", title=title, title_justify="left")
-    for column in ("vCPU-h", "saved vCPU-h", "saved %"):
-        table.add_column(column, justify="right")
+    table = _empty_table("policy", title, ("vCPU-h", "saved vCPU-h", "saved %"))
     for name in sleeps[0].reserved:
         reserved = sum(one.reserved[name] for one in sleeps)
         saved = sum(one.saved[name] for one in sleeps)
@@ -205,11 +201,17 @@ def _print_sleep(console: Console, sleeps: Sequence[RecordedSleep]) -> None:
 
 
 def _table(title: str, columns: Sequence[str], scores: Mapping[str, S]) -> Table:
-    table = Table("policy", title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column, justify="right")
+    table = _empty_table("policy", title, columns)
     for name, score in scores.items():
         parts = msgspec.structs.astuple(score)
         # Cost and percentages first, then rates per hour.
         table.add_row(name, *(f"{part:.2f}" for part in parts[:3]), *(f"{rate:.1f}" for rate in parts[3:]))
+    return table
+
+
+def _empty_table(of: str, title: str, columns: Sequence[str]) -> Table:
+    """A table of numbers: a column of names, ``of`` what, and right-aligned ``columns``."""
+    table = Table(of, title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right")
     return table

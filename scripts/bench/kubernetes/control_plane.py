@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -99,17 +99,13 @@ class ControlPlane:
             await wait_until_ready(is_ready, self.clock, program.log)
             yield service
 
-    @asynccontextmanager
-    async def kube_scheduler(self, settings: Json) -> AsyncIterator[RunningProgram]:
-        """Run kube-scheduler with ``settings``; yield before it is ready."""
+    def kube_scheduler(self, settings: Json) -> AbstractAsyncContextManager[RunningProgram]:
+        """Run kube-scheduler with ``settings`` while the context is open, which it is before it is ready."""
         file = self.folder / "kube-scheduler.yaml"
         write_private(file, yaml.safe_dump(settings))
         users = [f"--{use}-kubeconfig={self.scheduler_kubeconfig}" for use in ("authentication", "authorization")]
         command = (str(self.programs.kubernetes / "kube-scheduler"), f"--config={file}", *users, "--v=1")
-        async with run_program(
-            LocalProgram(command, self.folder / "logs" / "kube-scheduler.log"), "kube-scheduler"
-        ) as running:
-            yield running
+        return run_program(LocalProgram(command, self.folder / "logs" / "kube-scheduler.log"), "kube-scheduler")
 
     @property
     def scheduler_kubeconfig(self) -> str:
