@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Generic, NoReturn, TypeVar
 
+from prometheus_client.samples import Sample
+
 from protocol.kubernetes.objects import Json, name_of
 
 T_co = TypeVar("T_co", covariant=True)
@@ -96,15 +98,6 @@ class Right:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricSample:
-    """A sample of a Prometheus metric."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
 class Served:
     """The certificate (PEM) that a TLS port serves; ``distrusted`` maps webhooks to why their CA does not verify it."""
 
@@ -157,7 +150,7 @@ class CheckFacts:
     admission: Mapping[str, Observation[str]] = field(default_factory=dict)
     admission_namespace: str = ""
     injection: Observation[str] = NOT_OBSERVED
-    metrics: Mapping[str, Observation[Sequence[MetricSample]]] = field(default_factory=dict)
+    metrics: Mapping[str, Observation[Sequence[Sample]]] = field(default_factory=dict)
     ledger: Observation[Json] = NOT_OBSERVED
     agents: Observation[Mapping[str, Json | None]] = NOT_OBSERVED
     served: Mapping[str, Observation[Served]] = field(default_factory=dict)

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from prometheus_client.samples import Sample
+
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, is_over, is_terminating, items, labels_of, name_of, pod_phase, text
-from scripts.autoscale.check.facts import CheckFacts, MetricSample, Observed, Unavailable
+from scripts.autoscale.check.facts import CheckFacts, Observed, Unavailable
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
 VERSION_LABEL: Final = "app.kubernetes.io/version"
@@ -90,7 +92,7 @@ def is_leader(facts: CheckFacts, pod: str) -> bool:
     return any(sample.name.endswith(LEADING) and sample.value == 1.0 for sample in samples_of(facts, pod))
 
 
-def samples_of(facts: CheckFacts, pod: str) -> Sequence[MetricSample]:
+def samples_of(facts: CheckFacts, pod: str) -> Sequence[Sample]:
     """The metrics of a pod; none if they could not be read."""
     observation = facts.metrics.get(pod)
     return observation.value if isinstance(observation, Observed) else ()

@@ -266,7 +266,7 @@ def yet_to_come(facts: CheckFacts) -> CheckFacts:
 
 def errors(facts: CheckFacts) -> CheckFacts:
     (look,) = facts.metrics.values()
-    found = [replace(each, value=91.0) if each.labels.get("outcome") == "error" else each for each in look.value]
+    found = [each._replace(value=91.0) if each.labels.get("outcome") == "error" else each for each in look.value]
     return replace(facts, metrics={"autoscaling-scheduler-0": Observed(found)})
 
 

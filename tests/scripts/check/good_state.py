@@ -12,10 +12,11 @@ from typing import Any, Final
 import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from prometheus_client.samples import Sample
 
 from protocol.kubernetes.timestamps import micro_timestamp, timestamp
 from protocol.runtime.certificates.issuing import CertificateForm, CertifiedKey, common_name, new_key
-from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, MetricSample, Observed, Served
+from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Observed, Served
 from scripts.autoscale.check.gathering.gather import shipped
 from scripts.autoscale.check.installed_programs import PROGRAMS
 from scripts.autoscale.check.judges.access import command_rights, install_rights, needed_rights
@@ -251,17 +252,15 @@ def webhook() -> Obj:
     return {"metadata": {"name": "autoscaling-injector"}, "webhooks": [{"name": HOOK, "clientConfig": client}]}
 
 
-def page(*, leads: bool = True, **more: float) -> Observed[Sequence[MetricSample]]:
+def page(*, leads: bool = True, **more: float) -> Observed[Sequence[Sample]]:
     """The metrics of a scheduler; ``more`` are further values by the end of their names."""
     calls = [
-        MetricSample("autoscale_scheduler_extender_calls_total", {"verb": verb, "outcome": outcome}, count)
+        Sample("autoscale_scheduler_extender_calls_total", {"verb": verb, "outcome": outcome}, count)
         for verb, outcome, count in (("filter", "done", 40.0), ("filter", "error", 1.0), ("bind", "done", 12.0))
     ]
     found = {"ready": 1.0, "leading": float(leads), "settings_refused": 0.0, "rival_permit_writes_total": 0.0}
     found |= {"pod_requests_followed": 0.0, **more}
-    return Observed(
-        [*calls, *(MetricSample(f"autoscale_scheduler_{name}", {}, value) for name, value in found.items())]
-    )
+    return Observed([*calls, *(Sample(f"autoscale_scheduler_{name}", {}, value) for name, value in found.items())])
 
 
 def leases() -> list[Obj]:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.api import ApiError, ApiRefusedError, ApiUnknownError
@@ -14,7 +15,7 @@ from protocol.kubernetes.conditions import holds
 from protocol.kubernetes.objects import Json, labels_of, name_of, node_of, pod_phase, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
-from scripts.autoscale.check.facts import MetricSample, Observation, Observed, Unavailable
+from scripts.autoscale.check.facts import Observation, Observed, Unavailable
 from scripts.autoscale.check.gathering.observing import observe, read_json
 from scripts.autoscale.check.installed_programs import AGENT, PROGRAMS, SCHEDULER, agent_container, program_of
 
@@ -35,16 +36,14 @@ _PREFIX: Final = "autoscale_"
 T = TypeVar("T")
 
 
-async def pages(
-    client: ApiClient, pods: Sequence[Json], notes: list[str]
-) -> dict[str, Observation[Sequence[MetricSample]]]:
+async def pages(client: ApiClient, pods: Sequence[Json], notes: list[str]) -> dict[str, Observation[Sequence[Sample]]]:
     """The metrics of each running replica, by pod; adds remarks for the user to ``notes``."""
     running = [pod for pod in pods if program_of(pod) in _METRICS and pod_phase(pod) == "Running"]
     observations = await asyncio.gather(*(_page(client, pod, notes) for pod in running))
     return {name_of(pod).name: observation for pod, observation in zip(running, observations, strict=True)}
 
 
-async def _page(client: ApiClient, pod: Json, notes: list[str]) -> Observation[Sequence[MetricSample]]:
+async def _page(client: ApiClient, pod: Json, notes: list[str]) -> Observation[Sequence[Sample]]:
     page = await _query_pod(_metrics(client, pod, notes), pod, PROXY)
     if isinstance(page, Unavailable):
         return page
@@ -78,18 +77,16 @@ async def _query_pod(request: Awaitable[T], pod: Json, right: str) -> Observatio
     return observation
 
 
-def samples(page: str) -> list[MetricSample]:
+def samples(page: str) -> list[Sample]:
     """Parses our own metrics of a page in Prometheus's text format (pure). Raises ``ValueError``.
 
-    >>> samples('autoscale_x_total{verb="filter"} 3')
-    [MetricSample(name='autoscale_x_total', labels={'verb': 'filter'}, value=3.0)]
+    >>> [sample[:3] for sample in samples('autoscale_x_seconds{verb="filter"} 2.5')]
+    [('autoscale_x_seconds', {'verb': 'filter'}, 2.5)]
     """
     # The parser is slow, so skip the metrics of Python and the process.
     lines = [line for line in page.splitlines() if line.startswith(_PREFIX)]
     families = text_string_to_metric_families("\n".join(lines) + "\n")
-    return [
-        MetricSample(sample.name, dict(sample.labels), sample.value) for family in families for sample in family.samples
-    ]
+    return [sample for family in families for sample in family.samples]
 
 
 async def ledger(client: ApiClient, pod: Json | None) -> Observation[Json]:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from prometheus_client.samples import Sample
+
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, flag, items, name_of, text, texts
 from protocol.kubernetes.timestamps import parse_timestamp
@@ -14,7 +16,7 @@ from protocol.runtime.followed_file import SettingsError
 from protocol.yaml_text import YamlError, read_yaml
 from scheduler_plugin.ledger.accounts.waiting_pods import PERCENT
 from scheduler_plugin.settings.document import parse_settings
-from scripts.autoscale.check.facts import CheckFacts, MetricSample, Unavailable, UnavailableError, observed_values
+from scripts.autoscale.check.facts import CheckFacts, Unavailable, UnavailableError, observed_values
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, check_of
 from scripts.autoscale.check.installed_programs import KUBE_SCHEDULER, SCHEDULER, by_name, installed, pods_of
 
@@ -220,7 +222,7 @@ def has_no_rival(facts: CheckFacts) -> CheckResult:
     return CheckResult("", problems)
 
 
-def _pages(facts: CheckFacts) -> dict[str, Sequence[MetricSample]]:
+def _pages(facts: CheckFacts) -> dict[str, Sequence[Sample]]:
     """The metrics of each scheduler that responds. Raises ``UnavailableError``."""
     pods = {name_of(pod).name for pod in pods_of(facts, SCHEDULER)}
     return observed_values(
@@ -228,7 +230,7 @@ def _pages(facts: CheckFacts) -> dict[str, Sequence[MetricSample]]:
     )
 
 
-def _total(page: Sequence[MetricSample], name: str, **labels: str) -> float:
+def _total(page: Sequence[Sample], name: str, **labels: str) -> float:
     """The sum of all samples of that name with these labels."""
     return sum(sample.value for sample in page if sample.name == name and labels.items() <= sample.labels.items())
 
