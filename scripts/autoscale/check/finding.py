@@ -9,6 +9,8 @@ from typing import Final
 
 from scripts.autoscale.check.facts import CheckFacts
 
+PAGE: Final = "docs/check.md"
+
 
 class Level(IntEnum):
     """Severity of a finding; the highest is the outcome of a run."""
@@ -105,6 +107,11 @@ class Check:
         """Explanation for docs/check.md: the judge's docstring."""
         return " ".join((self.judge.__doc__ or "").split())
 
+    @property
+    def page(self) -> str:
+        """The check's section of the documentation."""
+        return f"{PAGE}#{self.id}"
+
     def result(self, facts: CheckFacts) -> CheckResult:
         """Runs the judge. Raises ``UnavailableError``."""
         verdict = self.judge(facts)
@@ -122,14 +129,11 @@ def check_of(  # noqa: PLR0913 - the parts of a check
 class Finding:
     """A line of output. ``remedy`` is a command or a sentence; ``problems`` are the messages of all problems."""
 
-    check: str
-    section: CheckSection
-    title: str
+    check: Check
     level: Level
     message: str
     problems: tuple[str, ...] = ()
     remedy: str = ""
-    page: str = ""
 
 
 def worst(findings: Iterable[Finding]) -> Level:

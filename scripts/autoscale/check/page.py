@@ -7,8 +7,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from scripts.autoscale.check.finding import Check, When
-from scripts.autoscale.check.table import CHECKS, PAGE
+from scripts.autoscale.check.finding import PAGE, Check, When
+from scripts.autoscale.check.table import CHECKS
 
 _PATH: Final = Path(__file__).parents[3] / PAGE
 

@@ -20,21 +20,21 @@ Line = tuple[str, str]
 def as_text(findings: Sequence[Finding]) -> Iterator[Line]:
     """Sections with a line per check; for a problem also its messages, remedy and section of the documentation."""
     # Findings are in the table's order, which is sorted by section.
-    for section, group in groupby(findings, key=lambda finding: finding.section):
+    for section, group in groupby(findings, key=lambda finding: finding.check.section):
         yield "bold", str(section)
         for finding in group:
             yield from _lines(finding)
         yield "", ""
     yield _sum(findings)
     if len(problems := by_urgency(findings)) > 1:
-        yield COLOURS[problems[0].level], f"Start with: {problems[0].title}. Other problems may follow from it."
+        yield COLOURS[problems[0].level], f"Start with: {problems[0].check.title}. Other problems may follow from it."
 
 
 def as_short(findings: Sequence[Finding]) -> Iterator[Line]:
     """Only problems, in the order in which to resolve them: a line for each check, and one with its remedy."""
     for finding in by_urgency(findings):
         more = f" (and {len(finding.problems) - 1} more)" if len(finding.problems) > 1 else ""
-        yield COLOURS[finding.level], f"{finding.level.mark} {finding.check}: {finding.message}{more}"
+        yield COLOURS[finding.level], f"{finding.level.mark} {finding.check.id}: {finding.message}{more}"
         yield "", f"  → {finding.remedy}"
     yield _sum(findings)
 
@@ -56,14 +56,14 @@ def as_json(findings: Sequence[Finding]) -> dict[str, object]:
         # These keys are an interface, and need not match the fields' names.
         "checks": [
             {
-                "check": finding.check,
-                "section": str(finding.section),
-                "title": finding.title,
+                "check": finding.check.id,
+                "section": str(finding.check.section),
+                "title": finding.check.title,
                 "level": finding.level.name.lower(),
                 "said": finding.message,
                 "problems": list(finding.problems),
                 "do": finding.remedy,
-                "page": finding.page,
+                "page": finding.check.page,
             }
             for finding in findings
         ],
@@ -75,15 +75,15 @@ def _lines(finding: Finding) -> Iterator[Line]:
     # A line that is in order or skipped has no remedy to show.
     if finding.level < Level.WARNING:
         why = f": skipped, {finding.message}" if finding.level is Level.SKIPPED else detail
-        yield colour, f"  {finding.level.mark} {finding.title}{why}"
+        yield colour, f"  {finding.level.mark} {finding.check.title}{why}"
         return
-    yield colour, f"  {finding.level.mark} {finding.title}"
+    yield colour, f"  {finding.level.mark} {finding.check.title}"
     for problem in finding.problems[:SHOWN]:
         yield "", f"      {problem}"
     if len(finding.problems) > SHOWN:
         yield "", f"      and {len(finding.problems) - SHOWN} more (-o json lists all)"
     yield "", f"      → {finding.remedy}"
-    yield "dim", f"      {finding.page}"
+    yield "dim", f"      {finding.check.page}"
 
 
 def _sum(findings: Sequence[Finding]) -> Line:

@@ -24,8 +24,6 @@ from scripts.autoscale.check.judges import (
     workloads,
 )
 
-PAGE: Final = "docs/check.md"
-
 # The modules of judges, causes before their effects.
 _JUDGES: Final = (
     *(api_server, access, custom_resources, admission_refusals, workloads, settings_texts, extender_calls),
@@ -56,23 +54,16 @@ def _finding(check: Check, facts: CheckFacts) -> Finding:
     try:
         result = check.result(facts)
     except UnavailableError as unseen:
-        return Finding(check.id, check.section, check.title, Level.SKIPPED, str(unseen), page=page(check))
+        return Finding(check, Level.SKIPPED, str(unseen))
     if not result.problems:
-        return Finding(check.id, check.section, check.title, Level.OK, result.summary, page=page(check))
+        return Finding(check, Level.OK, result.summary)
     # The worst problem comes first: it determines the finding's level, message and remedy.
     problems = sorted(result.problems, key=lambda problem: -_level(problem))
     messages = tuple(problem.message for problem in problems)
     remedy = problems[0].remedy or check.remedy
     instruction = remedy.replace("{namespace}", facts.namespace).replace("{subject}", problems[0].subject)
-    return Finding(
-        check.id, check.section, check.title, _level(problems[0]), messages[0], messages, instruction, page(check)
-    )
+    return Finding(check, _level(problems[0]), messages[0], messages, instruction)
 
 
 def _level(problem: CheckProblem) -> Level:
     return Level.FAILURE if problem.level is None else problem.level
-
-
-def page(check: Check) -> str:
-    """The check's section of the documentation."""
-    return f"{PAGE}#{check.id}"

@@ -123,7 +123,7 @@ async def test_a_clock_that_is_wrong_here_is_named_and_misleads_no_other_line(in
         facts = await Gathering(client, Kubectl(["kubectl", "--kubeconfig", str(path)]), ClockAhead()).facts(
             before=False
         )
-    wrong = {each.check: each.message for each in evaluate(facts, before=False) if each.level >= Level.WARNING}
+    wrong = {each.check.id: each.message for each in evaluate(facts, before=False) if each.level >= Level.WARNING}
     assert wrong.keys() == {"clock-here"}
     assert wrong["clock-here"].startswith("this machine's clock is 600 s ahead")
 

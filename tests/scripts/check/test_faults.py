@@ -54,7 +54,7 @@ from tests.scripts.check.good_state import (
 
 
 def wrong(facts: CheckFacts, *, before: bool = False) -> dict[str, Finding]:
-    return {each.check: each for each in evaluate(facts, before=before) if each.level >= Level.WARNING}
+    return {each.check.id: each for each in evaluate(facts, before=before) if each.level >= Level.WARNING}
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -68,7 +68,7 @@ def test_percentage_zero_leaves_sampling_to_kube_scheduler() -> None:
 
 
 def test_nothing_is_skipped_in_a_cluster_that_has_everything() -> None:
-    assert [each.check for each in evaluate(good(), before=False) if each.level is Level.SKIPPED] == []
+    assert [each.check.id for each in evaluate(good(), before=False) if each.level is Level.SKIPPED] == []
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
@@ -85,7 +85,7 @@ def test_a_fault_is_named_by_its_line_and_no_other(fault: Fault) -> None:
 
 
 def test_a_namespace_that_installing_will_make_is_in_order_and_told_with_where_pods_were_tried() -> None:
-    found = {each.check: (each.level, each.message) for each in evaluate(yet_to_come(good()), before=True)}
+    found = {each.check.id: (each.level, each.message) for each in evaluate(yet_to_come(good()), before=True)}
     assert {name: each for name, each in found.items() if name.startswith("namespace-")} == {
         "namespace-exists": (
             Level.OK,
@@ -118,7 +118,7 @@ def test_pod_security_that_the_other_namespace_chose_for_itself_says_nothing_of_
     own = {"metadata": {"name": "default", "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     refuses = refused("neonvm-devices", 'violates PodSecurity "restricted:latest"')
     facts = both(both(yet_to_come, refuses), changed(namespaces=Observed([own])))(good())
-    found = {each.check: (each.level, each.message) for each in evaluate(facts, before=True)}
+    found = {each.check.id: (each.level, each.message) for each in evaluate(facts, before=True)}
     assert found["namespace-pod-security"] == (
         Level.SKIPPED,
         f"{NAMESPACE} does not exist yet, and default has a label pod-security.kubernetes.io/enforce of its own",
@@ -227,14 +227,14 @@ def test_every_line_has_a_fault_that_it_names() -> None:
 
 
 def test_nothing_is_asked_after_a_line_without_which_nothing_can_be() -> None:
-    assert [each.check for each in evaluate(no_answer(good()), before=False)] == ["api-answers"]
+    assert [each.check.id for each in evaluate(no_answer(good()), before=False)] == ["api-answers"]
 
 
 def test_pods_on_no_node_and_without_opting_in_are_in_order() -> None:
     pending = of_pod(lambda pod: (pod["spec"].pop("nodeName"), pod["status"].update(phase="Pending")))
     assert wrong(both(pending, changed(kubelets={"node-1": Unavailable("you may not get nodes/proxy")}))(good())) == {}
     of_a_vm = of_pod(lambda pod: pod["metadata"]["labels"].update({"vm.neon.tech/name": "db"}))
-    found = {each.check: each.message for each in evaluate(of_a_vm(good()), before=False)}
+    found = {each.check.id: each.message for each in evaluate(of_a_vm(good()), before=False)}
     assert found["pods-readable"] == found["pods-agents"] == "no pod has opted in"
 
 
@@ -243,7 +243,7 @@ def test_what_could_not_be_looked_at_is_skipped_with_its_reason() -> None:
     found = list(evaluate(CheckFacts(NAMESPACE, NOW, Observed(ApiServerFacts("v1.36.2")), "0.2.0"), before=False))
     assert {each.level for each in found[3:]} == {Level.SKIPPED}
     refused_look = Unavailable("you may not list secrets in autoscale-system")
-    skipped = {each.check: each.message for each in evaluate(replace(good(), secrets=refused_look), before=False)}
+    skipped = {each.check.id: each.message for each in evaluate(replace(good(), secrets=refused_look), before=False)}
     assert skipped["certificates-current"] == "you may not list secrets in autoscale-system"
 
 
@@ -255,7 +255,7 @@ def test_unguarded_ports_of_vms_are_named() -> None:
 
     def line(policies: Objects) -> str:
         changed_facts = replace(facts, network_policies=policies)
-        return next(each.message for each in evaluate(changed_facts, before=False) if each.check == "vms-closed")
+        return next(each.message for each in evaluate(changed_facts, before=False) if each.check.id == "vms-closed")
 
     def policy(namespace: str, **spec: Any) -> Objects:
         return Observed([{"metadata": {"name": "any", "namespace": namespace}, "spec": spec}])
@@ -281,5 +281,5 @@ def test_settings_without_sleep_are_left_out(config: str) -> None:
     """What cannot be read is no reason to say that the VM should sleep; its agent says so."""
     annotation = {"autoscaling.neon.tech/config": config}
     facts = in_list("vms", "db", lambda vm: vm["metadata"]["annotations"].update(annotation))(good())
-    found = {finding.check: finding.level for finding in evaluate(facts, before=False)}
+    found = {finding.check.id: finding.level for finding in evaluate(facts, before=False)}
     assert found["vms-sleep"] is Level.SKIPPED

@@ -14,7 +14,7 @@ def test_the_page_is_made_of_the_table() -> None:
 
 def test_every_line_leads_to_its_place_on_the_page() -> None:
     text = PAGE.read_text()
-    found = {each.page.partition("#")[2] for before in (True, False) for each in evaluate(good(), before=before)}
+    found = {each.check.page.partition("#")[2] for before in (True, False) for each in evaluate(good(), before=before)}
     assert found == {each.id for each in CHECKS}
     assert [name for name in found if f"\n### {name}\n" not in text] == []
 

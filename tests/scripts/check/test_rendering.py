@@ -9,25 +9,24 @@ import pytest
 from rich.console import Console
 
 from scripts.autoscale.check.command import CheckOutput, show
-from scripts.autoscale.check.finding import EXIT_CODES, CheckSection, Finding, Level, worst
+from scripts.autoscale.check.finding import EXIT_CODES, Check, CheckResult, CheckSection, Finding, Level, worst
+
+
+def check(name: str, section: CheckSection, title: str) -> Check:
+    return Check(name, section, title, lambda _: CheckResult(), "")
+
 
 FINDINGS = [
+    Finding(check("api-answers", CheckSection.API, "the API server answers"), Level.OK, "Kubernetes v1.36.2"),
+    Finding(check("rights", CheckSection.RIGHTS, "you may"), Level.SKIPPED, "you may not look"),
     Finding(
-        "api-answers",
-        CheckSection.API,
-        "the API server answers",
-        Level.OK,
-        "Kubernetes v1.36.2",
-        page="docs/check.md#a",
-    ),
-    Finding("rights", CheckSection.RIGHTS, "you may", Level.SKIPPED, "you may not look", page="docs/check.md#b"),
-    Finding(
-        *("nodes-ready", CheckSection.NODES, "nodes are ready", Level.WARNING, "node n1 is not ready"),
+        check("nodes-ready", CheckSection.NODES, "nodes are ready"),
+        Level.WARNING,
+        "node n1 is not ready",
         problems=tuple(f"node n{number} is not ready" for number in range(1, 8)),
         remedy="kubectl describe node n1",
-        page="docs/check.md#nodes-ready",
     ),
-    Finding("x", CheckSection.NODES, "[red]x", Level.FAILURE, "bad", ("bad",), "mend it", "docs/check.md#x"),
+    Finding(check("x", CheckSection.NODES, "[red]x"), Level.FAILURE, "bad", ("bad",), "mend it"),
 ]
 
 TEXT = """\
