@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 from agent import texts
 from agent.adapters.http_errors import no_answer
-from agent.adapters.scheduler_client import SchedulerAnswer, retry_after
+from agent.adapters.scheduler_client import retry_after
 from agent.core.events import Fault
 from agent.ports import PortError, TokenSource
 from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection, LongAnswerError
 from protocol.runtime.keep_alive import open_connection
 from protocol.units import Seconds
-from protocol.wire.wire_batches import LONGEST_BATCH, MAX_REQUESTS, OFFER, PATH, encode_batch
+from protocol.wire.wire_batches import LONGEST_BATCH, MAX_REQUESTS, OFFER, PATH, EncodedAnswer, encode_batch
 
 _PORTS: Final = {"https": 443, "http": 80}
 _OFFER: Final = OFFER.encode()
@@ -46,13 +46,13 @@ class BatchConnection:
         """Maximum requests per batch; 0 if batches are not accepted."""
         return self._most if self._connection is not None and self._connection.is_reusable else 0
 
-    async def offer(self, request: bytes) -> SchedulerAnswer:
+    async def offer(self, request: bytes) -> EncodedAnswer:
         """Send one request over a new connection, and offer batches. Raises ``PortError``."""
         # A new connection, because the process behind an old one may no longer be the leader.
         self.close()
         return await self._exchange("/", request, offers=True)
 
-    async def ask(self, requests: Sequence[bytes]) -> SchedulerAnswer:
+    async def ask(self, requests: Sequence[bytes]) -> EncodedAnswer:
         """Send a batch of at most ``most`` requests. Raises ``PortError`` and ``BatchRefusedError``."""
         # The connection may have ended since the batch was collected.
         if len(requests) > self.most:
@@ -66,7 +66,7 @@ class BatchConnection:
             self._connection.close()
             self._connection = None
 
-    async def _exchange(self, path: str, body: bytes, *, offers: bool) -> SchedulerAnswer:
+    async def _exchange(self, path: str, body: bytes, *, offers: bool) -> EncodedAnswer:
         deadline = asyncio.get_running_loop().time() + self._deadline
         try:
             message = self._message(path, body, offers=offers)
@@ -83,7 +83,7 @@ class BatchConnection:
                 self.close()
         if offers:
             self._most = _most(answer.extra)
-        return SchedulerAnswer(answer.status, content, retry_after(answer.retry_after))
+        return EncodedAnswer(answer.status, content, retry_after(answer.retry_after))
 
     async def _open(self, deadline: float) -> HttpConnection:
         url = urlsplit(self._url)

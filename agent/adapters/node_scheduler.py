@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from typing import Final, Never
 
 from agent.adapters.batch_connection import BatchConnection, BatchRefusedError
-from agent.adapters.scheduler_client import HttpScheduler, SchedulerAnswer, undecodable
+from agent.adapters.scheduler_client import HttpScheduler, permit_in, refusal_in, undecodable
 from agent.ports import PortError
 from protocol.codec import PluginResponseView, encode_request
 from protocol.messages import AgentRequest
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Instant, Seconds
 from protocol.versions import AGENT_SPEAKS
-from protocol.wire.wire_batches import MalformedBatchError, decode_answers
+from protocol.wire.wire_batches import EncodedAnswer, MalformedBatchError, decode_answers
 
 BATCH_DELAY: Final = Seconds(0.01)
 """A request waits this long for others: the VMs of a node share a schedule, and are planned one after the other."""
@@ -54,7 +54,7 @@ _UNREAD_STATUSES: Final = frozenset({400, 404, 405, 413})
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     body: bytes
-    answer: asyncio.Future[SchedulerAnswer]
+    answer: asyncio.Future[EncodedAnswer]
 
 
 class NodeScheduler:
@@ -112,7 +112,7 @@ class NodeScheduler:
         queued = _Waiting(_encoded(request, slot_size), asyncio.get_running_loop().create_future())
         self._waiting.append(queued)
         self._is_due.set()
-        return (await queued.answer).permit(AGENT_SPEAKS, slot_size)
+        return permit_in(await queued.answer, AGENT_SPEAKS, slot_size)
 
     async def _wait_for_offer(self) -> None:
         """Wait for another VM's offer, if any. Raises its ``PortError`` if a standby refused it."""
@@ -133,7 +133,7 @@ class NodeScheduler:
             answer = await self._connection.offer(_encoded(request, slot_size))
             # ``Retry-After: 0`` comes from a standby or a terminating process.
             if answer.status == _NOT_READY and answer.retry_after is not None and not answer.retry_after:
-                self._standby = answer.refusal()
+                self._standby = refusal_in(answer)
         except PortError:
             self._offer_at = Instant(self._clock.now() + RECONNECT)
             raise
@@ -147,7 +147,7 @@ class NodeScheduler:
             self._connection.close()
         elif answer.status == _NOT_READY:
             self._offer_at = Instant(self._clock.now() + RECONNECT)
-        return answer.permit(AGENT_SPEAKS, slot_size)
+        return permit_in(answer, AGENT_SPEAKS, slot_size)
 
     async def _send(self, waiting: Sequence[_Waiting]) -> None:
         try:
@@ -159,30 +159,25 @@ class NodeScheduler:
         for request, outcome in zip(waiting, outcomes, strict=True):
             if request.answer.done():
                 continue  # its runner has ended
-            if isinstance(outcome, SchedulerAnswer):
+            if isinstance(outcome, EncodedAnswer):
                 request.answer.set_result(outcome)
             else:
                 request.answer.set_exception(outcome)
 
-    def _outcomes(self, response: SchedulerAnswer, count: int) -> Sequence[SchedulerAnswer | Exception]:
+    def _outcomes(self, response: EncodedAnswer, count: int) -> Sequence[EncodedAnswer | Exception]:
         """The outcome of each request. Raises ``PortError`` or ``BatchRefusedError`` if the whole batch failed."""
         if response.status in _UNREAD_STATUSES:
             self._connection.close()
             self._offer_at = Instant(self._clock.now() + OFFER_RETRY)
             raise BatchRefusedError
         if response.status != 200:
-            raise response.refusal()
+            raise refusal_in(response)
         try:
             answers = decode_answers(response.body, count)
         except MalformedBatchError as error:
             self._connection.close()
             raise undecodable(error) from None
-        return [
-            undecodable(answer)
-            if isinstance(answer, MalformedBatchError)
-            else SchedulerAnswer(answer.status, answer.body, answer.retry_after)
-            for answer in answers
-        ]
+        return [undecodable(answer) if isinstance(answer, MalformedBatchError) else answer for answer in answers]
 
 
 def _is_urgent(request: AgentRequest) -> bool:

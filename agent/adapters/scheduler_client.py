@@ -17,6 +17,7 @@ from protocol.codec import MalformedMessageError, PluginResponseView, decode_res
 from protocol.messages import AgentRequest
 from protocol.units import Bytes, Seconds
 from protocol.versions import AGENT_SPEAKS, ProtocolVersion
+from protocol.wire.wire_batches import EncodedAnswer
 
 LARGEST: Final = 64 * 1024
 
@@ -32,31 +33,24 @@ _FAULTS: Final[Mapping[int, tuple[Fault, str]]] = {
 _CONFLICT: Final = 409
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerAnswer:
-    """A response as received; ``retry_after`` is its header, None if absent or unusable."""
+def refusal_in(answer: EncodedAnswer) -> PortError:
+    """The error for an answer without a permit."""
+    fault, what = _FAULTS.get(answer.status, (Fault.SCHEDULER, texts.SCHEDULER_SAYS.format(status=answer.status)))
+    is_superseded = answer.status == _CONFLICT
+    return PortError(fault, f"{what}: {reason_in(answer.body)}", answer.retry_after, is_superseded=is_superseded)
 
-    status: int
-    body: bytes
-    retry_after: Seconds | None = None
 
-    def refusal(self) -> PortError:
-        """The error for a response without a permit."""
-        fault, what = _FAULTS.get(self.status, (Fault.SCHEDULER, texts.SCHEDULER_SAYS.format(status=self.status)))
-        is_superseded = self.status == _CONFLICT
-        return PortError(fault, f"{what}: {reason_in(self.body)}", self.retry_after, is_superseded=is_superseded)
-
-    def permit(self, version: ProtocolVersion, slot_size: Bytes) -> PluginResponseView:
-        """Decode the permit. Raises ``PortError``."""
-        if self.status != 200:
-            raise self.refusal()
-        # A valid permit has a few hundred bytes.
-        if len(self.body) > LARGEST:
-            raise PortError(Fault.SCHEDULER, texts.SCHEDULER_SAYS_TOO_MUCH.format(most=LARGEST))
-        try:
-            return decode_response(version, self.body, slot_size)
-        except MalformedMessageError as error:
-            raise undecodable(error) from None
+def permit_in(answer: EncodedAnswer, version: ProtocolVersion, slot_size: Bytes) -> PluginResponseView:
+    """Decode the permit. Raises ``PortError``."""
+    if answer.status != 200:
+        raise refusal_in(answer)
+    # A valid permit has a few hundred bytes.
+    if len(answer.body) > LARGEST:
+        raise PortError(Fault.SCHEDULER, texts.SCHEDULER_SAYS_TOO_MUCH.format(most=LARGEST))
+    try:
+        return decode_response(version, answer.body, slot_size)
+    except MalformedMessageError as error:
+        raise undecodable(error) from None
 
 
 def undecodable(error: Exception) -> PortError:
@@ -90,7 +84,7 @@ class HttpScheduler:
         except (httpx.HTTPError, OSError) as error:
             raise no_answer(texts.SCHEDULER.format(url=self.url), error, self.deadline) from None
         wait = retry_after(answer.headers.get("Retry-After", ""))
-        return SchedulerAnswer(answer.status_code, answer.content, wait).permit(self.version, slot_size)
+        return permit_in(EncodedAnswer(answer.status_code, answer.content, wait), self.version, slot_size)
 
     def _headers(self) -> dict[str, str]:
         # Read for each request, because the kubelet rotates the token.

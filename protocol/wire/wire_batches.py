@@ -41,17 +41,15 @@ class MalformedBatchError(ValueError):
 
 class _Entry(msgspec.Struct, frozen=True):
     status: Annotated[int, msgspec.Meta(ge=100, le=599)]
-    error: str = ""
     retryAfter: Wait | None = None  # noqa: N815 - the name on the wire
 
 
 @dataclass(frozen=True, slots=True)
-class BatchAnswer:
-    """The answer to one request of a batch: ``body`` as for a single request, or the error."""
+class EncodedAnswer:
+    """The answer to one request, sent alone or in a batch. ``body`` is still encoded: the permit, or the error."""
 
     status: int
     body: bytes
-    error: str = ""
     retry_after: Seconds | None = None
 
 
@@ -101,7 +99,7 @@ def refused_entry(status: int, error: str, retry_after: Seconds | None = None) -
     return _ENCODER.encode(entry if retry_after is None else {**entry, "retryAfter": retry_after})
 
 
-def decode_answers(body: bytes, count: int) -> list[BatchAnswer | MalformedBatchError]:
+def decode_answers(body: bytes, count: int) -> list[EncodedAnswer | MalformedBatchError]:
     """Decode the answers to a batch of ``count`` requests, in order. A malformed entry yields an error in its place.
 
     Raises ``MalformedBatchError`` if the number of answers differs.
@@ -112,17 +110,12 @@ def decode_answers(body: bytes, count: int) -> list[BatchAnswer | MalformedBatch
     return [_answer(bytes(entry)) for entry in _entries(body, range(count, count + 1), str(count))]
 
 
-def _answer(entry: bytes) -> BatchAnswer | MalformedBatchError:
+def _answer(entry: bytes) -> EncodedAnswer | MalformedBatchError:
     try:
         answer = _ENTRY.decode(entry)
     except (ValueError, RecursionError) as error:
         return MalformedBatchError(field_message(error))
-    return BatchAnswer(
-        answer.status,
-        entry,
-        answer.error,
-        None if answer.retryAfter is None else Seconds(answer.retryAfter),
-    )
+    return EncodedAnswer(answer.status, entry, None if answer.retryAfter is None else Seconds(answer.retryAfter))
 
 
 def _entries(body: bytes, counts: range, expected: str) -> Sequence[msgspec.Raw]:

@@ -42,7 +42,7 @@ from protocol.runtime.tls_files import UnreadableCertificateError, validities
 from protocol.units import Bytes, MilliCpu, QuantityError, parse_quantity
 from protocol.versions import ProtocolVersion
 from protocol.virtual_machine import InvalidObjectError
-from protocol.wire.wire_batches import BatchAnswer, MalformedBatchError, decode_answers, decode_batch
+from protocol.wire.wire_batches import EncodedAnswer, MalformedBatchError, decode_answers, decode_batch
 from scheduler_plugin.auth.token_shape import plausible_until
 from scheduler_plugin.cluster.migrations import read_migration
 from scheduler_plugin.cluster.pods.conflicts import read_cluster, read_horizontal, read_vertical
@@ -153,7 +153,7 @@ def _batch(body: bytes) -> object:
 
 def _batch_answer(body: bytes) -> object:
     """As the agent does: the envelope, then each answer by itself."""
-    found = [each for each in decode_answers(body, 2) if isinstance(each, BatchAnswer)]
+    found = [each for each in decode_answers(body, 2) if isinstance(each, EncodedAnswer)]
     return [decode_response(ProtocolVersion.V2_1, each.body, GIB) for each in found]
 
 

@@ -15,7 +15,7 @@ from protocol.units import ComputeUnit, Resources, Seconds
 from protocol.versions import AGENT_SPEAKS
 from protocol.wire.wire_batches import (
     MAX_REQUESTS,
-    BatchAnswer,
+    EncodedAnswer,
     MalformedBatchError,
     decode_answers,
     decode_batch,
@@ -37,7 +37,7 @@ def test_batches_keep_order_and_content(sizes: list[Resources]) -> None:
     assert [decode_request(each).resolve(SLOT) for each in decode_batch(sent)] == requests
     permits = [encode_response(AGENT_SPEAKS, PluginResponse(each, UNIT), SLOT) for each in sizes]
     said = decode_answers(encode_batch(map(granted_entry, permits)), len(sizes))
-    found = [decode_response(AGENT_SPEAKS, each.body, SLOT) for each in said if isinstance(each, BatchAnswer)]
+    found = [decode_response(AGENT_SPEAKS, each.body, SLOT) for each in said if isinstance(each, EncodedAnswer)]
     assert [each.permit for each in found] == sizes
 
 
@@ -65,7 +65,7 @@ def test_what_is_no_batch_is_refused(body: bytes, error: str) -> None:
 def test_malformed_answer_affects_one_request(entry: bytes) -> None:
     good = refused_entry(404, "no such pod")
     before, found, after = decode_answers(encode_batch([good, entry, good]), 3)
-    assert before == after == BatchAnswer(404, good, "no such pod")
+    assert before == after == EncodedAnswer(404, good)
     assert isinstance(found, MalformedBatchError)
 
 
@@ -81,7 +81,7 @@ def test_as_many_answers_as_requests_or_none_counts(count: int) -> None:
 def test_a_refusal_says_when_to_come_again(wait: Seconds | None, told: dict[str, Any]) -> None:
     entry = refused_entry(503, "not ready", wait)
     assert json.loads(entry) == {"status": 503, "error": "not ready", **told}
-    assert decode_answers(encode_batch([entry]), 1) == [BatchAnswer(503, entry, "not ready", wait)]
+    assert decode_answers(encode_batch([entry]), 1) == [EncodedAnswer(503, entry, wait)]
 
 
 @given(st.binary(max_size=200))
