@@ -15,7 +15,7 @@ from agent.core.goal import NOTHING
 from agent.core.policy import Smoothing
 from protocol.kubernetes.objects import Json
 from protocol.smoothing.policy import Pipeline
-from protocol.smoothing.stage import UNSTEADY, Sample
+from protocol.smoothing.stage import Sample
 from protocol.units import Amount, Bytes, Instant, MilliCpu, Resources, Seconds
 
 RECENT: Final = Seconds(20.0)
@@ -36,10 +36,6 @@ class Stabilizer:
     _cpu: Pipeline = field(init=False)
     _mem: Pipeline = field(init=False)
     _last: Instant | None = None
-    _need: Resources = NOTHING
-    steady_until: Instant = UNSTEADY
-    """Observations equal to the last one change nothing before this time; see ``repeat``."""
-    _has_skipped: bool = False
     _began: Instant | None = None
     _recent: deque[tuple[Instant, Resources]] = field(default_factory=deque)
 
@@ -60,50 +56,24 @@ class Stabilizer:
             self._begin()
         # The pipelines treat ``hold`` like a need. It never exceeds the ordered size, so it causes no growth.
         need = need.at_least(hold)
-        is_repeated = self.target is not None and need == self._need and has == self.observed_size
-        if is_repeated and now < self.steady_until:
-            self.repeat(now)
-            return
-        if self._has_skipped and self._last is not None and self.observed_size is not None:
-            # The pipelines need only the last of the skipped observations.
-            self._feed(self._need, self.observed_size, self._last)
         self._last = now
-        self._feed(need, has, now)
-        # Most guests of a fleet are idle, and their samples do not change for minutes.
-        self.steady_until = self._steady_from(now) if is_repeated else UNSTEADY
-
-    def repeat(self, now: Instant) -> None:
-        """Feed the last observation again at ``now``, before ``steady_until``."""
-        self._last, self._has_skipped = now, True
-
-    def _feed(self, need: Resources, has: Resources, now: Instant) -> None:
         self._remember(need, now)
         cpu = self._cpu.target(now, Sample(need.cpu.as_cores, has.cpu.as_cores))
         mem = self._mem.target(now, Sample(float(need.mem.value), float(has.mem.value)))
         # Rounded down from floats, the target could be below the need.
         self.target, self.observed_size = Resources(MilliCpu.cores(cpu), Bytes(ceil(mem))), has
-        self._need, self._has_skipped = need, False
-
-    def _steady_from(self, now: Instant) -> Instant:
-        """The time before which an equal observation changes nothing."""
-        if any(need != self._need for _, need in self._recent):
-            return UNSTEADY
-        cpu = self._cpu.steady_until(now)
-        return cpu if cpu == UNSTEADY else min(cpu, self._mem.steady_until(now))
 
     def recent_need(self, now: Instant) -> Resources | None:
         """The maximum need of each resource within the last ``RECENT`` seconds; None if unknown."""
         if self.target is None or self._began is None or now - self._began < RECENT:
             return None
-        # Fast path for frequent calls: the need has not changed.
-        if now < self.steady_until:
-            return self._need
         return Resources.most(need for _, need in self._recent)
 
     def _remember(self, need: Resources, now: Instant) -> None:
         self._began = now if self._began is None else self._began
-        self._recent.append((now, need))
-        # A need holds until the next observation, so keep the last one from before the window.
+        # A need holds until it changes, so keep the last one from before the window.
+        if not self._recent or self._recent[-1][1] != need:
+            self._recent.append((now, need))
         while len(self._recent) > 1 and now - self._recent[1][0] >= RECENT:
             self._recent.popleft()
 
@@ -133,7 +103,7 @@ class Stabilizer:
         ]
 
     def _begin(self) -> None:
-        self._began, self.steady_until, self._has_skipped = None, UNSTEADY, False
+        self._began = None
         self._recent.clear()
         self._cpu, self._mem = self.smoothing.cpu.start(), self.smoothing.memory.start()
 

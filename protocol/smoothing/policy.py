@@ -55,7 +55,7 @@ class Pipeline:
             self._run(self._skipped_at, self._last)
             self._skipped_at = None
         self._target = self._run(now, sample)
-        self._steady_until = self.steady_until(now) if is_repeated else UNSTEADY
+        self._steady_until = self._steady_from(now) if is_repeated else UNSTEADY
         return self._target
 
     def _run(self, now: Instant, sample: Sample) -> float:
@@ -66,13 +66,11 @@ class Pipeline:
         # For memory, a need is met immediately, regardless of the stages.
         return max(value, sample.value) if self._at_once else value
 
-    def steady_until(self, now: Instant) -> Instant:
+    def _steady_from(self, now: Instant) -> Instant:
         """The time before which repeating the last sample (of ``now``) yields the same target.
 
         Of the samples until then, all but the latest may be skipped without affecting later targets.
         """
-        if self._skipped_at is not None:
-            return self._steady_until
         steady = FOR_EVER
         for stage in self._stages:
             steady = min(steady, stage.steady_until(now))

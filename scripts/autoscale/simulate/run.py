@@ -20,7 +20,7 @@ from scripts.autoscale.simulate.migration_model import NO_MIGRATION, Loads, Simu
 from scripts.autoscale.simulate.recording_grid import Flags, Ints
 from scripts.autoscale.simulate.run_statistics import Figures, RunStatistics
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
-from scripts.autoscale.simulate.simulated_vm import NEVER, SimulatedVm, agent_policy
+from scripts.autoscale.simulate.simulated_vm import SimulatedVm, agent_policy
 from scripts.autoscale.simulate.vm_table import UNIT
 
 
@@ -150,8 +150,6 @@ class Run:
         now = Instant(step * self._fleet.settings.step)
         cores, mem, is_new = self._fleet.table.at(step - self.warm_up)
         demand, used = cores.tolist(), mem.tolist()
-        for index in np.flatnonzero(is_new).tolist():
-            self._vms[index].skip_until = NEVER
         completed = self._complete_moves(step - 1, now)
         self._wake_denied()
         self._wake_short_nodes(now)
@@ -210,15 +208,10 @@ class Run:
         self._random.shuffle(due)
         acted = []
         for index in due:
-            vm, on_short_node = vms[index], index in self._on_short_node
-            # Most VMs of a short node: observing the guest changes nothing.
-            if on_short_node and now < vm.skip_until:
-                self._random.random()
-                vm.skipped_at = now
-                continue
+            vm = vms[index]
             size = vm.use
-            if vm.observe(demand[index], used[index], now) or vm.is_waiting or on_short_node:
-                # Drawn in any case, as above, so that skipping an agent does not change the jitter of others.
+            if vm.observe(demand[index], used[index], now) or vm.is_waiting or index in self._on_short_node:
+                # Drawn in any case, so that an agent that repeats itself does not change the jitter of others.
                 jitter = self._random.random()
                 if not vm.would_repeat(now) or cluster.must_shrink(vm):
                     vm.act(cluster, now, jitter)

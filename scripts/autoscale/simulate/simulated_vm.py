@@ -107,8 +107,7 @@ class SimulatedVm:
 
     ``last_inputs``: inputs of the last observation. ``last_target``: the target that ``target_units`` (compute units)
     and ``is_off_target`` were computed from. ``repeated_inputs``: guest inputs of the last request, if it changed
-    nothing; with equal inputs, the agent repeats it until ``repeats_until``. ``skip_until``: with constant demand,
-    nothing changes before. ``skipped_at``: the last skipped observation.
+    nothing; with equal inputs, the agent repeats it until ``repeats_until``.
     """
 
     index: int
@@ -135,8 +134,6 @@ class SimulatedVm:
     is_off_target: bool = False
     repeated_inputs: GuestInputs | None = None
     repeats_until: Instant = NEVER
-    skip_until: Instant = NEVER
-    skipped_at: Instant | None = None
 
     def __post_init__(self) -> None:
         self.name = ObjectName(NAMESPACE, f"vm-{self.index}")
@@ -148,12 +145,12 @@ class SimulatedVm:
         self.pod = pod
         # The scheduler accepts only higher sequence numbers than those of the last agent.
         self.state = begin(ObjectName(NAMESPACE, pod), self.policy, now, 0.0, self.pods * SEQUENCE_STRIDE)
-        self.agent_started_at, self.last_inputs, self.last_target, self.skipped_at = now, None, None, None
+        self.agent_started_at, self.last_inputs, self.last_target = now, None, None
         self.refresh_agent(now)
 
     def refresh_agent(self, now: Instant) -> None:
         """Pass the VM's current object to the agent."""
-        self.repeats_until = self.skip_until = NEVER
+        self.repeats_until = NEVER
         advance(self.state, VmSeen(self._view()), now, 0.0)
 
     @property
@@ -175,9 +172,6 @@ class SimulatedVm:
     def observe(self, cores: float, mem: float, now: Instant) -> bool:
         """Observe the guest; return True if the agent may have to act."""
         guest, use = self.state.guest, self.use
-        if self.skipped_at is not None:
-            guest.stabilizer.repeat(self.skipped_at)
-            self.skipped_at = None
         inputs = (cores, mem, use, guest.sampled_size or use)
         # Shortcut for speed: call only `goal` and `Stabilizer.observe` instead of `advance`. A test compares both.
         if guest.seen is None or inputs != self.last_inputs:
@@ -193,8 +187,7 @@ class SimulatedVm:
         target = guest.stabilizer.target
         if self.need is None or target is None:
             return True
-        # By identity, which is cheap: the stabilizer keeps an unchanged target.
-        if target is not self.last_target:
+        if target != self.last_target:
             self.last_target, self.may_shrink = target, _units_up(self.need) < _units_up(use)
             self.target_units = self._bounded_units(target)
             self.is_off_target = not _is_size(use, self.target_units)
@@ -205,7 +198,7 @@ class SimulatedVm:
         """Execute the agent's plans until they change nothing. Raises ``RuntimeError`` after ``MAX_ROUNDS``."""
         scheduler, inputs_before = self.state.scheduler, self._other_inputs(now)
         has_offered = has_requested = False
-        self.repeats_until = self.skip_until = NEVER
+        self.repeats_until = NEVER
         for _ in range(MAX_ROUNDS):
             actions = plan(self.state, now).actions
             before = scheduler.ceiling, scheduler.compute_unit, scheduler.migrate
@@ -245,10 +238,7 @@ class SimulatedVm:
         has_right_size = not self.is_off_target or (
             give_back.is_lean(now) and least_units < self.target_units and _is_size(self.use, least_units)
         )
-        if not has_right_size or (least_units < _units_up(self.use) and give_back.offers(now)):
-            return False
-        self.skip_until = min(self.repeats_until, stabilizer.steady_until)
-        return True
+        return has_right_size and not (least_units < _units_up(self.use) and give_back.offers(now))
 
     def _guest_inputs(self, now: Instant) -> GuestInputs:
         """Inputs of a plan that come from the guest."""

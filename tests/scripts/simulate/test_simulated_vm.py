@@ -22,7 +22,6 @@ from protocol.virtual_machine import Bounds
 from scripts.autoscale.simulate.run import WakeSchedule, recheck_delays
 from scripts.autoscale.simulate.simulated_vm import (
     MEM_STALL,
-    NEVER,
     NeighbourShrinks,
     SimulatedVm,
     agent_policy,
@@ -255,18 +254,10 @@ class Greedy(Generous):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_silent_agent_plans_its_last_request(seed: int) -> None:
-    """Silence is an agent's own plan, and an agent that rests through it misses nothing."""
-    vm, twin, cluster, unheard = a_vm(8), a_vm(8), Greedy(), Greedy()
-    before, silent, rested = (0.0, 0.0), 0, 0
+    """Silence is an agent's own plan."""
+    vm, cluster, silent = a_vm(8), Greedy(), 0
     for step, demand in enumerate(some_demand(seed, 1200)):
         now = Instant(step * STEP)
-        if demand != before:
-            before, vm.skip_until = demand, NEVER
-        twin.observe(*demand, now)
-        if now < vm.skip_until:
-            vm.skipped_at, rested = now, rested + 1
-            assert twin.would_repeat(now)
-            continue
         vm.observe(*demand, now)
         if vm.would_repeat(now):
             silent += 1
@@ -277,9 +268,7 @@ def test_silent_agent_plans_its_last_request(seed: int) -> None:
             assert (len(planned), last.needs) == (1, None)
         else:
             vm.act(cluster, now, 0.0)
-            twin.act(unheard, now, 0.0)
-        assert (vm.use, vm.state.guest.stabilizer.target) == (twin.use, twin.state.guest.stabilizer.target)
-    assert min(silent, rested) > 20
+    assert silent > 20
 
 
 def test_agent_that_offers_room_is_never_silent() -> None:
