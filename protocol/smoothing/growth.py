@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import exp
 from typing import ClassVar
 
-from protocol.smoothing.stage import FOR_EVER, UNSTEADY, Sample, Stage
+from protocol.smoothing.stage import Sample, Stage
 from protocol.smoothing.window import WindowMax
 from protocol.units import Instant, Seconds
 
@@ -21,15 +21,14 @@ from protocol.units import Instant, Seconds
 class Sustain(Stage):
     """An exponentially weighted mean over ``over`` seconds (> 0). The first value counts in full."""
 
-    __slots__ = ("_at", "_is_level", "_keep", "_level", "_over", "_pause")
+    __slots__ = ("_at", "_keep", "_level", "_over", "_pause")
     name: ClassVar[str] = "sustain"
     delays_growth: ClassVar[bool] = True
 
     def __init__(self, over: Seconds) -> None:
         self._over = over
         self._at: Instant | None = None
-        self._level, self._is_level = 0.0, False
-        self._pause = self._keep = 0.0
+        self._level = self._pause = self._keep = 0.0
 
     def step(self, now: Instant, value: float, sample: Sample) -> float:  # noqa: ARG002 - the past decides
         """The weighted mean; the value counts for the whole time since the previous sample."""
@@ -41,12 +40,8 @@ class Sustain(Stage):
             if pause != self._pause:
                 self._pause, self._keep = pause, exp(-pause / self._over)
             self._level = value + (self._level - value) * self._keep
-        self._at, self._is_level = now, self._level == value
+        self._at = now
         return self._level
-
-    def steady_until(self, now: Instant) -> Instant:  # noqa: ARG002 - a level mean does not change with time
-        """Forever once the mean equals the value."""
-        return FOR_EVER if self._is_level else UNSTEADY
 
     def explain(self) -> str:
         """The time constant of the mean."""
@@ -72,10 +67,6 @@ class Surge(Stage):
         surge = self._window.max() or 0.0
         self._surging = surge > value
         return surge if self._surging else value
-
-    def steady_until(self, now: Instant) -> Instant:
-        """Until a surge ends."""
-        return self._window.steady_until(now)
 
     def explain(self) -> str:
         """Say if a surge is active."""

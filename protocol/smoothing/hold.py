@@ -51,12 +51,6 @@ class Hold(Stage):
         self._reason = "maximum of a whole window"
         return most
 
-    def steady_until(self, now: Instant) -> Instant:
-        """Until a need leaves the window, the window is whole, or the pause after a shrink is over."""
-        steady = self._window.steady_until(now)
-        is_resting = self._fell is not None and now - self._fell <= self._pause
-        return Instant(min(steady, self._fell + self._pause)) if self._fell is not None and is_resting else steady
-
     def explain(self) -> str:
         """Say which rule applied."""
         share = "" if self._keep == 1.0 else f", {self._keep:.0%} of it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from protocol.smoothing.stage import FOR_EVER, Sample, Stage
+from protocol.smoothing.stage import Sample, Stage
 from protocol.smoothing.window import WindowMax
 from protocol.units import Instant, Seconds
 
@@ -60,10 +60,6 @@ class Hysteresis(Stage):
             return None
         self._patience.add(value, now)
         return self._patience.max() if self._patience.is_full(now) else None
-
-    def steady_until(self, now: Instant) -> Instant:
-        """Until patience may end; forever without patience."""
-        return FOR_EVER if self._patience is None else self._patience.steady_until(now)
 
     def explain(self) -> str:
         """The rule, or that patience has ended."""

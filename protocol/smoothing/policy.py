@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeGuard
 import msgspec
 
 from protocol.smoothing.spec import READERS, SPECS, HistogramSpec, StageSpec
-from protocol.smoothing.stage import FOR_EVER, LARGEST, UNSTEADY, Sample, Stage, StageExplanation
+from protocol.smoothing.stage import LARGEST, Sample, Stage, StageExplanation
 from protocol.units import Instant
 
 Resource = Literal["cpu", "memory"]
@@ -32,52 +32,22 @@ class SmoothingPolicyError(ValueError):
 class Pipeline:
     """A running policy for one resource of one VM."""
 
-    __slots__ = ("_at_once", "_last", "_skipped_at", "_stages", "_steady_until", "_steps", "_target", "_values")
+    __slots__ = ("_at_once", "_last", "_stages", "_values")
 
     def __init__(self, stages: Sequence[Stage], at_once: bool) -> None:
         self._stages = tuple(stages)
-        self._steps = tuple(stage.step for stage in stages)
         self._values = [0.0] * len(stages)
         self._at_once = at_once
         self._last: Sample | None = None
-        self._target, self._steady_until = 0.0, UNSTEADY
-        self._skipped_at: Instant | None = None
 
     def target(self, now: Instant, sample: Sample) -> float:
         """The target of the resource, in vCPUs or bytes; ``now`` never decreases."""
-        is_repeated = sample == self._last
-        # Often one resource of a guest stays the same while the other changes.
-        if is_repeated and now < self._steady_until:
-            self._skipped_at = now
-            return self._target
-        if self._skipped_at is not None and self._last is not None:
-            # The stages need only the last of the skipped samples.
-            self._run(self._skipped_at, self._last)
-            self._skipped_at = None
-        self._target = self._run(now, sample)
-        self._steady_until = self._steady_from(now) if is_repeated else UNSTEADY
-        return self._target
-
-    def _run(self, now: Instant, sample: Sample) -> float:
         value, values = min(LARGEST, sample.value), self._values
-        for index, step in enumerate(self._steps):
-            values[index] = value = min(LARGEST, step(now, value, sample))
+        for index, stage in enumerate(self._stages):
+            values[index] = value = min(LARGEST, stage.step(now, value, sample))
         self._last = sample
         # For memory, a need is met immediately, regardless of the stages.
         return max(value, sample.value) if self._at_once else value
-
-    def _steady_from(self, now: Instant) -> Instant:
-        """The time before which repeating the last sample (of ``now``) yields the same target.
-
-        Of the samples until then, all but the latest may be skipped without affecting later targets.
-        """
-        steady = FOR_EVER
-        for stage in self._stages:
-            steady = min(steady, stage.steady_until(now))
-            # One unsettled stage decides the result.
-            if steady == UNSTEADY:
-                break
-        return steady
 
     def explain(self) -> tuple[StageExplanation, ...]:
         """The effect of each stage on the last sample; empty before the first."""

@@ -12,7 +12,6 @@ Rules that hold here:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from math import inf
 from typing import ClassVar, Final
 
 import msgspec
@@ -21,12 +20,6 @@ from protocol.units import Instant
 
 LARGEST: Final = 1e30
 """More vCPUs or bytes than exist, but few enough that no stage's arithmetic overflows a float."""
-
-
-UNSTEADY: Final = Instant(-inf)
-"""For a stage whose next result may differ although its input is the same."""
-
-FOR_EVER: Final = Instant(inf)
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
@@ -58,12 +51,6 @@ class Stage(ABC):
     def step(self, now: Instant, value: float, sample: Sample) -> float:
         """The output for the input ``value``; ``now`` never decreases."""
 
-    def steady_until(self, now: Instant) -> Instant:  # noqa: ARG002 - by default a stage is never steady
-        """The time before which repeating the last step's input (of ``now``) yields the same output; all but the latest
-        of these steps may be skipped.
-        """
-        return UNSTEADY
-
     @abstractmethod
     def explain(self) -> str:
         """Say why the last step returned its value."""
@@ -81,7 +68,3 @@ class Curve(Stage):
     def step(self, now: Instant, value: float, sample: Sample) -> float:  # noqa: ARG002 - a curve is stateless
         """See ``Stage``."""
         return self.at(value)
-
-    def steady_until(self, now: Instant) -> Instant:  # noqa: ARG002 - a curve is stateless
-        """Forever: the same input yields the same output."""
-        return FOR_EVER

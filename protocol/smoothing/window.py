@@ -6,7 +6,6 @@ from collections import deque
 from math import inf
 from typing import Final
 
-from protocol.smoothing.stage import FOR_EVER
 from protocol.units import Instant, Seconds
 
 RESOLUTION: Final = 1024
@@ -51,13 +50,6 @@ class WindowMax:
     def max(self) -> float | None:
         """The maximum value that was valid within ``span`` before the last ``add``; None before the first."""
         return self._entries[0][0] if self._entries else None
-
-    def steady_until(self, now: Instant) -> Instant:
-        """The time before which repeating the last value (of ``now``) changes neither ``max`` nor ``is_full``."""
-        entries = self._entries
-        leaves = entries[0][2] + self._span if len(entries) > 1 else FOR_EVER
-        fills = FOR_EVER if self._since is None or self.is_full(now) else self._since + self._span
-        return Instant(min(leaves, fills))
 
     def is_full(self, now: Instant) -> bool:
         """Return True if more than ``span`` has passed since the first value; only then is ``max`` a proof."""

@@ -80,7 +80,7 @@ def _document(path: Path) -> Mapping[str, object] | None:
 HIGH: Final = 0.995
 """The share of time that the second fixed size covers."""
 MOST_PLAYED: Final = 500
-"""Maximum number of VMs on which a policy is replayed, the most expensive ones: a week takes some 10 ms per VM."""
+"""Maximum number of VMs on which a policy is replayed, the most expensive ones: a week takes some 15 ms per VM."""
 _OF_THE_CONTROL_PLANE: Final = frozenset({"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"})
 OF_A_FILE: Final = "Prometheus does not have the labels of VMs; autoscale record --label KEY records them in a file"
 NOT_WRITTEN_YET: Final = 5 * MINUTE

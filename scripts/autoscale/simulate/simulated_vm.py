@@ -19,7 +19,6 @@ from agent.core.policy import Policy, Smoothing, Timing
 from agent.core.state import OFFER_PAUSE, REGROWTH_WINDOW, GiveBack, State, begin
 from agent.core.vm import Vm
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
-from protocol.smoothing.stage import FOR_EVER
 from protocol.units import Bytes, Instant, Resources, Seconds
 from protocol.virtual_machine import Bounds
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
@@ -51,7 +50,7 @@ NAMESPACE: Final = "fleet"
 MAX_ROUNDS: Final = 8
 """Maximum planning rounds of an agent at one instant; more mean a bug."""
 
-NEVER: Final = Instant(float("-inf"))
+NEVER, FOR_EVER = Instant(float("-inf")), Instant(float("inf"))
 
 SEQUENCE_STRIDE: Final = 1_000_000
 """Increase in sequence numbers from one agent of a VM to the next."""

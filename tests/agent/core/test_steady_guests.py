@@ -1,4 +1,4 @@
-"""A guest that stays the same is looked at for next to nothing, and its target is the same as if each look counted."""
+"""The target of a guest whose looks repeat and pause, and the most that it needed lately."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ looks = st.tuples(st.sampled_from([0.5, 1.0, 15.0, 60.0]), st.none() | sizes, si
 
 
 class EveryLook:
-    """The same by the pipelines alone, which see every look."""
+    """The same by the pipelines alone, with every look kept."""
 
     def __init__(self, smoothing: Smoothing) -> None:
         self.smoothing = smoothing
@@ -58,7 +58,7 @@ class EveryLook:
 
 
 @given(st.sampled_from(POLICIES), st.lists(looks, min_size=1, max_size=12))
-def test_skipped_looks_change_nothing(
+def test_target_and_recent_need_are_those_of_every_look(
     smoothing: Smoothing, story: list[tuple[float, Resources | None, Resources, int]]
 ) -> None:
     stabilizer, every, now = Stabilizer(smoothing), EveryLook(smoothing), 0.0

@@ -62,7 +62,7 @@ def test_valid_policy_answers_every_need(
 
 
 @given(stages, st.sampled_from(["cpu", "memory"]), st.lists(st.tuples(looks, st.integers(1, 9)), max_size=3))
-def test_skipped_samples_change_nothing(
+def test_pipeline_is_its_stages_in_order(
     document: list[dict[str, object]],
     resource: str,
     rounds: list[tuple[list[tuple[float, float, float | None]], int]],
