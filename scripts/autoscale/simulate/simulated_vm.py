@@ -98,15 +98,15 @@ class NeighbourShrinks:
 
 @dataclass(slots=True, eq=False)
 class SimulatedVm:
-    """VM number ``index``. Most fields are caches: most observations and requests repeat the last one.
+    """VM number ``index``. Some fields are caches: most observations and requests repeat the last one.
 
     ``use``: size in the spec and in the guest. ``permit``: stored permit. ``max_units``: maximum in compute units.
     ``may_shrink``: larger than the need at the last observation, so it may shrink with constant demand.
     ``moved_for_room``: denied when its last migration started, and not grown since.
 
-    ``last_inputs``: inputs of the last observation. ``last_target``: the target that ``target_units`` (compute units)
-    and ``is_off_target`` were computed from. ``repeated_inputs``: guest inputs of the last request, if it changed
-    nothing; with equal inputs, the agent repeats it until ``repeats_until``.
+    ``last_inputs``: inputs of the last observation. ``target_units``: its target in compute units.
+    ``repeated_inputs``: guest inputs of the last request, if it changed nothing; with equal inputs, the agent repeats
+    it until ``repeats_until``.
     """
 
     index: int
@@ -128,7 +128,6 @@ class SimulatedVm:
     agent_started_at: Instant = Instant(0.0)
     last_inputs: tuple[float, float, Resources, Resources] | None = None
     need: Resources | None = None
-    last_target: Resources | None = None
     target_units: int = 1
     is_off_target: bool = False
     repeated_inputs: GuestInputs | None = None
@@ -144,7 +143,7 @@ class SimulatedVm:
         self.pod = pod
         # The scheduler accepts only higher sequence numbers than those of the last agent.
         self.state = begin(ObjectName(NAMESPACE, pod), self.policy, now, 0.0, self.pods * SEQUENCE_STRIDE)
-        self.agent_started_at, self.last_inputs, self.last_target = now, None, None
+        self.agent_started_at, self.last_inputs = now, None
         self.refresh_agent(now)
 
     def refresh_agent(self, now: Instant) -> None:
@@ -178,7 +177,7 @@ class SimulatedVm:
             guest.goal = goal(sample, over, use.at_most(guest.sampled_size or use), self.policy, settling=False)
             need = guest.goal.need
             self.need = None if need is None else need.at_most(self.bounds.max)
-            self.last_inputs, self.last_target = inputs, None
+            self.last_inputs = inputs
         else:
             sample = guest.seen.sample
         guest.seen, guest.sampled_size = ObservedSample(sample, now), use
@@ -186,10 +185,9 @@ class SimulatedVm:
         target = guest.stabilizer.target
         if self.need is None or target is None:
             return True
-        if target != self.last_target:
-            self.last_target, self.may_shrink = target, _units_up(self.need) < _units_up(use)
-            self.target_units = self._bounded_units(target)
-            self.is_off_target = not _is_size(use, self.target_units)
+        self.may_shrink = _units_up(self.need) < _units_up(use)
+        self.target_units = self._bounded_units(target)
+        self.is_off_target = not _is_size(use, self.target_units)
         # The agent plans if the size is off target, or to withdraw a denied request.
         return self.is_off_target or self.is_denied
 
