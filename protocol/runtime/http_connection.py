@@ -261,7 +261,7 @@ class HttpConnection(asyncio.Protocol):
         """The response is complete."""
         if not self._answer.status:
             # ``_beside`` keeps counting, so that a server cannot send interim responses for ever.
-            self._answer, self._headers = ResponseHead(), 0
+            self._answer, self._headers, self._is_framed = ResponseHead(), 0, False
             return
         self._beside = 0
         self._is_whole, self._has_lasted = True, self._parser.should_keep_alive()

@@ -15,21 +15,25 @@ from protocol.kubernetes.resources import MIGRATIONS
 from protocol.names import ANNOTATION_USAGE, LABEL_VM_NAME, RUNNER_AUTHORITIES, SCHEDULER_NAME, VM_KIND
 
 MOST: Final = 1000
-"""Maximum labels or owners; a pod with more is nobody's runner."""
+"""Maximum labels, owners and containers to cache. The runner's own are among them, however many others a pod has."""
 
 _OWNERS: Final = frozenset({VM_KIND, MIGRATIONS.kind})
 _IDENTITY: Final = ("namespace", "name", "uid", "resourceVersion")
-_METADATA: Final = (*_IDENTITY, "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp")
+_METADATA: Final = (*_IDENTITY, "creationTimestamp", "deletionTimestamp")
 _STATUS: Final = ("phase", "reason", "message", "podIP", "conditions")
 _ANNOTATIONS: Final = frozenset({*updated_annotations({}), ANNOTATION_USAGE})
 
 
 def cached_pod(pod: JsonObject) -> Json:
     """``pod`` with the fields that are read; of a pod that is no runner's, only its identity."""
-    labels, owners = labels_of(pod), items(pod, "metadata", "ownerReferences")
-    is_ours = LABEL_VM_NAME in labels or any(text(owner, "kind") in _OWNERS for owner in owners)
-    if not is_ours or len(labels) > MOST or len(owners) > MOST:
+    labels = labels_of(pod)
+    owners = [owner for owner in items(pod, "metadata", "ownerReferences") if text(owner, "kind") in _OWNERS]
+    if LABEL_VM_NAME not in labels and not owners:
         return {"metadata": _part(pod, "metadata", _IDENTITY)}
+    # Without its owner and label a pod would not be its VM's, and the VM would get a second one.
+    owners.sort(key=lambda owner: owner.get("controller") is not True)
+    names = sorted(labels, key=lambda name: (name != LABEL_VM_NAME, "neon.tech/" not in name))
+    bounded = {"labels": {name: labels[name] for name in names[:MOST]}, "ownerReferences": owners[:MOST]}
     annotations = {name: value for name, value in annotations_of(pod).items() if name in _ANNOTATIONS}
     resizes = [
         entry
@@ -37,7 +41,12 @@ def cached_pod(pod: JsonObject) -> Json:
         if (text(entry, "manager"), text(entry, "subresource")) == (SCHEDULER_NAME, RESIZE)
     ]
     return {
-        "metadata": {**_part(pod, "metadata", _METADATA), "annotations": annotations, "managedFields": resizes},
+        "metadata": {
+            **_part(pod, "metadata", _METADATA),
+            **bounded,
+            "annotations": annotations,
+            "managedFields": resizes,
+        },
         "spec": {
             **_part(pod, "spec", ("nodeName",)),
             "containers": [_runner(container) for container in items(pod, "spec", "containers")[:MOST]],

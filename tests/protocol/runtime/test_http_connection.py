@@ -138,6 +138,8 @@ async def test_interim_response_of_a_proxy_is_not_the_answer(interim: bytes, is_
     async with server(hints, answer, OPEN) as connection:
         head = await connection.ask(REQUEST, asyncio.get_running_loop().time() + 2)
         assert (head.status, head.retry_after) == (200, "")
+    async with server(hints, OK + b"\r\nabcd") as connection:
+        assert await whole(connection) == (200, b"abcd"), "the end of the connection ends the body"
 
 
 async def test_interim_responses_without_end_break_the_connection() -> None:

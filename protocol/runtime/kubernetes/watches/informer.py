@@ -34,12 +34,12 @@ from protocol.runtime.kubernetes.watches.fact_cache import FactCache
 from protocol.runtime.kubernetes.watches.kinds import F
 from protocol.units import Seconds
 
-PAGE: Final = 500
+PAGE: Final = 250
 """Objects per page of a list; fewer if a page would be too large."""
 
 LARGE_PAGE: Final = 4 * 1024 * 1024
-"""Maximum bytes of a page with several objects, which are decoded together: that may take 20 times as much memory. 500
-ordinary pods fit.
+"""Maximum bytes of a page with several objects, which are decoded together: that may take 20 times as much memory. A
+full page of ordinary pods, with up to 16 KiB each, fits.
 """
 
 AT_ONCE: Final = 64

@@ -6,6 +6,7 @@ import pytest
 
 from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.watches import informer as informer_module
+from protocol.runtime.kubernetes.watches.informer import PAGE
 from protocol.units import Seconds
 from tests.fake_clock import FakeClock, settle
 from tests.protocol.runtime.kubernetes.informer.informed import informed
@@ -47,7 +48,7 @@ async def test_a_cut_watch_resumes_where_it_was(cluster: FakeCluster) -> None:
         cluster.put(NODES, node("b", "2"))
         await clock.advance(1)
         assert story.take() == ["the watch was cut", ("b", None, "2")]
-        assert [call.query["limit"] for call in cluster.made("GET", NODES)] == ["500", "1"]
+        assert [call.query["limit"] for call in cluster.made("GET", NODES)] == [str(PAGE), "1"]
 
 
 async def test_expired_version_relists_difference(cluster: FakeCluster) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.kubernetes.api import LONGEST_PAGE, ApiCall, PageTooLargeError
 from protocol.kubernetes.pages import Page
-from protocol.runtime.kubernetes.watches.informer import LARGE_PAGE
+from protocol.runtime.kubernetes.watches.informer import LARGE_PAGE, PAGE
 from tests.fake_clock import FakeClock
 from tests.protocol.runtime.kubernetes.informer.informed import Pages, story_of
 from tests.scheduler_plugin.objects import node
@@ -16,7 +16,7 @@ async def test_lists_are_read_page_by_page() -> None:
     api = Pages()
     told = await story_of(api, FakeClock(), 0)
     assert told[:3] == [("a", None, "1"), ("b", None, "2"), "listed 2"]
-    assert api.queries[:2] == [{"limit": "500"}, {"limit": "500", "continue": "more"}]
+    assert api.queries[:2] == [{"limit": str(PAGE)}, {"limit": str(PAGE), "continue": "more"}]
 
 
 async def test_lists_and_watches_select_by_labels() -> None:
@@ -62,8 +62,8 @@ async def test_malformed_event_forces_relist() -> None:
     api = Pages(b"no event")
     await story_of(api, FakeClock(), 0.3)
     assert [query for query in api.queries if "watch" not in query][2:4] == [
-        {"limit": "500"},
-        {"limit": "500", "continue": "more"},
+        {"limit": str(PAGE)},
+        {"limit": str(PAGE), "continue": "more"},
     ]
 
 
@@ -87,7 +87,7 @@ class LargeObjects(Pages):
 async def test_large_objects_shrink_pages() -> None:
     api = LargeObjects()
     told = await story_of(api, FakeClock(), 0)
-    assert [query["limit"] for query in api.queries if "watch" not in query] == ["500", "125", "31", "7"]
+    assert [query["limit"] for query in api.queries if "watch" not in query] == ["250", "62", "15", "3"]
     assert told[:2] == [("a", None, "1"), "listed 1"]
 
 
