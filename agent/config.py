@@ -152,11 +152,11 @@ def _smoothing(base: Smoothing, found: str | dict[str, object] | None) -> Smooth
     return changed
 
 
-def _stages(found: object, resource: Resource) -> Stages:
-    if found == "default":
+def _stages(value: object, resource: Resource) -> Stages:
+    if value == "default":
         return DEFAULT_CPU if resource == "cpu" else DEFAULT_MEMORY
     path = f"smoothing.{resource}"
-    stages = parse_policy(found, resource, path)
+    stages = parse_policy(value, resource, path)
     # Stages name their resource, because CPU and memory have different units.
     if stages.resource != resource:
         raise ValueError(f"{path}.resource: expected {resource}, got {stages.resource}")

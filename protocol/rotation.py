@@ -38,26 +38,26 @@ class Life:
         return now < self.end
 
 
-def needs_authority(known: Sequence[Life], now: float) -> bool:
+def needs_authority(lives: Sequence[Life], now: float) -> bool:
     """Return True if another CA must be created.
 
     >>> needs_authority([], 0.0), needs_authority([Life(0.0, 90.0)], 29.0), needs_authority([Life(0.0, 90.0)], 30.0)
     (True, False, True)
     """
     # A CA from a clock ahead of ours is not valid yet, so another is needed.
-    valid = [life for life in known if life.is_valid(now) and not life.is_ahead(now)]
+    valid = [life for life in lives if life.is_valid(now) and not life.is_ahead(now)]
     return not valid or max(valid, key=lambda life: life.made).over(now) >= ANNOUNCED
 
 
-def signer(known: Sequence[Life], now: float) -> int:
+def signer(lives: Sequence[Life], now: float) -> int:
     """The index of the CA that signs: the newest that was announced for long enough, else the oldest. At least one must
     be valid.
 
     >>> signer([Life(60.0, 150.0), Life(30.0, 120.0), Life(0.0, 90.0)], 65.0)
     1
     """
-    valid = [(life.made, at) for at, life in enumerate(known) if life.is_valid(now)]
-    announced = [(made, at) for made, at in valid if known[at].over(now) >= ANNOUNCED]
+    valid = [(life.made, at) for at, life in enumerate(lives) if life.is_valid(now)]
+    announced = [(made, at) for made, at in valid if lives[at].over(now) >= ANNOUNCED]
     # At the first start, or after years without this program, none has been announced for long enough.
     return max(announced)[1] if announced else min(valid)[1]
 

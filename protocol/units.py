@@ -81,11 +81,11 @@ def parse_quantity(text: str | int | float) -> Fraction:
     return (-number if match["sign"] == "-" else number) * _SUFFIXES[match["suffix"] or ""]
 
 
-def _number(found: re.Match[str]) -> tuple[int, int]:
+def _number(match: re.Match[str]) -> tuple[int, int]:
     """The digits as an integer, and the power of ten to multiply it by."""
     # Trailing zeros would only make the integer larger.
-    part = (found["part"] or found["only"] or "").rstrip("0")
-    return int((found["whole"] or "") + part or "0"), int(found["exponent"] or "0") - len(part)
+    part = (match["part"] or match["only"] or "").rstrip("0")
+    return int((match["whole"] or "") + part or "0"), int(match["exponent"] or "0") - len(part)
 
 
 class Amount(msgspec.Struct, frozen=True, order=True, gc=False):

@@ -168,10 +168,10 @@ def use_patch(use: Resources, slot_size: Bytes, before: Resources | None = None)
     return {"spec": {"guest": guest}}
 
 
-def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
-    meta, status = found.metadata, child(obj, "status")
+def _virtual_machine(decoded: _Object, obj: JsonObject) -> VirtualMachine:
+    meta, status = decoded.metadata, child(obj, "status")
     labels, annotations, problems = labels_of(obj), annotations_of(obj), list[str]()
-    slot_size, spec_bounds, spec_use = _sizes(found.spec.guest)
+    slot_size, spec_bounds, spec_use = _sizes(decoded.spec.guest)
     bounds = _annotated(ANNOTATION_BOUNDS, annotations, partial(_bounds, spec_bounds, slot_size, problems), problems)
     machine = _read_or_problem(partial(read_machine, status), problems)
     # The part of the spec beyond the running machine applies after the next restart.

@@ -40,14 +40,14 @@ def value_of(words: Sequence[str], flag: str) -> str:
     return ""
 
 
-def encode_dump(found: Mapping[str, object]) -> str:
+def encode_dump(spec: Mapping[str, object]) -> str:
     """Encode as gzipped JSON in base64; equal objects have equal texts.
 
     >>> decode_dump(encode_dump({"guest": {"cpus": {"min": 1}}}))
     {'guest': {'cpus': {'min': 1}}}
     """
     packing = zlib.compressobj(wbits=_GZIP)
-    packed = packing.compress(msgspec.json.encode(found, order="sorted")) + packing.flush()
+    packed = packing.compress(msgspec.json.encode(spec, order="sorted")) + packing.flush()
     return base64.b64encode(packed).decode()
 
 

@@ -96,14 +96,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-async def for_each(things: Iterable[T], call: Callable[[T], Awaitable[R]], at_once: int = AT_ONCE) -> list[R]:
-    """Results of ``call`` for each of ``things``, in their order."""
+async def for_each(items: Iterable[T], call: Callable[[T], Awaitable[R]], at_once: int = AT_ONCE) -> list[R]:
+    """Results of ``call`` for each of ``items``, in their order."""
     places = asyncio.Semaphore(at_once)
 
-    async def called(thing: T) -> R:
+    async def called(item: T) -> R:
         async with places:
-            return await call(thing)
+            return await call(item)
 
     async with asyncio.TaskGroup() as tasks:
-        calls = [tasks.create_task(called(thing)) for thing in things]
+        calls = [tasks.create_task(called(item)) for item in items]
     return [task.result() for task in calls]

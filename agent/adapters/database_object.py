@@ -35,7 +35,7 @@ class DatabaseObject(ABC):
         self._uid = ""
 
     @abstractmethod
-    def _parsed(self, found: JsonObject) -> VirtualMachine:
+    def _parsed(self, obj: JsonObject) -> VirtualMachine:
         """Parse the object. Raises ``InvalidObjectError`` or ``PortError``."""
 
     async def get(self) -> VirtualMachine:
@@ -64,9 +64,9 @@ class DatabaseObject(ABC):
         event = EventRecord(EventSubject(self._kind, self._name, self._uid), reason, note)
         await self._api.post(event.path, event_body(event, micro_timestamp(wall), COMPONENT))
 
-    def _read(self, found: JsonObject) -> VirtualMachine:
+    def _read(self, obj: JsonObject) -> VirtualMachine:
         try:
-            database = self._parsed(found)
+            database = self._parsed(obj)
         except InvalidObjectError as error:
             raise self._undecodable(str(error)) from None
         self._uid = database.uid

@@ -28,6 +28,6 @@ class NeonVm(DatabaseObject):
             body = {"metadata": {"resourceVersion": str(base)}, **body}
         return self._read(await self._api.patch(self._path, body))
 
-    def _parsed(self, found: JsonObject) -> VirtualMachine:
-        self._seen = parse_virtual_machine(found)
+    def _parsed(self, obj: JsonObject) -> VirtualMachine:
+        self._seen = parse_virtual_machine(obj)
         return self._seen

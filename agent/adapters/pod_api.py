@@ -56,16 +56,16 @@ class PodApi(DatabaseObject):
         except InvalidObjectError as error:
             raise self._undecodable(str(error)) from None
 
-    def _read(self, found: JsonObject) -> VirtualMachine:
-        self._require_same(uid_of(found))
-        return super()._read(found)
+    def _read(self, obj: JsonObject) -> VirtualMachine:
+        self._require_same(uid_of(obj))
+        return super()._read(obj)
 
     def _require_same(self, uid: str) -> None:
         if uid != self._uid:
             raise RefusedError(Fault.VM_API, texts.POD_REPLACED.format(pod=self._name))
 
-    def _parsed(self, found: JsonObject) -> PodDatabase:
-        self._seen = parse_pod_database(found)
+    def _parsed(self, obj: JsonObject) -> PodDatabase:
+        self._seen = parse_pod_database(obj)
         return self._seen
 
 

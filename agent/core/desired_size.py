@@ -123,25 +123,25 @@ def _policy_size(
 
 def _target_size(state: State, vm: Vm, sizes: Sizes, target: Resources | None, now: Instant) -> tuple[Resources, bool]:
     """The size for ``target`` within the bounds of ``sizes``, and whether the page cache determines its memory."""
-    known = _known(state, now)
-    size = _size(vm, sizes, known, state.guest.stabilizer, target)
+    goal = _known(state, now)
+    size = _size(vm, sizes, goal, state.guest.stabilizer, target)
     # Kills count even with stale metrics, because a thrashing guest responds late.
     killed = state.guest.kills.needed(now)
     if killed:
         size = size.at_least(sizes.covering(Resources(NOTHING.cpu, killed)))
-    with_cache = size.at_least(_cache_memory(state, vm, sizes, known)).at_most(vm.bounds.max)
+    with_cache = size.at_least(_cache_memory(state, vm, sizes, goal)).at_most(vm.bounds.max)
     return with_cache, with_cache.mem > size.mem
 
 
-def _size(vm: Vm, sizes: Sizes, known: Goal, stabilizer: Stabilizer, target: Resources | None) -> Resources:
+def _size(vm: Vm, sizes: Sizes, goal: Goal, stabilizer: Stabilizer, target: Resources | None) -> Resources:
     """The smoothed target. If a need is unknown: the known needs, but at least the current size."""
     # A target computed when the VM was smaller proves nothing about the current size.
     proven = stabilizer.observed_size is not None and vm.use.within(stabilizer.observed_size)
-    if known.need is None or target is None:
-        return sizes.covering(known.at_least).at_least(vm.use)
+    if goal.need is None or target is None:
+        return sizes.covering(goal.at_least).at_least(vm.use)
     grown = Resources(
-        _grown(known.need.cpu, target.cpu, vm.use.cpu, stabilizer.hold.cpu),
-        _grown(known.need.mem, target.mem, vm.use.mem, stabilizer.hold.mem),
+        _grown(goal.need.cpu, target.cpu, vm.use.cpu, stabilizer.hold.cpu),
+        _grown(goal.need.mem, target.mem, vm.use.mem, stabilizer.hold.mem),
     )
     return sizes.covering(grown).at_least(sizes.covering(target).at_most(vm.use) if proven else vm.use)
 
@@ -151,10 +151,10 @@ def _grown(need: A, target: A, has: A, hold: A) -> A:
     return target if target > has and need >= hold else min(need, target)
 
 
-def _cache_memory(state: State, vm: Vm, sizes: Sizes, known: Goal) -> Resources:
+def _cache_memory(state: State, vm: Vm, sizes: Sizes, goal: Goal) -> Resources:
     """The memory to keep or grow to for the page cache, with zero CPU."""
     keep = state.guest.probing.keep
-    if known.need is None:
+    if goal.need is None:
         return NOTHING
     return sizes.not_less(Resources(NOTHING.cpu, keep)) if keep > vm.use.mem else Resources(NOTHING.cpu, keep)
 
@@ -181,16 +181,16 @@ def is_fresh(state: State, now: Instant) -> bool:
     return observed is not None and now - observed.last <= state.policy.timing.stale
 
 
-def _because(vm: Vm, size: Resources, known: Goal, sizes: Sizes) -> str:
+def _because(vm: Vm, size: Resources, goal: Goal, sizes: Sizes) -> str:
     if not size.within(vm.use):
-        return f"growing for {_strongest(known, vm, sizes, size) or MEMORY_KILLS}"
-    if known.need is None:
-        what = "no metrics" if not known.parts else "some metrics are missing"
+        return f"growing for {_strongest(goal, vm, sizes, size) or MEMORY_KILLS}"
+    if goal.need is None:
+        what = "no metrics" if not goal.parts else "some metrics are missing"
         return f"{what}: not below its current size"
     if size != vm.use:
         return f"shrinking: {size} is proven to be enough"
-    if size.within(sizes.covering(known.need)):
-        return f"right for {_strongest(known, vm, sizes, size)}"
+    if size.within(sizes.covering(goal.need)):
+        return f"right for {_strongest(goal, vm, sizes, size)}"
     return "holding: less has not been proven to be enough"
 
 
@@ -201,7 +201,7 @@ def _cache_reason(vm: Vm, size: Resources) -> str:
     return f"{what}keeping memory for the page cache"
 
 
-def _strongest(known: Goal, vm: Vm, sizes: Sizes, size: Resources) -> str:
+def _strongest(goal: Goal, vm: Vm, sizes: Sizes, size: Resources) -> str:
     """Names of the parts that determine the size: those with the most compute units.
 
     For a pod, the largest part of each resource that grows to ``size``, or of both if none does.
@@ -209,9 +209,9 @@ def _strongest(known: Goal, vm: Vm, sizes: Sizes, size: Resources) -> str:
     if vm.is_pod:
         grows: tuple[tuple[type[Amount], bool], ...] = (MilliCpu, size.cpu > vm.use.cpu), (Bytes, size.mem > vm.use.mem)
         kinds = [kind for kind, is_growing in grows if is_growing] or [kind for kind, _ in grows]
-        candidates = [[part for part in known.parts if isinstance(part.need, kind)] for kind in kinds]
+        candidates = [[part for part in goal.parts if isinstance(part.need, kind)] for kind in kinds]
         return " and ".join(max(parts, key=lambda part: part.need.value).name for parts in candidates if parts)
-    units = {part.name: _units(part, sizes.unit) for part in known.parts}
+    units = {part.name: _units(part, sizes.unit) for part in goal.parts}
     most = max(units.values(), default=0)
     return " and ".join(name for name, count in units.items() if count == most)
 

@@ -101,9 +101,9 @@ def patch_conflicted(state: State, reason: str, now: Instant, jitter: float) -> 
     side.stale_at, side.retry_at = patch.base, Instant(now + VM_API_BACKOFF.delay(1, jitter))
 
 
-def _is_newest(seen: Vm | None, patch: PatchVm) -> bool:
+def _is_newest(latest: Vm | None, patch: PatchVm) -> bool:
     """Return True if ``patch`` is based on the newest view, and that view has a version."""
-    return seen is not None and not seen.follows(patch.base) and seen.version == patch.base
+    return latest is not None and not latest.follows(patch.base) and latest.version == patch.base
 
 
 def patch_failed(state: State, event: PatchFailed, now: Instant, jitter: float) -> None:

@@ -134,31 +134,31 @@ class Vm(msgspec.Struct, frozen=True, gc=False):
         return not self.actual.within(self.use)
 
 
-def view(found: VirtualMachine, pod: str, floor: VmFloor | None = None) -> Vm:
+def view(source: VirtualMachine, pod: str, floor: VmFloor | None = None) -> Vm:
     """The view of an object for the agent of ``pod``. A status without sizes counts as equal to the spec.
 
     A resourceVersion that is not a number counts as 0; such views replace each other in the order of arrival.
     """
-    is_pod, order = isinstance(found, PodDatabase), found.annotations.get(ANNOTATION_SLEEP, "")
-    sleeps, is_starting = found.phase in SLEEPING, _is_starting(found.phase, found.sleep)
+    is_pod, order = isinstance(source, PodDatabase), source.annotations.get(ANNOTATION_SLEEP, "")
+    sleeps, is_starting = source.phase in SLEEPING, _is_starting(source.phase, source.sleep)
     return Vm(
-        bounds=_in_slots(found) if is_pod else found.bounds,
-        use=found.wakes_with if sleeps else found.use,
-        actual=ZERO if sleeps else found.actual or (found.wakes_with if is_starting else found.use),
-        slot_size=found.slot_size,
-        version=number(found.resource_version),
-        resizable=found.enabled and found.phase in RESIZABLE_PHASES,
-        recorded_permit=found.permit,
-        ours=found.pod_name == pod,
-        enabled=found.enabled,
+        bounds=_in_slots(source) if is_pod else source.bounds,
+        use=source.wakes_with if sleeps else source.use,
+        actual=ZERO if sleeps else source.actual or (source.wakes_with if is_starting else source.use),
+        slot_size=source.slot_size,
+        version=number(source.resource_version),
+        resizable=source.enabled and source.phase in RESIZABLE_PHASES,
+        recorded_permit=source.permit,
+        ours=source.pod_name == pod,
+        enabled=source.enabled,
         floor=floor,
         is_pod=is_pod,
-        objection=found.objection if isinstance(found, PodDatabase) else None,
-        mem_limit=found.mem_limit if isinstance(found, PodDatabase) else None,
-        phase=found.phase,
+        objection=source.objection if isinstance(source, PodDatabase) else None,
+        mem_limit=source.mem_limit if isinstance(source, PodDatabase) else None,
+        phase=source.phase,
         order=order if len(order) <= MAX_ORDER_LENGTH else "",
-        sleep=found.sleep,
-        never_sleeps=_never_sleeps(found),
+        sleep=source.sleep,
+        never_sleeps=_never_sleeps(source),
     )
 
 

@@ -113,9 +113,9 @@ class WatchLog:
     def watch_restored(self, kind: str) -> None:
         """Nothing to log: the holder of the Lease logs it."""
 
-    def object_unreadable(self, kind: str, found: Unreadable) -> None:
+    def object_unreadable(self, kind: str, unreadable: Unreadable) -> None:
         """Log the object and the reason."""
-        fields = {"resource": kind, "object": str(found.name), "uid": found.uid, "reason": found.reason}
+        fields = {"resource": kind, "object": str(unreadable.name), "uid": unreadable.uid, "reason": unreadable.reason}
         _log.warning("cannot decode object; keeping its last state", extra=fields)
 
     def unreadable_objects(self, kind: str, count: int) -> None:

@@ -148,12 +148,12 @@ def read_page(body: bytes) -> Page:
     ('9', 1, 'document: expected object, got int')
     """
     try:
-        whole = _PAGE.decode(body)
+        decoded = _PAGE.decode(body)
     # One invalid object fails the whole page, so decode each object separately.
     except (ValueError, RecursionError):
         return _by_parts(body)
-    head = {"metadata": whole.metadata or {}}
-    return Page(version_of(head), text(head, "metadata", "continue"), whole.items or [], [])
+    head = {"metadata": decoded.metadata or {}}
+    return Page(version_of(head), text(head, "metadata", "continue"), decoded.items or [], [])
 
 
 def read_encoded_page(body: bytes) -> EncodedPage:
@@ -179,10 +179,10 @@ def read_event(line: bytes) -> WatchEvent:
     ('ADDED', '/a', '7')
     """
     try:
-        whole = _EVENT.decode(line)
+        decoded = _EVENT.decode(line)
     except (ValueError, RecursionError):
         return _event_by_parts(line)
-    return WatchEvent(whole.type, whole.body or {})
+    return WatchEvent(decoded.type, decoded.body or {})
 
 
 class _Page(msgspec.Struct, frozen=True):

@@ -118,14 +118,14 @@ class ClusterView:
             self._pods = list(chain.from_iterable(self._by_node.values()))
         return self._pods
 
-    def lacking_resource(self, node: str, asked: ResourceCounts) -> str | None:
-        """The first of the ``asked`` resources that a known node has too little of; None if none."""
+    def lacking_resource(self, node: str, requested: ResourceCounts) -> str | None:
+        """The first of the ``requested`` resources that a known node has too little of; None if none."""
         left = self._left.get(node)
         if left is None:
             left = self._left[node] = dict(self.nodes[node].other_allocatable)
             for pod in self.pods_on(node):
                 _subtract(left, pod.traits.other_requests)
-        return next((name for name, amount in asked if amount > left.get(name, 0)), None)
+        return next((name for name, amount in requested if amount > left.get(name, 0)), None)
 
     def _occupy(self, node: str, pods: int) -> None:
         if node in self._pod_slots:
@@ -179,8 +179,8 @@ def resolved(term: PodTerm, labels: Labels) -> PodTerm:
     return PodTerm(term.topology_key, selector, term.namespaces, term.namespace_selector)
 
 
-def _subtract(left: dict[str, int], asked: ResourceCounts) -> None:
-    for name, amount in asked:
+def _subtract(left: dict[str, int], requested: ResourceCounts) -> None:
+    for name, amount in requested:
         left[name] = left.get(name, 0) - amount
 
 

@@ -49,11 +49,11 @@ class ApiAccessReviewer:
             user = user_in(await self._review(TOKEN_REVIEWS.path(), token_review(token)))
             if user is None:
                 return None
-            who = text(user, "username")
+            user_name = text(user, "username")
             # All namespaces first, because one review may replace thousands.
             everywhere = frozenset([scope for scope in sorted(EVERYTHING) if await self._may_read(user, scope)])
             rest = sorted(scope for scope in scopes if scope.everywhere not in everywhere)
-            return await self._of_scopes(user, rest, everywhere, before or Visitor(who, NOTHING))
+            return await self._of_scopes(user, rest, everywhere, before or Visitor(user_name, NOTHING))
 
     async def _of_scopes(
         self, user: JsonObject, scopes: list[Scope], everywhere: frozenset[Scope], before: Visitor

@@ -84,15 +84,15 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
     return Filtered([name for name in names if name == claim.node], others, {})
 
 
-def best(state: LedgerState, pod: PodFacts, asked: Container[str], limit: int) -> list[str]:
-    """The best ``limit`` of the ``asked`` nodes that the pod fits; empty if ``filter_pod`` must decide."""
+def best(state: LedgerState, pod: PodFacts, candidates: Container[str], limit: int) -> list[str]:
+    """The best ``limit`` of the ``candidates`` nodes that the pod fits; empty if ``filter_pod`` must decide."""
     # ``filter_pod`` decides for pods with a reservation and for targets of migrations.
     if pod.uid in state.claims or pod.migration is not None:
         return []
     demand = _demand_of(state, pod)
     # Each pod starts at another of the equal nodes, so that pods created together spread.
     taken, start = state.assumed.claimed(pod.uid), crc32(pod.uid.encode())
-    best_nodes = state.node_indexes.of(demand).best(asked, limit, taken, partial(_is_soft_tainted, state), start)
+    best_nodes = state.node_indexes.of(demand).best(candidates, limit, taken, partial(_is_soft_tainted, state), start)
     state.assumed.settle(pod.uid)
     # The only node that kube-scheduler can bind it to.
     if len(best_nodes) == 1:
@@ -112,16 +112,16 @@ def _is_soft_tainted(state: LedgerState, node: str) -> bool:
     return any(taint.effect == "PreferNoSchedule" for taint in _taints(state, node))
 
 
-def retry_elsewhere(state: LedgerState, pod: PodFacts, asked: list[str]) -> outcomes.Effects:
-    """Make kube-scheduler retry a pod if the ``asked`` nodes, which refused it, are a sample and another has room."""
+def retry_elsewhere(state: LedgerState, pod: PodFacts, candidates: list[str]) -> outcomes.Effects:
+    """Make kube-scheduler retry a pod if ``candidates``, which refused it, are a sample and another node has room."""
     if pod.uid in state.claims or state.is_gone(pod.uid):
         return ()
     # kube-scheduler has tried all nodes.
-    if not state.sampled.is_sample(len(asked), len(state.rooms)):
+    if not state.sampled.is_sample(len(candidates), len(state.rooms)):
         return ()
     fitting = node_index(state, pod).fitting()
-    elsewhere = next(iter(fitting.difference(asked)), None)
-    if elsewhere is None or not state.sampled.should_retry(pod.uid, len(asked), len(state.rooms)):
+    elsewhere = next(iter(fitting.difference(candidates)), None)
+    if elsewhere is None or not state.sampled.should_retry(pod.uid, len(candidates), len(state.rooms)):
         return ()
     return (outcomes.RoomFreed(elsewhere),)
 

@@ -126,16 +126,16 @@ def observe_placed(state: LedgerState, claim: Claim, *, at_rebuild: bool) -> Non
     account = claim.vm
     if account is None or account.facts is None or state.nodes[claim.node].facts is None:
         return
-    whole = _node_total(state, claim)
+    node_total = _node_total(state, claim)
     # The first pod on a known node: the VM had no bound so far.
     is_only = account.claims == [claim]
     is_unanswered = is_only and not (at_rebuild or account.agent)
     if is_unanswered:
-        facts = _bounded(account.facts, ZERO, whole, whole)
+        facts = _bounded(account.facts, ZERO, node_total, node_total)
         # No agent has a permit of ours yet, so none holds more than the node's total.
-        account.outstanding.cap(whole.at_least(facts.actual or ZERO))
+        account.outstanding.cap(node_total.at_least(facts.actual or ZERO))
     elif is_only:
-        facts = _bounded(account.facts, ZERO, whole, account.facts.permit or ZERO)
+        facts = _bounded(account.facts, ZERO, node_total, account.facts.permit or ZERO)
     else:
         facts = _bounded_by_node(state, account, account.facts, claim)
     if is_unanswered or facts is not account.facts:
@@ -157,11 +157,11 @@ def bound_by_node(state: LedgerState, name: str) -> None:
 
 def _bounded_by_node(state: LedgerState, account: VmAccount, facts: VmFacts, claim: Claim) -> VmFacts:
     """``facts`` of a VM with a pod on a node that became known, bounded by that node."""
-    whole = _node_total(state, claim)
+    node_total = _node_total(state, claim)
     # Another known node bounds the VM already.
     if any(other is not claim and state.nodes[other.node].facts is not None for other in account.claims):
-        return _with_restart_size(facts, whole, ZERO)
-    return _bounded(facts, account.reserved.at_most(whole), whole, node_maximum(state, claim))
+        return _with_restart_size(facts, node_total, ZERO)
+    return _bounded(facts, account.reserved.at_most(node_total), node_total, node_maximum(state, claim))
 
 
 def _within_maximum(facts: VmFacts, base: Resources = ZERO) -> VmFacts:

@@ -195,14 +195,14 @@ class Ledger:
         self._state.require_ready()
         return binding.filter_pod(self._state, pod, names)
 
-    def best(self, pod: PodFacts, asked: Container[str], limit: int) -> list[str]:
-        """The best ``limit`` of the ``asked`` nodes that the pod fits; a single one is assumed.
+    def best(self, pod: PodFacts, candidates: Container[str], limit: int) -> list[str]:
+        """The best ``limit`` of the ``candidates`` nodes that the pod fits; a single one is assumed.
 
         Empty if ``filter`` must decide: the pod fits nowhere, has a reservation, or is a migration's target. Raises
         ``NotReadyError``.
         """
         self._state.require_ready()
-        return binding.best(self._state, pod, asked, limit)
+        return binding.best(self._state, pod, candidates, limit)
 
     def scores(self, pod: PodFacts, names: list[str]) -> list[int]:
         """The pod's score on each of ``names``, 0-10. Raises ``NotReadyError``."""

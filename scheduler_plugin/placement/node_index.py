@@ -77,13 +77,13 @@ class NodeIndex:
 
     def best(
         self,
-        asked: Container[str],
+        candidates: Container[str],
         limit: int,
         taken: Mapping[str, PodDemand],
         avoids: Callable[[str], bool],
         start: int,
     ) -> list[str]:
-        """The best ``limit`` of those ``asked`` nodes that the pod fits.
+        """The best ``limit`` of those ``candidates`` nodes that the pod fits.
 
         ``taken`` is about to be claimed in addition to reservations. Nodes without room after that, and nodes that the
         pod ``avoids``, are a last resort. ``start`` chooses the first among equals.
@@ -100,7 +100,7 @@ class NodeIndex:
                     name for name in chain(islice(nodes, turn, None), islice(nodes, turn)) if name not in reranked
                 )
                 coming = sorted(name for name, new_rank in reranked.items() if new_rank == rank)
-                yield from (name for name in chain(coming, staying) if name in asked)
+                yield from (name for name in chain(coming, staying) if name in candidates)
 
         # Avoided nodes only if there are no others.
         return list(islice(filterfalse(avoids, ranked()), limit)) or list(islice(ranked(), limit))

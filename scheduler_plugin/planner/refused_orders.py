@@ -89,8 +89,8 @@ class RefusedOrders:
         self._vms[vm] = _OrderWait(failures, Instant(now + wait))
 
 
-def _extended(known: _OrderWait | None, now: Instant, jitter: float) -> _OrderWait:
-    failures = 1 if known is None else known.failures + 1
+def _extended(previous: _OrderWait | None, now: Instant, jitter: float) -> _OrderWait:
+    failures = 1 if previous is None else previous.failures + 1
     return _OrderWait(failures, Instant(now + PAUSE.delay(failures, jitter)))
 
 

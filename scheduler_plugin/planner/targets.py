@@ -210,13 +210,13 @@ class Targets:
     def _with_room(self, size: Resources) -> Iterator[Room]:
         """The nodes with room for ``size`` below their watermarks, apart from constraints."""
         # Plain numbers, because this runs for every node.
-        cpu, mem, whole = size.cpu.value, size.mem.value, self.reserve_share.denominator
-        left = whole - self.reserve_share.numerator
+        cpu, mem, denominator = size.cpu.value, size.mem.value, self.reserve_share.denominator
+        left = denominator - self.reserve_share.numerator
         for room in self._rooms.values():
             used, mark = room.reserved, room.watermark
             if (
-                (used.cpu.value + cpu) * whole <= mark.cpu.value * left
-                and (used.mem.value + mem) * whole <= mark.mem.value * left
+                (used.cpu.value + cpu) * denominator <= mark.cpu.value * left
+                and (used.mem.value + mem) * denominator <= mark.mem.value * left
                 and size.within(room.free)
             ):
                 yield room
@@ -236,10 +236,10 @@ def _can_grow(room: Room, size: Resources, growth: Resources) -> bool:
     return (room.reserved + size + room.growth.at_least(growth)).within(room.total)
 
 
-def _is_as_large(size: Resources, known: Iterable[Resources]) -> bool:
-    return any(smaller.within(size) for smaller in known)
+def _is_as_large(size: Resources, sizes: Iterable[Resources]) -> bool:
+    return any(smaller.within(size) for smaller in sizes)
 
 
-def _least(known: Iterable[Resources], size: Resources) -> list[Resources]:
-    """``known`` and ``size``, without sizes that are at least as large as another."""
-    return [*(other for other in known if not size.within(other)), size]
+def _least(sizes: Iterable[Resources], size: Resources) -> list[Resources]:
+    """``sizes`` and ``size``, without sizes that are at least as large as another."""
+    return [*(other for other in sizes if not size.within(other)), size]

@@ -41,15 +41,15 @@ def identity_of(pod: PodFacts | None, admitted: Tokenless | None) -> CallerIdent
     return CallerIdentity(account, pod.name.namespace, pod.name.name, pod.uid, pod.node, by_address=True)
 
 
-def may_speak_for(who: CallerIdentity, pod: PodFacts, node: str | None, node_agents: frozenset[str]) -> bool:
-    """Return True if ``who`` is the agent of ``pod``, whose claim is on ``node``."""
+def may_speak_for(caller: CallerIdentity, pod: PodFacts, node: str | None, node_agents: frozenset[str]) -> bool:
+    """Return True if ``caller`` is the agent of ``pod``, whose claim is on ``node``."""
     # By UID: the pod may have been recreated under the same name.
-    if who.pod_uid is not None and who.pod_uid == pod.uid:
+    if caller.pod_uid is not None and caller.pod_uid == pod.uid:
         # Anyone who creates a pod can mount such a token. A database must not reserve room that it does not use.
         if pod.database is not None:
             return False
-        return who.namespace == pod.name.namespace and who.pod == pod.name.name
-    return (who.by_address or who.account in node_agents) and who.node is not None and who.node == node
+        return caller.namespace == pod.name.namespace and caller.pod == pod.name.name
+    return (caller.by_address or caller.account in node_agents) and caller.node is not None and caller.node == node
 
 
 RETRY_AFTER: Final = Seconds(1.0)

@@ -109,13 +109,13 @@ class Service:
             self._requests.request_vm_size(pod)
         return filtered
 
-    def best(self, pod: PodFacts, asked: Container[str]) -> list[str]:
-        """The best of the ``asked`` nodes, as many as configured; empty if ``filter`` must decide.
+    def best(self, pod: PodFacts, candidates: Container[str]) -> list[str]:
+        """The best of the ``candidates`` nodes, as many as configured; empty if ``filter`` must decide.
 
         Raises ``LedgerError``.
         """
         limit = self.context.feed.settings.candidates
-        return [] if limit is None else self.context.ledger.best(pod, asked, limit)
+        return [] if limit is None else self.context.ledger.best(pod, candidates, limit)
 
     def simulate(self, pod: PodFacts, nodes: list[ClusterNode]) -> Filtered:
         """The ``nodes`` that would fit the pod, without any change.

@@ -104,20 +104,20 @@ async def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
         _check_sleep_options(guests, kubernetes=kubernetes, groups=groups, picture=picture_file is not None)
     spec = _spec(guests, network, groups=groups, kubernetes=kubernetes_version if kubernetes else "", pods=pods)
     console, clock = Console(), SystemClock()
-    observations = Observations(is_simulated=spec.guests == "simulated", database=(POD if pods else VM).word)
-    observations.sleeps = [] if sleep else None
+    observed = Observations(is_simulated=spec.guests == "simulated", database=(POD if pods else VM).word)
+    observed.sleeps = [] if sleep else None
     began = clock.now()
-    with _recording_problems(observations, console):
-        if not observations.is_simulated and not sleep:
+    with _recording_problems(observed, console):
+        if not observed.is_simulated and not sleep:
             # Fail now rather than after minutes of starting a cluster.
             find_pgbench()
         async with (
             fresh_stage(NAME, spec, console, clock, pods=pods) as stage,
             serving_page(stage.site, ClusterFlags(NAME), console) if web else nullcontext(),
         ):
-            acts = _acts(stage, observations, console, began, seconds, migration=migration, groups=groups)
-            await _play(stage, acts, observations, console)
-    outcome = report(observations, Seconds(clock.now() - began))
+            acts = _acts(stage, observed, console, began, seconds, migration=migration, groups=groups)
+            await _play(stage, acts, observed, console)
+    outcome = report(observed, Seconds(clock.now() - began))
     await write_outcome(outcome, report_file)
     _print(console, outcome)
     if picture_file is not None:
@@ -164,23 +164,23 @@ def _refuse_without_checkout() -> None:
 
 
 @contextmanager
-def _recording_problems(seen: Observations, console: Console) -> Iterator[None]:
+def _recording_problems(observed: Observations, console: Console) -> Iterator[None]:
     """Records an error that ends the demonstration as its problem."""
     try:
         yield
     # Task groups raise exception groups, whatever the number of errors.
     except* AlreadyRunningError as errors:
-        seen.load_problem = f"{innermost(errors)}; stop it: autoscale local down --name {NAME}"
+        observed.load_problem = f"{innermost(errors)}; stop it: autoscale local down --name {NAME}"
     except* StepFailedError as failures:
         failure = innermost(failures)
-        seen.load_problem = str(failure)
+        observed.load_problem = str(failure)
         if isinstance(failure, StepFailedError):
             show_failure(console, failure)
     except* (SiteError, PgbenchError, ControlError, ApiError) as errors:
-        seen.load_problem = str(innermost(errors))
+        observed.load_problem = str(innermost(errors))
 
 
-async def _play(stage: DemoStage, acts: Awaitable[None], seen: Observations, console: Console) -> None:
+async def _play(stage: DemoStage, acts: Awaitable[None], observed: Observations, console: Console) -> None:
     """Runs all acts, and prints a summary unless the demonstration is interrupted."""
     try:
         await acts
@@ -189,7 +189,7 @@ async def _play(stage: DemoStage, acts: Awaitable[None], seen: Observations, con
         await _summarize(stage, console, has_failed=True)
         raise
     # If clients gave up, the VMs' conditions may say why.
-    await _summarize(stage, console, has_failed=bool(seen.load_problem or seen.client_failures))
+    await _summarize(stage, console, has_failed=bool(observed.load_problem or observed.client_failures))
 
 
 async def _summarize(stage: DemoStage, console: Console, *, has_failed: bool) -> None:
@@ -201,7 +201,7 @@ async def _summarize(stage: DemoStage, console: Console, *, has_failed: bool) ->
 
 async def _acts(  # noqa: PLR0913 - what is shown, and where
     stage: DemoStage,
-    seen: Observations,
+    observed: Observations,
     console: Console,
     began: Instant,
     seconds: int,
@@ -209,17 +209,17 @@ async def _acts(  # noqa: PLR0913 - what is shown, and where
     migration: bool,
     groups: bool,
 ) -> None:
-    seen.guests, seen.network, clock, site = stage.guests, stage.network, SystemClock(), stage.site
+    observed.guests, observed.network, clock, site = stage.guests, stage.network, SystemClock(), stage.site
     async with AsyncExitStack() as stack:
-        forwards = PortForwards(NAME, site, clock, stack, seen.is_simulated)
+        forwards = PortForwards(NAME, site, clock, stack, observed.is_simulated)
         with Screen(console, "autoscale demo") as screen:
-            subject = POD if seen.database == POD.word else VM if seen.sleeps is None else SLEEPER
-            scenario = Scenario(site, screen, clock, seen, forwards.load_of, seconds, began, stage.watch, subject)
-            if seen.sleeps is not None:
+            subject = POD if observed.database == POD.word else VM if observed.sleeps is None else SLEEPER
+            scenario = Scenario(site, screen, clock, observed, forwards.load_of, seconds, began, stage.watch, subject)
+            if observed.sleeps is not None:
                 folder = ClusterFolder.of(NAME)
                 let_requests_follow(folder)
                 qemu = partial(qemu_memory, folder.root, SLEEPER.name)
-                scenario.sleep = SleepScenario(site, clock, scenario.say, scenario.watcher, qemu, seen.sleeps)
+                scenario.sleep = SleepScenario(site, clock, scenario.say, scenario.watcher, qemu, observed.sleeps)
             elif migration and subject is POD:
                 scenario.say("no live migration: a pod stays on its node")
                 scenario.full_node = FullNodeScenario(site, clock, scenario.say, scenario.watcher)
@@ -227,10 +227,10 @@ async def _acts(  # noqa: PLR0913 - what is shown, and where
                 scenario.second = MigrationScenario(site, clock, scenario.say, forwards.clients_of)
             if groups:
                 third = GroupScenario(site, clock, scenario.say, scenario.elapsed, forwards.read_load, POLICY)
-                third.seen.is_simulated = seen.is_simulated
-                seen.group, scenario.third = third.seen, third
+                third.seen.is_simulated = observed.is_simulated
+                observed.group, scenario.third = third.seen, third
             await scenario.run()
-        seen.guests = stage.guests_of(scenario.watcher.database)
+        observed.guests = stage.guests_of(scenario.watcher.database)
 
 
 def _draw(outcome: Report, path: Path, console: Console) -> None:

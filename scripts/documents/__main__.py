@@ -24,15 +24,15 @@ def documents() -> list[Path]:
     return sorted(path.relative_to(ROOT) for path in [*ROOT.glob("*.md"), *docs])
 
 
-def relinked(text: str, document: str, known: Collection[str]) -> str:
-    """``text`` of ``document`` with only those links whose targets are in ``known`` (pure)."""
+def relinked(text: str, document: str, documents: Collection[str]) -> str:
+    """``text`` of ``document`` with only those links whose targets are in ``documents`` (pure)."""
 
     def link(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(document), match[3]))
-        if target in known:
+        if target in documents:
             return match[0]
         # GitHub resolves a folder to its README.md, mkdocs does not.
-        if f"{target}/README.md" in known:
+        if f"{target}/README.md" in documents:
             return f"{match[1]}[{match[2]}]({match[3].rstrip('/')}/README.md{match[4] or ''})"
         return match[2]
 

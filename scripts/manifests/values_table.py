@@ -29,23 +29,23 @@ def table(schema: _Json, values: _Json) -> str:
     return "| Value | Default | |\n|---|---|---|\n" + "".join(rows)
 
 
-def _rows(whole: _Json, schema: _Json, values: object, path: str = "") -> Iterator[tuple[str, str, str]]:
-    resolved_schema = resolved(whole, schema)
+def _rows(root: _Json, schema: _Json, values: object, path: str = "") -> Iterator[tuple[str, str, str]]:
+    resolved_schema = resolved(root, schema)
     fields = values if isinstance(values, Mapping) else {}
     # A shared section (`$ref`) is one row, unless the chart sets one of its fields.
     if "properties" in resolved_schema and (fields or "$ref" not in schema):
         for name, part in resolved_schema["properties"].items():
-            yield from _rows(whole, part, fields.get(name), f"{path}.{name}" if path else name)
+            yield from _rows(root, part, fields.get(name), f"{path}.{name}" if path else name)
     elif "$ref" not in schema or values is not None:
         yield path, _shown(values), str(resolved_schema["description"])
 
 
-def resolved(whole: _Json, schema: _Json) -> _Json:
+def resolved(root: _Json, schema: _Json) -> _Json:
     """``schema``, or the definition that it refers to."""
     reference = schema.get("$ref")
     if reference is None:
         return schema
-    definition: _Json = whole["definitions"][str(reference).rpartition("/")[2]]
+    definition: _Json = root["definitions"][str(reference).rpartition("/")[2]]
     return definition
 
 

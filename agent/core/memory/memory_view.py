@@ -33,9 +33,9 @@ class MemoryView:
     cost: Cost | None = None
 
 
-def memory_view(sample: GuestSample, spent: Cost | None, vm: Vm, known: Goal, unit: ComputeUnit | None) -> MemoryView:
+def memory_view(sample: GuestSample, spent: Cost | None, vm: Vm, goal: Goal, unit: ComputeUnit | None) -> MemoryView:
     """The view of a sample. ``spent`` is the cost since the last sample; None if that is not evidence."""
-    need, used = known.at_least.mem, _used(known)
+    need, used = goal.at_least.mem, _used(goal)
     # Sizes are multiples of both the compute unit and the memory slot.
     step = vm.slot_size if unit is None else vm.sizes(unit).mem_step
     # A pod's request may be deferred, and a trial starts only once the pod has the memory.
@@ -52,8 +52,8 @@ def memory_view(sample: GuestSample, spent: Cost | None, vm: Vm, known: Goal, un
     return replace(view, need=NOTHING.mem if is_crowded or need <= used else need, cost=None if is_crowded else spent)
 
 
-def _used(known: Goal) -> Bytes:
-    needs = (part.need for part in known.parts if part.name == MEMORY_USED)
+def _used(goal: Goal) -> Bytes:
+    needs = (part.need for part in goal.parts if part.name == MEMORY_USED)
     return next((need for need in needs if isinstance(need, Bytes)), NOTHING.mem)
 
 

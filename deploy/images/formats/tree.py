@@ -83,11 +83,11 @@ def tar_of(files: Tree) -> bytes:
     """An uncompressed tar. Missing parents become directories of mode 0755."""
     # Explicit directories win, because their mode may differ.
     parents = {str(parent) for path in files for parent in PurePosixPath(path).parents if parent.name}
-    whole = {**tree(map(directory, parents)), **files}
+    files_and_folders = {**tree(map(directory, parents)), **files}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for path in sorted(whole):
-            _add(archive, whole[path])
+        for path in sorted(files_and_folders):
+            _add(archive, files_and_folders[path])
     return packed.getvalue()
 
 

@@ -120,8 +120,8 @@ def _held(
     overhead = amounts("spec.overhead", spec.overhead)
     # Otherwise the first container counts as the guest's.
     runner = next((index for index, container in enumerate(spec.containers) if container.name == guest), 0)
-    beside = Resources.sum(size for index, size in enumerate(sizes) if index != runner)
-    return counted_requests + overhead, beside + sidecars + overhead
+    other_containers = Resources.sum(size for index, size in enumerate(sizes) if index != runner)
+    return counted_requests + overhead, other_containers + sidecars + overhead
 
 
 def _init_sizes(spec: shapes.PodSpec, status: shapes.PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:

@@ -263,18 +263,18 @@ def restore(resource: Resource, obj: JsonObject) -> Write | None:
     return Write("original", resource, name_of(obj), body, version=version_of(obj))
 
 
-def _is_unchanged(found: object, written: object) -> bool:
+def _is_unchanged(current: object, written: object) -> bool:
     """Return True if a field still has the written value, apart from defaults and the spelling of quantities."""
-    if isinstance(found, Mapping) and isinstance(written, Mapping):
-        return all(_is_unchanged(found.get(name), value) for name, value in written.items())
-    if isinstance(found, list) and isinstance(written, list):
-        return len(found) == len(written) and all(map(_is_unchanged, found, written))
-    if found == written:
+    if isinstance(current, Mapping) and isinstance(written, Mapping):
+        return all(_is_unchanged(current.get(name), value) for name, value in written.items())
+    if isinstance(current, list) and isinstance(written, list):
+        return len(current) == len(written) and all(map(_is_unchanged, current, written))
+    if current == written:
         return True
-    if not isinstance(found, str | int | float) or not isinstance(written, str | int | float):
+    if not isinstance(current, str | int | float) or not isinstance(written, str | int | float):
         return False
     try:
         # `1000m` equals `1`.
-        return parse_quantity(found) == parse_quantity(written)
+        return parse_quantity(current) == parse_quantity(written)
     except QuantityError:
         return False

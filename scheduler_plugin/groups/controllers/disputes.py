@@ -172,20 +172,20 @@ _WORDS: Final = (
 """Kinds of writes to objects that others may write too."""
 
 
-def part_of(found: object, fields: object) -> object:
-    """The part of ``found`` at the paths in ``fields``. List entries are matched by name, if they have one.
+def part_of(current: object, fields: object) -> object:
+    """The part of ``current`` at the paths in ``fields``. List entries are matched by name, if they have one.
 
     >>> part_of({"a": 1, "b": [{"name": "x", "c": 2, "d": 3}, {"name": "y"}]}, {"b": [{"name": "x", "c": 9}]})
     {'b': [{'name': 'x', 'c': 2}]}
     """
     if isinstance(fields, Mapping):
-        mapping = found if isinstance(found, Mapping) else {}
+        mapping = current if isinstance(current, Mapping) else {}
         return {key: part_of(mapping.get(key), value) for key, value in fields.items()}
     if isinstance(fields, list) and _are_named(fields):
-        listed = found if isinstance(found, list) else []
+        listed = current if isinstance(current, list) else []
         entries = {entry.get("name"): entry for entry in listed if isinstance(entry, Mapping)}
         return [part_of(entries.get(entry["name"]), entry) for entry in fields]
-    return found
+    return current
 
 
 def _lost(fields: JsonObject, stored: object, present: object) -> Json:

@@ -189,11 +189,11 @@ class GroupWatches:
         if desired.vpa is not None and self._cache.lacks(VERTICAL_AUTOSCALERS):
             desired = replace(desired, vpa=None, remarks=(*desired.remarks, NO_VPAS))
         name, kind = name_of(group), desired.target.resource
-        beside: dict[Resource, JsonObject | None] = {}
+        companions: dict[Resource, JsonObject | None] = {}
         for resource, companion in desired.companions.items():
             autoscaler = self._cache.get(resource, ObjectName(name.namespace, companion.name))
             # For VMs our annotation takes precedence over the status.
-            beside[resource] = (
+            companions[resource] = (
                 autoscaler if autoscaler is None or kind in OF_PODS else with_annotated_status(autoscaler)
             )
         target = self._cache.get(kind, ObjectName(name.namespace, desired.target.name))
@@ -203,8 +203,8 @@ class GroupWatches:
             group,
             desired.adjusted_for_agents(pods),
             target=target,
-            hpa=beside.get(HORIZONTAL_AUTOSCALERS),
-            vpa=beside.get(VERTICAL_AUTOSCALERS),
+            hpa=companions.get(HORIZONTAL_AUTOSCALERS),
+            vpa=companions.get(VERTICAL_AUTOSCALERS),
             rivals=tuple(self._references.scaling(_key(desired.target, name.namespace), (policy.kind.kind, name))),
             others=tuple(self._other_writers(group, desired)),
             pods=tuple(pods),
@@ -301,8 +301,10 @@ class GroupWatches:
         desired, namespace = self.desired(policy, group), name_of(group).namespace
         if desired is None:
             return None, []
-        beside = [key_of(kind, ObjectName(namespace, companion.name)) for kind, companion in desired.companions.items()]
-        return _key(desired.target, namespace), beside
+        companions = [
+            key_of(kind, ObjectName(namespace, companion.name)) for kind, companion in desired.companions.items()
+        ]
+        return _key(desired.target, namespace), companions
 
     def _ran_out_of_memory(self, pod: JsonObject) -> None:
         for key in self._references.targets_in(name_of(pod).namespace):

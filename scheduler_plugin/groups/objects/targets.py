@@ -279,10 +279,10 @@ def _progress(target: JsonObject, kind: kinds.Resource, ordered: int) -> str:
     return texts.NOT_ALL_READY.format(ready=ready, ordered=ordered) if ready < ordered else ""
 
 
-def _has(pod: JsonObject, asked: Sequence[SizedContainer]) -> bool:
-    """Return True if the pod has the ``asked`` sizes according to the kubelet."""
+def _has(pod: JsonObject, sized: Sequence[SizedContainer]) -> bool:
+    """Return True if the pod has the ``sized`` sizes according to the kubelet."""
     sizes = pod_sizes(pod)
-    pairs = [(container, by_name(sizes, container.name)) for container in asked]
+    pairs = [(container, by_name(sizes, container.name)) for container in sized]
     return not (holds(pod, "PodResizePending") or holds(pod, "PodResizeInProgress")) and all(
         container.sizes.over(has.requests) == has.requests for container, has in pairs if has is not None
     )
@@ -299,7 +299,7 @@ def _mean(pods: Sequence[tuple[SizedContainer, ...]]) -> tuple[SizedContainer, .
     return tuple(SizedContainer(name, ResourceList.of(partial(mean, name))) for name in names)
 
 
-def _largest(pods: Sequence[tuple[SizedContainer, ...]], asked: Sequence[SizedContainer]) -> tuple[SizedContainer, ...]:
+def _largest(pods: Sequence[tuple[SizedContainer, ...]], sized: Sequence[SizedContainer]) -> tuple[SizedContainer, ...]:
     """For each requested amount that no pod has reached, the largest amount of any pod."""
 
     def largest(container: str, resource: Resource, desired: Amount) -> int | None:
@@ -307,7 +307,7 @@ def _largest(pods: Sequence[tuple[SizedContainer, ...]], asked: Sequence[SizedCo
         return has if has is not None and has < desired.value else None
 
     limited = (
-        SizedContainer(container.name, container.sizes.map(partial(largest, container.name))) for container in asked
+        SizedContainer(container.name, container.sizes.map(partial(largest, container.name))) for container in sized
     )
     return tuple(container for container in limited if container.requests)
 

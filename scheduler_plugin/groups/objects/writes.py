@@ -133,18 +133,18 @@ def refuse_foreign(obj: JsonObject, resource: Resource, group: JsonObject) -> No
         raise ForeignObjectError(texts.OWNED.format(kind=resource.kind, name=name_of(obj).name, owner=whose))
 
 
-def holds(found: object, desired: object) -> bool:
-    """Return True if ``found`` contains all of ``desired``; it may also have defaults of the API server.
+def holds(current: object, desired: object) -> bool:
+    """Return True if ``current`` contains all of ``desired``; it may also have defaults of the API server.
 
     >>> holds({"a": 1, "b": [{"c": 2, "d": 3}]}, {"b": [{"c": 2}]}), holds({"a": 1}, {"a": 2})
     (True, False)
     """
-    if isinstance(found, Mapping) and isinstance(desired, Mapping):
-        return all(name in found and holds(found[name], value) for name, value in desired.items())
-    if isinstance(found, list) and isinstance(desired, list):
+    if isinstance(current, Mapping) and isinstance(desired, Mapping):
+        return all(name in current and holds(current[name], value) for name, value in desired.items())
+    if isinstance(current, list) and isinstance(desired, list):
         # Lists must match entry by entry: the API server adds fields, not entries.
-        return len(found) == len(desired) and all(map(holds, found, desired))
-    return found == desired
+        return len(current) == len(desired) and all(map(holds, current, desired))
+    return current == desired
 
 
 def scalable_owner(target: JsonObject) -> str:

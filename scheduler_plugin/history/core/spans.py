@@ -103,9 +103,9 @@ def clipped(span: Span, since: Millis, until: Millis) -> Span | None:
         return None
     before, upto = begin - span.since, end - span.since
 
-    def part(whole: int) -> int:
+    def part(total: int) -> int:
         # Differences of rounded cumulative sums add up exactly.
-        return whole * upto // length - whole * before // length
+        return total * upto // length - total * before // length
 
     # The time of the peak is unknown, so every part gets it.
     return Span(

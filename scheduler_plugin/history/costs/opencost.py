@@ -119,8 +119,8 @@ def _mean(amount: Fraction, hours: Fraction) -> float:
     return rounded(amount / hours) if hours else 0.0
 
 
-def _share(part: Fraction, whole: Fraction) -> Fraction:
-    return part / whole if whole else Fraction(0)
+def _share(part: Fraction, total: Fraction) -> Fraction:
+    return part / total if total else Fraction(0)
 
 
 def _time(at: Millis) -> str:

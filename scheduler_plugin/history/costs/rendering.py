@@ -59,12 +59,12 @@ def figures(line: Line) -> dict[str, float | None]:
 
 def known_costs(line: Line) -> tuple[BilledCost | None, BilledCost | None, BilledCost | None]:
     """Costs of use, of the maximum size, and of the size that is enough for 99.5 % of the time; None if unknown."""
-    whole = line.reserved.money
+    reserved = line.reserved.money
     return (
         # A line without any known reservation has zero use.
         line.used if line.use_known or not line.known_hours else None,
-        line.at_most if line.without_most < whole or not whole else None,
-        line.at_high if line.without_high < whole or not whole else None,
+        line.at_most if line.without_most < reserved or not reserved else None,
+        line.at_high if line.without_high < reserved or not reserved else None,
     )
 
 

@@ -62,11 +62,11 @@ class PrometheusServer:
         values = [(series.metric, _number(series.value[1])) for series in answered if series.value is not None]
         return [(labels, value) for labels, value in values if _is_amount(value)]
 
-    async def _ask(self, path: str, asked: Mapping[str, str | float]) -> list[_Series]:
+    async def _ask(self, path: str, parameters: Mapping[str, str | float]) -> list[_Series]:
         try:
             async with self._limit:
                 # POST, because many names would exceed the length of a URL.
-                response = await self._http.post(path, data=dict(asked))
+                response = await self._http.post(path, data=dict(parameters))
             # Whatever the status code is, because the body contains the error.
             answer = _ANSWER.decode(response.content)
         except (httpx.HTTPError, ValueError, RecursionError) as error:

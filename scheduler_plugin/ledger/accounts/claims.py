@@ -111,8 +111,8 @@ class Claim:
     woken_at: Instant | None = None  # when it got all that it needs to wake; None if it did not, or gave up
     is_long_denied: bool = False  # has waited to wake for so long that no free room is kept for it
 
-    def note_boot(self, whole: Resources | None) -> None:
-        """Update ``has_booted`` and ``boots_with``, on a node with ``whole`` for pods (None: unknown).
+    def note_boot(self, total: Resources | None) -> None:
+        """Update ``has_booted`` and ``boots_with``, on a node with ``total`` for pods (None: unknown).
 
         The guest has booted if the VM's status names this pod, or if it arrived by a migration.
         """
@@ -120,7 +120,7 @@ class Claim:
         # The guest of a target pod booted in the source pod and keeps its size.
         self.has_booted = self.pod.migration is not None or (facts is not None and facts.runs_in(self.pod.name))
         boots_with = ZERO if self.has_booted else self.pod.boots_with
-        self.boots_with = boots_with if whole is None else boots_with.at_most(whole.minus_or_zero(self.pod.overhead))
+        self.boots_with = boots_with if total is None else boots_with.at_most(total.minus_or_zero(self.pod.overhead))
 
     @property
     def size(self) -> Resources:

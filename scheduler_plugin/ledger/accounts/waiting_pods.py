@@ -93,14 +93,14 @@ class SampledPods:
         self.percent = PERCENT
         self._left: dict[str, int] = {}
 
-    def is_sample(self, asked: int, nodes: int) -> bool:
-        """Return True if there may be feasible nodes besides the ``asked`` ones."""
-        return sample_size(nodes, self.percent) * _TOLERANCE <= asked < nodes
+    def is_sample(self, offered: int, nodes: int) -> bool:
+        """Return True if there may be feasible nodes besides the ``offered`` ones."""
+        return sample_size(nodes, self.percent) * _TOLERANCE <= offered < nodes
 
-    def should_retry(self, uid: str, asked: int, nodes: int) -> bool:
-        """Record that ``asked`` nodes refused the pod. Return True if kube-scheduler should retry it."""
+    def should_retry(self, uid: str, offered: int, nodes: int) -> bool:
+        """Record that ``offered`` nodes refused the pod. Return True if kube-scheduler should retry it."""
         # Enough retries to sample every node twice.
-        left = self._left.pop(uid, 2 * -(-nodes // asked))
+        left = self._left.pop(uid, 2 * -(-nodes // offered))
         self._left[uid] = max(-1, left - 1)
         if len(self._left) > MAX_SAMPLED:
             self.forget(next(iter(self._left)))

@@ -63,52 +63,52 @@ class GroupObservations:
         return True
 
 
-def group_report(seen: GroupObservations) -> GroupReport:
+def group_report(observed: GroupObservations) -> GroupReport:
     """The report on the observations."""
-    began = seen.load_began
-    during = [point for point in seen.points if began is not None and point.seconds >= began]
-    most_cpu = max((point.cpus.get(seen.first, 0.0) for point in during), default=0.0)
+    began = observed.load_began
+    during = [point for point in observed.points if began is not None and point.seconds >= began]
+    most_cpu = max((point.cpus.get(observed.first, 0.0) for point in during), default=0.0)
     most_serving = max((point.serving for point in during), default=0)
     return GroupReport(
-        points=list(seen.points),
-        load=list(seen.load),
+        points=list(observed.points),
+        load=list(observed.load),
         load_began=_rounded(began),
-        load_ended=_rounded(seen.load_ended),
-        transactions=seen.transactions,
-        failed=seen.failed,
+        load_ended=_rounded(observed.load_ended),
+        transactions=observed.transactions,
+        failed=observed.failed,
         most_serving=most_serving,
         most_cpu=most_cpu,
-        problems=list(_group_problems(seen, most_cpu, most_serving)),
+        problems=list(_group_problems(observed, most_cpu, most_serving)),
     )
 
 
-def _not_back(seen: GroupObservations, last: GroupPoint, most_cpu: float) -> str:
+def _not_back(observed: GroupObservations, last: GroupPoint, most_cpu: float) -> str:
     """Reason why the group counts as not shrunk back after the load."""
     if last.serving != 1:
         return f"{last.serving} replicas serve instead of one"
     # The primary and one replica.
     if len(last.cpus) > 2:
         return f"{', '.join(sorted(last.cpus))} run instead of the primary and one replica"
-    if last.cpus.get(seen.first, most_cpu) > seen.started_at:
-        return f"the replica did not shrink back to {seen.started_at:g} vCPU"
+    if last.cpus.get(observed.first, most_cpu) > observed.started_at:
+        return f"the replica did not shrink back to {observed.started_at:g} vCPU"
     return "the group did not shrink back"
 
 
-def _group_problems(seen: GroupObservations, most_cpu: float, most_serving: int) -> Sequence[str]:
-    if seen.load_ended is None or not seen.points:
-        return [seen.problem or "the group's load did not run"]
-    last = seen.points[-1]
-    problems = [seen.problem] if seen.problem else []
-    if most_cpu <= seen.started_at:
-        problems.append(f"the replica did not grow beyond the {seen.started_at:g} vCPU that it had before the load")
+def _group_problems(observed: GroupObservations, most_cpu: float, most_serving: int) -> Sequence[str]:
+    if observed.load_ended is None or not observed.points:
+        return [observed.problem or "the group's load did not run"]
+    last = observed.points[-1]
+    problems = [observed.problem] if observed.problem else []
+    if most_cpu <= observed.started_at:
+        problems.append(f"the replica did not grow beyond the {observed.started_at:g} vCPU that it had before the load")
     if most_serving < 2:
-        problems.append(f"no replica was added under load {seen.said_under_load}")
-    if seen.said_at_last:
-        problems.append(f"{_not_back(seen, last, most_cpu)} {seen.said_at_last}")
-    if seen.failed:
-        problems.append(f"{seen.failed} transactions of the read load failed")
+        problems.append(f"no replica was added under load {observed.said_under_load}")
+    if observed.said_at_last:
+        problems.append(f"{_not_back(observed, last, most_cpu)} {observed.said_at_last}")
+    if observed.failed:
+        problems.append(f"{observed.failed} transactions of the read load failed")
     # Simulated replicas run no transactions.
-    if not seen.is_simulated and not seen.transactions:
+    if not observed.is_simulated and not observed.transactions:
         problems.append("the read load ran no transactions")
     return problems
 
@@ -237,42 +237,42 @@ class Observations:
         return next((since for since, size in self.sizes if since >= at and size.cpu > start.cpu), None)
 
 
-def report(seen: Observations, total: Seconds) -> Report:
+def report(observed: Observations, total: Seconds) -> Report:
     """The report on the observations, after ``total`` seconds."""
-    began = seen.load_began
-    start = seen.size_at(began) if began is not None else None
+    began = observed.load_began
+    start = observed.size_at(began) if began is not None else None
     # Later acts resize the VM again, which must not count.
-    until = total if seen.shrunk_at is None else seen.shrunk_at
-    top = seen.largest_between(began, until) if began is not None else None
-    last = seen.size_at(until) if seen.load_ended is not None else None
-    grown = seen.first_growth(began, start) if began is not None and start is not None else None
-    group = group_report(seen.group) if seen.group is not None else None
-    problems = [*_problems(seen, start, top, last), *(group.problems if group is not None else ())]
+    until = total if observed.shrunk_at is None else observed.shrunk_at
+    top = observed.largest_between(began, until) if began is not None else None
+    last = observed.size_at(until) if observed.load_ended is not None else None
+    grown = observed.first_growth(began, start) if began is not None and start is not None else None
+    group = group_report(observed.group) if observed.group is not None else None
+    problems = [*_problems(observed, start, top, last), *(group.problems if group is not None else ())]
     return Report(
         success=not problems,
         problems=problems,
-        guests=seen.guests,
-        network=seen.network,
+        guests=observed.guests,
+        network=observed.network,
         started_at=start.cpu.as_cores if start else None,
         grew_to=top.cpu.as_cores if top else None,
         shrank_to=last.cpu.as_cores if last else None,
         grew_to_memory=top.mem.value if top else None,
         shrank_to_memory=last.mem.value if last else None,
-        transactions=seen.transactions,
-        failed=seen.failed,
+        transactions=observed.transactions,
+        failed=observed.failed,
         reaction_seconds=round(grown - began, 2) if grown is not None and began is not None else None,
         seconds_total=round(total, 1),
-        seconds_until_first_growth=_first_growth(seen),
-        sizes=[SizePoint(round(at, 2), size.cpu.as_cores, size.mem.value) for at, size in seen.sizes],
-        load=list(seen.tps),
-        note="simulated guests play a load: no transactions were run" if seen.is_simulated else "",
+        seconds_until_first_growth=_first_growth(observed),
+        sizes=[SizePoint(round(at, 2), size.cpu.as_cores, size.mem.value) for at, size in observed.sizes],
+        load=list(observed.tps),
+        note="simulated guests play a load: no transactions were run" if observed.is_simulated else "",
         load_began=_rounded(began),
-        load_ended=_rounded(seen.load_ended),
-        migrations=seen.migrations or [],
+        load_ended=_rounded(observed.load_ended),
+        migrations=observed.migrations or [],
         group=group,
-        database=seen.database,
-        room=seen.room,
-        sleeps=seen.sleeps,
+        database=observed.database,
+        room=observed.room,
+        sleeps=observed.sleeps,
     )
 
 
@@ -280,33 +280,38 @@ def _rounded(at: Seconds | None) -> float | None:
     return None if at is None else round(at, 2)
 
 
-def _first_growth(seen: Observations) -> float | None:
+def _first_growth(observed: Observations) -> float | None:
     """The time of the first growth, for any reason."""
-    grown = seen.first_growth(Seconds(0.0), seen.sizes[0][1]) if seen.sizes else None
+    grown = observed.first_growth(Seconds(0.0), observed.sizes[0][1]) if observed.sizes else None
     return None if grown is None else round(grown, 1)
 
 
 def _problems(
-    seen: Observations, start: Resources | None, top: Resources | None, last: Resources | None
+    observed: Observations, start: Resources | None, top: Resources | None, last: Resources | None
 ) -> Sequence[str]:
-    if seen.sleeps is not None:
-        return sleep_problems(seen.sleeps, seen.load_problem)
+    if observed.sleeps is not None:
+        return sleep_problems(observed.sleeps, observed.load_problem)
     if start is None or top is None or last is None:
         # Nothing else can be judged.
-        return [seen.load_problem or "it ended before the load had run"]
+        return [observed.load_problem or "it ended before the load had run"]
     problems = []
-    if seen.load_problem:
-        problems.append(seen.load_problem)
+    if observed.load_problem:
+        problems.append(observed.load_problem)
     if top.cpu <= start.cpu:
-        problems.append(f"the {seen.database} did not grow beyond the {start.cpu} vCPU that it had before the load")
+        problems.append(f"the {observed.database} did not grow beyond the {start.cpu} vCPU that it had before the load")
     if not (last.cpu < top.cpu and last.mem <= top.mem):
-        problems.append(f"the {seen.database} did not shrink: it reached {top} and has {last} at the end")
-    if seen.failed:
-        problems.append(f"{seen.failed} transactions failed")
+        problems.append(f"the {observed.database} did not shrink: it reached {top} and has {last} at the end")
+    if observed.failed:
+        problems.append(f"{observed.failed} transactions failed")
     # Simulated guests run no transactions, so none is expected of them.
-    if not seen.is_simulated and not seen.transactions:
+    if not observed.is_simulated and not observed.transactions:
         problems.append("no transactions were run")
-    return [*problems, *_migration_problems(seen.migrations), *_room_problems(seen.room), *seen.client_failures]
+    return [
+        *problems,
+        *_migration_problems(observed.migrations),
+        *_room_problems(observed.room),
+        *observed.client_failures,
+    ]
 
 
 def _room_problems(room: RoomPoint | None) -> Sequence[str]:

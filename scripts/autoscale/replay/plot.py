@@ -54,8 +54,8 @@ def _title(played: Sequence[Played[S]], names: Sequence[str], speed: float) -> s
     faster = f", played {speed:g} times faster" if speed != 1 else ""
     lines = [f"vCPUs needed and vCPUs given by {' and '.join(names)}{faster}"]
     if len(played) > 1:
-        whole = totals(played)
-        lines += [f"overall, {name}: {whole[name]}" for name in names]
+        overall = totals(played)
+        lines += [f"overall, {name}: {overall[name]}" for name in names]
     return "\n".join(lines)
 
 

@@ -202,9 +202,9 @@ def step_means(seconds: Floats, values: Floats, step: float, steps: int) -> Floa
     [2.0, 3.0, 2.0]
     """
     at = seconds / step
-    whole = np.rint(at)
+    rounded = np.rint(at)
     # Correct rounding errors of the division.
-    at = np.where(np.abs(at - whole) < _NEAR, whole, at)
+    at = np.where(np.abs(at - rounded) < _NEAR, rounded, at)
     edges = np.arange(steps + 1, dtype=np.float64)
     # Neither the value nor the step changes between two points.
     points = np.union1d(edges, at[at < steps])

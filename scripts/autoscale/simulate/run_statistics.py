@@ -283,5 +283,5 @@ class RunStatistics:
         )
 
 
-def _percent(part: float, whole: float, default: float = 0.0) -> float:
-    return 100 * part / whole if whole else default
+def _percent(part: float, total: float, default: float = 0.0) -> float:
+    return 100 * part / total if total else default

@@ -167,11 +167,11 @@ def method_not_allowed() -> StatusError:
     return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
-def unsupported_media_type(given: str, accepted: Sequence[str]) -> StatusError:
+def unsupported_media_type(media_type: str, accepted: Sequence[str]) -> StatusError:
     """415: the media type of the body is not supported."""
     message = (
         f"the body of the request was in an unknown format - accepted media types include: {', '.join(accepted)}"
-        f" (got {given!r})"
+        f" (got {media_type!r})"
     )
     return StatusError(415, "UnsupportedMediaType", message)
 

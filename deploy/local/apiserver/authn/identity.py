@@ -103,8 +103,8 @@ Review = Callable[[Authenticator, Identity, JsonObject], JsonObject]
 """Evaluates a review: (authenticator, caller, request body) -> the ``status`` of the response."""
 
 
-def _token_review(authenticator: Authenticator, _: Identity, given: JsonObject) -> JsonObject:
-    spec: JsonObject = given.get("spec") or {}
+def _token_review(authenticator: Authenticator, _: Identity, review: JsonObject) -> JsonObject:
+    spec: JsonObject = review.get("spec") or {}
     token = spec.get("token")
     if not token or not isinstance(token, str):
         raise bad_request("token is required for TokenReview in authentication")

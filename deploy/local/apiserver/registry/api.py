@@ -107,10 +107,10 @@ class Api:
             raise errors.not_found(target.resource.subject(target.name))
         return stored
 
-    def create(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> StoreResult:
+    def create(self, target: RequestTarget, submitted: JsonObject, options: WriteOptions) -> StoreResult:
         """Create an object. Raises 400, 403, 404 (for its namespace), 409 or 422."""
         resource = target.resource
-        body = self._with_identity(target, given)
+        body = self._with_identity(target, submitted)
         name = body["metadata"]["name"]
         key = target.named(name).key
         if self.store.get(key) is not None:
@@ -125,10 +125,10 @@ class Api:
             return StoreResult(self._dry_run_result(key, ready, 0), created=True, warnings=warnings)
         return StoreResult(self.store.create(key, ready), created=True, warnings=warnings)
 
-    def _with_identity(self, target: RequestTarget, given: JsonObject) -> JsonObject:
-        """``given`` with a name, in the storage version. Raises a 400 or 422."""
+    def _with_identity(self, target: RequestTarget, submitted: JsonObject) -> JsonObject:
+        """``submitted`` with a name, in the storage version. Raises a 400 or 422."""
         resource = target.resource
-        body = in_storage_version(resource, given)
+        body = in_storage_version(resource, submitted)
         _check_shape(resource, body)
         meta = dict(body.get("metadata") or {})
         if meta.get("namespace") not in (None, "", target.namespace):
@@ -165,30 +165,30 @@ class Api:
         first = strategy.initial_status(bare)
         return bare if first is None else {**bare, "status": first}
 
-    def update(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> StoreResult:
+    def update(self, target: RequestTarget, submitted: JsonObject, options: WriteOptions) -> StoreResult:
         """Replace an object or, for a subresource, that part of it. Raises 400, 404, 409 or 422."""
         strategy = strategy_of(target.resource.key)
         if strategy.creates_on_update and self.store.get(target.key) is None:
-            return self._create_on_update(target, given, options)
+            return self._create_on_update(target, submitted, options)
         if strategy.needs_version or target.resource.custom:
-            self._check_has_version(target, given)
-        return self.change(target, lambda _: given, options)
+            self._check_has_version(target, submitted)
+        return self.change(target, lambda _: submitted, options)
 
-    def _create_on_update(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> StoreResult:
-        """Create a missing object, unless ``given`` replaces a deleted one. Raises 400, 404, 409 or 422."""
+    def _create_on_update(self, target: RequestTarget, submitted: JsonObject, options: WriteOptions) -> StoreResult:
+        """Create a missing object, unless ``submitted`` replaces a deleted one. Raises 400, 404, 409 or 422."""
         # With a resourceVersion or uid, the client has read an object that has been deleted since.
-        if any(text_at(given, f"metadata.{name}") for name in ("resourceVersion", "uid")):
+        if any(text_at(submitted, f"metadata.{name}") for name in ("resourceVersion", "uid")):
             raise errors.modified(target.resource.subject(target.name))
-        if (name := text_at(given, "metadata.name")) != target.name:
+        if (name := text_at(submitted, "metadata.name")) != target.name:
             raise errors.bad_request(
                 f"the name of the object ({name}) does not match the one on the URL ({target.name})"
             )
-        return self.create(target, given, options)
+        return self.create(target, submitted, options)
 
-    def _check_has_version(self, target: RequestTarget, given: JsonObject) -> None:
-        """Raise a 404 if there is no object, and a 422 if ``given`` has no resourceVersion."""
+    def _check_has_version(self, target: RequestTarget, submitted: JsonObject) -> None:
+        """Raise a 404 if there is no object, and a 422 if ``submitted`` has no resourceVersion."""
         self.get(target)
-        meta = given.get("metadata")
+        meta = submitted.get("metadata")
         if not isinstance(meta, dict) or not meta.get("resourceVersion"):
             cause = errors.Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")
             raise errors.invalid(target.resource.subject(target.name), [cause])

@@ -21,12 +21,12 @@ def raw_in_version(resource: ServedResource, stored: StoredObject) -> bytes:
     return stored.raw if body is stored.body else encode(body)
 
 
-def in_storage_version(resource: ServedResource, given: JsonObject) -> JsonObject:
+def in_storage_version(resource: ServedResource, submitted: JsonObject) -> JsonObject:
     """A client's object in the storage version. Raises a 400 if its kind or version is not the resource's."""
     for part, expected in (("apiVersion", resource.api_version), ("kind", resource.kind)):
-        actual = given.get(part)
+        actual = submitted.get(part)
         # Both are optional: the path determines kind and version.
         if actual not in (None, "", expected):
             raise bad_request(f"the {part} in the data ({actual}) does not match the expected {part} ({expected})")
     head: JsonObject = {"apiVersion": resource.stored_api_version, "kind": resource.kind}
-    return {**head, **{key: value for key, value in given.items() if key not in head}}
+    return {**head, **{key: value for key, value in submitted.items() if key not in head}}

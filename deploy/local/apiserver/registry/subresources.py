@@ -209,8 +209,8 @@ def _bound_objects(api: Api, target: RequestTarget, reference: Any) -> tuple[Ref
     return Reference(pod.key.name, uid), Reference(node, stored.body["metadata"]["uid"] if stored else "")
 
 
-def finalize_namespace(api: Api, target: RequestTarget, given: JsonObject, options: WriteOptions) -> StoreResult:
+def finalize_namespace(api: Api, target: RequestTarget, submitted: JsonObject, options: WriteOptions) -> StoreResult:
     """Replace ``spec.finalizers`` of a namespace; without any, a terminating namespace is removed."""
-    finalizers = field(given, ("spec", "finalizers")) or []
+    finalizers = field(submitted, ("spec", "finalizers")) or []
     plain = RequestTarget(target.resource, target.namespace, target.name)
     return api.change(plain, lambda body: with_field(body, ("spec", "finalizers"), finalizers), options)

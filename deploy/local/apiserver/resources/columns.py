@@ -34,11 +34,11 @@ def age(moment: str, now: datetime) -> str:
     if seconds < 120:
         return f"{seconds}s"
     for size, suffix in _SPANS:
-        whole, rest = divmod(seconds, size)
-        if whole:
+        count, rest = divmod(seconds, size)
+        if count:
             smaller = rest // 60 if suffix == "h" else rest
             finer = {"m": f"{smaller}s", "h": f"{smaller}m"}.get(suffix, "")
-            return f"{whole}{suffix}" + (finer if whole < 10 and smaller else "")
+            return f"{count}{suffix}" + (finer if count < 10 and smaller else "")
     return "0s"
 
 

@@ -339,6 +339,6 @@ class FactInformer(FactCache[F]):
             self.learn(event.object)
 
 
-def _identity(found: Unreadable) -> Json:
-    name = {"namespace": found.name.namespace, "name": found.name.name}
-    return {"metadata": name | {"uid": found.uid, "resourceVersion": found.version}}
+def _identity(unreadable: Unreadable) -> Json:
+    name = {"namespace": unreadable.name.namespace, "name": unreadable.name.name}
+    return {"metadata": name | {"uid": unreadable.uid, "resourceVersion": unreadable.version}}

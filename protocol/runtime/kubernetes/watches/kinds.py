@@ -54,7 +54,7 @@ class WatchReport(Protocol):
     def watch_restored(self, kind: str) -> None:
         """A response is older than the known state: the cluster's store was restored, and the kind is relisted."""
 
-    def object_unreadable(self, kind: str, found: Unreadable) -> None:
+    def object_unreadable(self, kind: str, unreadable: Unreadable) -> None:
         """This version of an object cannot be decoded."""
 
     def unreadable_objects(self, kind: str, count: int) -> None:

@@ -245,8 +245,8 @@ def _needed_each(
 ) -> tuple[Fraction, Fraction] | None:
     """Minimum and maximum need of the container per pod. Its part of a whole pod's use is in proportion to requests."""
     size = requested(pods.sizes, container, resource)
-    whole = sum(requested(pods.sizes, sized.name, resource) for sized in pods.sizes)
-    part = Fraction(size, whole) if whole else Fraction(0)
+    total = sum(requested(pods.sizes, sized.name, resource) for sized in pods.sizes)
+    part = Fraction(size, total) if total else Fraction(0)
     uses = [
         use.need * (Fraction(1) if use.container else part)
         for use in horizontal.uses

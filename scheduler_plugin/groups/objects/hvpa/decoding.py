@@ -213,9 +213,14 @@ def decode(obj: JsonObject) -> Hvpa:
 
 
 def _policy_spec(
-    spec: Fields, parts: FieldErrors, beside: tuple[Fields | None, Fields | None], *, is_off: bool, of_databases: bool
+    spec: Fields,
+    parts: FieldErrors,
+    templates: tuple[Fields | None, Fields | None],
+    *,
+    is_off: bool,
+    of_databases: bool,
 ) -> HvpaSpec:
-    (hpa, vpa), gap = beside, "limitsRequestsGapScaleParams"
+    (hpa, vpa), gap = templates, "limitsRequestsGapScaleParams"
     bounds = parts.read(lambda: replica_bounds(hpa), ANY_REPLICAS)
     rules = [_OFF if is_off else parts.read(partial(axis_rules, spec, axis), AxisRules()) for axis in _AXES]
     return HvpaSpec(
