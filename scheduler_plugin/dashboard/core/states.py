@@ -35,7 +35,7 @@ ASLEEP: Final = VmState(
 # Worst first, because only one state is shown.
 VM_STATES: Final = (UNHEALTHY, WAITING, DENIED, AGENT_PROBLEM, MIGRATING, WAKING, ASLEEP)
 
-CANNOT_DRAIN: Final = VmState("cannot-drain", "▲", "VMs should leave the node, but none can")
+CANNOT_DRAIN: Final = VmState("cannot-drain", "▲", "the scheduler wants to move VMs off the node, but none can move")
 OVER_WATERMARK: Final = VmState("over-watermark", "▲", "the node's reservations are above its watermark")
 CORDONED: Final = VmState("cordoned", "⊘", "the node accepts no new databases")
 NODE_STATES: Final = (CANNOT_DRAIN, OVER_WATERMARK, CORDONED)
