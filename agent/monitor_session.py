@@ -60,8 +60,8 @@ class MonitorSession:
         self._take = take
         self._outbox: asyncio.Queue[ToMonitor] = asyncio.Queue()
         self._number = 0
-        self._asked: int | None = None
-        self._asked_at = Instant(0.0)
+        self._awaited_id: int | None = None
+        self._sent_at = Instant(0.0)
         self._checked: int | None = None
         self._allowed = TokenBucket(MESSAGE_BURST, MESSAGES_PER_SECOND, Instant(0.0))
 
@@ -101,7 +101,7 @@ class MonitorSession:
     def _begin(self, connection: MonitorConnection) -> None:
         self._outbox = asyncio.Queue()  # drop messages queued for the last connection
         # Answers on this connection must not match ids from the last one.
-        self._asked = self._checked = None
+        self._awaited_id = self._checked = None
         self._allowed = TokenBucket(MESSAGE_BURST, MESSAGES_PER_SECOND, self._clock.now())
         self._take(MonitorJoined(connection.version))
 
@@ -129,8 +129,8 @@ class MonitorSession:
 
     def _answered(self, message: UpscaleConfirmation | DownscaleResult | InternalError | InvalidMessage) -> None:
         """Accept an answer with the id of the message in flight; ignore a late one."""
-        if message.id == self._asked:
-            self._asked = None
+        if message.id == self._awaited_id:
+            self._awaited_id = None
             self._take(MonitorAnswered(None if isinstance(message, InternalError | InvalidMessage) else message))
 
     async def _write(self, connection: MonitorConnection) -> None:
@@ -147,13 +147,13 @@ class MonitorSession:
         if isinstance(message, CheckHealth):
             self._checked = self._number
         else:
-            self._asked, self._asked_at = self._number, self._clock.now()
+            self._awaited_id, self._sent_at = self._number, self._clock.now()
         return self._number
 
     async def _check(self, connection: MonitorConnection) -> None:
         while True:
             await self._clock.sleep(CHECK_INTERVAL)
-            is_late = self._asked is not None and self._clock.now() - self._asked_at >= connection.answer_timeout
+            is_late = self._awaited_id is not None and self._clock.now() - self._sent_at >= connection.answer_timeout
             if self._checked is not None or is_late:
                 late = connection.answer_timeout if is_late else CHECK_INTERVAL
                 raise PortError(Fault.GUEST, texts.MONITOR_ANSWER_TIMED_OUT.format(seconds=late))

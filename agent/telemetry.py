@@ -91,7 +91,7 @@ def _line(  # noqa: PLR0911, PLR0912 - one branch per event
 ) -> Line | None:
     match event:
         case events.SchedulerAnswered():
-            return _answered(state, event)
+            return _answer_line(state, event)
         case events.Patched(vm):
             return logging.INFO, texts.RESIZED, {"cpu": str(vm.use.cpu), "mem": str(vm.use.mem), "version": vm.version}
         case events.CallFailed():
@@ -135,7 +135,7 @@ def _sleep_news(before: Vm, vm: Vm) -> str:
     return texts.ASLEEP if vm.is_asleep else texts.WAKING if vm.is_waking else texts.AWAKE
 
 
-def _answered(state: State, event: events.SchedulerAnswered) -> Line | None:
+def _answer_line(state: State, event: events.SchedulerAnswered) -> Line | None:
     response, asking = event.response, state.scheduler.asking
     # The core ignores a late answer.
     if asking is None:

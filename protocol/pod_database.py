@@ -24,6 +24,7 @@ from protocol.kubernetes.objects import (
     JsonObject,
     annotations_of,
     child,
+    integer,
     is_terminating,
     items,
     labels_of,
@@ -32,7 +33,6 @@ from protocol.kubernetes.objects import (
     text,
     uid_of,
     version_of,
-    whole,
 )
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
@@ -217,7 +217,7 @@ def objection_of(pod: JsonObject) -> ResizeObjection | None:
         if text(condition, "status") != "True" or verdict not in reasons:
             continue
         # A verdict on an older generation concerns other requests. Older kubelets report no generation.
-        if 0 < whole(condition, "observedGeneration") < whole(pod, "metadata", "generation"):
+        if 0 < integer(condition, "observedGeneration") < integer(pod, "metadata", "generation"):
             continue
         return ResizeObjection(verdict, text(condition, "message"))
     return None

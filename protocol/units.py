@@ -171,7 +171,7 @@ class MilliCpu(Amount, frozen=True, order=True, gc=False):
             raise QuantityError(f"expected a number of vCPUs, got {cores!r}")
         if 0 <= cores < _FEW_CORES:
             return cls(ceil(round(cores * 1000, _NANO)))
-        return cls(_whole(round(Fraction(cores) * 1000, _NANO), cores))
+        return cls(_ceiling(round(Fraction(cores) * 1000, _NANO), cores))
 
     @property
     def as_cores(self) -> float:
@@ -229,10 +229,10 @@ def _amount(quantity: str | int | float, units: dict[str, int]) -> int:
             return int(digits) * factor
     elif type(quantity) is int and 0 <= quantity < 10**_LARGEST_POWER:
         return quantity * units[""]
-    return _whole(parse_quantity(quantity) * units[""], quantity)
+    return _ceiling(parse_quantity(quantity) * units[""], quantity)
 
 
-def _whole(exact: Fraction, source: object) -> int:
+def _ceiling(exact: Fraction, source: object) -> int:
     """``exact`` rounded up. Raises ``QuantityError`` if it is negative."""
     if exact < 0:
         raise QuantityError(f"expected a quantity of zero or more, got {shown(source)}")

@@ -54,19 +54,19 @@ class RequestedTokens:
     api: KubernetesApi
     own: Callable[[], str | None]
     clock: Clock
-    _known: dict[str, tuple[str, Instant]] = field(default_factory=dict)
+    _cached: dict[str, tuple[str, Instant]] = field(default_factory=dict)
     _turns: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     async def __call__(self, audience: str) -> str:
         """See ``Tokens``."""
         # One request at a time per audience.
         async with self._turns[audience]:
-            token, until = self._known.get(audience, ("", Instant(float("-inf"))))
+            token, until = self._cached.get(audience, ("", Instant(float("-inf"))))
             if self.clock.now() >= until:
                 token = await self._requested(audience)
                 # Failures are cached too: otherwise every explanation would wait for the timeout.
                 lasts = USED_FOR if token else RETRY_AFTER
-                self._known[audience] = token, Instant(self.clock.now() + lasts)
+                self._cached[audience] = token, Instant(self.clock.now() + lasts)
             return token
 
     async def _requested(self, audience: str) -> str:

@@ -106,7 +106,7 @@ def _policy_size(
     state: State, vm: Vm, unit: ComputeUnit, now: Instant, *, is_lean: bool = False
 ) -> tuple[Resources, str]:
     """The size from the policy, or from the recent need if ``is_lean``, and the reason."""
-    current, used = _known(state, now), in_use(state, vm, now)
+    current, used = _fresh_goal(state, now), in_use(state, vm, now)
     sizes = vm.sizes(unit, vm.bounds_at(now))
     target = (
         state.guest.stabilizer.recent_need(state.guest.awake_time(now)) if is_lean else state.guest.stabilizer.target
@@ -123,7 +123,7 @@ def _policy_size(
 
 def _target_size(state: State, vm: Vm, sizes: Sizes, target: Resources | None, now: Instant) -> tuple[Resources, bool]:
     """The size for ``target`` within the bounds of ``sizes``, and whether the page cache determines its memory."""
-    goal = _known(state, now)
+    goal = _fresh_goal(state, now)
     size = _size(vm, sizes, goal, state.guest.stabilizer, target)
     # Kills count even with stale metrics, because a thrashing guest responds late.
     killed = state.guest.kills.needed(now)
@@ -170,7 +170,7 @@ def in_use(state: State, vm: Vm, now: Instant) -> Resources:
     return Resources(NOTHING.cpu, min(vm.use.mem, used.up_to(vm.slot_size)))
 
 
-def _known(state: State, now: Instant) -> Goal:
+def _fresh_goal(state: State, now: Instant) -> Goal:
     # Stale metrics are not evidence.
     return state.guest.goal if is_fresh(state, now) else NO_GOAL
 

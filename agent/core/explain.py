@@ -59,11 +59,11 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
         pod=str(state.pod),
         because=_headline(state, planned.because, now),
         size=None if vm is None else _sizes(state, vm, now),
-        permit=_shown(side.permit),
-        ceiling=_shown(state.ceiling),
-        compute_unit=_shown(side.compute_unit),
+        permit=_size_or_null(side.permit),
+        ceiling=_size_or_null(state.ceiling),
+        compute_unit=_size_or_null(side.compute_unit),
         migrating=side.migrate,
-        goal=_shown(guest.goal.need),
+        goal=_size_or_null(guest.goal.need),
         parts=[{"name": part.name, "need": str(part.need), "because": part.because} for part in guest.goal.parts],
         shrink_guard=guest.stabilizer.explain(),
         metrics=_metrics(state, now),
@@ -91,8 +91,8 @@ def _giving(state: State, now: Instant) -> Json:
     giving = state.scheduler.give_back
     least = None if state.vm.seen is None else least_size(state, state.vm.seen.use, now)
     return {
-        "asked": _shown(ZERO if giving.asks_sleep else giving.shrink_to),
-        "least": _shown(least),
+        "asked": _size_or_null(ZERO if giving.asks_sleep else giving.shrink_to),
+        "least": _size_or_null(least),
         "lean_seconds": round(giving.lean_until - now, 3) if giving.is_lean(now) else None,
     }
 
@@ -199,7 +199,7 @@ def _metrics(state: State, now: Instant) -> Json | None:
     }
 
 
-def _shown(amounts: Resources | None) -> Json | None:
+def _size_or_null(amounts: Resources | None) -> Json | None:
     return None if amounts is None else _size(amounts)
 
 

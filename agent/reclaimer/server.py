@@ -48,7 +48,7 @@ class ReclaimServer:
         self._peers = peers
         self._lock = threading.Lock()
         self._connections: dict[socket.socket, threading.Thread] = {}
-        self._held: set[str] = set()
+        self._held_pods: set[str] = set()
         self._has_ended = threading.Event()
         self._listener = _listen(path)
 
@@ -143,9 +143,9 @@ class ReclaimServer:
     def _claimed(self, pod_uid: str) -> Iterator[None]:
         """Hold this pod exclusively within the block; release it at the end."""
         with self._lock:
-            if pod_uid in self._held:
+            if pod_uid in self._held_pods:
                 raise RefusedHoldError(texts.HELD_ALREADY)
-            self._held.add(pod_uid)
+            self._held_pods.add(pod_uid)
         try:
             yield
         finally:
@@ -154,7 +154,7 @@ class ReclaimServer:
             except (OSError, ValueError) as error:
                 LOG.error(texts.NOT_RELEASED, extra={"pod": pod_uid, "reason": str(error)})
             with self._lock:
-                self._held.discard(pod_uid)
+                self._held_pods.discard(pod_uid)
 
 
 def _listen(path: Path) -> socket.socket:

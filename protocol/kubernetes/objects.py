@@ -81,7 +81,7 @@ def texts_at(source: JsonObject, *path: str) -> list[str]:
     return [part for part in value if isinstance(part, str)] if isinstance(value, list) else []
 
 
-def whole(source: JsonObject, *path: str) -> int:
+def integer(source: JsonObject, *path: str) -> int:
     """The integer at ``path``; 0 if there is none.
 
     >>> whole({"spec": {"replicas": 3}}, "spec", "replicas"), whole({"spec": {"replicas": True}}, "spec", "replicas")

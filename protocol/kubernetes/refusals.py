@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from protocol.kubernetes.objects import JsonObject, child, text, whole
+from protocol.kubernetes.objects import JsonObject, child, integer, text
 from protocol.units import Seconds
 
 SHOWN: Final = 300
@@ -153,10 +153,10 @@ def refusal_in(status: JsonObject) -> Refusal:
     >>> refusal_in({"code": 410, "reason": "Expired", "message": "too old"}).kind
     <RefusalKind.GONE: 'gone'>
     """
-    code = whole(status, "code")
+    code = integer(status, "code")
     # A code outside of HTTP's range counts as a server error, so the outcome is unknown.
     plain = classify(code if 100 <= code < 600 else 500, text(status, "reason")[:SHOWN])
-    wait = whole(child(status, "details"), "retryAfterSeconds")
+    wait = integer(child(status, "details"), "retryAfterSeconds")
     return Refusal(plain.kind, plain.status, text(status, "message")[:SHOWN], plain.reason, _seconds(str(wait or "")))
 
 

@@ -73,11 +73,11 @@ def _ladder(base: float, step: float, ratio: float, largest: float, unit: float)
     while ratio > 1.0 and step < largest and len(rungs) < MAX_RUNGS and rungs[-1] < 1e300 / ratio:
         rungs.append(_cleaned(rungs[-1] + step, unit))
         # A step never shrinks, even if truncation removes what the ratio adds.
-        step = min(max(step, _whole(step * ratio, unit)), largest)
+        step = min(max(step, _floored(step * ratio, unit)), largest)
     return rungs, step
 
 
-def _whole(step: float, unit: float) -> float:
+def _floored(step: float, unit: float) -> float:
     """The largest multiple of ``unit`` that is not above ``step``.
 
     >>> _whole(0.5625, 0.001), _whole(22.5, 1.0)

@@ -65,22 +65,22 @@ class _Verdicts:
 
     def __init__(self, kept_for: Seconds) -> None:
         self._kept_for = kept_for
-        self._known: OrderedDict[bytes, tuple[CallerIdentity | None, Instant]] = OrderedDict()
+        self._cached: OrderedDict[bytes, tuple[CallerIdentity | None, Instant]] = OrderedDict()
 
     def store(self, key: bytes, identity: CallerIdentity | None, now: Instant, left: Seconds) -> None:
         """Cache a verdict. ``left`` is the remaining life of the token."""
         # A verdict expires with its token, but not before ``REFUSED_FOR``: clocks differ by seconds.
-        self._known[key] = identity, Instant(now + min(self._kept_for, max(left, REFUSED_FOR)))
+        self._cached[key] = identity, Instant(now + min(self._kept_for, max(left, REFUSED_FOR)))
         # Assignment alone would keep the old position.
-        self._known.move_to_end(key)
-        if len(self._known) > CACHE_SIZE:
-            self._known.popitem(last=False)
+        self._cached.move_to_end(key)
+        if len(self._cached) > CACHE_SIZE:
+            self._cached.popitem(last=False)
 
     def has(self, key: bytes, now: Instant) -> bool:
-        return key in self._known and now < self._known[key][1]
+        return key in self._cached and now < self._cached[key][1]
 
     def find(self, key: bytes, now: Instant) -> CallerIdentity | None:
-        return self._known[key][0] if self.has(key, now) else None
+        return self._cached[key][0] if self.has(key, now) else None
 
 
 class TokenAuthenticator:

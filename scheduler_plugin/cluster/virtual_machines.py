@@ -13,6 +13,7 @@ from protocol.kubernetes.objects import (
     JsonObject,
     child,
     flag,
+    integer,
     items,
     name_of,
     number,
@@ -20,7 +21,6 @@ from protocol.kubernetes.objects import (
     texts,
     uid_of,
     version_of,
-    whole,
 )
 from protocol.messages import ObjectName
 from protocol.permits import decode_holders, decode_permit, encode_permit
@@ -63,7 +63,7 @@ def read_vm(obj: JsonObject) -> ClusterVm:
         is_booting=booting,
         is_waking=vm.phase == RUNNING and text(obj, "status", "sleep", "state") == WAKING,
         first_requests=_first_requests(spec),
-        generation=whole(obj, "metadata", "generation"),
+        generation=integer(obj, "metadata", "generation"),
     )
 
 

@@ -135,7 +135,7 @@ class ConstraintChecker:
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
-        self._known: dict[tuple[PodConstraints, VolumeTerms], dict[str, str | None]] = {}
+        self._cached: dict[tuple[PodConstraints, VolumeTerms], dict[str, str | None]] = {}
 
     def check(self, candidate: Candidate) -> NodeConstraints:
         """Constraints of ``candidate`` on every node. Valid until pods are added to the view."""
@@ -147,7 +147,7 @@ class ConstraintChecker:
             affinity,
             spreads,
             # Pods with the same constraints share results that depend on one node only.
-            self._known.setdefault((constraints, candidate.volumes), {}),
+            self._cached.setdefault((constraints, candidate.volumes), {}),
             self._view,
             ignores_pods=not (affinity.excludes_nodes or spreads or candidate.traits.host_ports),
             prefers=bool(affinity.preferred or constraints.preferred_nodes) or self._view.discourages,

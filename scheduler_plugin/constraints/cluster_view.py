@@ -72,7 +72,7 @@ class ClusterView:
         self._pod_slots = {
             name: node.other_allocatable[PODS] for name, node in nodes.items() if PODS in node.other_allocatable
         }
-        self._left: dict[str, dict[str, int]] = {}
+        self._unrequested: dict[str, dict[str, int]] = {}
         self._pods: list[PlacedPod] | None = None
         self._by_label: dict[str, dict[str, list[PlacedPod]]] = {}
         self._by_node: dict[str, Sequence[PlacedPod]] = {}
@@ -99,8 +99,8 @@ class ClusterView:
         if self._pods is not None:
             self._pods.append(pod)
         self._occupy(pod.node, 1)
-        if pod.traits.other_requests and pod.node in self._left:
-            _subtract(self._left[pod.node], pod.traits.other_requests)
+        if pod.traits.other_requests and pod.node in self._unrequested:
+            _subtract(self._unrequested[pod.node], pod.traits.other_requests)
         # Indexes are built on first use and then updated.
         for key, by_value in self._by_label.items():
             if key in pod.traits.labels:
@@ -120,9 +120,9 @@ class ClusterView:
 
     def lacking_resource(self, node: str, requested: ResourceCounts) -> str | None:
         """The first of the ``requested`` resources that a known node has too little of; None if none."""
-        left = self._left.get(node)
+        left = self._unrequested.get(node)
         if left is None:
-            left = self._left[node] = dict(self.nodes[node].other_allocatable)
+            left = self._unrequested[node] = dict(self.nodes[node].other_allocatable)
             for pod in self.pods_on(node):
                 _subtract(left, pod.traits.other_requests)
         return next((name for name, amount in requested if amount > left.get(name, 0)), None)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.guest.sleep import SLEEPING, is_asleep
-from protocol.kubernetes.objects import Json, child, flag, items, labels_of, text, texts_at, uid_of, whole
+from protocol.kubernetes.objects import Json, child, flag, integer, items, labels_of, text, texts_at, uid_of
 from protocol.names import LABEL_ENABLED
 from protocol.pod_database import parse_pod_database
 from protocol.units import Resources
@@ -105,7 +105,7 @@ def warnings_about(vm: Json, events: Sequence[Json]) -> list[Json]:
 
 def _of_warnings(vm: Json, events: Sequence[Json]) -> Iterator[str]:
     for event in warnings_about(vm, events):
-        times = f" ({whole(event, 'count')} times)" if whole(event, "count") > 1 else ""
+        times = f" ({integer(event, 'count')} times)" if integer(event, "count") > 1 else ""
         yield f"  Warning of {text(event, 'lastTimestamp')}: {text(event, 'reason')}: {text(event, 'message')}{times}"
 
 
@@ -175,7 +175,7 @@ def _of_agent(agent: Json) -> Iterator[str]:
     if denied := child(agent, "denied"):
         yield (
             f"  DENIED by the {text(denied, 'by')}: it requested {_size(child(denied, 'wanted'))} and got "
-            f"{_size(child(denied, 'granted'))}, for {_ago(denied, 'since_seconds')}, {whole(denied, 'times')} times."
+            f"{_size(child(denied, 'granted'))}, for {_ago(denied, 'since_seconds')}, {integer(denied, 'times')} times."
         )
     for trouble in items(agent, "troubles"):
         what = text(trouble, "with_") or text(trouble, "with")
@@ -185,7 +185,7 @@ def _of_agent(agent: Json) -> Iterator[str]:
 def _of_monitor(monitor: Json) -> Iterator[str]:
     if refused := text(monitor, "refused"):
         yield f"  The guest's monitor refused {rounded_memory(refused)}: {text(monitor, 'refused_because')}"
-    right, wrong = whole(monitor, "right_reports"), whole(monitor, "false_reports")
+    right, wrong = integer(monitor, "right_reports"), integer(monitor, "false_reports")
     if right or wrong:
         yield f"  The guest's monitor reported {right} loads that were confirmed and {wrong} that were not."
 

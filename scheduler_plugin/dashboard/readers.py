@@ -45,7 +45,7 @@ class Readers:
         self._open: dict[_OpenPage, None] = {}
         self._clock, self._telemetry = clock, telemetry
         # Changes set the first event at any time; the second wakes the pages at most once per tick.
-        self._changed, self._turn = asyncio.Event(), asyncio.Event()
+        self._changed, self._next_turn = asyncio.Event(), asyncio.Event()
         self._frames: OrderedDict[tuple[int | None, int, VisibilityFilter], tuple[bytes, int]] = OrderedDict()
 
     @property
@@ -67,8 +67,8 @@ class Readers:
             await self._changed.wait()
             self._changed.clear()
             # A new event for the next tick, because the old one must stay set until all pages have woken up.
-            self._turn.set()
-            self._turn = asyncio.Event()
+            self._next_turn.set()
+            self._next_turn = asyncio.Event()
             await self._clock.sleep(TICK)
 
     async def frames(
@@ -87,7 +87,7 @@ class Readers:
         try:
             while not page.is_displaced and (visibility := await sees()) is not None:
                 # Take the event before the frame is built, so that later changes set it.
-                turn = self._turn
+                turn = self._next_turn
                 # After a change of permissions start with a snapshot.
                 if visibility != before:
                     revision = revision_in(last_id, f"{self.epoch}{visibility.tag}")

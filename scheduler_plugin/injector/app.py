@@ -75,7 +75,7 @@ class InjectorProgram:
         files = folder / "own.pem", folder / "own.pem"
         if settings.certificates.provider == "files":
             files = folder / CERTIFICATE, folder / KEY
-        self.own, self.tls = files[0], server_tls(OWN, *files)
+        self.certificate_files, self.tls = files[0], server_tls(OWN, *files)
         self.serves = asyncio.Event()
         self._wake = asyncio.Event()
 
@@ -124,7 +124,7 @@ class InjectorProgram:
     async def _round(self) -> str:
         try:
             trouble = await self._certificates()
-            if not self.own.exists():
+            if not self.certificate_files.exists():
                 return trouble or texts.NO_CERTIFICATE
             # This raises if certificate and key do not match.
             self.tls.value()
@@ -148,7 +148,7 @@ class InjectorProgram:
         # Every replica serves the webhook.
         if makes:
             secret = self.settings.secret(OWN)
-            await fetch_certificate(self.api, self.settings.namespace, secret, self.own)
+            await fetch_certificate(self.api, self.settings.namespace, secret, self.certificate_files)
         return trouble
 
     async def _learn_version(self) -> None:

@@ -285,7 +285,7 @@ def _update_pod(state: LedgerState, claim: Claim, pod: PodFacts) -> None:
         if before is not None and resizes.is_unanswered(before):
             # An agent may be waiting for the kubelet to apply these requests.
             state.orders.append(outcomes.PodRequestsChanged(pod.uid))
-        resizes.seen(pod.runner)
+        resizes.observe(pod.runner)
 
 
 def _runs_another_vm(claim: Claim, pod: PodFacts) -> bool:

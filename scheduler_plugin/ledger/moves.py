@@ -161,7 +161,7 @@ class Migrations:
         self.named: dict[ObjectName, Migration] = {}
         self._of_vm: dict[ObjectName, list[Migration]] = {}
         self.dirty: dict[ObjectName, None] = {}
-        self._gone: dict[str, None] = {}
+        self._deleted_uids: dict[str, None] = {}
         self._waiting: dict[ObjectName, WaitingTarget] = {}
 
     def of(self, vm: ObjectName) -> list[Migration]:
@@ -174,14 +174,14 @@ class Migrations:
 
     def forget_versions(self) -> None:
         """Accept facts of any version, including deleted migrations."""
-        self._gone.clear()
+        self._deleted_uids.clear()
         for migration in self.named.values():
             if migration.facts is not None:
                 migration.facts = replace(migration.facts, version=0)
 
     def is_gone(self, uid: str) -> bool:
         """Return True if the migration was deleted."""
-        return uid in self._gone
+        return uid in self._deleted_uids
 
     def add(self, migration: Migration) -> None:
         """Add a migration with a new name."""
@@ -195,9 +195,9 @@ class Migrations:
         migration = self.named.pop(name)
         if migration.facts is not None:
             # A late event must not restore it.
-            self._gone[migration.facts.uid] = None
-            if len(self._gone) > MAX_GONE:
-                del self._gone[next(iter(self._gone))]
+            self._deleted_uids[migration.facts.uid] = None
+            if len(self._deleted_uids) > MAX_GONE:
+                del self._deleted_uids[next(iter(self._deleted_uids))]
         left = self._of_vm[migration.vm]
         left.remove(migration)
         if not left:

@@ -55,7 +55,7 @@ class LedgerState:
         self.orders: list[Effect] = []
         self._changed_vms: dict[VmAccount, None] = {}
         self._revision = 0
-        self._gone: dict[str, None] = {}
+        self._deleted_uids: dict[str, None] = {}
         self._touched: dict[str, None] = {}
 
     def next_revision(self) -> int:
@@ -70,7 +70,7 @@ class LedgerState:
 
     def is_gone(self, uid: str) -> bool:
         """Return True if the pod was deleted or has finished."""
-        return uid in self._gone
+        return uid in self._deleted_uids
 
     def open_claim(self, pod: PodFacts, node: str, state: ClaimState) -> Claim:
         """Create the claim of a pod that has none."""
@@ -138,9 +138,9 @@ class LedgerState:
         self.waiting.forget(uid)
         self.sampled.forget(uid)
         self.migrations.target_gone(uid)
-        self._gone[uid] = None  # a late event must not restore the pod
-        if len(self._gone) > MAX_GONE:
-            del self._gone[next(iter(self._gone))]
+        self._deleted_uids[uid] = None  # a late event must not restore the pod
+        if len(self._deleted_uids) > MAX_GONE:
+            del self._deleted_uids[next(iter(self._deleted_uids))]
 
     def move_claim(self, claim: Claim, node: str) -> None:
         """Move the claim to the pod's actual node."""
@@ -255,7 +255,7 @@ class LedgerState:
     def forget_versions(self) -> None:
         """Accept facts of any version as newer, including those of deleted objects."""
         self.is_ready = False
-        self._gone.clear()
+        self._deleted_uids.clear()
         self.migrations.forget_versions()
         for account in self.accounts:
             account.forget_version()

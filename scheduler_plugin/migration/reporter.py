@@ -40,7 +40,7 @@ class MigrationReporter:
         self._events = recorder
         active = context.telemetry.migrations.active
         self._active = {phase: active.labels(phase.value.lower()) for phase in ACTIVE}
-        self._known: dict[ObjectName, ClusterMigration] | None = None
+        self._reported: dict[ObjectName, ClusterMigration] | None = None
         self._routes: dict[ObjectName, tuple[str, str]] = {}
         self._cancelled: dict[ObjectName, str] = {}
         self._stalled: set[ObjectName] = set()
@@ -57,13 +57,13 @@ class MigrationReporter:
         self._report_waiting()
         current = self._context.feed.migrations.facts
         for name, migration in current.items():
-            before = None if self._known is None else self._known.get(name)
+            before = None if self._reported is None else self._reported.get(name)
             if before is not migration:
                 self._report_change(before, migration)
-        for name, before in (self._known or {}).items():
+        for name, before in (self._reported or {}).items():
             if name not in current:
                 self._report_deleted(before)
-        self._known = dict(current)
+        self._reported = dict(current)
         self._forget_orders_never_carried_out()
         self._report_stalled(current)
         phases = [migration.facts.phase for migration in current.values()]
@@ -94,12 +94,12 @@ class MigrationReporter:
             self._report_deleted(before)
             before = None
         self._note_route(migration)
-        if self._known is None and self._is_old(migration):
+        if self._reported is None and self._is_old(migration):
             return
         if before is None:
             source, target = self._routes[facts.name]
             # After a start it is unknown when it began.
-            line = logs.ALREADY_IN_PROGRESS if self._known is None else logs.STARTED
+            line = logs.ALREADY_IN_PROGRESS if self._reported is None else logs.STARTED
             details = {"vm": str(facts.vm), "from": source, "to": target, "reason": migration.reason}
             LOG.info(line, extra=details)
             self._record(migration, events.migration_started(source, target, migration.reason))
@@ -153,7 +153,7 @@ class MigrationReporter:
         why = events.CANCELLED.format(why=cancelled) if cancelled else migration.why or events.NO_REASON
         numbers = events.migration_numbers(migration.total, migration.downtime)
         # Only for migrations that this process saw end.
-        if self._known is not None:
+        if self._reported is not None:
             self._count(migration, outcome)
             details = {"vm": str(facts.vm), "from": source, "to": target, "reason": numbers if is_success else why}
             LOG.log(logging.INFO if is_success else logging.WARNING, logs.ENDED.format(outcome=outcome), extra=details)

@@ -57,16 +57,16 @@ class Ranks:
 
     def __init__(self, pod: PodDemand, curve: ScoreCurve, preferred: float) -> None:
         self._pod, self._curve, self._preferred = pod, curve, preferred
-        self._known: dict[tuple[int | float, ...], NodeRank] = {}
+        self._cached: dict[tuple[int | float, ...], NodeRank] = {}
 
     def of(self, room: Room) -> NodeRank:
         """Rank of the node."""
         used, mark, total = room.reserved, room.watermark, room.total
         cpu, mem = (used.cpu.value, mark.cpu.value, total.cpu.value), (used.mem.value, mark.mem.value, total.mem.value)
         key = (*cpu, *mem, room.growth.cpu.value, room.growth.mem.value, room.price)
-        rank = self._known.get(key)
+        rank = self._cached.get(key)
         if rank is None:
-            rank = self._known[key] = node_rank(room, self._pod, self._curve, self._preferred)
+            rank = self._cached[key] = node_rank(room, self._pod, self._curve, self._preferred)
         return rank
 
 

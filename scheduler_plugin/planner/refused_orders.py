@@ -38,7 +38,7 @@ class RefusedOrders:
 
     def refused(self, vm: ObjectName, now: Instant, rest: MoveDelays, jitter: float) -> None:
         """Record that the API certainly refused a migration of the VM. ``jitter`` is a random number in 0..1."""
-        self._rest(vm, now, rest, tolerated=0)
+        self._delay(vm, now, rest, tolerated=0)
         self._namespaces[vm.namespace] = _extended(self._namespaces.get(vm.namespace), now, jitter)
         self._in_row.add(vm.namespace)
         # Two namespaces in a row: not a quota of one of them.
@@ -53,7 +53,7 @@ class RefusedOrders:
         """Record that a creation without a response never landed."""
         # The first may be due to the network. From the second in a row it counts as a refusal: otherwise an API server
         # that fails on one VM would get only that one.
-        self._rest(vm, now, rest, tolerated=1)
+        self._delay(vm, now, rest, tolerated=1)
 
     def made(self, vm: ObjectName) -> None:
         """Record that the API created a migration of the VM."""
@@ -82,7 +82,7 @@ class RefusedOrders:
         if self._all is not None and self._all.until + rest.max_backoff <= now:
             self._all = None
 
-    def _rest(self, vm: ObjectName, now: Instant, rest: MoveDelays, *, tolerated: int) -> None:
+    def _delay(self, vm: ObjectName, now: Instant, rest: MoveDelays, *, tolerated: int) -> None:
         previous = self._vms.get(vm)
         failures = 1 if previous is None else previous.failures + 1
         wait = rest.after(failures) if failures > tolerated else Seconds(0.0)

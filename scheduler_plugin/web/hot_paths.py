@@ -117,7 +117,7 @@ class HotPaths:
             return
         request, answer = Request(scope, receive), _ENDING
         try:
-            answer = await _answered(request, path)
+            answer = await _respond(request, path)
         except Exception:
             LOG.exception("a request failed")
             answer = _FAILED
@@ -130,7 +130,7 @@ class HotPaths:
             await answer.rest
 
 
-async def _answered(request: Request, path: HotPath) -> HotResponse:
+async def _respond(request: Request, path: HotPath) -> HotResponse:
     authorization = request.headers.get("authorization")
     address = request.client.host if request.client else ""
     refusal = path.admission(authorization)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from protocol.kubernetes.api import Tolerating
-from protocol.kubernetes.objects import Json, child, items, text, texts_at, whole
+from protocol.kubernetes.objects import Json, child, integer, items, text, texts_at
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS, Resource
 from protocol.messages import ObjectName
@@ -80,7 +80,7 @@ def _target(account: Json) -> Iterator[str]:
     if not target:
         yield f"{text(account, 'group')}:"
         return
-    has = f"{whole(target, 'replicas')} replicas, {whole(target, 'ready')} of them ready"
+    has = f"{integer(target, 'replicas')} replicas, {integer(target, 'ready')} of them ready"
     yield f"{text(account, 'group')} scales {text(target, 'name')}: {has}."
     for container in items(target, "containers"):
         for part in ("requests", "limits"):

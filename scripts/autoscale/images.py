@@ -119,7 +119,7 @@ def build_images(  # noqa: PLR0913, PLR0917 - the options of a command
     """Build images as archives for `ctr image import`, `docker load` and `autoscale images push`."""
     built: list[BuiltImage] = []
     with _reporting() as report:
-        wanted = _wanted(names, _chosen(platform), report)
+        wanted = _platforms_by_image(names, _chosen(platform), report)
         for where in _chosen(platform):
             # Layers depend on the platform, so each platform has its own maker.
             maker = _maker(where, snapshot, report)
@@ -142,7 +142,7 @@ def push_images(  # noqa: PLR0913, PLR0917 - the options of a command
 ) -> None:
     """Push built images to a registry; several platforms share one name. Credentials come from docker's config.json."""
     with _reporting() as report:
-        for image, platforms in _wanted(names, _chosen(platform), report).items():
+        for image, platforms in _platforms_by_image(names, _chosen(platform), report).items():
             archives = {where.debian: folder / archive_name(image.name, where) for where in platforms}
             # Check all before pushing any: an incomplete index would replace a complete one.
             if missing := [str(path) for path in archives.values() if not path.is_file()]:
@@ -170,7 +170,7 @@ def unpack(
         write_tree(files, folder)
 
 
-def _wanted(
+def _platforms_by_image(
     names: Sequence[str] | None, platforms: Sequence[Platform], report: Report
 ) -> dict[Image, Sequence[Platform]]:
     """Maps each requested image to those of ``platforms`` that it is built for; reports what it skips.

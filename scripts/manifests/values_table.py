@@ -37,7 +37,7 @@ def _rows(root: _Json, schema: _Json, values: object, path: str = "") -> Iterato
         for name, part in resolved_schema["properties"].items():
             yield from _rows(root, part, fields.get(name), f"{path}.{name}" if path else name)
     elif "$ref" not in schema or values is not None:
-        yield path, _shown(values), str(resolved_schema["description"])
+        yield path, _default_cell(values), str(resolved_schema["description"])
 
 
 def resolved(root: _Json, schema: _Json) -> _Json:
@@ -49,7 +49,7 @@ def resolved(root: _Json, schema: _Json) -> _Json:
     return definition
 
 
-def _shown(value: object) -> str:
+def _default_cell(value: object) -> str:
     if value in (None, "", {}, []):
         return ""
     text = value if isinstance(value, str) else json.dumps(value)

@@ -31,7 +31,7 @@ from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts.controller import Reasoned, reasoned
 from protocol.guest.sleep import is_asleep
 from protocol.kubernetes.conditions import condition
-from protocol.kubernetes.objects import Json, child, is_over, is_terminating, name_of, node_of, pod_phase, text, whole
+from protocol.kubernetes.objects import Json, child, integer, is_over, is_terminating, name_of, node_of, pod_phase, text
 from protocol.messages import ObjectName
 from protocol.running_machine import RunningMachine
 from protocol.units import Resources
@@ -106,7 +106,7 @@ def _without_pod(facts: VmObservation) -> VmPlan:
         return VmPlan({})
     if not facts.restart_due:
         return VmPlan({}, wait_for_restart=True)
-    count = whole(facts.vm, "status", "restartCount") + 1
+    count = integer(facts.vm, "status", "restartCount") + 1
     return VmPlan({**_named(facts), "restartCount": count})
 
 

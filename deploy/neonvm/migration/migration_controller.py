@@ -18,7 +18,7 @@ from deploy.neonvm.objects.vm_index import VmIndex
 from deploy.neonvm.objects.vm_spec import RUNNING, is_under_way, machine_of, needs_cleanup
 from deploy.neonvm.texts import controller as texts
 from protocol.kubernetes.api import Tolerating
-from protocol.kubernetes.objects import Json, is_terminating, labels_of, name_of, pod_phase, text, uid_of, whole
+from protocol.kubernetes.objects import Json, integer, is_terminating, labels_of, name_of, pod_phase, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -45,7 +45,7 @@ class MigrationController:
         self.transfers = Transfers(deps.clock)
         self._executor = MigrationExecutor(deps, self.transfers, self._queue.add)
         self._deadlines: dict[str, Instant] = {}
-        self._seen: dict[ObjectName, set[str]] = {}
+        self._pod_uids: dict[ObjectName, set[str]] = {}
         self._migrations = VmIndex(
             deps.migrations, lambda migration: text(migration, "spec", "vmName"), self._queue.add
         )
@@ -106,14 +106,14 @@ class MigrationController:
 
     def _forget_all_but(self, vm: ObjectName, uids: set[str]) -> bool:
         """Cancel the transfers of migrations deleted despite their finalizers. Return True if none is active."""
-        gone = self._seen.get(vm, set()) - uids
+        gone = self._pod_uids.get(vm, set()) - uids
         # A cancelled transfer keeps running for a while.
         active = {candidate for candidate in gone if not self.transfers.forget(candidate)}
         for uid in gone - active:
             self._deadlines.pop(uid, None)
-        self._seen[vm] = uids | active
-        if not self._seen[vm]:
-            del self._seen[vm]
+        self._pod_uids[vm] = uids | active
+        if not self._pod_uids[vm]:
+            del self._pod_uids[vm]
         return not active
 
     def _facts(self, migration: Json, vm: Json | None, migrations: Sequence[Json]) -> MigrationInputs:
@@ -166,11 +166,11 @@ class MigrationController:
         return self._deps.pods.get(ObjectName(name_of(migration).namespace, name)) if name else None
 
     def _age(self, migration: Json) -> Seconds:
-        return Seconds(whole(migration, "spec", "completionTimeout") - self._remaining(migration))
+        return Seconds(integer(migration, "spec", "completionTimeout") - self._remaining(migration))
 
     def _remaining(self, migration: Json) -> Seconds:
         """Time left until the migration's timeout, counted from when this process first saw it."""
-        span = whole(migration, "spec", "completionTimeout")
+        span = integer(migration, "spec", "completionTimeout")
         now = self._deps.clock.now()
         # Monotonic clock of this process; a new leader starts counting from zero.
         return Seconds(self._deadlines.setdefault(uid_of(migration), Instant(now + span)) - now)

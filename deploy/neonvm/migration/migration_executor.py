@@ -55,7 +55,7 @@ class MigrationExecutor:
         if "conditions" in await self._report(migration, todo.status):
             await self._record_wait(todo, facts)
         if todo.own_source and facts.source is not None:
-            await self._own(facts.source, migration)
+            await self._add_owner(facts.source, migration)
         if todo.create_target and facts.vm is not None:
             await self._create_target(migration, facts.vm, facts.source)
         if todo.send:
@@ -112,7 +112,7 @@ class MigrationExecutor:
         with Tolerating(RefusalKind.ALREADY_EXISTS):
             await self._deps.client.create(PODS, name_of(vm).namespace, pod)
 
-    async def _own(self, source: Json, migration: Json) -> None:
+    async def _add_owner(self, source: Json, migration: Json) -> None:
         owners = items(source, "metadata", "ownerReferences")
         metadata: Json = {
             "resourceVersion": text(source, "metadata", "resourceVersion"),

@@ -10,7 +10,7 @@ from typing import Final
 from deploy.neonvm.ports import PodRole
 from deploy.neonvm.texts import controller as texts
 from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, name_of, node_of, text, whole
+from protocol.kubernetes.objects import Json, integer, name_of, node_of, text
 
 CONDITION: Final = "Migrated"
 """The only condition of a migration; its lastTransitionTime is when the migration ended."""
@@ -95,7 +95,7 @@ def pod_on(pod: Json) -> str:
 
 def timeout_of(migration: Json) -> int:
     """Timeout of the migration, in seconds."""
-    return whole(migration, "spec", "completionTimeout")
+    return integer(migration, "spec", "completionTimeout")
 
 
 def scheduling_failure(target: Json | None) -> str:
@@ -109,5 +109,5 @@ def figures(transfer: TransferState) -> str:
     """Duration, downtime and bytes sent, for messages; empty if unknown."""
     if not (info := transfer.info):
         return ""
-    mebibytes = whole(info, "ram", "transferred") >> 20  # bytes to MiB
+    mebibytes = integer(info, "ram", "transferred") >> 20  # bytes to MiB
     return texts.FIGURES.format(total=info["totalTimeMs"], downtime=info["downtimeMs"], mebibytes=mebibytes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from protocol.kubernetes.objects import Json, child, flag, items, text, whole
+from protocol.kubernetes.objects import Json, child, flag, integer, items, text
 
 IMAGES: Final = "virtualmachineimages"
 """The volume with the guest's disk."""
@@ -63,7 +63,7 @@ def _has_host(probe: Json) -> bool:
 
 def _security_context(requested: Json) -> Json:
     """The VM may choose any user except root; by default the pod's user applies."""
-    users = {key: whole(requested, key) for key in ("runAsUser", "runAsGroup")}
+    users = {key: integer(requested, key) for key in ("runAsUser", "runAsGroup")}
     return {
         # 0 is root, or an unset field.
         **{key: value for key, value in users.items() if value > 0},

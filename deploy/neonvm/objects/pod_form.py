@@ -16,7 +16,7 @@ from deploy.neonvm.objects.pods import is_runner, runner_of
 from deploy.neonvm.objects.target_pod import DISK
 from deploy.neonvm.objects.vm_spec import password_secret, runner_ports
 from protocol.guest.sleep import ignored_networks
-from protocol.kubernetes.objects import Json, annotations_of, child, flag, items, labels_of, name_of, text, whole
+from protocol.kubernetes.objects import Json, annotations_of, child, flag, integer, items, labels_of, name_of, text
 from protocol.names import (
     ANNOTATION_SLEEP_IGNORES,
     LABEL_ENABLED,
@@ -78,7 +78,7 @@ class RunnerForm:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "tolerations": [*items(spec, "tolerations"), *_TOLERATIONS],
-            "terminationGracePeriodSeconds": whole(vm, "spec", "terminationGracePeriodSeconds")
+            "terminationGracePeriodSeconds": integer(vm, "spec", "terminationGracePeriodSeconds")
             or spec.get("terminationGracePeriodSeconds"),
             "securityContext": self.pod_security,
             # The disk is copied before the VM's own init containers run. Native sidecars start last.

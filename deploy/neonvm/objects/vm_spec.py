@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
-from protocol.kubernetes.objects import Json, annotations_of, child, labels_of, name_of, text, whole
+from protocol.kubernetes.objects import Json, annotations_of, child, integer, labels_of, name_of, text
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_BOUNDS, LABEL_GROUP, PASSWORD_SUFFIX
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
@@ -49,7 +49,7 @@ def password_secret(vm: Json) -> ObjectName:
 
 def runner_ports(spec: Json) -> tuple[int, int]:
     """Ports of the runner's API and of QEMU's monitor."""
-    return whole(spec, "runnerPort") or RUNNER_PORT, whole(spec, "qmp") or QMP_PORT
+    return integer(spec, "runnerPort") or RUNNER_PORT, integer(spec, "qmp") or QMP_PORT
 
 
 def restarts(vm: Json, pod_phase: str) -> bool:

@@ -20,22 +20,22 @@ class ReturnedFrames:
 
     def __init__(self, address: str) -> None:
         self._mac = _bytes(flat_mac(address))
-        self._held: list[bytes] | None = []
+        self._queued: list[bytes] | None = []
 
     def take(self, header: bytes, frame: bytes) -> list[bytes]:
         """The frames to return to the network now, in order. Broadcasts reach the guest without us."""
         if is_announcement(frame, self._mac):
             # Sent from the target, so the network now forwards the guest's frames there.
-            ready, self._held = self._held or [], None
+            ready, self._queued = self._queued or [], None
             return ready
         if frame[:_MAC] != self._mac:
             return []
         # With a source MAC that no machine has: from the original one, bridges would learn that its sender is here.
         returned = header + frame[:_MAC] + _bytes(RETURNED_MAC) + frame[2 * _MAC :]
-        if self._held is None:
+        if self._queued is None:
             return [returned]
-        if len(self._held) < _MOST:
-            self._held.append(returned)
+        if len(self._queued) < _MOST:
+            self._queued.append(returned)
         return []
 
 

@@ -24,7 +24,7 @@ from deploy.neonvm.objects.vm_spec import machine_of, runner_ports
 from deploy.neonvm.ports import GuestSpec, PodNetwork
 from deploy.neonvm.texts import runner as texts
 from protocol import VERSION
-from protocol.kubernetes.objects import Json, flag, items, text, whole
+from protocol.kubernetes.objects import Json, flag, integer, items, text
 from protocol.messages import ObjectName
 from protocol.names import RUNNER_AUTHORITIES, RUNNER_IGNORES
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine
@@ -55,7 +55,7 @@ class RunnerArguments:
     def grace(self) -> int:
         """The pod's termination grace period in seconds."""
         # The default is Kubernetes' own.
-        return whole(self.spec, "terminationGracePeriodSeconds") or _DEFAULT_GRACE
+        return integer(self.spec, "terminationGracePeriodSeconds") or _DEFAULT_GRACE
 
     @property
     def as_object(self) -> Json:
@@ -147,10 +147,10 @@ def guest_spec(arguments: RunnerArguments, images: Path, run: Path, tap: int | N
 
 def _forwards(spec: Json) -> str:
     """Port forwards from the pod to the guest. Raises ``ArgumentsError`` if the VM uses a reserved port."""
-    reserved = {*runner_ports(spec), whole(spec, "qmpManual"), MIGRATION_PORT, GUEST_DAEMON_PORT, THAW_PORT}
+    reserved = {*runner_ports(spec), integer(spec, "qmpManual"), MIGRATION_PORT, GUEST_DAEMON_PORT, THAW_PORT}
     ports = [METRICS_PORT]
     for entry in items(spec, "guest", "ports"):
-        port = whole(entry, "port")
+        port = integer(entry, "port")
         if port in reserved:
             raise ArgumentsError(texts.PORT_RESERVED.format(port=port))
         # TCP is the API's default; other protocols are not forwarded.

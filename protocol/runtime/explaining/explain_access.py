@@ -108,8 +108,8 @@ class ReviewedAccess:
     review: Review
     clock: Clock
     audience: str
-    _known: OrderedDict[bytes, tuple[AccessDenial | None, Instant]] = field(default_factory=OrderedDict)
-    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    _cached: OrderedDict[bytes, tuple[AccessDenial | None, Instant]] = field(default_factory=OrderedDict)
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
     _pending: dict[bytes, asyncio.Future[AccessDenial | None]] = field(default_factory=dict)
 
     async def denial(self, caller: Caller, scope: Scope) -> AccessDenial | None:
@@ -123,7 +123,7 @@ class ReviewedAccess:
             return _NO_TOKEN
         # Hash the key, so that the cache contains no tokens.
         key = hashlib.sha256(f"{scope}\n{token}".encode()).digest()
-        cached = self._known.get(key)
+        cached = self._cached.get(key)
         if cached is not None and self.clock.now() < cached[1]:
             return cached[0]
         # A caller that queries many VMs at once causes one review. Shield it, because others may wait for it as well.
@@ -136,24 +136,24 @@ class ReviewedAccess:
         denial: AccessDenial | None = _CANCELLED
         self._pending[key] = asyncio.get_running_loop().create_future()
         try:
-            denial = await self._asked(key, token, scope)
+            denial = await self._review(key, token, scope)
         finally:
             self._pending.pop(key).set_result(denial)
         return denial
 
-    async def _asked(self, key: bytes, token: str, scope: Scope) -> AccessDenial | None:
+    async def _review(self, key: bytes, token: str, scope: Scope) -> AccessDenial | None:
         try:
-            async with self._turns:
+            async with self._slots:
                 denial = await self._judged(token, scope)
         except ReviewError as error:
             # Do not cache a failure.
             return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, f"cannot review the token right now: {error}")
         lifetime = ALLOWED_FOR if denial is None else DENIED_FOR
-        self._known[key] = denial, Instant(self.clock.now() + lifetime)
-        self._known.move_to_end(key)
+        self._cached[key] = denial, Instant(self.clock.now() + lifetime)
+        self._cached.move_to_end(key)
         # Evict the oldest review.
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+        if len(self._cached) > REMEMBERED:
+            self._cached.popitem(last=False)
         return denial
 
     async def _judged(self, token: str, scope: Scope) -> AccessDenial | None:

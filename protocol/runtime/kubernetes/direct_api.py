@@ -51,14 +51,14 @@ class DirectApi:
     async def call(self, call: ApiCall) -> JsonObject:
         """See ``KubernetesApi.call``."""
         try:
-            return read_object(await self._answered(call))
+            return read_object(await self._send(call))
         except _FAILURES as error:
             raise unknown(call, error) from error
 
     async def raw(self, call: ApiCall) -> tuple[bytes, Mapping[str, str]]:
         """See ``RawApi.raw``. It returns no headers, because parsing them would cost more than the rest of a call."""
         try:
-            return await self._answered(call, sys.maxsize), {}
+            return await self._send(call, sys.maxsize), {}
         except _FAILURES as error:
             raise unknown(call, error) from error
 
@@ -66,11 +66,11 @@ class DirectApi:
         """See ``KubernetesApi.page``."""
         try:
             async with asyncio.timeout(call.timeout):
-                return await decoded(await self._answered(call))
+                return await decoded(await self._send(call))
         except _FAILURES as error:
             raise unknown(call, error) from error
 
-    async def _answered(self, call: ApiCall, longest: int = 0) -> bytes:
+    async def _send(self, call: ApiCall, longest: int = 0) -> bytes:
         deadline = asyncio.get_running_loop().time() + call.timeout
         # The wait for a connection also counts, unless the client is patient.
         connection = await self._pool.acquire(inf if self._is_patient else deadline)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Never
 
 from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
-from protocol.kubernetes.objects import Json, JsonObject, child, number, text, uid_of, version_of, whole
+from protocol.kubernetes.objects import Json, JsonObject, child, integer, number, text, uid_of, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import LEASES, MERGE_PATCH
 from protocol.kubernetes.timestamps import micro_timestamp
@@ -198,7 +198,7 @@ class Leadership:
         else:
             self._version = version_of(lease)
             # Like in client-go, a holder that takes its own Lease again is not a transition.
-            turns = whole(lease, "spec", "leaseTransitions") + 1
+            turns = integer(lease, "spec", "leaseTransitions") + 1
             begins: Json = {"acquireTime": self._stamp(), "leaseTransitions": turns}
             await self._take({} if self.holder == self.identity else begins)
 
@@ -238,7 +238,7 @@ class Leadership:
         is_known = seen.is_followed or (not seen.is_restored and (self._terms.is_fenced or bool(self.holder)))
         if self.holder in ("", self.identity) and (was_leading or is_known):
             return Seconds(0.0)
-        duration = 1 if lease is None else max(1, whole(child(lease, "spec"), "leaseDurationSeconds"))
+        duration = 1 if lease is None else max(1, integer(child(lease, "spec"), "leaseDurationSeconds"))
         # A released Lease has a duration of 1 s; a process that did not observe its holder assumes at least its own.
         duration = duration if seen.is_followed else max(duration, int(self._terms.duration))
         # Count from when this process observed the renewal, not from the time in the Lease, because clocks differ.

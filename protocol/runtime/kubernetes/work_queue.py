@@ -40,10 +40,10 @@ class WorkQueue:
         self._heap: list[tuple[Instant, int, ObjectName]] = []
         self._order = count()
         self._working: set[ObjectName] = set()
-        self._held: set[ObjectName] = set()
+        self._deferred: set[ObjectName] = set()
         self._failures: dict[ObjectName, int] = {}
         self._changed = asyncio.Event()
-        self._turn = asyncio.Lock()
+        self._single_waiter = asyncio.Lock()
 
     def add(self, name: ObjectName, after: Seconds = _AT_ONCE) -> None:
         """Queue ``name`` for after ``after`` seconds; if already queued, the earlier time counts."""
@@ -56,7 +56,7 @@ class WorkQueue:
 
     async def take(self) -> ObjectName:
         """The next name to reconcile; waits for one. Call ``done`` or ``failed`` afterwards."""
-        async with self._turn:  # only one worker waits at a time; otherwise each added name would wake all
+        async with self._single_waiter:  # only one worker waits at a time; otherwise each added name would wake all
             while True:
                 # Clear before looking, so that a name added meanwhile ends the wait below.
                 self._changed.clear()
@@ -79,7 +79,7 @@ class WorkQueue:
             heappop(self._heap)
             if counts:
                 # Hold it back while in progress; ``_free`` queues it again.
-                self._held.add(name)
+                self._deferred.add(name)
         return None
 
     async def serve(
@@ -117,7 +117,7 @@ class WorkQueue:
 
     def _free(self, name: ObjectName) -> None:
         self._working.discard(name)
-        if name in self._held:
-            self._held.discard(name)
+        if name in self._deferred:
+            self._deferred.discard(name)
             # It became due while in progress, so queue it again.
             heappush(self._heap, (self._due[name], next(self._order), name))

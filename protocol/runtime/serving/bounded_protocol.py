@@ -197,7 +197,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """The request is complete; another one may begin in the same piece."""
         self._is_whole, self._in_head, self._head_size = True, True, 0
         super().on_message_complete()
-        self._rest_if_answered()
+        self._become_idle_if_answered()
 
     def on_response_complete(self) -> None:
         """Continue with the next pipelined request; without one, the connection becomes idle."""
@@ -214,16 +214,16 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
         else:
-            self._rest()
+            self._become_idle()
 
-    def _rest_if_answered(self) -> None:
+    def _become_idle_if_answered(self) -> None:
         """Become idle if the request was answered before its body was complete."""
         cycle: RequestResponseCycle | None = self.cycle
         is_over = cycle is not None and cycle.response_complete and not self.pipeline
         if is_over and self._idle_since is None and not self.transport.is_closing():
-            self._rest()
+            self._become_idle()
 
-    def _rest(self) -> None:
+    def _become_idle(self) -> None:
         self._idle_since = self.loop.time()
         # One timer per connection checks the idle time now and then, instead of one timer per response.
         if self.timeout_keep_alive_task is None:

@@ -51,7 +51,7 @@ class TcpListener:
         self._limits = limits
         self._largest = largest
         self._displaceable: dict[asyncio.Task[None], str] = {}
-        self._kept: set[asyncio.Task[None]] = set()
+        self._exempt: set[asyncio.Task[None]] = set()
         self._accepting = [asyncio.create_task(self._accept(listening)) for listening in sockets]
 
     @property
@@ -65,7 +65,7 @@ class TcpListener:
         task = asyncio.current_task()
         if task in self._displaceable:
             del self._displaceable[task]
-            self._kept.add(task)
+            self._exempt.add(task)
 
     async def opened(self, connection: socket.socket, address: str) -> StreamPair:  # noqa: ARG002 - for subclasses
         """The streams of a connection from ``address``. Raises ``OSError`` to reject it."""
@@ -73,7 +73,7 @@ class TcpListener:
 
     async def close(self) -> None:
         """Stop listening and end all connections."""
-        ending = [*self._accepting, *self._displaceable, *self._kept]
+        ending = [*self._accepting, *self._displaceable, *self._exempt]
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
@@ -121,7 +121,7 @@ class TcpListener:
 
     def _forget(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
         self._displaceable.pop(task, None)
-        self._kept.discard(task)
+        self._exempt.discard(task)
         # A task that was cancelled before its first step has not closed the socket.
         if task.cancelled():
             connection.close()

@@ -78,7 +78,7 @@ def deferred(pod: shapes.Pod, status: shapes.PodStatus, requests: Resources) -> 
     if not _resize_is(DEFERRED, pod.metadata, status):
         return ZERO
     # is_feasible=False counts only what the kubelet has granted.
-    has, _ = _held(pod.spec, status, is_feasible=False)
+    has, _ = _counted(pod.spec, status, is_feasible=False)
     return requests.minus_or_zero(has)
 
 
@@ -101,10 +101,10 @@ def counted_requests(
 ) -> tuple[Resources, Resources]:
     """The requests that kube-scheduler counts for the pod, and the part outside the ``guest`` container."""
     # As in kube-scheduler, an infeasible resize does not count.
-    return _held(spec, status, guest, is_feasible=not _resize_is(INFEASIBLE, meta, status))
+    return _counted(spec, status, guest, is_feasible=not _resize_is(INFEASIBLE, meta, status))
 
 
-def _held(
+def _counted(
     spec: shapes.PodSpec, status: shapes.PodStatus, guest: str = RUNNER_CONTAINER, *, is_feasible: bool
 ) -> tuple[Resources, Resources]:
     """Like ``counted_requests``, with or without requests beyond what each container has."""

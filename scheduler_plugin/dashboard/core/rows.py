@@ -12,7 +12,7 @@ import msgspec
 
 from protocol.guest.sleep import ASLEEP, WAKING, is_asleep
 from protocol.kubernetes.access_reviews import Scope
-from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, shortened, text, whole
+from protocol.kubernetes.objects import JsonObject, child, flag, integer, items, name_of, shortened, text
 from protocol.names import ANNOTATION_REASON, BOOTING, LABEL_GROUP
 from protocol.pod_database import PREFIX
 from protocol.units import QuantityError, Resources
@@ -246,8 +246,8 @@ def wait_of(migration: JsonObject) -> str:
 
 
 def _progress(ram: JsonObject) -> str:
-    total, remaining = whole(ram, "total"), whole(ram, "remaining")
-    return f"{100 - 100 * remaining // total} %" if total and whole(ram, "transferred") else ""
+    total, remaining = integer(ram, "total"), integer(ram, "remaining")
+    return f"{100 - 100 * remaining // total} %" if total and integer(ram, "transferred") else ""
 
 
 def group_row(kind: str, obj: JsonObject) -> GroupRow:
@@ -262,14 +262,14 @@ def group_row(kind: str, obj: JsonObject) -> GroupRow:
         name.namespace,
         kind,
         str(name),
-        replicas=_whole(status, "replicas"),
-        desired=_whole(child(obj, "spec"), "replicas"),
+        replicas=_integer(status, "replicas"),
+        desired=_integer(child(obj, "spec"), "replicas"),
         healthy=not bad,
         because=shortened(text(bad[0], "message") if bad else because, _EXPLANATION),
     )
 
 
-def _whole(source: JsonObject, key: str) -> int:
+def _integer(source: JsonObject, key: str) -> int:
     number = source.get(key)
     # A bool is an int.
     return number if isinstance(number, int) and not isinstance(number, bool) else UNKNOWN
@@ -279,7 +279,7 @@ def status_row(nodes: JsonObject | None) -> StatusRow:
     """The row from the scheduler's ``/nodes`` response, which is None if it did not respond."""
     if nodes is None:
         return StatusRow("scheduler", "")
-    waiting, unreadable = _whole(nodes, "waitingPods"), items(nodes, "unreadable")
+    waiting, unreadable = _integer(nodes, "waitingPods"), items(nodes, "unreadable")
     return StatusRow(
         "scheduler",
         "",

@@ -45,16 +45,16 @@ class NodeAgentAddresses:
     api: KubernetesApi
     namespace: str
     clock: Clock
-    _known: dict[str, str] = field(default_factory=dict)
+    _addresses: dict[str, str] = field(default_factory=dict)
     _until: Instant | None = None
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def address(self, node: str) -> str:
         """Address of the agent on ``node``; empty if there is none."""
-        async with self._turn:
+        async with self._lock:
             if self._until is None or self.clock.now() >= self._until:
                 await self._list()
-            return self._known.get(node, "")
+            return self._addresses.get(node, "")
 
     async def _list(self) -> None:
         # Before the call, so that a failed list is not repeated for each VM.
@@ -66,7 +66,7 @@ class NodeAgentAddresses:
             return
         # Finished pods keep their addresses.
         running = (pod for pod in items(answer, "items") if text(pod, "status", "phase") == "Running")
-        self._known = {text(pod, "spec", "nodeName"): text(pod, "status", "podIP") for pod in running}
+        self._addresses = {text(pod, "spec", "nodeName"): text(pod, "status", "podIP") for pod in running}
 
 
 class Sources(Protocol):

@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, uid_of, whole
+from protocol.kubernetes.objects import Json, JsonObject, child, integer, items, name_of, uid_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, HVPAS, VERTICAL_AUTOSCALERS, Resource
 from protocol.kubernetes.timestamps import micro_timestamp, parse_moment
 from protocol.pod_database import is_pod_database
@@ -213,7 +213,7 @@ class HvpaPolicy:
         return PolicyDecision(decision, status, unwritten, waits_for=missing, pods_differ=differ)
 
     def _decoded(self, group: JsonObject) -> Hvpa:
-        uid, generation = uid_of(group), whole(group, "metadata", "generation")
+        uid, generation = uid_of(group), integer(group, "metadata", "generation")
         cached = self._read.get(uid)
         # The generation changes with the spec.
         if cached is not None and cached[0] == generation:
@@ -310,4 +310,4 @@ def _past(pods: JsonObject) -> Iterator[PastPods]:
         except ValueError:
             continue
         if since is not None:
-            yield PastPods(since, whole(entry, "ready"), sizes)
+            yield PastPods(since, integer(entry, "ready"), sizes)

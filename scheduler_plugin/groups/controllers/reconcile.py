@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from protocol.kubernetes.conditions import condition, condition_of, stamped
-from protocol.kubernetes.objects import Json, JsonObject, child, is_terminating, items, text, whole
+from protocol.kubernetes.objects import Json, JsonObject, child, integer, is_terminating, items, text
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VIRTUAL_MACHINES, Resource
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
 from scheduler_plugin.groups import texts
@@ -346,6 +346,6 @@ def conditions(
 
 def full_status(group: JsonObject, status: Json, conditions: list[Json], now: datetime) -> Json:
     """Complete ``status`` with these conditions and the group's generation."""
-    generation = whole(group, "metadata", "generation")
+    generation = integer(group, "metadata", "generation")
     body: Json = {**status, "observedGeneration": generation, "conditions": conditions}
     return stamped(body, timestamp(now.timestamp()))

@@ -14,13 +14,13 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from protocol.kubernetes.objects import (
     Json,
     JsonObject,
+    integer,
     is_terminating,
     labels_of,
     name_of,
     selects,
     text,
     uid_of,
-    whole,
 )
 from protocol.kubernetes.objects import texts as strings
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, PODS, VERTICAL_AUTOSCALERS, VM_GROUPS, Resource
@@ -172,7 +172,7 @@ class GroupWatches:
         self._controllers = controllers
         self._references = References()
         self._autoscalers: Index[Key, tuple[Resource, ObjectName]] = Index()
-        self._held: Index[GroupKey, tuple[Resource, ObjectName]] = Index()
+        self._adopters: Index[GroupKey, tuple[Resource, ObjectName]] = Index()
         self.pods = PodIndex(cache, self._ran_out_of_memory)
         for policy in policies:
             cache.listen(policy.kind, partial(self._group_changed, policy))
@@ -221,11 +221,11 @@ class GroupWatches:
     def adopting_groups(self, kind: str) -> list[ObjectName]:
         """Groups of that kind, including deleted ones, that have changed an HPA or VPA which they do not own."""
         # From the records on the objects, so that groups that were deleted while no process ran are included.
-        return [name for of_kind, name in self._held if of_kind == kind]
+        return [name for of_kind, name in self._adopters if of_kind == kind]
 
     def adopted_by(self, kind: str, name: ObjectName) -> list[tuple[Resource, JsonObject]]:
         """HPAs and VPAs that the group has changed and does not own."""
-        changed = sorted(self._held.at((kind, name)), key=str)
+        changed = sorted(self._adopters.at((kind, name)), key=str)
         pairs = ((resource, self._cache.get(resource, object_name)) for resource, object_name in changed)
         return [(resource, obj) for resource, obj in pairs if obj is not None and not is_terminating(obj)]
 
@@ -289,7 +289,7 @@ class GroupWatches:
         autoscaler, sides = (kind, change.name), (change.before, change.after)
         # The record may name another group than before.
         before, after = ([] if obj is None else _adopting_groups(change.name, obj) for obj in sides)
-        self._held.move(autoscaler, before, after)
+        self._adopters.move(autoscaler, before, after)
         for holder in after:
             self._enqueue(*holder)
         old, new = ([] if obj is None else [_target_key(kind, obj)] for obj in sides)
@@ -337,7 +337,7 @@ def _adopting_groups(name: ObjectName, autoscaler: JsonObject) -> list[GroupKey]
 
 def is_status_only(change: FactChange[Json]) -> bool:
     """Return True if neither the spec changed nor the deletion began. Usually this is our own write."""
-    versions = [(uid_of(obj), whole(obj, "metadata", "generation")) for obj in (change.before, change.after) if obj]
+    versions = [(uid_of(obj), integer(obj, "metadata", "generation")) for obj in (change.before, change.after) if obj]
     return len(versions) == 2 and versions[0] == versions[1] and not is_terminating(change.after or {})
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from protocol.kubernetes import resources as kinds
 from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, JsonObject, child, items, text, whole
+from protocol.kubernetes.objects import Json, JsonObject, child, integer, items, text
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
 from protocol.kubernetes.timestamps import parse_moment
 from scheduler_plugin.groups.core.tortoise.autoscaler import (
@@ -39,14 +39,14 @@ def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
     status = child(hpa, "status")
     desired = status.get("desiredReplicas")
     # False: the HPA computes nothing, usually without metrics, so its desired count is stale.
-    if not isinstance(desired, int) or inactive_reason(hpa) or whole(hpa, "spec", "maxReplicas") < 1:
+    if not isinstance(desired, int) or inactive_reason(hpa) or integer(hpa, "spec", "maxReplicas") < 1:
         return None
     limited = condition_of(hpa, "ScalingLimited")
     utilisations = _utilisations(hpa)
     return HorizontalRecommendation(
         desired=desired,
         min=least_replicas(hpa),
-        max=whole(hpa, "spec", "maxReplicas"),
+        max=integer(hpa, "spec", "maxReplicas"),
         # Other reasons, such as TooFewReplicas, do not mean that it would recommend more.
         limited=(text(limited, "status"), text(limited, "reason")) == ("True", "TooManyReplicas"),
         ratios=tuple((resource, used / target) for resource, used, target in utilisations),
@@ -61,10 +61,10 @@ def _utilisations(hpa: JsonObject) -> list[tuple[Resource, int, int]]:
     percents = {}
     for metric in items(hpa, "status", "currentMetrics"):
         name = text(metric, "resource", "name")
-        target = whole(targets.get(name, {}), "resource", "target", "averageUtilization")
+        target = integer(targets.get(name, {}), "resource", "target", "averageUtilization")
         # An HPA that measures amounts has no `averageUtilization`.
         if target > 0 and "averageUtilization" in child(metric, "resource", "current"):
-            percents[name] = whole(metric, "resource", "current", "averageUtilization"), target
+            percents[name] = integer(metric, "resource", "current", "averageUtilization"), target
     return [(resource, *percents[resource]) for resource in RESOURCES if resource in percents]
 
 
@@ -73,7 +73,7 @@ def _uses(hpa: JsonObject) -> Iterator[MeasuredUse]:
     spec = {_measured(metric): metric for metric in items(hpa, "spec", "metrics")}
     for metric in items(hpa, "status", "currentMetrics"):
         source, container, name = _measured(metric)
-        target = whole(spec.get((source, container, name), {}), source, "target", "averageUtilization")
+        target = integer(spec.get((source, container, name), {}), source, "target", "averageUtilization")
         for resource in RESOURCES:
             if resource == name and target > 0 and (used := _average(metric, source, resource)) is not None:
                 # `target` is in percent.
@@ -194,9 +194,9 @@ def vpa_spec(template: JsonObject, target: JsonObject) -> Json:
 def read_autoscaler(hpa: JsonObject) -> Autoscaler:
     """Bounds and metrics of the spec, with the API server's defaults."""
     spec = child(hpa, "spec")
-    minimum = whole(spec, "minReplicas") or 1
+    minimum = integer(spec, "minReplicas") or 1
     return Autoscaler(
-        minimum, max(minimum, whole(spec, "maxReplicas")), tuple(_metric(metric) for metric in items(spec, "metrics"))
+        minimum, max(minimum, integer(spec, "maxReplicas")), tuple(_metric(metric) for metric in items(spec, "metrics"))
     )
 
 
@@ -224,10 +224,10 @@ def _metric(obj: Json) -> Metric:
     resource = next((resource for resource in RESOURCES if resource == text(container, "name")), None)
     if text(obj, "type") == "ContainerResource" and resource is not None:
         # Without a utilisation the target is an amount: keep the API's metric.
-        target = whole(container, "target", "averageUtilization")
+        target = integer(container, "target", "averageUtilization")
         return ContainerTarget(text(container, "container"), resource, target or None, {} if target else obj)
     if text(obj, "type") == "Resource":
-        target = whole(obj, "resource", "target", "averageUtilization")
+        target = integer(obj, "resource", "target", "averageUtilization")
         return ResourceTarget(text(obj, "resource", "name"), target or None, obj)
     return OtherMetric(obj)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from protocol.kubernetes import resources as kinds
 from protocol.kubernetes.conditions import holds
-from protocol.kubernetes.objects import Json, JsonObject, child, is_over, is_terminating, items, name_of, text, whole
+from protocol.kubernetes.objects import Json, JsonObject, child, integer, is_over, is_terminating, items, name_of, text
 from protocol.kubernetes.resources import (
     CNPG_CLUSTERS,
     DEPLOYMENTS,
@@ -150,12 +150,14 @@ def _replicated(target: JsonObject) -> Workload:
     listed = items(target, "spec", "template", "spec", "containers")
     containers = tuple(read_container(container, f"{path}[{index}]") for index, container in enumerate(listed))
     replicas = child(target, "spec").get("replicas", 1)
-    return Workload(replicas if isinstance(replicas, int) else 1, whole(target, "status", "readyReplicas"), containers)
+    return Workload(
+        replicas if isinstance(replicas, int) else 1, integer(target, "status", "readyReplicas"), containers
+    )
 
 
 def _cluster(target: JsonObject) -> Workload:
     # Without container sizes: if they change, the operator restarts every instance.
-    return Workload(whole(target, "spec", "instances"), whole(target, "status", "readyInstances"))
+    return Workload(integer(target, "spec", "instances"), integer(target, "status", "readyInstances"))
 
 
 def _vm(target: JsonObject) -> Workload:
@@ -244,7 +246,7 @@ def running_pods(
         texts.other_size(unsized, len(running)) if unsized else ""
     )
     return RunningPods(
-        whole(status, "readyReplicas"),
+        integer(status, "readyReplicas"),
         _mean(sizes) or template.containers,
         difference,
         _largest([pod_sizes(pod) for pod in running], in_place) if refused and unsized else (),
@@ -268,9 +270,9 @@ def _progress(target: JsonObject, kind: kinds.Resource, ordered: int) -> str:
     """The pods' difference from the target's spec in template, number or readiness; empty if there is none."""
     status = child(target, "status")
     # The status describes an older spec.
-    if whole(status, "observedGeneration") < whole(target, "metadata", "generation"):
+    if integer(status, "observedGeneration") < integer(target, "metadata", "generation"):
         return texts.JUST_CHANGED.format(kind=kind.kind)
-    updated, there, ready = (whole(status, name) for name in ("updatedReplicas", "replicas", "readyReplicas"))
+    updated, there, ready = (integer(status, name) for name in ("updatedReplicas", "replicas", "readyReplicas"))
     # A ReplicaSet has no `updatedReplicas`.
     if kind != REPLICA_SETS and updated < ordered:
         return texts.OLD_TEMPLATE.format(updated=updated, ordered=ordered)

@@ -15,7 +15,7 @@ from typing import Final, Literal, get_args
 from protocol.durations import DurationError, parse_duration
 from protocol.field_errors import shown
 from protocol.kubernetes.conditions import condition, condition_of, stamped
-from protocol.kubernetes.objects import Json, JsonObject, child, name_of, text, uid_of, whole
+from protocol.kubernetes.objects import Json, JsonObject, child, integer, name_of, text, uid_of
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
 from protocol.messages import ObjectName
 from protocol.names import KERNEL_PRIMARY, LABEL_GROUP, LABEL_ROLE
@@ -248,7 +248,7 @@ def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
     if group.scaling is not None:
         verdicts[ABLE] = (False, TAKEN, taken_by(rivals)) if rivals else (True, "ScalesItself", "")
     status: Json = {
-        "observedGeneration": whole(obj, "metadata", "generation"),
+        "observedGeneration": integer(obj, "metadata", "generation"),
         "replicas": len(replicas) - len(draining),
         "readyReplicas": len(plan.serving),
         "drainingReplicas": len(draining),
@@ -267,7 +267,7 @@ def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
 def refused_status(obj: JsonObject, fault: str, now: str) -> Json:
     """The status fields that change if a group is invalid."""
     conditions = [condition(obj, kind, "False", "InvalidSpec", fault) for kind in ("Accepted", "Ready")]
-    return stamped({"observedGeneration": whole(obj, "metadata", "generation"), "conditions": conditions}, now)
+    return stamped({"observedGeneration": integer(obj, "metadata", "generation"), "conditions": conditions}, now)
 
 
 def selector(group: VmGroup) -> str:

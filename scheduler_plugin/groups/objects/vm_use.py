@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from protocol.guest.sleep import is_asleep
 from protocol.kubernetes.conditions import condition, condition_of, holds
-from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, items, name_of, text, uid_of, whole
+from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, integer, items, name_of, text, uid_of
 from protocol.names import ANNOTATION_RECOMMENDATION
 from protocol.units import Bytes, MilliCpu, QuantityError
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
@@ -76,7 +76,7 @@ def uses(vms: Iterable[JsonObject], reports: Mapping[str, GuestUse]) -> Iterator
 def rules_of(hpa: JsonObject) -> HorizontalRules:
     """Bounds and CPU metrics of the HPA's spec; agents report no other metrics."""
     minimum = least_replicas(hpa)
-    bounds = ReplicaBounds(minimum, max(minimum, whole(hpa, "spec", "maxReplicas")))
+    bounds = ReplicaBounds(minimum, max(minimum, integer(hpa, "spec", "maxReplicas")))
     return HorizontalRules(bounds, tuple(_targets(hpa)))
 
 
@@ -90,7 +90,7 @@ def _targets(hpa: JsonObject) -> Iterator[MetricTarget]:
             value = MilliCpu.parse(text(target, "averageValue")).value if "averageValue" in target else None
         except QuantityError:
             continue
-        yield MetricTarget(whole(target, "averageUtilization") or None, value)
+        yield MetricTarget(integer(target, "averageUtilization") or None, value)
 
 
 def hpa_status(hpa: JsonObject, current: int, recommendation: HorizontalRecommendation | None) -> Json:

@@ -17,12 +17,12 @@ from protocol.kubernetes.objects import (
     annotations_of,
     child,
     controller_of,
+    integer,
     items,
     name_of,
     text,
     uid_of,
     version_of,
-    whole,
 )
 from protocol.kubernetes.resources import VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
@@ -237,7 +237,8 @@ class Intent:
         """The change in words: ``replicas 3 → 5; app: requests cpu 200m → 400m``."""
         words = [] if self.replicas is None else [f"replicas {self.replicas[0]} → {self.replicas[1]}"]
         words += [
-            f"{after.name}: {_words(before, after)}" for before, after in zip(self.before, self.after, strict=True)
+            f"{after.name}: {_changes_text(before, after)}"
+            for before, after in zip(self.before, self.after, strict=True)
         ]
         words += [f"HPA {name} {value}" for name, value in self.hpa.items() if isinstance(value, int)]
         words += ["HPA metrics"] if "metrics" in self.hpa else []
@@ -315,11 +316,11 @@ def read_intent(status: JsonObject) -> Intent | None:
     except ValueError:
         return None
     replicas = child(body, "replicas")
-    steps = (whole(replicas, "from"), whole(replicas, "to")) if replicas else None
+    steps = (integer(replicas, "from"), integer(replicas, "to")) if replicas else None
     return Intent(text(body, "at"), steps, before, after, child(body, "hpa"))
 
 
-def _words(before: SizedContainer, after: SizedContainer) -> str:
+def _changes_text(before: SizedContainer, after: SizedContainer) -> str:
     pairs = (("requests", before.requests, after.requests), ("limits", before.limits, after.limits))
     changes = [
         f"{part} {resource} {old[resource] or 'none'} → {amount}"

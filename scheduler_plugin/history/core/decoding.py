@@ -16,6 +16,7 @@ from protocol.kubernetes.objects import (
     annotations_of,
     child,
     flag,
+    integer,
     items,
     labels_of,
     name_of,
@@ -23,7 +24,6 @@ from protocol.kubernetes.objects import (
     text,
     uid_of,
     version_of,
-    whole,
 )
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.messages import ObjectName
@@ -115,7 +115,7 @@ class VmReader:
 
     def __init__(self, labels: Sequence[str] = ()) -> None:
         self._labels = tuple(sorted(set(labels)))
-        self._known: dict[ObjectName, tuple[str, tuple[VmRecord, Size]]] = {}
+        self._cached: dict[ObjectName, tuple[str, tuple[VmRecord, Size]]] = {}
 
     def samples(
         self, sample: ClusterSample, explanations: Mapping[ObjectName, AgentExplanation], oldest: Millis
@@ -128,7 +128,7 @@ class VmReader:
         current: dict[ObjectName, tuple[str, tuple[VmRecord, Size]]] = {}
         for obj in sample.vms:
             name, version = database_name(obj), version_of(obj)
-            previous = self._known.get(name)
+            previous = self._cached.get(name)
             # Parsing is expensive, so reuse the result for an unchanged version.
             parsed = previous[1] if previous is not None and version and previous[0] == version else self._read(obj)
             if parsed is not None:
@@ -138,7 +138,7 @@ class VmReader:
                 fresh = explanation if explanation is not None and explanation.at >= oldest else None
                 yield parsed[0], _amounts(parsed[1], status, fresh), status
         # Replaced, to drop deleted VMs.
-        self._known = current
+        self._cached = current
 
     def _read(self, obj: JsonObject) -> tuple[VmRecord, Size] | None:
         try:
@@ -200,7 +200,7 @@ def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> M
         return before
     # Its creation time, unless the API server's clock is ahead.
     began = min([at, *_times([text(migration, "metadata", "creationTimestamp")])])
-    annotations, downtime = annotations_of(migration), whole(migration, "status", "info", "downtimeMs")
+    annotations, downtime = annotations_of(migration), integer(migration, "status", "info", "downtimeMs")
     since = began if before is None else before.since
     return MoveRecord(
         name=name,

@@ -61,7 +61,7 @@ class HistoryLog:
         self._queried_at: dict[ObjectName, Millis] = {}
         self._statuses: dict[ObjectName, VmStatus] = {}
         self._moves: dict[tuple[ObjectName, str], MoveRecord] = {}
-        self._news: set[ObjectName] = set()
+        self._changed_vms: set[ObjectName] = set()
 
     def rewind(self) -> None:
         """Drop the state from earlier samples, because the clock was set back."""
@@ -74,7 +74,7 @@ class HistoryLog:
         """The VMs whose agents to query next, at most ``most``."""
         vms = {database_name(vm): vm for vm in sample.vms}
         # Those with news first, then those queried longest ago, then by name.
-        chosen = sorted(vms, key=lambda vm: (vm not in self._news, self._queried_at.get(vm, 0), vm))[:most]
+        chosen = sorted(vms, key=lambda vm: (vm not in self._changed_vms, self._queried_at.get(vm, 0), vm))[:most]
         # Even if an agent will not respond: it must not take the turns of others.
         self._queried_at = {vm: at for vm, at in self._queried_at.items() if vm in vms} | dict.fromkeys(
             chosen, sample.at
@@ -88,7 +88,7 @@ class HistoryLog:
             # Before the samples, because these use the explanations.
             self._add_decision(vm, read_explanation(sample.at, answer), batch)
         # These agents have been queried; the samples below add the next ones.
-        self._news = set()
+        self._changed_vms = set()
         for facts, amounts, status in self._reader.samples(sample, self._explanations, sample.at - EXPLANATION_MAX_AGE):
             self._add_sample(sample.at, facts, amounts, status, batch)
         for node, amounts in node_samples(sample):
@@ -125,7 +125,7 @@ class HistoryLog:
         # A restart of the recorder is not a decision.
         if before is not None and before != status:
             # Query its agent first, which probably has an explanation.
-            self._news.add(vm)
+            self._changed_vms.add(vm)
             batch.decisions += _of_scheduler(at, vm, amounts, before, status)
 
     def _add_moves(self, sample: ClusterSample, batch: Batch) -> None:

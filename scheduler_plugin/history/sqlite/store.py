@@ -66,17 +66,17 @@ class SqliteStore:
         self._number: FileNumber | None = None
         self._subjects: dict[tuple[str, str, str], int] = {}
         self._facts: dict[VmRecord | NodeRecord, tuple[int, int]] = {}
-        self._held = ExitStack()
+        self._resources = ExitStack()
         with ExitStack() as stack:
             # Take the lock first; it is released if opening fails.
             stack.enter_context(recorder_lock(path))
             self._connection = self._opened()
-            self._held = stack.pop_all()
+            self._resources = stack.pop_all()
 
     def close(self) -> None:
         """Close the file and release the lock."""
         self._connection.close()
-        self._held.close()
+        self._resources.close()
 
     def is_gone(self) -> bool:
         """Return True if the file was removed from its path, so that further writes would be lost."""

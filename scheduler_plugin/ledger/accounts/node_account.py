@@ -200,7 +200,7 @@ class NodeAccount:
             watermark = self.facts.policy.watermark_of(self.facts.allocatable)
         self.shrink_threshold = watermark.scaled(SHRINK_THRESHOLD)
         self.fast_poll_threshold = watermark.scaled(SHRINK_THRESHOLD - SUDDEN_GROWTH)
-        left = self._left(total)
+        left = self._free(total)
         for_waking = self._for_waking(total, left)
         self.room = Room(
             node=self.name,
@@ -217,7 +217,7 @@ class NodeAccount:
     def replace(self, taken: Resources, new: Resources) -> None:
         """Change a claim's part of ``reserved`` from ``taken`` to ``new``."""
         self.reserved = self.reserved - taken + new
-        room, left = self.room, self._left(self.room.total)
+        room, left = self.room, self._free(self.room.total)
         waking = self._for_waking(room.total, left)
         free = left if waking is ZERO else left - waking
         self.room = Room(
@@ -246,7 +246,7 @@ class NodeAccount:
         claim.wake_need = need
         self.replace(ZERO, ZERO)
 
-    def _left(self, total: Resources) -> Resources:
+    def _free(self, total: Resources) -> Resources:
         # A claim without an upper bound may need all the rest.
         return ZERO if self.unbounded else total.minus_or_zero(self.reserved)
 

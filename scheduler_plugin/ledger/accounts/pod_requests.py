@@ -226,7 +226,7 @@ class PodRequests:
         self.earlier = tuple(_joined(self.may_land))
         self.newest, self.version = Sent(size, size, now, now), runner.version
 
-    def seen(self, runner: RunnerRequests) -> None:
+    def observe(self, runner: RunnerRequests) -> None:
         """Update from a pod that the watch has delivered."""
         # A write carries a resourceVersion: once another version is seen, it has landed or never will.
         if runner.version != self.version:

@@ -178,7 +178,7 @@ def shrink_request(
     # Fast path of every request: no offer, and nothing asked for.
     if not claim.offered.any and claim.asked_since is None and not may_sleep:
         return NO_SHRINK_REQUEST
-    wanted = _wanted(node, now)
+    wanted = _scarce_room(node, now)
     lack = wanted.minus_or_zero(node.shrink_threshold + node.migrating)
     if not lack.any or _has_kept_promise(claim, permit, lack):
         claim.asked_since = None
@@ -257,10 +257,10 @@ def _next_donors(node: NodeAccount, lack: Resources, now: Instant) -> frozenset[
 
 def lacking(node: NodeAccount, now: Instant) -> Resources:
     """Room that the node should get back: down to ``shrink_threshold``, and for denied VMs."""
-    return _wanted(node, now).minus_or_zero(node.shrink_threshold + node.migrating)
+    return _scarce_room(node, now).minus_or_zero(node.shrink_threshold + node.migrating)
 
 
-def _wanted(node: NodeAccount, now: Instant) -> Resources:
+def _scarce_room(node: NodeAccount, now: Instant) -> Resources:
     """Room that is reserved or was denied on the node, as far as VMs stay small for it.
 
     For a VM denied longer than ``PATIENCE``, only up to its fair share.

@@ -11,7 +11,7 @@ from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
 from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.conditions import condition_of, holds
-from protocol.kubernetes.objects import Json, child, is_terminating, items, labels_of, name_of, text, whole
+from protocol.kubernetes.objects import Json, child, integer, is_terminating, items, labels_of, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_CONFIG, LABEL_GROUP
@@ -68,7 +68,7 @@ class GroupWatch:
     @property
     def serving(self) -> int:
         """The number of replicas that the read endpoint lists."""
-        return whole(self.group, "status", "readyReplicas")
+        return integer(self.group, "status", "readyReplicas")
 
     @property
     def is_ready(self) -> bool:

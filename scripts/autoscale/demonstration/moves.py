@@ -9,7 +9,7 @@ from typing import Final
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.neonvm.migration.migration_facts import WAITS
-from protocol.kubernetes.objects import Json, child, items, text, whole
+from protocol.kubernetes.objects import Json, child, integer, items, text
 from protocol.kubernetes.resources import MIGRATIONS
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_TARGET_NODE
@@ -131,8 +131,8 @@ def observe_move(before: ObservedMove | None, migration: Json, now: Instant, *, 
         reason=_reason(status) if phase == "Failed" else "",
         progress=_progress(info),
         # 0 means that QEMU has not reported it yet.
-        total_ms=whole(info, "totalTimeMs") or None,
-        downtime_ms=whole(info, "downtimeMs") if phase == SUCCEEDED else None,
+        total_ms=integer(info, "totalTimeMs") or None,
+        downtime_ms=integer(info, "downtimeMs") if phase == SUCCEEDED else None,
         began=previous.began if previous.began is not None or not is_moving else now,
         ended=now if phase in ENDED else None,
         waits=_reason(status, WAITS) if phase == "Pending" else "",
@@ -150,5 +150,5 @@ def _reason(status: Json, reasons: Collection[str] = ()) -> str:
 
 
 def _progress(info: Json) -> str:
-    total, remaining = whole(info, "ram", "total"), whole(info, "ram", "remaining")
-    return f"{100 - 100 * remaining // total} %" if total and whole(info, "ram", "transferred") else ""
+    total, remaining = integer(info, "ram", "total"), integer(info, "ram", "remaining")
+    return f"{100 - 100 * remaining // total} %" if total and integer(info, "ram", "transferred") else ""

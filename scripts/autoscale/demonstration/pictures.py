@@ -60,7 +60,7 @@ def draw(report: Report, path: Path) -> None:
         # Without the boot, which would squeeze the rest.
         panels[2].set_xlim(max(times[0], -BEFORE), until - began)
         panels[2].set_xlabel("seconds since the load began")
-        _words(panels[0], report, ended - began)
+        _label(panels[0], report, ended - began)
         save(figure, path)
 
 
@@ -102,7 +102,7 @@ def frame(panel: Axes, loads: Sequence[tuple[float, float]]) -> None:
     style_panel(panel)
 
 
-def _words(panel: Axes, report: Report, load: float) -> None:
+def _label(panel: Axes, report: Report, load: float) -> None:
     """Labels the load and the growth, and adds the outcome as the title."""
     top = panel.get_ylim()[1]
     panel.text(load / 2, top * 0.99, f"load for {load:.0f} s", ha="center", va="top", color="#8a7a4a")

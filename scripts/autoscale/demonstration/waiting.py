@@ -8,7 +8,7 @@ from typing import Final
 
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer, ObjectChange
-from protocol.kubernetes.objects import Json, is_terminating, items, name_of, text, uid_of, whole
+from protocol.kubernetes.objects import Json, integer, is_terminating, items, name_of, text, uid_of
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
@@ -55,7 +55,7 @@ async def watch_for_ends(client: ApiClient, clock: Clock, only: ObjectName | Non
     def failure(vm: Json) -> str:
         if only is not None and name_of(vm) != only:
             return ""
-        return end_of(vm, restarts.setdefault(uid_of(vm), whole(vm, "status", "restartCount")))
+        return end_of(vm, restarts.setdefault(uid_of(vm), integer(vm, "status", "restartCount")))
 
     await fail_with_first(Informer(client, VIRTUAL_MACHINES, clock), failure)
 
@@ -86,6 +86,6 @@ def end_of(vm: Json, restarts: int = 0) -> str:
         why = next((text(condition, "message") for condition in items(vm, "status", "conditions")), "")
         return f"VM {name_of(vm).name} has ended: {why or phase}"
     # A VM with a restart policy leaves its final phase at once, so only the count shows the restart.
-    if whole(vm, "status", "restartCount") > restarts:
+    if integer(vm, "status", "restartCount") > restarts:
         return f"VM {name_of(vm).name} has ended and was restarted; see: autoscale explain {name_of(vm)}"
     return ""

@@ -58,7 +58,7 @@ class FleetReader:
         self._rows: dict[ObjectName, tuple[tuple[Json, Json, Json, Json | None, bool], TableRow]] = {}
         self._clock = clock
         self._pending = ConditionTimes()
-        self._turn: list[ObjectName] = []
+        self._queue: list[ObjectName] = []
 
     @property
     def title(self) -> str:
@@ -82,7 +82,7 @@ class FleetReader:
         named = self._named()
         # A VM on the screen may have been deleted since.
         visible_vms = [name for name in map(database_in, on_screen) if name in named]
-        return await self._read([*visible_vms, *self._others(named, set(visible_vms))])
+        return await self._read([*visible_vms, *self._next_invisible(named, set(visible_vms))])
 
     async def _read(self, to_query: Sequence[ObjectName]) -> FleetSnapshot:
         trouble, scheduler, _ = await asyncio.gather(
@@ -121,11 +121,11 @@ class FleetReader:
             return named
         return {name: vm for name, vm in named.items() if name.namespace == self._namespace}
 
-    def _others(self, named: Mapping[ObjectName, Json], on_screen: set[ObjectName]) -> list[ObjectName]:
-        if not self._turn:
-            self._turn = list(named)
+    def _next_invisible(self, named: Mapping[ObjectName, Json], on_screen: set[ObjectName]) -> list[ObjectName]:
+        if not self._queue:
+            self._queue = list(named)
         # In turn, so that 10,000 VMs cost no more than 100.
-        next_names, self._turn = self._turn[:_IN_TURN], self._turn[_IN_TURN:]
+        next_names, self._queue = self._queue[:_IN_TURN], self._queue[_IN_TURN:]
         return [name for name in next_names if name in named and name not in on_screen]
 
     def _pod_changed(self, change: ObjectChange) -> None:

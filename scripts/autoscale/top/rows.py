@@ -31,7 +31,7 @@ def vm_row(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiti
     (cpu, memory), metrics, goal = _size(vm), child(agent, "metrics"), child(agent, "goal")
     # The agent's permit, or else the scheduler's.
     permit = child(agent, "permit") or child(pod, "permit")
-    name, node = database_name(vm), _where(database_node(vm), migration)
+    name, node = database_name(vm), _node_cell(database_node(vm), migration)
     wait, row = "" if migration is None else wait_of(migration), page_row(vm)
     state = _state(vm, agent, pod, migration, is_waiting=is_waiting, problem=row.problem)
     cells = (
@@ -48,7 +48,7 @@ def vm_row(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiti
         text(permit, "mem"),
         "; ".join(filter(None, (row.problem, *_decisions(name.namespace, agent, pod, wait, row.sleep)))),
     )
-    return TableRow(str(name), _shown(cells), name.namespace, node, state)
+    return TableRow(str(name), _visible_cells(cells), name.namespace, node, state)
 
 
 def _size(vm: Json) -> tuple[str, str]:
@@ -90,7 +90,7 @@ def node_line(node: Json) -> TableRow:
         node_waiting_sentence(node),
         text(node, "stuck"),
     )
-    return TableRow(name, _shown(cells), node=name, state=state)
+    return TableRow(name, _visible_cells(cells), node=name, state=state)
 
 
 def as_fields(columns: tuple[Column, ...], row: TableRow) -> Json:
@@ -108,7 +108,7 @@ def by_vm(node: Json) -> dict[str, Json]:
     return {text(pod, "vm"): pod for pod in items(node, "pods") if text(pod, "vm")}
 
 
-def _shown(cells: tuple[str, ...]) -> tuple[str, ...]:
+def _visible_cells(cells: tuple[str, ...]) -> tuple[str, ...]:
     # A tab would misalign the columns.
     return tuple(visible(cell.replace("\t", " ")) or UNKNOWN for cell in cells)
 
@@ -148,7 +148,7 @@ def _some(amounts: Json) -> bool:
     return any(text(amounts, key) not in _NOTHING for key in ("cpu", "mem"))
 
 
-def _where(node: str, migration: Json | None) -> str:
+def _node_cell(node: str, migration: Json | None) -> str:
     if migration is None:
         return node
     move = observe_move(None, migration, Instant(0.0), is_gone=False)

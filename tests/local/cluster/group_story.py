@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deploy.kube.client import client_from_kubeconfig
 from deploy.local.cluster.folder import ClusterFolder
-from protocol.kubernetes.objects import Json, child, items, text, whole
+from protocol.kubernetes.objects import Json, child, integer, items, text
 from protocol.kubernetes.resources import ENDPOINT_SLICES, MIGRATIONS, VIRTUAL_MACHINES, VM_GROUPS
 from protocol.messages import ObjectName
 from protocol.names import LABEL_GROUP
@@ -22,7 +22,7 @@ async def a_primary_and_its_replica_stand_apart_and_a_move_ends_nothing(folder: 
     """The members spread over both nodes, and the one that moves goes on serving."""
     async with client_from_kubeconfig(folder.kubeconfig) as client:
         await client.create(VM_GROUPS, GROUP.namespace, group_of_one_replica())
-        await seen(folder, GROUP, lambda now: whole(now, "status", "readyReplicas") == 1, VM_GROUPS)
+        await seen(folder, GROUP, lambda now: integer(now, "status", "readyReplicas") == 1, VM_GROUPS)
         members = (await client.list(VIRTUAL_MACHINES, GROUP.namespace, f"{LABEL_GROUP}={GROUP.name}")).objects
         places = {text(vm, "status", "node") for vm in members}
         assert places == {"node-1", "node-2"}

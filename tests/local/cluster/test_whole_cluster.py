@@ -18,7 +18,7 @@ from deploy.local.cluster.settings import scheduler_settings
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.addressing import DAEMON_PORT
 from deploy.neonvm.network import netns
-from protocol.kubernetes.objects import Json, items, name_of, text, whole
+from protocol.kubernetes.objects import Json, integer, items, name_of, text
 from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import RUNNER_CONTAINER
@@ -126,7 +126,7 @@ async def test_cluster_survives_killed_programs(tmp_path: Path) -> None:
     with pytest.raises(ControlError):
         await ask_cluster(folder, "status")
     async with cluster(folder, replace(LIGHT, groups=True)):
-        again = await seen(folder, VM, lambda now: runs(now) and whole(now, "status", "restartCount") == 1)
+        again = await seen(folder, VM, lambda now: runs(now) and integer(now, "status", "restartCount") == 1)
         assert text(again, "status", "podName") != text(vm, "status", "podName")
         assert {"away": "Migrated", "slowly": "RuntimeRestarted"}.items() <= (await endings(folder)).items()
         await a_primary_and_its_replica_stand_apart_and_a_move_ends_nothing(folder)

@@ -10,7 +10,7 @@ import pytest
 from deploy.local.kubernetes.machine.installation import InstallationError, apply_manifests, wait_rolled_out
 from deploy.local.kubernetes.plan.installation_plan import FOR_VMS
 from deploy.local.kubernetes.programs.images import InstallationParts
-from protocol.kubernetes.objects import Json, whole
+from protocol.kubernetes.objects import Json, integer
 from protocol.kubernetes.resources import DEPLOYMENTS, PODS
 from protocol.messages import ObjectName
 from tests.fake_clock import FakeClock, settle
@@ -31,7 +31,7 @@ async def deploy(api: InProcess, *names: str) -> None:
         }
         body: Json = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
         made = await api.client().create(DEPLOYMENTS, SYSTEM, body)
-        status: Json = {"observedGeneration": whole(made, "metadata", "generation"), "availableReplicas": 1}
+        status: Json = {"observedGeneration": integer(made, "metadata", "generation"), "availableReplicas": 1}
         await api.client().merge_patch(DEPLOYMENTS, ObjectName(SYSTEM, name), {"status": status}, "status")
 
 

@@ -31,7 +31,7 @@ sources = st.dictionaries(st.sampled_from(["metadata", "spec", "status", "items"
         (objects.pod_phase, str),
         (objects.is_over, bool),
         (lambda source: objects.items(source, "items"), list),
-        (lambda source: objects.whole(source, "spec", "a"), int),
+        (lambda source: objects.integer(source, "spec", "a"), int),
         (lambda source: objects.flag(source, "spec", "a"), bool),
         (lambda source: objects.child(source, "spec", "a"), dict),
     ],

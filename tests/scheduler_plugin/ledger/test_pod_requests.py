@@ -58,5 +58,5 @@ def test_unanswered_writes_are_bounded() -> None:
         requests.send(amount(1 + each % 7), POD, Instant(100.0 + each / 100))
     assert len(requests.may_land) <= MANY
     assert (requests.secured(POD), requests.largest_in_flight) == (amount(1), amount(7))
-    requests.seen(RunnerRequests(amount(5), amount(5), version="2"))
+    requests.observe(RunnerRequests(amount(5), amount(5), version="2"))
     assert requests.may_land == ()

@@ -45,7 +45,7 @@ class Watch:
         self._target = target
         self._options = options
         self._shape = shape
-        self._wanted: Matcher | None = selection(target, options.labels, options.fields)
+        self._matches: Matcher | None = selection(target, options.labels, options.fields)
         self._pin = pinned(options.fields)
         self._start = revision_of(options.resource_version)
         self._history = store.history(target.resource.key)
@@ -73,7 +73,7 @@ class Watch:
 
     def _initial(self) -> Iterable[bytes]:
         for stored in candidates(self._store, self._target, self._pin):
-            if self._wanted is None or self._wanted(stored.body):
+            if self._matches is None or self._matches(stored.body):
                 yield self._line(ChangeType.ADDED, stored.body)
         if self._options.initial and self._options.bookmarks:
             yield self._bookmark({_INITIAL_END: "true"})
@@ -90,24 +90,24 @@ class Watch:
             # No await until the bookmark is encoded: it must not cover changes that are not in this chunk.
             changes = self._history.since(place)
             place += len(changes)
-            chunk = b"".join(filter(None, map(self._seen, changes)))
+            chunk = b"".join(filter(None, map(self._event_bytes, changes)))
             # A bookmark tells the client that it has all changes up to here. Sent if nothing happens, and at the end.
             if self._options.bookmarks and (is_quiet or is_over):
                 chunk += self._bookmark({})
             if chunk:
                 yield chunk
 
-    def _seen(self, change: StoredChange) -> bytes | None:
+    def _event_bytes(self, change: StoredChange) -> bytes | None:
         """The event of a change for this watch; None if it is not selected."""
         namespace = self._target.namespace
         if namespace and change.now.key.namespace != namespace:
             return None
-        if self._wanted is None:
+        if self._matches is None:
             # Watches without selectors share the encoding made with the change.
             return change.line if self._shape is None else self._line(change.type, change.now.body)
         # An object that begins to match the selectors is ADDED, one that no longer matches is DELETED.
-        before = change.before is not None and self._wanted(change.before.body)
-        now = change.type is not ChangeType.DELETED and self._wanted(change.now.body)
+        before = change.before is not None and self._matches(change.before.body)
+        now = change.type is not ChangeType.DELETED and self._matches(change.now.body)
         if not before and not now:
             return None
         if before and not now and change.type is not ChangeType.DELETED:

@@ -132,10 +132,10 @@ def _prune(value: Any, schema: JsonObject, path: str, unknown: list[str]) -> Any
         return [_prune(inner, items, f"{path}[{index}]", unknown) for index, inner in enumerate(value)]
     if not isinstance(value, dict):
         return value
-    return dict(_kept(value, schema, path, unknown))
+    return dict(_known_fields(value, schema, path, unknown))
 
 
-def _kept(value: JsonObject, schema: JsonObject, path: str, unknown: list[str]) -> Iterator[tuple[str, Any]]:
+def _known_fields(value: JsonObject, schema: JsonObject, path: str, unknown: list[str]) -> Iterator[tuple[str, Any]]:
     properties = schema.get("properties") or {}
     # An embedded object has these fields even if its schema does not list them.
     if schema.get(_EMBEDDED):

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.kubernetes.objects import Json, child, is_terminating, items, labels_of, name_of, text, whole
+from protocol.kubernetes.objects import Json, child, integer, is_terminating, items, labels_of, name_of, text
 from protocol.names import LABEL_VM_NAME
 
 REFERENCE: Final = "localhost:5001/{name}:dev"
@@ -95,12 +95,12 @@ def not_rolled_out(workloads: Iterable[Json], installation: Installation = FOR_V
 def _is_rolled_out(workload: Json) -> bool:
     status = child(workload, "status")
     # The other fields describe an older generation.
-    if whole(status, "observedGeneration") < whole(workload, "metadata", "generation"):
+    if integer(status, "observedGeneration") < integer(workload, "metadata", "generation"):
         return False
     # A DaemonSet. Zero: its controller has not counted the nodes yet.
     if "desiredNumberScheduled" in status:
-        return 0 < whole(status, "desiredNumberScheduled") <= whole(status, "numberAvailable")
-    return 0 < whole(workload, "spec", "replicas") <= whole(status, "availableReplicas")
+        return 0 < integer(status, "desiredNumberScheduled") <= integer(status, "numberAvailable")
+    return 0 < integer(workload, "spec", "replicas") <= integer(status, "availableReplicas")
 
 
 def startup_failure(pods: Iterable[Json]) -> str:
@@ -119,8 +119,10 @@ def _pod_failure(pod: Json) -> str:
             return f"{container_name}: image {text(container, 'image')} is missing, and there is no registry: {reason}"
         if reason in _NEVER_STARTS:
             return f"{container_name} cannot start: {text(waiting, 'message') or reason}"
-        if reason == "CrashLoopBackOff" and whole(container, "restartCount") >= _FINAL_RESTARTS:
-            return f"{container_name} restarted {whole(container, 'restartCount')} times: {last_exit_reason(container)}"
+        if reason == "CrashLoopBackOff" and integer(container, "restartCount") >= _FINAL_RESTARTS:
+            return (
+                f"{container_name} restarted {integer(container, 'restartCount')} times: {last_exit_reason(container)}"
+            )
     # Not VM pods: they also fail when their guest ends.
     if text(pod, "status", "phase") == "Failed" and LABEL_VM_NAME not in labels_of(pod):
         return f"pod {name} has failed: {text(pod, 'status', 'message') or text(pod, 'status', 'reason')}"
@@ -131,4 +133,4 @@ def last_exit_reason(container: Json) -> str:
     """The reason why a container last ended: the last line of its termination message, or the reason and exit code."""
     ended = child(container, "lastState", "terminated")
     lines = text(ended, "message").strip().splitlines()
-    return lines[-1] if lines else f"{text(ended, 'reason') or 'unknown'}, exit code {whole(ended, 'exitCode')}"
+    return lines[-1] if lines else f"{text(ended, 'reason') or 'unknown'}, exit code {integer(ended, 'exitCode')}"

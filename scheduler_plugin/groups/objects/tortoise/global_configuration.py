@@ -85,7 +85,7 @@ def _written(value: object) -> object:
     return value
 
 
-def _whole(value: object) -> int:
+def _positive_integer(value: object) -> int:
     # A bool is an int.
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST:
         raise ValueError(f"expected a whole number from 1 to {LARGEST}, got {shown(value)}")
@@ -129,12 +129,12 @@ def _multipliers(value: object) -> dict[Resource, int]:
     for name, number in value.items():
         if name not in RESOURCES:
             raise ValueError(f"expected cpu and memory, got {shown(name)}")
-        multipliers[name] = _whole(number)
+        multipliers[name] = _positive_integer(number)
     return multipliers
 
 
 _READERS: Final[Mapping[type, Callable[[Any], object]]] = {
-    int: _whole,
+    int: _positive_integer,
     Fraction: _ratio,
     timedelta: lambda value: timedelta(seconds=parse_duration(value)),
     ZoneInfo: _zone,

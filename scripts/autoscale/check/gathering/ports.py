@@ -13,7 +13,7 @@ import msgspec
 
 from deploy.kube.kubectl import CannotForwardError, ForwardingError, Kubectl
 from protocol.kubernetes.conditions import holds
-from protocol.kubernetes.objects import Json, child, name_of, text, whole
+from protocol.kubernetes.objects import Json, child, integer, name_of, text
 from protocol.runtime.trust import trusting
 from scripts.autoscale.check.facts import CheckFacts, Observation, Observed, Served, Unavailable, UnavailableError
 from scripts.autoscale.check.installed_programs import PROGRAMS, Program, leading_pod
@@ -166,7 +166,7 @@ def _hook(webhook: Json) -> _Hook:
     # The check of trust reports an empty bundle.
     bundle = decoded(text(config, "caBundle"))
     # The default in the API.
-    port = whole(service, "port") or _HTTPS
+    port = integer(service, "port") or _HTTPS
     where = (text(service, "namespace"), text(service, "name"))
     return _Hook(text(webhook, "name"), *where, port, text(service, "path"), bundle)
 

@@ -113,7 +113,7 @@ def may_install(facts: CheckFacts) -> CheckResult:
     workloads and settings. Kubernetes lets you grant only permissions that you have, unless you may `escalate` and
     `bind`.
     """
-    return _own(facts, install_rights(facts.namespace, makes_namespace=facts.lacks_namespace))
+    return _own_rights(facts, install_rights(facts.namespace, makes_namespace=facts.lacks_namespace))
 
 
 @check(
@@ -126,10 +126,10 @@ def may_use_commands(facts: CheckFacts) -> CheckResult:
     migrations. `migrate` creates and deletes migrations, and `sleep` and `wake` patch VMs. All reach agents and the
     scheduler by port-forward, because these serve explanations only on loopback or to callers with a token.
     """
-    return _own(facts, command_rights(facts.namespace))
+    return _own_rights(facts, command_rights(facts.namespace))
 
 
-def _own(facts: CheckFacts, wanted: Iterable[Right]) -> CheckResult:
+def _own_rights(facts: CheckFacts, wanted: Iterable[Right]) -> CheckResult:
     rights = facts.own_rights.value
     # A right without a review counts as granted.
     missing = [right for right in wanted if not rights.get(right, True)]

@@ -166,7 +166,7 @@ def are_served(facts: CheckFacts) -> CheckResult:
     through `kubectl port-forward`.
     """
     observed = observed_values(dict(sorted(facts.served.items())), "no program with a TLS port is running")
-    now, stored_leaves = _server_time(facts), {leaf for stored in _kept(facts) for leaf in stored.chain}
+    now, stored_leaves = _server_time(facts), {leaf for stored in _stored(facts) for leaf in stored.chain}
     port_problems = (_port_problem(port, served.certificate, stored_leaves, now) for port, served in observed.items())
     return CheckResult(f"{len(observed)} ports", [problem for problem in port_problems if problem is not None])
 
@@ -185,7 +185,7 @@ def _port_problem(port: str, certificate: bytes, stored: set[x509.Certificate], 
     return None
 
 
-def _kept(facts: CheckFacts) -> list[StoredCertificates]:
+def _stored(facts: CheckFacts) -> list[StoredCertificates]:
     return read_certificates(facts) if isinstance(facts.secrets, Observed) else []
 
 
@@ -213,7 +213,7 @@ def bundles_are_current(facts: CheckFacts) -> CheckResult:
     """
     own = (
         stored
-        for stored in _kept(facts)
+        for stored in _stored(facts)
         # Neither the expander's CA nor that of runners signs the injector's certificate.
         if stored.is_authority and stored.secret not in OF_THE_EXPANDER and not stored.is_of_runners
     )

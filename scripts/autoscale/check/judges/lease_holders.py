@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from protocol.kubernetes.objects import Json, child, items, name_of, text, whole
+from protocol.kubernetes.objects import Json, child, integer, items, name_of, text
 from protocol.kubernetes.timestamps import parse_timestamp
 from scripts.autoscale.check.facts import CheckFacts, UnavailableError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, check_of
@@ -130,7 +130,7 @@ def _wrong(facts: CheckFacts, program: Program, name: str, lease: Json | None) -
     if not any(_is_holder(lease, pod) for pod in _replicas(facts, program)):
         return CheckProblem(name, f"{subject} is held by {holder}, which is not a running pod of {program.name}")
     age = _age(facts, lease)
-    limit = max(whole(lease, "spec", "leaseDurationSeconds"), 1) + SPARE
+    limit = max(integer(lease, "spec", "leaseDurationSeconds"), 1) + SPARE
     if age is not None and age > limit:
         return CheckProblem(
             name, f"{subject} was last renewed {age:.0f} s ago by {holder}, which hangs or cannot reach the API server"

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from protocol.guest.sleep import SLEEPING
-from protocol.kubernetes.objects import Json, items, labels_of, name_of, node_of, text, whole
+from protocol.kubernetes.objects import Json, integer, items, labels_of, name_of, node_of, text
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
@@ -174,7 +174,7 @@ def moves_end(facts: CheckFacts) -> CheckResult:
 def _hangs(migration: Json, now: float) -> str:
     made = parse_timestamp(text(migration, "metadata", "creationTimestamp"))
     leaving = parse_timestamp(text(migration, "metadata", "deletionTimestamp"))
-    longest = float(whole(migration, "spec", "completionTimeout") or 3600)
+    longest = float(integer(migration, "spec", "completionTimeout") or 3600)
     # Only its controller removes the finalizer.
     if leaving is not None and now - leaving > _STUCK:
         return f"migration {name_of(migration)} has been terminating for {now - leaving:.0f} s: a finalizer remains"

@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 
 from deploy.local.kubernetes.plan.installation_plan import last_exit_reason
 from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, child, items, labels_of, name_of, pod_phase, text, whole
+from protocol.kubernetes.objects import Json, child, integer, items, labels_of, name_of, pod_phase, text
 from scripts.autoscale.check.facts import CheckFacts, Unavailable, UnavailableError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, When, check_of
 from scripts.autoscale.check.installed_programs import (
@@ -76,7 +76,7 @@ def programs_run(facts: CheckFacts) -> CheckResult:
     """A pod has no node or is crash-looping (the line quotes its last output), or fewer pods are ready than desired."""
     problems, reported = list[CheckProblem](), set[str]()
     for pod in (candidate for program in PROGRAMS for candidate in pods_of(facts, program.name)):
-        reasons = list(_troubles(pod))
+        reasons = list(_problems(pod))
         # Another check reports a missing image, so do not report the program again.
         if reasons or any(text(state, "state", "waiting", "reason") in _PULLS for state in _states(pod)):
             reported.add(program_of(pod))
@@ -106,12 +106,12 @@ def _waiting(state: Json) -> str:
     return text(waiting, "message") or text(waiting, "reason")
 
 
-def _troubles(pod: Json) -> Iterator[str]:
+def _problems(pod: Json) -> Iterator[str]:
     """Yields the reasons why the pod does not work."""
     for state in _states(pod):
         reason = text(state, "state", "waiting", "reason")
         if reason == "CrashLoopBackOff":
-            restarts, why = whole(state, "restartCount"), last_exit_reason(state)
+            restarts, why = integer(state, "restartCount"), last_exit_reason(state)
             yield f"container {text(state, 'name')} restarted {restarts} times: {why}"
         # Another check reports a missing image; the other reasons are normal while a pod starts.
         elif reason and reason not in _PULLS | _NOT_YET:
@@ -124,9 +124,9 @@ def _unfinished(facts: CheckFacts, name: str, workload: Json) -> list[CheckProbl
     status = child(workload, "status")
     # Only the status of a DaemonSet has this field.
     if "desiredNumberScheduled" in status:
-        desired, ready = whole(status, "desiredNumberScheduled"), whole(status, "numberReady")
+        desired, ready = integer(status, "desiredNumberScheduled"), integer(status, "numberReady")
     else:
-        desired, ready = whole(workload, "spec", "replicas"), whole(status, "readyReplicas")
+        desired, ready = integer(workload, "spec", "replicas"), integer(status, "readyReplicas")
         if not desired:
             return [CheckProblem(name, f"{name} is scaled to 0 replicas")]
     # ReplicaFailure: a quota or an admission plugin refuses the pods.
@@ -217,11 +217,11 @@ def alone(facts: CheckFacts) -> CheckResult:
     """The original project's scheduler and agents manage the same pods and VMs, and two VM controllers would run each
     VM twice. Run only one of each (operations-cluster.md, taking over).
     """
-    others = [*_others(facts, "Deployment"), *_others(facts, "DaemonSet")]
+    others = [*_original_workloads(facts, "Deployment"), *_original_workloads(facts, "DaemonSet")]
     controllers = [
         name_of(deployment).namespace
         for deployment in facts.deployments.value
-        if name_of(deployment).name == "neonvm-controller" and whole(deployment, "spec", "replicas")
+        if name_of(deployment).name == "neonvm-controller" and integer(deployment, "spec", "replicas")
     ]
     if len(controllers) > 1:
         message = (
@@ -233,7 +233,7 @@ def alone(facts: CheckFacts) -> CheckResult:
     return CheckResult("", others)
 
 
-def _others(facts: CheckFacts, kind: str) -> list[CheckProblem]:
+def _original_workloads(facts: CheckFacts, kind: str) -> list[CheckProblem]:
     names = {name for workload_kind, name in ORIGINALS if workload_kind == kind}
     what = {"Deployment": "schedules the same pods", "DaemonSet": "resizes the same VMs"}[kind]
     workloads = (facts.daemon_sets if kind == "DaemonSet" else facts.deployments).value
@@ -248,5 +248,5 @@ def _others(facts: CheckFacts, kind: str) -> list[CheckProblem]:
         )
         for workload in workloads
         # A Deployment with no replicas does nothing and can stay.
-        if name_of(workload).name in names and (kind == "DaemonSet" or whole(workload, "spec", "replicas"))
+        if name_of(workload).name in names and (kind == "DaemonSet" or integer(workload, "spec", "replicas"))
     ]

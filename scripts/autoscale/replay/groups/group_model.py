@@ -99,7 +99,7 @@ class GroupPlayed:
     capacity: Floats | None = None
 
     @property
-    def given(self) -> Floats:
+    def provided(self) -> Floats:
         """Capacity of the serving replicas in vCPUs."""
         return self.serving * self.size if self.capacity is None else self.capacity
 
@@ -174,7 +174,7 @@ def replay_groups(
 
 def _replayed(line: Timeline, players: Mapping[str, GroupPlayer], lags: Lags) -> GroupReplay:
     orders = {name: play_group(line, player, lags) for name, player in players.items()}
-    allocations = {name: played.given for name, played in orders.items()}
+    allocations = {name: played.provided for name, played in orders.items()}
     return GroupReplay(line, allocations, {name: group_score(line, played) for name, played in orders.items()}, orders)
 
 
@@ -187,7 +187,7 @@ def group_score(line: Timeline, played: GroupPlayed) -> GroupScore:
     return GroupScore(
         # A replica costs from its order on, although it serves later.
         float((replicas * size).sum()) / float(oracle(line)[begin:].sum()),
-        *shortage(demand, played.given[begin:]),
+        *shortage(demand, played.provided[begin:]),
         restarts_per_hour=float(resized.sum()) / line.scored_hours,
         replicas_per_hour=float(np.abs(np.diff(replicas)).sum()) / line.scored_hours,
     )

@@ -119,7 +119,7 @@ class HvpaPlayer:
     def __init__(self, mode: hvpa.HvpaMode, shape: ReplicaShape) -> None:
         sizes = SizeBounds(ResourceList(MilliCpu(shape.minimum)), ResourceList(MilliCpu(shape.maximum)))
         usual, double = ResourceList(MilliCpu(shape.usual)), ResourceList(MilliCpu(shape.usual * 2))
-        self._known, self._memory = Recommenders(), hvpa.ScalingTimes()
+        self._recommenders, self._memory = Recommenders(), hvpa.ScalingTimes()
         self._spec = hvpa.HvpaSpec(
             replicas=REPLICAS,
             mode=mode,
@@ -132,7 +132,9 @@ class HvpaPlayer:
 
     def __call__(self, look: GroupObservation) -> OrderedReplicas:
         """Decides after an observation."""
-        recommendations = Recommendations(self._known.replicas(look, REPLICAS, TARGET), self._known.sizes(look))
+        recommendations = Recommendations(
+            self._recommenders.replicas(look, REPLICAS, TARGET), self._recommenders.sizes(look)
+        )
         # The decision is made by the code that runs in clusters.
         decision, self._memory = decide_hvpa(self._spec, workload(look), recommendations, self._memory, look.now)
         return _ordered(look, decision.replicas, decision.containers)
@@ -152,17 +154,17 @@ class TortoisePlayer:
             maximum_cpu_request=MilliCpu(shape.maximum),
         )
         self._spec = Spec(configuration, TortoiseMode.AUTO, policies={(NAME, "cpu"): Scaling.HORIZONTAL})
-        self._memory, self._known = TortoiseMemory.empty(configuration), Recommenders()
+        self._memory, self._recommenders = TortoiseMemory.empty(configuration), Recommenders()
         self._hpa = Autoscaler(REPLICAS.min, REPLICAS.max, (ContainerTarget(NAME, "cpu", TARGET),))
 
     def __call__(self, look: GroupObservation) -> OrderedReplicas:
         """Decides after an observation: first the Tortoise, then its HPA."""
-        observed = ObservedAutoscalers(self._hpa, self._known.sizes(look))
+        observed = ObservedAutoscalers(self._hpa, self._recommenders.sizes(look))
         result, self._memory = tortoise.decide(self._spec, workload(look), observed, self._memory, look.now)
         # None if the Tortoise does not change its HPA.
         self._hpa = result.autoscaler or self._hpa
         bounds = ReplicaBounds(self._hpa.min, self._hpa.max)
-        desired = self._known.replicas(look, bounds, self._hpa.target(NAME, "cpu") or TARGET).desired
+        desired = self._recommenders.replicas(look, bounds, self._hpa.target(NAME, "cpu") or TARGET).desired
         return _ordered(look, desired, result.decision.containers)
 
 

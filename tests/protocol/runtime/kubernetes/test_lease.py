@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError, KubernetesApi
-from protocol.kubernetes.objects import Json, JsonObject, child, text, uid_of, version_of, whole
+from protocol.kubernetes.objects import Json, JsonObject, child, integer, text, uid_of, version_of
 from protocol.kubernetes.refusals import classify
 from protocol.kubernetes.resources import LEASES, MERGE_PATCH
 from protocol.messages import ObjectName
@@ -82,7 +82,7 @@ async def test_the_first_holds_it_and_keeps_it() -> None:
             await run.clock.advance(1.0)
             assert (first.leads, second.leads) == (True, False)
         lease = await run.cluster.get(LEASES, "groups", "kube-system")
-        assert (text(lease, "spec", "holderIdentity"), whole(lease, "spec", "leaseTransitions")) == ("first", 0)
+        assert (text(lease, "spec", "holderIdentity"), integer(lease, "spec", "leaseTransitions")) == ("first", 0)
         assert run.told == [("first", True)]
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from protocol.kubernetes.objects import Json, child, items, text, whole
+from protocol.kubernetes.objects import Json, child, integer, items, text
 from protocol.units import MilliCpu
 from scheduler_plugin.groups.controllers.group_controller import pods_refused, without_intent
 from scheduler_plugin.groups.controllers.policies import GroupFacts, HvpaPolicy
@@ -181,7 +181,7 @@ class LaggingWorld:
     def _hpa(self, measured: list[horizontal.ReplicaUse]) -> Json:
         """The HPA as its controller leaves it."""
         spec = child(self.group, "spec", "hpaTemplate")
-        bounds = ReplicaBounds(whole(spec, "minReplicas"), whole(spec, "maxReplicas"))
+        bounds = ReplicaBounds(integer(spec, "minReplicas"), integer(spec, "maxReplicas"))
         rules = horizontal.HorizontalRules(bounds, (horizontal.MetricTarget(utilization=TARGET),))
         found, self._desired_counts = horizontal.recommended(
             rules, self.pods.replicas, measured, self._desired_counts, self.seconds

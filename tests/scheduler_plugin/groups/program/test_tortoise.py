@@ -15,7 +15,7 @@ from math import ceil
 import pytest
 
 from protocol.floors import decode_floor
-from protocol.kubernetes.objects import Json, annotations_of, child, items, text, whole
+from protocol.kubernetes.objects import Json, annotations_of, child, integer, items, text
 from protocol.kubernetes.resources import (
     DEPLOYMENTS,
     HORIZONTAL_AUTOSCALERS,
@@ -112,12 +112,12 @@ class Day:
         found = await self.run.cluster.get(DEPLOYMENTS, "web")
         (container,) = items(found, "spec", "template", "spec", "containers")
         cores = MilliCpu.parse(text(container, "resources", "requests", "cpu")).as_cores
-        return whole(found, "spec", "replicas"), cores
+        return integer(found, "spec", "replicas"), cores
 
     async def bounds(self) -> tuple[int, int]:
         """The HPA's least and most replicas."""
         hpa = await self.run.cluster.get(HORIZONTAL_AUTOSCALERS, "web")
-        return whole(hpa, "spec", "minReplicas"), whole(hpa, "spec", "maxReplicas")
+        return integer(hpa, "spec", "minReplicas"), integer(hpa, "spec", "maxReplicas")
 
     async def needs(self, cores: float, hours: float = 1.5) -> tuple[int, float]:
         """The workload needs so many cores for so long; what it has then."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.guest.database import DatabaseState
-from protocol.kubernetes.objects import Json, text, whole
+from protocol.kubernetes.objects import Json, integer, text
 from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, VIRTUAL_MACHINES, VM_GROUPS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.names import ANNOTATION_DRAINING
@@ -263,7 +263,7 @@ async def scaled(run: Story, way: Connection, seconds: int) -> list[tuple[int, i
 
 
 async def replicas(run: Story) -> int:
-    return whole(await run.cluster.get(VM_GROUPS, "shop"), "spec", "replicas")
+    return integer(await run.cluster.get(VM_GROUPS, "shop"), "spec", "replicas")
 
 
 async def test_silent_replica_leaves_endpoint() -> None:
