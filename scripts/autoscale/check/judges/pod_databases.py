@@ -127,8 +127,9 @@ def _serves_pods(template: Json) -> bool:
     When.ALWAYS,
 )
 def can_be_read(facts: CheckFacts) -> CheckResult:
-    """A pod has opted in, but a resize would restart postgres or is impossible, or nothing tells its minimum: the line
-    says what to set. Events `NotResized` on pods also name other autoscalers and operators that would change the size.
+    """A pod has opted in, but a resize would restart postgres or is impossible, or nothing defines its minimum: the
+    line says what to set. Events `NotResized` on pods also name other autoscalers and operators that would change the
+    size.
     """
     pods = opted_in(facts)
     problems = [
