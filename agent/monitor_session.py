@@ -123,11 +123,11 @@ class MonitorSession:
             case UpscaleRequest() | LoadReport():
                 self._take(MonitorNotified(message))
             case UpscaleConfirmation() | DownscaleResult() | InternalError() | InvalidMessage():
-                self._answered(message)
+                self._accept_answer(message)
             case UnknownMessage(number):
                 self._outbox.put_nowait(NotUnderstood(number, texts.UNKNOWN_MESSAGE))
 
-    def _answered(self, message: UpscaleConfirmation | DownscaleResult | InternalError | InvalidMessage) -> None:
+    def _accept_answer(self, message: UpscaleConfirmation | DownscaleResult | InternalError | InvalidMessage) -> None:
         """Accept an answer with the id of the message in flight; ignore a late one."""
         if message.id == self._awaited_id:
             self._awaited_id = None

@@ -102,8 +102,8 @@ def _line(  # noqa: PLR0911, PLR0912 - one branch per event
             return logging.WARNING, texts.RESTORED, {"version": vm.version}
         case events.SleepOrdered():
             return logging.INFO, texts.SLEEP_ORDERED, {}
-        case events.VmSeen(vm) if state.vm.seen is not None and _sleep_news(state.vm.seen, vm):
-            return logging.INFO, _sleep_news(state.vm.seen, vm), {"reason": vm.sleep.message[:SHOWN]}
+        case events.VmSeen(vm) if state.vm.seen is not None and _sleep_line(state.vm.seen, vm):
+            return logging.INFO, _sleep_line(state.vm.seen, vm), {"reason": vm.sleep.message[:SHOWN]}
         case events.VmSeen() if state.vm.lost is not None:
             return logging.INFO, texts.VM_READ_AGAIN, {"failures": state.vm.lost.count}
         case events.VmSeen(vm) if vm.objection is not None and (
@@ -126,7 +126,7 @@ def _line(  # noqa: PLR0911, PLR0912 - one branch per event
             return None
 
 
-def _sleep_news(before: Vm, vm: Vm) -> str:
+def _sleep_line(before: Vm, vm: Vm) -> str:
     """The log line for a change of the VM's sleep between two views; empty if there is none."""
     if vm.sleep.state is SleepState.REFUSED and vm.sleep.order != before.sleep.order:
         return texts.SLEEP_REFUSED

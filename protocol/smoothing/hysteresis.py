@@ -46,7 +46,7 @@ class Hysteresis(Stage):
         """The value if it is a growth or clearly below; otherwise the current size, until patience ends."""
         current = sample.current
         # On every step, because the window needs every value.
-        most = self._most(now, value)
+        most = self._patience_peak(now, value)
         self._waited = False
         if current is None or value >= current or current > self._shifted(sample.value, value):
             return value
@@ -54,7 +54,7 @@ class Hysteresis(Stage):
         self._waited = most is not None and most < current
         return most if most is not None and self._waited else current
 
-    def _most(self, now: Instant, value: float) -> float | None:
+    def _patience_peak(self, now: Instant, value: float) -> float | None:
         """The maximum over a whole window of patience; None before one has passed, and without patience."""
         if self._patience is None:
             return None

@@ -102,8 +102,8 @@ def vm_facts(vm: ClusterVm) -> VmFacts:
         maximum=vm.bounds.max,
         use=ZERO if sleeps else use,
         # The status may still have the size of a stopped guest.
-        actual=None if sleeps or vm.phase in WITHOUT_GUEST else _or_most(vm.actual, vm, "status."),
-        permit=_or_most(vm.permit, vm, _PERMIT),
+        actual=None if sleeps or vm.phase in WITHOUT_GUEST else _or_maximum(vm.actual, vm, "status."),
+        permit=_or_maximum(vm.permit, vm, _PERMIT),
         holders=decode_holders(vm.annotations.get(names.ANNOTATION_PERMIT_WRITER, "")),
         # The stand-in of an unreadable permit is not a stored permit.
         is_permit_known=not any(problem.startswith(_PERMIT) for problem in vm.problems),
@@ -177,7 +177,7 @@ def _auto_migration(vm: VirtualMachine) -> bool | None:
     return False if "false" in choices else True if "true" in choices else None
 
 
-def _or_most(amount: Resources | None, vm: VirtualMachine, path: str) -> Resources | None:
+def _or_maximum(amount: Resources | None, vm: VirtualMachine, path: str) -> Resources | None:
     """An amount of the object, or the maximum if something at ``path`` is unreadable."""
     if not vm.problems:
         return amount

@@ -56,13 +56,13 @@ class Dashboard:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.fleet.run(self.api))
             tasks.create_task(self.readers.run())
-            tasks.create_task(self._say_ready())
+            tasks.create_task(self._log_ready())
 
     def readiness(self) -> tuple[bool, str]:
         """Return whether the cluster has been read, and a text for probes."""
         missing = self.fleet.missing
         return not missing, texts.NOT_LISTED.format(kinds=", ".join(missing)) if missing else "ok"
 
-    async def _say_ready(self) -> None:
+    async def _log_ready(self) -> None:
         await self.fleet.synced.wait()
         self.telemetry.ready.set(1)

@@ -125,7 +125,7 @@ def _add_sign_in(app: FastAPI, title: str, authenticator: SignIn) -> None:
 
     @app.post("/api/session")
     async def sign_in(request: Request) -> Response:
-        if not _is_own(request):
+        if not _is_same_origin(request):
             return _error(texts.OTHER_SITE, 403)
         token = await _token_in(request)
         if token is None:
@@ -142,7 +142,7 @@ def _add_sign_in(app: FastAPI, title: str, authenticator: SignIn) -> None:
 
     @app.delete("/api/session")
     async def sign_out(request: Request) -> Response:
-        if not _is_own(request):
+        if not _is_same_origin(request):
             return _error(texts.OTHER_SITE, 403)
         current = await _session(request, authenticator)
         if current is not None:
@@ -230,7 +230,7 @@ async def _session(request: Request, authenticator: SignIn) -> Session | None:
     return session
 
 
-def _is_own(request: Request) -> bool:
+def _is_same_origin(request: Request) -> bool:
     """Return True if the page itself sent this request, not another site (CSRF)."""
     # Forms cannot send JSON, and scripts of other sites need a preflight. Browsers also send Sec-Fetch-Site.
     is_json = request.headers.get("content-type", "").partition(";")[0].strip() == "application/json"

@@ -43,7 +43,7 @@ class GroupsProgram:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.cache.run(api, clock))
                 tasks.create_task(self.leadership.run())
-                tasks.create_task(self._say_ready())
+                tasks.create_task(self._log_ready())
                 for controller in self.controllers.values():
                     tasks.create_task(controller.run())
                 if self.recommender is not None:
@@ -76,7 +76,7 @@ class GroupsProgram:
         if leads:
             self.enqueue_all()
 
-    async def _say_ready(self) -> None:
+    async def _log_ready(self) -> None:
         await self.cache.synced.wait()
         self.telemetry.became_ready()
 

@@ -138,7 +138,7 @@ class InjectorProgram:
         makes, trouble = self.settings.certificates.provider == "self", ""
         if self.leadership.leads and makes:
             # Store before publishing: an authority must not be trusted while its key could still be lost.
-            bundle, trouble = await self.keeper.turn()
+            bundle, trouble = await self.keeper.renew_due()
             trouble = await self.publisher.publish(bundle) or trouble
         elif self.leadership.leads:
             # Another program, such as cert-manager, issues the certificates; only publish the CAs.

@@ -91,7 +91,7 @@ def _rebuilt(state: LedgerState, now: Instant) -> None:
                 # The previous process may have sent a write that lowers the requests.
                 claim.resizes.send(needed, runner, now)
         if not account.claims and account.facts is not None:
-            account.agent_gone()
+            account.forget_agent()
             state.revoke(account)
         elif account.must_revoke:
             state.revoke(account)

@@ -119,7 +119,7 @@ class LedgerState:
     def _detach(self, account: VmAccount, claim: Claim) -> None:
         account.claims.remove(claim)
         if not account.hosts:
-            account.agent_gone()
+            account.forget_agent()
             self.revoke(account)
 
     def revoke(self, account: VmAccount, now: Instant | None = None) -> None:

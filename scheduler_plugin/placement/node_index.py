@@ -89,7 +89,7 @@ class NodeIndex:
         pod ``avoids``, are a last resort. ``start`` chooses the first among equals.
         """
         self._refresh()
-        reranked = {name: self._rank_beside(name, pods) for name, pods in taken.items() if name in self._numbers}
+        reranked = {name: self._rank_with_binding(name, pods) for name, pods in taken.items() if name in self._numbers}
 
         def ranked() -> Iterator[str]:
             for rank in sorted({*self._present, *reranked.values()}) if reranked else self._present:
@@ -105,7 +105,7 @@ class NodeIndex:
         # Avoided nodes only if there are no others.
         return list(islice(filterfalse(avoids, ranked()), limit)) or list(islice(ranked(), limit))
 
-    def _rank_beside(self, name: str, taken: PodDemand) -> NodeRank:
+    def _rank_with_binding(self, name: str, taken: PodDemand) -> NodeRank:
         room = self._rooms[name]
         # It still fits by reservations, so it stays as a last resort.
         together = self._pod.plus(taken)

@@ -144,9 +144,9 @@ class Targets:
         # Targets only fill up during a round, so a size that did not fit will not fit later.
         if _is_as_large(size, self._too_large):
             return False
-        if next(self._with_room(size), None) is not None:
+        if next(self._nodes_with_room(size), None) is not None:
             return True
-        self._too_large = _least(self._too_large, size)
+        self._too_large = _minimal_sizes(self._too_large, size)
         return False
 
     def has_target(self, victim: Victim) -> bool:
@@ -163,7 +163,7 @@ class Targets:
             return True
         # The constraints of this shape exclude the nodes with room, or the growth of this VM does.
         if shape is not None and not self._keeps_growth:
-            self._unplaceable[shape] = _least(self._unplaceable.get(shape, ()), size)
+            self._unplaceable[shape] = _minimal_sizes(self._unplaceable.get(shape, ()), size)
         return False
 
     def take(self, source: str, victim: Victim) -> str | None:
@@ -195,19 +195,19 @@ class Targets:
             # A size that constraints refused may have no room now without being in ``_too_large``.
             if self.any_has_room(size):
                 obstacle = self._eligible.obstacles(victim.claim, victim.vm)
-                reasons = (obstacle(room.node) for room in self._with_room(size))
+                reasons = (obstacle(room.node) for room in self._nodes_with_room(size))
                 return Counter(f"{victim.vm.name}: {why}" for why in reasons if why is not None)
         return Counter()
 
     def _accepting(self, victim: Victim, size: Resources) -> Iterator[Room]:
         """The nodes that accept the VM."""
         obstacle = self._eligible.obstacles(victim.claim, victim.vm)
-        rooms = self._with_room(size)
+        rooms = self._nodes_with_room(size)
         if self._keeps_growth:
             rooms = (room for room in rooms if _can_grow(room, size, victim.growth))
         return (room for room in rooms if obstacle(room.node) is None)
 
-    def _with_room(self, size: Resources) -> Iterator[Room]:
+    def _nodes_with_room(self, size: Resources) -> Iterator[Room]:
         """The nodes with room for ``size`` below their watermarks, apart from constraints."""
         # Plain numbers, because this runs for every node.
         cpu, mem, denominator = size.cpu.value, size.mem.value, self.reserve_share.denominator
@@ -240,6 +240,6 @@ def _is_as_large(size: Resources, sizes: Iterable[Resources]) -> bool:
     return any(smaller.within(size) for smaller in sizes)
 
 
-def _least(sizes: Iterable[Resources], size: Resources) -> list[Resources]:
+def _minimal_sizes(sizes: Iterable[Resources], size: Resources) -> list[Resources]:
     """``sizes`` and ``size``, without sizes that are at least as large as another."""
     return [*(other for other in sizes if not size.within(other)), size]

@@ -219,14 +219,14 @@ async def _acts(  # noqa: PLR0913 - what is shown, and where
                 folder = ClusterFolder.of(NAME)
                 let_requests_follow(folder)
                 qemu = partial(qemu_memory, folder.root, SLEEPER.name)
-                scenario.sleep = SleepScenario(site, clock, scenario.say, scenario.watcher, qemu, observed.sleeps)
+                scenario.sleep = SleepScenario(site, clock, scenario.announce, scenario.watcher, qemu, observed.sleeps)
             elif migration and subject is POD:
-                scenario.say("no live migration: a pod stays on its node")
-                scenario.full_node = FullNodeScenario(site, clock, scenario.say, scenario.watcher)
+                scenario.announce("no live migration: a pod stays on its node")
+                scenario.full_node = FullNodeScenario(site, clock, scenario.announce, scenario.watcher)
             elif migration:
-                scenario.second = MigrationScenario(site, clock, scenario.say, forwards.clients_of)
+                scenario.second = MigrationScenario(site, clock, scenario.announce, forwards.clients_of)
             if groups:
-                third = GroupScenario(site, clock, scenario.say, scenario.elapsed, forwards.read_load, POLICY)
+                third = GroupScenario(site, clock, scenario.announce, scenario.elapsed, forwards.read_load, POLICY)
                 third.seen.is_simulated = observed.is_simulated
                 observed.group, scenario.third = third.seen, third
             await scenario.run()

@@ -33,7 +33,7 @@ NEEDED = CacheGuest(0, USED).needs(HOT)
 def player(size: float = 4, used: float = USED, maximum: float = 16, step: float = 0.25) -> Player:
     """A VM of 1 to ``maximum`` GiB."""
     unit = int(step * GIB)
-    return Player(CacheGuest(size * GIB, used), GIB, int(maximum * GIB), unit, unit, look=10.0)
+    return Player(CacheGuest(size * GIB, used), GIB, int(maximum * GIB), unit, unit, scrape_interval=10.0)
 
 
 class GuestWithoutVmstat(CacheGuest):
@@ -199,7 +199,7 @@ def test_a_popular_part_of_a_set_larger_than_the_maximum_gets_what_pays() -> Non
 def test_a_small_guest_whose_kernel_keeps_much_of_it_free_rests_at_its_hot_set(size: float, reserve: float) -> None:
     load, step = ClientLoad(hot=0.3 * GIB, rate=4000), GIB // 32
     guest = CacheGuest(size * GIB, 0.08 * GIB, reserve=reserve)
-    played = Player(guest, GIB // 4, GIB, step, step, look=10.0).plays(load, 4.5 * HOUR)
+    played = Player(guest, GIB // 4, GIB, step, step, scrape_interval=10.0).plays(load, 4.5 * HOUR)
     assert guest.needs(load) <= played.size <= guest.needs(load) + 1.5 * step
     settled = played.now
     played.plays(load, 2 * HOUR)
@@ -209,7 +209,7 @@ def test_a_small_guest_whose_kernel_keeps_much_of_it_free_rests_at_its_hot_set(s
 def test_a_cache_that_a_single_client_fills_slowly_is_given_no_more_meanwhile() -> None:
     load = ClientLoad(hot=8 * GIB, rate=5000, clients=1)
     guest = CacheGuest(10 * GIB, 2.4 * GIB, Disk(latency=0.003))
-    played = Player(guest, GIB, 24 * GIB, GIB, GIB // 2, look=10.0).plays(load, 1.2 * HOUR)
+    played = Player(guest, GIB, 24 * GIB, GIB, GIB // 2, scrape_interval=10.0).plays(load, 1.2 * HOUR)
     assert guest.needs(load) <= played.size <= 1.2 * guest.needs(load)
     assert max(each.after for each in played.resizes) <= 1.5 * guest.needs(load)
 
@@ -242,7 +242,7 @@ def test_every_working_set_comes_to_rest_near_its_size(case: dict[str, float], s
     needed = guest.needs(load)
     maximum = math.ceil(needed * case["room"] / unit + 1) * unit
     guest.size = max(unit, round(case["start"] * maximum / unit) * unit)
-    played = Player(guest, unit, maximum, unit, int(unit / case["slots"]), look=10.0)
+    played = Player(guest, unit, maximum, unit, int(unit / case["slots"]), scrape_interval=10.0)
 
     def noisy(now: float) -> float:
         return used * (1 + 0.03 * math.sin(now * (seed + 1)))

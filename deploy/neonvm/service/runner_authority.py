@@ -95,7 +95,7 @@ class RunnerAuthority:
     async def _renew(self) -> str:
         """Renew certificates if they are due, and update the identity. Return the error, empty if none."""
         try:
-            bundle, fault = await self._keeper.turn()
+            bundle, fault = await self._keeper.renew_due()
             own = certificate_in(content(await read_secret(self._api, self._namespace, OWN) or {}))
         except (ApiError, NotLeadingError, MissingSecretError) as error:
             return str(error) or type(error).__name__

@@ -125,7 +125,7 @@ class CertificateKeeper:
     lives: Lifetimes
     report: Callable[[str], None]
 
-    async def turn(self) -> tuple[bytes, str]:
+    async def renew_due(self) -> tuple[bytes, str]:
         """Do what is due. Return the trusted CAs in PEM, and the certificate that could not be renewed with the reason
         (empty: none).
 
@@ -135,7 +135,7 @@ class CertificateKeeper:
         bundle = b"".join(authority.pair.certificate for authority in trusted)
         for certificate in self.wanted:
             try:
-                await self._keep(certificate, trusted, bundle)
+                await self._renew(certificate, trusted, bundle)
             # One failure does not block the others, and the next turn retries.
             except ApiError as error:
                 self.report("failed")
@@ -160,7 +160,7 @@ class CertificateKeeper:
             await self._write(self.authorities, secret, {**dropped, **encoded(data)})
         return valid
 
-    async def _keep(self, wanted: CertificateSpec, authorities: Sequence[issuing.Issued], bundle: bytes) -> None:
+    async def _renew(self, wanted: CertificateSpec, authorities: Sequence[issuing.Issued], bundle: bytes) -> None:
         secret = await read_secret(self.api, self.namespace, wanted.secret)
         # Installing a program creates its Secret empty; without a Secret the certificate is not needed.
         if secret is None:

@@ -45,7 +45,7 @@ class Instance:
     floor: Floor | None = None
     denied_since: datetime | None = None
 
-    def has_room_for(self, size: Resources) -> bool:
+    def can_take_over(self, size: Resources) -> bool:
         """Return True if it is ready and has that size."""
         return self.is_ready and self.denied_since is None and self.actual is not None and size.within(self.actual)
 
@@ -119,7 +119,7 @@ class Tandem:
         outcome = _objection(denied_for, cluster, now)
         if outcome is not None:
             return SwitchoverDecision(outcome, since)
-        able = [standby.name for standby in self.standbys if standby.has_room_for(self.primary.desired)]
+        able = [standby.name for standby in self.standbys if standby.can_take_over(self.primary.desired)]
         if not able:
             return SwitchoverDecision(Switchover.NO_STANDBY, since)
         # Any of them will do: take the first by name.

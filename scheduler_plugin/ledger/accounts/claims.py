@@ -256,7 +256,7 @@ class VmAccount(PermitAccount):
                     claim.left_with = claim.reserved
         # No pod can run the guest, so there is no agent either.
         if pods and not self.hosts:
-            self.agent_gone()
+            self.forget_agent()
         return pods
 
 

@@ -89,7 +89,7 @@ def sleep_candidates(node: NodeAccount, lacks: Shortfall, now: Instant, asks: Cl
     if node.unbounded or not node.room.is_open or not (lacks.over.any or lacks.denied.any):
         return []
     busy = [claim for claim in node.claims.values() if claim is not asks and _is_asked(claim, now) and not claim.sleeps]
-    able = [claim for claim in node.claims.values() if _may_be_asked(claim, now, asks)]
+    able = [claim for claim in node.claims.values() if _may_order_sleep(claim, now, asks)]
     reserve, total = NO_RESERVE if node.policy is None else node.policy.wake_reserve, node.room.total
     needs = list(node.wake_needs.values())
     reserved, freed, left, chosen = room_for_waking(needs, reserve, total), ZERO, lacks, list[Claim]()
@@ -108,7 +108,7 @@ def _order(claim: Claim, now: Instant) -> tuple[bool, int, int, int, str]:
     return not _is_asked(claim, now), claim.weight, -room.mem.value, -room.cpu.value, claim.pod.uid
 
 
-def _may_be_asked(claim: Claim, now: Instant, asks: Claim | None) -> bool:
+def _may_order_sleep(claim: Claim, now: Instant, asks: Claim | None) -> bool:
     if claim.asleep_size is None or claim.sleeps or claim.is_away(now):
         return False
     return now - claim.sleep_asked_at >= ASK_INTERVAL or (claim is asks and _is_asked(claim, now))

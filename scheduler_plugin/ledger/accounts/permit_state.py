@@ -324,7 +324,7 @@ class PermitState:
         self.observe(facts if current is None or facts.version >= current.version else current)
         self.is_deleted = is_deleted
 
-    def agent_gone(self) -> None:
+    def forget_agent(self) -> None:
         """Forget the agent when the VM's last pod is gone: only the stored permit still counts."""
         self.permit, self.outstanding, self.last_sequence, self.last_pod = None, OutstandingPermits(), None, None
         self.agent, self.others, self.offers, self.refusal = None, {}, {}, ""

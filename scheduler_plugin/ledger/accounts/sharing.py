@@ -180,7 +180,7 @@ def shrink_request(
         return NO_SHRINK_REQUEST
     wanted = _scarce_room(node, now)
     lack = wanted.minus_or_zero(node.shrink_threshold + node.migrating)
-    if not lack.any or _has_kept_promise(claim, permit, lack):
+    if not lack.any or _has_delivered_offer(claim, permit, lack):
         claim.asked_since = None
     # The lack if the VMs suddenly needed more.
     lack_soon = wanted.minus_or_zero(node.fast_poll_threshold + node.migrating)
@@ -189,7 +189,7 @@ def shrink_request(
     if may_sleep and lack.any and should_sleep(node, claim, lack, donors(node, now), now):
         request_sleep(claim, permit, now)
         return ShrinkRequest(ZERO, FAST_POLL)
-    part = _parts_of_lack(node, lack, now).get(claim.pod.uid, ZERO)
+    part = _shrink_parts(node, lack, now).get(claim.pod.uid, ZERO)
     # A VM that is asked now would also be asked for a larger lack.
     is_next = part.any or claim.pod.uid in _next_donors(node, lack_soon, now)
     ask_again = FAST_POLL if is_next and not _is_unresponsive(claim, now) else None
@@ -200,7 +200,7 @@ def shrink_request(
     return ShrinkRequest(permit - part, ask_again)
 
 
-def _has_kept_promise(claim: Claim, permit: Resources, lack: Resources) -> bool:
+def _has_delivered_offer(claim: Claim, permit: Resources, lack: Resources) -> bool:
     """Return True if the VM has shrunk in each lacking resource that it still offers, since it was first asked.
 
     Without this check, an offer that changes with the need would count as promised for ever.
@@ -210,7 +210,7 @@ def _has_kept_promise(claim: Claim, permit: Resources, lack: Resources) -> bool:
     return has_given_cpu and (gave.mem.value > 0 or not offered.mem or not lack.mem) and gave.any
 
 
-def _parts_of_lack(node: NodeAccount, lack: Resources, now: Instant) -> dict[str, Resources]:
+def _shrink_parts(node: NodeAccount, lack: Resources, now: Instant) -> dict[str, Resources]:
     """The part of ``lack`` that each VM should free, by pod, in whole units.
 
     VMs shrink to a common level by weight: the largest first, equals alike.
@@ -249,7 +249,7 @@ def _without_offer(claim: Claim) -> VmShare:
 def _next_donors(node: NodeAccount, lack: Resources, now: Instant) -> frozenset[str]:
     """Pods of the VMs that would be asked for ``lack``; cached for a moment, because all of them poll often."""
     if node.next_donors is None or now - node.next_donors[0] >= FAST_POLL:
-        parts = _parts_of_lack(node, lack, now)
+        parts = _shrink_parts(node, lack, now)
         sleepers = (claim.pod.uid for claim in sleep_candidates(node, Shortfall(lack), now))
         node.next_donors = (now, frozenset([*sleepers, *(uid for uid, part in parts.items() if part.any)]))
     return node.next_donors[1]

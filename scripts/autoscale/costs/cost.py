@@ -199,10 +199,10 @@ async def _changed(
         # The VM may have moved; the price is that of its last node.
         change.add(latest[vm].facts, spans, prices.on(latest[vm].facts.node, latest[vm].span))
     shares = sum(money[vm] for vm in most_expensive), sum(money.values())
-    return change, [*change.sentences(), *_left_out(len(most_expensive), len(latest), shares)]
+    return change, [*change.sentences(), *_replay_coverage(len(most_expensive), len(latest), shares)]
 
 
-def _left_out(played: int, vms: int, shares: tuple[Fraction | int, Fraction | int]) -> Iterator[str]:
+def _replay_coverage(played: int, vms: int, shares: tuple[Fraction | int, Fraction | int]) -> Iterator[str]:
     if played < vms:
         # Prices may all be zero.
         share = float(shares[0] / shares[1]) if shares[1] else 1.0

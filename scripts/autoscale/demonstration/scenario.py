@@ -105,12 +105,14 @@ class Scenario:
         word = self.subject.word
         if not await wait_until(lambda: self.watcher.snapshot().available, self.clock, _BOOT):
             raise SiteError(f"the {word} did not start within {_BOOT:g} s: {self.watcher.snapshot().condition}")
-        self.say(f"the {word} is running" if self.seen.is_simulated else f"the {word} and its database are running")
+        self.announce(
+            f"the {word} is running" if self.seen.is_simulated else f"the {word} and its database are running"
+        )
         if self.sleep is not None:
             self.act = "sleep"
             await self.sleep.play()
             return
-        self.say(f"its policy, from its annotation {ANNOTATION_CONFIG}: {POLICY}")
+        self.announce(f"its policy, from its annotation {ANNOTATION_CONFIG}: {POLICY}")
         self.act = "prepare"
         # Creating tables is a load, too: the VM may grow meanwhile and has to settle again.
         load = await self.make_load(self.watcher.database)
@@ -139,7 +141,7 @@ class Scenario:
 
     async def _migrate(self, second: MigrationScenario, load: Load) -> None:
         self.act = "neighbours"
-        self.say("two neighbours start on the VM's node, while it is small")
+        self.announce("two neighbours start on the VM's node, while it is small")
         await second.create_neighbours()
         await second.settle()
         self.act = "full node"
@@ -155,14 +157,14 @@ class Scenario:
     async def _groups(self, third: GroupScenario) -> None:
         # Without the second act, the screen shows the group's rows.
         self.act, self.second = "group", None
-        self.say("a group of VMs replaces them: a primary and a read replica")
+        self.announce("a group of VMs replaces them: a primary and a read replica")
         self.watcher = third.replica
         await third.settle()
         self.act = "reads"
         await third.play()
 
     async def _load(self, load: Load, seconds: int) -> None:
-        self.say(f"load for {seconds} s")
+        self.announce(f"load for {seconds} s")
         outcome = await load(seconds, self._on_tps)
         self.tps = None
         self.seen.transactions += outcome.transactions
@@ -170,13 +172,13 @@ class Scenario:
         # The first problem is the cause of later ones.
         self.seen.load_problem = self.seen.load_problem or outcome.problem
         done = f": {outcome.transactions} transactions, {outcome.failed} failed" if not self.seen.is_simulated else ""
-        self.say(f"the load has ended{done}")
+        self.announce(f"the load has ended{done}")
 
     def elapsed(self) -> Seconds:
         """Seconds since the demonstration began."""
         return Seconds(self.clock.now() - self.began)
 
-    def say(self, what: str) -> None:
+    def announce(self, what: str) -> None:
         """Shows an event on the screen."""
         self.screen.decided(self.elapsed(), what)
 
@@ -184,7 +186,7 @@ class Scenario:
         self.seen.record(self.elapsed(), size)
 
     def _reasoned(self, size: Resources, because: str) -> None:
-        self.say(f"{size}" + (f": {because}" if because else ""))
+        self.announce(f"{size}" + (f": {because}" if because else ""))
 
     def _on_tps(self, tps: float) -> None:
         self.tps = tps

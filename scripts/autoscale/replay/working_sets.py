@@ -48,7 +48,7 @@ class Player:
     slot: int
     policy: Policy = field(default_factory=Policy)
     permitted: int | None = None
-    look: float = 5.0
+    scrape_interval: float = 5.0
     """Seconds between scrapes of the guest."""
     now: float = 0.0
     resizes: list[PlayedResize] = field(default_factory=list)
@@ -69,11 +69,11 @@ class Player:
 
     def plays(self, load: ClientLoad, seconds: float, used: Callable[[float], float] | None = None) -> Player:
         """Plays ``load`` for ``seconds``; ``used`` returns the memory that programs use at a time."""
-        for _ in range(round(seconds / self.look)):
-            self.now += self.look
+        for _ in range(round(seconds / self.scrape_interval)):
+            self.now += self.scrape_interval
             if used is not None:
                 self.guest.used = used(self.now)
-            self.guest.runs(load, self.look)
+            self.guest.runs(load, self.scrape_interval)
             self.take(Scraped(self.guest.page()))
             self._act()
         return self

@@ -57,7 +57,7 @@ class PlainTargets(Targets):
 
     def obstacles(self, victims: Iterable[Victim]) -> Counter[str]:
         for victim in victims:
-            large = [room.node for room in self._with_room(victim.size)]
+            large = [room.node for room in self._nodes_with_room(victim.size)]
             if large:
                 hindrance = self._eligible.obstacles(victim.claim, victim.vm)
                 found = (hindrance(name) for name in large)

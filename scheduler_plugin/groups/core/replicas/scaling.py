@@ -108,7 +108,7 @@ class ScalingMemory:
         )
         return ScalingMemory(*times)
 
-    def at_rest(self) -> ScalingMemory:
+    def reset_fewer_since(self) -> ScalingMemory:
         """With ``fewer_since`` reset."""
         return ScalingMemory(self.last_up, self.last_down)
 
@@ -134,18 +134,18 @@ def decide(
     memory = memory.until(now)
     # Scaling to and from zero is left to people.
     if not current:
-        return ScalingDecision(0, None, memory.at_rest(), texts.SCALED_TO_ZERO)
+        return ScalingDecision(0, None, memory.reset_fewer_since(), texts.SCALED_TO_ZERO)
     # Enforce the bounds at once.
     bounded = scaling.bounds.clamp(current)
     if bounded != current:
         limits = texts.OUT_OF_BOUNDS.format(bounds=scaling.bounds)
-        return ScalingDecision(bounded, bounded, memory.at_rest(), limits)
+        return ScalingDecision(bounded, bounded, memory.reset_fewer_since(), limits)
     # A booting replica carries no load.
     loads = [replica.busy_cores for replica in replicas if replica.available and not replica.leaving]
     measured = [load for load in loads if load is not None]
     if not measured:
         unknown = texts.LOADS_UNKNOWN if loads else texts.NO_REPLICA_SERVES
-        return ScalingDecision(current, None, memory.at_rest(), unknown)
+        return ScalingDecision(current, None, memory.reset_fewer_since(), unknown)
     desired = _desired_replicas(scaling, current, sum(measured), len(loads) - len(measured))
     some = texts.BUSY_ON.format(known=len(measured), serving=len(loads)) if len(measured) < len(loads) else ""
     reason = texts.BUSY.format(busy=sum(measured), scaling=scaling, some=some)
@@ -168,10 +168,10 @@ def _paced(  # noqa: PLR0913, PLR0917 - one decision and all that it depends on
     scaling: GroupScaling, current: int, desired: int, memory: ScalingMemory, now: float, reason: str
 ) -> ScalingDecision:
     if desired == current:
-        return ScalingDecision(current, desired, memory.at_rest(), texts.LOAD_FITS)
+        return ScalingDecision(current, desired, memory.reset_fewer_since(), texts.LOAD_FITS)
     # Restart the time for which fewer were enough.
     if desired > current:
-        memory = memory.at_rest()
+        memory = memory.reset_fewer_since()
         waits = [(memory.last_up, scaling.up_delay)]
         done = ScalingMemory(now, memory.last_down)
     else:

@@ -100,7 +100,7 @@ def _with_remedy(problem: CheckProblem) -> CheckProblem:
     "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations,validatingadmissionpolicies",
     When.ALWAYS,
 )
-def others(facts: CheckFacts) -> CheckResult:
+def foreign_admission(facts: CheckFacts) -> CheckResult:
     """Another project's policy or webhook refused a pod that the check submitted as a dry run; the line quotes it."""
     other_checks = (*_POD_SECURITY, *_QUOTA, *_CLASSES, *_LIMITS)
     return _refused(facts, lambda message: not _has(message, other_checks))

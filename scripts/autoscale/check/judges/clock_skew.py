@@ -25,7 +25,7 @@ MUCH: Final = 60.0
     "timedatectl status; synchronize this machine's clock",
     When.ALWAYS,
 )
-def ours(facts: CheckFacts) -> CheckResult:
+def local_clock(facts: CheckFacts) -> CheckResult:
     """The check compares the local clock with the `Date` header of a response. Ages in the output of this and other
     commands are off by the difference, and valid certificates and tokens may seem expired or not yet valid.
     """

@@ -72,7 +72,7 @@ def holders_lead(facts: CheckFacts) -> CheckResult:
             continue
         lease = leases[program.leases[0]]
         holder = next((pod for pod in _replicas(facts, program) if _is_holder(lease, pod)), None)
-        is_leading = None if holder is None else _says_leading(facts, holder)
+        is_leading = None if holder is None else _reports_leading(facts, holder)
         reporting += [] if is_leading is None or holder is None else [holder]
         # A new leader first lists the cluster, so allow some seconds after it acquires the Lease.
         if is_leading is False and _held_for(lease) > SPARE:
@@ -97,7 +97,7 @@ def _is_expected(facts: CheckFacts, program: Program, lease: str, here: Objects,
         return False
     if program.name not in here or lease in leases or lease != program.leases[0]:
         return program.name in here and lease in leases
-    leadership = [_says_leading(facts, pod) for pod in _replicas(facts, program)]
+    leadership = [_reports_leading(facts, pod) for pod in _replicas(facts, program)]
     return False in leadership and True not in leadership
 
 
@@ -105,7 +105,7 @@ def _replicas(facts: CheckFacts, program: Program) -> list[str]:
     return [name_of(pod).name for pod in pods_of(facts, program.name)]
 
 
-def _says_leading(facts: CheckFacts, pod: str) -> bool | None:
+def _reports_leading(facts: CheckFacts, pod: str) -> bool | None:
     """Return True if the replica reports that it leads; None if it reports nothing."""
     reports = any(sample.name.endswith(LEADING) for sample in samples_of(facts, pod))
     return is_leader(facts, pod) if reports else None
