@@ -117,13 +117,14 @@ def registry_of(supervisor: Supervisor, clock: Clock, messages: Mapping[str, int
 
 
 def _ready(supervisor: Supervisor) -> HttpResponse:
-    unseen = [str(assignment.vm) for assignment, runner in supervisor.runners.items() if runner.state.vm.seen is None]
+    runners = supervisor.runners.items()
+    unread = [str(assignment.vm) for assignment, runner in runners if runner.state.vm.observed is None]
     # Before the first list the set is empty, which must not count as ready.
     if not supervisor.is_listed:
         return HttpResponse(texts.VMS_UNKNOWN.encode(), HTTPStatus.SERVICE_UNAVAILABLE)
-    if unseen:
-        unread = texts.VMS_UNREAD.format(vms=" ".join(unseen[:10]))
-        return HttpResponse(unread.encode(), HTTPStatus.SERVICE_UNAVAILABLE)
+    if unread:
+        waiting = texts.VMS_UNREAD.format(vms=" ".join(unread[:10]))
+        return HttpResponse(waiting.encode(), HTTPStatus.SERVICE_UNAVAILABLE)
     return HttpResponse(b"ok\n")
 
 
@@ -222,7 +223,7 @@ def _counter(name: str, text: str, *label: str) -> CounterMetricFamily:
 
 
 def _sizes(runner: Runner) -> Iterator[tuple[str, Resources]]:
-    state, vm = runner.state, runner.state.vm.seen
+    state, vm = runner.state, runner.state.vm.observed
     if vm is not None:
         yield from (("actual", vm.actual), ("ordered", vm.use), ("least", vm.bounds.min), ("most", vm.bounds.max))
     for kind, amounts in (("permit", state.scheduler.permit), ("goal", state.guest.goal.need)):
@@ -235,7 +236,7 @@ def _cpu(runner: Runner) -> Values:
 
 
 def _memory(runner: Runner) -> Values:
-    seen = runner.state.guest.seen
+    seen = runner.state.guest.observed
     used = None if seen is None else seen.sample.mem_used
     sizes = {kind: size.mem.value for kind, size in _sizes(runner)}
     return {**sizes, "used": None if used is None else used.value}
@@ -247,7 +248,7 @@ def _waking(runner: Runner, now: Instant) -> float:
 
 
 def _overdue(runner: Runner, now: Instant) -> float:
-    vm = runner.state.vm.seen
+    vm = runner.state.vm.observed
     return 0.0 if vm is None else runner.state.sleep.wake_overdue(vm.sleep, now)
 
 
@@ -257,7 +258,7 @@ def _is_unused(runner: Runner) -> bool:
 
 
 def _quiet(runner: Runner) -> float | None:
-    observed = runner.state.guest.seen
+    observed = runner.state.guest.observed
     return None if observed is None else observed.sample.quiet
 
 
@@ -271,7 +272,7 @@ def _waiting(runner: Runner, now: Instant) -> float:
 
 
 def _objection(runner: Runner) -> Values:
-    vm = runner.state.vm.seen
+    vm = runner.state.vm.observed
     return {} if vm is None or vm.objection is None else {vm.objection.verdict: 1.0}
 
 

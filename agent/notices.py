@@ -54,7 +54,7 @@ def notice_of(state: State, event: Event, now: Instant) -> tuple[str, str] | Non
     """Reason and text of the Kubernetes Event for ``event``; None if there is none."""
     match event:
         case Started(OrderSleep()):
-            wake = state.sleep.unused_wake(state.guest.seen)
+            wake = state.sleep.unused_wake(state.guest.observed)
             if wake is None:
                 return None
             by = wake.by[:SHOWN] or "something"
@@ -63,7 +63,7 @@ def notice_of(state: State, event: Event, now: Instant) -> tuple[str, str] | Non
             count = state.guest.kills_in(sample)
             return (OUT_OF_MEMORY, texts.OUT_OF_MEMORY.format(count=count)) if count else None
         case PatchFailed(_, reason, refused):
-            patch, vm = state.vm.patching, state.vm.seen
+            patch, vm = state.vm.patching, state.vm.observed
             # A refused shrink does not harm the VM.
             if not refused or patch is None or vm is None or patch.target.within(vm.use):
                 return None

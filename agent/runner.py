@@ -23,7 +23,7 @@ from prometheus_client import Histogram
 from agent.assignments import Assignment
 from agent.config import PolicyError, for_pod, read_policy
 from agent.core import events
-from agent.core.actions import Action, AskScheduler, OrderSleep, PatchVm
+from agent.core.actions import Action, OrderSleep, PatchVm, RequestPermit
 from agent.core.advance import advance
 from agent.core.events import Event
 from agent.core.growth import PendingGrowth, follow
@@ -142,7 +142,7 @@ class Runner:
         for wait in ended:
             self._growths.labels(wait.stage).observe(wait.took)
         self._changed.set()
-        if self.state.vm.seen is not None:
+        if self.state.vm.observed is not None:
             begins, ends = self._guest_runs, self._guest_sleeps
             (ends if self.state.sleeps else begins).set()
             (begins if self.state.sleeps else ends).clear()
@@ -163,18 +163,18 @@ class Runner:
 
     async def _do(self, action: Action) -> None:
         match action:
-            case AskScheduler():
+            case RequestPermit():
                 await self._ask(action)
             case PatchVm():
                 await self._patch(action)
             case OrderSleep():
                 await self._order_sleep(action)
 
-    async def _ask(self, action: AskScheduler) -> None:
+    async def _ask(self, action: RequestPermit) -> None:
         try:
             self._take(events.SchedulerAnswered(await self._ports.scheduler.ask(action.request, action.slot_size)))
         except PortError as error:
-            self._take(events.AskFailed(error.fault, error.reason, error.retry_after, error.is_superseded))
+            self._take(events.RequestFailed(error.fault, error.reason, error.retry_after, error.is_superseded))
 
     async def _patch(self, action: PatchVm) -> None:
         try:
@@ -210,7 +210,7 @@ class Runner:
 
     async def _read(self) -> None:
         """Read the object, and detect a restored store."""
-        last = self.state.vm.seen
+        last = self.state.vm.observed
         vm = await self._ports.vm_api.get()
         view = self._view(vm)
         # Unlike a watch, a read is never stale: an older version means that the store was restored from a backup.

@@ -11,7 +11,7 @@ from prometheus_client import Histogram
 
 from agent import texts
 from agent.core import events
-from agent.core.actions import AskScheduler, OrderSleep, PatchVm
+from agent.core.actions import OrderSleep, PatchVm, RequestPermit
 from agent.core.events import Event
 from agent.core.growth import WaitStage
 from agent.core.guest import GuestSample
@@ -55,7 +55,7 @@ KILLS_APART: Final = 60.0
 """Minimum seconds between two log lines about OOM kills of one guest."""
 
 KINDS: Final[Mapping[type, str]] = {
-    AskScheduler: "ask_started",
+    RequestPermit: "ask_started",
     PatchVm: "patch_started",
     OrderSleep: "sleep_started",
     DownscaleRequest: "monitor_asked",
@@ -66,7 +66,7 @@ KINDS: Final[Mapping[type, str]] = {
     events.Scraped: "scrape_ok",
     events.ScrapeFailed: "scrape_failed",
     events.SchedulerAnswered: "ask_answered",
-    events.AskFailed: "ask_failed",
+    events.RequestFailed: "ask_failed",
     events.Patched: "patch_ok",
     events.PatchConflicted: "patch_conflict",
     events.PatchFailed: "patch_failed",
@@ -102,12 +102,12 @@ def _line(  # noqa: PLR0911, PLR0912 - one branch per event
             return logging.WARNING, texts.RESTORED, {"version": vm.version}
         case events.SleepOrdered():
             return logging.INFO, texts.SLEEP_ORDERED, {}
-        case events.VmSeen(vm) if state.vm.seen is not None and _sleep_line(state.vm.seen, vm):
-            return logging.INFO, _sleep_line(state.vm.seen, vm), {"reason": vm.sleep.message[:SHOWN]}
+        case events.VmSeen(vm) if state.vm.observed is not None and _sleep_line(state.vm.observed, vm):
+            return logging.INFO, _sleep_line(state.vm.observed, vm), {"reason": vm.sleep.message[:SHOWN]}
         case events.VmSeen() if state.vm.lost is not None:
             return logging.INFO, texts.VM_READ_AGAIN, {"failures": state.vm.lost.count}
         case events.VmSeen(vm) if vm.objection is not None and (
-            state.vm.seen is None or state.vm.seen.objection != vm.objection
+            state.vm.observed is None or state.vm.observed.objection != vm.objection
         ):
             fields = {"verdict": vm.objection.verdict, "reason": vm.objection.message}
             return logging.WARNING, texts.RESIZE_OBJECTION, {**fields, "cpu": str(vm.use.cpu), "mem": str(vm.use.mem)}
@@ -136,7 +136,7 @@ def _sleep_line(before: Vm, vm: Vm) -> str:
 
 
 def _answer_line(state: State, event: events.SchedulerAnswered) -> Line | None:
-    response, asking = event.response, state.scheduler.asking
+    response, asking = event.response, state.scheduler.in_flight
     # The core ignores a late answer.
     if asking is None:
         return None
@@ -188,7 +188,7 @@ def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
 def _failed(state: State, event: events.CallFailed, *, is_pod: bool) -> Line | None:
     # The event is not applied yet, so these are the previous failures.
     message, before = {
-        events.AskFailed: (texts.NO_PERMIT, state.scheduler.failure),
+        events.RequestFailed: (texts.NO_PERMIT, state.scheduler.failure),
         events.PatchFailed: (texts.NOT_RESIZED, state.vm.failure),
         events.ScrapeFailed: (texts.NO_METRICS, state.guest.failure),
         events.VmLost: (texts.VM_NOT_READ, state.vm.lost),

@@ -11,10 +11,10 @@ from protocol.units import Bytes, Instant, Resources
 
 
 @dataclass(frozen=True, slots=True)
-class AskScheduler:
+class RequestPermit:
     """Send ``request`` to the scheduler, with memory in slots of ``slot_size``.
 
-    Outcomes: ``SchedulerAnswered`` or ``AskFailed``. One at a time.
+    Outcomes: ``SchedulerAnswered`` or ``RequestFailed``. One at a time.
     """
 
     request: AgentRequest
@@ -47,7 +47,7 @@ class OrderSleep:
     is_early: bool = False
 
 
-Action = AskScheduler | PatchVm | OrderSleep
+Action = RequestPermit | PatchVm | OrderSleep
 
 MonitorMessage = DownscaleRequest | UpscaleNotification
 """A message to send to the monitor in the guest. Outcomes: ``MonitorAnswered`` or ``MonitorLost``. One at a time."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from agent.core import events
-from agent.core.actions import Action, AskScheduler, MonitorMessage, OrderSleep, PatchVm
+from agent.core.actions import Action, MonitorMessage, OrderSleep, PatchVm, RequestPermit
 from agent.core.events import Event
 from agent.core.patches import adopt, patch_conflicted, patch_failed, patched, restored, sent_patch
-from agent.core.permits import answered, ask_failed, expire, sent
+from agent.core.permits import expire, request_answered, request_failed, sent
 from agent.core.scrapes import scraped
 from agent.core.state import State, failed_again
 from protocol.units import Instant
@@ -36,9 +36,9 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  #
         case events.Started(action):
             _started(state, action, now, jitter)
         case events.SchedulerAnswered(response):
-            answered(state, response, now, jitter)
-        case events.AskFailed():
-            ask_failed(state, event, now, jitter)
+            request_answered(state, response, now, jitter)
+        case events.RequestFailed():
+            request_failed(state, event, now, jitter)
         case events.Patched(vm):
             patched(state, vm, now)
         case events.PatchConflicted(reason):
@@ -61,10 +61,10 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  #
             state.monitor_failure = failed_again(state.monitor_failure, fault, reason, now)
             state.monitor.leave(now)
         case events.MonitorAnswered(answer):
-            is_trial = state.vm.seen is not None and state.vm.seen.is_pod
+            is_trial = state.vm.observed is not None and state.vm.observed.is_pod
             state.monitor.answered(answer, now, jitter, is_trial=is_trial)
         case _:  # MonitorNotified
-            state.monitor.apply(event.message, state.vm.seen, state.policy, now, settling=state.is_settling(now))
+            state.monitor.apply(event.message, state.vm.observed, state.policy, now, settling=state.is_settling(now))
 
 
 def _sleep_ordered(
@@ -81,11 +81,11 @@ def _sleep_ordered(
 
 def _started(state: State, action: Action | MonitorMessage, now: Instant, jitter: float) -> None:
     match action:
-        case AskScheduler():
+        case RequestPermit():
             sent(state, action, now, jitter)
         case PatchVm():
             sent_patch(state, action, now, jitter)
         case OrderSleep():
-            state.sleep.order_sent(action, state.guest.seen)
+            state.sleep.order_sent(action, state.guest.observed)
         case _:  # MonitorMessage
             state.monitor.sent(action)

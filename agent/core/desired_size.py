@@ -84,7 +84,7 @@ def least_size(state: State, report: Resources, now: Instant) -> Resources | Non
 
     It does not offer a resource of which it requests more than it has (``report``).
     """
-    vm, side = state.vm.seen, state.scheduler
+    vm, side = state.vm.observed, state.scheduler
     # Only this project's scheduler, which stores permits, asks for room back.
     if vm is None or side.compute_unit is None or not side.stores_permits:
         return None
@@ -161,7 +161,7 @@ def _cache_memory(state: State, vm: Vm, sizes: Sizes, goal: Goal) -> Resources:
 
 def in_use(state: State, vm: Vm, now: Instant) -> Resources:
     """The memory that must not be taken away: memory in use, or all of it if the guest does not report usage."""
-    observed = state.guest.seen
+    observed = state.guest.observed
     if observed is None or not is_fresh(state, now) or observed.sample.mem_used is None:
         return Resources(NOTHING.cpu, vm.use.mem)
     # Of the size at the time of the sample, the kernel uses what the guest does not report.
@@ -177,7 +177,7 @@ def _fresh_goal(state: State, now: Instant) -> Goal:
 
 def is_fresh(state: State, now: Instant) -> bool:
     """Return True if the last sample is recent enough to count as evidence."""
-    observed = state.guest.seen
+    observed = state.guest.observed
     return observed is not None and now - observed.last <= state.policy.timing.stale
 
 

@@ -78,7 +78,7 @@ class SchedulerAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class AskFailed(CallFailed):
+class RequestFailed(CallFailed):
     """The request failed, but may have been applied. ``retry_after`` comes from the scheduler.
 
     ``is_superseded``: the scheduler now serves another agent of the VM.
@@ -175,7 +175,7 @@ Event = (
     | ScrapeFailed
     | Started
     | SchedulerAnswered
-    | AskFailed
+    | RequestFailed
     | Patched
     | PatchConflicted
     | PatchFailed

@@ -51,7 +51,7 @@ class Explanation:
 
 def explain(state: State, vm_name: str, now: Instant) -> Explanation:
     """Explain the size of the database ``vm_name`` (``namespace/name``, in a pod ``namespace/pod/name``) at ``now``."""
-    vm, side, guest = state.vm.seen, state.scheduler, state.guest
+    vm, side, guest = state.vm.observed, state.scheduler, state.guest
     # Planning has no side effects, so this is the agent's own plan.
     planned = plan(state, now)
     return Explanation(
@@ -82,14 +82,14 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
 
 
 def _sleep(state: State, vm: Vm, now: Instant) -> Json:
-    sample = state.guest.seen.sample if state.guest.seen is not None and is_fresh(state, now) else None
+    sample = state.guest.observed.sample if state.guest.observed is not None and is_fresh(state, now) else None
     obstacles = sleep_obstacles(state, vm, desired_size(state, vm, now).size, now)
     return sleep_state(state.sleep, state.policy.sleep, vm, sample, obstacles, now)
 
 
 def _giving(state: State, now: Instant) -> Json:
     giving = state.scheduler.give_back
-    least = None if state.vm.seen is None else least_size(state, state.vm.seen.use, now)
+    least = None if state.vm.observed is None else least_size(state, state.vm.observed.use, now)
     return {
         "asked": _size_or_null(ZERO if giving.asks_sleep else giving.shrink_to),
         "least": _size_or_null(least),
@@ -112,8 +112,8 @@ def _monitor(side: MonitorSide) -> Json:
 
 
 def _working_set(state: State, now: Instant) -> tuple[str, ...]:
-    observed, policy = state.guest.seen, state.policy.memory.cache
-    if observed is None or state.vm.seen is None:
+    observed, policy = state.guest.observed, state.policy.memory.cache
+    if observed is None or state.vm.observed is None:
         return ()
     is_blind = not observed.sample.shows_rereading
     return tuple(memory_sentences(state.guest.probing, now, policy, is_blind=is_blind))
@@ -159,7 +159,7 @@ def _headline(state: State, because: str, now: Instant) -> str:
         # A refused growth takes precedence over a denial, because nothing is requested before the next try.
         left = side.grows_from - now
         return f"{because}; the API refused this growth; try {side.refused + 1} in {left:.0f} s"
-    because = "; ".join([because, *sentences(side.seen, side.pauses, now)])
+    because = "; ".join([because, *sentences(side.observed, side.pauses, now)])
     return because if denial is None else f"{because}; the scheduler granted {denial.granted} of {denial.wanted}"
 
 
@@ -173,7 +173,7 @@ def _denial(state: State, now: Instant) -> Json | None:
 
 def _metrics(state: State, now: Instant) -> Json | None:
     """The guest's last metrics; rates are means over the last interval, in cores or shares of time (0..1)."""
-    observed, rates, guest = state.guest.seen, state.guest.rates, state.guest
+    observed, rates, guest = state.guest.observed, state.guest.rates, state.guest
     if observed is None:
         return None
     sample = observed.sample
@@ -195,7 +195,7 @@ def _metrics(state: State, now: Instant) -> Json | None:
         "oom_kills_seen": guest.kills.total,
         # Totals since the agent started: the difference between two responses gives an exact mean.
         "cpu_seconds": round(guest.counted.used, 3),
-        "seen_seconds": round(guest.counted.seen, 3),
+        "seen_seconds": round(guest.counted.observed, 3),
     }
 
 

@@ -44,7 +44,7 @@ def follow(
     state: State, pending: tuple[PendingGrowth, ...], now: Instant
 ) -> tuple[tuple[PendingGrowth, ...], tuple[Wait, ...]]:
     """The growths still pending, oldest first, and the waits that ended now."""
-    vm, need = state.vm.seen, state.guest.goal.need
+    vm, need = state.vm.observed, state.guest.goal.need
     # Nothing waits for this agent if the VM is another agent's, is not autoscaled, or sleeps.
     if vm is None or not (vm.ours and vm.enabled) or vm.sleeps:
         return (), ()

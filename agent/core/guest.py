@@ -153,19 +153,19 @@ NO_RATES: Final = Rates()
 
 @dataclass(frozen=True, slots=True)
 class CpuCount:
-    """CPU seconds used by the guest, steal included, over ``seen`` observed seconds. Neither ever falls.
+    """CPU seconds used by the guest, steal included, over ``observed`` seconds. Neither ever falls.
 
     The difference between two counts gives an exact mean over any time, while a rate covers one scrape interval.
     """
 
     used: float = 0.0
-    seen: float = 0.0
+    observed: float = 0.0
 
     def plus(self, interval: Rates) -> CpuCount:
         """Add an interval; ignored without a CPU rate."""
         if interval.used is None:
             return self
-        return CpuCount(self.used + interval.used * interval.span, self.seen + interval.span)
+        return CpuCount(self.used + interval.used * interval.span, self.observed + interval.span)
 
 
 NO_COUNT: Final = CpuCount()

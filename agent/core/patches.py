@@ -20,15 +20,15 @@ def adopt(state: State, vm: Vm, now: Instant) -> None:
     """Adopt a newer view; ignore a stale one."""
     side = state.vm
     # Reads and watches can overtake each other.
-    if side.seen is not None and not vm.follows(side.seen.version - 1):
+    if side.observed is not None and not vm.follows(side.observed.version - 1):
         return
-    _follow_sleep(state, side.seen, vm, now)
-    if side.seen is not None and not vm.sleeps and not side.seen.actual.within(vm.actual):
+    _follow_sleep(state, side.observed, vm, now)
+    if side.observed is not None and not vm.sleeps and not side.observed.actual.within(vm.actual):
         side.shrink_seen_at = now
     # An agreement covers one shrink from the memory at that time.
-    if side.seen is not None and vm.has_mem != side.seen.has_mem:
+    if side.observed is not None and vm.has_mem != side.observed.has_mem:
         state.monitor.agreed = None
-    side.seen, side.pauses = vm, side.pauses.after(vm)
+    side.observed, side.pauses = vm, side.pauses.after(vm)
     # A VM without the opt-in label has no permit.
     if not vm.enabled:
         state.scheduler.forget_permit()
@@ -62,8 +62,8 @@ def restored(state: State, vm: Vm, now: Instant) -> None:
     state.scheduler.forget_permit()
     side = state.vm
     side.unsettled = side.stale_at = None
-    if side.seen is not None:
-        side.seen = structs.replace(side.seen, version=vm.version)
+    if side.observed is not None:
+        side.observed = structs.replace(side.observed, version=vm.version)
     adopt(state, vm, now)
 
 
@@ -71,9 +71,9 @@ def sent_patch(state: State, patch: PatchVm, now: Instant, jitter: float) -> Non
     """Record that ``patch`` was sent."""
     side = state.vm
     side.patching = patch
-    if side.seen is not None and patch.reverts is not None:
-        side.pauses = side.pauses.objected(patch.reverts, side.seen, now, jitter)
-    if side.seen is not None and not side.seen.use.within(patch.target):
+    if side.observed is not None and patch.reverts is not None:
+        side.pauses = side.pauses.objected(patch.reverts, side.observed, now, jitter)
+    if side.observed is not None and not side.observed.use.within(patch.target):
         # Count from the order, not from its outcome: the guest may start to shrink before the answer arrives.
         side.shrunk_at = now
         state.scheduler.give_back.note_shrink(now)
@@ -93,7 +93,7 @@ def patch_conflicted(state: State, reason: str, now: Instant, jitter: float) -> 
     side = state.vm
     patch, side.patching = side.patching, None
     # A conflict at an older version says nothing about the newest view.
-    if patch is None or not _is_newest(side.seen, patch):
+    if patch is None or not _is_newest(side.observed, patch):
         return
     # Without a newer view since the last conflict, the conflict concerns another object, such as a quota.
     if side.stale_at == patch.base:
@@ -111,12 +111,12 @@ def patch_failed(state: State, event: PatchFailed, now: Instant, jitter: float) 
     side = state.vm
     patch, side.patching = side.patching, None
     side.failure = failed_again(side.failure, event.fault, event.reason, now)
-    if event.refused and patch is not None and side.seen is not None:
-        if _pause_resource(side, side.seen, patch, event.reason, now, jitter):
+    if event.refused and patch is not None and side.observed is not None:
+        if _pause_resource(side, side.observed, patch, event.reason, now, jitter):
             return
-        _pause_growth(side, side.seen, patch, now, jitter)
+        _pause_growth(side, side.observed, patch, now, jitter)
     side.retry_at = Instant(now + VM_API_BACKOFF.delay(side.failure.count, jitter))
-    if patch is None or event.refused or not _is_newest(side.seen, patch):
+    if patch is None or event.refused or not _is_newest(side.observed, patch):
         return
     # Any of several patches with unknown outcomes may be in effect, so assume the largest.
     earlier = patch.target if side.unsettled is None else side.unsettled.target

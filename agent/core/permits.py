@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from agent import texts
-from agent.core.actions import AskScheduler
-from agent.core.events import AskFailed, Fault
+from agent.core.actions import RequestPermit
+from agent.core.events import Fault, RequestFailed
 from agent.core.policy import (
     DENIED_BACKOFF,
     MAX_SUCCESSION_FAILURES,
@@ -33,11 +33,11 @@ MIN_LEAD: Final = 0.5
 """Minimum seconds between now and the chosen time of the schedule."""
 
 
-def sent(state: State, ask: AskScheduler, now: Instant, jitter: float) -> None:
+def sent(state: State, ask: RequestPermit, now: Instant, jitter: float) -> None:
     """Record that ``ask`` was sent: from now on the permit may be as low as the request."""
     side, timing = state.scheduler, state.policy.timing
-    side.asking = ask
-    side.is_void = state.vm.seen is not None and not state.vm.seen.enabled
+    side.in_flight = ask
+    side.is_void = state.vm.observed is not None and not state.vm.observed.enabled
     # A failed request also uses up its number, so that a late copy cannot pass for the next one.
     side.sequence += 1
     if side.ceiling is not None and not ask.request.resources.within(side.ceiling):
@@ -67,7 +67,7 @@ def _soon(schedule: BatchSchedule | None, wait: Seconds, now: Instant) -> Instan
 
 def has_lapsed(state: State, now: Instant) -> bool:
     """Return True if a pod's permit was not renewed for ``POD_PERMIT_LASTS``."""
-    side, vm = state.scheduler, state.vm.seen
+    side, vm = state.scheduler, state.vm.observed
     # A VM's permit is stored on its object, so it does not expire.
     if vm is None or not vm.is_pod or side.answered_at is None:
         return False
@@ -80,18 +80,18 @@ def expire(state: State, now: Instant) -> None:
         state.scheduler.permit = state.scheduler.ceiling = None
 
 
-def answered(state: State, response: Response, now: Instant, jitter: float) -> None:
+def request_answered(state: State, response: Response, now: Instant, jitter: float) -> None:
     """Apply the scheduler's answer to the request in flight."""
     side = state.scheduler
-    if side.asking is None:
+    if side.in_flight is None:
         return
-    request, side.asking = side.asking.request, None
+    request, side.in_flight = side.in_flight.request, None
     # A sleeping VM uses nothing, whatever it requests for its wake.
     in_use = ZERO if state.sleeps else state.held or request.resources
-    if state.vm.seen is not None and state.vm.seen.is_pod:
+    if state.vm.observed is not None and state.vm.observed.is_pod:
         # A pod may have started with any size, but permits are in whole slots. A resize that the kubelet has not
         # applied is not in use: a new scheduler ignores it if its node is full.
-        in_use = whole_slots(in_use.at_most(state.vm.seen.actual), state.vm.seen.slot_size)
+        in_use = whole_slots(in_use.at_most(state.vm.observed.actual), state.vm.observed.slot_size)
     # If another client patched the VM above its permit, the excess does not make the permit invalid.
     error = permit_error(
         response.permit, request.resources, in_use.at_most(side.ceiling or in_use), may_be_zero=state.sleeps
@@ -100,7 +100,7 @@ def answered(state: State, response: Response, now: Instant, jitter: float) -> N
         # To a scheduler whose watch lags, a VM that has just woken is still asleep.
         if response.permit != ZERO or not state.sleep.has_just_woken(now):
             side.rejected += 1
-        _ask_again_later(state, AskFailed(Fault.SCHEDULER, error), now, jitter)
+        _retry_later(state, RequestFailed(Fault.SCHEDULER, error), now, jitter)
         return
     side.failure = None
     side.has_reported_load = side.has_reported_load or request.metrics is not None
@@ -116,14 +116,14 @@ def _accept(state: State, request: AgentRequest, response: Response, now: Instan
     side.freezes = side.freezes + 1 if side.migrate else 0
     side.is_superseded = False
     side.give_back.apply(response.shrink_to, now)
-    side.answered_version = 0 if state.vm.seen is None else state.vm.seen.version
+    side.answered_version = 0 if state.vm.observed is None else state.vm.observed.version
     side.answered_at = now
     if response.ask_again is not None:
         side.next_at = min(side.next_at, _soon(state.schedule, response.ask_again, now))
     if side.migrate:
         # Only another answer shows that a migration has ended.
         wait = state.policy.timing.migrating_tick
-        if state.vm.seen is not None and state.vm.seen.is_pod:
+        if state.vm.observed is not None and state.vm.observed.is_pod:
             # A new scheduler briefly freezes pods, until it knows which other controllers resize them. Back off,
             # because some pods stay frozen.
             wait = Backoff(wait, state.policy.timing.tick).delay(side.freezes, 0.0)
@@ -142,20 +142,20 @@ def _accept(state: State, request: AgentRequest, response: Response, now: Instan
     )
 
 
-def ask_failed(state: State, event: AskFailed, now: Instant, jitter: float) -> None:
+def request_failed(state: State, event: RequestFailed, now: Instant, jitter: float) -> None:
     """Record that the request in flight failed or was refused."""
     side = state.scheduler
-    if side.asking is None:
+    if side.in_flight is None:
         return
-    side.asking = None
+    side.in_flight = None
     if event.is_superseded:
         side.is_superseded = True
         # The permit belongs to the VM, and the other agent holds it now.
         side.permit = side.ceiling = None
-    _ask_again_later(state, event, now, jitter)
+    _retry_later(state, event, now, jitter)
 
 
-def _ask_again_later(state: State, failed: AskFailed, now: Instant, jitter: float) -> None:
+def _retry_later(state: State, failed: RequestFailed, now: Instant, jitter: float) -> None:
     """Schedule the next request after a backoff, or after the scheduler's ``retry_after``, at most a ``tick``.
 
     Retry sooner if the scheduler is a standby or unreachable, because another may become leader.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agent.core.actions import Action, AskScheduler, OrderSleep, PatchVm, Plan
+from agent.core.actions import Action, OrderSleep, PatchVm, Plan, RequestPermit
 from agent.core.desired_size import desired_size, in_use, is_fresh, least_size
 from agent.core.goal import NOTHING
 from agent.core.monitor.monitor_plan import message_to, retained_mem
@@ -29,7 +29,7 @@ from protocol.units import ZERO, Instant, Resources
 
 def plan(state: State, now: Instant) -> Plan:
     """The actions due at ``now``, in the order of their start, and the time of the next plan."""
-    vm, least = state.vm.seen, state.held
+    vm, least = state.vm.observed, state.held
     if vm is None or least is None:
         return Plan((), None, "the object has not been read yet")
     if not vm.ours:
@@ -43,11 +43,11 @@ def plan(state: State, now: Instant) -> Plan:
     patching = patch is not None and patch_at is not None and patch_at <= now
     # The patch of this plan may take effect before the answer, so the request must cover it.
     report = _report(state, vm, size, least.at_least(patch.target) if patch is not None and patching else least)
-    ask_at = _ask_at(state, _in_slots(vm, size.at_least(least)), report, now)
+    ask_at = _request_at(state, _in_slots(vm, size.at_least(least)), report, now)
     actions: list[Action] = [patch] if patch is not None and patching else []
     if ask_at is not None and ask_at <= now:
         needs = _needs(state, vm, report, size.at_least(least), now)
-        actions.append(AskScheduler(_request(state, report, needs, now), vm.slot_size))
+        actions.append(RequestPermit(_request(state, report, needs, now), vm.slot_size))
     if not actions and state.policy.sleep.after and not sleep_obstacles(state, vm, size, now):
         actions.append(OrderSleep(vm.version, state.scheduler.give_back.asks_sleep))
     pauses = [pause.until for pause in state.vm.pauses.set_pauses]
@@ -121,10 +121,10 @@ def _in_slots(vm: Vm, amounts: Resources) -> Resources:
     return whole_slots(amounts, vm.slot_size) if vm.is_pod else amounts
 
 
-def _ask_at(state: State, wanted: Resources, report: Resources, now: Instant) -> Instant | None:
+def _request_at(state: State, wanted: Resources, report: Resources, now: Instant) -> Instant | None:
     """The time to send ``report``; None while a request is in flight."""
     side = state.scheduler
-    if side.asking is not None:
+    if side.in_flight is not None:
         return None
     waits = [_due(state, wanted, report, now), state.begins_at, side.retry_at]
     return max(at for at in waits if at is not None)
@@ -134,7 +134,7 @@ def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> In
     """The time to send ``report``: now if it changes anything, otherwise at the next tick."""
     side = state.scheduler
     # Without the opt-in label a VM has no permit.
-    if state.vm.seen is not None and not state.vm.seen.enabled:
+    if state.vm.observed is not None and not state.vm.observed.enabled:
         return side.next_at
     ceiling = _permitted(state, now)
     if ceiling is None or side.failure is not None:
@@ -153,7 +153,7 @@ def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> In
 
 def _request(state: State, report: Resources, needs: Resources | None, now: Instant) -> AgentRequest:
     side, permitted = state.scheduler, _permitted(state, now)
-    asleep = state.vm.seen is not None and state.vm.seen.is_asleep
+    asleep = state.vm.observed is not None and state.vm.observed.is_asleep
     return AgentRequest(
         pod=state.pod,
         resources=report,
@@ -184,7 +184,7 @@ def sleep_obstacles(state: State, vm: Vm, size: Resources, now: Instant, *, is_e
     """Reasons not to order the VM, which wants ``size``, to sleep; empty if there are none. ``is_early``: assume that
     the scheduler asks for early sleep.
     """
-    sample = state.guest.seen.sample if state.guest.seen is not None and is_fresh(state, now) else None
+    sample = state.guest.observed.sample if state.guest.observed is not None and is_fresh(state, now) else None
     policy, is_early = state.policy.sleep, is_early or state.scheduler.give_back.asks_sleep
     if not policy.after:
         return tuple(obstacles(state.sleep, policy.after, vm, sample, now))
@@ -203,7 +203,7 @@ def _plan_obstacles(state: State, vm: Vm, size: Resources, now: Instant) -> Iter
         yield "it is about to migrate" if side.migrate else "the scheduler denied its request"
     if (alarm is not None and now < alarm.until) or (request is not None and now < request.until):
         yield "its monitor reports load"
-    if side.asking or state.vm.patching or state.vm.unsettled or state.vm.stale_at is not None:
+    if side.in_flight or state.vm.patching or state.vm.unsettled or state.vm.stale_at is not None:
         yield "a request or a resize is in flight"
     if not size.within(vm.holds):
         yield f"it needs {size}"
@@ -215,12 +215,12 @@ def _plan_obstacles(state: State, vm: Vm, size: Resources, now: Instant) -> Iter
 
 
 def _metrics(state: State) -> Metrics | None:
-    observed = state.guest.seen
+    observed = state.guest.observed
     # The load from before the sleep is stale.
     if observed is None or state.sleeps:
         return None
     sample, load1 = observed.sample, observed.sample.load1
     # A cgroup has no load average; busy cores are the closest substitute.
-    if load1 is None and state.vm.seen is not None and state.vm.seen.is_pod:
+    if load1 is None and state.vm.observed is not None and state.vm.observed.is_pod:
         load1 = state.guest.rates.used
     return None if load1 is None else Metrics(load1, sample.load5, sample.mem_used)

@@ -16,9 +16,9 @@ from protocol.units import Instant
 
 def scraped(state: State, sample: GuestSample, now: Instant) -> None:
     """Apply a sample, unless it repeats the last one or comes too soon after it."""
-    guest, vm = state.guest, state.vm.seen
+    guest, vm = state.guest, state.vm.observed
     guest.failure = None
-    before = guest.seen
+    before = guest.observed
     # A sample this soon yields no rates, and would replace one that does.
     if before is not None and now - before.last < SHORTEST:
         return
@@ -26,15 +26,15 @@ def scraped(state: State, sample: GuestSample, now: Instant) -> None:
     if vm is not None and before is not None and guest.sampled_size is not None and sample.repeats(before.sample):
         # After too many repetitions the exporter has stopped sampling, and the sample is stale.
         if now - before.at <= LONGEST:
-            guest.seen = replace(before, again=now)
+            guest.observed = replace(before, again=now)
             _smooth(state, vm, now)
         return
     is_rebooted = guest.is_rebooted(sample)
-    guest.seen, guest.cpus = ObservedSample(sample, now), max(guest.cpus, len(sample.cpus))
+    guest.observed, guest.cpus = ObservedSample(sample, now), max(guest.cpus, len(sample.cpus))
     if vm is None:
         guest.sampled_size, guest.rates, guest.goal = None, NO_RATES, NO_GOAL
     else:
-        _apply(state, vm, before, guest.seen, is_rebooted=is_rebooted)
+        _apply(state, vm, before, guest.observed, is_rebooted=is_rebooted)
 
 
 def _apply(state: State, vm: Vm, before: ObservedSample | None, observed: ObservedSample, *, is_rebooted: bool) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from agent.core.actions import AskScheduler, PatchVm
+from agent.core.actions import PatchVm, RequestPermit
 from agent.core.events import Fault
 from agent.core.goal import NO_GOAL, Goal
 from agent.core.guest import NO_COUNT, NO_RATES, CpuCount, GuestSample, ObservedSample, Rates, is_other_boot
@@ -144,7 +144,7 @@ class SchedulerSide:
     is_superseded: bool = False
     permit: Resources | None = None
     ceiling: Resources | None = None
-    asking: AskScheduler | None = None
+    in_flight: RequestPermit | None = None
     is_void: bool = False
     retry_at: Instant | None = None
     denial: Denial | None = None
@@ -160,7 +160,7 @@ class SchedulerSide:
         """Drop the permit, so that the scheduler must grant it again."""
         self.permit = self.ceiling = None
         # An answer in flight precedes the opt-out or restore, so it does not count.
-        self.is_void = self.asking is not None
+        self.is_void = self.in_flight is not None
 
 
 @dataclass(slots=True)
@@ -173,7 +173,7 @@ class VmSide:
     growths in a row, none is tried or requested before ``grows_from``. Pods have ``pauses`` per resource instead.
     """
 
-    seen: Vm | None = None
+    observed: Vm | None = None
     patching: PatchVm | None = None
     unsettled: PatchVm | None = None
     settles_at: Instant = _NEVER
@@ -190,7 +190,7 @@ class VmSide:
     @property
     def ordered(self) -> Resources | None:
         """The smallest size ordered, including a patch in flight; None before the VM was observed."""
-        use = None if self.seen is None else self.seen.use
+        use = None if self.observed is None else self.observed.use
         return use if use is None or self.patching is None else use.at_most(self.patching.target)
 
     def may_grow(self, now: Instant) -> bool:
@@ -208,7 +208,7 @@ class GuestSide:
     """
 
     stabilizer: Stabilizer
-    seen: ObservedSample | None = None
+    observed: ObservedSample | None = None
     sampled_size: Resources | None = None
     rates: Rates = NO_RATES
     counted: CpuCount = NO_COUNT
@@ -224,8 +224,8 @@ class GuestSide:
     def fall_asleep(self, now: Instant) -> None:
         """Record that the guest is suspended. Keep what was learned, but do not compute rates across the sleep."""
         if self.suspended_at is None:
-            self.suspended_at = now if self.seen is None else self.seen.last
-        self.seen = self.sampled_size = self.failure = self.calm_since = None
+            self.suspended_at = now if self.observed is None else self.observed.last
+        self.observed = self.sampled_size = self.failure = self.calm_since = None
         self.rates, self.goal = NO_RATES, NO_GOAL
 
     def wake(self, now: Instant) -> None:
@@ -240,7 +240,7 @@ class GuestSide:
 
     def is_rebooted(self, sample: GuestSample) -> bool:
         """Return True if the guest booted between the last sample and ``sample``."""
-        return self.seen is not None and is_other_boot(self.seen.sample, sample)
+        return self.observed is not None and is_other_boot(self.observed.sample, sample)
 
     def kills_in(self, sample: GuestSample) -> int:
         """Number of new OOM kills in ``sample``."""
@@ -269,12 +269,12 @@ class State:
     @property
     def sleeps(self) -> bool:
         """Return True if the VM was last seen asleep or waking, without a running guest."""
-        return self.vm.seen is not None and self.vm.seen.sleeps
+        return self.vm.observed is not None and self.vm.observed.sleeps
 
     @property
     def ceiling(self) -> Resources | None:
         """The certain part of the permit."""
-        side, vm = self.scheduler, self.vm.seen
+        side, vm = self.scheduler, self.vm.observed
         if side.ceiling is None or vm is None or vm.recorded_permit is None or not side.stores_permits:
             return side.ceiling
         # The scheduler stores a permit before it answers. So if a newer object records less, the permit was revoked:
@@ -287,12 +287,12 @@ class State:
 
         A request is never below this.
         """
-        if self.vm.seen is None:
+        if self.vm.observed is None:
             return None
         # While asleep the VM uses nothing; the permit for its wake covers the size ordered then.
-        if self.vm.seen.is_asleep:
+        if self.vm.observed.is_asleep:
             return ZERO
-        size = self.vm.seen.holds
+        size = self.vm.observed.holds
         # A patch in flight, or one with an unknown outcome, may already be in effect.
         for patch in (self.vm.patching, self.vm.unsettled):
             size = size if patch is None else size.at_least(patch.target)
@@ -302,9 +302,9 @@ class State:
         """Return True if a recent or unfinished shrink may have kept the guest busy since ``since``."""
         side, timing, calm = self.vm, self.policy.timing, self.guest.calm_since
         # Nothing is unplugged from a pod: if it stalls right after a shrink, it has too little.
-        if side.seen is not None and side.seen.is_pod:
+        if side.observed is not None and side.observed.is_pod:
             return False
-        is_unfinished = side.seen is not None and side.seen.unfinished_shrink
+        is_unfinished = side.observed is not None and side.observed.unfinished_shrink
         # A guest that still has more than was ordered is still unplugging.
         span = max(timing.settle, timing.unfinished_shrink) if is_unfinished else timing.settle
         shrinks = [at for at in (side.shrunk_at, side.shrink_seen_at) if at is not None and (calm is None or at > calm)]

@@ -290,10 +290,10 @@ async def test_objection_is_exported_by_its_verdict(served: Served) -> None:
     pages = list[str]()
     async with fixture:
         await fixture.clock.advance(2.0)
-        seen = fixture.runner.state.vm.seen
+        seen = fixture.runner.state.vm.observed
         assert seen is not None
         for objection in (None, ResizeObjection(DEFERRED, "no room")):
-            fixture.runner.state.vm.seen = replace(seen, objection=objection)
+            fixture.runner.state.vm.observed = replace(seen, objection=objection)
             pages.append((await http.get("/metrics")).text)
     samples = [[line for line in page.splitlines() if line.startswith("autoscale_agent_resize")] for page in pages]
     assert samples == [

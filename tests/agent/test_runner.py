@@ -187,7 +187,7 @@ async def test_bad_bounds_keep_last_good() -> None:
         fixture.vm_api.change(bounds=Bounds(cu(1), cu(4)))
         fixture.vm_api.change(bounds=Bounds(cu(2), cu(8)), problems=(problem,), has_bounds=False)
         await fixture.clock.advance(0.0)
-        seen = fixture.runner.state.vm.seen
+        seen = fixture.runner.state.vm.observed
         assert seen is not None
         assert seen.bounds == Bounds(cu(2), cu(4)), "the old ones, within the new spec"
         assert {"vm": "default/vm-1", "reason": problem} in [fields for _, _, fields in fixture.log.lines]
@@ -297,7 +297,7 @@ async def test_far_future_floor_lasts_one_day() -> None:
         far = Floor(cu(2), fixture.clock.wall() + 10**8)
         fixture.vm_api.change(annotations={ANNOTATION_FLOOR: encode_floor(far)})
         await fixture.clock.advance(1.0)
-        seen = fixture.runner.state.vm.seen
+        seen = fixture.runner.state.vm.observed
         assert seen is not None
         assert seen.floor is not None
         assert seen.floor.until <= fixture.clock.now() + 86_400
@@ -305,7 +305,7 @@ async def test_far_future_floor_lasts_one_day() -> None:
         await fixture.clock.advance(60.0)
         fixture.vm_api.change()
         await fixture.clock.advance(1.0)
-        seen = fixture.runner.state.vm.seen
+        seen = fixture.runner.state.vm.observed
         assert seen is not None
         assert seen.floor is not None
         assert seen.floor.until == until, "another view of the VM does not begin it again"

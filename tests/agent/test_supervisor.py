@@ -106,7 +106,7 @@ async def test_crashed_runner_restarts_alone() -> None:
         assert "a VM's agent crashed; restarting it" in agents.log.messages
         await agents.clock.advance(2.0)
         assert agents.supervisor.runners[ASSIGNMENT] is not broken
-        assert agents.supervisor.runners[ASSIGNMENT].state.vm.seen is not None
+        assert agents.supervisor.runners[ASSIGNMENT].state.vm.observed is not None
         assert agents.supervisor.runners[OTHER] is healthy
 
 

@@ -11,15 +11,15 @@ from random import Random
 
 from msgspec.structs import replace
 
-from agent.core.actions import Action, AskScheduler, OrderSleep, PatchVm
+from agent.core.actions import Action, OrderSleep, PatchVm, RequestPermit
 from agent.core.advance import advance
 from agent.core.events import (
-    AskFailed,
     Event,
     Fault,
     PatchConflicted,
     Patched,
     PatchFailed,
+    RequestFailed,
     SchedulerAnswered,
     Scraped,
     SleepNotOrdered,
@@ -80,7 +80,7 @@ class Agent:
     state: State
     numbers: bool
     restless: bool
-    asking: int | None = None
+    in_flight: int | None = None
     asked_at: Instant = Instant(0.0)
     patching: int | None = None
     demand: float = 0.3
@@ -133,8 +133,8 @@ class Agents:
     def step(self, agent: Agent, now: Instant) -> None:
         """Looks at the VM and the guest, and starts what the core wants."""
         vm = self.cluster.vms[agent.vm]
-        if agent.asking is not None and now - agent.asked_at > PATIENCE:
-            self.answered(agent.asking, agent.uid, None, now)
+        if agent.in_flight is not None and now - agent.asked_at > PATIENCE:
+            self.answered(agent.in_flight, agent.uid, None, now)
         if self.random.random() < 0.7:
             self._tell(agent, VmSeen(_view(vm)), now)
         if vm.guest is not None:
@@ -146,8 +146,8 @@ class Agents:
             if isinstance(action, PatchVm):
                 agent.patching = self.sent
                 self.patches.append(Patch(self.sent, agent.vm, action))
-            elif isinstance(action, AskScheduler):
-                agent.asking, agent.asked_at = self.sent, now
+            elif isinstance(action, RequestPermit):
+                agent.in_flight, agent.asked_at = self.sent, now
                 request = action.request if agent.numbers else replace(action.request, sequence=None)
                 self.wire.append(Message(self.sent, agent.uid, request, now, self.delay(now)))
             elif isinstance(action, OrderSleep):
@@ -164,11 +164,11 @@ class Agents:
     def answered(self, sent: int, uid: str, response: PluginResponseView | None, now: Instant) -> None:
         """An answer, or an error, on the connection of a request; heard only while that is awaited."""
         agent = self.alive.get(uid)
-        if agent is None or agent.asking != sent:
+        if agent is None or agent.in_flight != sent:
             return
-        agent.asking = None
+        agent.in_flight = None
         self.answers += response is not None
-        event = AskFailed(Fault.NETWORK, "no answer") if response is None else SchedulerAnswered(response)
+        event = RequestFailed(Fault.NETWORK, "no answer") if response is None else SchedulerAnswered(response)
         self._tell(agent, event, now)
         # An answer that the agent rejects renews nothing.
         agent.answered_at = agent.state.scheduler.answered_at or agent.answered_at
@@ -209,7 +209,7 @@ class Agents:
 
     def _restless(self, agent: Agent) -> list[Action]:
         """Shrink or grow within the ceiling, ask for anything that is not below what the VM has, and order sleep."""
-        side, vm, held = agent.state.scheduler, agent.state.vm.seen, agent.state.held
+        side, vm, held = agent.state.scheduler, agent.state.vm.observed, agent.state.held
         actions: list[Action] = []
         if vm is None or held is None:
             return actions
@@ -221,10 +221,10 @@ class Agents:
                 held = held.at_least(target)
         if not vm.is_pod and not vm.is_ordered_to_sleep and self.random.random() < 0.1:
             actions.append(OrderSleep(vm.version))
-        if agent.asking is None and self.random.random() < 0.9:
+        if agent.in_flight is None and self.random.random() < 0.9:
             wanted = self._any_size().at_least(held)
             actions.append(
-                AskScheduler(AgentRequest(agent.state.pod, wanted, side.ceiling, sequence=side.sequence), SLOT)
+                RequestPermit(AgentRequest(agent.state.pod, wanted, side.ceiling, sequence=side.sequence), SLOT)
             )
         return actions
 

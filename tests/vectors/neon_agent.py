@@ -8,7 +8,7 @@ from functools import cache
 from itertools import pairwise, product
 from typing import Final
 
-from agent.core.actions import AskScheduler, MonitorMessage, PatchVm
+from agent.core.actions import MonitorMessage, PatchVm, RequestPermit
 from agent.core.advance import advance
 from agent.core.events import MonitorAnswered, MonitorJoined, SchedulerAnswered, Started, VmSeen
 from agent.core.goal import goal
@@ -160,7 +160,7 @@ def _shrunk_against(verdicts: Sequence[bool | None]) -> str | None:
             story.happens(Started(message))
             approved = _answered(story, message, approved, left)
         for action in story.acts():
-            if isinstance(action, AskScheduler):
+            if isinstance(action, RequestPermit):
                 story.answers(action.request.resources)
                 continue
             if isinstance(action, PatchVm) and action.target.mem < approved:

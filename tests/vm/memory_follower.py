@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import structs
 
 from agent.adapters.exposition import read_sample
-from agent.core.actions import AskScheduler, PatchVm
+from agent.core.actions import PatchVm, RequestPermit
 from agent.core.advance import advance
 from agent.core.events import Event, Fault, Patched, SchedulerAnswered, Scraped, ScrapeFailed, Started, VmSeen
 from agent.core.explain import explain
@@ -87,7 +87,7 @@ class GuestFollower:
         while actions := plan(self.state, self._now).actions:
             for action in actions:
                 self._take(Started(action))
-                if isinstance(action, AskScheduler):
+                if isinstance(action, RequestPermit):
                     unit = ComputeUnit(CPU, self.guest.sizes.step)
                     self._take(SchedulerAnswered(PluginResponse(action.request.resources, unit, False)))
                 elif isinstance(action, PatchVm):

@@ -82,9 +82,9 @@ def message_to(side: MonitorSide, vm: Vm, size: Resources, proposed: Resources, 
     has = vm.has_mem
     if side.version is None:
         return None
-    if side.asking is not None:
+    if side.in_flight is not None:
         # A trial takes a while. Cancel it once no memory is to be taken away any more.
-        is_over = vm.is_pod and isinstance(side.asking, DownscaleRequest) and proposed.mem >= has
+        is_over = vm.is_pod and isinstance(side.in_flight, DownscaleRequest) and proposed.mem >= has
         return UpscaleNotification(Resources(vm.actual.cpu, has)) if is_over else None
     # A monitor that failed to apply a growth may count on less memory, so send the size again.
     is_unknown = side.failed_notice is not None and now >= side.failed_notice.retry_at

@@ -80,7 +80,7 @@ class MonitorSide:
     known_mem: Bytes | None = None
     agreed: Bytes | None = None
     kept_until: Instant | None = None
-    asking: MonitorMessage | None = None
+    in_flight: MonitorMessage | None = None
     refusal: ShrinkRefusal | None = None
     failed_notice: FailedNotice | None = None
     request: MemoryRequest | None = None
@@ -92,7 +92,7 @@ class MonitorSide:
         """Record that a monitor connected. The first message to it will be the VM's size."""
         self.version = version
         # A new monitor may count on any size.
-        self.known_mem = self.agreed = self.asking = self.failed_notice = None
+        self.known_mem = self.agreed = self.in_flight = self.failed_notice = None
 
     def leave(self, now: Instant) -> None:
         """Record that the monitor disconnected: drop its requests, but remember for a while what it counts on and
@@ -100,10 +100,10 @@ class MonitorSide:
         """
         # It may reconnect soon, so the VM keeps what the monitor has not agreed to give up. A monitor that keeps
         # disconnecting without an answer gets this grace only once.
-        has_answered = self.asking is None or self.kept_until is None
+        has_answered = self.in_flight is None or self.kept_until is None
         if self.version is not None and has_answered:
             self.kept_until = Instant(now + MONITOR_GRACE)
-        self.version = self.agreed = self.asking = self.failed_notice = self.request = None
+        self.version = self.agreed = self.in_flight = self.failed_notice = self.request = None
 
     def keeps(self, now: Instant) -> bool:
         """Return True if memory may shrink only as far as the monitor has agreed."""
@@ -111,7 +111,7 @@ class MonitorSide:
 
     def sent(self, message: MonitorMessage) -> None:
         """Record that ``message`` was sent. It may replace one in flight."""
-        self.asking = message
+        self.in_flight = message
         if isinstance(message, UpscaleNotification):
             self.agreed = None
 
@@ -122,7 +122,7 @@ class MonitorSide:
 
         ``is_trial``: the answer comes from a trial, not from a guest.
         """
-        message, self.asking = self.asking, None
+        message, self.in_flight = self.in_flight, None
         if message is None:
             return
         if isinstance(message, UpscaleNotification):

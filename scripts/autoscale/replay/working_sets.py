@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from agent.core.actions import AskScheduler, PatchVm
+from agent.core.actions import PatchVm, RequestPermit
 from agent.core.advance import advance
 from agent.core.events import Patched, SchedulerAnswered, Scraped, Started, VmSeen
 from agent.core.explain import explain
@@ -95,12 +95,12 @@ class Player:
                 return
             for action in actions:
                 self.take(Started(action))
-                if isinstance(action, AskScheduler):
+                if isinstance(action, RequestPermit):
                     self._answer(action)
                 elif isinstance(action, PatchVm):
                     self._patch(action)
 
-    def _answer(self, ask: AskScheduler) -> None:
+    def _answer(self, ask: RequestPermit) -> None:
         requested = ask.request.resources
         # The scheduler never revokes what a VM uses.
         mem = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Final, Protocol
 
-from agent.core.actions import AskScheduler, PatchVm
+from agent.core.actions import PatchVm, RequestPermit
 from agent.core.advance import advance
 from agent.core.events import Patched, SchedulerAnswered, Started, VmSeen
 from agent.core.goal import OBSERVER, goal
@@ -172,15 +172,15 @@ class SimulatedVm:
         guest, use = self.state.guest, self.use
         inputs = (cores, mem, use, guest.sampled_size or use)
         # Shortcut for speed: call only `goal` and `Stabilizer.observe` instead of `advance`. A test compares both.
-        if guest.seen is None or inputs != self.last_inputs:
+        if guest.observed is None or inputs != self.last_inputs:
             sample, over = observe_guest(cores, mem, use)
             guest.goal = goal(sample, over, use.at_most(guest.sampled_size or use), self.policy, settling=False)
             need = guest.goal.need
             self.need = None if need is None else need.at_most(self.bounds.max)
             self.last_inputs = inputs
         else:
-            sample = guest.seen.sample
-        guest.seen, guest.sampled_size = ObservedSample(sample, now), use
+            sample = guest.observed.sample
+        guest.observed, guest.sampled_size = ObservedSample(sample, now), use
         guest.stabilizer.observe(self.need, use, now)
         target = guest.stabilizer.target
         if self.need is None or target is None:
@@ -202,7 +202,7 @@ class SimulatedVm:
             for action in actions:
                 advance(self.state, Started(action), now, jitter)
                 self.shrinks.note(scheduler.give_back, now)
-                if isinstance(action, AskScheduler):
+                if isinstance(action, RequestPermit):
                     has_requested, has_offered = True, has_offered or action.request.needs is not None
                     response = cluster.request_permit(self, action.request, now)
                     advance(self.state, SchedulerAnswered(response), now, jitter)

@@ -5,7 +5,7 @@ Each rule is one line of the result where it is broken. See ``docs/operations-ag
 
 from __future__ import annotations
 
-from agent.core.actions import AskScheduler, OrderSleep, PatchVm, Plan
+from agent.core.actions import OrderSleep, PatchVm, Plan, RequestPermit
 from agent.core.desired_size import desired_size
 from agent.core.monitor.monitor_plan import retained_mem
 from agent.core.state import State
@@ -27,9 +27,11 @@ def violations(state: State, planned: Plan, now: Instant) -> list[str]:
             broken += _ask(state, action, planned, now)
     # A trial of less memory for a pod may be called off.
     is_called_off = isinstance(planned.message, UpscaleNotification) and isinstance(
-        state.monitor.asking, DownscaleRequest
+        state.monitor.in_flight, DownscaleRequest
     )
-    is_busy = state.monitor.asking is not None and not (state.vm.seen and state.vm.seen.is_pod and is_called_off)
+    is_busy = state.monitor.in_flight is not None and not (
+        state.vm.observed and state.vm.observed.is_pod and is_called_off
+    )
     if planned.message is not None and (state.monitor.version is None or is_busy):
         broken.append("speaks to a monitor that is not there, or has not answered yet")
     if planned.wake_at is not None and planned.wake_at <= now:
@@ -39,7 +41,7 @@ def violations(state: State, planned: Plan, now: Instant) -> list[str]:
 
 def _in_the_way(state: State, planned: Plan, now: Instant) -> list[str]:
     """The kubelet's objection to one resource that this plan leaves in the way, although nothing else holds it up."""
-    vm, side, scheduler = state.vm.seen, state.vm, state.scheduler
+    vm, side, scheduler = state.vm.observed, state.vm, state.scheduler
     if vm is None or vm.objection is None or any(isinstance(action, PatchVm) for action in planned.actions):
         return []
     waits = [state.begins_at, side.retry_at or Instant(0.0)]
@@ -57,7 +59,7 @@ def _in_the_way(state: State, planned: Plan, now: Instant) -> list[str]:
 
 
 def _patch(state: State, patch: PatchVm, now: Instant) -> list[str]:
-    vm, ceiling = state.vm.seen, state.scheduler.ceiling
+    vm, ceiling = state.vm.observed, state.scheduler.ceiling
     if vm is None:
         return ["patches a VM that was never seen"]
     denial = state.scheduler.denial
@@ -86,7 +88,7 @@ def _patch(state: State, patch: PatchVm, now: Instant) -> list[str]:
 
 def _order(state: State, planned: Plan, now: Instant) -> list[str]:
     """Rules of an order to sleep, written without the code that decides it."""
-    vm, side, observed = state.vm.seen, state.scheduler, state.guest.seen
+    vm, side, observed = state.vm.observed, state.scheduler, state.guest.observed
     if vm is None or observed is None:
         return ["orders a VM to sleep that was never seen"]
     policy, sleep, sample = state.policy.sleep, state.sleep, observed.sample
@@ -94,7 +96,7 @@ def _order(state: State, planned: Plan, now: Instant) -> list[str]:
     # A quarter of the time, and a minute at least, is enough if the node is short and asks.
     least = max(60.0, policy.after / 4) if side.give_back.asks_sleep else policy.after
     monitor = [each.until for each in (state.monitor.alarm, state.monitor.request) if each is not None]
-    in_flight = (side.asking, state.vm.patching, state.vm.unsettled, sleep.ordering, state.vm.stale_at)
+    in_flight = (side.in_flight, state.vm.patching, state.vm.unsettled, sleep.ordering, state.vm.stale_at)
     rules = {
         "orders sleep and something else": len(planned.actions) == 1,
         "orders sleep against the policy": bool(policy.after) and sleep.window is None and not vm.never_sleeps,
@@ -117,8 +119,8 @@ def _order(state: State, planned: Plan, now: Instant) -> list[str]:
     return [broken for broken, holds in rules.items() if not holds]
 
 
-def _ask(state: State, ask: AskScheduler, planned: Plan, now: Instant) -> list[str]:
-    vm, least, unit, side = state.vm.seen, state.held, state.scheduler.compute_unit, state.scheduler
+def _ask(state: State, ask: RequestPermit, planned: Plan, now: Instant) -> list[str]:
+    vm, least, unit, side = state.vm.observed, state.held, state.scheduler.compute_unit, state.scheduler
     requested = ask.request.resources
     if vm is None or least is None:
         return ["asks for a VM that was never seen"]
@@ -142,7 +144,7 @@ def _ask(state: State, ask: AskScheduler, planned: Plan, now: Instant) -> list[s
         "shows a permit of a VM that is asleep": not vm.is_asleep or (requested, last or ZERO) == (ZERO, ZERO),
         f"asks for {requested}, less than the VM holds ({least})": least.within(requested),
         f"asks for {requested}, no multiple of {unit}": whole,
-        "asks while a request is in flight": side.asking is None,
+        "asks while a request is in flight": side.in_flight is None,
         "asks during its wait after a failure": side.retry_at is None or side.retry_at <= now,
         "asks before its turn": state.begins_at <= now,
     }

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from agent.core.actions import AskScheduler, PatchVm
+from agent.core.actions import PatchVm, RequestPermit
 from agent.core.events import Patched, SchedulerAnswered, Scraped
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.core.policy import Policy
@@ -93,14 +93,14 @@ class Guest:
         story.happens(Scraped(self._sample))
         while actions := story.acts():
             for action in actions:
-                if isinstance(action, AskScheduler):
+                if isinstance(action, RequestPermit):
                     story.happens(SchedulerAnswered(PluginResponse(action.request.resources, UNIT)))
                 elif isinstance(action, PatchVm):
                     self._obeys(action)
         return self
 
     def _obeys(self, patch: PatchVm) -> None:
-        seen = self.story.state.vm.seen
+        seen = self.story.state.vm.observed
         assert seen is not None
         if not self.size.within(patch.target):
             self._until = self.story.now + self.noise

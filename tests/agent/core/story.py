@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from agent.core.actions import Action, AskScheduler, PatchVm, Plan
+from agent.core.actions import Action, PatchVm, Plan, RequestPermit
 from agent.core.advance import advance
 from agent.core.events import Event, Fault, Patched, SchedulerAnswered, Scraped, Started, VmSeen
 from agent.core.guest import CpuSeconds, GuestSample
@@ -120,7 +120,7 @@ class Story:
 
     def obeys(self) -> Story:
         """The VM becomes what the patch in flight says."""
-        patch, seen = self.state.vm.patching, self.state.vm.seen
+        patch, seen = self.state.vm.patching, self.state.vm.observed
         assert patch is not None
         assert seen is not None
         return self.happens(
@@ -151,10 +151,10 @@ def settled(size: float = 1, policy: Policy = POLICY) -> Story:
 
 def asks(
     size: Resources, last: Resources | None, sequence: int, *, unit: ComputeUnit | None = UNIT, used: float = 0.0
-) -> AskScheduler:
+) -> RequestPermit:
     """The request for ``size`` of an agent that saw ``used`` GiB in use; before the first unit it saw nothing."""
     seen = Metrics(0.5, 0.25, Bytes(int(used * GIB))) if unit is not None else None
-    return AskScheduler(AgentRequest(POD, size, last, unit, seen, sequence), Bytes(GIB))
+    return RequestPermit(AgentRequest(POD, size, last, unit, seen, sequence), Bytes(GIB))
 
 
 def patches(size: Resources, base: int) -> PatchVm:

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.core.actions import AskScheduler
+from agent.core.actions import RequestPermit
 from agent.core.events import SchedulerAnswered, Started
 from agent.core.permits import MIN_LEAD
 from agent.core.policy import MIN_REQUEST_DELAY, BatchSchedule
@@ -32,7 +32,7 @@ def story(begins: float, tick: float = 15.0, wait: float | None = None) -> Story
 
 def asks(found: Story, wait: float | None = None) -> Story:
     """It asks now, and is permitted what it asks for; the scheduler wishes the next request within ``wait`` seconds."""
-    (request,) = [each for each in found.acts() if isinstance(each, AskScheduler)]
+    (request,) = [each for each in found.acts() if isinstance(each, RequestPermit)]
     again = None if wait is None else Seconds(wait)
     return found.happens(SchedulerAnswered(PluginResponse(request.request.resources, UNIT, ask_again=again)))
 
@@ -45,7 +45,7 @@ def test_schedule_aligns_requests_of_vms() -> None:
 
 def test_growth_ignores_schedule() -> None:
     found = story(0.3).at(3.1).looks(cores=0.5, stall=0.5, used=1.5)
-    (request,) = [each for each in found.plans().actions if isinstance(each, AskScheduler)]
+    (request,) = [each for each in found.plans().actions if isinstance(each, RequestPermit)]
     assert not request.request.resources.within(cu(2))
 
 
@@ -78,6 +78,6 @@ def test_schedule_keeps_tick_bounds(now: float, tick: float, jitter: float) -> N
         replace(TICK, timing=msgspec.structs.replace(TICK.timing, tick=Seconds(tick))), now=now, jitter=jitter
     )
     found.state.schedule = SCHEDULE
-    (request,) = [each for each in found.sees(vm(cu(2))).at(now + 1.0).acts() if isinstance(each, AskScheduler)]
+    (request,) = [each for each in found.sees(vm(cu(2))).at(now + 1.0).acts() if isinstance(each, RequestPermit)]
     found.happens(Started(request))
     assert tick - SCHEDULE.interval - 1e-6 <= found.state.scheduler.next_at - found.now <= tick + 1e-6

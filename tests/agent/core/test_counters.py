@@ -121,7 +121,7 @@ def test_a_partial_interval_counts_in_no_mean() -> None:
     _works(guest, (1.0, 0.0, 0.0))
     guest.cpus["0"].programs = 0.0
     story.at(1.0).happens(Scraped(guest.page()))
-    assert (story.state.guest.rates.busy, story.state.guest.counted.seen) == (3.0, 0.0)
+    assert (story.state.guest.rates.busy, story.state.guest.counted.observed) == (3.0, 0.0)
     _works(guest, (1.0, 0.0, 0.0))
     story.at(2.0).happens(Scraped(guest.page()))
     assert story.state.guest.counted.used == 4.0

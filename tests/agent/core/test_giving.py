@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 from msgspec import structs
 
-from agent.core.actions import Action, AskScheduler, PatchVm
+from agent.core.actions import Action, PatchVm, RequestPermit
 from agent.core.desired_size import least_size
 from agent.core.events import Fault, MonitorAnswered, MonitorJoined, MonitorLost, SchedulerAnswered, Started
 from agent.core.explain import explain
@@ -44,7 +44,7 @@ def plays(
                 yield story.now, action
                 if isinstance(action, PatchVm):
                     story.obeys()
-                elif isinstance(action, AskScheduler):
+                elif isinstance(action, RequestPermit):
                     story.happens(
                         SchedulerAnswered(PluginResponse(action.request.resources, UNIT, shrink_to=shrink_to))
                     )
@@ -63,7 +63,7 @@ def busy_lately(policy: Policy = SLOW) -> Story:
 
 
 def offer(story: Story, report: Resources | None = None) -> Resources | None:
-    seen = story.state.vm.seen
+    seen = story.state.vm.observed
     assert seen is not None
     return least_size(story.state, report or seen.use, story.instant)
 
@@ -100,7 +100,7 @@ def test_vm_never_gives_what_it_needs() -> None:
 
 def test_floor_is_kept() -> None:
     story = busy_lately()
-    seen = story.state.vm.seen
+    seen = story.state.vm.observed
     assert seen is not None
     story.sees(structs.replace(seen, floor=VmFloor(cu(6), Instant(1000.0)), version=9))
     assert passes(story, 40, 0.1, cu(1)) == [cu(6)]
@@ -166,7 +166,7 @@ def test_memory_that_the_monitor_keeps_is_not_offered() -> None:
 def requests(story: Story, until: float, cores: float, shrink_to: Resources | None = None) -> list[tuple[float, bool]]:
     """The times of requests that the VM sends for the size that it has, and True for each that offers something."""
     done = plays(story, until, cores, shrink_to)
-    return [(at, action.request.needs is not None) for at, action in done if isinstance(action, AskScheduler)]
+    return [(at, action.request.needs is not None) for at, action in done if isinstance(action, RequestPermit)]
 
 
 def test_lean_vm_tells_new_offer_at_once() -> None:

@@ -34,9 +34,9 @@ class Waiting:
 
     def has(self, size: float) -> list[Wait]:
         """The VM was seen with so much."""
-        seen = self.story.state.vm.seen
+        seen = self.story.state.vm.observed
         assert seen is not None
-        self.story.state.vm.seen = replace(seen, use=cu(size), actual=cu(size))
+        self.story.state.vm.observed = replace(seen, use=cu(size), actual=cu(size))
         return self.follows()
 
     def follows(self) -> list[Wait]:
@@ -107,12 +107,12 @@ def test_nothing_waits_for_more_than_the_vms_maximum() -> None:
 def test_foreign_vm_has_no_waits() -> None:
     waiting = Waiting(settled(1))
     waiting.at(2.0).needs(4)
-    seen = waiting.story.state.vm.seen
+    seen = waiting.story.state.vm.observed
     assert seen is not None
     for other in (replace(seen, ours=False), replace(seen, enabled=False)):
-        waiting.story.state.vm.seen = other
+        waiting.story.state.vm.observed = other
         assert follow(waiting.story.state, waiting.pending, waiting.story.instant) == ((), ())
-    waiting.story.state.vm.seen = None
+    waiting.story.state.vm.observed = None
     assert follow(waiting.story.state, waiting.pending, waiting.story.instant) == ((), ())
 
 
@@ -129,7 +129,7 @@ def test_open_waits_are_bounded_and_ordered(steps: list[tuple[str, int]]) -> Non
     for second, (what, size) in enumerate(steps):
         for wait in getattr(waiting.at(float(second)), what)(size):
             assert 0.0 <= wait.took <= second
-        seen = waiting.story.state.vm.seen
+        seen = waiting.story.state.vm.observed
         assert seen is not None
         assert len(waiting.pending) <= MAX_OPEN
         assert [growth.since for growth in waiting.pending] == sorted(growth.since for growth in waiting.pending)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import structs
 
-from agent.core.actions import AskScheduler, PatchVm, Plan
+from agent.core.actions import PatchVm, Plan, RequestPermit
 from agent.core.advance import advance
 from agent.core.events import (
-    AskFailed,
     Fault,
     MonitorAnswered,
     MonitorJoined,
@@ -21,6 +18,7 @@ from agent.core.events import (
     PatchConflicted,
     Patched,
     PatchFailed,
+    RequestFailed,
     SchedulerAnswered,
     Scraped,
     ScrapeFailed,
@@ -42,11 +40,11 @@ from tests.agent.core.story import GIB, MIB, POD, UNIT, Story, cu, holding, patc
 from tests.examples import examples
 
 
-def ask(size: Resources) -> AskScheduler:
-    return AskScheduler(AgentRequest(POD, size), Bytes(GIB))
+def ask(size: Resources) -> RequestPermit:
+    return RequestPermit(AgentRequest(POD, size), Bytes(GIB))
 
 
-def broken(story: Story, *actions: AskScheduler | PatchVm, wake: float | None = None) -> list[str]:
+def broken(story: Story, *actions: RequestPermit | PatchVm, wake: float | None = None) -> list[str]:
     planned = Plan(actions, None if wake is None else Instant(wake), "")
     return violations(story.state, planned, story.instant)
 
@@ -86,7 +84,7 @@ def test_rules_about_what_is_in_flight_are_named() -> None:
     story = settled(2)
     story.state.vm.patching = patches(cu(1), 1)
     story.state.vm.retry_at = story.state.scheduler.retry_at = story.state.begins_at = Instant(9.0)
-    story.state.scheduler.asking = ask(cu(2))
+    story.state.scheduler.in_flight = ask(cu(2))
     story.state.scheduler.migrate = True
     assert broken(story, patches(cu(1), 1), ask(cu(2))) == [
         "patches while a patch is in flight",
@@ -111,14 +109,14 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         self.busy = self.stall = 0.0
         policy = Policy(smoothing=holding(3.0))
         self.state = begin(POD, policy, Instant(0.0), jitter, 1)
-        self.seen = Vm(Bounds(cu(1), cu(12)), use.at_most(cu(12)), use.at_most(cu(12)), Bytes(GIB), 10)
+        self.observed = Vm(Bounds(cu(1), cu(12)), use.at_most(cu(12)), use.at_most(cu(12)), Bytes(GIB), 10)
         if is_pod:
             # Any size may be the first one of a pod.
             use = Resources(use.cpu, use.mem + Bytes(MIB * odd)).at_most(cu(12))
-            self.seen = structs.replace(self.seen, use=use, actual=use, slot_size=MEMORY_STEP, is_pod=True)
+            self.observed = structs.replace(self.observed, use=use, actual=use, slot_size=MEMORY_STEP, is_pod=True)
         self.promised = 0.0
-        self.reserved = self.seen.holds
-        self.send(VmSeen(self.seen))
+        self.reserved = self.observed.holds
+        self.send(VmSeen(self.observed))
 
     def send(self, event: object) -> None:
         advance(self.state, event, Instant(self.now), self.jitter)  # type: ignore[arg-type]
@@ -131,14 +129,14 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         assert violations(self.state, planned, Instant(self.now)) == []
         held = self.state.held
         assert held is not None
-        assert self.seen.holds.within(held), "what the VM has is always accounted for"
+        assert self.observed.holds.within(held), "what the VM has is always accounted for"
 
     @rule()
     def acts(self) -> None:
         planned = plan(self.state, Instant(self.now))
         for action in planned.actions:
             self.send(Started(action))
-            if isinstance(action, AskScheduler):
+            if isinstance(action, RequestPermit):
                 self.promised = self.now
         if planned.message is not None:
             self.send(Started(planned.message))
@@ -166,20 +164,20 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     def metrics_fail(self) -> None:
         self.send(ScrapeFailed(Fault.GUEST, "away"))
 
-    @precondition(lambda self: self.state.scheduler.asking is not None)
+    @precondition(lambda self: self.state.scheduler.in_flight is not None)
     @rule(granted=SIZES, unit=UNITS, migrate=st.booleans(), lies=st.booleans())
     def scheduler_answers(self, granted: Resources, unit: ComputeUnit, migrate: bool, lies: bool) -> None:
-        asking = self.state.scheduler.asking
+        asking = self.state.scheduler.in_flight
         assert asking is not None
         asked, held = asking.request.resources, self.state.held
         assert held is not None
         permit = granted if lies else granted.at_least(held).at_most(asked)
         self.send(SchedulerAnswered(PluginResponse(permit, unit, migrate)))
 
-    @precondition(lambda self: self.state.scheduler.asking is not None)
+    @precondition(lambda self: self.state.scheduler.in_flight is not None)
     @rule(after=st.none() | st.floats(0, 100))
     def scheduler_fails(self, after: float | None) -> None:
-        self.send(AskFailed(Fault.NETWORK, "away", None if after is None else Seconds(after)))
+        self.send(RequestFailed(Fault.NETWORK, "away", None if after is None else Seconds(after)))
 
     @precondition(lambda self: self.state.vm.patching is not None)
     @rule(applied=st.booleans(), outcome=st.sampled_from(["known", "unknown", "refused"]))
@@ -189,33 +187,33 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         fits = patch.base == self.version
         if fits and outcome != "refused" and (applied or outcome == "known"):
             self.version += 1
-            self.seen = replace(self.seen, use=patch.target, version=self.version, objection=None)
+            self.observed = structs.replace(self.observed, use=patch.target, version=self.version, objection=None)
         if outcome == "refused":
             self.send(PatchFailed(Fault.VM_API, "no", refused=True))
         elif outcome == "unknown":
             self.send(PatchFailed(Fault.NETWORK, "no answer", refused=False))
         else:
-            self.send(Patched(self.seen) if fits else PatchConflicted())
+            self.send(Patched(self.observed) if fits else PatchConflicted())
 
     @rule()
     def vm_catches_up(self) -> None:
         self.version += 1
-        self.seen = structs.replace(self.seen, actual=self.seen.use, version=self.version, objection=None)
-        self.send(VmSeen(self.seen))
+        self.observed = structs.replace(self.observed, actual=self.observed.use, version=self.version, objection=None)
+        self.send(VmSeen(self.observed))
 
-    @precondition(lambda self: self.seen.is_pod and self.seen.use != self.seen.actual)
+    @precondition(lambda self: self.observed.is_pod and self.observed.use != self.observed.actual)
     @rule(verdict=st.sampled_from([DEFERRED, INFEASIBLE, ERROR]))
     def kubelet_objects(self, verdict: str) -> None:
         self.version += 1
-        self.seen = structs.replace(self.seen, objection=ResizeObjection(verdict, "no"), version=self.version)
-        self.send(VmSeen(self.seen))
+        self.observed = structs.replace(self.observed, objection=ResizeObjection(verdict, "no"), version=self.version)
+        self.send(VmSeen(self.observed))
 
-    @precondition(lambda self: self.seen.is_pod)
+    @precondition(lambda self: self.observed.is_pod)
     @rule(use=SIZES)
     def owner_edits_requests(self, use: Resources) -> None:
         self.version += 1
-        self.seen = structs.replace(self.seen, use=use.at_most(cu(12)), version=self.version, objection=None)
-        self.send(VmSeen(self.seen))
+        self.observed = structs.replace(self.observed, use=use.at_most(cu(12)), version=self.version, objection=None)
+        self.send(VmSeen(self.observed))
 
     @precondition(lambda self: self.state.monitor.version is None)
     @rule()
@@ -227,7 +225,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     def monitor_leaves(self) -> None:
         self.send(MonitorLost(Fault.GUEST, "gone"))
 
-    @precondition(lambda self: self.state.monitor.asking is not None)
+    @precondition(lambda self: self.state.monitor.in_flight is not None)
     @rule(ok=st.booleans())
     def monitor_answers(self, ok: bool) -> None:
         self.send(MonitorAnswered(DownscaleResult(1, ok=ok, status="")))
@@ -235,19 +233,19 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     @rule(low=st.integers(1, 4), high=st.integers(4, 12))
     def bounds_change(self, low: int, high: int) -> None:
         self.version += 1
-        self.seen = structs.replace(self.seen, bounds=Bounds(cu(low), cu(high)), version=self.version)
-        self.send(VmSeen(self.seen))
+        self.observed = structs.replace(self.observed, bounds=Bounds(cu(low), cu(high)), version=self.version)
+        self.send(VmSeen(self.observed))
 
     @rule()
     def an_old_view_arrives(self) -> None:
-        self.send(VmSeen(structs.replace(self.seen, use=cu(1), actual=cu(1), version=self.version - 3)))
+        self.send(VmSeen(structs.replace(self.observed, use=cu(1), actual=cu(1), version=self.version - 3)))
 
     @invariant()
     def a_request_comes_every_fifteen_seconds(self) -> None:
-        if not hasattr(self, "state") or self.state.scheduler.asking is not None:
+        if not hasattr(self, "state") or self.state.scheduler.in_flight is not None:
             return
         planned = plan(self.state, Instant(self.now))
-        due = any(isinstance(action, AskScheduler) for action in planned.actions)
+        due = any(isinstance(action, RequestPermit) for action in planned.actions)
         retry = self.state.scheduler.retry_at or Instant(0.0)
         assert due or planned.wake_at is not None
         assert due or (planned.wake_at or 0.0) <= max(self.promised + 15.0, retry)

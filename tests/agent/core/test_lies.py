@@ -40,7 +40,7 @@ def test_impossible_permit_is_rejected_and_retried(permit: Resources, complaint:
 def test_permit_before_vm_is_judged_by_request() -> None:
     story = Story().sees(vm(cu(2)))
     story.acts()
-    story.state.vm.seen = None
+    story.state.vm.observed = None
     assert story.answers(cu(1)).state.scheduler.rejected == 1
 
 
@@ -61,8 +61,8 @@ def test_metrics_before_vm_start_the_interval() -> None:
     story = Story().looks(cores=0.25)
     assert story.state.guest.goal.parts == ()
     story.sees(vm(cu(1))).at(0.1).looks()
-    assert story.state.guest.seen is not None
-    assert story.state.guest.seen.at == 0.0, "a second look within a moment is no interval"
+    assert story.state.guest.observed is not None
+    assert story.state.guest.observed.at == 0.0, "a second look within a moment is no interval"
 
 
 def test_explanation_lists_failures_with_fault() -> None:
@@ -96,7 +96,7 @@ def test_cpu_seconds_count_seen_intervals_only() -> None:
     story.at(60.0).looks(cores=0.5, span=47.0).at(61.0).looks(cores=0.5)
     metrics = explain(story.state, "default/vm-1", story.instant).metrics
     assert metrics is not None
-    assert (metrics["cpu_seconds"], metrics["seen_seconds"]) == (begun.used + 1.75, begun.seen + 4.0)
+    assert (metrics["cpu_seconds"], metrics["seen_seconds"]) == (begun.used + 1.75, begun.observed + 4.0)
 
 
 def test_explanation_of_new_agent() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from agent.core.actions import AskScheduler, PatchVm
+from agent.core.actions import PatchVm, RequestPermit
 from agent.core.events import Fault, ScrapeFailed
 from agent.core.vm import Vm, view
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
@@ -67,7 +67,7 @@ def test_target_agent_asks_for_present_size() -> None:
     assert story.at(20.0).plans() == planned((), None, ELSEWHERE)
     story.at(21.0).sees(arrived(3)).looks(cores=0.25)
     (ask,) = story.acts()
-    assert isinstance(ask, AskScheduler)
+    assert isinstance(ask, RequestPermit)
     assert (ask.request.resources, ask.request.last_permit) == (cu(1), None), "what it has, no more, no less"
     story.answers(cu(1)).at(22.0).looks(cores=0.25)
     assert story.acts() == [asks(cu(2), cu(1), 2)]
@@ -84,7 +84,7 @@ def shrinks_first_at(story: Story) -> float:
     """When the first patch is made, and that to the least, of a VM with far too much that arrives now."""
     story.sees(arrived(3, size=4))
     while not (patched := [action for action in story.looks().acts() if isinstance(action, PatchVm)]):
-        if story.state.scheduler.asking is not None:
+        if story.state.scheduler.in_flight is not None:
             story.answers(cu(4))
         story.at(story.now + 1)
     assert patched == [patches(cu(1), 3)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from agent.core.actions import AskScheduler
+from agent.core.actions import RequestPermit
 from agent.core.events import Fault, PatchConflicted, PatchFailed, VmRestored
 from agent.core.explain import explain
 from agent.core.policy import WATCH_LAG
@@ -48,7 +48,7 @@ def test_refused_growths_wait_longer_each_time() -> None:
         story.at(float(second)).looks(cores=0.25)
         while actions := story.acts():
             for action in actions:
-                if isinstance(action, AskScheduler):
+                if isinstance(action, RequestPermit):
                     story.answers(action.request.resources)
                 else:
                     story.happens(PatchFailed(Fault.VM_API, "denied by a webhook", refused=True))
@@ -254,5 +254,5 @@ def test_restore_drops_the_permit(*, is_answered_first: bool) -> None:
     if not is_answered_first:
         story.answers(cu(2))
     story.at(story.now + 1.0).looks(cores=0.25)
-    assert {type(action) for action in story.acts()} == {AskScheduler}
+    assert {type(action) for action in story.acts()} == {RequestPermit}
     assert story.answers(cu(2)).acts() == [patches(cu(2), 3)]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from agent.core.actions import AskScheduler, PatchVm
+from agent.core.actions import PatchVm, RequestPermit
 from agent.core.events import (
-    AskFailed,
     Fault,
     MonitorAnswered,
     MonitorJoined,
@@ -15,6 +14,7 @@ from agent.core.events import (
     PatchConflicted,
     Patched,
     PatchFailed,
+    RequestFailed,
     Scraped,
     Started,
 )
@@ -70,7 +70,7 @@ def patches_in(story: Story, permit: Resources = MOST) -> list[PatchVm]:
     patches: list[PatchVm] = []
     while actions := story.acts():
         for action in actions:
-            if isinstance(action, AskScheduler):
+            if isinstance(action, RequestPermit):
                 story.answers(action.request.resources.at_most(permit))
             elif isinstance(action, PatchVm):
                 patches.append(action)
@@ -80,13 +80,13 @@ def patches_in(story: Story, permit: Resources = MOST) -> list[PatchVm]:
 def obeys(story: Story) -> Story:
     """The API takes the patch in flight, and the kubelet does it."""
     accepts(story)
-    assert story.state.vm.seen is not None
-    return story.sees(replace(story.state.vm.seen, actual=story.state.vm.seen.use))
+    assert story.state.vm.observed is not None
+    return story.sees(replace(story.state.vm.observed, actual=story.state.vm.observed.use))
 
 
 def accepts(story: Story) -> Story:
     """The API takes the patch in flight; the kubelet has not looked at it yet."""
-    seen, patch = story.state.vm.seen, story.state.vm.patching
+    seen, patch = story.state.vm.observed, story.state.vm.patching
     assert seen is not None
     assert patch is not None
     return story.happens(Patched(replace(seen, use=patch.target, version=seen.version + 1, objection=None)))
@@ -118,12 +118,12 @@ def test_permit_of_a_pod_ends_without_an_answer() -> None:
     """Nothing is stored for a pod, so a scheduler that starts later does not know what the last one granted."""
     story = settled_pod().looks(cores=0.25)
     assert patches_in(story) == [patched_to(size("500m", "1Gi"), 1)]
-    obeys(story).happens(AskFailed(Fault.NETWORK, "no scheduler"))
+    obeys(story).happens(RequestFailed(Fault.NETWORK, "no scheduler"))
     assert loaded(story, 18.0, cores=0.25).state.ceiling == size("500m", "1Gi")
     loaded(story, 19.0, cores=0.25)
     assert (story.state.ceiling, story.state.scheduler.permit) == (None, None)
     (asks,) = story.acts()
-    assert isinstance(asks, AskScheduler)
+    assert isinstance(asks, RequestPermit)
     assert (asks.request.resources, asks.request.last_permit) == (size("500m", "1Gi"), None)
 
 
@@ -135,7 +135,7 @@ def test_lapsed_permit_is_not_used_between_two_scrapes() -> None:
     loaded(story, 17.5, cores=0.25)
     assert story.at(18.5).plans().actions[0] == patched_to(size("500m", "1Gi"), 1)
     (asks,) = story.at(19.0).plans().actions
-    assert isinstance(asks, AskScheduler)
+    assert isinstance(asks, RequestPermit)
     assert asks.request.last_permit is None
 
 
@@ -146,7 +146,7 @@ def test_wish_that_a_new_scheduler_does_not_count_is_withdrawn() -> None:
     accepts(story).sees(pod(size("500m", "1856Mi"), 3, actual=size("500m", "1Gi"), verdict=DEFERRED))
     loaded(story, 20.0, cores=0.25, used=0.9)
     (asks,) = story.acts()
-    assert isinstance(asks, AskScheduler)
+    assert isinstance(asks, RequestPermit)
     assert asks.request.resources == size("500m", "1856Mi")
     story.answers(size("500m", "1Gi"))
     assert (story.state.scheduler.rejected, story.state.ceiling) == (0, size("500m", "1Gi"))
@@ -169,7 +169,7 @@ def test_pod_of_odd_size_is_left_alone() -> None:
     for second in range(1, 9):
         story.answers(whole).at(float(second)).looks(cores=0.01)
         actions += story.acts()
-    assert {action.request.resources for action in actions if isinstance(action, AskScheduler)} == {whole}
+    assert {action.request.resources for action in actions if isinstance(action, RequestPermit)} == {whole}
     assert [action for action in actions if isinstance(action, PatchVm)] == []
     assert (story.state.scheduler.rejected, story.state.scheduler.denial) == (0, None)
 
@@ -493,7 +493,7 @@ def test_restarted_agent_finds_a_resize(verdict: str, expected: list[PatchVm]) -
     story = Story().sees(pod(FLOOR, 9, actual=size("250m", "2Gi"), verdict=verdict)).looks()
     actions = story.acts()
     assert [action for action in actions if isinstance(action, PatchVm)] == expected
-    (ask,) = (action for action in actions if isinstance(action, AskScheduler))
+    (ask,) = (action for action in actions if isinstance(action, RequestPermit))
     assert ask.request.resources == size("250m", "2Gi")
 
 
@@ -532,7 +532,7 @@ def test_pod_that_the_scheduler_refuses_keeps_its_size() -> None:
     story = settled_pod(has, is_frozen=True)
     while story.now < 30.0:
         for action in loaded(story, story.now + 1.0, 0.0).acts():
-            assert isinstance(action, AskScheduler)
+            assert isinstance(action, RequestPermit)
             assert (action.request.resources, action.request.needs) == (has, None)
             asked.append(story.now)
             story.answers(has, migrate=True)
@@ -551,5 +551,5 @@ def test_busy_cores_stand_for_the_load() -> None:
     for second in (1.0, 2.0):
         page = GuestSample(cpus={"all": CpuSeconds(0.1 * second)}, mem_total=Bytes(2 * GIB), mem_available=Bytes(GIB))
         story.at(second).happens(Scraped(page))
-    asks = [action.request for action in story.at(8.0).acts() if isinstance(action, AskScheduler)]
+    asks = [action.request for action in story.at(8.0).acts() if isinstance(action, RequestPermit)]
     assert [request.metrics for request in asks] == [Metrics(0.1, None, Bytes(GIB))]

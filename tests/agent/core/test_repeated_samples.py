@@ -28,11 +28,11 @@ def looked_once(first: GuestSample) -> Story:
 def test_repeated_sample_only_refreshes_its_time(again: GuestSample) -> None:
     story = looked_once(COUNTED if again is COUNTED else STAMPED)
     guest = story.state.guest
-    before = guest.seen, guest.rates, guest.goal, guest.counted
+    before = guest.observed, guest.rates, guest.goal, guest.counted
     story.at(3.0).happens(Scraped(again))
-    assert guest.seen is not None
-    assert (guest.seen.at, guest.seen.last) == (2.0, 3.0)
-    assert (replace(guest.seen, again=before[0].again), guest.rates, guest.goal, guest.counted) == before  # type: ignore[union-attr]
+    assert guest.observed is not None
+    assert (guest.observed.at, guest.observed.last) == (2.0, 3.0)
+    assert (replace(guest.observed, again=before[0].again), guest.rates, guest.goal, guest.counted) == before  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_repeated_sample_only_refreshes_its_time(again: GuestSample) -> None:
 )
 def test_sample_without_stamp_is_new(first: GuestSample, second: GuestSample) -> None:
     story = looked_once(first).at(3.0).happens(Scraped(second))
-    assert story.state.guest.seen is not None
-    assert story.state.guest.seen.at == 3.0
+    assert story.state.guest.observed is not None
+    assert story.state.guest.observed.at == 3.0
 
 
 def test_old_repeated_sample_expires() -> None:
     story = looked_once(STAMPED).at(2.0 + LONGEST + 1.0).happens(Scraped(STAMPED))
-    assert story.state.guest.seen is not None
-    assert story.state.guest.seen.last == 2.0
+    assert story.state.guest.observed is not None
+    assert story.state.guest.observed.last == 2.0

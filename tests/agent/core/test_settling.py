@@ -91,7 +91,7 @@ CALM = Second(programs=0.05, kernel=0.07, runnable=2.0, cpu_stall=0.02, mem_stal
 @pytest.mark.parametrize(("actual", "looks"), [(1, 3), (4, 5)], ids=["finished", "not finished"])
 def test_lasting_kernel_time_is_load(actual: int, looks: int) -> None:
     guest = shrunk(SHORT, noise=0.0, times=2)
-    seen = guest.story.state.vm.seen
+    seen = guest.story.state.vm.observed
     assert seen is not None
     guest.story.sees(structs.replace(seen, actual=cu(actual), version=seen.version + 1))
     for _ in range(looks):
@@ -106,7 +106,7 @@ def test_kernel_time_after_calm_is_load() -> None:
 
 def test_calm_before_shrink_ends_is_not_settled() -> None:
     guest = shrunk(SHORT, noise=0.0, times=2)
-    seen = guest.story.state.vm.seen
+    seen = guest.story.state.vm.observed
     assert seen is not None
     guest.story.sees(structs.replace(seen, actual=cu(4), version=seen.version + 1))
     assert guest.shows(CALM).shows(ALONE).size == cu(1)

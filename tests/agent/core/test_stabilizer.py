@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.core.actions import AskScheduler
+from agent.core.actions import RequestPermit
 from agent.core.events import PolicySet
 from agent.core.explain import explain
 from agent.core.policy import Policy, Smoothing
@@ -30,7 +30,7 @@ def looking_for(story: Story, seconds: int, cores: float, used: float = 0.0) -> 
 
 
 def size_of(story: Story) -> Resources:
-    seen = story.state.vm.seen
+    seen = story.state.vm.observed
     assert seen is not None
     return seen.use
 
@@ -53,7 +53,7 @@ def test_policy_can_delay_cpu_not_memory() -> None:
 
 def test_unknown_need_bypasses_delay() -> None:
     story = settled(1, of(SLOW)).looks()
-    seen = story.state.guest.seen
+    seen = story.state.guest.observed
     assert seen is not None
     story.at(2.0).busy += 0.5
     story.state.guest.stabilizer.observe(None, cu(1), story.instant)
@@ -69,7 +69,7 @@ def test_default_policy_grows_fast_shrinks_in_two_steps() -> None:
         loaded = second <= 400
         story.at(1.0 + second).looks(cores=0.9 * has.as_cores if loaded else 0.01, stall=1.0 if loaded else 0.0)
         for action in story.acts():
-            if isinstance(action, AskScheduler):
+            if isinstance(action, RequestPermit):
                 story.answers(action.request.resources)
         story.acts()
         if story.state.vm.patching is not None:

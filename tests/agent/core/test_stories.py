@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from agent.core.actions import AskScheduler, PatchVm
-from agent.core.events import AskFailed, Fault, PatchConflicted, Scraped, VmLost
+from agent.core.actions import PatchVm, RequestPermit
+from agent.core.events import Fault, PatchConflicted, RequestFailed, Scraped, VmLost
 from agent.core.vm import Vm
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources, Seconds
 from tests.agent.core.story import (
@@ -75,12 +75,12 @@ def test_agent_stands_back_on_conflict() -> None:
     """The scheduler answers another agent of the VM: this one patches nothing."""
     story = settled(1).looks(cores=0.25)
     story.acts()
-    story.at(1.1).happens(AskFailed(Fault.AGENT, "the scheduler serves another agent", is_superseded=True))
+    story.at(1.1).happens(RequestFailed(Fault.AGENT, "the scheduler serves another agent", is_superseded=True))
     story.sees(vm(cu(4), version=9))
     assert story.acts() == []
     assert story.state.scheduler.permit is None
     (ask,) = story.at(20.0).looks(cores=0.1).acts()
-    assert isinstance(ask, AskScheduler)
+    assert isinstance(ask, RequestPermit)
     assert ask.request.last_permit is None
     story.at(20.1).answers(cu(4)).at(40.0).looks(cores=0.1).looks(cores=0.1)
     assert not story.state.scheduler.is_superseded
@@ -90,7 +90,7 @@ def test_agent_that_stands_back_shrinks_nothing() -> None:
     """The one that is answered decides; this one shrinks its idle VM once it is answered again."""
     story = settled(4).at(8.0)
     story.acts()
-    story.happens(AskFailed(Fault.AGENT, "the scheduler serves another agent", is_superseded=True))
+    story.happens(RequestFailed(Fault.AGENT, "the scheduler serves another agent", is_superseded=True))
     for second in range(9, 30):
         story.at(second).looks()
         assert not [each for each in story.acts() if isinstance(each, PatchVm)]
@@ -198,13 +198,13 @@ def test_rounding_denial_does_not_loop() -> None:
 @pytest.mark.parametrize(
     ("failed", "expected"),
     [
-        (AskFailed(Fault.SCHEDULER, "not ready", Seconds(1.0)), [3.0, 4.5, 6.8, 10.1, 12.0]),
-        (AskFailed(Fault.SCHEDULER, "not the leader; leader is b", Seconds(0.0)), [0.5, 0.8, 1.1, 1.7, 2.5]),
-        (AskFailed(NETWORK, "no answer"), [0.5, 0.8, 1.1, 1.7, 2.5]),
+        (RequestFailed(Fault.SCHEDULER, "not ready", Seconds(1.0)), [3.0, 4.5, 6.8, 10.1, 12.0]),
+        (RequestFailed(Fault.SCHEDULER, "not the leader; leader is b", Seconds(0.0)), [0.5, 0.8, 1.1, 1.7, 2.5]),
+        (RequestFailed(NETWORK, "no answer"), [0.5, 0.8, 1.1, 1.7, 2.5]),
     ],
     ids=["refused", "stands by", "not reached"],
 )
-def test_failed_requests_back_off(failed: AskFailed, expected: list[float]) -> None:
+def test_failed_requests_back_off(failed: RequestFailed, expected: list[float]) -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
     story.at(1.1).happens(failed)
@@ -222,24 +222,24 @@ def test_failed_requests_back_off(failed: AskFailed, expected: list[float]) -> N
 def test_succession_retries_end() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
-    story.at(1.1).happens(AskFailed(NETWORK, "no answer"))
+    story.at(1.1).happens(RequestFailed(NETWORK, "no answer"))
     waits = []
     for _ in range(12):
         wake = story.plans().wake_at
         assert wake is not None
         waits.append(round(wake - story.now, 1))
         story.at(wake).acts()
-        story.happens(AskFailed(NETWORK, "no answer"))
+        story.happens(RequestFailed(NETWORK, "no answer"))
     assert waits == [0.5, 0.8, 1.1, 1.7, 2.5, 3.0, 3.0, 3.0, 12.0, 12.0, 12.0, 12.0]
 
 
 def test_retry_after_is_capped_at_tick() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
-    story.happens(AskFailed(Fault.SCHEDULER, "not ready", Seconds(5.0)))
+    story.happens(RequestFailed(Fault.SCHEDULER, "not ready", Seconds(5.0)))
     assert story.plans().wake_at == 6.0
     story.at(6.0).acts()
-    story.happens(AskFailed(Fault.SCHEDULER, "not ready", Seconds(3600.0)))
+    story.happens(RequestFailed(Fault.SCHEDULER, "not ready", Seconds(3600.0)))
     assert story.plans().wake_at == 13.0
 
 
@@ -247,7 +247,7 @@ def test_a_lost_answer_lowers_what_is_certain() -> None:
     """The scheduler may have taken the smaller request: growing again needs another permit."""
     story = settled(2).sees(vm(cu(1), version=2))
     assert story.acts() == [asks(cu(1), cu(2), 2)]
-    story.happens(AskFailed(Fault.SCHEDULER, "no answer")).at(2.0).looks(cores=0.25, span=2.0)
+    story.happens(RequestFailed(Fault.SCHEDULER, "no answer")).at(2.0).looks(cores=0.25, span=2.0)
     assert story.plans() == planned((), 4.0, "growing for cpu busy")
     assert story.at(4.0).acts() == [asks(cu(2), cu(1), 3)]
 
@@ -326,7 +326,7 @@ def test_bounds_without_metrics_take_cpu_but_no_memory() -> None:
 def test_odd_maximum_is_requested_exactly() -> None:
     story = settled(1).looks(cores=2.0)
     story.sees(vm(cu(1), version=2, high=5.5))
-    seen = story.state.vm.seen
+    seen = story.state.vm.observed
     assert seen is not None
     assert story.acts() == [asks(cu(5.5), cu(1), 2)]
 
@@ -359,7 +359,7 @@ def test_stale_metrics_freeze_the_size() -> None:
 def test_partial_metrics_allow_only_growth() -> None:
     story = settled(2)
     story.looks(span=0.0)
-    seen = story.state.guest.seen
+    seen = story.state.guest.observed
     assert seen is not None
     story.at(2.0).happens(Scraped(structs.replace(seen.sample, mem_available=None)))
     assert story.plans().because == "some metrics are missing: not below its current size"
@@ -388,7 +388,7 @@ def test_opted_in_again_asks_before_growing() -> None:
     assert (story.state.scheduler.permit, story.state.scheduler.ceiling) == (None, None)
     assert story.plans().actions == (), "what is not counted need not be asked for before its time"
     story.sees(vm(cu(1), version=3))
-    assert [type(action) for action in story.acts()] == [AskScheduler], "and no patch"
+    assert [type(action) for action in story.acts()] == [RequestPermit], "and no patch"
     assert story.answers(cu(2)).plans().actions == (patches(cu(2), 3),)
 
 
@@ -398,7 +398,7 @@ def test_answer_during_opt_out_permits_nothing() -> None:
     story.sees(structs.replace(vm(cu(1), version=2), resizable=False, enabled=False)).sees(vm(cu(1), version=3))
     story.answers(cu(2))
     assert story.state.scheduler.ceiling is None
-    assert [type(action) for action in story.acts()] == [AskScheduler], "it asks at once"
+    assert [type(action) for action in story.acts()] == [RequestPermit], "it asks at once"
     assert story.answers(cu(2)).state.scheduler.ceiling == cu(2)
 
 
@@ -413,7 +413,7 @@ def test_lost_vm_failure_lasts_until_seen() -> None:
 def test_outcomes_of_nothing_change_nothing() -> None:
     story = settled(1)
     before = story.plans()
-    story.answers(cu(8)).happens(AskFailed(NETWORK, "late")).happens(PatchConflicted())
+    story.answers(cu(8)).happens(RequestFailed(NETWORK, "late")).happens(PatchConflicted())
     assert story.plans() == before
     assert story.state.scheduler.permit == cu(1)
 
@@ -422,6 +422,6 @@ def test_the_sequence_rises_with_every_request() -> None:
     story = settled(1)
     numbers: list[int | None] = []
     for second in (7.0, 14.0, 21.0):
-        numbers += [action.request.sequence for action in story.at(second).acts() if isinstance(action, AskScheduler)]
+        numbers += [action.request.sequence for action in story.at(second).acts() if isinstance(action, RequestPermit)]
         story.answers(cu(1))
     assert numbers == [2, 3, 4]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from agent.core.actions import AskScheduler, PatchVm
+from agent.core.actions import PatchVm, RequestPermit
 from agent.core.advance import advance
 from agent.core.events import Patched, SchedulerAnswered, Scraped, Started, VmSeen
 from agent.core.guest import CpuSeconds, GuestSample
@@ -98,7 +98,7 @@ class StepByStep:
         while actions := plan(self.state, now).actions:
             for action in actions:
                 advance(self.state, Started(action), now, 0.0)
-                if isinstance(action, AskScheduler):
+                if isinstance(action, RequestPermit):
                     advance(self.state, SchedulerAnswered(PluginResponse(action.request.resources, UNIT)), now, 0.0)
                 elif isinstance(action, PatchVm):
                     self.use, self.version = action.target, self.version + 1
@@ -262,7 +262,7 @@ def test_silent_agent_plans_its_last_request(seed: int) -> None:
         if vm.would_repeat(now):
             silent += 1
             last, planned = cluster.asked[-1], plan(vm.state, now).actions
-            assert [action.request for action in planned if isinstance(action, AskScheduler)] == [
+            assert [action.request for action in planned if isinstance(action, RequestPermit)] == [
                 replace(last, metrics=ANY, sequence=ANY)
             ]
             assert (len(planned), last.needs) == (1, None)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from agent.core.actions import AskScheduler
+from agent.core.actions import RequestPermit
 from agent.core.events import Scraped
 from agent.core.explain import explain
 from agent.core.goal import NO_GOAL, Part, with_part
@@ -31,7 +31,7 @@ def looks(story: Story, at: float, page: GuestSample) -> Story:
     story.at(at).happens(Scraped(page))
     while actions := story.acts():
         for action in actions:
-            if isinstance(action, AskScheduler):
+            if isinstance(action, RequestPermit):
                 story.answers(action.request.resources)
             else:
                 story.obeys()
@@ -39,7 +39,7 @@ def looks(story: Story, at: float, page: GuestSample) -> Story:
 
 
 def memory(story: Story) -> int:
-    seen = story.state.vm.seen
+    seen = story.state.vm.observed
     assert seen is not None
     return seen.use.mem.value // GIB
 
@@ -75,7 +75,7 @@ def test_kills_need_no_fresh_metrics_to_grow() -> None:
     story.at(3.0).happens(Scraped(page(1.0)))
     story.at(30.0)
     assert story.plans().because == "growing for memory kills"
-    assert [each.request.resources.mem for each in story.acts() if isinstance(each, AskScheduler)] == [cu(3).mem]
+    assert [each.request.resources.mem for each in story.acts() if isinstance(each, RequestPermit)] == [cu(3).mem]
     story.answers(cu(3))
     story.acts()
     assert story.obeys().at(31.0).plans().because == "no metrics: not below its current size"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from agent.core.actions import AskScheduler, PatchVm, Plan
+from agent.core.actions import PatchVm, Plan, RequestPermit
 from agent.core.events import Fault, MonitorAnswered, MonitorJoined, MonitorLost, MonitorNotified, Started, VmSeen
 from agent.core.explain import explain
 from agent.core.monitor.monitor_side import LONGEST_STATUS, printable
@@ -135,7 +135,7 @@ def test_monitor_hears_of_memory_once_online() -> None:
     assert story.acts()[-1] == asks(cu(2), cu(1), 2, used=1.0)
     story.answers(cu(2)).acts()
     assert story.plans().message is None, "ordered, but not there yet"
-    seen = story.state.vm.seen
+    seen = story.state.vm.observed
     assert seen is not None
     story.happens(VmSeen(structs.replace(seen, use=cu(2), version=2)))
     assert story.plans().message is None
@@ -341,12 +341,12 @@ def test_monitor_cannot_exceed_bounds_or_permit(
         if planned.message is not None:
             story.happens(Started(planned.message))
         for action in story.acts():
-            if isinstance(action, AskScheduler):
+            if isinstance(action, RequestPermit):
                 assert action.request.resources.within(cu(8))
                 story.answers(action.request.resources.at_most(cu(5)))
             else:
                 story.obeys()
-        seen = story.state.vm.seen
+        seen = story.state.vm.observed
         assert seen is not None
         assert cu(1).within(seen.use)
         assert seen.use.within(cu(5))

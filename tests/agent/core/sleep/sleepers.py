@@ -38,7 +38,7 @@ def answered(story: Story) -> Story:
     """The agent does what it wants, but for an order to sleep; each request is granted."""
     if not orders(story):
         story.acts()
-    asking = story.state.scheduler.asking
+    asking = story.state.scheduler.in_flight
     return story if asking is None else story.answers(asking.request.resources)
 
 
@@ -50,7 +50,7 @@ def settled_sleeper(size: float = 1) -> Story:
 
 
 def seen(story: Story) -> Vm:
-    found = story.state.vm.seen
+    found = story.state.vm.observed
     assert found is not None
     return found
 

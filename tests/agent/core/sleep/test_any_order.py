@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import structs
 
-from agent.core.actions import AskScheduler, OrderSleep, PatchVm
+from agent.core.actions import OrderSleep, PatchVm, RequestPermit
 from agent.core.advance import advance
 from agent.core.events import (
-    AskFailed,
     Event,
     Fault,
     PatchConflicted,
     Patched,
     PatchFailed,
+    RequestFailed,
     SchedulerAnswered,
     Scraped,
     SleepNotOrdered,
@@ -132,7 +132,7 @@ class SleepsAndWakes(RuleBasedStateMachine):
             self.agent_sees_the_vm()
 
     def everything_is_answered(self, asks: Resources | None = None) -> None:
-        if self.state.scheduler.asking is not None:
+        if self.state.scheduler.in_flight is not None:
             self.scheduler_answers(cu(8), asks)
         if self.state.vm.patching is not None:
             self.patch_ends("known")
@@ -150,10 +150,10 @@ class SleepsAndWakes(RuleBasedStateMachine):
         if self.vm.use.within(self.stored):
             self.guest_runs_on()
 
-    @precondition(lambda self: self.state.scheduler.asking is not None)
+    @precondition(lambda self: self.state.scheduler.in_flight is not None)
     @rule(room=st.sampled_from([ZERO, cu(1), cu(2), cu(8), cu(8)]), asks=st.sampled_from([None, None, ZERO, cu(1)]))
     def scheduler_answers(self, room: Resources, asks: Resources | None) -> None:
-        asking = self.state.scheduler.asking
+        asking = self.state.scheduler.in_flight
         assert asking is not None
         wanted = asking.request.resources
         # What the guest has, and what is ordered of one that runs, is never taken.
@@ -164,14 +164,14 @@ class SleepsAndWakes(RuleBasedStateMachine):
             self.changes(recorded_permit=self.stored.at_least(permit))
         self.send(SchedulerAnswered(PluginResponse(permit, UNIT, shrink_to=asks)))
 
-    @precondition(lambda self: self.state.scheduler.asking is not None)
+    @precondition(lambda self: self.state.scheduler.in_flight is not None)
     @rule(was_taken=st.booleans())
     def answer_is_lost(self, was_taken: bool) -> None:
-        asking = self.state.scheduler.asking
+        asking = self.state.scheduler.in_flight
         assert asking is not None
         if was_taken:
             self.promised = self.promised.at_most(asking.request.resources)
-        self.send(AskFailed(Fault.NETWORK, "away"))
+        self.send(RequestFailed(Fault.NETWORK, "away"))
 
     @precondition(lambda self: self.vm.phase != "Waking")
     @rule()
@@ -246,10 +246,10 @@ class SleepsAndWakes(RuleBasedStateMachine):
     def request_comes_in_time(self) -> None:
         """A VM that is asleep has its heartbeat; one that wakes asks again within the soonest time."""
         planned, side = plan(self.state, Instant(self.now)), self.state.scheduler
-        if side.asking is not None or any(isinstance(each, AskScheduler) for each in planned.actions):
+        if side.in_flight is not None or any(isinstance(each, RequestPermit) for each in planned.actions):
             return
         assert planned.wake_at is not None
-        waits = self.state.vm.seen is not None and self.state.vm.seen.is_waking and side.denial is not None
+        waits = self.state.vm.observed is not None and self.state.vm.observed.is_waking and side.denial is not None
         assert planned.wake_at - self.now <= (2.0 if waits else 15.0)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from agent.core.actions import AskScheduler, OrderSleep, PatchVm
+from agent.core.actions import OrderSleep, PatchVm, RequestPermit
 from agent.core.events import Fault, PolicySet, SchedulerAnswered, SleepNotOrdered, SleepOrdered, WindowChanged
 from agent.core.explain import explain
 from agent.core.policy import SleepPolicy
@@ -36,13 +36,13 @@ def offer(story: Story) -> Resources | None:
     while True:
         quiet_since(story.at(story.now + 1.0), 1000.0)
         for action in story.acts():
-            if isinstance(action, AskScheduler):
+            if isinstance(action, RequestPermit):
                 return action.request.needs
 
 
 def hears(story: Story, shrink_to: Resources | None = ZERO) -> Story:
     """The request in flight is granted, and the node asks for that."""
-    asking = story.state.scheduler.asking
+    asking = story.state.scheduler.in_flight
     assert asking is not None
     return story.happens(SchedulerAnswered(PluginResponse(asking.request.resources, UNIT, shrink_to=shrink_to)))
 
@@ -115,7 +115,7 @@ def test_obstacles_keep_vm_awake_on_a_short_node(happens: Callable[[Story], obje
     assert not orders(story)
     story.at(story.now + 7.0)
     happens(story)
-    needs = [action.request.needs for action in story.acts() if isinstance(action, AskScheduler)]
+    needs = [action.request.needs for action in story.acts() if isinstance(action, RequestPermit)]
     assert len(needs) == 1
     assert needs != [MAY_SLEEP]
 
@@ -166,5 +166,5 @@ def offers_again_after_100_seconds(story: Story, *, none_for: float) -> None:
 
 def offer_asleep(story: Story) -> Resources | None:
     (ask,) = story.acts()
-    assert isinstance(ask, AskScheduler)
+    assert isinstance(ask, RequestPermit)
     return ask.request.needs

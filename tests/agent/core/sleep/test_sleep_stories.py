@@ -9,13 +9,13 @@ from math import inf
 import pytest
 from msgspec import structs
 
-from agent.core.actions import AskScheduler, OrderSleep
+from agent.core.actions import OrderSleep, RequestPermit
 from agent.core.events import (
-    AskFailed,
     Fault,
     MonitorJoined,
     MonitorNotified,
     PolicySet,
+    RequestFailed,
     ScrapeFailed,
     SleepNotOrdered,
     SleepOrdered,
@@ -128,12 +128,12 @@ def test_no_order_while_scheduler_is_at_odds() -> None:
     story = idle(settled_sleeper(), until=62.0)
     ends: list[tuple[Callable[[], Story], str]] = [
         (lambda: story.answers(cu(1), migrate=True), "it is about to migrate"),
-        (lambda: story.happens(AskFailed(NETWORK, "away")), "no permit from the scheduler"),
+        (lambda: story.happens(RequestFailed(NETWORK, "away")), "no permit from the scheduler"),
     ]
     for end, because in ends:
         story.at(story.now + 7.0)
         quiet_since(story, 1000.0)
-        assert [type(action) for action in story.acts()] == [AskScheduler]
+        assert [type(action) for action in story.acts()] == [RequestPermit]
         assert (orders(story), "in flight" in why(story)) == (False, True)
         end()
         assert (orders(story), because in why(story)) == (False, True)
@@ -194,7 +194,7 @@ def test_asleep_vm_gives_its_permit_up() -> None:
     shows(story, "Asleep", SleepState.ASLEEP)
     number = story.state.scheduler.sequence
     request = AgentRequest(POD, ZERO, ZERO, UNIT, None, number)
-    assert story.acts() == [AskScheduler(request, Bytes(GIB))]
+    assert story.acts() == [RequestPermit(request, Bytes(GIB))]
     assert story.state.ceiling == ZERO, "from the request on"
     story.answers(ZERO)
     assert (story.state.scheduler.permit, story.state.scheduler.denial) == (ZERO, None)
@@ -204,7 +204,7 @@ def test_asleep_vm_gives_its_permit_up() -> None:
         "asleep: holds no permit and requests this size on wake",
     )
     assert planned.wake_at == 69.0, "a heartbeat as ever"
-    assert story.at(69.0).acts() == [AskScheduler(replace_number(request, number + 1), Bytes(GIB))]
+    assert story.at(69.0).acts() == [RequestPermit(replace_number(request, number + 1), Bytes(GIB))]
     assert why(story) == "asleep since 2026-11-27T02:10:00Z, 3 sessions open"
     assert follow(story.state, (), story.instant) == ((), ())
 
@@ -215,7 +215,7 @@ def replace_number(request: AgentRequest, number: int) -> AgentRequest:
 
 def test_agent_that_begins_while_asleep_claims_nothing() -> None:
     story = Story(SLEEPY).sees(structs.replace(vm(cu(2)), phase="Asleep", actual=ZERO, resizable=False))
-    assert story.acts() == [AskScheduler(AgentRequest(POD, ZERO, None, None, None, 1), Bytes(GIB))]
+    assert story.acts() == [RequestPermit(AgentRequest(POD, ZERO, None, None, None, 1), Bytes(GIB))]
     story.answers(ZERO)
     assert story.state.scheduler.compute_unit == UNIT
     assert story.at(4.0).plans().actions == ()
@@ -228,7 +228,7 @@ def test_scheduler_that_has_not_seen_the_wake_is_asked_again(later: float, rejec
     story = shows(story, "Running", SleepState.AWAKE).at(story.now + later)
     quiet_since(story, 0.0, cores=later)
     story.acts()
-    assert story.state.scheduler.asking is not None
+    assert story.state.scheduler.in_flight is not None
     story.answers(ZERO)
     assert (story.state.scheduler.permit, story.state.scheduler.rejected) == (cu(1), rejected)
     assert story.state.scheduler.failure is not None
@@ -239,12 +239,12 @@ def test_waking_vm_asks_for_what_it_had() -> None:
     story = asleep()
     shows(story.at(100.0), "Waking", SleepState.WAKING, message="10.1.2.3:41000 to port 5432")
     (ask,) = story.acts()
-    assert isinstance(ask, AskScheduler)
+    assert isinstance(ask, RequestPermit)
     assert (ask.request.resources, ask.request.last_permit, ask.request.metrics) == (cu(1), ZERO, None)
     for later in (102.0, 104.0, 106.0):
         story.answers(ZERO)
         assert story.plans().wake_at == later, "no longer each time, as other denied requests wait"
-        assert [type(action) for action in story.at(later).acts()] == [AskScheduler]
+        assert [type(action) for action in story.at(later).acts()] == [RequestPermit]
     story.answers(cu(1))
     assert (story.plans().actions, story.state.ceiling) == ((), cu(1))
     assert why(story) == "waking: 10.1.2.3:41000 to port 5432"
@@ -258,7 +258,7 @@ def test_waking_vm_asks_for_its_size_although_its_bounds_were_lowered() -> None:
     changed(story, use=cu(3), bounds=Bounds(cu(1), cu(2)))
     shows(story.at(100.0), "Waking", SleepState.WAKING)
     (ask,) = story.acts()
-    assert isinstance(ask, AskScheduler)
+    assert isinstance(ask, RequestPermit)
     assert ask.request.resources == cu(3)
     story.answers(cu(3))
     assert story.state.scheduler.denial is None
@@ -266,7 +266,7 @@ def test_waking_vm_asks_for_its_size_although_its_bounds_were_lowered() -> None:
 
 def test_agent_that_begins_while_waking_may_be_denied() -> None:
     story = Story(SLEEPY).sees(structs.replace(vm(cu(2)), phase="Waking", actual=ZERO, resizable=False))
-    assert story.acts() == [AskScheduler(AgentRequest(POD, cu(2), None, None, None, 1), Bytes(GIB))]
+    assert story.acts() == [RequestPermit(AgentRequest(POD, cu(2), None, None, None, 1), Bytes(GIB))]
     story.answers(ZERO)
     assert (story.state.scheduler.rejected, story.plans().wake_at) == (0, 2.0)
 
@@ -279,7 +279,7 @@ def test_denied_wake_makes_no_guest_smaller() -> None:
     shows(story.answers(ZERO).at(101.0), "Running", SleepState.AWAKE)
     quiet_since(story, 1.0)
     (ask,) = story.acts()
-    assert isinstance(ask, AskScheduler)
+    assert isinstance(ask, RequestPermit)
     assert ask.request.resources == cu(1)
 
 
@@ -328,13 +328,13 @@ def test_woken_vm_stays_awake_for_a_while() -> None:
 def test_wake_for_nothing_is_told_once() -> None:
     story = woken(asleep(), 1000.0)
     idle(story, until=1062.0)
-    wake = story.state.sleep.unused_wake(story.state.guest.seen)
+    wake = story.state.sleep.unused_wake(story.state.guest.observed)
     assert wake is not None
     assert wake.by == "10.1.2.3"
     while not orders(story):
         answered(story)
     story.acts()
-    assert story.state.sleep.unused_wake(story.state.guest.seen) is None
+    assert story.state.sleep.unused_wake(story.state.guest.observed) is None
     found = explain(story.state, "a/b", story.instant).sleep
     assert found is not None
     assert (found["woken_by"], found["woken_for_nothing"]) == ("10.1.2.3", True)
@@ -345,7 +345,7 @@ def test_used_wake_is_not_for_nothing() -> None:
     idle(story, until=1100.0, quiet=0.0)
     for second in range(1101, 1180):
         quiet_since(answered(story).at(float(second)), float(second) - 1100.0)
-    assert story.state.sleep.unused_wake(story.state.guest.seen) is None
+    assert story.state.sleep.unused_wake(story.state.guest.observed) is None
     assert orders(story)
 
 
@@ -363,7 +363,7 @@ def test_patch_from_before_sleep_holds_nothing() -> None:
     assert story.state.held == ZERO
     shows(story.at(100.0), "Waking", SleepState.WAKING, use=cu(4))
     (ask,) = story.acts()
-    assert isinstance(ask, AskScheduler)
+    assert isinstance(ask, RequestPermit)
     assert ask.request.resources == cu(4)
 
 
@@ -371,7 +371,7 @@ def test_load_of_running_vm_is_told_again() -> None:
     story = woken(asleep(), 1000.0)
     quiet_since(story.at(1016.0), 10.0)
     (ask,) = story.acts()
-    assert isinstance(ask, AskScheduler)
+    assert isinstance(ask, RequestPermit)
     assert ask.request.metrics == Metrics(0.5, 0.25, Bytes(0))
 
 
