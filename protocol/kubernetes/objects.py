@@ -84,7 +84,7 @@ def texts_at(source: JsonObject, *path: str) -> list[str]:
 def integer(source: JsonObject, *path: str) -> int:
     """The integer at ``path``; 0 if there is none.
 
-    >>> whole({"spec": {"replicas": 3}}, "spec", "replicas"), whole({"spec": {"replicas": True}}, "spec", "replicas")
+    >>> integer({"spec": {"replicas": 3}}, "spec", "replicas"), integer({"spec": {"replicas": ""}}, "spec", "replicas")
     (3, 0)
     """
     value = _leaf(source, path)

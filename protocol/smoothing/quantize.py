@@ -80,7 +80,7 @@ def _ladder(base: float, step: float, ratio: float, largest: float, unit: float)
 def _floored(step: float, unit: float) -> float:
     """The largest multiple of ``unit`` that is not above ``step``.
 
-    >>> _whole(0.5625, 0.001), _whole(22.5, 1.0)
+    >>> _floored(0.5625, 0.001), _floored(22.5, 1.0)
     (0.562, 22.0)
     """
     return _cleaned(floor(step / unit * (1 + NOISE)) * unit, unit)
