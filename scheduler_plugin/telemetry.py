@@ -76,7 +76,7 @@ class MigrationMetrics:
         self.orders = counter("migration_orders", "Attempts to create a migration, by outcome", "outcome")
         causes = "Migrations planned with room reserved on the target, by cause"
         self.causes = counter("migration_causes", causes, "cause")
-        refusing = "Longest time a node has been denying a VM or pod without enough moving away"
+        refusing = "Longest time that a node has denied a VM or pod room while too little moved away"
         self.unrelieved = gauge("unrelieved_denial_seconds", refusing)
         self.ended = counter("migrations", "Finished migrations, by outcome", "outcome")
         self.active = gauge("migrations_active", "Unfinished migrations, by phase", "phase")

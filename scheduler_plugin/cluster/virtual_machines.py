@@ -167,7 +167,7 @@ def _stays_because(vm: ClusterVm) -> str | None:
         return explanations.NOT_READABLE
     if not vm.has_overlay:
         return explanations.NO_OVERLAY
-    return explanations.BOOTS if vm.is_booting else None
+    return explanations.BOOTING if vm.is_booting else None
 
 
 def _auto_migration(vm: VirtualMachine) -> bool | None:

@@ -127,17 +127,17 @@ class Fleet:
         # Without a response keep the numbers; the page shows that they are stale.
         self._status = status_row(answer)
         self._check_watches()
-        news = self._update_status()
+        has_changed = self._update_status()
         if answer is not None:
             # In a thread, because a large fleet would block the event loop.
             nodes, reports = await asyncio.to_thread(lambda: (node_rows(answer), scheduler_reports(answer)))
-            news = self.journal.replace(NODE, nodes) or news
+            has_changed = self.journal.replace(NODE, nodes) or has_changed
             # Only these rows may have changed.
             changed, self._reports = changed_vms(self._reports, reports), reports
-            news = self._renew([*changed, *self._update_silent(reports)]) or news
+            has_changed = self._renew([*changed, *self._update_silent(reports)]) or has_changed
         # There is no event for a VM that has waited for a minute.
-        news = self._renew(self._waiting.long(self._clock.now())) or news
-        if news:
+        has_changed = self._renew(self._waiting.long(self._clock.now())) or has_changed
+        if has_changed:
             self.on_change()
 
     def _update_silent(self, reports: Mapping[str, SchedulerReport]) -> list[str]:
@@ -153,8 +153,8 @@ class Fleet:
     def _renew(self, keys: Iterable[str]) -> bool:
         rows = [row for key in keys if isinstance(row := self.journal.get(VM, key), VmRow)]
         # A list, because ``any`` would stop at the first change.
-        news = [self.journal.put(VM, self._merged(row)) for row in rows]
-        return any(news)
+        changes = [self.journal.put(VM, self._merged(row)) for row in rows]
+        return any(changes)
 
     def _merged(self, row: VmRow) -> VmRow:
         now, stated = self._clock.now(), with_report(row, self._reports.get(row.key))
@@ -199,13 +199,13 @@ class Fleet:
             if isinstance(row, VmRow):
                 self._waiting.see(row.key, self._clock.now(), is_so=False)
                 self._troubles.pop(row.key, None)
-            news = self.journal.remove(rows, row.key)
+            has_changed = self.journal.remove(rows, row.key)
         elif isinstance(row, VmRow):
             self._waiting.see(row.key, self._clock.now(), is_so=row.phase == PENDING)
-            news = self.journal.put(rows, self._merged(row))
+            has_changed = self.journal.put(rows, self._merged(row))
         else:
-            news = self.journal.put(rows, row)
-        if news:
+            has_changed = self.journal.put(rows, row)
+        if has_changed:
             self.on_change()
 
 

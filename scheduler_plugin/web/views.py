@@ -124,7 +124,7 @@ def _refused_targets(context: SchedulerContext, vm: ObjectName) -> dict[str, mod
     }
 
 
-def _migration(migration: Migration, seen: ClusterMigration | None, now: Instant) -> models.MigrationModel:
+def _migration(migration: Migration, observed: ClusterMigration | None, now: Instant) -> models.MigrationModel:
     return models.MigrationModel(
         name=str(migration.name),
         vm=str(migration.vm),
@@ -135,11 +135,11 @@ def _migration(migration: Migration, seen: ClusterMigration | None, now: Instant
         by_scheduler=migration.is_ours,
         leaving=migration.is_terminating,
         seen_for_seconds=round(now - migration.since, 3),
-        reason=migration.reason or (seen.reason if seen is not None else ""),
+        reason=migration.reason or (observed.reason if observed is not None else ""),
         problem=migration.problem
-        or (seen.why if seen is not None and migration.phase is MigrationPhase.FAILED else None),
-        total_seconds=None if seen is None else seen.total,
-        downtime_seconds=None if seen is None else seen.downtime,
+        or (observed.why if observed is not None and migration.phase is MigrationPhase.FAILED else None),
+        total_seconds=None if observed is None else observed.total,
+        downtime_seconds=None if observed is None else observed.downtime,
     )
 
 

@@ -28,14 +28,14 @@ class OverlayTelemetry(PluginTelemetry):
             ("reason",),
             registry=self.registry,
         )
-        self._seen = dict.fromkeys(COUNTERS, 0)
+        self._last_counts = dict.fromkeys(COUNTERS, 0)
         for reason in COUNTERS:
             self._dropped.labels(reason)
 
     def dropped(self, counts: dict[str, int]) -> None:
         """Add the increase of the kernel's counters since the last call."""
-        for reason, before in self._seen.items():
+        for reason, before in self._last_counts.items():
             now = counts.get(reason, before)
             # Loading the rules resets the kernel's counters.
             self._dropped.labels(reason).inc(now - before if now >= before else now)
-            self._seen[reason] = now
+            self._last_counts[reason] = now

@@ -91,7 +91,7 @@ class SampledPods:
 
     def __init__(self) -> None:
         self.percent = PERCENT
-        self._left: dict[str, int] = {}
+        self._retries_left: dict[str, int] = {}
 
     def is_sample(self, offered: int, nodes: int) -> bool:
         """Return True if there may be feasible nodes besides the ``offered`` ones."""
@@ -100,19 +100,19 @@ class SampledPods:
     def should_retry(self, uid: str, offered: int, nodes: int) -> bool:
         """Record that ``offered`` nodes refused the pod. Return True if kube-scheduler should retry it."""
         # Enough retries to sample every node twice.
-        left = self._left.pop(uid, 2 * -(-nodes // offered))
-        self._left[uid] = max(-1, left - 1)
-        if len(self._left) > MAX_SAMPLED:
-            self.forget(next(iter(self._left)))
+        left = self._retries_left.pop(uid, 2 * -(-nodes // offered))
+        self._retries_left[uid] = max(-1, left - 1)
+        if len(self._retries_left) > MAX_SAMPLED:
+            self.forget(next(iter(self._retries_left)))
         return left > 0
 
     def is_retried(self, uid: str) -> bool:
         """Return True if kube-scheduler will retry the pod on other nodes."""
-        return self._left.get(uid, -1) >= 0
+        return self._retries_left.get(uid, -1) >= 0
 
     def forget(self, uid: str) -> None:
         """Remove a pod that found a node or is gone."""
-        self._left.pop(uid, None)
+        self._retries_left.pop(uid, None)
 
 
 MAX_UNSEEN: Final = 1_000
@@ -161,7 +161,7 @@ class WaitingPods:
         # Pods filtered together share one set of nodes: few sets, of thousands of names each.
         self._groups: dict[frozenset[str], _PodsOfNodes] = {}
         self._of_vm: dict[VmAccount, dict[str, WaitingPod]] = {}
-        self._seen: set[str] = set()
+        self._observed: set[str] = set()
         self._unseen: dict[str, None] = {}
         self._unlisted: dict[str, WaitingPod] = {}
         self._woken: dict[str, WaitingPod] = {}
@@ -175,7 +175,7 @@ class WaitingPods:
         uid = pod.uid
         self.drop(uid)
         self._enter(WaitingPod(pod, account, claim_size(pod, account), frozenset(nodes)))
-        if uid not in self._seen:
+        if uid not in self._observed:
             self._unseen[uid] = None
             # No watch would report its deletion.
             if len(self._unseen) > MAX_UNSEEN:
@@ -183,7 +183,7 @@ class WaitingPods:
 
     def forget(self, uid: str) -> None:
         """Remove a pod that has a node or is gone."""
-        self._seen.discard(uid)
+        self._observed.discard(uid)
         self._unlisted.pop(uid, None)
         self.drop(uid)
 
@@ -191,7 +191,7 @@ class WaitingPods:
         """Record that the pod was woken. A pod that no watch has shown is dropped: it may be gone."""
         pod = self._pods.get(uid)
         self.drop(uid)
-        if pod is not None and uid in self._seen:
+        if pod is not None and uid in self._observed:
             pod.wake_ups, pod.woken_at = pod.wake_ups + 1, None
             self._woken[uid] = pod
 
@@ -231,14 +231,14 @@ class WaitingPods:
 
     def observed(self, uid: str) -> None:
         """Record that a watch has shown the pod without a node."""
-        self._seen.add(uid)
+        self._observed.add(uid)
         self._unseen.pop(uid, None)
         if uid in self._unlisted:
             self._enter(self._unlisted.pop(uid))
 
     def listed(self, uids: Set[str]) -> None:
         """Drop pods that are missing in a complete list of ``uids``; they wait again once a watch shows them."""
-        self._seen &= uids
+        self._observed &= uids
         # A pod may be younger than the list; it waits again once a watch shows it.
         self._unlisted = {uid: pod for uid, pod in self._pods.items() if uid not in uids}
         for uid in self._unlisted.keys() | (self._woken.keys() - uids):

@@ -215,9 +215,9 @@ def read_slots(entries: Iterable[JsonObject], otherwise: SlotLayout) -> SlotMemo
     return SlotMemory(layout, {slot: SlotValue(entry.value, entry.at) for slot, entry in named if slot in slots})
 
 
-def _read(found: list[JsonObject]) -> list[_SlotEntry]:
+def _read(slots: list[JsonObject]) -> list[_SlotEntry]:
     entries = []
-    for entry in found:
+    for entry in slots:
         # A dropped slot is learned again when it recurs.
         with suppress(ValueError):
             entries.append(msgspec.convert(entry, _SlotEntry))
