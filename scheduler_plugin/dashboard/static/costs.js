@@ -18,7 +18,7 @@ const hours = (value) => value === null ? "–" : value.toLocaleString("en", { m
 const unmatched = (found) => found.unusedPrices.length
   ? ` ${found.unusedPrices.length} of its keys match no node of this period: ${found.unusedPrices.slice(0, 5).join(", ")}.` : "";
 const slept = (total) => !total.asleep_hours ? "" : ` Sleep saved ${money(total.sleep_saved)} of that against the minimum sizes; VMs slept ${total.asleep_hours.toFixed(2)} h in total.`;
-const prices = (found) => `Prices: ${found.prices} (per hour, in its currency).`;
+const prices = (found) => `Prices: ${found.prices} (per hour, in the currency of the price table).`;
 
 const usePart = (line) => line.use_known_hours > 0 && line.use_known_hours < 0.995 * line.known_hours
   ? ` of the ${money(line.use_known_cost)} that was reserved while its use is known, ${Math.round(100 * line.use_known_hours / line.known_hours)} % of the time` : "";
