@@ -236,8 +236,8 @@ def _cpu(runner: Runner) -> Values:
 
 
 def _memory(runner: Runner) -> Values:
-    seen = runner.state.guest.observed
-    used = None if seen is None else seen.sample.mem_used
+    observed = runner.state.guest.observed
+    used = None if observed is None else observed.sample.mem_used
     sizes = {kind: size.mem.value for kind, size in _sizes(runner)}
     return {**sizes, "used": None if used is None else used.value}
 

@@ -227,8 +227,8 @@ async def _acts(  # noqa: PLR0913 - what is shown, and where
                 scenario.second = MigrationScenario(site, clock, scenario.announce, forwards.clients_of)
             if groups:
                 third = GroupScenario(site, clock, scenario.announce, scenario.elapsed, forwards.read_load, POLICY)
-                third.seen.is_simulated = observed.is_simulated
-                observed.group, scenario.third = third.seen, third
+                third.observed.is_simulated = observed.is_simulated
+                observed.group, scenario.third = third.observed, third
             await scenario.run()
         observed.guests = stage.guests_of(scenario.watcher.database)
 

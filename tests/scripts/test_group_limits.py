@@ -46,11 +46,11 @@ def act(clock: SleepingClock) -> GroupScenario:
 async def test_a_group_that_follows_no_load_ends_the_act_after_its_limits() -> None:
     clock = SleepingClock()
     scenario = act(clock)
-    scenario.seen.record(Seconds(0.0), 2, {"shop-primary": 1.0, FIRST.name: 1.0})
+    scenario.observed.record(Seconds(0.0), 2, {"shop-primary": 1.0, FIRST.name: 1.0})
     began = clock.now()
     await scenario.play()
     assert clock.now() - began < 700
-    assert group_report(scenario.seen).problems == [
+    assert group_report(scenario.observed).problems == [
         "the replica did not grow beyond the 1 vCPU that it had before the load",
         "no replica was added under load within 300 s: the group gives no reason",
         "2 replicas serve instead of one within 300 s: the group gives no reason",
@@ -62,4 +62,4 @@ async def test_a_replica_that_is_never_small_ends_the_act_before_the_load() -> N
     scenario = act(clock)
     with pytest.raises(SiteError, match=r"the replica stays large without load, .* within 240 s"):
         await scenario.play()
-    assert group_report(scenario.seen).problems == ["the group's load did not run"]
+    assert group_report(scenario.observed).problems == ["the group's load did not run"]

@@ -171,7 +171,7 @@ class GroupScenario:
     elapsed: Callable[[], Seconds]
     read_load: Callable[[], Awaitable[ReplicaLoad]]
     policy: str
-    seen: GroupObservations = field(default_factory=lambda: GroupObservations(FIRST.name))
+    observed: GroupObservations = field(default_factory=lambda: GroupObservations(FIRST.name))
     tps: float | None = None
     watcher: GroupWatch = field(init=False)
     replica: Watcher = field(init=False)
@@ -198,7 +198,7 @@ class GroupScenario:
 
     async def play(self) -> None:
         """Loads the replicas until another one serves, and waits until it is removed. Raises ``SiteError``."""
-        load, observations = await self.read_load(), self.seen
+        load, observations = await self.read_load(), self.observed
         # The guest need not become idle: the act needs only `_has_room`.
         await wait_until(lambda: 0.0 < self._size() <= LEAST_CPUS, self.clock, _REST)
         await self._until(
@@ -234,24 +234,24 @@ class GroupScenario:
         return is_needed
 
     def _size(self) -> float:
-        return self.seen.points[-1].cpus.get(FIRST.name, 0.0) if self.seen.points else 0.0
+        return self.observed.points[-1].cpus.get(FIRST.name, 0.0) if self.observed.points else 0.0
 
     def _has_room(self) -> bool:
         return 0.0 < self._size() < MOST_CPUS
 
     def _is_back(self) -> bool:
-        return len(self.watcher.vms) == 2 and self.watcher.serving == 1 and self._size() <= self.seen.started_at
+        return len(self.watcher.vms) == 2 and self.watcher.serving == 1 and self._size() <= self.observed.started_at
 
     def _on_tps(self, tps: float) -> None:
         self.tps = tps
-        self.seen.load.append((round(self.elapsed(), 1), tps))
+        self.observed.load.append((round(self.elapsed(), 1), tps))
 
     def _reasoned(self, size: Resources, because: str) -> None:
         if because:
             self.announce(f"{FIRST.name}: {size}: {because}")
 
     def _changed(self, serving: int, cpus: Mapping[str, float]) -> None:
-        if self.seen.record(self.elapsed(), serving, cpus) and cpus:
+        if self.observed.record(self.elapsed(), serving, cpus) and cpus:
             sizes = ", ".join(f"{name.removeprefix(f'{GROUP.name}-')} {cores:g} vCPU" for name, cores in cpus.items())
             self.announce(f"{serving} {'replica serves' if serving == 1 else 'replicas serve'}; {sizes}")
 

@@ -75,7 +75,7 @@ class Scenario:
     site: Site
     screen: Screen
     clock: Clock
-    seen: Observations
+    observed: Observations
     make_load: Callable[[Json], Awaitable[Load]]
     load_seconds: int
     began: Instant
@@ -106,7 +106,7 @@ class Scenario:
         if not await wait_until(lambda: self.watcher.snapshot().available, self.clock, _BOOT):
             raise SiteError(f"the {word} did not start within {_BOOT:g} s: {self.watcher.snapshot().condition}")
         self.announce(
-            f"the {word} is running" if self.seen.is_simulated else f"the {word} and its database are running"
+            f"the {word} is running" if self.observed.is_simulated else f"the {word} and its database are running"
         )
         if self.sleep is not None:
             self.act = "sleep"
@@ -121,12 +121,12 @@ class Scenario:
         await self._wait_for_room()
         await wait_until(self._is_settled, self.clock, _SETTLE)
         await self._wait_for_room()  # on a busy machine it may have grown meanwhile
-        self.act, self.seen.load_began = "load", self.elapsed()
+        self.act, self.observed.load_began = "load", self.elapsed()
         await self._load(load, self.load_seconds)
-        self.act, self.seen.load_ended = "idle", self.elapsed()
+        self.act, self.observed.load_ended = "idle", self.elapsed()
         await wait_until(self._has_shrunk, self.clock, _SHRINK)
         # Even if it has not shrunk: later sizes belong to another act.
-        self.seen.shrunk_at = self.elapsed()
+        self.observed.shrunk_at = self.elapsed()
         if self.second is not None:
             await self._migrate(self.second, load)
         if self.third is not None:
@@ -145,14 +145,14 @@ class Scenario:
         await second.create_neighbours()
         await second.settle()
         self.act = "full node"
-        self.seen.migrations = await second.play(lambda seconds: self._load(load, seconds), _SECOND_LOAD)
-        self.seen.client_failures = second.client_failures
+        self.observed.migrations = await second.play(lambda seconds: self._load(load, seconds), _SECOND_LOAD)
+        self.observed.client_failures = second.client_failures
 
     async def _fill(self, full_node: FullNodeScenario, load: Load) -> None:
         self.act = "neighbour"
         await full_node.fill_node()
         self.act = "full node"
-        self.seen.room = await full_node.play(lambda: self._load(load, _SECOND_LOAD))
+        self.observed.room = await full_node.play(lambda: self._load(load, _SECOND_LOAD))
 
     async def _groups(self, third: GroupScenario) -> None:
         # Without the second act, the screen shows the group's rows.
@@ -167,11 +167,13 @@ class Scenario:
         self.announce(f"load for {seconds} s")
         outcome = await load(seconds, self._on_tps)
         self.tps = None
-        self.seen.transactions += outcome.transactions
-        self.seen.failed += outcome.failed
+        self.observed.transactions += outcome.transactions
+        self.observed.failed += outcome.failed
         # The first problem is the cause of later ones.
-        self.seen.load_problem = self.seen.load_problem or outcome.problem
-        done = f": {outcome.transactions} transactions, {outcome.failed} failed" if not self.seen.is_simulated else ""
+        self.observed.load_problem = self.observed.load_problem or outcome.problem
+        done = (
+            f": {outcome.transactions} transactions, {outcome.failed} failed" if not self.observed.is_simulated else ""
+        )
         self.announce(f"the load has ended{done}")
 
     def elapsed(self) -> Seconds:
@@ -183,17 +185,17 @@ class Scenario:
         self.screen.decided(self.elapsed(), what)
 
     def _sized(self, size: Resources) -> None:
-        self.seen.record(self.elapsed(), size)
+        self.observed.record(self.elapsed(), size)
 
     def _reasoned(self, size: Resources, because: str) -> None:
         self.announce(f"{size}" + (f": {because}" if because else ""))
 
     def _on_tps(self, tps: float) -> None:
         self.tps = tps
-        self.seen.tps.append(LoadPoint(round(self.elapsed(), 1), tps))
+        self.observed.tps.append(LoadPoint(round(self.elapsed(), 1), tps))
 
     def _has_first_size(self) -> bool:
-        return bool(self.seen.sizes) and self.watcher.snapshot().size == self.seen.sizes[0][1]
+        return bool(self.observed.sizes) and self.watcher.snapshot().size == self.observed.sizes[0][1]
 
     def _has_room(self) -> bool:
         snapshot = self.watcher.snapshot()
@@ -205,11 +207,11 @@ class Scenario:
         )
 
     def _is_settled(self) -> bool:
-        return self._has_room() and self.elapsed() - self.seen.sizes[-1][0] >= _STILL
+        return self._has_room() and self.elapsed() - self.observed.sizes[-1][0] >= _STILL
 
     def _has_shrunk(self) -> bool:
-        began = self.seen.load_began
-        start = self.seen.size_at(began) if began is not None else None
+        began = self.observed.load_began
+        start = self.observed.size_at(began) if began is not None else None
         size = self.watcher.snapshot().size
         return start is not None and size is not None and size.within(start)
 
