@@ -22,9 +22,7 @@ FIRST_LINES = 10
 INTERRUPTED = 130
 
 
-async def test_a_demonstration_offers_its_page_which_shows_the_vm_grow_and_ends_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_demo_page_shows_growth_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOSCALE_HOME", str(tmp_path))
     with taken(10290):
         process = await asyncio.create_subprocess_exec(*COMMAND, stdout=asyncio.subprocess.PIPE)

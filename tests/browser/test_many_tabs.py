@@ -25,7 +25,7 @@ def link(run: Served) -> str:
     return f"{run.url}#token={run.links[-1]}"
 
 
-async def test_a_hidden_tab_gives_its_connection_up_and_goes_on_where_it_was() -> None:
+async def test_hidden_tab_disconnects_and_resumes() -> None:
     async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
         await seen.shows("4 databases")
         await seen.tab.evaluate(HIDDEN, True)
@@ -41,7 +41,7 @@ async def test_a_hidden_tab_gives_its_connection_up_and_goes_on_where_it_was() -
         assert seen.complaints == []
 
 
-async def test_more_tabs_than_a_browser_has_connections_all_show_the_fleet() -> None:
+async def test_more_tabs_than_connections_show_the_fleet() -> None:
     async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
         await seen.shows("4 databases")
         for _ in range(TABS):

@@ -60,7 +60,7 @@ async def opened(seen: Visit, path: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
-async def test_every_view_opens_without_an_error_and_is_accessible(theme: Any) -> None:
+async def test_every_view_is_accessible_and_without_errors(theme: Any) -> None:
     cluster, told = fleet(24, 12)
     async with browsing() as browser, served(cluster, told, history=past_of(cluster)) as run:
         options = {"color_scheme": theme, "bypass_csp": True}
@@ -74,7 +74,7 @@ async def test_every_view_opens_without_an_error_and_is_accessible(theme: Any) -
             assert seen.complaints == []
 
 
-async def test_the_link_leaves_the_address_and_opens_no_second_browser() -> None:
+async def test_link_works_once() -> None:
     async with browsing() as browser, served(*fleet(2, 2)) as run:
         used = link(run)
         async with visit(browser, used) as seen:
@@ -108,7 +108,7 @@ async def test_a_change_of_a_vm_is_seen_within_a_second() -> None:
         assert seen.complaints == []
 
 
-async def test_every_decision_is_a_mark_on_the_charts_with_its_sentences_and_in_a_list() -> None:
+async def test_decisions_are_marked_and_listed() -> None:
     cluster, told = fleet(2, 2)
     async with (
         browsing() as browser,
@@ -132,7 +132,7 @@ async def test_every_decision_is_a_mark_on_the_charts_with_its_sentences_and_in_
         assert seen.complaints == []
 
 
-async def test_migrations_that_are_over_are_marks_and_rows_and_those_that_last_are_not_told_twice() -> None:
+async def test_migrations_are_marked_and_listed_once() -> None:
     cluster, told = fleet(2, 2)
     namespace, _, name = "shop/db-0".partition("/")
     now, vm = round(time.time() * 1000), ObjectName(namespace, name)
@@ -152,7 +152,7 @@ async def test_migrations_that_are_over_are_marks_and_rows_and_those_that_last_a
         assert seen.complaints == []
 
 
-async def test_without_a_history_decisions_are_marked_from_when_the_page_is_opened() -> None:
+async def test_decisions_are_marked_without_a_history() -> None:
     cluster, told = fleet(2, 2)
     told.agent = {"because": "4 cpu, 8Gi: right for cpu busy"}
     async with browsing() as browser, served(cluster, told) as run, visit(browser, link(run)) as seen:
@@ -162,7 +162,7 @@ async def test_without_a_history_decisions_are_marked_from_when_the_page_is_open
         assert seen.complaints == []
 
 
-async def test_a_lost_server_is_told_and_what_was_missed_comes_with_its_return() -> None:
+async def test_page_catches_up_after_a_lost_server() -> None:
     async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
         await seen.shows("4 databases")
         await run.stop()
@@ -218,7 +218,7 @@ async def test_a_script_in_a_name_is_text() -> None:
         assert seen.complaints == []
 
 
-async def test_on_a_cluster_one_sees_the_namespaces_that_one_may_list() -> None:
+async def test_users_see_namespaces_they_may_list() -> None:
     cluster, told = fleet(3, 10)
     cluster.people = {"clerk": {"shop"}}
     async with browsing() as browser, served(cluster, told, on_a_cluster=True) as run, visit(browser, run.url) as seen:

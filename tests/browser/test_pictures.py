@@ -48,7 +48,7 @@ def drawn(*boxes: tuple[int, int, int, int]) -> bytes:
     return written.getvalue()
 
 
-def test_a_pixel_is_alike_and_a_block_that_is_missing_is_not() -> None:
+def test_missing_block_is_noticed() -> None:
     kept = drawn((20, 20, 120, 60), (200, 20, 260, 60))
     assert unlike(kept, kept) == 0
     assert unlike(kept, drawn((20, 21, 120, 61), (200, 20, 260, 60))) <= MOST_UNLIKE

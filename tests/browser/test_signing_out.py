@@ -33,7 +33,7 @@ def a_vm_of_the_shop(run: Served) -> str:
     return next(name for namespace, name in run.cluster.collections[VMS].objects if namespace == "shop")
 
 
-async def test_after_a_session_has_expired_no_address_shows_what_it_showed() -> None:
+async def test_expired_session_shows_nothing() -> None:
     cluster, told = fleet(3, 10)
     cluster.people = {"clerk": {"shop"}}
     async with (

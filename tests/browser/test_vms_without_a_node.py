@@ -30,7 +30,7 @@ async def with_tables(seen: Visit) -> None:
     await seen.tab.get_by_role("region", name="Databases", exact=True).wait_for(timeout=PATIENCE)
 
 
-async def test_a_vm_that_waits_for_a_node_stands_out_and_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_vm_without_a_node_stands_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(states, "LONG", Seconds(1.0))
     cluster, told = fleet(2, 2)
     stuck = running_vm("stuck", "default", "", 2)
@@ -53,7 +53,7 @@ async def test_a_vm_that_waits_for_a_node_stands_out_and_is_found(monkeypatch: p
         assert seen.complaints == []
 
 
-async def test_a_scheduler_that_has_never_answered_blanks_no_fleet() -> None:
+async def test_fleet_is_shown_without_a_scheduler() -> None:
     cluster, told = fleet(3, 2)
     told.scheduler.clear()
     async with browsing() as browser, served(cluster, told) as run, visit(browser, link(run)) as seen:

@@ -26,7 +26,7 @@ async def claims(seen: Visit) -> list[str]:
     return [each for each in (WELL, "0 databases", "live") if each in text]
 
 
-async def test_a_server_that_has_no_room_shows_no_empty_fleet() -> None:
+async def test_full_server_shows_no_empty_fleet() -> None:
     async with browsing() as browser, served(*fleet(2, 2)) as run:
         with patch.object(run.dashboard.readers, "is_full", return_value=True) as full:
             async with visit(browser, link(run)) as seen:
@@ -37,7 +37,7 @@ async def test_a_server_that_has_no_room_shows_no_empty_fleet() -> None:
                 await seen.shows(WELL)
 
 
-async def test_a_cluster_that_is_being_read_is_no_empty_fleet() -> None:
+async def test_unlisted_cluster_shows_no_empty_fleet() -> None:
     cluster, told = fleet(2, 2)
     cluster.is_away = True
     async with (
@@ -53,7 +53,7 @@ async def test_a_cluster_that_is_being_read_is_no_empty_fleet() -> None:
         assert seen.complaints == []
 
 
-async def test_an_api_server_that_is_silent_is_told_though_the_scheduler_answers() -> None:
+async def test_silent_api_server_is_reported() -> None:
     cluster, told = fleet(2, 2)
     async with browsing() as browser, served(cluster, told) as run, visit(browser, link(run)) as seen:
         await seen.shows(WELL)
@@ -66,7 +66,7 @@ async def test_an_api_server_that_is_silent_is_told_though_the_scheduler_answers
         assert seen.complaints == []
 
 
-async def test_a_scheduler_that_is_silent_leaves_no_word_that_all_is_well() -> None:
+async def test_silent_scheduler_is_reported() -> None:
     async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
         await seen.shows(WELL)
         run.told.scheduler.clear()
@@ -77,7 +77,7 @@ async def test_a_scheduler_that_is_silent_leaves_no_word_that_all_is_well() -> N
         assert await claims(seen) == []
 
 
-async def test_a_connection_that_says_nothing_more_is_no_connection() -> None:
+async def test_silent_connection_is_lost() -> None:
     async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
         await seen.shows(WELL)
         # The page cannot connect again.
