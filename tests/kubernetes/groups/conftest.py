@@ -14,11 +14,11 @@ import yaml
 from protocol.kubernetes.resources import NAMESPACES
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.groups import (
-    test_doubled_load,
     test_hvpas,
     test_tortoises,
     test_vm_group_scale,
     test_what_is_wrong_there,
+    test_when_load_doubles,
 )
 from tests.kubernetes.groups.external_metrics import API, external_metrics
 from tests.kubernetes.groups.scene import NAMESPACE, SYSTEM, Scene
@@ -34,7 +34,7 @@ SCENES = (
     test_tortoises.SCENE,
     test_vm_group_scale.SCENE,
     test_what_is_wrong_there.SCENE,
-    test_doubled_load.SCENE,
+    test_when_load_doubles.SCENE,
 )
 SETTINGS = """
 lease: {namespace: kube-system, name: autoscale-groups, durationSeconds: 9, renewSeconds: 2}

@@ -1,6 +1,6 @@
 """The picture of a group beside the real autoscalers: use and orders, and the number and size of its replicas.
 
-Drawn from what ``tests/kubernetes/groups/test_doubled_load.py`` has recorded.
+Drawn from what ``tests/kubernetes/groups/test_when_load_doubles.py`` has recorded.
 """
 
 from __future__ import annotations

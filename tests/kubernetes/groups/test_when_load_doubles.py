@@ -2,6 +2,8 @@
 
 Replicas share the load by themselves: each asks DNS how many are ready, and works its part of it. Ten minutes of this
 are recorded; with ``AUTOSCALE_PICTURES=1`` the picture in docs/groups.md is drawn of them.
+
+The last file of this folder by name: what the other tests look at is busy in its first 90 seconds only.
 """
 
 from __future__ import annotations
