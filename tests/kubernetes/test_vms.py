@@ -51,8 +51,8 @@ pytestmark = pytest.mark.kubernetes
 MINUTE = 60.0
 LONG = 120.0
 """A Lease runs out, and a busy machine takes its time, before another controller takes a move up."""
-STANDSTILL = 0.25
-"""A guest that answers nothing for so long in a move stands still; it does for 0.3 s and more."""
+STANDSTILL = 0.1
+"""A guest that answers nothing for so long in a move stands still; it does for 0.15 s and more."""
 SMALL = Resources.parse(1, "384Mi")
 HOLD = [{"hold": {"window": "5s"}}]
 AT_ONCE = {"smoothing": {"cpu": HOLD, "memory": HOLD}, "memory": {"cache": {"enabled": False}}}

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import yaml
 
+from protocol.kubernetes.api import ApiError
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG, MIGRATION_PLURAL, VM_KIND
 from protocol.units import ZERO, Resources
 from tests import plain_yaml
@@ -139,9 +140,18 @@ def their_books(cluster: RealKubernetes) -> Books:
 
 
 def until_books_agree(cluster: RealKubernetes) -> None:
-    """Returns once our scheduler has in its book what the API's objects say."""
+    """Returns once our scheduler has in its book what the API's objects say. A kubelet that was killed forwards nothing
+    to the scheduler until it is back.
+    """
+
+    def agree() -> bool:
+        try:
+            return own_books(cluster) == their_books(cluster)
+        except ApiError:
+            return False
+
     try:
-        eventually(lambda: own_books(cluster) == their_books(cluster), "the book is that of the API", 30.0)
+        eventually(agree, "the book is that of the API", 60.0)
     except NotYetError as error:
         raise NotYetError(f"{error}: by objects {own_books(cluster)}, by us {their_books(cluster)}") from None
 
