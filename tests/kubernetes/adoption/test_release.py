@@ -63,7 +63,7 @@ def test_the_recorded_history_outlives_the_release_and_the_next_one_goes_on_with
     without = ",".join(f"{part}.enabled=false" for part in ("scheduler", "agent.node", "neonvm", "certificates"))
     values = f"--set=dashboard.enabled=true,dashboard.history.persistent=true,{without}"
     notes = release.helm("install", "--create-namespace", values)
-    assert "The page's history is on the claim autoscaling-dashboard" in notes
+    assert "The dashboard keeps its history on the claim autoscaling-dashboard" in notes
     made = release.cluster.get(*claim)["metadata"]["uid"]
     try:
         for _ in ("kept", "taken over and kept again"):
@@ -134,7 +134,7 @@ def given_certificates(release: Release) -> None:
     assert led_to(cluster) == {alone}
     began = time.monotonic()
     notes = release.helm("upgrade", "--reset-values", "--wait", "--timeout=6m")
-    assert "Its standby comes with the next upgrade" in notes
+    assert "Its standby starts with the next upgrade" in notes
     release.helm("upgrade", "--reset-values", "--wait", "--timeout=6m")
     eventually(lambda: len(found := led_to(cluster)) == 1 and found < schedulers(cluster) - {alone}, "one leads")
     print(f"one of two leads after {time.monotonic() - began:.0f} s")
