@@ -14,6 +14,7 @@ from protocol.kubernetes.pages import (
     Unreadable,
     UnreadableAnswerError,
     WatchEvent,
+    read_encoded_page,
     read_event,
     read_object,
     read_page,
@@ -83,6 +84,14 @@ def test_what_is_no_page_is_an_error(body: bytes) -> None:
 
 def test_metadata_that_cannot_be_read_counts_as_empty() -> None:
     assert read_page(b'{"metadata":' + DEEP + b',"items":[{}]}') == Page("", "", [{}], [])
+
+
+def test_encoded_page_is_split_like_a_decoded_one() -> None:
+    found = read_encoded_page(b'{"metadata":' + DEEP + b',"items":[{"kind":"Pod"},7]}')
+    assert (found.version, found.rest) == ("", "")
+    assert [type(each).__name__ for each in found.objects()] == ["dict", "Unreadable"]
+    with pytest.raises(UnreadableAnswerError):
+        read_encoded_page(b"[]")
 
 
 def test_an_object_is_read_or_refused() -> None:
