@@ -18,6 +18,10 @@ SCENE = (
     deployment("shop", BUSY, ("app", "side")),
     hpa("shop", {**DEPLOYMENT, "name": "shop"}, cpu_metric(type="Utilization", averageUtilization=400)),
     tortoise("shop", attached="shop"),
+    # Its replicas are idle, so that only the emergency adds any: busy ones, as of shop, are doubled until they rest.
+    deployment("stock"),
+    hpa("stock", {**DEPLOYMENT, "name": "stock"}, cpu_metric(type="Utilization", averageUtilization=400)),
+    tortoise("stock", attached="stock"),
     deployment("api"),
     tortoise("api", deletionPolicy="DeleteAll"),
     deployment("queue"),
@@ -84,15 +88,15 @@ def test_what_is_remembered_of_a_day_becomes_bounds_that_the_real_controller_kee
 
 
 def test_an_emergency_that_is_asked_for_runs_as_many_replicas_as_ever(scene: Scene) -> None:
-    works(scene, "shop", minReplicas=1, maxReplicas=3)
-    scene.patch(TORTOISES, "shop", {"spec": {"updateMode": "Emergency"}})
-    scene.until(lambda: bounds(scene, "shop"), (3, 3), "the least is the most")
-    scene.until(lambda: scene.replicas("shop"), 3, "as many replicas as ever")
-    scene.patch(TORTOISES, "shop", {"spec": {"updateMode": "Auto"}})
+    works(scene, "stock", minReplicas=1, maxReplicas=3)
+    scene.patch(TORTOISES, "stock", {"spec": {"updateMode": "Emergency"}})
+    scene.until(lambda: bounds(scene, "stock"), (3, 3), "the least is the most")
+    scene.until(lambda: scene.replicas("stock"), 3, "as many replicas as ever")
+    scene.patch(TORTOISES, "stock", {"spec": {"updateMode": "Auto"}})
     scene.until(
-        lambda: scene.status(TORTOISES, "shop")["tortoisePhase"] in {"Working", "PartlyWorking"}, True, "the way back"
+        lambda: scene.status(TORTOISES, "stock")["tortoisePhase"] in {"Working", "PartlyWorking"}, True, "the way back"
     )
-    assert bounds(scene, "shop") == (1, 3)
+    assert bounds(scene, "stock") == (1, 3)
 
 
 def test_an_hpa_that_lacks_a_metric_makes_an_emergency_until_it_has_all_of_them(scene: Scene) -> None:
