@@ -47,8 +47,10 @@ tortoise:
   PreferredMaxReplicas: 3
   MinimumCPURequest: 10m
   MinimumMemoryRequest: 8Mi
-  EmergencyModeGracePeriod: 5s
-  TortoiseUpdateInterval: 2s
+  # The metrics of new pods take a while on a busy machine.
+  EmergencyModeGracePeriod: 30s
+  # Not faster than the HPA controller, which would leave the replicas of an emergency to be learned, and doubled.
+  TortoiseUpdateInterval: 15s
   HPAExternalMetricExclusionRegex: legacy_.*
 """
 
