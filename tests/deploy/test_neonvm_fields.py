@@ -133,6 +133,84 @@ def test_neonvm_written_vm_stays_valid() -> None:
     assert read(obj).bounds.max == Resources.parse("1250m", "5Gi")
 
 
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("affinity", {"nodeAffinity": {_PREFERRED: [{"weight": "1", "preference": {}}]}}),
+        ("affinity", {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": [{"matchFields": [{"values": "a"}]}]}}}),
+        ("affinity", {"podAntiAffinity": {_REQUIRED: {"topologyKey": "zone"}}}),
+        (
+            "affinity",
+            {"podAffinity": {_PREFERRED: [{"podAffinityTerm": {"labelSelector": {"matchLabels": {"a": 1}}}}]}},
+        ),
+        ("tolerations", [{"key": "a", "tolerationSeconds": "30"}]),
+        ("podResources", {"requests": {"cpu": [1]}}),
+        ("podResources", {"limits": {"memory": "1 GB"}}),
+        ("imagePullSecrets", [{"name": 1}]),
+        ("disks", [{"name": "a", "mountPath": "/a", "readOnly": "yes"}]),
+        ("disks", [{"name": "a", "mountPath": "/a", "emptyDisk": {"size": True}}]),
+        ("disks", [{"name": "a", "mountPath": "/a", "secret": {"items": [{"key": "a", "path": "a", "mode": "0644"}]}}]),
+        ("extraInitContainers", [{"name": "a", "tty": "yes"}]),
+        ("extraInitContainers", [{"name": "a", "env": [{"name": "A", "value": 5}]}]),
+        ("extraInitContainers", [{"name": "a", "livenessProbe": {"httpGet": {"port": {}}}}]),
+        ("extraInitContainers", [{"name": "a", "securityContext": {"runAsUser": "0"}}]),
+        ("guest", {"env": [{"name": "A", "value": 5}]}),
+        ("guest", {"settings": {"swap": {}}}),
+        ("guest", {"settings": {"sysctl": "vm.swappiness=1"}}),
+    ],
+)
+def test_untypable_core_field_is_refused(field: str, value: object) -> None:
+    """NeonVM's programs read VMs into Go types: a single VM that these cannot hold fails their whole list."""
+    assert faults({"spec": {"guest": GUEST, field: value}}) != []
+
+
+def test_untypable_node_affinity_is_refused() -> None:
+    affinity = {"nodeAffinity": {_PREFERRED: [{"weight": "1", "preference": {}}]}}
+    found = schema("virtualmachinemigrations")
+    assert [*violations({"spec": {"vmName": "db"}}, found, "")] == []
+    assert [*violations({"spec": {"vmName": "db", **affinity}}, found, "")] != []
+
+
+PLACED: Final[Document] = {
+    "affinity": {
+        "nodeAffinity": {
+            _PREFERRED: [{"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}]
+        },
+        "podAntiAffinity": {_REQUIRED: [{"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}}]},
+        "newAffinity": {"a": 1},
+    },
+    "tolerations": [{"operator": "Exists", "tolerationSeconds": 30}],
+    "podResources": {
+        "requests": {"cpu": "1", "memory": 1024, "neonvm/kvm": 1},
+        "limits": {"cpu": "1500m"},
+        "newAmounts": 1,
+    },
+    "imagePullSecrets": [{"name": "registry"}],
+    "disks": [
+        {"name": "a", "mountPath": "/a", "emptyDisk": {"size": "2Gi", "enableQuotas": True}},
+        {
+            "name": "b",
+            "mountPath": "/b",
+            "configMap": {"name": "b", "items": [{"key": "b", "path": "b"}]},
+            "watch": True,
+        },
+        {"name": "c", "mountPath": "/c", "tmpfs": {"size": "1Gi"}},
+        {"name": "d", "mountPath": "/d", "newSource": {"size": 1}},
+    ],
+    "extraInitContainers": [
+        {"name": "a", "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}], "newField": 1}
+    ],
+}
+
+
+def test_core_fields_and_newer_ones_are_accepted() -> None:
+    assert faults({"spec": {"guest": {**GUEST, "env": [{"name": "A", "value": "5"}]}, **PLACED}}) == []
+
+
 @pytest.mark.parametrize("guest", [{"rootDisk": {"image": "pg"}}, {}])
 def test_vm_without_sizes_is_one_cpu_and_slot(guest: Document) -> None:
     obj = {"spec": {"guest": guest}}
