@@ -45,6 +45,18 @@ async def _unsupported_version(scheduler: Running) -> int:
     return (await scheduler.ask(POD, 1, 4, protoVersion=8)).status_code
 
 
+async def _zero_unit(scheduler: Running) -> int:
+    return (await scheduler.ask(POD, 1, 4, protoVersion=7, computeUnit={"vCPUs": 0, "mem": "1Gi"})).status_code
+
+
+async def _no_metrics(scheduler: Running) -> int:
+    return (await scheduler.ask(POD, 1, 4, protoVersion=1, metrics=None)).status_code
+
+
+async def _fractional_cpu(scheduler: Running) -> int:
+    return (await scheduler.ask(POD, "250m", 4, protoVersion=2)).status_code
+
+
 async def _unreadable(scheduler: Running) -> int:
     headers = {"Authorization": f"Bearer {token_text('token-pg')}"}
     return (await scheduler.client.post(_AGENTS, content=b"{", headers=headers)).status_code
@@ -90,6 +102,9 @@ async def _ordinary(scheduler: Running) -> int:
 _REQUESTS: Final[Phrases[Callable[[Running], Awaitable[int]]]] = (
     (told(r"\bsame\b.*\bmigrat|\b(unchanged|no change)\b.*\bmigrat"), _same_while_migrating),
     (told(r"\b(change|other|different|more|less|increase|decrease)\w*\b.*\bmigrat"), _changed_while_migrating),
+    (told(r"\bzero\b.*\bunit\b|\bunit\b.*\bzero\b"), _zero_unit),
+    (told(r"\b(nil|null|no|without|missing)\b.*\bmetrics\b.*\b(v1\.0|before)\b"), _no_metrics),
+    (told(r"\bfraction\w*\b.*\b(v1\.[01]|before)\b"), _fractional_cpu),
     (
         told(r"\b(unsupported|too old|too new|future|unknown|wrong)\b.*\bversion|\bversion\b.*\b(unsupported|too)\b"),
         _unsupported_version,
