@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - Before v2.0, CPUs are whole; before v4.0, memory is a number of the VM's slots.
-- A permit is rounded down and a request up to what the version can express.
+- A permit is rounded down and a request up to what the version can express; a permit also to whole slots.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ class Dialect:
         return read(self.fractional_cpu, self.bytes_and_unit, path, wire.vCPUs, wire.mem, slot_size)
 
     def write_down(self, amount: Resources, slot_size: Bytes) -> WireResources:
-        """The largest amounts that this version can express and that are not above ``amount``."""
-        cpu_step, mem_step = self._steps(slot_size)
-        # Round down, because an agent must not use more than was granted.
-        return self._written(Resources(amount.cpu.down_to(cpu_step), amount.mem.down_to(mem_step)), slot_size)
+        """The largest amounts that this version can express, in whole slots, and that are not above ``amount``."""
+        cpu_step, _ = self._steps(slot_size)
+        # Round down, because an agent must not use more than was granted. Memory is plugged in slots: permitted a part
+        # of one, NeonVM's agents would patch the VM again and again, because it never has that part.
+        return self._written(Resources(amount.cpu.down_to(cpu_step), amount.mem.down_to(slot_size)), slot_size)
 
     def write_up(self, amount: Resources, slot_size: Bytes) -> WireResources:
         """The smallest amounts that this version can express and that are not below ``amount``."""

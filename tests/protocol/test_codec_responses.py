@@ -74,12 +74,14 @@ def test_sleeping_vm_is_permitted_nothing(version: V) -> None:
     assert decode_response(version, answer, SLOT).permit == ZERO
 
 
-def test_permit_rounds_down_to_version() -> None:
+def test_permit_rounds_down_to_version_and_slots() -> None:
+    """NeonVM's agents patch a VM for every part of a slot that is permitted, without end: it never has that part."""
     odd = Resources.parse("2750m", "8500Mi")
-    assert [written(version, odd)["permit"] for version in (V.V1_1, V.V2_1, V.V4_0)] == [  # type: ignore[index]  # JSON
+    assert [written(version, odd)["permit"] for version in (V.V1_1, V.V2_1, V.V4_0, V.V5_0)] == [  # type: ignore[index]  # JSON
         {"vCPUs": 2, "mem": 8},
         {"vCPUs": "2750m", "mem": 8},
-        {"vCPUs": "2750m", "mem": "8500Mi"},
+        {"vCPUs": "2750m", "mem": "8Gi"},
+        {"vCPUs": "2750m", "mem": "8Gi"},
     ]
 
 
