@@ -175,6 +175,11 @@ def test_untypable_node_affinity_is_refused() -> None:
     assert [*violations({"spec": {"vmName": "db", **affinity}}, found, "")] != []
 
 
+def test_fractional_cpu_must_be_text() -> None:
+    """The API server knows amounts as integers or texts; NeonVM's webhook writes a text before that is checked."""
+    assert faults({"spec": {"guest": {**GUEST, "cpus": {"min": 0.25, "use": "0.25", "max": 1}}}}) != []
+
+
 PLACED: Final[Document] = {
     "affinity": {
         "nodeAffinity": {
