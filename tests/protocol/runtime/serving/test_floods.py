@@ -147,6 +147,30 @@ async def test_costly_head_is_refused(head: bytes) -> None:
             assert await client.ended()
 
 
+@pytest.mark.parametrize(
+    "start", [b"0\r\nX: ", b"0\r\n", b"1\r\nx\r\n1;", b"0" * 9], ids=["trailer", "name", "extension", "size"]
+)
+async def test_endless_line_after_head_is_refused(start: bytes) -> None:
+    """The parser keeps an unfinished header, of any length."""
+    async with held() as listener:
+        client = await listener.client(b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + start)
+        assert await client.status() == "200 OK"
+        for _ in range(2 * LONGEST_HEAD // 1024):
+            client.say(b"0" * 1024)
+        async with asyncio.timeout(2):
+            await client.displaced()
+
+
+async def test_long_body_in_chunks_is_read() -> None:
+    body = b"400\r\n" + b"x" * 1024 + b"\r\n"
+    async with held() as listener:
+        client = await listener.client(b"POST /drain HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for at in range(0, 100 * len(body), 7):
+            client.say((body * 100)[at : at + 7])
+        client.say(b"0\r\n\r\n")
+        assert await client.status() == "200 OK"
+
+
 async def test_usual_number_of_headers_is_served() -> None:
     async with held() as listener:
         client = await listener.client(b"GET / HTTP/1.1\r\n" + HEADER * MAX_HEADERS + b"\r\n")
