@@ -48,7 +48,7 @@ from protocol.runtime.explaining.explain_access import (
 )
 from protocol.runtime.explaining.probe_server import listening
 from protocol.runtime.followed_file import FollowedFile
-from protocol.runtime.keep_alive import probed_transport
+from protocol.runtime.keep_alive import no_cookies, probed_transport
 from protocol.runtime.tls_files import client_tls, following, unverified_client_tls
 from protocol.runtime.tls_metrics import followed_by
 from protocol.runtime.trust import trusting
@@ -223,7 +223,8 @@ def plain_pool(verify: ssl.SSLContext) -> httpx.AsyncClient:
     """An HTTP client that ignores proxies and certificates from the environment."""
     # With httpx's default connection limit, the VMs of a large node would wait for each other.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=30.0)
-    return httpx.AsyncClient(transport=probed_transport(verify, limits), trust_env=False, timeout=DEFAULT_TIMEOUT)
+    transport = probed_transport(verify, limits)
+    return httpx.AsyncClient(transport=transport, trust_env=False, timeout=DEFAULT_TIMEOUT, cookies=no_cookies())
 
 
 def no_authorities() -> ssl.SSLContext:

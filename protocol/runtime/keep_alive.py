@@ -1,4 +1,4 @@
-"""Connections with TCP keepalive, which end when the peer disappears silently."""
+"""HTTP clients with TCP keepalive, whose connections end when the peer disappears silently, and without cookies."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Sequence
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
 
 import httpx2 as httpx
@@ -38,3 +39,11 @@ def probed_transport(verify: ssl.SSLContext | bool, limits: httpx.Limits, proxy:
     return httpx.AsyncHTTPTransport(
         verify=verify, limits=limits, trust_env=False, proxy=proxy or None, socket_options=list(KEEPALIVE)
     )
+
+
+def no_cookies() -> CookieJar:
+    """A jar for clients of programs that anyone may run, such as those in a VM's pod: it stores no cookies.
+
+    Otherwise each response could add to our memory, and to each later request.
+    """
+    return CookieJar(DefaultCookiePolicy(allowed_domains=()))

@@ -12,6 +12,7 @@ import httpx2 as httpx
 
 from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.keep_alive import no_cookies
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.program import credentials, prepare, run, stop_on_signals
 from protocol.runtime.serving.limits import Limits
@@ -53,7 +54,7 @@ async def _run(options: argparse.Namespace) -> None:
     async with (
         http_client(access, CONNECTIONS, NAME) as http,
         # A separate pool, so that slow agents cannot block the API server.
-        httpx.AsyncClient(limits=CONNECTIONS, timeout=PATIENCE, trust_env=False) as around,
+        httpx.AsyncClient(limits=CONNECTIONS, timeout=PATIENCE, trust_env=False, cookies=no_cookies()) as around,
     ):
         api = HttpApi(http, access.token)
         agents = NodeAgentAddresses(api, options.agents_namespace, clock) if options.agents_namespace else None

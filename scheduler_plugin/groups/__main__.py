@@ -15,6 +15,7 @@ import httpx2 as httpx
 from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.followed_file import FollowedFile
+from protocol.runtime.keep_alive import no_cookies
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.program import (
     add_explain_token,
@@ -91,7 +92,7 @@ async def _run(options: argparse.Namespace) -> None:
         # Two clients, because the first sends our credentials for the API server, which no other program must see.
         http_client(access, CONNECTIONS, NAME) as http,
         # For addresses in the cluster, so ignore a proxy in the environment.
-        httpx.AsyncClient(limits=CONNECTIONS, trust_env=False) as to_programs,
+        httpx.AsyncClient(limits=CONNECTIONS, trust_env=False, cookies=no_cookies()) as to_programs,
     ):
         api = HttpApi(http, access.token)
         tokens = tokens_of(options.explain_token, api, access.token, clock)

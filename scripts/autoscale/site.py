@@ -26,6 +26,7 @@ from protocol.messages import ObjectName
 from protocol.names import AGENT_CONTAINER
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import token_in
+from protocol.runtime.keep_alive import no_cookies
 from protocol.units import Seconds
 from scheduler_plugin.databases import database_name, is_pod
 from scripts.autoscale.clusters import ReachedCluster
@@ -225,7 +226,7 @@ async def open_site(cluster: ReachedCluster) -> AsyncIterator[Site]:
             yield RemoteSite(cluster, client)
         else:
             # Requests to this machine must not use a proxy from the environment.
-            async with httpx.AsyncClient(trust_env=False, timeout=3.0) as http:
+            async with httpx.AsyncClient(trust_env=False, timeout=3.0, cookies=no_cookies()) as http:
                 host = (await ask_cluster(cluster.folder, "status")).host
                 yield LocalSite(cluster.folder, client, host, http)
 
