@@ -18,6 +18,7 @@ from protocol.guest.database import DatabaseState
 from protocol.kubernetes.objects import JsonObject, name_of, text, uid_of
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import audience_of_agents
+from protocol.runtime.url_hosts import url_host
 from protocol.units import Bytes, Instant, QuantityError, Seconds
 from scheduler_plugin.bounded_responses import bounded_body
 from scheduler_plugin.groups.core.replicas.members import DatabaseObservation
@@ -85,14 +86,13 @@ class HttpMemberAgents:
         return AgentCpuCount(Seconds(metrics.cpu_seconds), Seconds(metrics.seen_seconds))
 
     async def _ask(self, vm: JsonObject, path: str, kind: type[T]) -> T | None:
-        address = text(vm, "status", "podIP")
-        if not address:
-            return None
         try:
+            # The address is from a VM's status, so accept only IP addresses.
+            host = url_host(text(vm, "status", "podIP"))
             # The audience includes the namespace, so that an agent cannot reuse the token in another one.
             headers = bearer_header(await self.tokens(audience_of_agents(name_of(vm).namespace)))
             # Whoever runs the pod controls the response, and all groups share this program.
-            body = await bounded_body(self.http, f"http://{address}:{self.port}{path}", headers, LARGEST, _TIMEOUT)
+            body = await bounded_body(self.http, f"http://{host}:{self.port}{path}", headers, LARGEST, _TIMEOUT)
             return None if body is None else msgspec.json.decode(body, type=kind)
         # Retried by the next reconcile.
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, RecursionError):

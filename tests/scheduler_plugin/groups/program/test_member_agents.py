@@ -104,5 +104,20 @@ async def test_unreachable_agent_has_no_answer() -> None:
 
     away = HttpMemberAgents(httpx.AsyncClient(transport=httpx.MockTransport(refuse)))
     assert await away.database(VM) is None
-    assert await away.database({"status": {"podIP": "not an address:"}}) is None
     assert await agents(DATABASE).database({"status": {}}) is None
+
+
+@pytest.mark.parametrize("address", ["not an address:", "10.0.0.8/secrets?", "10.0.0.8:80/secrets#", "shop.example"])
+async def test_only_addresses_of_pods_are_asked(address: str) -> None:
+    """Whoever writes a VM's status could have this program send requests, with its token, to any URL."""
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url))
+        return httpx.Response(200, stream=httpx.ByteStream(DATABASE))
+
+    agents = HttpMemberAgents(httpx.AsyncClient(transport=httpx.MockTransport(answer)))
+    assert await agents.database({"status": {"podIP": address}}) is None
+    assert asked == []
+    assert await agents.database({"status": {"podIP": "fd00::7"}}) is not None
+    assert asked == ["http://[fd00::7]:9101/database"]
