@@ -19,6 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from protocol.messages import ObjectName
 from protocol.pod_database import PREFIX
+from protocol.runtime.serving.shared_page import SharedPage
 from protocol.wire.wire_batches import LONGEST_BATCH, PATH
 from protocol.wire.wire_messages import WireRequestBody, WireResponseBody
 from scheduler_plugin.service.service import ActiveService, Service, StandbyError
@@ -208,10 +209,15 @@ def probes_app(replica: ActiveService) -> FastAPI:
 
 
 def _add_probes(app: FastAPI, replica: ActiveService) -> None:
+    async def page() -> bytes:
+        return await replica.context.telemetry.page_of(replica.context.ledger)
+
+    # Thousands of nodes take long, and anyone may ask.
+    shared = SharedPage(page, replica.context.clock)
+
     @app.get("/metrics", summary="Metrics for Prometheus.", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        context = replica.context
-        return Response(await context.telemetry.page_of(context.ledger), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return Response(await shared.read(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     @app.get("/healthz", summary="Liveness of the process.", response_class=PlainTextResponse)
     async def healthz() -> Response:

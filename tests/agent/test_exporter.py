@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from http import HTTPStatus
 
 import httpx2 as httpx
@@ -198,10 +198,11 @@ async def test_a_pod_is_asked_for_and_counted_by_its_name(served: Served) -> Non
     async with fixture:
         await fixture.clock.advance(2.0)
         answers = [paths["/explain"](path) for path in ("/default/pod/pg-1", "/default/pg-1")]
-        metrics = paths["/metrics"]("")
+        response = paths["/metrics"]("")
+        assert isinstance(response, Awaitable)
+        metrics = await response
     found, missing = (answer for answer in answers if isinstance(answer, HttpResponse))
     assert (msgspec.json.decode(found.body)["vm"], missing.status) == ("default/pod/pg-1", HTTPStatus.NOT_FOUND)
-    assert isinstance(metrics, HttpResponse)
     assert b'autoscale_agent_denied{namespace="default",vm="pod/pg-1"} 0.0' in metrics.body
 
 
@@ -280,7 +281,7 @@ async def test_explanations_are_guarded_and_metrics_are_not(alone: Assignment | 
             answer = await http.get(path)
             assert (answer.status_code, answer.json()) == (403, {"error": "not you"})
     assert [scope for _, scope in access.asked] == scopes
-    assert {caller for caller, _ in access.asked} == {Caller("Bearer t", "127.0.0.1", "127.0.0.1")}
+    assert {caller for caller, _ in access.asked} == {Caller("Bearer t", "127.0.0.1", "127.0.0.1", f"127.0.0.1:{port}")}
 
 
 async def test_objection_is_exported_by_its_verdict(served: Served) -> None:
