@@ -1,4 +1,4 @@
-"""Validates untrusted addresses before they become part of a URL, and URLs from people. Pure."""
+"""Validates untrusted addresses before they become part of a URL, URLs from people, and hosts of requests. Pure."""
 
 from __future__ import annotations
 
@@ -19,6 +19,35 @@ def url_host(address: str) -> str:
     if ip.scope_id is not None:
         raise ValueError(f"expected an address without a zone, got {address!r}")
     return f"[{ip}]"
+
+
+def host_name(host: str) -> str:
+    """The name or address in a ``Host`` header, in lower case and without its port; empty if there is none.
+
+    >>> host_name("Shop.example:80"), host_name("[::1]:80"), host_name("[::1")
+    ('shop.example', '::1', '')
+    """
+    # IPv6 addresses contain colons.
+    if host.startswith("["):
+        name, closed, _ = host[1:].partition("]")
+        return name.lower() if closed else ""
+    return host.partition(":")[0].lower()
+
+
+def names_domain(host: str) -> bool:
+    """Return True if a ``Host`` header contains a domain, whose owner may let it resolve to any address.
+
+    >>> names_domain("shop.example:10297"), names_domain("localhost:10297"), names_domain("[::1]"), names_domain("")
+    (True, False, False, False)
+    """
+    name = host_name(host)
+    if name in {"", "localhost"}:
+        return False
+    try:
+        ip_address(name)
+    except ValueError:
+        return True
+    return False
 
 
 def server_url(url: str) -> str:

@@ -9,6 +9,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from protocol.runtime.url_hosts import host_name
 from scheduler_plugin.dashboard import texts
 
 POLICY: Final = (
@@ -59,9 +60,4 @@ def host_of(scope: Scope) -> str:
     # With two headers a proxy may have checked the other one.
     if len(hosts) != 1:
         return ""
-    host: str = hosts[0].decode("latin-1").lower()
-    # IPv6 addresses contain colons.
-    if host.startswith("["):
-        name, closed, _ = host[1:].partition("]")
-        return name if closed else ""
-    return host.partition(":")[0]
+    return host_name(hosts[0].decode("latin-1"))

@@ -87,4 +87,5 @@ def scope_in(path: str) -> access_reviews.Scope:
 def _caller(request: Request) -> Caller:
     server = request.scope.get("server") or ("",)
     peer = request.client.host if request.client else ""
-    return Caller(request.headers.get("authorization", ""), peer, str(server[0]))
+    authorization, host = (request.headers.get(name, "") for name in ("authorization", "host"))
+    return Caller(authorization, peer, str(server[0]), host)

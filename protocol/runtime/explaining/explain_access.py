@@ -3,7 +3,8 @@
 - A caller needs a bearer token for our audience, and permission to list VMs of the namespace, or to get its pods for a
   database in a pod.
 - Over loopback no token is needed: the caller is in the pod, or uses ``kubectl port-forward``, for which the API server
-  has checked permissions.
+  has checked permissions. But a site that someone visits meanwhile may let its own domain resolve to loopback, so a
+  browser's request to a domain needs one.
 - With a token in a file, only that token gives access: for a cluster on one machine, which may have other users.
 - If the API server does not respond, access is denied.
 """
@@ -24,6 +25,7 @@ from protocol.kubernetes.access_reviews import Scope, is_allowed, may_read, name
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
 from protocol.runtime.clock import Clock
+from protocol.runtime.url_hosts import names_domain
 from protocol.units import Instant, Seconds
 
 AUDIENCE: Final = "autoscale-explain"
@@ -49,11 +51,12 @@ def audience_of_agents(namespace: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller: its ``Authorization`` header, and the remote and local address of its connection."""
+    """A caller: its ``Authorization`` header, the remote and local address of its connection, and its ``Host``."""
 
     authorization: str = ""
     peer: str = ""
     local: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ class ReviewedAccess:
     async def denial(self, caller: Caller, scope: Scope) -> AccessDenial | None:
         """See ``ExplainAccess``."""
         # This is how people with client certificates, who have no token, get access.
-        if {caller.peer, caller.local} <= LOOPBACK:
+        if {caller.peer, caller.local} <= LOOPBACK and not names_domain(caller.host):
             return None
         token = _bearer(caller)
         # Do not review a token that does not even claim our audience.

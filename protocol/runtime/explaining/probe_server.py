@@ -69,8 +69,9 @@ async def _answer(
     if route is None:
         return HttpResponse(f"one of: {' '.join(sorted(routes))}\n".encode(), HTTPStatus.NOT_FOUND)
     rest = f"/{rest}" if rest else ""
-    addresses = (_address(writer, end) for end in ("peername", "sockname"))
-    refused = await guard(f"/{first}", rest, Caller(head.headers.get("authorization", ""), *addresses))
+    peer, local = (_address(writer, end) for end in ("peername", "sockname"))
+    authorization, host = (head.headers.get(name, "") for name in ("authorization", "host"))
+    refused = await guard(f"/{first}", rest, Caller(authorization, peer, local, host))
     if refused is not None:
         return refused
     answer = route(rest)

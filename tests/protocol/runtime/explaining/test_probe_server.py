@@ -9,6 +9,7 @@ from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
+from protocol.runtime.explaining.explain_access import Caller
 from protocol.runtime.explaining.probe_server import LARGEST_HEAD, MAX_CONNECTIONS, PER_PEER, listening
 from protocol.runtime.serving.http_requests import HttpResponse
 
@@ -46,6 +47,19 @@ async def answer(connection: socket.socket) -> bytes:
             return await asyncio.get_running_loop().sock_recv(connection, 100)
     except ConnectionResetError:
         return b""
+
+
+async def test_guard_learns_who_asks(open_sockets: ExitStack) -> None:
+    callers: list[Caller] = []
+
+    async def guard(_: str, __: str, caller: Caller) -> HttpResponse | None:
+        callers.append(caller)
+        return None
+
+    async with listening("0.0.0.0", 0, {"/explain": lambda _: HttpResponse(b"{}\n")}, guard) as port:
+        head = b"GET /explain HTTP/1.1\r\nHost: site.example\r\nAuthorization: Bearer a\r\n\r\n"
+        assert (await answer(connected(open_sockets, port, STRANGER, head))).startswith(b"HTTP/1.1 200")
+    assert callers == [Caller("Bearer a", STRANGER, KUBELET, "site.example")]
 
 
 @pytest.mark.parametrize("source", [STRANGER, KUBELET], ids=["another address", "the kubelet's address"])
