@@ -63,7 +63,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.is_authenticated = False
         self._idle_limit = peers.limits.idle_unauthenticated
         self._is_outside_body = True
-        self._head_size = 0
+        self._head_size = self._outside_body = 0
         self._body_size = 0
         self._is_held = False
         # uvicorn's ``cycle`` is that of the last request received, which may still be queued.
@@ -136,13 +136,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._start()
         # Also chunk extensions and trailers after the body: the parser keeps an unfinished header, of any length.
         if self._is_outside_body:
-            self._head_size += len(data)
-            if self._head_size > LONGEST_HEAD:
+            self._outside_body += len(data)
+            if self._outside_body > LONGEST_HEAD:
                 self.send_400_response("The head of the request is too long.")
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._is_whole, self._is_outside_body, self._head_size = False, True, 0
+        self._is_whole, self._is_outside_body, self._head_size, self._outside_body = False, True, 0, 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -165,7 +165,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Check the number of pipelined requests."""
-        self._is_outside_body, self._head_size = False, 0
+        self._is_outside_body, self._outside_body = False, 0
         if len(self.pipeline) >= MAX_WAITING:
             raise ValueError("too many requests at once")
         super().on_headers_complete()
@@ -186,7 +186,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Account for a piece of a body."""
-        self._is_outside_body, self._head_size = False, 0
+        self._is_outside_body, self._outside_body = False, 0
         # After an early response, the rest of the body is dropped.
         if self._answering is not None:
             self._body_size += len(body)
@@ -197,7 +197,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is complete; another one may begin in the same piece."""
-        self._is_whole, self._is_outside_body, self._head_size = True, True, 0
+        self._is_whole, self._is_outside_body, self._head_size, self._outside_body = True, True, 0, 0
         super().on_message_complete()
         self._become_idle_if_answered()
 
