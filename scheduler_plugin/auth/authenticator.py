@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final, Never
 
@@ -23,7 +23,12 @@ REFUSED_FOR: Final = Seconds(5.0)
 """Long enough that a flood of one bad token causes few reviews."""
 
 CONCURRENCY: Final = 8
-QUEUE: Final = 64
+QUEUE: Final = 256
+QUEUE_OF_ONE: Final = 64
+"""Maximum number of tokens from one address that are under review or wait for it. Anyone may send tokens, and agents get
+503 while the queue is full.
+"""
+
 MAX_WAIT: Final = Seconds(2.0)
 """A request that waits this long gets 503: agents give up after 5 s."""
 
@@ -39,11 +44,14 @@ class OverloadedError(Exception):
 
 
 class _PendingReview(msgspec.Struct, eq=False):
-    """A token under review, valid until ``until`` (Unix seconds), and the requests that wait for it."""
+    """A token under review, first sent from ``address`` and valid until ``until`` (Unix seconds), and the requests that
+    wait for it.
+    """
 
     key: bytes
     token: str
     audience: str
+    address: str
     asked_at: Instant
     until: float
     waiting: list[asyncio.Future[CallerIdentity | None]] = []
@@ -92,6 +100,7 @@ class TokenAuthenticator:
         # Separate, so that bad tokens cannot evict good ones.
         self._accepted, self._refused = _Verdicts(ACCEPTED_FOR), _Verdicts(REFUSED_FOR)
         self._open: dict[bytes, _PendingReview] = {}
+        self._of_address: Counter[str] = Counter()
         # Bounded: further requests get 503 at once.
         self._waiting: asyncio.Queue[_PendingReview] = asyncio.Queue(QUEUE)
 
@@ -106,6 +115,7 @@ class TokenAuthenticator:
             for review in self._open.values():
                 review.fail(ApiUnknownError(refusals.ENDS))
             self._open.clear()
+            self._of_address.clear()
 
     def cached_identity(self, authorization: str, audience: str) -> CallerIdentity | None:
         """The owner of the token in an ``Authorization`` header, if cached."""
@@ -124,8 +134,8 @@ class TokenAuthenticator:
             return False
         return self._refused.has(key, now) or plausible_until(token, audience, self._clock.wall()) is None
 
-    async def identify(self, authorization: str | None, audience: str) -> CallerIdentity | None:
-        """The owner of the token in an ``Authorization`` header; None if it is invalid.
+    async def identify(self, authorization: str | None, audience: str, address: str) -> CallerIdentity | None:
+        """The owner of the token in an ``Authorization`` header from ``address``; None if it is invalid.
 
         Raises ``OverloadedError``, or ``cluster.api.ApiError`` if the API server does not respond.
         """
@@ -142,17 +152,20 @@ class TokenAuthenticator:
             until = plausible_until(token, audience, self._clock.wall())
             if until is None:
                 return None
-            review = self._put(_PendingReview(key, token, audience, now, until))
+            review = self._put(_PendingReview(key, token, audience, address, now, until))
         answer: asyncio.Future[CallerIdentity | None] = asyncio.get_running_loop().create_future()
         review.waiting.append(answer)
         return await answer
 
     def _put(self, review: _PendingReview) -> _PendingReview:
+        if self._of_address[review.address] >= QUEUE_OF_ONE:
+            raise OverloadedError
         try:
             self._waiting.put_nowait(review)
         except asyncio.QueueFull:
             raise OverloadedError from None
         self._open[review.key] = review
+        self._of_address[review.address] += 1
         return review
 
     async def _ask(self) -> Never:
@@ -172,6 +185,9 @@ class TokenAuthenticator:
                 review.answer(identity)
             # Last: until the verdict is cached, requests with this token join this review.
             del self._open[review.key]
+            self._of_address[review.address] -= 1
+            if not self._of_address[review.address]:
+                del self._of_address[review.address]
 
 
 def _key(token: str, audience: str) -> bytes:

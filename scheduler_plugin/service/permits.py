@@ -90,7 +90,9 @@ class Permits:
     def ask(self, wire: WireRequest, authorization: str | None, address: str) -> Granted | Awaitable[Granted]:
         """Decide an agent's request from ``address``. Raises ``CallerRefusedError``, at once or when awaited."""
         identity = self.identity_if_known(authorization, address)
-        return self._after_identification(wire, authorization) if identity is None else self.judge(wire, identity)
+        return (
+            self._after_identification(wire, authorization, address) if identity is None else self.judge(wire, identity)
+        )
 
     def identity_if_known(self, authorization: str | None, address: str) -> CallerIdentity | None:
         """The caller, if cached or known by address. Raises ``CallerRefusedError``."""
@@ -117,10 +119,10 @@ class Permits:
         if is_refused:
             raise CallerRefusedError(401, refusals.NO_TOKEN)
 
-    async def identify(self, authorization: str | None) -> CallerIdentity:
-        """Owner of this token. Raises ``CallerRefusedError``."""
+    async def identify(self, authorization: str | None, address: str) -> CallerIdentity:
+        """Owner of this token from ``address``. Raises ``CallerRefusedError``."""
         try:
-            identity = await self._authenticator.identify(authorization, self._context.feed.settings.audience)
+            identity = await self._authenticator.identify(authorization, self._context.feed.settings.audience, address)
         except OverloadedError:
             raise CallerRefusedError(503, refusals.TOO_MANY_TOKENS, RETRY_AFTER) from None
         except ApiError as error:
@@ -148,8 +150,8 @@ class Permits:
             return self._after_requests(pod, vm, request, agent)
         return self._decide(pod, vm, request, agent)
 
-    async def _after_identification(self, wire: WireRequest, authorization: str | None) -> Granted:
-        outcome = self.judge(wire, await self.identify(authorization))
+    async def _after_identification(self, wire: WireRequest, authorization: str | None, address: str) -> Granted:
+        outcome = self.judge(wire, await self.identify(authorization, address))
         return outcome if isinstance(outcome, Granted) else await outcome
 
     async def _after_requests(self, pod: PodFacts, vm: VirtualMachine, request: AgentRequest, agent: str) -> Granted:

@@ -80,7 +80,7 @@ async def batch(service: Service, request: HotRequest) -> HotResponse:
         # One identity for the whole batch.
         identity = service.permits.identity_if_known(request.authorization, request.address)
         if identity is None:
-            identity = await service.permits.identify(request.authorization)
+            identity = await service.permits.identify(request.authorization, request.address)
     except _REFUSALS as error:
         return _refused(service, _refusal(error))
     service.context.telemetry.batches.observe(len(entries))

@@ -14,7 +14,7 @@ from protocol.kubernetes.api import ApiUnknownError
 from protocol.kubernetes.objects import JsonObject
 from protocol.units import Seconds
 from scheduler_plugin.auth import authenticator
-from scheduler_plugin.auth.authenticator import CONCURRENCY, QUEUE, OverloadedError, TokenAuthenticator
+from scheduler_plugin.auth.authenticator import CONCURRENCY, QUEUE, QUEUE_OF_ONE, OverloadedError, TokenAuthenticator
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.objects import label_of, plain_pod, token_of, token_text
 
@@ -66,8 +66,8 @@ def server() -> ApiServer:
     return ApiServer(FakeClock())
 
 
-def shows(found: TokenAuthenticator, label: str) -> Awaitable[CallerIdentity | None]:
-    return found.identify(f"Bearer {token_text(label)}", AUDIENCE)
+def shows(found: TokenAuthenticator, label: str, address: str = "10.0.0.7") -> Awaitable[CallerIdentity | None]:
+    return found.identify(f"Bearer {token_text(label)}", AUDIENCE, address)
 
 
 async def outcomes(found: TokenAuthenticator, *labels: str) -> list[CallerIdentity | BaseException | None]:
@@ -85,7 +85,8 @@ async def test_junk_tokens_cost_few_reviews(
 ) -> None:
     server.takes = 0.02
     async with asking(server) as found:
-        pending = asyncio.gather(*(shows(found, f"bad{i}") for i in range(2000)), return_exceptions=True)
+        tokens = (shows(found, f"bad{i}", f"10.0.1.{i % 200}") for i in range(2000))
+        pending = asyncio.gather(*tokens, return_exceptions=True)
         await settle()
         assert server.busiest == CONCURRENCY
         await server.clock.advance(1)
@@ -93,6 +94,20 @@ async def test_junk_tokens_cost_few_reviews(
     assert len(turned_away) == 2000 - QUEUE
     assert len(server.asked) == QUEUE
     assert server.busiest == CONCURRENCY
+
+
+async def test_junk_of_one_address_delays_no_agent(server: ApiServer) -> None:
+    """A pod that kept the queue full kept the permits of all agents whose verdicts had expired."""
+    server.takes = 0.02
+    async with asking(server) as found:
+        junk = asyncio.gather(*(shows(found, f"bad{i}") for i in range(2000)), return_exceptions=True)
+        await settle()
+        agent = asyncio.ensure_future(shows(found, "good", "10.0.0.8"))
+        await server.clock.advance(1)
+        assert await agent == AGENT
+        assert sum(isinstance(one, OverloadedError) for one in await junk) == 2000 - QUEUE_OF_ONE
+        server.takes = 0.0
+        assert await shows(found, "good2") == AGENT, "its places are free again"
 
 
 async def test_bad_token_flood_keeps_good_verdicts(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +138,7 @@ async def test_bad_token_flood_keeps_good_verdicts(server: ApiServer, monkeypatc
 async def test_implausible_token_costs_no_review(server: ApiServer, header: str | None) -> None:
     async with asking(server) as found:
         assert found.is_refused(header, AUDIENCE)
-        assert await found.identify(header, AUDIENCE) is None
+        assert await found.identify(header, AUDIENCE, "10.0.0.7") is None
     assert server.asked == []
 
 
@@ -190,5 +205,5 @@ async def test_a_good_verdict_ends_with_its_token(server: ApiServer) -> None:
     async with asking(server) as found:
         for seconds, asked in ((0, 1), (19, 1), (2, 2), (4, 2), (2, 3)):
             await server.clock.advance(seconds)
-            assert await found.identify(header, AUDIENCE) == AGENT
+            assert await found.identify(header, AUDIENCE, "10.0.0.7") == AGENT
             assert len(server.asked) == asked
