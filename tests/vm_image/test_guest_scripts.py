@@ -43,6 +43,20 @@ def test_a_daemon_with_a_token_answers_those_who_have_it(path: str, status: int)
     assert answer.split()[1] == str(status).encode()
 
 
+@pytest.mark.parametrize("path", ["/shutdown", "/password", "/freeze", "/spare"])
+def test_neighbours_on_flat_network_are_refused(path: str) -> None:
+    """With NeonVM's runner every VM of the flat network reaches the daemon, and could power off the others."""
+    answer = subprocess.run(
+        ["sh", SCRIPTS / "daemon.sh"],
+        input=f"PUT {path} HTTP/1.1\r\nContent-Length: 1\r\n\r\nx".encode(),
+        env={},
+        capture_output=True,
+        check=True,
+        timeout=10,
+    ).stdout
+    assert answer.split()[1] == b"404"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
