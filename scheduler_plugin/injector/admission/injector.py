@@ -5,9 +5,10 @@ Only VM pods that mention the agent's volumes are refused.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
@@ -17,7 +18,7 @@ from protocol.kubernetes.resources import SERVICE_ACCOUNTS
 from protocol.messages import ObjectName
 from protocol.pod_database import is_pod_database
 from protocol.runtime.clock import Clock
-from protocol.units import Seconds
+from protocol.units import Instant, Seconds
 from protocol.virtual_machine import InvalidObjectError
 from scheduler_plugin.injector import texts
 from scheduler_plugin.injector.admission.first_size import annotate
@@ -29,6 +30,11 @@ LOG: Final = logging.getLogger("autoscale.injector")
 
 ACCOUNT_TIMEOUT: Final = Seconds(1.5)
 """Well below the 5 s that the API server waits for the response."""
+
+ACCOUNT_KEPT: Final = Seconds(60.0)
+MAX_KEPT: Final = 4096
+LOOKUPS: Final = 8
+"""Maximum concurrent lookups of service accounts, a quarter of our connections to the API server."""
 
 FLOOR_FOR: Final = Seconds(600.0)
 """How long a pod keeps its predecessor's size, because with an empty cache its use does not show its need."""
@@ -47,6 +53,9 @@ class Injector:
     template: AgentTemplate
     report: Callable[[str], None]
     problem: str = texts.VERSION_UNKNOWN
+    _lookups: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LOOKUPS))
+    _found: dict[tuple[str, str], Instant] = field(default_factory=dict)
+    """Namespaces and names of service accounts, and when each was found."""
 
     async def answer(self, body: bytes) -> bytes:
         """Handle an AdmissionReview. Raises ``MalformedReviewError``."""
@@ -100,13 +109,21 @@ class Injector:
         return answer(review.uid, operations)
 
     async def _missing_account(self, namespace: str, account: str) -> str:
+        # Anyone may send reviews: those of invented namespaces must neither delay the others nor take all connections.
+        found_at = self._found.get((namespace, account))
+        if found_at is not None and self.clock.now() - found_at < ACCOUNT_KEPT:
+            return ""
         call = ApiCall("GET", SERVICE_ACCOUNTS.path(namespace, account), ACCOUNT_TIMEOUT)
         try:
-            await self.api.call(call)
-        except ApiError as error:
+            async with asyncio.timeout(ACCOUNT_TIMEOUT), self._lookups:
+                await self.api.call(call)
+        except (ApiError, TimeoutError) as error:
             if isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND:
                 return texts.NO_ACCOUNT.format(namespace=namespace, account=account)
-            return texts.ACCOUNT_UNREADABLE.format(account=account, error=error)
+            return texts.ACCOUNT_UNREADABLE.format(account=account, error=str(error) or texts.TIMED_OUT)
+        if len(self._found) >= MAX_KEPT:
+            self._found.clear()
+        self._found[namespace, account] = self.clock.now()
         return ""
 
     def _allow_unchanged(self, review: PodReview, outcome: str, why: str = "") -> bytes:

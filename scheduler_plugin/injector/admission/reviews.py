@@ -6,7 +6,7 @@ import base64
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -18,6 +18,9 @@ KIND: Final = "AdmissionReview"
 LONGEST_WARNING: Final = 250
 """The API server truncates warnings to 256 characters."""
 
+
+LONGEST_UID: Final = 128
+LONGEST_NAMESPACE: Final = 63
 
 MOST_VALUES: Final = 100_000
 """Maximum number of values in a pod. Decoded they take up to 100 times their length; the largest pods have a tenth."""
@@ -31,9 +34,10 @@ _NOTHING: Final = msgspec.Raw(b"null")
 
 
 class _Request(msgspec.Struct, frozen=True):
-    uid: str
+    # Bounded like in the API, because anyone may send a review, and both are repeated: in a response, in log lines.
+    uid: Annotated[str, msgspec.Meta(max_length=LONGEST_UID)]
     operation: str
-    namespace: str = ""
+    namespace: Annotated[str, msgspec.Meta(max_length=LONGEST_NAMESPACE)] = ""
     # Raw, because it is decoded only if needed.
     object: msgspec.Raw = _NOTHING
 

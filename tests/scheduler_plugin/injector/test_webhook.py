@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
@@ -14,14 +15,15 @@ from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.refusals import classify
 from protocol.runtime.followed_file import SettingsError
-from scheduler_plugin.injector.admission.injector import Injector
+from scheduler_plugin.injector.admission import injector
+from scheduler_plugin.injector.admission.injector import ACCOUNT_KEPT, LOOKUPS, Injector
 from scheduler_plugin.injector.admission.reviews import MOST_VALUES
 from scheduler_plugin.injector.predecessors import Predecessors
 from scheduler_plugin.injector.settings import parse_settings
 from scheduler_plugin.injector.telemetry import InjectorTelemetry
 from scheduler_plugin.injector.web import LONGEST_REVIEW, MUTATE, webhook_app
 from scheduler_plugin.web.hot_paths import HotRequest
-from tests.fake_clock import FakeClock
+from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
 from tests.scheduler_plugin.injector.injecting import SETTINGS
 from tests.scheduler_plugin.injector.pods import original, response, review
@@ -32,9 +34,12 @@ class Accounts(Connection):
 
     namespaces: tuple[str, ...] = ("default",)
     failure: Exception | None = None
+    hold: asyncio.Event | None = None
 
     async def call(self, call: ApiCall) -> JsonObject:
         self.asked.append(call)
+        if self.hold is not None:
+            await self.hold.wait()
         if self.failure is not None:
             raise self.failure
         if call.path not in {f"/api/v1/namespaces/{each}/serviceaccounts/vm-agent" for each in self.namespaces}:
@@ -46,12 +51,12 @@ class Asked:
     """An injector that is asked over HTTP, without a network."""
 
     def __init__(self) -> None:
-        clock = FakeClock()
-        self.api = Accounts(EmbeddedCluster(clock))
+        self.clock = FakeClock()
+        self.api = Accounts(EmbeddedCluster(self.clock))
         self.outcomes: list[str] = []
-        predecessors = Predecessors(clock, InjectorTelemetry())
+        predecessors = Predecessors(self.clock, InjectorTelemetry())
         template = parse_settings(SETTINGS).template()
-        self.injector = Injector(self.api, clock, predecessors, template, self.outcomes.append, "")
+        self.injector = Injector(self.api, self.clock, predecessors, template, self.outcomes.append, "")
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[httpx.AsyncClient]:
@@ -96,6 +101,40 @@ async def test_missing_service_account_is_reported() -> None:
     asked.api.failure = ApiRefusedError(classify(403))
     assert "warnings" in await asked.ask(review(original()))
     assert asked.outcomes == ["no_account"] * 3
+
+
+async def test_found_account_is_remembered() -> None:
+    asked = Asked()
+    await asked.ask(review(original()))
+    # As during a flood of reviews of invented namespaces.
+    asked.api.failure = TimeoutError()
+    await asked.clock.advance(ACCOUNT_KEPT - 1)
+    await asked.ask(review(original()))
+    await asked.clock.advance(1)
+    found = await asked.ask(review(original()))
+    assert "cannot be read: timed out" in found["warnings"][0]
+    assert asked.outcomes == ["injected", "injected", "no_account"]
+
+
+async def test_invented_namespaces_take_few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anyone may send reviews. A flood took all connections, and pods of VMs were created without an agent."""
+    monkeypatch.setattr(injector, "MAX_KEPT", 2)
+    asked, go_on = Asked(), asyncio.Event()
+    await asked.ask(review(original()))
+    asked.api.hold = go_on
+    flood = [asyncio.ensure_future(asked.ask(review(original(), namespace=f"n{i}"))) for i in range(100)]
+    await settle()
+    assert len(asked.api.asked) == 1 + LOOKUPS
+    assert "patch" in await asked.ask(review(original()))
+    go_on.set()
+    assert not any("patch" in answer for answer in await asyncio.gather(*flood))
+    for namespace in ("default", "other"):
+        asked.api.namespaces = (namespace,)
+        asked.api.asked.clear()
+        await asked.clock.advance(ACCOUNT_KEPT)
+        assert "patch" in await asked.ask(review(original(), namespace=namespace))
+    asked.api.namespaces = ("third",)
+    assert "patch" in await asked.ask(review(original(), namespace="third")), "few are remembered"
 
 
 async def test_pod_naming_agent_volumes_is_refused() -> None:
