@@ -25,7 +25,7 @@ REFUSED_FOR: Final = Seconds(5.0)
 CONCURRENCY: Final = 8
 QUEUE: Final = 256
 QUEUE_OF_ONE: Final = 64
-"""Maximum number of tokens from one address that are reviewed or wait for it. Anyone may send tokens, and agents get 503
+"""Maximum number of tokens from one address under review or waiting for it. Anyone may send tokens, and agents get 503
 while the queue is full.
 """
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -36,7 +36,11 @@ ALLOWED_FOR: Final = Seconds(60.0)
 DENIED_FOR: Final = Seconds(5.0)
 REMEMBERED: Final = 1024
 AT_ONCE: Final = 4
-MAX_WAITING: Final = 32
+MAX_WAITING: Final = 128
+MAX_OF_PEER: Final = 32
+"""Maximum reviews in progress, and of one address, because anyone may send tokens. A recorder queries the agent of a node
+about the VMs of all its namespaces at once.
+"""
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
 """Not all of 127.0.0.0/8: a service mesh's proxy may forward other clients from an address in it."""
 
@@ -114,6 +118,7 @@ class ReviewedAccess:
     _cached: OrderedDict[bytes, tuple[AccessDenial | None, Instant]] = field(default_factory=OrderedDict)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
     _pending: dict[bytes, asyncio.Future[AccessDenial | None]] = field(default_factory=dict)
+    _of_peer: Counter[str] = field(default_factory=Counter)
 
     async def denial(self, caller: Caller, scope: Scope) -> AccessDenial | None:
         """See ``ExplainAccess``."""
@@ -133,15 +138,19 @@ class ReviewedAccess:
         if (pending := self._pending.get(key)) is not None:
             return await asyncio.shield(pending)
         # Limit the reviews that unauthenticated callers can cause.
-        if len(self._pending) >= MAX_WAITING:
+        if len(self._pending) >= MAX_WAITING or self._of_peer[caller.peer] >= MAX_OF_PEER:
             return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, "too many token reviews are pending; retry")
         # The result for other waiting callers if this one is cancelled.
         denial: AccessDenial | None = _CANCELLED
         self._pending[key] = asyncio.get_running_loop().create_future()
+        self._of_peer[caller.peer] += 1
         try:
             denial = await self._review(key, token, scope)
         finally:
             self._pending.pop(key).set_result(denial)
+            self._of_peer[caller.peer] -= 1
+            # Without zeros, so that only present addresses are stored.
+            self._of_peer += Counter()
         return denial
 
     async def _review(self, key: bytes, token: str, scope: Scope) -> AccessDenial | None:

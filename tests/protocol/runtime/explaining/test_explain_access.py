@@ -15,6 +15,7 @@ from protocol.runtime.explaining.explain_access import (
     ALLOWED_FOR,
     AUDIENCE,
     DENIED_FOR,
+    MAX_OF_PEER,
     MAX_WAITING,
     REMEMBERED,
     Caller,
@@ -166,13 +167,28 @@ async def test_no_answer_is_no_permission() -> None:
 async def test_flood_of_tokens_is_turned_away() -> None:
     server = ApiServer(hold=asyncio.Event())
     access = server.access()
-    waiting = [asyncio.create_task(status(access, shows(jwt(aud=[AUDIENCE], n=n)))) for n in range(MAX_WAITING)]
+    junk = (shows(jwt(aud=[AUDIENCE], n=n), f"10.1.3.{n % 16}") for n in range(MAX_WAITING))
+    waiting = [asyncio.create_task(status(access, caller)) for caller in junk]
     await settle()
     assert await status(access, shows(CLERK)) == 503
     assert server.hold is not None
     server.hold.set()
     assert set(await asyncio.gather(*waiting)) == {401}
     assert await status(access, shows(CLERK)) == 200
+
+
+async def test_flood_of_one_address_delays_no_other() -> None:
+    """It took all reviews, and nobody was told anything."""
+    server = ApiServer(hold=asyncio.Event())
+    access = server.access()
+    junk = [asyncio.create_task(status(access, shows(jwt(aud=[AUDIENCE], n=n)))) for n in range(2 * MAX_WAITING)]
+    await settle()
+    clerk = asyncio.create_task(status(access, shows(CLERK, "10.1.2.4")))
+    assert server.hold is not None
+    server.hold.set()
+    assert await clerk == 200
+    assert sorted(await asyncio.gather(*junk)) == [401] * MAX_OF_PEER + [503] * (2 * MAX_WAITING - MAX_OF_PEER)
+    assert await status(access, shows(CLERK)) == 200, "its places are free again"
 
 
 async def test_only_so_many_answers_are_kept() -> None:
