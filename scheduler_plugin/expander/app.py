@@ -27,7 +27,7 @@ from protocol.runtime.tls_metrics import watch_tls
 from scheduler_plugin.expander.choice import judge
 from scheduler_plugin.expander.cluster_size import ClusterSize
 from scheduler_plugin.expander.failures import Failures
-from scheduler_plugin.expander.service import CHANNEL_OPTIONS, MOST_AT_ONCE, Expander, credentials, followed
+from scheduler_plugin.expander.service import CHANNEL_OPTIONS, MOST_CALLS, Expander, credentials, followed
 from scheduler_plugin.expander.settings import ExpanderSettings, host_and_port, parse_settings
 from scheduler_plugin.expander.telemetry import LOG, PriceExpanderTelemetry
 
@@ -88,7 +88,7 @@ def _api(environment: Mapping[str, str], clock: Clock, stack: AsyncExitStack) ->
 async def _serve(
     settings: ExpanderSettings, expander: Expander, telemetry: PriceExpanderTelemetry, stack: AsyncExitStack
 ) -> Addresses:
-    server = grpc.aio.server(options=CHANNEL_OPTIONS, maximum_concurrent_rpcs=MOST_AT_ONCE)
+    server = grpc.aio.server(options=CHANNEL_OPTIONS, maximum_concurrent_rpcs=MOST_CALLS)
     server.add_generic_rpc_handlers((expander.handler(),))
     if settings.tls is None:
         port = server.add_insecure_port(settings.listen)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import grpc
 
 from protocol.runtime.clock import Clock
+from protocol.runtime.serving.limits import Limits, Peers
 from protocol.runtime.tls_files import FollowedTls, TlsParts, server_context
 from protocol.units import Seconds
 from scheduler_plugin.expander import texts
@@ -24,7 +27,16 @@ LARGEST_MESSAGE: Final = 128 * 1024**2
 """The limit of the autoscaler's client for messages in either direction."""
 
 MOST_AT_ONCE: Final = 4
-"""The autoscaler sends one call at a time, and each may take ``LARGEST_MESSAGE`` of memory."""
+"""Maximum calls whose request is arriving. The autoscaler sends one at a time, and each may take ``LARGEST_MESSAGE`` of
+memory. With more, or more than half of one address, a new call displaces the oldest of the address with the most, or of
+its own.
+"""
+
+REQUEST_SECONDS: Final = Seconds(10.0)
+"""Time-out of a request. Anyone may call, and send nothing."""
+
+MOST_CALLS: Final = 64
+"""Maximum calls that gRPC passes on, including those that are about to be displaced."""
 
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
@@ -34,6 +46,8 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.max_concurrent_streams", MOST_AT_ONCE),
     ("grpc.max_connection_idle_ms", 300_000),
 )
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
 
 Judge = Callable[[ScaleUp], Mapping[str, Judgement]]
 """Returns the rank of each option of a call, or the reason why it has none."""
@@ -47,13 +61,28 @@ class Expander:
         self.failures = failures
         self._telemetry = telemetry
         self._clock = clock
+        self._callers = Peers(Limits(connections=MOST_AT_ONCE, per_peer=MOST_AT_ONCE // 2))
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Handler for a ``grpc.aio`` server."""
-        unary: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(self.best_options)
-        return grpc.method_handlers_generic_handler(SERVICE, {"BestOptions": unary})
+        # A stream of one request, because gRPC waits for that of a unary call without a time-out.
+        method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_unary_rpc_method_handler(self._call)
+        return grpc.method_handlers_generic_handler(SERVICE, {"BestOptions": method})
 
-    async def best_options(self, question: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+    async def _call(self, questions: AsyncIterator[bytes], context: Context) -> bytes:
+        call = _ArrivingCall(asyncio.ensure_future(_first(questions)))
+        address = context.peer().rpartition(":")[0]
+        self._callers.admit(call, address)
+        try:
+            arrived, _ = await asyncio.wait((call.request,), timeout=REQUEST_SECONDS)
+        finally:
+            call.request.cancel()
+            self._callers.leave(call, address)
+        if not arrived or call.request.cancelled() or call.request.exception() is not None:
+            await context.abort(grpc.StatusCode.CANCELLED, texts.NO_REQUEST)
+        return await self.best_options(call.request.result(), context)
+
+    async def best_options(self, question: bytes, context: Context) -> bytes:
         """Handle one call; request and response are encoded."""
         began = self._clock.now()
         try:
@@ -71,6 +100,23 @@ class Expander:
             return _written(scale_up.options, texts.EXPANDER_FAILED)
         self._telemetry.answered(scale_up, verdict, Seconds(self._clock.now() - began))
         return answer
+
+
+@dataclass(eq=False, slots=True)
+class _ArrivingCall:
+    """A call whose ``request`` is arriving."""
+
+    request: asyncio.Future[bytes]
+
+    def displace(self) -> None:
+        """See ``Displaceable``."""
+        self.request.cancel()
+
+
+async def _first(questions: AsyncIterator[bytes]) -> bytes:
+    async for question in questions:
+        return question
+    return b""
 
 
 def _written(options: Iterable[ScaleUpOption], why: str) -> bytes:

@@ -13,6 +13,7 @@ LOWEST: Final = "{note}rank {rank.value:.4g} is the lowest of {ranks}{estimated}
 ESTIMATED: Final = " (estimated from CPU and memory: none of the groups is in the price table)"
 ALL_FAILED: Final = "every group has failed recently, "
 NONE_RANKED: Final = "{note}none of {options} groups can be ranked ({reasons})"
+NO_REQUEST: Final = "the request did not arrive in time"
 NOTHING_OFFERED: Final = "the call has no options"
 EXPANDER_FAILED: Final = "internal error; see the expander's log"
 

@@ -38,8 +38,8 @@ REMEMBERED: Final = 1024
 AT_ONCE: Final = 4
 MAX_WAITING: Final = 128
 MAX_OF_PEER: Final = 32
-"""Maximum reviews in progress, and of one address, because anyone may send tokens. A recorder queries the agent of a node
-about the VMs of all its namespaces at once.
+"""Maximum reviews in progress, and of one address, because anyone may send tokens. A recorder asks a node's agent about
+VMs of many namespaces at once.
 """
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
 """Not all of 127.0.0.0/8: a service mesh's proxy may forward other clients from an address in it."""

@@ -1,4 +1,4 @@
-"""Reviews of permissions: a token without any costs a review of every namespace, and must not cost others their session."""
+"""Reviews of permissions: a token without any costs one of every namespace, and must not cost others their session."""
 
 from __future__ import annotations
 

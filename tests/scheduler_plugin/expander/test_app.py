@@ -14,9 +14,10 @@ import pytest
 from protocol.runtime.credentials import CredentialsError
 from protocol.runtime.followed_file import FileRefusedError, FollowedFile
 from protocol.units import Seconds
+from scheduler_plugin.expander import service, texts
 from scheduler_plugin.expander.__main__ import main
 from scheduler_plugin.expander.app import serving
-from scheduler_plugin.expander.service import SERVICE
+from scheduler_plugin.expander.service import MOST_AT_ONCE, SERVICE
 from scheduler_plugin.expander.settings import ExpanderSettings, parse_settings
 from scheduler_plugin.expander.telemetry import PriceExpanderTelemetry
 from tests.fake_clock import FakeClock
@@ -60,6 +61,39 @@ async def test_question_ranks_by_price_and_fit(settings: Path) -> None:
             page = (await web.get("/metrics")).text
     assert 'autoscale_expander_answers_total{outcome="chosen"} 1.0' in page
     assert "autoscale_expander_cluster_nodes 4.0" in page
+
+
+@pytest.mark.parametrize("silent", [1, MOST_AT_ONCE, 3 * MOST_AT_ONCE])
+async def test_calls_without_request_delay_no_other(settings: Path, silent: int) -> None:
+    """Anyone may call; four calls that sent nothing kept the autoscaler's out for ever."""
+    method = f"/{SERVICE}/BestOptions"
+    async with (
+        serving(settings, FakeClock(), {}) as at,
+        grpc.aio.insecure_channel(f"127.0.0.1:{at.port}") as stranger,
+        grpc.aio.insecure_channel(f"127.0.0.1:{at.port}", [("grpc.use_local_subchannel_pool", 1)]) as autoscaler,
+    ):
+        open_call: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = stranger.stream_unary(method)
+        calls = [open_call() for _ in range(silent)]
+        await calls[0].wait_for_connection()
+        ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = autoscaler.unary_unary(method)
+        for _ in range(3):
+            assert groups_of(await ask(QUESTION, timeout=5.0)) == ["small"]
+        for call in calls:
+            call.cancel()
+
+
+async def test_call_without_request_ends(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "REQUEST_SECONDS", 0.05)
+    async with (
+        serving(settings, FakeClock(), {}) as at,
+        grpc.aio.insecure_channel(f"127.0.0.1:{at.port}") as stranger,
+    ):
+        open_call: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = stranger.stream_unary(f"/{SERVICE}/BestOptions")
+        call = open_call()
+        assert await call.details() == texts.NO_REQUEST
+        ended = open_call()
+        await ended.done_writing()
+        assert groups_of(await ended) == []
 
 
 async def test_whoever_speaks_no_http_is_hung_up_on(settings: Path) -> None:
