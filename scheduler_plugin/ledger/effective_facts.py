@@ -111,11 +111,11 @@ def at_rebuild(facts: Iterable[VmFacts], nodes: Iterable[NodeFacts], pods: Itera
 def _effective_listed(facts: VmFacts, nodes: Collection[NodeFacts], permitted: Resources) -> VmFacts:
     """``facts`` of a VM with pods on ``nodes``; a previous process may have granted any permit."""
     bounded = _bounded(facts, ZERO, Resources.most(node.reservable for node in nodes), permitted)
-    ever = Resources.most(node.ever_reservable for node in nodes)
-    if bounded.wakes_with is None or bounded.wakes_with.within(ever):
+    largest = Resources.most(node.ever_reservable for node in nodes)
+    if bounded.wakes_with is None or bounded.wakes_with.within(largest):
         return bounded
     # That process let no guest wake with more than its node ever had.
-    return replace(bounded, wakes_with=bounded.wakes_with.at_most(ever), declared=bounded.declared or facts)
+    return replace(bounded, wakes_with=bounded.wakes_with.at_most(largest), declared=bounded.declared or facts)
 
 
 def observe_placed(state: LedgerState, claim: Claim, *, at_rebuild: bool) -> None:

@@ -124,8 +124,8 @@ class Ledger:
 
     def _listed(self, lists: events.Listed, now: Instant) -> outcomes.Effects:
         is_first = not self.is_ready
-        doubtful = listing.apply_lists(self._state, lists, now)
-        effects = (*doubtful, *self._finish(outside=True))
+        reads = listing.apply_lists(self._state, lists, now)
+        effects = (*reads, *self._finish(outside=True))
         # Pods refused by the previous process wait for room too: kube-scheduler does not retry them by itself.
         return (*effects, *binding.add_unschedulable(self._state, lists.pods)) if is_first else effects
 

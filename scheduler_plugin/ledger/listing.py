@@ -22,14 +22,14 @@ def apply_lists(state: LedgerState, lists: Listed, now: Instant) -> Effects:
     is_first = not state.is_ready
     _list_nodes(state, lists.nodes)
     _list_vms(state, effective_facts.at_rebuild(lists.vms, lists.nodes, lists.pods) if is_first else lists.vms, now)
-    doubtful = _list_pods(state, lists.pods)
-    doubtful += migration_reservations.relist(state, lists.migrations, now)
+    reads = _list_pods(state, lists.pods)
+    reads += migration_reservations.relist(state, lists.migrations, now)
     if is_first:
         migration_reservations.cap_left_claims(state)
         _rebuilt(state, now)
     state.expire(now)
     state.is_ready = True
-    return tuple(doubtful)
+    return tuple(reads)
 
 
 def _list_nodes(state: LedgerState, nodes: Collection[NodeFacts]) -> None:
@@ -50,7 +50,7 @@ def observe_node(state: LedgerState, node: NodeFacts) -> None:
 
 
 def observe_vm(state: LedgerState, vm: VmFacts, now: Instant) -> None:
-    """A VM as a watch or list shows it."""
+    """Record a VM from a watch or list."""
     facts = effective_facts.effective_facts(state, vm, state.accounts.find(vm.name, vm.uid))
     state.update_vm(facts, now, at_rebuild=False)
 
@@ -67,18 +67,18 @@ def _list_vms(state: LedgerState, vms: Collection[VmFacts], now: Instant) -> Non
 
 def _list_pods(state: LedgerState, pods: Collection[PodFacts]) -> list[Effect]:
     """Store the pods. Return reads of missing pods that may be newer than the list."""
-    doubtful: list[Effect] = []
+    reads: list[Effect] = []
     for pod in pods:
         binding.observe_pod(state, pod, at_rebuild=not state.is_ready)
     uids = {pod.uid for pod in pods}
     for claim in [claim for uid, claim in state.claims.items() if uid not in uids]:
-        # It was bound before the list was made.
+        # The watch had shown its bind before this list, so a missing pod is gone.
         if claim.state is ClaimState.BOUND:
             state.pod_gone(claim.pod.uid)
         elif claim.state is not ClaimState.INCOMING:
-            doubtful.append(ReadPod(claim.pod.uid, claim.pod.name))
+            reads.append(ReadPod(claim.pod.uid, claim.pod.name))
     state.waiting.listed(uids)
-    return doubtful
+    return reads
 
 
 def _rebuilt(state: LedgerState, now: Instant) -> None:

@@ -123,15 +123,15 @@ def relist(state: LedgerState, listed: Collection[MigrationFacts], now: Instant)
     """Store a complete list. Return reads of ordered migrations that are not in it."""
     for facts in listed:
         observe_migration(state, facts, now)
-    doubtful: list[outcomes.Effect] = []
+    reads: list[outcomes.Effect] = []
     for name in state.migrations.named.keys() - {facts.name for facts in listed}:
         migration = state.migrations.named[name]
         if migration.facts is not None:
             remove_migration(state, name)
         # It may be newer than the list.
         elif migration.creation is not Creation.ORDERED:
-            doubtful.append(outcomes.ReadMigration(name))
-    return tuple(doubtful)
+            reads.append(outcomes.ReadMigration(name))
+    return tuple(reads)
 
 
 def cap_left_claims(state: LedgerState) -> None:

@@ -65,15 +65,15 @@ def decide(state: LedgerState, event: PermitRequested, now: Instant) -> outcomes
         state.settle_vm(account)
     effects = state.finish(outside=outside)
     update_asleep_size(claim, permit, request.needs, follows_requests=state.follows_requests)
-    wish = shrink_request(state.nodes[claim.node], claim, permit, request.needs, now)
+    shrink = shrink_request(state.nodes[claim.node], claim, permit, request.needs, now)
     return outcomes.PermitDecision(
         permit,
         policy.compute_unit,
         (claim.is_frozen and not account.sleeps) or (account.facts is not None and account.facts.refused != ""),
         persist,
         effects,
-        wish.shrink_to,
-        wish.ask_again,
+        shrink.shrink_to,
+        shrink.ask_again,
         wakes_since=account.wake_asked_at if is_granted else None,
     )
 
@@ -265,8 +265,8 @@ def permit_written(state: LedgerState, event: PermitWritten) -> None:
     _update_claims(state, account, before, reserved)
 
 
-def _update_claims(state: LedgerState, account: VmAccount, known: VmFacts | None, reserved: Resources) -> None:
-    """Update claims after a write; ``known`` and ``reserved`` are from before it."""
+def _update_claims(state: LedgerState, account: VmAccount, previous: VmFacts | None, reserved: Resources) -> None:
+    """Update claims after a write; ``previous`` facts and ``reserved`` are from before it."""
     vm, name = account.facts, account.name
     if vm is None or name is None:
         return
@@ -274,8 +274,8 @@ def _update_claims(state: LedgerState, account: VmAccount, known: VmFacts | None
     if (
         reserved == account.reserved
         and not state.migrations.of(name)
-        and known is not None
-        and vm == known.with_permit(vm.version, vm.permit)
+        and previous is not None
+        and vm == previous.with_permit(vm.version, vm.permit)
     ):
         return
     state.recount(name)

@@ -275,6 +275,6 @@ def _target_requests_after_refusal(claim: Claim, runner: RunnerRequests, needed:
     return resizes.lowering.parts_at(now).of(runner.held, less)
 
 
-def _requests_to_keep(claim: Claim, there: Resources, needed: Resources, now: Instant) -> Resources:
-    """``needed``, plus the part of ``there`` to keep for a while: all of it during a migration."""
-    return there.at_least(needed) if claim.is_migrating else _resizes(claim).requests_to_keep(there, needed, now)
+def _requests_to_keep(claim: Claim, current: Resources, needed: Resources, now: Instant) -> Resources:
+    """``needed``, plus the part of ``current`` to keep for a while: all of it during a migration."""
+    return current.at_least(needed) if claim.is_migrating else _resizes(claim).requests_to_keep(current, needed, now)

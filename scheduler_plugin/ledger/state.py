@@ -171,9 +171,9 @@ class LedgerState:
             return
         node = self._touch(claim.node)
         if was_migrating or is_migrating:
-            gone = claim.reserved + claim.unmet if was_migrating else ZERO
-            come = reserved + unmet if is_migrating else ZERO
-            node.migrating = node.migrating - gone + come
+            leaving = claim.reserved + claim.unmet if was_migrating else ZERO
+            arriving = reserved + unmet if is_migrating else ZERO
+            node.migrating = node.migrating - leaving + arriving
         if unmet != claim.unmet:
             node.unmet = node.unmet - claim.unmet + unmet
             claim.denied_since = claim.denied_since if unmet.any else None
@@ -355,6 +355,6 @@ class LedgerState:
         claim.reserved = ZERO
 
 
-def _is_predecessor(facts: VmFacts, known: VmFacts) -> bool:
+def _is_predecessor(facts: VmFacts, current: VmFacts) -> bool:
     """Return True if ``facts`` are late facts of a VM that had the name before."""
-    return facts.uid not in ("", known.uid) and facts.version < known.version
+    return facts.uid not in ("", current.uid) and facts.version < current.version

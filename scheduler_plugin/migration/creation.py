@@ -96,8 +96,8 @@ class MigrationCreator:
         if error.kind in ABOUT_US:
             self._refusals.refused_all(clock.now(), clock.jitter())
         else:
-            rest = self._context.feed.settings.migration.rest
-            self._refusals.refused(order.move.vm, clock.now(), rest, clock.jitter())
+            delays = self._context.feed.settings.migration.delays
+            self._refusals.refused(order.move.vm, clock.now(), delays, clock.jitter())
         self._undo(name, str(error))
 
     def _undo(self, name: ObjectName, why: str) -> None:
@@ -143,4 +143,4 @@ class MigrationCreator:
         migration = self._context.ledger.migrations.get(name)
         # A migration that was created and deleted says nothing about its VM.
         if migration is not None and migration.creation is Creation.UNSURE:
-            self._refusals.lost(migration.vm, self._context.clock.now(), self._context.feed.settings.migration.rest)
+            self._refusals.lost(migration.vm, self._context.clock.now(), self._context.feed.settings.migration.delays)

@@ -90,11 +90,11 @@ class DrainPlan:
         return helpful, others
 
     def _cooldown_reason(self, vm: ObjectName, need: RoomNeed) -> str | None:
-        rest, migrations = self._policy.rest, self._ledger.migrations_of(vm)
-        if rest.until(migrations, self._now, drains=need.excess is None) > self._now.wall:
+        delays, migrations = self._policy.delays, self._ledger.migrations_of(vm)
+        if delays.until(migrations, self._now, drains=need.excess is None) > self._now.wall:
             return explanations.COOLDOWN
         # NeonVM's controller takes the deletion of an ended migration for a cancellation of the one that begins.
-        return explanations.MIGRATION_BEING_DELETED if is_being_deleted(rest, migrations, self._now) else None
+        return explanations.MIGRATION_BEING_DELETED if is_being_deleted(delays, migrations, self._now) else None
 
 
 def _helpful(need: RoomNeed, victims: list[Victim], targets: Targets) -> list[Victim]:

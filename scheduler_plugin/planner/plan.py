@@ -41,7 +41,7 @@ class MigrationPolicy:
     settle: Seconds = Seconds(120.0)  # pressure of this length moves VMs
     makes_room_to_grow: bool = True  # VMs move from a node where one could not grow, to a node that is half empty
     settle_denied: Seconds = Seconds(90.0)  # so does a denial of one vCPU; larger ones proportionally sooner
-    rest: MoveDelays = field(default_factory=MoveDelays)
+    delays: MoveDelays = field(default_factory=MoveDelays)
     out_per_node: int = 1
     in_per_node: int = 2
     per_cluster: int | Fraction = Fraction(1, 5)  # a fraction is of all nodes, rounded up
@@ -199,17 +199,17 @@ class RoomNeed:
         """
         if self.denied_since is None:
             return ZERO
-        account, pressure, soonest = self.account, self.account.pressure, min(MIN_DENIAL, policy.settle_denied)
+        account, pressure, min_length = self.account, self.account.pressure, min(MIN_DENIAL, policy.settle_denied)
         unmet = Resources.sum(
             claim.unmet
             for claim in account.claims.values()
             if claim.denied_since is not None
             and (claim.sleeps or not only_waking)
             and now - claim.denied_since
-            >= (soonest if only_waking else policy.denial_settles(claim.unmet, claim.denial_cost.counted(now)))
+            >= (min_length if only_waking else policy.denial_settles(claim.unmet, claim.denial_cost.counted(now)))
         )
         pods = ZERO
-        if now - self.denied_since >= soonest and not only_waking:
+        if now - self.denied_since >= min_length and not only_waking:
             # Pressure beyond the denials of VMs comes from pods.
             pods = pressure.capacity.minus_or_zero(account.unmet.minus_or_zero(account.free_for_denied))
         return (unmet.minus_or_zero(account.free_for_denied) + pods).minus_or_zero(pressure.slack + pressure.migrating)

@@ -28,6 +28,7 @@ from scheduler_plugin.ledger.moves import Migration, Move, MoveCause
 from scheduler_plugin.planner.cost import Selection, least_cost
 from scheduler_plugin.planner.drain import DrainPlan
 from scheduler_plugin.planner.eligible_nodes import EligibleNodes
+from scheduler_plugin.planner.headroom import Headroom
 from scheduler_plugin.planner.plan import (
     GRACE,
     SHORT_SETTLE,
@@ -41,7 +42,6 @@ from scheduler_plugin.planner.plan import (
 )
 from scheduler_plugin.planner.refused_orders import RefusedOrders
 from scheduler_plugin.planner.refused_targets import RefusedTargets
-from scheduler_plugin.planner.roominess import Roominess
 from scheduler_plugin.planner.targets import ActiveMigrations, TargetRule, Targets
 from scheduler_plugin.planner.unplaced import UnplacedTargets
 from scheduler_plugin.planner.victims import PlanningTime
@@ -80,10 +80,10 @@ class Planner:
         self._unneeded_since: dict[ObjectName, Instant] = {}
         self._stuck: dict[str, StuckNode] = {}
         self._active: dict[ObjectName, ObjectName] = {}
-        self._resting: dict[ObjectName, Instant] = {}
+        self._cooling_down: dict[ObjectName, Instant] = {}
         self._wrongly_targeted: set[ObjectName] = set()
         self._unplaced = UnplacedTargets()
-        self._roominess = Roominess()
+        self._headroom = Headroom()
         self._growth_share = 1.0
         self.refused = RefusedTargets()
         self.refused_orders = RefusedOrders()
@@ -106,10 +106,10 @@ class Planner:
         self._note_deleted(ledger, policy, now.monotonic)
         self._learn_from_failures(ledger, policy, now.monotonic)
         needs = [*self._present_needs(ledger, policy, now.monotonic)]
-        if self._roominess.has_lasted(ledger.rooms, now.monotonic) and policy.makes_room_to_grow:
+        if self._headroom.has_lasted(ledger.rooms, now.monotonic) and policy.makes_room_to_grow:
             needs += self._growth_needs(ledger, ranking, now.monotonic)
         self._needs = {need.account.name: need for need in needs}
-        self.refused_orders.forget_old(now.monotonic, policy.rest)
+        self.refused_orders.forget_old(now.monotonic, policy.delays)
         batch = yield from self._batch(policy, now.monotonic)
         moves: tuple[Move, ...] = ()
         if batch:
@@ -168,7 +168,7 @@ class Planner:
 
         Not after migrations that were never created or had a wrong target.
         """
-        if not (ledger.migrations or self._active or self._resting or self._wrongly_targeted):
+        if not (ledger.migrations or self._active or self._cooling_down or self._wrongly_targeted):
             return
         active = {
             name: migration
@@ -184,15 +184,17 @@ class Planner:
             for name, migration in active.items()
             if migration.is_terminating and name not in self._wrongly_targeted
         ]
-        self._resting |= dict.fromkeys(unwanted, Instant(now + min(policy.rest.cooldown, CANCEL_COOLDOWN)))
-        self._resting = {vm: until for vm, until in self._resting.items() if until > now}
+        self._cooling_down |= dict.fromkeys(unwanted, Instant(now + min(policy.delays.cooldown, CANCEL_COOLDOWN)))
+        self._cooling_down = {vm: until for vm, until in self._cooling_down.items() if until > now}
         self._active = {name: migration.vm for name, migration in active.items()}
         self._wrongly_targeted &= ledger.migrations.keys()
 
     def _cooldown_reason(self, now: Instant, vm: ObjectName) -> str | None:
         """The reason from earlier rounds not to move the VM now."""
         return (
-            explanations.COOLDOWN if self._resting.get(vm, now) > now else self.refused_orders.refusal_reason(vm, now)
+            explanations.COOLDOWN
+            if self._cooling_down.get(vm, now) > now
+            else self.refused_orders.refusal_reason(vm, now)
         )
 
     def _present_needs(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Iterator[RoomNeed]:
@@ -240,11 +242,11 @@ class Planner:
         return None if previous is None or previous.is_for_growth is not is_for_growth else previous
 
     def _learn(self, ledger: Ledger, migration: Migration, why: str, policy: MigrationPolicy, now: Instant) -> None:
-        self.refused.note(ledger, (migration.vm, migration.target or ""), why, now, policy.rest)
+        self.refused.note(ledger, (migration.vm, migration.target or ""), why, now, policy.delays)
 
     def _learn_from_failures(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> None:
         """Record refused targets of failed migrations: one without a target node was refused, whoever ended it."""
-        self.refused.forget_old(now, policy.rest)
+        self.refused.forget_old(now, policy.delays)
         for migration in self._unplaced.newly_failed(ledger.migrations.values()):
             if migration.name not in self._wrongly_targeted:
                 self._learn(ledger, migration, explanations.FOUND_NO_NODE, policy, now)
@@ -314,5 +316,5 @@ def _deletable(ledger: Ledger, policy: MigrationPolicy, now: PlanningTime) -> tu
     if not ledger.migrations:
         return ()
     over = {migration.vm: None for migration in ledger.migrations.values() if not migration.is_active}
-    deletable = (migration for vm in over for migration in policy.rest.deletable(ledger.migrations_of(vm), now))
+    deletable = (migration for vm in over for migration in policy.delays.deletable(ledger.migrations_of(vm), now))
     return tuple(migration.name for migration in deletable if not migration.is_terminating)

@@ -36,9 +36,9 @@ class RefusedOrders:
         self._in_row: set[str] = set()
         self._all: _OrderWait | None = None
 
-    def refused(self, vm: ObjectName, now: Instant, rest: MoveDelays, jitter: float) -> None:
+    def refused(self, vm: ObjectName, now: Instant, delays: MoveDelays, jitter: float) -> None:
         """Record that the API certainly refused a migration of the VM. ``jitter`` is a random number in 0..1."""
-        self._delay(vm, now, rest, tolerated=0)
+        self._delay(vm, now, delays, tolerated=0)
         self._namespaces[vm.namespace] = _extended(self._namespaces.get(vm.namespace), now, jitter)
         self._in_row.add(vm.namespace)
         # Two namespaces in a row: not a quota of one of them.
@@ -49,11 +49,11 @@ class RefusedOrders:
         """Record that the API accepts no migrations from us now."""
         self._all = _extended(self._all, now, jitter)
 
-    def lost(self, vm: ObjectName, now: Instant, rest: MoveDelays) -> None:
+    def lost(self, vm: ObjectName, now: Instant, delays: MoveDelays) -> None:
         """Record that a creation without a response never landed."""
         # The first may be due to the network. From the second in a row it counts as a refusal: otherwise an API server
         # that fails on one VM would get only that one.
-        self._delay(vm, now, rest, tolerated=1)
+        self._delay(vm, now, delays, tolerated=1)
 
     def made(self, vm: ObjectName) -> None:
         """Record that the API created a migration of the VM."""
@@ -73,19 +73,19 @@ class RefusedOrders:
         """Return True if no migration should be ordered now."""
         return _is_waiting(self._all, now)
 
-    def forget_old(self, now: Instant, rest: MoveDelays) -> None:
+    def forget_old(self, now: Instant, delays: MoveDelays) -> None:
         """Drop waits that ended longer ago than the longest wait."""
-        self._vms = {vm: wait for vm, wait in self._vms.items() if wait.until + rest.max_backoff > now}
-        recent = {name: wait for name, wait in self._namespaces.items() if wait.until + rest.max_backoff > now}
+        self._vms = {vm: wait for vm, wait in self._vms.items() if wait.until + delays.max_backoff > now}
+        recent = {name: wait for name, wait in self._namespaces.items() if wait.until + delays.max_backoff > now}
         self._namespaces = recent
         self._in_row &= recent.keys()
-        if self._all is not None and self._all.until + rest.max_backoff <= now:
+        if self._all is not None and self._all.until + delays.max_backoff <= now:
             self._all = None
 
-    def _delay(self, vm: ObjectName, now: Instant, rest: MoveDelays, *, tolerated: int) -> None:
+    def _delay(self, vm: ObjectName, now: Instant, delays: MoveDelays, *, tolerated: int) -> None:
         previous = self._vms.get(vm)
         failures = 1 if previous is None else previous.failures + 1
-        wait = rest.after(failures) if failures > tolerated else Seconds(0.0)
+        wait = delays.after(failures) if failures > tolerated else Seconds(0.0)
         self._vms[vm] = _OrderWait(failures, Instant(now + wait))
 
 

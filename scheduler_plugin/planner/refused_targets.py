@@ -46,7 +46,7 @@ class RefusedTargets:
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def note(self, ledger: Ledger, pair: Pair, why: str, now: Instant, rest: MoveDelays) -> None:
+    def note(self, ledger: Ledger, pair: Pair, why: str, now: Instant, delays: MoveDelays) -> None:
         """Record that the VM's target pod was not placed on the node."""
         fingerprint = _fingerprint(ledger, *pair)
         # Reinsert it as the newest.
@@ -54,7 +54,7 @@ class RefusedTargets:
         # Start over for a changed VM or node.
         failures = 1 if previous is None or previous.fingerprint != fingerprint else previous.failures + 1
         vm, node = pair
-        refusal = TargetRefusal(why, failures, Instant(now + rest.after(failures)), fingerprint)
+        refusal = TargetRefusal(why, failures, Instant(now + delays.after(failures)), fingerprint)
         self._pairs[pair] = self._of_vm.setdefault(vm, {})[node] = refusal
         if len(self._pairs) > self._most:
             self._drop(next(iter(self._pairs)))
@@ -70,10 +70,10 @@ class RefusedTargets:
         """The VM's refusals by node, read-only."""
         return self._of_vm.get(vm, {})
 
-    def forget_old(self, now: Instant, rest: MoveDelays) -> None:
+    def forget_old(self, now: Instant, delays: MoveDelays) -> None:
         """Drop pairs that have not failed again."""
         # A pair that could be tried for the longest wait without a failure starts over.
-        for pair in [pair for pair, refusal in self._pairs.items() if refusal.until + rest.max_backoff <= now]:
+        for pair in [pair for pair, refusal in self._pairs.items() if refusal.until + delays.max_backoff <= now]:
             self._drop(pair)
 
     def _drop(self, pair: Pair) -> TargetRefusal | None:
@@ -87,8 +87,8 @@ class RefusedTargets:
 
 
 def _fingerprint(ledger: Ledger, vm: ObjectName, node: str) -> Fingerprint:
-    account, book = ledger.vms.get(vm), ledger.nodes.get(node)
+    account, node_account = ledger.vms.get(vm), ledger.nodes.get(node)
     return (
         None if account is None or account.facts is None else account.facts.constraints,
-        None if book is None or book.facts is None else book.facts.traits,
+        None if node_account is None or node_account.facts is None else node_account.facts.traits,
     )

@@ -23,7 +23,7 @@ from scheduler_plugin.ledger.moves import Migration, MoveCause
 from scheduler_plugin.texts import explanations
 
 COPY_TIME: Final = Seconds(5.0)
-"""Approximate length of the copy; memory changed meanwhile is copied again."""
+"""Approximate duration of the copy; memory that changes during it is copied again."""
 
 RECENT: Final = Seconds(3600.0)
 """How long a move makes the next move of the same VM more expensive."""
@@ -176,10 +176,10 @@ def count_recent_moves(migrations: Sequence[Migration], now: PlanningTime) -> in
     return sum(at + RECENT > now.wall for at in successes)
 
 
-def is_being_deleted(rest: MoveDelays, migrations: Sequence[Migration], now: PlanningTime) -> bool:
+def is_being_deleted(delays: MoveDelays, migrations: Sequence[Migration], now: PlanningTime) -> bool:
     """Return True while an ended migration of the VM is being deleted, or is about to be."""
     leaving = any(migration.is_terminating and not migration.is_active for migration in migrations)
-    return leaving or bool(rest.deletable(migrations, now))
+    return leaving or bool(delays.deletable(migrations, now))
 
 
 def victim_of(ledger: Ledger, claim: Claim, index: int, now: PlanningTime, *, opt_in: bool) -> Victim | str:

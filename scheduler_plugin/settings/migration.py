@@ -58,7 +58,7 @@ class MigrationSection(Section):
             settle=Seconds(self.settle_seconds),
             settle_denied=Seconds(self.settle_denied_seconds),
             makes_room_to_grow=self.make_room_to_grow,
-            rest=MoveDelays(
+            delays=MoveDelays(
                 Seconds(self.cooldown_seconds), Seconds(self.backoff_seconds), Seconds(self.backoff_most_seconds)
             ),
             out_per_node=self.max_per_node.out,

@@ -57,17 +57,17 @@ def offered(claim: Claim, permit: Resources, needs: Resources | None) -> Resourc
     return permit.minus_or_zero(needs if claim.asleep_size is None else Resources(permit.cpu, needs.mem))
 
 
-def should_sleep(node: NodeAccount, claim: Claim, lack: Resources, donors: Iterable[Claim], now: Instant) -> bool:
-    """Return True if the VM whose agent is asking should sleep, because the node still lacks room (at most ``lack``)
-    after everything that ``donors`` are about to free.
+def should_sleep(node: NodeAccount, claim: Claim, shortfall: Resources, donors: Iterable[Claim], now: Instant) -> bool:
+    """Return True if the VM whose agent is asking should sleep: the node still lacks room (at most ``shortfall``) after
+    everything that ``donors`` are about to free.
     """
     offers = [donor.offered for donor in donors]
     # Sleeping VMs keep their room reserved until their smaller permit and requests are stored.
     offers += [_frees(other) for other in node.claims.values() if other.sleeps and _is_asked(other, now)]
     leaving = Resources.sum(offers) + node.migrating
     missing = Shortfall(
-        node.reserved.minus_or_zero(node.room.watermark + leaving).at_most(lack),
-        node.unmet.minus_or_zero(node.free_for_denied + leaving).at_most(lack),
+        node.reserved.minus_or_zero(node.room.watermark + leaving).at_most(shortfall),
+        node.unmet.minus_or_zero(node.free_for_denied + leaving).at_most(shortfall),
     )
     return claim in sleep_candidates(node, missing, now, claim)
 
@@ -80,27 +80,29 @@ def request_sleep(claim: Claim, permit: Resources, now: Instant) -> None:
     claim.offered = (permit + claim.pod.overhead).minus_or_zero(claim.asleep_size or ZERO)
 
 
-def sleep_candidates(node: NodeAccount, lacks: Shortfall, now: Instant, asks: Claim | None = None) -> list[Claim]:
-    """Claims whose VMs should sleep to cover what the node ``lacks``; empty if that would not help.
+def sleep_candidates(node: NodeAccount, shortfall: Shortfall, now: Instant, asking: Claim | None = None) -> list[Claim]:
+    """Claims whose VMs should sleep to cover the node's ``shortfall``; empty if that would not help.
 
-    Skips VMs that the node asked within ``ASK_INTERVAL``, except ``asks``.
+    Skips VMs that the node asked within ``ASK_INTERVAL``, except ``asking``.
     """
     # With a pod of unknown size nothing counts as free. VMs of a cordoned node will be drained.
-    if node.unbounded or not node.room.is_open or not (lacks.over.any or lacks.denied.any):
+    if node.unbounded or not node.room.is_open or not (shortfall.over.any or shortfall.denied.any):
         return []
-    busy = [claim for claim in node.claims.values() if claim is not asks and _is_asked(claim, now) and not claim.sleeps]
-    able = [claim for claim in node.claims.values() if _may_order_sleep(claim, now, asks)]
+    busy = [
+        claim for claim in node.claims.values() if claim is not asking and _is_asked(claim, now) and not claim.sleeps
+    ]
+    eligible = [claim for claim in node.claims.values() if _may_order_sleep(claim, now, asking)]
     reserve, total = NO_RESERVE if node.policy is None else node.policy.wake_reserve, node.room.total
     needs = list(node.wake_needs.values())
-    reserved, freed, left, chosen = room_for_waking(needs, reserve, total), ZERO, lacks, list[Claim]()
-    for claim in sorted(able, key=lambda claim: _order(claim, now)):
+    reserved, freed, left, chosen = room_for_waking(needs, reserve, total), ZERO, shortfall, list[Claim]()
+    for claim in sorted(eligible, key=lambda claim: _order(claim, now)):
         room = _frees(claim)
         if len(busy) + len(chosen) < MAX_CONCURRENT and room.at_most(left.over.at_least(left.denied)).any:
             chosen.append(claim)
             needs.append(WakeNeed(room))
             freed = freed + room
-            left = lacks.after(freed, room_for_waking(needs, reserve, total).minus_or_zero(reserved))
-    return chosen if left != lacks else []
+            left = shortfall.after(freed, room_for_waking(needs, reserve, total).minus_or_zero(reserved))
+    return chosen if left != shortfall else []
 
 
 def _order(claim: Claim, now: Instant) -> tuple[bool, int, int, int, str]:
@@ -108,10 +110,10 @@ def _order(claim: Claim, now: Instant) -> tuple[bool, int, int, int, str]:
     return not _is_asked(claim, now), claim.weight, -room.mem.value, -room.cpu.value, claim.pod.uid
 
 
-def _may_order_sleep(claim: Claim, now: Instant, asks: Claim | None) -> bool:
+def _may_order_sleep(claim: Claim, now: Instant, asking: Claim | None) -> bool:
     if claim.asleep_size is None or claim.sleeps or claim.is_away(now):
         return False
-    return now - claim.sleep_asked_at >= ASK_INTERVAL or (claim is asks and _is_asked(claim, now))
+    return now - claim.sleep_asked_at >= ASK_INTERVAL or (claim is asking and _is_asked(claim, now))
 
 
 def _is_asked(claim: Claim, now: Instant) -> bool:

@@ -147,10 +147,10 @@ class NodeAccount:
         # The kubelet grants what fits by itself. If no VM has requests, the kubelet would not see them leave.
         if self.facts is None or wanted.within(free) or not self._vms_request:
             return ZERO
-        wishes = [claim.deferred.opted_in for claim in self.claims.values() if claim.deferred.opted_in.any]
+        resizes = [claim.deferred.opted_in for claim in self.claims.values() if claim.deferred.opted_in.any]
         # Upper bound: all VMs gone, no deferred resize granted.
         others = Resources.sum(claim.pod.requests for claim in self.claims.values() if not claim.runs_vm)
-        return _as_many_as_fit(wishes, self.facts.allocatable.minus_or_zero(others.minus_or_zero(self.deferred.all)))
+        return _as_many_as_fit(resizes, self.facts.allocatable.minus_or_zero(others.minus_or_zero(self.deferred.all)))
 
     @property
     def _vms_request(self) -> bool:
@@ -258,10 +258,10 @@ class NodeAccount:
         return room_for_waking(self.wake_needs.values(), reserve, total).at_most(left)
 
 
-def _as_many_as_fit(wishes: list[Resources], room: Resources) -> Resources:
+def _as_many_as_fit(resizes: list[Resources], room: Resources) -> Resources:
     total = ZERO
     # The kubelet grants a resize whole or not at all. Smallest first, so that most of them fit.
-    for wish in sorted(wishes, key=lambda amounts: (amounts.cpu, amounts.mem)):
-        if (total + wish).within(room):
-            total = total + wish
+    for resize in sorted(resizes, key=lambda amounts: (amounts.cpu, amounts.mem)):
+        if (total + resize).within(room):
+            total = total + resize
     return total

@@ -46,8 +46,8 @@ class VmShare:
     rank: tuple[float, str]
 
 
-def fair_shares(room: Resources, spans: Sequence[VmShare], unit: ComputeUnit) -> list[Resources]:
-    """Divide ``room`` by weight among ``spans``, within their bounds.
+def fair_shares(room: Resources, claimants: Sequence[VmShare], unit: ComputeUnit) -> list[Resources]:
+    """Divide ``room`` by weight among ``claimants``, each within its bounds.
 
     Shares rise from ``minimum`` in whole units, except for the last step. Nobody gets less than ``minimum``, even with
     too little room.
@@ -58,12 +58,12 @@ def fair_shares(room: Resources, spans: Sequence[VmShare], unit: ComputeUnit) ->
     """
     cpu = _shares(
         room.cpu.value,
-        [(of.minimum.cpu.value, of.maximum.cpu.value, of.weight, of.rank) for of in spans],
+        [(share.minimum.cpu.value, share.maximum.cpu.value, share.weight, share.rank) for share in claimants],
         unit.cpu.value,
     )
     mem = _shares(
         room.mem.value,
-        [(of.minimum.mem.value, of.maximum.mem.value, of.weight, of.rank) for of in spans],
+        [(share.minimum.mem.value, share.maximum.mem.value, share.weight, share.rank) for share in claimants],
         unit.mem.value,
     )
     return [Resources(MilliCpu(cpus), Bytes(size)) for cpus, size in zip(cpu, mem, strict=True)]
@@ -113,7 +113,7 @@ MAX_NAMED: Final = 3
 """Maximum number of VMs to name as receivers of freed room: those that lacked the most at that time."""
 
 SHOWN_FOR: Final = Seconds(3600.0)
-"""Room freed earlier is not shown: it explains nothing any more, and the page shows only the time of day."""
+"""Room freed earlier is not shown: it no longer explains anything, and the page shows only the time of day."""
 
 
 def record_freed(node: NodeAccount, claim: Claim, permit: Resources, now: Instant) -> None:
@@ -128,7 +128,7 @@ def record_freed(node: NodeAccount, claim: Claim, permit: Resources, now: Instan
 
 
 def _receivers(node: NodeAccount, donor: Claim, amount: Resources) -> Iterator[ObjectName]:
-    """VMs that lack some of ``amount``, largest lack first."""
+    """VMs that lack some of ``amount``, largest shortfall first."""
     denied = [claim for claim in node.claims.values() if claim is not donor and claim.unmet.at_most(amount).any]
     denied.sort(key=lambda claim: (-claim.unmet.cpu.value, -claim.unmet.mem.value, claim.pod.uid))
     for claim in denied[:MAX_NAMED]:
@@ -179,19 +179,19 @@ def shrink_request(
     if not claim.offered.any and claim.asked_since is None and not may_sleep:
         return NO_SHRINK_REQUEST
     wanted = _scarce_room(node, now)
-    lack = wanted.minus_or_zero(node.shrink_threshold + node.migrating)
-    if not lack.any or _has_delivered_offer(claim, permit, lack):
+    shortfall = wanted.minus_or_zero(node.shrink_threshold + node.migrating)
+    if not shortfall.any or _has_delivered_offer(claim, permit, shortfall):
         claim.asked_since = None
-    # The lack if the VMs suddenly needed more.
-    lack_soon = wanted.minus_or_zero(node.fast_poll_threshold + node.migrating)
-    if not (claim.offered.any or may_sleep) or not lack_soon.any:
+    # The shortfall if the VMs suddenly needed more.
+    shortfall_soon = wanted.minus_or_zero(node.fast_poll_threshold + node.migrating)
+    if not (claim.offered.any or may_sleep) or not shortfall_soon.any:
         return NO_SHRINK_REQUEST
-    if may_sleep and lack.any and should_sleep(node, claim, lack, donors(node, now), now):
+    if may_sleep and shortfall.any and should_sleep(node, claim, shortfall, donors(node, now), now):
         request_sleep(claim, permit, now)
         return ShrinkRequest(ZERO, FAST_POLL)
-    part = _shrink_parts(node, lack, now).get(claim.pod.uid, ZERO)
-    # A VM that is asked now would also be asked for a larger lack.
-    is_next = part.any or claim.pod.uid in _next_donors(node, lack_soon, now)
+    part = _shrink_parts(node, shortfall, now).get(claim.pod.uid, ZERO)
+    # A VM that is asked now would also be asked for a larger shortfall.
+    is_next = part.any or claim.pod.uid in _next_donors(node, shortfall_soon, now)
     ask_again = FAST_POLL if is_next and not _is_unresponsive(claim, now) else None
     if not part.any:
         return ShrinkRequest(None, ask_again)
@@ -200,42 +200,44 @@ def shrink_request(
     return ShrinkRequest(permit - part, ask_again)
 
 
-def _has_delivered_offer(claim: Claim, permit: Resources, lack: Resources) -> bool:
+def _has_delivered_offer(claim: Claim, permit: Resources, shortfall: Resources) -> bool:
     """Return True if the VM has shrunk in each lacking resource that it still offers, since it was first asked.
 
     Without this check, an offer that changes with the need would count as promised for ever.
     """
-    gave, offered = claim.permit_when_asked.minus_or_zero(permit), claim.offered
-    has_given_cpu = gave.cpu.value > 0 or not offered.cpu or not lack.cpu
-    return has_given_cpu and (gave.mem.value > 0 or not offered.mem or not lack.mem) and gave.any
+    freed, offered = claim.permit_when_asked.minus_or_zero(permit), claim.offered
+    has_given_cpu = freed.cpu.value > 0 or not offered.cpu or not shortfall.cpu
+    return has_given_cpu and (freed.mem.value > 0 or not offered.mem or not shortfall.mem) and freed.any
 
 
-def _shrink_parts(node: NodeAccount, lack: Resources, now: Instant) -> dict[str, Resources]:
-    """The part of ``lack`` that each VM should free, by pod, in whole units.
+def _shrink_parts(node: NodeAccount, shortfall: Resources, now: Instant) -> dict[str, Resources]:
+    """The part of ``shortfall`` that each VM should free, by pod, in whole units.
 
     VMs shrink to a common level by weight: the largest first, equals alike.
     """
-    if node.policy is None or not lack.any:
+    if node.policy is None or not shortfall.any:
         return {}
     offers = [claim for claim in node.claims.values() if claim.offered.any and claim.vm is not None]
-    spans = {claim.pod.uid: _without_offer(claim) for claim in offers}
+    claimants = {claim.pod.uid: _without_offer(claim) for claim in offers}
     # Room just freed stays reserved until the smaller permits are stored; do not ask for it again.
-    lack = lack.minus_or_zero(
-        Resources.sum(claim.reserved.minus_or_zero(spans[claim.pod.uid].maximum) for claim in offers)
+    shortfall = shortfall.minus_or_zero(
+        Resources.sum(claim.reserved.minus_or_zero(claimants[claim.pod.uid].maximum) for claim in offers)
     )
     parts: dict[str, Resources] = {}
     # An agent that never shrinks is asked last, and replaces no other.
     for are_unresponsive in (False, True):
-        turn = [claim for claim in offers if _is_unresponsive(claim, now) is are_unresponsive]
-        if not turn or not lack.any:
+        asked = [claim for claim in offers if _is_unresponsive(claim, now) is are_unresponsive]
+        if not asked or not shortfall.any:
             continue
         unit = node.policy.compute_unit
-        steps = Resources(lack.cpu.up_to(unit.cpu), lack.mem.up_to(unit.mem))
-        of_turn = [spans[claim.pod.uid] for claim in turn]
-        left = fair_shares(Resources.sum(span.maximum for span in of_turn).minus_or_zero(steps), of_turn, unit)
-        for claim, span, share in zip(turn, of_turn, left, strict=True):
-            parts[claim.pod.uid] = span.maximum.minus_or_zero(share).at_most(claim.offered)
-        lack = lack.minus_or_zero(Resources.sum(claim.offered for claim in turn))
+        steps = Resources(shortfall.cpu.up_to(unit.cpu), shortfall.mem.up_to(unit.mem))
+        asked_claimants = [claimants[claim.pod.uid] for claim in asked]
+        shares = fair_shares(
+            Resources.sum(claimant.maximum for claimant in asked_claimants).minus_or_zero(steps), asked_claimants, unit
+        )
+        for claim, claimant, share in zip(asked, asked_claimants, shares, strict=True):
+            parts[claim.pod.uid] = claimant.maximum.minus_or_zero(share).at_most(claim.offered)
+        shortfall = shortfall.minus_or_zero(Resources.sum(claim.offered for claim in asked))
     return parts
 
 
@@ -246,37 +248,37 @@ def _without_offer(claim: Claim) -> VmShare:
     return VmShare(size.minus_or_zero(claim.offered), size, claim.weight, (0.0, claim.pod.uid))
 
 
-def _next_donors(node: NodeAccount, lack: Resources, now: Instant) -> frozenset[str]:
-    """Pods of the VMs that would be asked for ``lack``; cached for a moment, because all of them poll often."""
+def _next_donors(node: NodeAccount, shortfall: Resources, now: Instant) -> frozenset[str]:
+    """Pods of the VMs that would be asked for ``shortfall``; cached for a moment, because all of them poll often."""
     if node.next_donors is None or now - node.next_donors[0] >= FAST_POLL:
-        parts = _shrink_parts(node, lack, now)
-        sleepers = (claim.pod.uid for claim in sleep_candidates(node, Shortfall(lack), now))
+        parts = _shrink_parts(node, shortfall, now)
+        sleepers = (claim.pod.uid for claim in sleep_candidates(node, Shortfall(shortfall), now))
         node.next_donors = (now, frozenset([*sleepers, *(uid for uid, part in parts.items() if part.any)]))
     return node.next_donors[1]
 
 
 def lacking(node: NodeAccount, now: Instant) -> Resources:
-    """Room that the node should get back: down to ``shrink_threshold``, and for denied VMs."""
+    """Room to free on the node: what denied VMs lack, and what is reserved above ``shrink_threshold``."""
     return _scarce_room(node, now).minus_or_zero(node.shrink_threshold + node.migrating)
 
 
 def _scarce_room(node: NodeAccount, now: Instant) -> Resources:
-    """Room that is reserved or was denied on the node, as far as VMs stay small for it.
+    """Reserved and denied room on the node for which its VMs should stay small.
 
-    For a VM denied longer than ``PATIENCE``, only up to its fair share.
+    A VM that has been denied for longer than ``PATIENCE`` counts only up to its fair share.
     """
     wanted = node.reserved + node.unmet
     if not node.unmet.any or node.policy is None:
         return wanted
     claims = [claim for claim in node.claims.values() if claim.vm is not None and not claim.is_migrating]
-    greedy = [claim for claim in claims if claim.denied_since is not None and now - claim.denied_since >= PATIENCE]
-    if not greedy:
+    long_denied = [claim for claim in claims if claim.denied_since is not None and now - claim.denied_since >= PATIENCE]
+    if not long_denied:
         return wanted
-    spans = [VmShare(ZERO, claim.reserved + claim.unmet, claim.weight, (0.0, claim.pod.uid)) for claim in claims]
+    claimants = [VmShare(ZERO, claim.reserved + claim.unmet, claim.weight, (0.0, claim.pod.uid)) for claim in claims]
     others = node.reserved.minus_or_zero(Resources.sum(claim.reserved for claim in claims))
-    shares = fair_shares(node.shrink_threshold.minus_or_zero(others), spans, node.policy.compute_unit)
+    shares = fair_shares(node.shrink_threshold.minus_or_zero(others), claimants, node.policy.compute_unit)
     of_each = list(zip(claims, shares, strict=True))
-    beyond = Resources.sum(claim.reserved + claim.unmet - share for claim, share in of_each if claim in greedy)
+    beyond = Resources.sum(claim.reserved + claim.unmet - share for claim, share in of_each if claim in long_denied)
     # A VM above its share must not hide what others lack of theirs.
     due = Resources.sum(share.minus_or_zero(claim.reserved).at_most(claim.unmet) for claim, share in of_each)
     due = due.minus_or_zero(node.free_for_denied)
@@ -291,14 +293,14 @@ def promised(node: NodeAccount, now: Instant) -> Resources:
 
 
 def donors(node: NodeAccount, now: Instant) -> list[Claim]:
-    """Claims whose VMs are about to free room: they offer some, and were not asked in vain."""
+    """Claims whose VMs are about to free room: they offer some, and have not ignored a request to shrink."""
     return [claim for claim in node.claims.values() if claim.offered.any and not _is_unresponsive(claim, now)]
 
 
 def _is_unresponsive(claim: Claim, now: Instant) -> bool:
-    """Return True if the VM was asked long ago, leaves, or its agent has been silent since."""
-    since, longest = claim.asked_since, SHRINK_TIMEOUT if claim.runs_vm else POD_SHRINK_TIMEOUT
-    return claim.is_away(now) or (since is not None and now - since >= longest)
+    """Return True if the VM is leaving, its agent is silent, or it has not shrunk in time after a request."""
+    since, timeout = claim.asked_since, SHRINK_TIMEOUT if claim.runs_vm else POD_SHRINK_TIMEOUT
+    return claim.is_away(now) or (since is not None and now - since >= timeout)
 
 
 REQUEST_TIMEOUT: Final = Seconds(15.0)
@@ -316,17 +318,19 @@ def room_due_to_others(node: NodeAccount, claim: Claim, wanted: Resources, now: 
     rivals = [rival for rival in rivals_of(claim, node, now) if not rival.sleeps]
     if not rivals:
         return ZERO
-    spans = [_span(claim, (wanted + claim.pod.overhead).minus_or_zero(claim.reserved), now)]
-    spans += [_span(rival, rival.unmet, now) for rival in rivals]
+    claimants = [_claimant(claim, (wanted + claim.pod.overhead).minus_or_zero(claim.reserved), now)]
+    claimants += [_claimant(rival, rival.unmet, now) for rival in rivals]
     free = node.room.free
-    share = fair_shares(free + Resources.sum(span.minimum for span in spans), spans, node.policy.compute_unit)[0]
+    share = fair_shares(
+        free + Resources.sum(claimant.minimum for claimant in claimants), claimants, node.policy.compute_unit
+    )[0]
     return free.minus_or_zero(share - claim.reserved)
 
 
-def _span(claim: Claim, wish: Resources, now: Instant) -> VmShare:
+def _claimant(claim: Claim, wanted: Resources, now: Instant) -> VmShare:
     # Among equals, longest denial first.
     since = now if claim.denied_since is None else claim.denied_since
-    return VmShare(claim.reserved, claim.reserved + wish, claim.weight, (since, claim.pod.uid))
+    return VmShare(claim.reserved, claim.reserved + wanted, claim.weight, (since, claim.pod.uid))
 
 
 def rivals_of(claim: Claim, node: NodeAccount, now: Instant) -> Iterator[Claim]:

@@ -24,7 +24,7 @@ from scheduler_plugin.ledger.moves import Migrations
 
 
 class VmAccounts:
-    """Index of accounts by name and UID.
+    """Accounts by name and UID.
 
     ``named`` are VMs that have a name now; accounts of deleted ones stay in their pods' claims.
     """
@@ -33,7 +33,7 @@ class VmAccounts:
         self.named: dict[ObjectName, VmAccount] = {}
         self._by_uid: dict[str, VmAccount] = {}
         self._migrations = migrations
-        self._doubtful: dict[ObjectName, dict[str, Claim]] = {}
+        self._undecided: dict[ObjectName, dict[str, Claim]] = {}
 
     def __iter__(self) -> Iterator[VmAccount]:
         return iter({*self.named.values(), *self._by_uid.values()})
@@ -75,8 +75,8 @@ class VmAccounts:
 
     def miscounted(self, vm: ObjectName | None) -> list[Claim]:
         """Claims of pods that name ``vm`` and wrongly count as its own, or wrongly do not."""
-        doubtful = {} if vm is None else self._doubtful.get(vm, {})
-        return [claim for claim in doubtful.values() if self._is_miscounted(claim)]
+        undecided = {} if vm is None else self._undecided.get(vm, {})
+        return [claim for claim in undecided.values() if self._is_miscounted(claim)]
 
     def _is_miscounted(self, claim: Claim) -> bool:
         """Return True if the claim wrongly counts as the VM's, or wrongly does not."""
@@ -105,16 +105,16 @@ class VmAccounts:
         pod = claim.pod
         # Containers never change: a pod with a runner counts as the VM's for good.
         if pod.vm is not None and (pod.migration is not None or not pod.has_runner):
-            self._doubtful.setdefault(pod.vm, {})[pod.uid] = claim
+            self._undecided.setdefault(pod.vm, {})[pod.uid] = claim
 
     def leave(self, claim: Claim) -> None:
         """Remove a closed claim, and its VM's account if nothing needs it."""
         pod = claim.pod
-        doubtful = {} if pod.vm is None else self._doubtful.get(pod.vm, {})
-        if pod.vm is None or doubtful.pop(pod.uid, None) is None:
+        undecided = {} if pod.vm is None else self._undecided.get(pod.vm, {})
+        if pod.vm is None or undecided.pop(pod.uid, None) is None:
             return
-        if not doubtful:
-            del self._doubtful[pod.vm]
+        if not undecided:
+            del self._undecided[pod.vm]
         account = self.of(pod)
         if account is not None:
             self.forget_unneeded(account)
@@ -130,5 +130,5 @@ class VmAccounts:
 
     def _is_named_by_others(self, account: VmAccount) -> bool:
         """Return True if the VM owns a pod that does not run it; only the account can tell that."""
-        others = {} if account.name is None else self._doubtful.get(account.name, {})
-        return any(claim.vm is None and claim.pod.vm_uid == account.uid for claim in others.values())
+        undecided = {} if account.name is None else self._undecided.get(account.name, {})
+        return any(claim.vm is None and claim.pod.vm_uid == account.uid for claim in undecided.values())

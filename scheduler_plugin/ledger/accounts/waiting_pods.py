@@ -48,11 +48,11 @@ class AssumedPods:
         """Remove a pod: its bind has arrived, kube-scheduler filters again, or it is gone."""
         self._pods.pop(uid, None)
 
-    def claimed(self, besides: str) -> dict[str, PodDemand]:
-        """Sizes of all assumed pods except ``besides``, by node."""
+    def claimed(self, excluding: str) -> dict[str, PodDemand]:
+        """Sizes of all assumed pods except ``excluding``, by node."""
         sizes: dict[str, PodDemand] = {}
         for uid, (node, size) in self._pods.items():
-            if uid != besides:
+            if uid != excluding:
                 sizes[node] = sizes[node].plus(size) if node in sizes else size
         return sizes
 

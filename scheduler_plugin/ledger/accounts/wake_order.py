@@ -23,9 +23,9 @@ def wakes_at_once(node: NodeAccount) -> int:
     return by_policy or max(MIN_CONCURRENT_WAKES, _EACH_CPU * node.room.total.cpu.value // 1000)
 
 
-def active_wakes(node: NodeAccount, now: Instant, besides: Claim | None = None) -> int:
-    """Number of VMs on the node, except that of ``besides``, that may wake and may not be running yet."""
-    return sum(claim.is_waking(now) for claim in node.claims.values() if claim is not besides)
+def active_wakes(node: NodeAccount, now: Instant, excluding: Claim | None = None) -> int:
+    """Number of VMs on the node, except that of ``excluding``, that may wake and may not be running yet."""
+    return sum(claim.is_waking(now) for claim in node.claims.values() if claim is not excluding)
 
 
 def is_next_to_wake(node: NodeAccount, claim: Claim, wanted: Resources, limit: Resources, now: Instant) -> bool:

@@ -40,7 +40,7 @@ class MovingStorm(Storm):
     def settings(self) -> SchedulerSettings:
         """With a short rest, so that VMs move again and again."""
         usual = super().settings
-        return replace(usual, migration=replace(usual.migration, rest=MoveDelays(cooldown=Seconds(60.0))))
+        return replace(usual, migration=replace(usual.migration, delays=MoveDelays(cooldown=Seconds(60.0))))
 
     def doings(self) -> tuple[tuple[Doing, int], ...]:
         return *super().doings(), (self.proceed, 25), (self.wait, 5)

@@ -151,7 +151,7 @@ def test_an_ended_migration_that_is_deleted_has_ended() -> None:
 def test_how_long_vms_rest_is_a_setting() -> None:
     rest = MoveDelays(cooldown=Seconds(1), backoff=Seconds(100), max_backoff=Seconds(150))
     two = (over(1, FAILED, 0), over(2, FAILED, 0))
-    assert moves_first_after(pressed(*two, policy=MigrationPolicy(rest=rest))) == 150
+    assert moves_first_after(pressed(*two, policy=MigrationPolicy(delays=rest))) == 150
 
 
 # What must not go on -------------------------------------------------------------------------------------------------

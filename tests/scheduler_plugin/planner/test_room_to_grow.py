@@ -10,8 +10,8 @@ from protocol.ranking.config import RankingConfig, ScoreCurve
 from protocol.units import Instant, Seconds
 from scheduler_plugin.ledger.events import NodeSeen, PodSeen
 from scheduler_plugin.ledger.moves import Move, MoveCause
+from scheduler_plugin.planner.headroom import LASTING, Headroom
 from scheduler_plugin.planner.plan import MovePlan
-from scheduler_plugin.planner.roominess import LASTING, Roominess
 from tests.scheduler_plugin.ledger.fleet import amount, name, plain_pod
 from tests.scheduler_plugin.planner import planner_fixture
 from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node
@@ -150,17 +150,17 @@ def test_node_is_not_its_own_target() -> None:
 
 def test_room_lasts_an_hour_after_start() -> None:
     fixture = PlannerFixture(node("n1"), node("n2"))
-    roominess, rooms = Roominess(), fixture.ledger.rooms
-    assert [roominess.has_lasted(rooms, Instant(seconds)) for seconds in (5.0, 3604.0, 3605.0)] == [False, False, True]
+    headroom, rooms = Headroom(), fixture.ledger.rooms
+    assert [headroom.has_lasted(rooms, Instant(seconds)) for seconds in (5.0, 3604.0, 3605.0)] == [False, False, True]
 
 
 @pytest.mark.parametrize(("cpu", "mem", "is_roomy"), [(11.9, 11.9, True), (12, 11.9, False), (11.9, 12, False)])
 def test_cluster_is_full_at_85_percent(cpu: float, mem: float, is_roomy: bool) -> None:
     """Of 14 below the watermarks, 12 are more than 85 %. A cordoned node does not count."""
     fixture = PlannerFixture(node("n1", 20), node("n2", 20, is_open=False))
-    roominess, rooms = Roominess(), fixture.ledger.rooms
-    roominess.has_lasted(rooms, Instant(0.0))
+    headroom, rooms = Headroom(), fixture.ledger.rooms
+    headroom.has_lasted(rooms, Instant(0.0))
     fixture.add("large", "n1", amount(cpu, mem))
-    roominess.has_lasted(rooms, Instant(1800.0))
+    headroom.has_lasted(rooms, Instant(1800.0))
     fixture.add("large", "n1", amount(1, 1))
-    assert roominess.has_lasted(rooms, Instant(3600.0)) is is_roomy
+    assert headroom.has_lasted(rooms, Instant(3600.0)) is is_roomy

@@ -208,7 +208,7 @@ def failed_again(fixture: PlannerFixture) -> None:
 
 
 def test_refused_pair_backs_off_and_expires() -> None:
-    fixture = fleet_of(MigrationPolicy(settle=10.0, rest=MoveDelays(backoff=60.0, max_backoff=100.0)), n2=ZONE_A)  # type: ignore[arg-type] # Seconds
+    fixture = fleet_of(MigrationPolicy(settle=10.0, delays=MoveDelays(backoff=60.0, max_backoff=100.0)), n2=ZONE_A)  # type: ignore[arg-type] # Seconds
     fixture.add("a", "n1", 8)
     failed_again(fixture)
     stuck = f"{STAYS}was recently refused there: 0/2 nodes are available (1 nodes)"

@@ -205,7 +205,7 @@ migration:
         settle=Seconds(5),
         settle_denied=Seconds(1.5),
         makes_room_to_grow=False,
-        rest=MoveDelays(Seconds(60), Seconds(30), Seconds(600)),
+        delays=MoveDelays(Seconds(60), Seconds(30), Seconds(600)),
         out_per_node=2,
         in_per_node=3,
         per_cluster=20,

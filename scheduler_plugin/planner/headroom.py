@@ -1,4 +1,4 @@
-"""Decides if a cluster has had room for long enough to move VMs before any is denied (B.17). Pure."""
+"""Headroom of the cluster: has it lasted long enough to move VMs before any is denied (B.17)? Pure."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import Final
 from protocol.units import Instant, Seconds
 from scheduler_plugin.placement.verdict import Room
 
-ROOMY: Final = Fraction(17, 20)
-"""Maximum share of all open nodes' watermarks that is reserved in a cluster with room."""
+MAX_RESERVED_SHARE: Final = Fraction(17, 20)
+"""A cluster has headroom while at most this share of all open nodes' watermarks is reserved."""
 
 LASTING: Final = Seconds(3600.0)
-"""Minimum time below ``ROOMY``."""
+"""How long the cluster must have had headroom."""
 
 
-class Roominess:
-    """Observes how long the cluster has had room.
+class Headroom:
+    """Tracks how long the cluster has had headroom.
 
-    A fuller cluster needs its emptiest nodes for VMs that are denied, and a VM that has moved must not move again for
-    an hour. So loads that fill the cluster every hour or so do not count as room in between.
+    A fuller cluster needs its emptiest nodes for denied VMs, and a moved VM stays in cooldown for an hour. So a cluster
+    that load fills every hour or so never counts as having headroom.
     """
 
     def __init__(self) -> None:
         self._full_at: Instant | None = None
 
     def has_lasted(self, rooms: Mapping[str, Room], now: Instant) -> bool:
-        """Return True if the cluster with these ``rooms`` has had room for ``LASTING``, observed without a break."""
+        """Record the current ``rooms``. Return True if the cluster has had headroom for all of ``LASTING``."""
         # After a start, the past is unknown.
-        if self._full_at is None or not _is_roomy(rooms):
+        if self._full_at is None or not _has_headroom(rooms):
             self._full_at = now
         return now - self._full_at >= LASTING
 
 
-def _is_roomy(rooms: Mapping[str, Room]) -> bool:
+def _has_headroom(rooms: Mapping[str, Room]) -> bool:
     cpu = mem = cpu_mark = mem_mark = 0
     # Plain numbers, because this runs for every node.
     for room in rooms.values():
@@ -42,4 +42,4 @@ def _is_roomy(rooms: Mapping[str, Room]) -> bool:
             used, mark = room.reserved, room.watermark
             cpu, cpu_mark = cpu + used.cpu.value, cpu_mark + mark.cpu.value
             mem, mem_mark = mem + used.mem.value, mem_mark + mark.mem.value
-    return cpu <= cpu_mark * ROOMY and mem <= mem_mark * ROOMY
+    return cpu <= cpu_mark * MAX_RESERVED_SHARE and mem <= mem_mark * MAX_RESERVED_SHARE
