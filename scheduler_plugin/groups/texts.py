@@ -76,7 +76,7 @@ NOT_ALL_READY: Final = "{ready} of {ordered} pods are ready"
 OVERWRITTEN: Final = "another writer keeps overwriting its sizes"
 PAUSED: Final = "it is not written until {time}"
 WRITTEN_AGAIN: Final = "it has just been written again"
-FIGHT: Final = "{who} has overwritten {subject} {times} times: {again}; only one of the two may manage it"
+DISPUTE: Final = "{who} has overwritten {subject} {times} times: {again}; only one of the two may manage it"
 
 # Why an Hvpa withholds a change
 
@@ -136,7 +136,7 @@ PRIMARY_LOST: Final = "VM {name} is gone, and a new one would be an empty databa
 SERVING: Final = "{serving} of {desired} replicas serve"
 PRIMARY_MOVED: Final = "the primary's address has changed"
 SURPLUS: Final = "there are {replicas} replicas, and {desired} are desired"
-MISDATED: Final = "its draining mark has no valid time"
+INVALID_MARK: Final = "its draining mark has no valid time"
 
 # Why a replica may be deleted, or not yet
 

@@ -37,7 +37,7 @@ from scheduler_plugin.groups.objects.writes import Write, creation, difference, 
 
 @dataclass(eq=True, unsafe_hash=True)
 class StopError(Exception):
-    """The group must not scale; ``message`` tells people why."""
+    """The group must not scale; ``message`` says why."""
 
     reason: StopReason
     message: str
@@ -45,7 +45,7 @@ class StopError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ScalableTarget:
-    """A target that can be scaled, its workload by its ``template``, and the ``upkeep`` writes to its HPA and VPA.
+    """A target that can be scaled, its workload by its ``template``, and the ``companion_writes`` to its HPA and VPA.
 
     ``sizes`` are those to which running pods were resized; they apply until the template changes.
     """
@@ -54,7 +54,7 @@ class ScalableTarget:
     target: JsonObject
     kind: Resource
     template: Workload
-    upkeep: tuple[Write, ...]
+    companion_writes: tuple[Write, ...]
     sizes: tuple[SizedContainer, ...] = ()
 
 
@@ -71,13 +71,15 @@ def companions(facts: GroupFacts, desired: DesiredState) -> tuple[Write, ...]:
         if obj is not None and (companion.spec is None or not is_owned_by(obj, facts.group)):
             _refuse_other_workload(resource, obj, facts.group, desired)
         if companion.spec is not None:
-            writes.append(upkeep(resource, obj, facts.group, companion.name, companion.spec))
+            writes.append(companion_write(resource, obj, facts.group, companion.name, companion.spec))
         elif obj is None and not companion.may_be_missing:
             raise StopError("AutoscalerMissing", texts.NOT_FOUND.format(object=f"{resource.kind} {companion.name}"))
     return tuple(write for write in writes if write is not None)
 
 
-def upkeep(resource: Resource, obj: JsonObject | None, owner: JsonObject, name: str, spec: Json) -> Write | None:
+def companion_write(
+    resource: Resource, obj: JsonObject | None, owner: JsonObject, name: str, spec: Json
+) -> Write | None:
     """The write that sets the spec of the object ``name`` to ``spec``; None if it is so already.
 
     Raises ``ForeignObjectError`` if another controller owns the object, and ``TooLargeError``.

@@ -122,7 +122,7 @@ def trimmed(kind: Resource, obj: JsonObject) -> Json:
     return {**(trimmed_workload(obj) if kind in TEMPLATED else obj), "metadata": metadata}
 
 
-PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
+STALE_CACHE: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
 """Refusals that only mean that the cache was stale."""
 
 TIMEOUT: Final = Seconds(3.0)
@@ -148,7 +148,7 @@ class Writer:
         """Send a write; return the new object, or the Scale for ``/scale``."""
         return await self._call(write.what, _creation(write.path, write.body) if write.creates else _patch(write))
 
-    async def rehearse(self, write: Write) -> None:
+    async def dry_run(self, write: Write) -> None:
         """Send a patch as a dry run.
 
         If a webhook does not support dry runs, nothing is raised: only the write itself can tell.

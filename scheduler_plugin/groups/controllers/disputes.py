@@ -1,8 +1,8 @@
-"""Detects fights, in which another writer keeps overwriting what a group writes (pure).
+"""Detects disputes: another writer keeps overwriting the fields that a group writes (pure).
 
 - A field that no longer has the written value was reverted. A revert counts once per write.
 - After ``REVERTS`` reverts the fields are not written during a backoff; then one write tries again.
-- The state is in memory only, because a successor detects a fight again after a few writes.
+- The state is in memory only, because a successor detects a dispute again after a few writes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ REVERTS: Final = 3
 WAITS: Final = Backoff(Seconds(300.0), Seconds(3600.0), spread=0.0)
 
 FIGHT_EXPIRY: Final = Seconds(3600.0)
-"""A fight is over once a write has lasted this long."""
+"""A dispute is over once a write has lasted this long."""
 
 REPORTED_FOR: Final = Seconds(300.0)
-"""How long a fight is still reported after another attempt."""
+"""How long a dispute is still reported after another attempt."""
 
 REMEMBERED: Final = 10_000
 """Maximum number of writes to remember."""
@@ -57,19 +57,19 @@ class WrittenFields:
     uid: str = ""
 
     @property
-    def is_fight(self) -> bool:
-        """True if the write was reverted often enough to count as a fight."""
+    def is_disputed(self) -> bool:
+        """True if the write was reverted often enough to count as a dispute."""
         return self.reverts >= REVERTS
 
     @property
     def until(self) -> Instant:
         """The time until which the fields are not written."""
-        if not self.is_fight or self.noticed is None:
+        if not self.is_disputed or self.noticed is None:
             return self.at
         return Instant(self.noticed + WAITS.delay(self.reverts - REVERTS + 1, 0.0))
 
     def is_over(self, now: Instant) -> bool:
-        """Return True if the write, and any fight about it, is too old to matter."""
+        """Return True if the write, and any dispute about it, is too old to matter."""
         return now - max(self.at, self.until, self.noticed or self.at) >= FIGHT_EXPIRY
 
     def is_of_another(self, obj: JsonObject) -> bool:
@@ -89,7 +89,7 @@ class Disputes:
         if write.creates or write.what not in _WORDS:
             return
         old = self._claims.pop(key, None)
-        # An expired fight, or one over a deleted object of the same name, does not go on.
+        # Start over after an expired dispute, or if the object was recreated under the same name.
         old = None if old is None or old.is_over(now) or old.is_of_another(after) else old
         if len(self._claims) >= REMEMBERED:
             self._claims.clear()
@@ -128,19 +128,19 @@ class Disputes:
         return frozenset(key[2] for key, claim in self._of(resource, name) if now < claim.until)
 
     def lacks_manager(self, resource: Resource, name: ObjectName) -> bool:
-        """Return True if the object is fought over, and the other manager is still unknown."""
-        return any(claim.is_fight and not claim.manager for _, claim in self._of(resource, name))
+        """Return True if the object is disputed, and the other manager is still unknown."""
+        return any(claim.is_disputed and not claim.manager for _, claim in self._of(resource, name))
 
     def identify_manager(self, resource: Resource, obj: JsonObject) -> None:
         """Read from the object's ``managedFields`` which manager overwrites its fields."""
         for key, claim in list(self._of(resource, name_of(obj))):
-            if claim.is_fight and not claim.manager:
+            if claim.is_disputed and not claim.manager:
                 self._claims[key] = replace(claim, manager=manager_of(obj, claim.lost) or UNKNOWN)
 
-    def fights(self, resource: Resource, name: ObjectName, now: Instant) -> Iterator[tuple[str, WrittenFields]]:
-        """Present fights over the object, by kind of write."""
+    def current(self, resource: Resource, name: ObjectName, now: Instant) -> Iterator[tuple[str, WrittenFields]]:
+        """Present disputes over the object, by kind of write."""
         for key, claim in self._of(resource, name):
-            if claim.is_fight and (claim.noticed is not None or now - claim.at < REPORTED_FOR):
+            if claim.is_disputed and (claim.noticed is not None or now - claim.at < REPORTED_FOR):
                 yield key[2], claim
 
     def _of(self, resource: Resource, name: ObjectName) -> Iterator[tuple[Key, WrittenFields]]:
@@ -150,13 +150,13 @@ class Disputes:
                 yield (resource, name, what), claim
 
 
-def fight_message(resource: Resource, name: str, what: str, claim: WrittenFields, at: float) -> str:
-    """Describe a fight over an object's fields; ``at`` is the next attempt in Unix seconds."""
+def dispute_message(resource: Resource, name: str, what: str, claim: WrittenFields, at: float) -> str:
+    """Describe a dispute over an object's fields; ``at`` is the next attempt in Unix seconds."""
     fields = ", ".join(sorted(child(claim.lost, "spec"))) if what in ("autoscaler", resource.kind) else what
     subject = f"{fields} of {resource.kind} {name}"
     again = texts.PAUSED.format(time=timestamp(at)) if claim.noticed is not None else texts.WRITTEN_AGAIN
-    who = claim.manager or UNKNOWN
-    return texts.FIGHT.format(who=who, subject=subject, times=claim.reverts, again=again)
+    writer = claim.manager or UNKNOWN
+    return texts.DISPUTE.format(who=writer, subject=subject, times=claim.reverts, again=again)
 
 
 _WORDS: Final = (

@@ -31,9 +31,9 @@ from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.events import EventRecord, EventSubject
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.companions import StopError, hpa_write, must_restore, restore
-from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController
+from scheduler_plugin.groups.controllers.controller import STALE_CACHE, TIMEOUT, GroupsContext, QueuedController
 from scheduler_plugin.groups.controllers.denials import Denials
-from scheduler_plugin.groups.controllers.disputes import Disputes, fight_message
+from scheduler_plugin.groups.controllers.disputes import Disputes, dispute_message
 from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
 from scheduler_plugin.groups.controllers.policies import GroupFacts, GroupPolicy
 from scheduler_plugin.groups.controllers.reconcile import (
@@ -88,7 +88,7 @@ class GroupController(QueuedController):
         # The outcome for exceptions that are not handled here.
         outcome = "failed"
         try:
-            facts = await self._with_denial(await self._with_fights(self._watches.facts(self.policy, group)))
+            facts = await self._with_denial(await self._with_disputes(self._watches.facts(self.policy, group)))
             # Wall time, because a policy's memory survives the process.
             now = datetime.fromtimestamp(context.clock.wall(), UTC)
             denials = self._recent_denials.pop(name, NO_DENIALS)
@@ -101,8 +101,8 @@ class GroupController(QueuedController):
             await self._keep_in_tandem(TandemWrites() if result.problem else tandem)
             outcome = "stopped" if result.problem else "done"
         except ApiRefusedError as error:
-            # `PASSING`: the cache was stale, so the next reconcile sees the newer object.
-            if error.kind not in PASSING:
+            # `STALE_CACHE`: the cache was stale, so the next reconcile sees the newer object.
+            if error.kind not in STALE_CACHE:
                 await self._report_refusal(name, str(error))
             raise
         finally:
@@ -131,7 +131,7 @@ class GroupController(QueuedController):
             try:
                 await self._do(write)
             except ApiRefusedError as error:
-                if group is None or is_terminating(group) or error.kind in PASSING:
+                if group is None or is_terminating(group) or error.kind in STALE_CACHE:
                     # Raised after the loop, so that the others are restored.
                     failed = error
                     continue
@@ -139,11 +139,11 @@ class GroupController(QueuedController):
         if failed is not None:
             raise failed
 
-    async def _with_fights(self, facts: GroupFacts) -> GroupFacts:
+    async def _with_disputes(self, facts: GroupFacts) -> GroupFacts:
         """Add the writes that must pause because another writer keeps overwriting them, and the reasons."""
         now, wall = self._context.clock.now(), self._context.clock.wall()
         paused: set[str] = set()
-        fights: list[str] = []
+        disputes: list[str] = []
         target = None if facts.desired is None else facts.desired.target.resource
         pairs = ((target, facts.target), (HORIZONTAL_AUTOSCALERS, facts.hpa), (VERTICAL_AUTOSCALERS, facts.vpa))
         for resource, obj in pairs:
@@ -151,15 +151,15 @@ class GroupController(QueuedController):
                 continue
             name = name_of(obj)
             self._disputes.check(resource, obj, now)
-            # One request per fight, because the cache has no `managedFields`.
+            # One request per dispute, because the cache has no `managedFields`.
             if self._disputes.lacks_manager(resource, name):
                 self._disputes.identify_manager(resource, await self._with_managers(resource, obj))
             paused |= self._disputes.paused_writes(resource, name, now)
-            fights += [
-                fight_message(resource, name.name, what, claim, wall + claim.until - now)
-                for what, claim in self._disputes.fights(resource, name, now)
+            disputes += [
+                dispute_message(resource, name.name, what, claim, wall + claim.until - now)
+                for what, claim in self._disputes.current(resource, name, now)
             ]
-        return replace(facts, paused=frozenset(paused), fights=tuple(fights))
+        return replace(facts, paused=frozenset(paused), disputes=tuple(disputes))
 
     async def _with_denial(self, facts: GroupFacts) -> GroupFacts:
         primary = switchable_primary(facts)
@@ -178,17 +178,17 @@ class GroupController(QueuedController):
         try:
             listed = await self._context.writer.api.call(call)
         except ApiRefusedError:
-            # Report the fight without the manager's name.
+            # Report the dispute without the manager's name.
             return obj
         return next(iter(items(listed, "items")), obj)
 
     async def _carry_out(self, facts: GroupFacts, result: ReconcileResult) -> None:
-        for write in result.upkeep:
+        for write in result.companion_writes:
             await self._write_companion(write)
         # Try a scaling that was refused before as a dry run first: otherwise each reconcile would write its intent and
         # drop it again.
         if result.intent is not None and condition_of(facts.group, WRITABLE):
-            await self._rehearse(facts, result.intent)
+            await self._dry_run(facts, result.intent)
         # Write memory and intent to the status before the target: if two processes reconcile the group, one is refused.
         group = await self._write_status(facts.group, result.status)
         about = (self.kind, facts.group)
@@ -238,18 +238,18 @@ class GroupController(QueuedController):
                 self._unchanged.clear()
             self._unchanged[write.path] = (write.body, child(after, "spec"))
 
-    async def _rehearse(self, facts: GroupFacts, intent: Intent) -> None:
+    async def _dry_run(self, facts: GroupFacts, intent: Intent) -> None:
         """Raise ``ApiRefusedError`` if the scaling would be refused again."""
         if facts.target is None or facts.desired is None:
             return
         kind, writer = facts.desired.target.resource, self._context.writer
         remaining = progress(intent, workload_of(facts.target, kind))
         if (write := hpa_write(facts, intent.hpa)) is not None:
-            await writer.rehearse(write)
+            await writer.dry_run(write)
         if remaining.containers:
-            await writer.rehearse(resize(facts.target, kind, remaining.containers))
+            await writer.dry_run(resize(facts.target, kind, remaining.containers))
         if remaining.replicas is not None:
-            await writer.rehearse(scale(facts.target, kind, remaining.replicas))
+            await writer.dry_run(scale(facts.target, kind, remaining.replicas))
 
     async def _scale(self, group: JsonObject, target: JsonObject, kind: Resource, intent: Intent) -> None:
         remaining = progress(intent, workload_of(target, kind))
@@ -300,14 +300,14 @@ def scaled(kind: Resource, group: JsonObject, intent: Intent) -> EventRecord:
 
 def stopped(kind: Resource, group: JsonObject, problem: StopError) -> EventRecord | None:
     """Event for a group that stops scaling; None if its status has the same problem already."""
-    able = condition_of(group, ABLE)
-    if (text(able, "reason"), text(able, "message")) == (problem.reason, problem.message):
+    able_condition = condition_of(group, ABLE)
+    if (text(able_condition, "reason"), text(able_condition, "message")) == (problem.reason, problem.message):
         return None
     return EventRecord(_about(kind, group), problem.reason, problem.message)
 
 
 def contested(kind: Resource, group: JsonObject, status: JsonObject) -> EventRecord | None:
-    """Event for a fight with another writer; None unless it is new in ``status``."""
+    """Event for a dispute with another writer; None unless it is new in ``status``."""
     before, after = (text(condition_of(obj, CONTESTED), "message") for obj in (group, {"status": status}))
     return EventRecord(_about(kind, group), CONTESTED, after) if after and not before else None
 

@@ -18,7 +18,7 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS, Resource
 from protocol.units import Instant
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.controllers.controller import PASSING, Cache, Writer
+from scheduler_plugin.groups.controllers.controller import STALE_CACHE, Cache, Writer
 from scheduler_plugin.groups.controllers.disputes import Disputes
 from scheduler_plugin.groups.core import workload
 from scheduler_plugin.groups.core.workload import RESOURCES, SizedContainer, by_name
@@ -83,7 +83,7 @@ class PodResizer:
             except ApiRefusedError as error:
                 # A conflict or deleted pod means a stale cache: continue with the others. Stop if the API server is
                 # overloaded.
-                if error.kind not in PASSING:
+                if error.kind not in STALE_CACHE:
                     raise
                 behind = error
             active = (hold for key, hold in self._of(pod).items() if self._is_active(key, sizes, now))
@@ -131,10 +131,10 @@ class PodResizer:
         try:
             after = await self.writer.do(write)
         except ApiRefusedError as error:
-            if error.kind in PASSING:
+            if error.kind in STALE_CACHE:
                 # The objection may be stale too.
                 self._holds = {key: hold for key, hold in self._holds.items() if key[0] != uid_of(pod)} | earlier
-            if error.kind in _OVERLOADED or error.kind in PASSING:
+            if error.kind in _OVERLOADED or error.kind in STALE_CACHE:
                 raise
             # Other refusals concern this pod only.
             refused = refused_by_api(pod, requested, error.refusal)

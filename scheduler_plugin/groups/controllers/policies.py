@@ -135,8 +135,8 @@ class GroupFacts:
     - ``rivals``: other groups with the same target. ``others``: what foreign HPAs and VPAs do to the target.
     - ``pods``: the pods of the target.
     - ``pause``: the time after a scaling in which nothing is decided.
-    - ``paused``: writes (``Write.what``) to leave out because another writer keeps overwriting them. ``fights``:
-      sentences about these fights.
+    - ``paused``: writes (``Write.what``) to leave out because another writer keeps overwriting them. ``disputes``:
+      sentences about these disputes.
     - ``denied``: the scheduler's denial for the primary of a Cluster. ``denials``: earlier ones.
     """
 
@@ -151,7 +151,7 @@ class GroupFacts:
     pods: tuple[JsonObject, ...] = ()
     pause: timedelta = timedelta(0)
     paused: frozenset[str] = frozenset()
-    fights: tuple[str, ...] = ()
+    disputes: tuple[str, ...] = ()
     denied: DeniedRoom | None = None
     denials: DenialHistory = NO_DENIALS
 

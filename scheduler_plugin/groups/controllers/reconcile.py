@@ -63,14 +63,14 @@ from scheduler_plugin.groups.objects.writes import (
 
 @dataclass(frozen=True, slots=True)
 class ReconcileResult:
-    """Writes in this order: ``upkeep`` of the HPA and VPA, the whole ``status``, the ``intent``, deletion of the HPA
-    ``drop``, sizes of running pods, and the ``scale_reset``.
+    """Writes in this order: ``companion_writes`` to HPA and VPA, the whole ``status``, the ``intent``, deletion of the
+    HPA ``drop``, sizes of running pods, and the ``scale_reset``.
 
     ``sizes`` is empty unless running pods are resized in place. ``problem`` is why the group does not scale, if so.
     """
 
     status: Json
-    upkeep: tuple[Write, ...] = ()
+    companion_writes: tuple[Write, ...] = ()
     intent: Intent | None = None
     drop: JsonObject | None = None
     scale_reset: Write | None = None
@@ -149,11 +149,11 @@ def _scalable(policy: GroupPolicy, facts: GroupFacts, target: ScalableTarget, no
     unfinished = read_intent(status)
     # Finish a started scaling first.
     if unfinished is not None and not progress(unfinished, target.template).is_overtaken:
-        return ReconcileResult(old_status, target.upkeep, unfinished, sizes=target.sizes)
+        return ReconcileResult(old_status, target.companion_writes, unfinished, sizes=target.sizes)
     # Recommendations do not reflect the last scaling yet.
     if unfinished is None and _is_pausing(status, facts.pause, now):
         return ReconcileResult(
-            old_status, target.upkeep, scale_reset=reset_scale(policy.kind, facts, target), sizes=target.sizes
+            old_status, target.companion_writes, scale_reset=reset_scale(policy.kind, facts, target), sizes=target.sizes
         )
     workload = _workload(facts, target, now)
     try:
@@ -229,8 +229,8 @@ def _decided(
         "explanation": list(decision.explanation),
     }
     return ReconcileResult(
-        full_status(group, status, conditions(group, target.desired, decided, facts.fights), now),
-        (*target.upkeep, *managed(facts, target, decided)),
+        full_status(group, status, conditions(group, target.desired, decided, facts.disputes), now),
+        (*target.companion_writes, *managed(facts, target, decided)),
         intent,
         facts.hpa if decided.drops_hpa else None,
         reset_scale(kind, facts, target),
@@ -239,9 +239,7 @@ def _decided(
 
 
 def _paused_writes(facts: GroupFacts, scaled: ScalableTarget) -> frozenset[str]:
-    """Writes to leave out: those that another writer overwrites, and those that an HPA or VPA makes too, because
-    another writer keeps setting it so.
-    """
+    """Writes to leave out: those that another writer overwrites, and those that a contested HPA or VPA makes itself."""
     target, paused = scaled.desired.target, facts.paused
     # An HPA that scales the target itself writes the same replicas.
     if HORIZONTAL_AUTOSCALERS.kind in paused and facts.hpa is not None:
@@ -261,9 +259,9 @@ def _is_pausing(status: JsonObject, pause: timedelta, now: datetime) -> bool:
 def _stopped(facts: GroupFacts, problem: StopError, now: datetime) -> ReconcileResult:
     """Report the problem, keep the memory, and drop the intent, which may no longer apply."""
     status = {key: value for key, value in child(facts.group, "status").items() if key != "intent"}
-    able = condition(facts.group, ABLE, "False", problem.reason, problem.message)
+    able_condition = condition(facts.group, ABLE, "False", problem.reason, problem.message)
     others = [existing for existing in items(status, "conditions") if text(existing, "type") != ABLE]
-    return ReconcileResult(full_status(facts.group, status, [able, *others], now), problem=problem)
+    return ReconcileResult(full_status(facts.group, status, [able_condition, *others], now), problem=problem)
 
 
 def scale_status(target: ScalableTarget) -> Json:
@@ -306,7 +304,7 @@ def written_sizes(sizes: tuple[SizedContainer, ...], template: tuple[SizedContai
 
 
 def withheld_json(change: WithheldChange) -> Json:
-    """A withheld change, for people (S1.11)."""
+    """A withheld change in human-readable form (S1.11)."""
     return {
         "subject": change.subject,
         "wanted": str(change.desired),
@@ -317,9 +315,9 @@ def withheld_json(change: WithheldChange) -> Json:
 
 
 def conditions(
-    group: JsonObject, desired: DesiredState, decided: PolicyDecision, fights: Sequence[str] = ()
+    group: JsonObject, desired: DesiredState, decided: PolicyDecision, disputes: Sequence[str] = ()
 ) -> list[Json]:
-    """Conditions of a group that scales. ``fights`` are sentences on fights with other writers."""
+    """Conditions of a group that scales. ``disputes`` are sentences on disputes with other writers."""
     withheld = decided.decision.withheld
     active = ("False", "NoRecommendation", decided.waits_for) if decided.waits_for else ("True", "Recommended", "")
     limited = ("False", "AsWanted", "")
@@ -334,7 +332,7 @@ def conditions(
             condition(group, kind, "True", reason, message)
             for kind, reason, message in (*desired.remarks, *decided.remarks)
         ),
-        *([condition(group, CONTESTED, "True", "Overwritten", "; ".join(fights))] if fights else []),
+        *([condition(group, CONTESTED, "True", "Overwritten", "; ".join(disputes))] if disputes else []),
         # Keep the conditions that the controller sets after writes.
         *(
             existing

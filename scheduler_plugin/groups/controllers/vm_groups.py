@@ -22,7 +22,7 @@ from protocol.runtime.kubernetes.events import EventRecord, EventSubject
 from protocol.runtime.kubernetes.watches.kinds import FactChange
 from protocol.units import Seconds
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController, Writer
+from scheduler_plugin.groups.controllers.controller import STALE_CACHE, TIMEOUT, GroupsContext, QueuedController, Writer
 from scheduler_plugin.groups.controllers.member_agents import (
     CHANGING_MAX_AGE,
     SERVING_MAX_AGE,
@@ -123,8 +123,8 @@ class VmGroupController(QueuedController):
         # Replicas may have only one writer, so report the other one.
         if rivals := tuple(self._writers(group.name)):
             # The condition shows whether an earlier reconcile has reported it.
-            message, able = taken_by(rivals), condition_of(observed.obj, ABLE)
-            if (text(able, "reason"), text(able, "message")) != (TAKEN, message):
+            message, able_condition = taken_by(rivals), condition_of(observed.obj, ABLE)
+            if (text(able_condition, "reason"), text(able_condition, "message")) != (TAKEN, message):
                 await self._write_event(observed, TAKEN, message, is_warning=True)
             return replace(observed, rivals=rivals)
         current = group.spec.replicas
@@ -222,7 +222,7 @@ class VmGroupController(QueuedController):
             )
         # Do not report refusals that only mean a stale cache.
         unwritten = [
-            texts.NOT_CREATED.format(vm=vm, why=why) for vm, why in refusals.items() if why.kind not in PASSING
+            texts.NOT_CREATED.format(vm=vm, why=why) for vm, why in refusals.items() if why.kind not in STALE_CACHE
         ]
         if observed.endpoint.foreign:
             unwritten += [texts.FOREIGN_ENDPOINT.format(object=observed.endpoint.foreign)]

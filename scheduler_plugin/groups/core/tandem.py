@@ -119,14 +119,14 @@ class Tandem:
         outcome = _objection(denied_for, cluster, now)
         if outcome is not None:
             return SwitchoverDecision(outcome, since)
-        able = [standby.name for standby in self.standbys if standby.can_take_over(self.primary.desired)]
-        if not able:
+        candidates = [standby.name for standby in self.standbys if standby.can_take_over(self.primary.desired)]
+        if not candidates:
             return SwitchoverDecision(Switchover.NO_STANDBY, since)
         # Any of them will do: take the first by name.
-        return SwitchoverDecision(Switchover.PROMOTED, since, min(able))
+        return SwitchoverDecision(Switchover.PROMOTED, since, min(candidates))
 
     def sentence(self, decision: SwitchoverDecision) -> str:
-        """The decision as a sentence for people."""
+        """The decision as a human-readable sentence."""
         why = _WHY[decision.outcome].format(standby=decision.to)
         return texts.NO_ROOM.format(primary=self.primary, since=decision.since, why=why)
 

@@ -162,10 +162,14 @@ def vertical_of(vpa: JsonObject) -> VerticalRecommendation | None:
 
 def unusable_reason(vpa: JsonObject) -> str:
     """The condition that makes the VPA's recommendation unusable, as text; empty if none does."""
-    doubts = (
+    blocking = (
         condition for condition in items(vpa, "status", "conditions") if text(condition, "type") in UNUSABLE_CONDITIONS
     )
-    why = (f"{text(doubt, 'type')}: {text(doubt, 'message')}" for doubt in doubts if text(doubt, "status") == "True")
+    why = (
+        f"{text(condition, 'type')}: {text(condition, 'message')}"
+        for condition in blocking
+        if text(condition, "status") == "True"
+    )
     return next(why, "")
 
 

@@ -100,7 +100,7 @@ def read_member(
     role = role_of(group.name.name, name_of(vm).name)
     if role is None:
         return None
-    draining, misdated = _draining(vm, wall)
+    draining, has_invalid_mark = _draining(vm, wall)
     return Member(
         name=name_of(vm).name,
         uid=uid_of(vm),
@@ -114,7 +114,7 @@ def read_member(
         available=holds(vm, "Available") or is_asleep(vm),
         leaving=is_terminating(vm),
         draining=draining,
-        misdated=misdated,
+        has_invalid_mark=has_invalid_mark,
         listed=uid_of(vm) in listed,
         database=look.state,
         silent=None if is_asleep(vm) else look.silent,

@@ -272,12 +272,12 @@ def _progress(target: JsonObject, kind: kinds.Resource, ordered: int) -> str:
     # The status describes an older spec.
     if integer(status, "observedGeneration") < integer(target, "metadata", "generation"):
         return texts.JUST_CHANGED.format(kind=kind.kind)
-    updated, there, ready = (integer(status, name) for name in ("updatedReplicas", "replicas", "readyReplicas"))
+    updated, present, ready = (integer(status, name) for name in ("updatedReplicas", "replicas", "readyReplicas"))
     # A ReplicaSet has no `updatedReplicas`.
     if kind != REPLICA_SETS and updated < ordered:
         return texts.OLD_TEMPLATE.format(updated=updated, ordered=ordered)
-    if there != ordered:
-        return texts.OTHER_NUMBER.format(present=there, ordered=ordered)
+    if present != ordered:
+        return texts.OTHER_NUMBER.format(present=present, ordered=ordered)
     return texts.NOT_ALL_READY.format(ready=ready, ordered=ordered) if ready < ordered else ""
 
 

@@ -125,12 +125,12 @@ def creation(resource: Resource, owner: JsonObject, name: str, spec: Json, *, ow
 
 
 def refuse_foreign(obj: JsonObject, resource: Resource, group: JsonObject) -> None:
-    """Raise ``ForeignObjectError`` if another object than ``group`` controls ``obj``."""
+    """Raise ``ForeignObjectError`` if the controller of ``obj`` is not ``group``."""
     owner = controller_of(obj)
     # By UID, because a recreated group is another owner.
     if owner and text(owner, "uid") != uid_of(group):
-        whose = f"{text(owner, 'kind')} {text(owner, 'name')}"
-        raise ForeignObjectError(texts.OWNED.format(kind=resource.kind, name=name_of(obj).name, owner=whose))
+        owner_text = f"{text(owner, 'kind')} {text(owner, 'name')}"
+        raise ForeignObjectError(texts.OWNED.format(kind=resource.kind, name=name_of(obj).name, owner=owner_text))
 
 
 def holds(current: object, desired: object) -> bool:

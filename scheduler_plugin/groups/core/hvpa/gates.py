@@ -233,8 +233,8 @@ def no_lower_than_recent_need(memory: ScalingTimes, proposal: ProposedChange) ->
     )
 
 
-def less_enough_since(memory: ScalingTimes, proposal: ProposedChange, now: datetime) -> datetime:
-    """Since when less than the present number has been enough."""
+def shrinkable_since(memory: ScalingTimes, proposal: ProposedChange, now: datetime) -> datetime:
+    """Since when fewer than the present number have been enough."""
     waiting = _waiting_decrease(memory, proposal)
     # A future time comes from another clock and counts as now.
     return now if waiting is None else min(waiting.since, now)
@@ -244,7 +244,7 @@ def with_waiting_decreases(memory: ScalingTimes, waiting: Iterable[ProposedChang
     """Replace the waiting decreases in the memory."""
     # Drop the others, so that a sample that needs the present size restarts the wait.
     shrinking = tuple(
-        Shrinking(proposal.subject, less_enough_since(memory, proposal, now), proposal.value) for proposal in waiting
+        Shrinking(proposal.subject, shrinkable_since(memory, proposal, now), proposal.value) for proposal in waiting
     )
     return replace(memory, shrinking=shrinking)
 
@@ -316,7 +316,7 @@ class Gates:
             return Rule.MIN_CHANGE, texts.SMALL_CHANGE.format(min_change=proposal.formatted(ceil(min_change)))
         # Decreases must settle. Reported as a delay, so that there is a single time to wait for.
         is_settled = proposal.grows or delay_passed(
-            less_enough_since(self.memory, proposal, self.now), self.now, self.spec.settle
+            shrinkable_since(self.memory, proposal, self.now), self.now, self.spec.settle
         )
         return None if is_settled else self._delayed(proposal)
 
@@ -324,7 +324,7 @@ class Gates:
         """Rule and message with the time at which delay and settling are over, if less is still enough then."""
         until = (self._last(proposal) or self.now) + timedelta(seconds=self.rules(proposal).delay)
         if self.spec.settle and not proposal.grows:
-            until = max(until, less_enough_since(self.memory, proposal, self.now) + timedelta(seconds=self.spec.settle))
+            until = max(until, shrinkable_since(self.memory, proposal, self.now) + timedelta(seconds=self.spec.settle))
         return Rule.DELAY, texts.UNTIL.format(time=until.astimezone(UTC))
 
     def _last(self, proposal: ProposedChange) -> datetime | None:

@@ -123,8 +123,8 @@ def remembered(
 ) -> ScalingTimes:
     """Update ``memory`` with the present targets and pods.
 
-    While decisions wait for pods, only few of them may serve. A target that rises in that time counts for these few;
-    others still count for the earlier replicas.
+    While decisions wait for pods, few of them may be serving. A target that rises in that time counts for those few;
+    other targets still count for the earlier replicas.
     """
     memory = replace(memory, pods=followed(memory.pods, workload.pods, now))
     waits = bool(waits_for(memory.pods, workload.pods, now))
@@ -171,8 +171,8 @@ def _counts(memory: ScalingTimes, workload: Workload, now: datetime) -> tuple[Pa
     return (*recent[: MOST_COUNTS - 1], entries[-1])
 
 
-def described(memory: ScalingTimes, container: str, resource: Resource, replicas: int) -> tuple[int, int]:
-    """The fewest and most replicas whose use the container's target may describe, with ``replicas`` now."""
+def target_replicas(memory: ScalingTimes, container: str, resource: Resource, replicas: int) -> tuple[int, int]:
+    """The fewest and most replicas that the container's VPA target may reflect; there are ``replicas`` now."""
     explained = (past.replicas for past in memory.targets if (past.container, past.resource) == (container, resource))
     # Twice, so that `min` has two arguments even without a memory.
     highest = max((past.replicas for past in memory.counts), default=replicas)
@@ -284,7 +284,7 @@ def _vertical(
             if is_sized(spec, container.name, resource):
                 key = (container.name, resource)
                 # Our recommender reports its replica count; for a VPA it is estimated.
-                low, high = (exact, exact) if exact else described(memory, *key, workload.replicas)
+                low, high = (exact, exact) if exact else target_replicas(memory, *key, workload.replicas)
                 base = base_of(spec.effective.base[resource], target.value)
                 shared = target.value - base
                 needs[key] = ContainerNeed(*key, base, high * shared, low * shared)

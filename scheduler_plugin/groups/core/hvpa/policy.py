@@ -175,7 +175,7 @@ def decide(
     spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes, now: datetime
 ) -> tuple[WorkloadDecision, ScalingTimes]:
     """Return the decision, and the memory to store once it is written. ``now`` is aware."""
-    # At zero replicas recommendations mean nothing; scaling up from zero is left to people.
+    # At zero replicas recommendations mean nothing; only users scale up from zero.
     if workload.replicas <= 0:
         return WorkloadDecision(explanation=(texts.SCALED_TO_ZERO,)), memory
     # A new HPA has `desiredReplicas: 0` until its first evaluation.

@@ -142,7 +142,7 @@ class GroupPlan:
     """Actions, in the order of the fields: create VMs, remove and set draining marks, list ``serving`` in the read
     endpoint, delete VMs.
 
-    ``excluded`` are replicas that are not in the read endpoint. ``fault`` is a problem that people must fix, or empty.
+    ``excluded`` are replicas that are not in the read endpoint. ``fault`` is a problem that a user must fix, or empty.
     ``requeue_after`` is after how long to plan again, because something may change without an event, or None.
     """
 
@@ -214,10 +214,12 @@ def _with_consequences(
     reasons = exclusion_reasons([replica for replica in replicas if replica.name not in going], primary, spec) | going
     staying = {member.name for member in plan.undrain}
     # A mark with a future or unreadable time says nothing about the age of the drain: set it again.
-    misdated = [
-        replica for replica in replicas if replica.misdated and not replica.leaving and replica.name not in staying
+    has_invalid_mark = [
+        replica
+        for replica in replicas
+        if replica.has_invalid_mark and not replica.leaving and replica.name not in staying
     ]
-    marked = (*plan.drain, *(MemberWithReason(replica, texts.MISDATED) for replica in misdated))
+    marked = (*plan.drain, *(MemberWithReason(replica, texts.INVALID_MARK) for replica in has_invalid_mark))
     drains = [
         (replica, drain(replica, replica.draining, spec))
         for replica in replicas

@@ -60,7 +60,7 @@ class Member:
 
     ``source`` is the address that a replica streams from, ``address`` the one for clients; both are empty if there is
     none yet. ``available`` is True if its database accepts connections, ``leaving`` if it has a deletion timestamp,
-    ``listed`` if it is in the read endpoint, ``misdated`` if the time of its draining mark is in the future or
+    ``listed`` if it is in the read endpoint, ``has_invalid_mark`` if the time of its draining mark is in the future or
     unreadable. ``draining`` is the age of the drain, None without one. ``database`` is None if its agent does not
     respond, and ``silent`` for how long. ``busy_cores`` is the mean number of busy CPUs over ``GroupScaling.window``,
     None if unknown.
@@ -77,7 +77,7 @@ class Member:
     available: bool = False
     leaving: bool = False
     draining: Seconds | None = None
-    misdated: bool = False
+    has_invalid_mark: bool = False
     listed: bool = False
     database: DatabaseState | None = None
     silent: Seconds | None = None

@@ -117,7 +117,7 @@ class ScalingMemory:
 class ScalingDecision:
     """The count to set, ``replicas``, and the count that the load needs, ``desired`` (None if unknown).
 
-    ``rule`` is the rule that makes them differ, if any; ``reason`` is a sentence for people (S1.11).
+    ``rule`` is the rule that makes them differ, if any; ``reason`` is a human-readable sentence (S1.11).
     """
 
     replicas: int
@@ -132,7 +132,7 @@ def decide(
 ) -> ScalingDecision:
     """Decide the replica count; ``current`` is the present one, ``now`` is in Unix seconds."""
     memory = memory.until(now)
-    # Scaling to and from zero is left to people.
+    # Only users scale to and from zero.
     if not current:
         return ScalingDecision(0, None, memory.reset_fewer_since(), texts.SCALED_TO_ZERO)
     # Enforce the bounds at once.

@@ -62,14 +62,14 @@ def desired_floor(peaks: Peaks, mode: TortoiseMode, bounds: Bounds, now: datetim
     return None if floor.within(bounds.min) else floor
 
 
-def renewed(old: Floor | None, size: Resources | None, now: datetime, life: timedelta = FLOOR_LIFE) -> Floor | None:
-    """The floor to write for ``size``: ``old`` if it has that size and at least half of its ``life`` left."""
+def renewed(old: Floor | None, size: Resources | None, now: datetime, lifetime: timedelta = FLOOR_LIFE) -> Floor | None:
+    """The floor to write for ``size``: ``old`` if it has that size and at least half of its ``lifetime`` left."""
     if size is None:
         return None
     if old is not None and old.size == size:
         lasts = timedelta(seconds=old.until - now.timestamp())
         # Renew at half of its life to save writes. More than its life left means that another clock set it.
-        if life / 2 <= lasts <= life:
+        if lifetime / 2 <= lasts <= lifetime:
             return old
     # The timestamp in the annotation has whole seconds.
-    return Floor(size, float(int((now + life).timestamp())))
+    return Floor(size, float(int((now + lifetime).timestamp())))

@@ -123,10 +123,10 @@ def with_range(
         return replace(hpa, min=maximum, max=maximum), memory
     if memory.phase is not Phase.BACK_TO_NORMAL:
         return replace(hpa, min=recommended.min, max=recommended.max), memory
-    return _on_the_way_back(hpa, recommended, configuration, memory, now)
+    return _stepping_back(hpa, recommended, configuration, memory, now)
 
 
-def _on_the_way_back(
+def _stepping_back(
     hpa: Autoscaler, recommended: ReplicaBounds, configuration: Configuration, memory: TortoiseMemory, now: datetime
 ) -> tuple[Autoscaler, TortoiseMemory]:
     """Lower the minimum by one step per update interval; after the last one the phase is Working."""

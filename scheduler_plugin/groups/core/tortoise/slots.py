@@ -145,9 +145,9 @@ class SlotMemory:
         if layout.zone != self.layout.zone:
             return SlotMemory(layout)
         values = {
-            slot: max(those, key=lambda remembered: remembered.value)
+            slot: max(overlapping, key=lambda remembered: remembered.value)
             for slot in layout.slots()
-            if (those := [remembered for old, remembered in self.values.items() if old.overlaps(slot)])
+            if (overlapping := [remembered for old, remembered in self.values.items() if old.overlaps(slot)])
         }
         return SlotMemory(layout, values)
 

@@ -47,7 +47,7 @@ class Phase(StrEnum):
 
     @property
     def learns(self) -> bool:
-        """True if observations show the need: not during an emergency, nor on the way back."""
+        """True if observations show the need: not during an emergency, nor while returning from one."""
         return self not in (Phase.EMERGENCY, Phase.BACK_TO_NORMAL)
 
 

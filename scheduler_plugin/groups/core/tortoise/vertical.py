@@ -162,7 +162,7 @@ def resizes(
 ) -> Iterator[Resize]:
     """Yield every resource that may be sized now, in the order of the containers; ``targets`` are the HPA's.
 
-    In an emergency, and on the way back, these are only memory of OOM-killed containers.
+    In an emergency, and while returning from one, only memory of OOM-killed containers.
     """
     configuration = spec.configuration
     killed = {(kill.container, "memory") for kill in workload.out_of_memory}

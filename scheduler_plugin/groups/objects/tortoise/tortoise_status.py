@@ -1,4 +1,4 @@
-"""A Tortoise's status: its memory, with the names of v1beta3 where it has them, and recommendations for people.
+"""A Tortoise's status: its memory, with v1beta3's names if there are any, and recommendations for users.
 
 - ``read_memory`` restores what ``write_status`` wrote; times are rounded to seconds.
 - Reading never fails: unreadable parts are skipped. The number of slots and containers limits the size of the status.

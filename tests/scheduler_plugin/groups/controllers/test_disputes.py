@@ -9,7 +9,7 @@ from protocol.kubernetes.resources import DEPLOYMENTS, HORIZONTAL_AUTOSCALERS
 from protocol.messages import ObjectName
 from protocol.units import Instant
 from scheduler_plugin.groups.controllers import disputes
-from scheduler_plugin.groups.controllers.disputes import Disputes, fight_message, manager_of, part_of
+from scheduler_plugin.groups.controllers.disputes import Disputes, dispute_message, manager_of, part_of
 from scheduler_plugin.groups.objects.writes import Write
 
 WEB = ObjectName("default", "web")
@@ -50,9 +50,9 @@ def test_each_revert_is_left_alone_for_longer(times: int, minutes: float) -> Non
     )
 
 
-def test_reverts_that_are_hours_apart_are_no_fight() -> None:
+def test_reverts_that_are_hours_apart_are_no_dispute() -> None:
     found, now = fought(9, every=2 * 3600.0)
-    assert (found.paused_until(write(), now), list(found.fights(HORIZONTAL_AUTOSCALERS, WEB, now))) == (None, [])
+    assert (found.paused_until(write(), now), list(found.current(HORIZONTAL_AUTOSCALERS, WEB, now))) == (None, [])
 
 
 def test_an_object_made_anew_is_no_revert() -> None:
@@ -68,17 +68,17 @@ def test_an_object_made_anew_is_no_revert() -> None:
         found.record(write(), pod(f"{number}", 5), now)
     found.record(write(), pod("unseen", 5), now)
     assert found.paused_until(write(), now) is None
-    assert list(found.fights(HORIZONTAL_AUTOSCALERS, WEB, now)) == []
+    assert list(found.current(HORIZONTAL_AUTOSCALERS, WEB, now)) == []
     found.check(HORIZONTAL_AUTOSCALERS, pod("unseen", 3), now)
     assert not found.paused_writes(HORIZONTAL_AUTOSCALERS, WEB, now)
 
 
-def test_a_write_that_stands_ends_the_fight() -> None:
+def test_a_write_that_stands_ends_the_dispute() -> None:
     found, now = fought(3)
     again = Instant(now + 301)
     found.record(write(), hpa(5), again)
-    assert len(list(found.fights(HORIZONTAL_AUTOSCALERS, WEB, again))) == 1
-    assert list(found.fights(HORIZONTAL_AUTOSCALERS, WEB, Instant(again + 300))) == []
+    assert len(list(found.current(HORIZONTAL_AUTOSCALERS, WEB, again))) == 1
+    assert list(found.current(HORIZONTAL_AUTOSCALERS, WEB, Instant(again + 300))) == []
     found.check(HORIZONTAL_AUTOSCALERS, hpa(5), Instant(again + 3600))
     found.check(HORIZONTAL_AUTOSCALERS, hpa(3), Instant(again + 3600))
     assert found.paused_until(write(), Instant(again + 3600)) is None
@@ -106,7 +106,7 @@ def test_only_so_many_writes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(found._claims) <= 2
 
 
-def test_fight_over_containers_covers_all_written_fields() -> None:
+def test_dispute_over_containers_covers_all_written_fields() -> None:
     """Two writes to two containers, of which the first one is overwritten."""
 
     def of(name: str, cpu: str) -> Json:
@@ -125,8 +125,8 @@ def test_fight_over_containers_covers_all_written_fields() -> None:
         found.record(resize("app", "2"), deployment(of("proxy", "1"), of("app", "2")), now)
         found.record(resize("proxy", "3"), deployment(of("proxy", "3"), of("app", "2")), now)
         found.check(DEPLOYMENTS, deployment(of("proxy", "3"), of("app", "1")), now)
-    ((what, claim),) = found.fights(DEPLOYMENTS, WEB, now)
-    assert fight_message(DEPLOYMENTS, "web", what, claim, 0.0) == (
+    ((what, claim),) = found.current(DEPLOYMENTS, WEB, now)
+    assert dispute_message(DEPLOYMENTS, "web", what, claim, 0.0) == (
         "another writer has overwritten requests of Deployment web 3 times: it is not written until "
         "1970-01-01T00:00:00Z; only one of the two may manage it"
     )
@@ -135,8 +135,8 @@ def test_fight_over_containers_covers_all_written_fields() -> None:
 def test_a_new_try_is_told_as_one() -> None:
     found, now = fought(3)
     found.record(write(), hpa(5), now)
-    ((what, claim),) = found.fights(HORIZONTAL_AUTOSCALERS, WEB, now)
-    assert "minReplicas of HorizontalPodAutoscaler web 3 times: it has just been written again;" in fight_message(
+    ((what, claim),) = found.current(HORIZONTAL_AUTOSCALERS, WEB, now)
+    assert "minReplicas of HorizontalPodAutoscaler web 3 times: it has just been written again;" in dispute_message(
         HORIZONTAL_AUTOSCALERS, "web", what, claim, 0.0
     )
 

@@ -50,7 +50,7 @@ class Refusing:
 
 def reason(found: ReconcileResult) -> str:
     assert found.problem is not None
-    assert (found.upkeep, found.intent, found.scale_reset) == ((), None, None)
+    assert (found.companion_writes, found.intent, found.scale_reset) == ((), None, None)
     (able,) = (each for each in items(found.status, "conditions") if text(each, "type") == "AbleToScale")
     assert (text(able, "status"), text(able, "message")) == ("False", found.problem.message)
     return found.problem.reason

@@ -151,7 +151,7 @@ def test_mark_dates_the_leave() -> None:
         vm["metadata"] = {**child(vm, "metadata"), "annotations": {"autoscaling.neon.tech/draining-since": mark}}
         member = read(vm)
         assert member is not None
-        ages.append((member.draining, member.misdated))
+        ages.append((member.draining, member.has_invalid_mark))
     assert ages == [(Seconds(40.0), False), (Seconds(0.0), True), (Seconds(0.0), True)]
 
 

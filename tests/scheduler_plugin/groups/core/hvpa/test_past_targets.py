@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_plugin.groups.core.hvpa.needs import MOST_COUNTS, described, remembered
+from scheduler_plugin.groups.core.hvpa.needs import MOST_COUNTS, remembered, target_replicas
 from scheduler_plugin.groups.core.hvpa.policy import decide
 from scheduler_plugin.groups.core.hvpa.spec import HvpaMode, HvpaSpec, PastReplicas, PastTarget, ScalingTimes
 from scheduler_plugin.groups.core.recommender.horizontal import is_tolerated
@@ -177,9 +177,9 @@ def test_without_a_vpa_its_targets_are_remembered() -> None:
         targets=(PastTarget("app", "cpu", 900, 1),), counts=(PastReplicas(NOON, 4), PastReplicas(NOON, 2))
     )
     assert remembered(memory, SPEC, running(2), wanted(), NOON).targets == memory.targets
-    assert described(memory, "app", "cpu", 2) == (1, 4)
-    assert described(memory, "app", "memory", 3) == (3, 4)
-    assert described(ScalingTimes(), "app", "cpu", 3) == (3, 3)
+    assert target_replicas(memory, "app", "cpu", 2) == (1, 4)
+    assert target_replicas(memory, "app", "memory", 3) == (3, 4)
+    assert target_replicas(ScalingTimes(), "app", "cpu", 3) == (3, 3)
 
 
 def test_counts_of_tomorrow_are_forgotten() -> None:

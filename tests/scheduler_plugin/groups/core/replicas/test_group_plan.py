@@ -161,14 +161,14 @@ def test_roles_are_distinguished() -> None:
 
 def test_a_mark_of_tomorrow_is_set_again() -> None:
     """A replica whose mark lay ahead had been draining for no time at all, for as long as it lay ahead."""
-    misdated = replica(1, draining=Seconds(0.0), misdated=True)
-    plan = plan_group(replace(SHOP, replicas=1), [PRIMARY, replica(0), misdated], had_primary=True)
+    has_invalid_mark = replica(1, draining=Seconds(0.0), has_invalid_mark=True)
+    plan = plan_group(replace(SHOP, replicas=1), [PRIMARY, replica(0), has_invalid_mark], had_primary=True)
     assert [(each.member.name, each.reason) for each in plan.drain] == [
         ("shop-replica-1", "its draining mark has no valid time")
     ]
-    wanted = plan_group(replace(SHOP, replicas=2), [PRIMARY, replica(0), misdated], had_primary=True)
+    wanted = plan_group(replace(SHOP, replicas=2), [PRIMARY, replica(0), has_invalid_mark], had_primary=True)
     assert ([each.name for each in wanted.undrain], wanted.drain) == (["shop-replica-1"], ())
     leaving = plan_group(
-        replace(SHOP, replicas=1), [PRIMARY, replica(0), replace(misdated, leaving=True)], had_primary=True
+        replace(SHOP, replicas=1), [PRIMARY, replica(0), replace(has_invalid_mark, leaving=True)], had_primary=True
     )
     assert leaving.drain == ()

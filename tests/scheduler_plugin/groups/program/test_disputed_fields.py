@@ -1,4 +1,4 @@
-"""A fight over a field with another writer is noticed, named, paused for longer and longer, and ends by itself."""
+"""A dispute over a field with another writer is noticed, named, paused for longer and longer, and ends by itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ARGO = "argocd-controller"
 
 
 @dataclass(slots=True)
-class Fight:
+class Dispute:
     """A group, and another writer that keeps a field of an object at its own value."""
 
     run: World
@@ -79,32 +79,32 @@ def _holds(spec: Json, theirs: Json) -> bool:
 
 
 @asynccontextmanager
-async def over_hpa() -> AsyncIterator[Fight]:
+async def over_hpa() -> AsyncIterator[Dispute]:
     """A Tortoise, and a repository that has the HPA's bounds."""
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HORIZONTAL_AUTOSCALERS, HPA)
         await run.cluster.make(TORTOISES, TORTOISE)
         await run.cluster.patch(TORTOISES, "lovely", {"status": WORKING}, "status")
-        fight = Fight(run, (TORTOISES, "lovely"), (HORIZONTAL_AUTOSCALERS, "web"), {"minReplicas": 3})
-        await fight.reverted()
+        dispute = Dispute(run, (TORTOISES, "lovely"), (HORIZONTAL_AUTOSCALERS, "web"), {"minReplicas": 3})
+        await dispute.reverted()
         await run.start()
-        yield fight
+        yield dispute
 
 
 @asynccontextmanager
-async def over_replicas() -> AsyncIterator[Fight]:
+async def over_replicas() -> AsyncIterator[Dispute]:
     """An Hvpa, and a repository that has the Deployment's replicas."""
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, running.DEPLOYMENT)
         await run.cluster.make(HVPAS, ONLY_REPLICAS)
         await run.start()
         await run.recommend("hvpa-sample", 5)
-        yield Fight(run, (HVPAS, "hvpa-sample"), (DEPLOYMENTS, "resource-consumer"), {"replicas": 1})
+        yield Dispute(run, (HVPAS, "hvpa-sample"), (DEPLOYMENTS, "resource-consumer"), {"replicas": 1})
 
 
 @asynccontextmanager
-async def over_requests() -> AsyncIterator[Fight]:
+async def over_requests() -> AsyncIterator[Dispute]:
     """An Hvpa, and a repository that has the Deployment's requests: each rewrite is a rollout."""
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, running.DEPLOYMENT)
@@ -113,45 +113,45 @@ async def over_requests() -> AsyncIterator[Fight]:
         await run.recommend("sizes", cpu="1", memory="1Gi")
         container = {"name": "resource-consumer", "resources": {"requests": {"cpu": "500m", "memory": "500Mi"}}}
         theirs: Json = {"template": {"spec": {"containers": [container]}}}
-        yield Fight(run, (HVPAS, "sizes"), (DEPLOYMENTS, "resource-consumer"), theirs)
+        yield Dispute(run, (HVPAS, "sizes"), (DEPLOYMENTS, "resource-consumer"), theirs)
 
 
 @asynccontextmanager
-async def over_adopted() -> AsyncIterator[Fight]:
+async def over_adopted() -> AsyncIterator[Dispute]:
     """An Hvpa that has adopted an HPA, and the repository that the HPA comes from."""
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, running.DEPLOYMENT)
         await run.cluster.make(HORIZONTAL_AUTOSCALERS, THEIR_HPA.replace("hvpa-sample", "sizes"))
         await run.cluster.make(HVPAS, changed(HVPA, hpaTemplate={"maxReplicas": 9}))
-        fight = Fight(run, (HVPAS, "sizes"), (HORIZONTAL_AUTOSCALERS, "sizes"), {"maxReplicas": 5})
-        await fight.reverted()
+        dispute = Dispute(run, (HVPAS, "sizes"), (HORIZONTAL_AUTOSCALERS, "sizes"), {"maxReplicas": 5})
+        await dispute.reverted()
         await run.start()
-        yield fight
+        yield dispute
 
 
-Begin = Callable[[], AbstractAsyncContextManager[Fight]]
+Begin = Callable[[], AbstractAsyncContextManager[Dispute]]
 
 
 @pytest.mark.parametrize("begin", [over_hpa, over_replicas, over_requests, over_adopted])
-async def test_fight_is_paused_reported_and_ends(begin: Begin) -> None:
+async def test_dispute_is_paused_reported_and_ends(begin: Begin) -> None:
     """It was rewritten forty times in ten minutes, and all conditions were fine."""
-    async with begin() as fight:
-        assert await fight.minutes(10) <= 5
-        status, reason, message = await fight.said()
+    async with begin() as dispute:
+        assert await dispute.minutes(10) <= 5
+        status, reason, message = await dispute.said()
         assert (status, reason) == ("True", "Overwritten")
         assert message.startswith(f"{ARGO} has overwritten ")
-        told = [event for event, _ in await fight.run.events() if event == "Contested"]
+        told = [event for event, _ in await dispute.run.events() if event == "Contested"]
         assert len(told) == 1
-        assert await fight.minutes(60) <= 4  # after 5, 10, 20 minutes, and so on
-        fight.stopped = True
-        assert await fight.minutes(70) == 1
-        assert await fight.said() == ("", "", "")
+        assert await dispute.minutes(60) <= 4  # after 5, 10, 20 minutes, and so on
+        dispute.stopped = True
+        assert await dispute.minutes(70) == 1
+        assert await dispute.said() == ("", "", "")
 
 
 async def test_the_condition_says_what_when_and_whom() -> None:
-    async with over_hpa() as fight:
-        await fight.minutes(2)
-        said = (await fight.said())[2]
+    async with over_hpa() as dispute:
+        await dispute.minutes(2)
+        said = (await dispute.said())[2]
         assert said == (
             f"{ARGO} has overwritten minReplicas of HorizontalPodAutoscaler web 3 times: it is not written until "
             "2026-01-01T00:22:10Z; only one of the two may manage it"
@@ -167,15 +167,15 @@ async def test_returning_hpa_is_only_writer_of_replicas() -> None:
         await run.cluster.make(HVPAS, ONLY_REPLICAS)
         await run.start()
         hpa = (HORIZONTAL_AUTOSCALERS, "hvpa-sample")
-        fight = Fight(run, (HVPAS, "hvpa-sample"), hpa, {"scaleTargetRef": theirs})
-        await fight.minutes(3)
-        assert (await fight.said())[0] == "True"
+        dispute = Dispute(run, (HVPAS, "hvpa-sample"), hpa, {"scaleTargetRef": theirs})
+        await dispute.minutes(3)
+        assert (await dispute.said())[0] == "True"
         await run.recommend("hvpa-sample", 5)
-        await fight.minutes(1)
+        await dispute.minutes(1)
         assert child(await run.cluster.get(*hpa), "spec", "scaleTargetRef") == theirs
         assert (await run.size())[0] == 1
-        fight.theirs = {}
-        await fight.minutes(15)
+        dispute.theirs = {}
+        await dispute.minutes(15)
         assert (await run.size())[0] == 5
 
 
@@ -191,54 +191,54 @@ async def test_returning_vpa_is_only_writer_of_sizes() -> None:
         await run.cluster.make(HVPAS, HVPA)
         await run.start()
         theirs: Json = {"updatePolicy": {"updateMode": "Auto"}}
-        fight = Fight(run, (HVPAS, "sizes"), (VERTICAL_AUTOSCALERS, "sizes"), theirs)
-        await fight.minutes(3)
+        dispute = Dispute(run, (HVPAS, "sizes"), (VERTICAL_AUTOSCALERS, "sizes"), theirs)
+        await dispute.minutes(3)
         await run.recommend("sizes", cpu="1", memory="1Gi")
-        await fight.minutes(1)
+        await dispute.minutes(1)
         assert (await requests(run, "one"))["cpu"] == "500m"
-        fight.theirs = {}
-        await fight.minutes(15)
+        dispute.theirs = {}
+        await dispute.minutes(15)
         assert (await requests(run, "one"))["cpu"] != "500m"
 
 
-async def test_what_nobody_fights_over_is_still_written() -> None:
+async def test_what_nobody_disputes_is_still_written() -> None:
     """The repository has the HPA's bounds; requests of the Deployment are nobody's but the Tortoise's."""
-    async with over_hpa() as fight:
-        await fight.minutes(3)
+    async with over_hpa() as dispute:
+        await dispute.minutes(3)
         vertical = [{"containerName": "app", "policy": {"cpu": "Vertical"}}]
-        await fight.run.cluster.patch(TORTOISES, "lovely", {"spec": {"autoscalingPolicy": vertical}})
+        await dispute.run.cluster.patch(TORTOISES, "lovely", {"spec": {"autoscalingPolicy": vertical}})
         row: Json = {"containerName": "app", "target": {"cpu": "4"}, "upperBound": {"cpu": "5"}}
         status: Json = {"recommendation": {"containerRecommendations": [row]}}
-        await fight.run.cluster.patch(VERTICAL_AUTOSCALERS, "tortoise-monitor-lovely", {"status": status}, "status")
-        await fight.minutes(1)
-        assert (await fight.run.size("web"))[1] == {"cpu": "4840m"}
+        await dispute.run.cluster.patch(VERTICAL_AUTOSCALERS, "tortoise-monitor-lovely", {"status": status}, "status")
+        await dispute.minutes(1)
+        assert (await dispute.run.size("web"))[1] == {"cpu": "4840m"}
 
 
-async def test_an_edit_now_and_then_is_no_fight() -> None:
-    async with over_hpa() as fight:
+async def test_an_edit_now_and_then_is_no_dispute() -> None:
+    async with over_hpa() as dispute:
         for _ in range(6):
-            await fight.reverted()
-            fight.run.clock.jump(3700)
-            await fight.run.passes(20)
-            assert child(await fight.run.cluster.get(*fight.object), "spec")["minReplicas"] == 5
-        assert (await fight.said())[0] == ""
+            await dispute.reverted()
+            dispute.run.clock.jump(3700)
+            await dispute.run.passes(20)
+            assert child(await dispute.run.cluster.get(*dispute.object), "spec")["minReplicas"] == 5
+        assert (await dispute.said())[0] == ""
 
 
-async def test_a_writer_that_gives_in_ends_the_fight() -> None:
+async def test_a_writer_that_gives_in_ends_the_dispute() -> None:
     """The repository takes over our values: nothing is left to be written."""
-    async with over_hpa() as fight:
-        await fight.minutes(3)
-        fight.theirs = {"minReplicas": 5}
-        await fight.minutes(12)
-        assert ((await fight.said())[0], await fight.minutes(30)) == ("", 0)
+    async with over_hpa() as dispute:
+        await dispute.minutes(3)
+        dispute.theirs = {"minReplicas": 5}
+        await dispute.minutes(12)
+        assert ((await dispute.said())[0], await dispute.minutes(30)) == ("", 0)
 
 
-async def test_fight_with_unknown_writer_is_paused() -> None:
-    async with over_hpa() as fight:
+async def test_dispute_with_unknown_writer_is_paused() -> None:
+    async with over_hpa() as dispute:
         listed = HORIZONTAL_AUTOSCALERS.path("default")
-        fight.run.cluster.connections[0].refuse[f"GET {listed}"] = 403
-        await fight.minutes(3)
-        status, _, message = await fight.said()
+        dispute.run.cluster.connections[0].refuse[f"GET {listed}"] = 403
+        await dispute.minutes(3)
+        status, _, message = await dispute.said()
         assert (status, message.partition(" has ")[0]) == ("True", "another writer")
 
 
