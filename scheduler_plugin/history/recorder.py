@@ -24,7 +24,7 @@ from scheduler_plugin.history.sqlite.store import SqliteStore
 
 LOG: Final = logging.getLogger("autoscale.history")
 INTERVAL: Final = Seconds(10.0)
-UPKEEP: Final = Seconds(600.0)
+MAINTENANCE_INTERVAL: Final = Seconds(600.0)
 AHEAD: Final = Seconds(3600.0)
 """If the clock gains more than this between two samples, it was set."""
 MAX_QUERIES: Final = 64
@@ -72,7 +72,7 @@ class Recorder:
         self._store: SqliteStore | None = None
         # A single thread, so that SQLite's connection is used by one at a time, in order.
         self._thread = ThreadPoolExecutor(1, "history")
-        self._upkeep_at = Instant(0.0)
+        self._maintenance_at = Instant(0.0)
         self._sampled: tuple[Instant, Millis] | None = None
         self._latest: Millis | None = None
         self._behind: Instant | None = None
@@ -101,8 +101,8 @@ class Recorder:
             try:
                 await self._in_thread(lambda: store.write(self._log.take(sample, answers)))
             finally:
-                # Even after a failed write, because upkeep makes room on a full disk.
-                await self._run_upkeep(store, sample.at)
+                # Even after a failed write, because maintenance makes room on a full disk.
+                await self._maintain(store, sample.at)
         # The next sample retries; the time until then is missing in the history.
         except (SampleError, StoreError) as error:
             self._note(str(error))
@@ -112,27 +112,27 @@ class Recorder:
     async def _in_order(self, store: SqliteStore, at: Millis) -> None:
         """Check that ``at`` is not before the history's last time. Raises ``StoreError`` if it is.
 
-        If the clock stays behind for ``UPKEEP``, the later times were wrong and are removed.
+        If the clock stays behind for ``MAINTENANCE_INTERVAL``, the later times were wrong and are removed.
         """
         # Small steps back are normal with NTP; samples before the last one are skipped.
         now, tolerance = self._clock.now(), GAP_INTERVALS * self._interval
         if self._latest is not None and at < self._latest - tolerance * SECOND:
             self._behind = now if self._behind is None else self._behind
             # The clock may be wrong for a while, such as after a boot until NTP sets it.
-            if now < self._behind + UPKEEP:
+            if now < self._behind + MAINTENANCE_INTERVAL:
                 raise StoreError(f"the clock is {(self._latest - at) // SECOND} s before the end of the history")
             LOG.warning("the clock was set back: removing later times from the history")
             self._log.rewind()
             await self._in_thread(lambda: store.remove_after(at))
         self._latest, self._behind = at, None
 
-    async def _run_upkeep(self, store: SqliteStore, at: Millis) -> None:
+    async def _maintain(self, store: SqliteStore, at: Millis) -> None:
         # With a clock years ahead, retention would remove everything.
         if self._was_set_ahead(at):
-            self._upkeep_at = Instant(self._clock.now() + UPKEEP)
-        if self._clock.now() >= self._upkeep_at:
-            self._upkeep_at = Instant(self._clock.now() + UPKEEP)
-            await self._in_thread(lambda: store.upkeep(at))
+            self._maintenance_at = Instant(self._clock.now() + MAINTENANCE_INTERVAL)
+        if self._clock.now() >= self._maintenance_at:
+            self._maintenance_at = Instant(self._clock.now() + MAINTENANCE_INTERVAL)
+            await self._in_thread(lambda: store.maintain(at))
 
     def _was_set_ahead(self, at: Millis) -> bool:
         """Return True if the clock has gained more than ``AHEAD`` since the last sample, or if this is the first."""

@@ -96,6 +96,6 @@ def next_halvings(halvings: int, used_bytes: int, rows: int, bounds: RetentionBo
     """
     if used_bytes > bounds.most_bytes or rows > bounds.most_rows:
         return min(halvings + 1, MOST_HALVINGS)
-    # Hysteresis, because otherwise the horizons would change at every upkeep.
+    # Hysteresis, because otherwise the horizons would change at every maintenance.
     is_half_empty = 2 * used_bytes < bounds.most_bytes and 2 * rows < bounds.most_rows
     return max(0, halvings - 1) if is_half_empty else halvings

@@ -95,12 +95,12 @@ class SqliteStore:
         """Remove everything after ``at``, because the clock was wrong then. Raises ``StoreError``."""
         self._with_recovery(lambda: self._remove_after(at))
 
-    def upkeep(self, now: Millis) -> None:
+    def maintain(self, now: Millis) -> None:
         """Make old spans coarser and remove the oldest, more of both if the file is too large.
 
         Raises ``StoreError``.
         """
-        self._with_recovery(lambda: self._upkeep(now))
+        self._with_recovery(lambda: self._maintain(now))
 
     def _opened(self) -> sqlite3.Connection:
         try:
@@ -229,7 +229,7 @@ class SqliteStore:
             connection.execute("DELETE FROM decisions WHERE at > ?", (at,))
             connection.execute("DELETE FROM moves WHERE until > ?", (at,))
 
-    def _upkeep(self, now: Millis) -> None:
+    def _maintain(self, now: Millis) -> None:
         # On a full disk this may be the only way to make room.
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         self._apply_retention(now)
@@ -245,7 +245,7 @@ class SqliteStore:
         *coarser, last = folds(now, self._halvings)
         for table in SPAN_TABLES:
             # Before the folds, because a full disk has no room for coarser spans. From all tiers, because after a long
-            # time without upkeep there are old spans in fine ones too.
+            # time without maintenance there are old spans in fine ones too.
             for tier in range(len(TIERS)):
                 self._remove(table, tier, last.before)
             for fold in coarser:

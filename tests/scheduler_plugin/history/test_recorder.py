@@ -21,7 +21,7 @@ from scheduler_plugin.history.core.spans import sample_span
 from scheduler_plugin.history.costs.bills import bill, key_of
 from scheduler_plugin.history.ports import Period
 from scheduler_plugin.history.priced_usage import priced_usage
-from scheduler_plugin.history.recorder import UPKEEP, Recorder, SampleError
+from scheduler_plugin.history.recorder import MAINTENANCE_INTERVAL, Recorder, SampleError
 from scheduler_plugin.history.sqlite.files import StoreError
 from scheduler_plugin.history.sqlite.queries import SqliteHistory
 from scheduler_plugin.history.sqlite.store import SqliteStore
@@ -153,7 +153,7 @@ async def test_lasting_clock_change_drops_future(tmp_path: Path) -> None:
     for left in range(10, 0, -1):
         if left == 3:
             assert recorder.trouble
-            clock.jump(UPKEEP)
+            clock.jump(MAINTENANCE_INTERVAL)
         await recorder.record()
     recorder._close()
     (usage,) = await SqliteHistory(path).usage(EVER)
@@ -166,7 +166,7 @@ async def test_clock_briefly_ahead_removes_nothing(tmp_path: Path) -> None:
     recorder = Recorder(path, PlayedSource(*map(seen, (0, 10, 80, ahead, ahead + 10, 90, 100))), clock)
     for _ in range(3):
         await recorder.record()
-    clock.jump(UPKEEP)
+    clock.jump(MAINTENANCE_INTERVAL)
     for _ in range(4):
         await recorder.record()
     recorder._close()
@@ -191,7 +191,7 @@ async def test_retention_works_on_full_disk(tmp_path: Path) -> None:
     for _ in range(6):
         await recorder.record()
         troubles.append(recorder.trouble.rpartition(": ")[2])
-        clock.jump(Seconds(UPKEEP / 2))
+        clock.jump(Seconds(MAINTENANCE_INTERVAL / 2))
     recorder._close()
     assert troubles == [*["database or disk is full"] * 3, "", "", ""]
     assert (await SqliteHistory(path).extent()).since == BEGAN + 90 * SECOND

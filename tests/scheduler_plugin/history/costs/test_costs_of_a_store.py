@@ -1,4 +1,4 @@
-"""From samples through a recorder's spans, a file, its upkeep and its questions to a bill: every step keeps the sums.
+"""From samples through a recorder's spans, a file, its maintenance and its queries to a bill: sums stay the same.
 
 The other side knows nothing of spans: it adds up raw samples, second by second.
 """
@@ -85,7 +85,7 @@ def test_costs_survive_coarsening(seen: list[Look], later: int) -> None:
         path = Path(folder) / "history.sqlite"
         store = SqliteStore(path, lambda: BEGAN / 1000)
         store.write(recorded(seen))
-        store.upkeep(BEGAN + later)
+        store.maintain(BEGAN + later)
         store.close()
         usages = asyncio.run(SqliteHistory(path).usage(EVER))
     found, expected = bill(usages, {}, PRICES, key_of("vm"), EVER), summed(seen)
@@ -110,7 +110,7 @@ async def test_upkeep_keeps_reserved_with_use(tmp_path: Path) -> None:
     store = SqliteStore(path, lambda: 0.0)
     store.write(Batch(vms=[(VmRecord(ObjectName("d", "db")), span) for span in spans]))
     for later in (0, 4 * HOUR, 4 * DAY):
-        store.upkeep(BEGAN + 10 * HOUR + later)
+        store.maintain(BEGAN + 10 * HOUR + later)
         (usage,) = await SqliteHistory(path).usage(EVER)
         assert usage.in_use == (25_000 * 15 * MINUTE, 25_000 * 1024 * 15 * MINUTE)
     store.close()

@@ -124,5 +124,5 @@ async def test_no_damage_raises_anything_else(where: float, other: bytes, is_cut
             with suppress(StoreError):
                 store.write(Batch(minutes(3, NOW + HOUR)))
             with suppress(StoreError):
-                store.upkeep(NOW + 30 * HOUR)
+                store.maintain(NOW + 30 * HOUR)
             store.close()

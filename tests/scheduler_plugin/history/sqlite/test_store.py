@@ -111,12 +111,12 @@ async def test_coarser_spans_have_the_same_integrals(path: Path, store: SqliteSt
     (before,) = await history.usage(EVER)
     counts = []
     for later in (0, 4 * HOUR, 4 * DAY):
-        store.upkeep(NOW + 3 * HOUR + later)
+        store.maintain(NOW + 3 * HOUR + later)
         (after,) = await history.usage(EVER)
         assert after == before
         counts.append(store.size()[1])
     assert counts == [120 + 12, 36, 3]
-    store.upkeep(NOW + 60 * DAY)
+    store.maintain(NOW + 60 * DAY)
     assert await history.usage(EVER) == []
     assert store.size()[1] == 0
 
@@ -125,7 +125,7 @@ async def test_oversized_store_coarsens_sooner(path: Path) -> None:
     store = SqliteStore(path, lambda: NOW / 1000, RetentionBounds(most_rows=40))
     store.write(Batch(vms=minutes(110)))
     (before,) = await SqliteHistory(path).usage(EVER)
-    store.upkeep(NOW + 110 * MINUTE)
+    store.maintain(NOW + 110 * MINUTE)
     assert store.size()[1] <= 40
     (after,) = await SqliteHistory(path).usage(EVER)
     assert after == before
@@ -243,7 +243,7 @@ def test_damage_while_open_sets_file_aside(path: Path) -> None:
         file.write(b"\xff" * (path.stat().st_size - 4096))
     store._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     with pytest.raises(StoreError, match="was damaged"):
-        store.upkeep(NOW + 20 * DAY)
+        store.maintain(NOW + 20 * DAY)
     store.write(Batch(vms=minutes(1)))
     assert store.size()[1] == 1
     store.close()
@@ -279,7 +279,7 @@ async def test_lying_agent_affects_only_its_vm(path: Path, store: SqliteStore) -
     for hour in range(5):
         said = [DecisionRecord(NOW + hour * HOUR + at, DB, "agent", words) for at in range(50)]
         store.write(Batch(decisions=[*said, DecisionRecord(NOW + hour * HOUR, other, "agent", ("x",))]))
-    store.upkeep(NOW + 10 * HOUR)
+    store.maintain(NOW + 10 * HOUR)
     history = SqliteHistory(path)
     kept = [each.at - NOW for each in await history.decisions(DB, EVER)]
     everything = [hour * HOUR + at for hour in reversed(range(5)) for at in reversed(range(50))]
@@ -429,7 +429,7 @@ def test_names_of_which_nothing_is_kept_are_forgotten(path: Path, store: SqliteS
     store.write(
         Batch(vms=[each for at in range(50) for each in minutes(1, facts=VmRecord(ObjectName("a", f"vm-{at}")))])
     )
-    store.upkeep(NOW + 400 * DAY)
+    store.maintain(NOW + 400 * DAY)
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT COUNT(*) FROM subjects").fetchone() == (0,)
     store.write(Batch(vms=minutes(1)))
