@@ -118,7 +118,7 @@ class VmApi(Protocol):
         """
 
     async def write_event(self, reason: str, note: str, wall: float) -> None:
-        """Write an Event about the object: ``reason`` in CamelCase, ``note`` for people. Raises ``PortError``.
+        """Write an Event about the object: ``reason`` in CamelCase, ``note`` as a sentence. Raises ``PortError``.
 
         ``wall`` is the time of the Event in seconds since 1970.
         """

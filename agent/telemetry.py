@@ -140,10 +140,14 @@ def _answer_line(state: State, event: events.SchedulerAnswered) -> Line | None:
     # The core ignores a late answer.
     if asking is None:
         return None
-    side, requested, permit = state.scheduler, asking.request.resources, response.permit
-    was_denied, is_denied = side.denial is not None, not requested.within(permit)
+    scheduler, requested, permit = state.scheduler, asking.request.resources, response.permit
+    was_denied, is_denied = scheduler.denial is not None, not requested.within(permit)
     # Log only changes: an agent sends a request every 15 s.
-    if side.failure is None and (side.permit, side.migrate, was_denied) == (permit, response.migrate, is_denied):
+    if scheduler.failure is None and (scheduler.permit, scheduler.migrate, was_denied) == (
+        permit,
+        response.migrate,
+        is_denied,
+    ):
         return None
     fields: dict[str, object] = {
         "asked_cpu": str(requested.cpu),
@@ -158,10 +162,10 @@ def _answer_line(state: State, event: events.SchedulerAnswered) -> Line | None:
 
 
 def _conflicted(state: State, reason: str) -> Line | None:
-    side = state.vm
+    vm_state = state.vm
     # A first conflict is normal. A second at the same version concerns another object; log it once.
-    is_repeated = side.patching is not None and side.patching.base == side.stale_at
-    if not is_repeated or (side.failure is not None and side.failure.reason == reason):
+    is_repeated = vm_state.patching is not None and vm_state.patching.base == vm_state.stale_at
+    if not is_repeated or (vm_state.failure is not None and vm_state.failure.reason == reason):
         return None
     return logging.WARNING, texts.NOT_RESIZED, {"fault": events.Fault.VM_API.value, "reason": reason}
 

@@ -69,9 +69,9 @@ class LightKubernetesApi:
 
     async def pages(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[EncodedPage]:
         """Yield the collection at ``path`` page by page. Raises ``PortError``."""
-        size, rest = PAGE, dict[str, str]()
+        size, next_page = PAGE, dict[str, str]()
         while True:
-            body = await self._page(path, {**params, "limit": str(size), **rest})
+            body = await self._page(path, {**params, "limit": str(size), **next_page})
             if body is None:
                 if size == 1:
                     reason = texts.TOO_LARGE.format(most=LONGEST_PAGE)
@@ -80,9 +80,9 @@ class LightKubernetesApi:
                 continue
             page = _read(read_encoded_page, body, texts.BAD_LIST)
             yield page
-            if not page.rest:
+            if not page.continue_token:
                 return
-            size, rest = min(PAGE, 2 * size), {"continue": page.rest}
+            size, next_page = min(PAGE, 2 * size), {"continue": page.continue_token}
 
     async def patch(self, path: str, patch: Mapping[str, object], content_type: str = MERGE_PATCH) -> Json:
         """Patch the object at ``path`` and return it. Raises ``PortError``; ``ConflictError`` if it had changed."""

@@ -16,7 +16,7 @@ from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.assignments import Assignment, PodContainer
 from agent.core.events import Fault
 from agent.ports import ExpiredError, PortError, RefusedError, UnwatchedError
-from protocol.kubernetes.objects import JsonObject, is_over, labels_of, name_of, number, text
+from protocol.kubernetes.objects import JsonObject, has_finished, labels_of, name_of, number, text
 from protocol.kubernetes.pages import Unreadable, WatchEvent
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
@@ -199,7 +199,7 @@ def assignment_of(pod: JsonObject) -> Assignment | None:
     """The VM of ``pod``; None unless it is a running VM pod with an address. Never raises."""
     name, vm, address = name_of(pod), labels_of(pod).get(LABEL_VM_NAME), text(pod, "status", "podIP")
     # Without an address the guest cannot be reached yet. A terminating pod still counts: its VM may be migrating away.
-    if not (vm and address) or is_over(pod):
+    if not (vm and address) or has_finished(pod):
         return None
     try:
         url_host(address)
@@ -210,7 +210,7 @@ def assignment_of(pod: JsonObject) -> Assignment | None:
 
 def database_in(pod: JsonObject) -> PodDatabase | None:
     """The database in ``pod``; None unless it has opted in and its container runs. Raises ``InvalidObjectError``."""
-    if not is_pod_database(pod) or is_over(pod):
+    if not is_pod_database(pod) or has_finished(pod):
         return None
     database = parse_pod_database(pod)
     # A container that has ended has no cgroup.

@@ -43,20 +43,20 @@ class DesiredSize:
 def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
     """The desired size of the VM at ``now``."""
     base, because = _without_monitor(state, vm, now)
-    unit, side = state.scheduler.compute_unit, state.monitor
+    unit, monitor = state.scheduler.compute_unit, state.monitor
     # Ignore the monitor's requests while the VM cannot be resized.
     if unit is None or state.scheduler.migrate or not vm.resizable:
         return DesiredSize(base, because, base)
-    requested, reasons = requested_size(side, vm, vm.sizes(unit), now)
+    requested, reasons = requested_size(monitor, vm, vm.sizes(unit), now)
     wanted = base.at_least(requested)
     proposed = cpu_first(vm, state.vm.pauses.limits(wanted, vm, now)) if vm.is_pod else wanted
     # The VM keeps its memory until the monitor has agreed.
-    size = proposed.at_least(Resources(NOTHING.cpu, retained_mem(side, vm, now)))
+    size = proposed.at_least(Resources(NOTHING.cpu, retained_mem(monitor, vm, now)))
     if size != proposed:
-        because = retention_reason(side, vm)
+        because = retention_reason(monitor, vm)
     elif wanted != base:
         because = f"growing: {reasons}" if not size.within(vm.use) else f"holding: {reasons}"
-    mem = mem_to_propose(side, vm, vm.sizes(unit), proposed.mem, now)
+    mem = mem_to_propose(monitor, vm, vm.sizes(unit), proposed.mem, now)
     return DesiredSize(size, because, Resources(proposed.cpu, mem))
 
 
@@ -84,14 +84,14 @@ def least_size(state: State, report: Resources, now: Instant) -> Resources | Non
 
     It does not offer a resource of which it requests more than it has (``report``).
     """
-    vm, side = state.vm.observed, state.scheduler
+    vm, scheduler = state.vm.observed, state.scheduler
     # Only this project's scheduler, which stores permits, asks for room back.
-    if vm is None or side.compute_unit is None or not side.stores_permits:
+    if vm is None or scheduler.compute_unit is None or not scheduler.stores_permits:
         return None
-    if not vm.resizable or side.migrate or not side.give_back.offers(now):
+    if not vm.resizable or scheduler.migrate or not scheduler.give_back.offers(now):
         return None
-    least = _policy_size(state, vm, side.compute_unit, now, is_lean=True)[0]
-    requested, _ = requested_size(state.monitor, vm, vm.sizes(side.compute_unit), now)
+    least = _policy_size(state, vm, scheduler.compute_unit, now, is_lean=True)[0]
+    requested, _ = requested_size(state.monitor, vm, vm.sizes(scheduler.compute_unit), now)
     # A monitor that refused recently would refuse this shrink, too, and so might one that reconnects.
     if state.monitor.refusal is not None or state.monitor.version is None:
         requested = requested.at_least(Resources(NOTHING.cpu, retained_mem(state.monitor, vm, now)))
@@ -190,7 +190,7 @@ def _because(vm: Vm, size: Resources, goal: Goal, sizes: Sizes) -> str:
     if size != vm.use:
         return f"shrinking: {size} is proven to be enough"
     if size.within(sizes.covering(goal.need)):
-        return f"right for {_strongest(goal, vm, sizes, size)}"
+        return f"sized for {_strongest(goal, vm, sizes, size)}"
     return "holding: less has not been proven to be enough"
 
 

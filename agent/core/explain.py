@@ -51,7 +51,7 @@ class Explanation:
 
 def explain(state: State, vm_name: str, now: Instant) -> Explanation:
     """Explain the size of the database ``vm_name`` (``namespace/name``, in a pod ``namespace/pod/name``) at ``now``."""
-    vm, side, guest = state.vm.observed, state.scheduler, state.guest
+    vm, scheduler, guest = state.vm.observed, state.scheduler, state.guest
     # Planning has no side effects, so this is the agent's own plan.
     planned = plan(state, now)
     return Explanation(
@@ -59,17 +59,17 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
         pod=str(state.pod),
         because=_headline(state, planned.because, now),
         size=None if vm is None else _sizes(state, vm, now),
-        permit=_size_or_null(side.permit),
+        permit=_size_or_null(scheduler.permit),
         ceiling=_size_or_null(state.ceiling),
-        compute_unit=_size_or_null(side.compute_unit),
-        migrating=side.migrate,
+        compute_unit=_size_or_null(scheduler.compute_unit),
+        migrating=scheduler.migrate,
         goal=_size_or_null(guest.goal.need),
         parts=[{"name": part.name, "need": str(part.need), "because": part.because} for part in guest.goal.parts],
         shrink_guard=guest.stabilizer.explain(),
         metrics=_metrics(state, now),
         denied=_denial(state, now),
-        rejected_permits=side.rejected,
-        scheduler_answered_seconds=None if side.answered_at is None else _age(side.answered_at, now),
+        rejected_permits=scheduler.rejected,
+        scheduler_answered_seconds=None if scheduler.answered_at is None else _age(scheduler.answered_at, now),
         troubles=_failures(state, "pod" if f"/{PREFIX}" in vm_name else "VM", now),
         next_look_seconds=None if planned.wake_at is None else round(planned.wake_at - now, 3),
         smoothing=guest.stabilizer.steps(),
@@ -97,17 +97,17 @@ def _giving(state: State, now: Instant) -> Json:
     }
 
 
-def _monitor(side: MonitorSide) -> Json:
-    refusal = side.refusal
+def _monitor(monitor: MonitorSide) -> Json:
+    refusal = monitor.refusal
     return {
-        "version": side.version,
+        "version": monitor.version,
         # ``known_mem`` is kept after a disconnect, but without a monitor nothing counts on that memory.
-        "counts_on": None if side.version is None or side.known_mem is None else str(side.known_mem),
+        "counts_on": None if monitor.version is None or monitor.known_mem is None else str(monitor.known_mem),
         "refused": None if refusal is None else str(refusal.target),
         "refused_because": None if refusal is None else refusal.status,
-        "reports": None if side.alarm is None else side.alarm.because,
-        "right_reports": side.right_alarms,
-        "false_reports": side.false_alarms,
+        "reports": None if monitor.alarm is None else monitor.alarm.because,
+        "right_reports": monitor.right_alarms,
+        "false_reports": monitor.false_alarms,
     }
 
 
@@ -154,12 +154,12 @@ def _failures(state: State, kind: str, now: Instant) -> list[Json]:
 
 
 def _headline(state: State, because: str, now: Instant) -> str:
-    side, denial = state.vm, state.scheduler.denial
-    if side.grows_from is not None and not side.may_grow(now):
+    vm_state, denial = state.vm, state.scheduler.denial
+    if vm_state.grows_from is not None and not vm_state.may_grow(now):
         # A refused growth takes precedence over a denial, because nothing is requested before the next try.
-        left = side.grows_from - now
-        return f"{because}; the API refused this growth; try {side.refused + 1} in {left:.0f} s"
-    because = "; ".join([because, *sentences(side.observed, side.pauses, now)])
+        left = vm_state.grows_from - now
+        return f"{because}; the API refused this growth; try {vm_state.refused + 1} in {left:.0f} s"
+    because = "; ".join([because, *sentences(vm_state.observed, vm_state.pauses, now)])
     return because if denial is None else f"{because}; the scheduler granted {denial.granted} of {denial.wanted}"
 
 

@@ -206,8 +206,8 @@ def _span(before: ObservedSample, now: ObservedSample) -> float:
         return ours
     # An exporter that samples on its own clock (vector) may have done so long before the scrape. Its counters cover the
     # time between its samples, not between our scrapes.
-    theirs = is_now - was
-    return theirs if abs(theirs - ours) <= now.at - before.last + CLOCK_TOLERANCE else ours
+    guest_elapsed = is_now - was
+    return guest_elapsed if abs(guest_elapsed - ours) <= now.at - before.last + CLOCK_TOLERANCE else ours
 
 
 def is_other_boot(before: GuestSample, now: GuestSample) -> bool:

@@ -18,26 +18,26 @@ from protocol.units import Instant
 
 def adopt(state: State, vm: Vm, now: Instant) -> None:
     """Adopt a newer view; ignore a stale one."""
-    side = state.vm
+    vm_state = state.vm
     # Reads and watches can overtake each other.
-    if side.observed is not None and not vm.follows(side.observed.version - 1):
+    if vm_state.observed is not None and not vm.follows(vm_state.observed.version - 1):
         return
-    _follow_sleep(state, side.observed, vm, now)
-    if side.observed is not None and not vm.sleeps and not side.observed.actual.within(vm.actual):
-        side.shrink_seen_at = now
+    _follow_sleep(state, vm_state.observed, vm, now)
+    if vm_state.observed is not None and not vm.sleeps and not vm_state.observed.actual.within(vm.actual):
+        vm_state.shrink_seen_at = now
     # An agreement covers one shrink from the memory at that time.
-    if side.observed is not None and vm.has_mem != side.observed.has_mem:
+    if vm_state.observed is not None and vm.has_mem != vm_state.observed.has_mem:
         state.monitor.agreed = None
-    side.observed, side.pauses = vm, side.pauses.after(vm)
+    vm_state.observed, vm_state.pauses = vm, vm_state.pauses.after(vm)
     # A VM without the opt-in label has no permit.
     if not vm.enabled:
         state.scheduler.forget_permit()
     # A version newer than the base proves that the patch was applied or no longer can be. After ``settles_at``, so does
     # any version.
-    if side.unsettled is not None and (vm.follows(side.unsettled.base) or now >= side.settles_at):
-        side.unsettled = None
-    if side.stale_at is not None and vm.follows(side.stale_at):
-        side.stale_at = side.retry_at = None
+    if vm_state.unsettled is not None and (vm.follows(vm_state.unsettled.base) or now >= vm_state.settles_at):
+        vm_state.unsettled = None
+    if vm_state.stale_at is not None and vm.follows(vm_state.stale_at):
+        vm_state.stale_at = vm_state.retry_at = None
 
 
 def _follow_sleep(state: State, before: Vm | None, vm: Vm, now: Instant) -> None:
@@ -60,45 +60,45 @@ def restored(state: State, vm: Vm, now: Instant) -> None:
     Patches based on a later version can no longer take effect, and a permit stored at a later version is lost.
     """
     state.scheduler.forget_permit()
-    side = state.vm
-    side.unsettled = side.stale_at = None
-    if side.observed is not None:
-        side.observed = structs.replace(side.observed, version=vm.version)
+    vm_state = state.vm
+    vm_state.unsettled = vm_state.stale_at = None
+    if vm_state.observed is not None:
+        vm_state.observed = structs.replace(vm_state.observed, version=vm.version)
     adopt(state, vm, now)
 
 
 def sent_patch(state: State, patch: PatchVm, now: Instant, jitter: float) -> None:
     """Record that ``patch`` was sent."""
-    side = state.vm
-    side.patching = patch
-    if side.observed is not None and patch.reverts is not None:
-        side.pauses = side.pauses.objected(patch.reverts, side.observed, now, jitter)
-    if side.observed is not None and not side.observed.use.within(patch.target):
+    vm_state = state.vm
+    vm_state.patching = patch
+    if vm_state.observed is not None and patch.reverts is not None:
+        vm_state.pauses = vm_state.pauses.objected(patch.reverts, vm_state.observed, now, jitter)
+    if vm_state.observed is not None and not vm_state.observed.use.within(patch.target):
         # Count from the order, not from its outcome: the guest may start to shrink before the answer arrives.
-        side.shrunk_at = now
+        vm_state.shrunk_at = now
         state.scheduler.give_back.note_shrink(now)
 
 
 def patched(state: State, vm: Vm, now: Instant) -> None:
     """Record that the patch took effect, with the object as it is now."""
-    side = state.vm
+    vm_state = state.vm
     # A successful patch ends every backoff, even the one after a refused growth.
-    side.patching = side.failure = side.retry_at = side.grows_from = None
-    side.refused = 0
+    vm_state.patching = vm_state.failure = vm_state.retry_at = vm_state.grows_from = None
+    vm_state.refused = 0
     adopt(state, vm, now)
 
 
 def patch_conflicted(state: State, reason: str, now: Instant, jitter: float) -> None:
     """Record that the patch had no effect, usually because the object had changed."""
-    side = state.vm
-    patch, side.patching = side.patching, None
+    vm_state = state.vm
+    patch, vm_state.patching = vm_state.patching, None
     # A conflict at an older version says nothing about the newest view.
-    if patch is None or not _is_newest(side.observed, patch):
+    if patch is None or not _is_newest(vm_state.observed, patch):
         return
     # Without a newer view since the last conflict, the conflict concerns another object, such as a quota.
-    if side.stale_at == patch.base:
-        side.failure = failed_again(side.failure, Fault.VM_API, reason, now)
-    side.stale_at, side.retry_at = patch.base, Instant(now + VM_API_BACKOFF.delay(1, jitter))
+    if vm_state.stale_at == patch.base:
+        vm_state.failure = failed_again(vm_state.failure, Fault.VM_API, reason, now)
+    vm_state.stale_at, vm_state.retry_at = patch.base, Instant(now + VM_API_BACKOFF.delay(1, jitter))
 
 
 def _is_newest(latest: Vm | None, patch: PatchVm) -> bool:
@@ -108,23 +108,23 @@ def _is_newest(latest: Vm | None, patch: PatchVm) -> bool:
 
 def patch_failed(state: State, event: PatchFailed, now: Instant, jitter: float) -> None:
     """Record that the patch failed, or that its outcome is unknown."""
-    side = state.vm
-    patch, side.patching = side.patching, None
-    side.failure = failed_again(side.failure, event.fault, event.reason, now)
-    if event.refused and patch is not None and side.observed is not None:
-        if _pause_resource(side, side.observed, patch, event.reason, now, jitter):
+    vm_state = state.vm
+    patch, vm_state.patching = vm_state.patching, None
+    vm_state.failure = failed_again(vm_state.failure, event.fault, event.reason, now)
+    if event.refused and patch is not None and vm_state.observed is not None:
+        if _pause_resource(vm_state, vm_state.observed, patch, event.reason, now, jitter):
             return
-        _pause_growth(side, side.observed, patch, now, jitter)
-    side.retry_at = Instant(now + VM_API_BACKOFF.delay(side.failure.count, jitter))
-    if patch is None or event.refused or not _is_newest(side.observed, patch):
+        _pause_growth(vm_state, vm_state.observed, patch, now, jitter)
+    vm_state.retry_at = Instant(now + VM_API_BACKOFF.delay(vm_state.failure.count, jitter))
+    if patch is None or event.refused or not _is_newest(vm_state.observed, patch):
         return
     # Any of several patches with unknown outcomes may be in effect, so assume the largest.
-    earlier = patch.target if side.unsettled is None else side.unsettled.target
-    side.unsettled = replace(patch, target=patch.target.at_least(earlier))
-    side.settles_at = Instant(now + LONGEST_PATCH)
+    earlier = patch.target if vm_state.unsettled is None else vm_state.unsettled.target
+    vm_state.unsettled = replace(patch, target=patch.target.at_least(earlier))
+    vm_state.settles_at = Instant(now + LONGEST_PATCH)
 
 
-def _pause_resource(side: VmSide, pod: Vm, patch: PatchVm, because: str, now: Instant, jitter: float) -> bool:  # noqa: PLR0913, PLR0917
+def _pause_resource(vm_state: VmSide, pod: Vm, patch: PatchVm, because: str, now: Instant, jitter: float) -> bool:  # noqa: PLR0913, PLR0917
     """Pause the resource of a pod that ``patch`` would have raised, or else lowered. Return True if there is one; then
     the next patch may follow immediately.
     """
@@ -134,12 +134,12 @@ def _pause_resource(side: VmSide, pod: Vm, patch: PatchVm, because: str, now: In
     if resource is None or not pod.is_pod:
         return False
     pause = ResizePause(resource, grown is not None, amount(pod.actual, resource), because)
-    side.pauses = side.pauses.refused(pause, now, jitter)
+    vm_state.pauses = vm_state.pauses.refused(pause, now, jitter)
     return True
 
 
-def _pause_growth(side: VmSide, vm: Vm, patch: PatchVm, now: Instant, jitter: float) -> None:
+def _pause_growth(vm_state: VmSide, vm: Vm, patch: PatchVm, now: Instant, jitter: float) -> None:
     # Only a refused growth delays further growth; a refused shrink is retried.
     if not vm.is_pod and not patch.target.within(vm.use):
-        side.refused += 1
-        side.grows_from = Instant(now + REFUSED_GROWTH_BACKOFF.delay(side.refused, jitter))
+        vm_state.refused += 1
+        vm_state.grows_from = Instant(now + REFUSED_GROWTH_BACKOFF.delay(vm_state.refused, jitter))

@@ -35,18 +35,18 @@ MIN_LEAD: Final = 0.5
 
 def sent(state: State, ask: RequestPermit, now: Instant, jitter: float) -> None:
     """Record that ``ask`` was sent: from now on the permit may be as low as the request."""
-    side, timing = state.scheduler, state.policy.timing
-    side.in_flight = ask
-    side.is_void = state.vm.observed is not None and not state.vm.observed.enabled
+    scheduler, timing = state.scheduler, state.policy.timing
+    scheduler.in_flight = ask
+    scheduler.is_void = state.vm.observed is not None and not state.vm.observed.enabled
     # A failed request also uses up its number, so that a late copy cannot pass for the next one.
-    side.sequence += 1
-    if side.ceiling is not None and not ask.request.resources.within(side.ceiling):
-        side.give_back.note_growth(now)
-    side.give_back.note_offer(ask.request.needs, now)
+    scheduler.sequence += 1
+    if scheduler.ceiling is not None and not ask.request.resources.within(scheduler.ceiling):
+        scheduler.give_back.note_growth(now)
+    scheduler.give_back.note_offer(ask.request.needs, now)
     # The scheduler may apply the request even if its answer is lost.
-    side.ceiling = side.ceiling and side.ceiling.at_most(ask.request.resources)
-    side.retry_at = None
-    side.next_at = _next_at(state.schedule, timing, now, jitter)
+    scheduler.ceiling = scheduler.ceiling and scheduler.ceiling.at_most(ask.request.resources)
+    scheduler.retry_at = None
+    scheduler.next_at = _next_at(state.schedule, timing, now, jitter)
 
 
 def _next_at(schedule: BatchSchedule | None, timing: Timing, now: Instant, jitter: float) -> Instant:
@@ -67,11 +67,11 @@ def _soon(schedule: BatchSchedule | None, wait: Seconds, now: Instant) -> Instan
 
 def has_lapsed(state: State, now: Instant) -> bool:
     """Return True if a pod's permit was not renewed for ``POD_PERMIT_LASTS``."""
-    side, vm = state.scheduler, state.vm.observed
+    scheduler, vm = state.scheduler, state.vm.observed
     # A VM's permit is stored on its object, so it does not expire.
-    if vm is None or not vm.is_pod or side.answered_at is None:
+    if vm is None or not vm.is_pod or scheduler.answered_at is None:
         return False
-    return now - side.answered_at >= POD_PERMIT_LASTS
+    return now - scheduler.answered_at >= POD_PERMIT_LASTS
 
 
 def expire(state: State, now: Instant) -> None:
@@ -82,10 +82,10 @@ def expire(state: State, now: Instant) -> None:
 
 def request_answered(state: State, response: Response, now: Instant, jitter: float) -> None:
     """Apply the scheduler's answer to the request in flight."""
-    side = state.scheduler
-    if side.in_flight is None:
+    scheduler = state.scheduler
+    if scheduler.in_flight is None:
         return
-    request, side.in_flight = side.in_flight.request, None
+    request, scheduler.in_flight = scheduler.in_flight.request, None
     # A sleeping VM uses nothing, whatever it requests for its wake.
     in_use = ZERO if state.sleeps else state.held or request.resources
     if state.vm.observed is not None and state.vm.observed.is_pod:
@@ -94,48 +94,48 @@ def request_answered(state: State, response: Response, now: Instant, jitter: flo
         in_use = whole_slots(in_use.at_most(state.vm.observed.actual), state.vm.observed.slot_size)
     # If another client patched the VM above its permit, the excess does not make the permit invalid.
     error = permit_error(
-        response.permit, request.resources, in_use.at_most(side.ceiling or in_use), may_be_zero=state.sleeps
+        response.permit, request.resources, in_use.at_most(scheduler.ceiling or in_use), may_be_zero=state.sleeps
     )
     if error is not None:
         # To a scheduler whose watch lags, a VM that has just woken is still asleep.
         if response.permit != ZERO or not state.sleep.has_just_woken(now):
-            side.rejected += 1
+            scheduler.rejected += 1
         _retry_later(state, RequestFailed(Fault.SCHEDULER, error), now, jitter)
         return
-    side.failure = None
-    side.has_reported_load = side.has_reported_load or request.metrics is not None
+    scheduler.failure = None
+    scheduler.has_reported_load = scheduler.has_reported_load or request.metrics is not None
     _accept(state, request, response, now, jitter)
 
 
 def _accept(state: State, request: AgentRequest, response: Response, now: Instant, jitter: float) -> None:
-    side = state.scheduler
+    scheduler = state.scheduler
     # If the VM was opted out or restored meanwhile, the scheduler does not count this permit.
-    side.permit = side.ceiling = None if side.is_void else response.permit
-    side.compute_unit = response.compute_unit or side.compute_unit
-    side.migrate = response.migrate
-    side.freezes = side.freezes + 1 if side.migrate else 0
-    side.is_superseded = False
-    side.give_back.apply(response.shrink_to, now)
-    side.answered_version = 0 if state.vm.observed is None else state.vm.observed.version
-    side.answered_at = now
+    scheduler.permit = scheduler.ceiling = None if scheduler.is_void else response.permit
+    scheduler.compute_unit = response.compute_unit or scheduler.compute_unit
+    scheduler.migrate = response.migrate
+    scheduler.freezes = scheduler.freezes + 1 if scheduler.migrate else 0
+    scheduler.is_superseded = False
+    scheduler.give_back.apply(response.shrink_to, now)
+    scheduler.answered_version = 0 if state.vm.observed is None else state.vm.observed.version
+    scheduler.answered_at = now
     if response.ask_again is not None:
-        side.next_at = min(side.next_at, _soon(state.schedule, response.ask_again, now))
-    if side.migrate:
+        scheduler.next_at = min(scheduler.next_at, _soon(state.schedule, response.ask_again, now))
+    if scheduler.migrate:
         # Only another answer shows that a migration has ended.
         wait = state.policy.timing.migrating_tick
         if state.vm.observed is not None and state.vm.observed.is_pod:
             # A new scheduler briefly freezes pods, until it knows which other controllers resize them. Back off,
             # because some pods stay frozen.
-            wait = Backoff(wait, state.policy.timing.tick).delay(side.freezes, 0.0)
-        side.next_at = min(side.next_at, Instant(now + wait))
+            wait = Backoff(wait, state.policy.timing.tick).delay(scheduler.freezes, 0.0)
+        scheduler.next_at = min(scheduler.next_at, Instant(now + wait))
     if request.resources.within(response.permit):
-        side.denial = None
+        scheduler.denial = None
         return
-    count = 1 if side.denial is None else side.denial.count + 1
-    side.denial = Denial(
+    count = 1 if scheduler.denial is None else scheduler.denial.count + 1
+    scheduler.denial = Denial(
         wanted=request.resources,
         granted=response.permit,
-        since=now if side.denial is None else side.denial.since,
+        since=now if scheduler.denial is None else scheduler.denial.since,
         count=count,
         # The clients of a waking VM wait for its permit.
         retry_at=Instant(now + (MIN_REQUEST_DELAY if state.sleeps else DENIED_BACKOFF.delay(count, jitter))),
@@ -144,14 +144,14 @@ def _accept(state: State, request: AgentRequest, response: Response, now: Instan
 
 def request_failed(state: State, event: RequestFailed, now: Instant, jitter: float) -> None:
     """Record that the request in flight failed or was refused."""
-    side = state.scheduler
-    if side.in_flight is None:
+    scheduler = state.scheduler
+    if scheduler.in_flight is None:
         return
-    side.in_flight = None
+    scheduler.in_flight = None
     if event.is_superseded:
-        side.is_superseded = True
+        scheduler.is_superseded = True
         # The permit belongs to the VM, and the other agent holds it now.
-        side.permit = side.ceiling = None
+        scheduler.permit = scheduler.ceiling = None
     _retry_later(state, event, now, jitter)
 
 
@@ -160,13 +160,13 @@ def _retry_later(state: State, failed: RequestFailed, now: Instant, jitter: floa
 
     Retry sooner if the scheduler is a standby or unreachable, because another may become leader.
     """
-    side = state.scheduler
-    side.failure = failed_again(side.failure, failed.fault, failed.reason, now)
+    scheduler = state.scheduler
+    scheduler.failure = failed_again(scheduler.failure, failed.fault, failed.reason, now)
     # A standby sends ``Retry-After: 0``.
     is_elsewhere = (failed.retry_after is not None and not failed.retry_after) or failed.fault is Fault.NETWORK
-    is_soon = is_elsewhere and side.failure.count <= MAX_SUCCESSION_FAILURES
-    wait = (SUCCESSION_BACKOFF if is_soon else SCHEDULER_BACKOFF).delay(side.failure.count, jitter)
-    side.retry_at = Instant(now + max(wait, min(failed.retry_after or wait, state.policy.timing.tick)))
+    is_soon = is_elsewhere and scheduler.failure.count <= MAX_SUCCESSION_FAILURES
+    wait = (SUCCESSION_BACKOFF if is_soon else SCHEDULER_BACKOFF).delay(scheduler.failure.count, jitter)
+    scheduler.retry_at = Instant(now + max(wait, min(failed.retry_after or wait, state.policy.timing.tick)))
 
 
 def permit_error(

@@ -67,12 +67,12 @@ def _patch(state: State, vm: Vm, size: Resources, now: Instant) -> PatchVm | Non
 
 def _limit(state: State, vm: Vm, now: Instant) -> Resources:
     """The maximum size that the VM may be patched to."""
-    side = state.scheduler
+    scheduler = state.scheduler
     permitted = _permitted(state, now)
     ceiling = vm.use if permitted is None else whole_slots(permitted, vm.slot_size)
     # If another client patched the VM above its permit and the request for that size was denied, return to the
     # ceiling, but not below the memory in use.
-    if side.denial is not None and vm.use.within(side.denial.wanted):
+    if scheduler.denial is not None and vm.use.within(scheduler.denial.wanted):
         least = retained_mem(state.monitor, vm, now) if vm.is_pod else NOTHING.mem
         return ceiling.at_least(in_use(state, vm, now)).at_least(Resources(NOTHING.cpu, least))
     # The scheduler accounts for what a pod has, whatever it requests.
@@ -87,27 +87,32 @@ def _permitted(state: State, now: Instant) -> Resources | None:
 
 def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
     """The time when ``patch`` may start; None if it waits for an event."""
-    side, timing = state.vm, state.policy.timing
-    if side.patching is not None or not vm.resizable:
+    vm_state, timing = state.vm, state.policy.timing
+    if vm_state.patching is not None or not vm.resizable:
         return None
     # If the scheduler serves another agent of the VM, only that one patches.
     if state.scheduler.migrate or state.scheduler.is_superseded:
         return None
-    waits = [state.begins_at, side.retry_at, _permit_visible_at(state, vm, patch)]
+    waits = [state.begins_at, vm_state.retry_at, _permit_visible_at(state, vm, patch)]
     # A revert of a resize that the kubelet did not apply is not a shrink.
     is_shrink = patch.reverts is None and not vm.use.within(patch.target)
-    if is_shrink and vm.unfinished_shrink and side.shrunk_at is not None:
-        waits.append(Instant(side.shrunk_at + timing.unfinished_shrink))
+    if is_shrink and vm.unfinished_shrink and vm_state.shrunk_at is not None:
+        waits.append(Instant(vm_state.shrunk_at + timing.unfinished_shrink))
     return max(at for at in waits if at is not None)
 
 
 def _permit_visible_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
     """The time until which to wait for a view with the permit for ``patch``; None if this view has it."""
-    side, recorded = state.scheduler, vm.recorded_permit
-    if side.answered_at is None or recorded is None or patch.target.within(recorded) or not side.stores_permits:
+    scheduler, recorded = state.scheduler, vm.recorded_permit
+    if (
+        scheduler.answered_at is None
+        or recorded is None
+        or patch.target.within(recorded)
+        or not scheduler.stores_permits
+    ):
         return None
     # The scheduler stores a larger permit before it answers, so a patch based on an older view would conflict.
-    return Instant(side.answered_at + WATCH_LAG)
+    return Instant(scheduler.answered_at + WATCH_LAG)
 
 
 def _report(state: State, vm: Vm, size: Resources, held: Resources) -> Resources:
@@ -123,45 +128,45 @@ def _in_slots(vm: Vm, amounts: Resources) -> Resources:
 
 def _request_at(state: State, wanted: Resources, report: Resources, now: Instant) -> Instant | None:
     """The time to send ``report``; None while a request is in flight."""
-    side = state.scheduler
-    if side.in_flight is not None:
+    scheduler = state.scheduler
+    if scheduler.in_flight is not None:
         return None
-    waits = [_due(state, wanted, report, now), state.begins_at, side.retry_at]
+    waits = [_due(state, wanted, report, now), state.begins_at, scheduler.retry_at]
     return max(at for at in waits if at is not None)
 
 
 def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> Instant:
     """The time to send ``report``: now if it changes anything, otherwise at the next tick."""
-    side = state.scheduler
+    scheduler = state.scheduler
     # Without the opt-in label a VM has no permit.
     if state.vm.observed is not None and not state.vm.observed.enabled:
-        return side.next_at
+        return scheduler.next_at
     ceiling = _permitted(state, now)
-    if ceiling is None or side.failure is not None:
+    if ceiling is None or scheduler.failure is not None:
         return now
     if not wanted.within(ceiling):
         # A denial delays only requests for more.
-        return now if side.denial is None else min(side.next_at, max(now, side.denial.retry_at))
+        return now if scheduler.denial is None else min(scheduler.next_at, max(now, scheduler.denial.retry_at))
     less = not ceiling.within(report)
     # Withdraw a denied request at once, because the scheduler counts it as pressure.
-    pressure_is_over = side.denial is not None and not side.migrate and report.within(ceiling)
+    pressure_is_over = scheduler.denial is not None and not scheduler.migrate and report.within(ceiling)
     # Without a load the scheduler cannot tell an idle VM from a busy one.
-    load_is_new = not side.has_reported_load and _metrics(state) is not None
-    offer_is_new = side.give_back.awaits_offer(now) and least_size(state, report, now) is not None
-    return now if less or pressure_is_over or load_is_new or offer_is_new else side.next_at
+    load_is_new = not scheduler.has_reported_load and _metrics(state) is not None
+    offer_is_new = scheduler.give_back.awaits_offer(now) and least_size(state, report, now) is not None
+    return now if less or pressure_is_over or load_is_new or offer_is_new else scheduler.next_at
 
 
 def _request(state: State, report: Resources, needs: Resources | None, now: Instant) -> AgentRequest:
-    side, permitted = state.scheduler, _permitted(state, now)
+    scheduler, permitted = state.scheduler, _permitted(state, now)
     asleep = state.vm.observed is not None and state.vm.observed.is_asleep
     return AgentRequest(
         pod=state.pod,
         resources=report,
         # A scheduler without state grants again what it is shown here.
         last_permit=permitted and (ZERO if asleep else permitted),
-        compute_unit=side.compute_unit,
+        compute_unit=scheduler.compute_unit,
         metrics=_metrics(state),
-        sequence=side.sequence,
+        sequence=scheduler.sequence,
         needs=needs,
     )
 
@@ -193,23 +198,23 @@ def sleep_obstacles(state: State, vm: Vm, size: Resources, now: Instant, *, is_e
 
 
 def _plan_obstacles(state: State, vm: Vm, size: Resources, now: Instant) -> Iterator[str]:
-    side, alarm, request = state.scheduler, state.monitor.alarm, state.monitor.request
-    if not side.stores_permits:
+    scheduler, alarm, request = state.scheduler, state.monitor.alarm, state.monitor.request
+    if not scheduler.stores_permits:
         yield "the original project's scheduler does not support sleep"
     # Without a scheduler the VM would get no permit to wake.
-    if side.permit is None or side.failure is not None or side.is_superseded:
+    if scheduler.permit is None or scheduler.failure is not None or scheduler.is_superseded:
         yield "no permit from the scheduler"
-    if side.migrate or side.denial is not None:
-        yield "it is about to migrate" if side.migrate else "the scheduler denied its request"
+    if scheduler.migrate or scheduler.denial is not None:
+        yield "it is about to migrate" if scheduler.migrate else "the scheduler denied its request"
     if (alarm is not None and now < alarm.until) or (request is not None and now < request.until):
         yield "its monitor reports load"
-    if side.in_flight or state.vm.patching or state.vm.unsettled or state.vm.stale_at is not None:
+    if scheduler.in_flight or state.vm.patching or state.vm.unsettled or state.vm.stale_at is not None:
         yield "a request or a resize is in flight"
     if not size.within(vm.holds):
         yield f"it needs {size}"
     # Memory above the minimum is unplugged before sleep.
-    elif side.compute_unit is not None:
-        least = vm.sizes(side.compute_unit, vm.bounds_at(now)).covering(ZERO).cpu
+    elif scheduler.compute_unit is not None:
+        least = vm.sizes(scheduler.compute_unit, vm.bounds_at(now)).covering(ZERO).cpu
         if max(size.cpu, vm.holds.cpu) > least:
             yield f"its CPU is above the minimum of {least}"
 

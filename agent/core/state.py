@@ -244,7 +244,7 @@ class GuestSide:
 
     def kills_in(self, sample: GuestSample) -> int:
         """Number of new OOM kills in ``sample``."""
-        return self.kills.count(sample, is_rebooted=self.is_rebooted(sample))
+        return self.kills.new_kills(sample, is_rebooted=self.is_rebooted(sample))
 
 
 @dataclass(slots=True)
@@ -274,12 +274,16 @@ class State:
     @property
     def ceiling(self) -> Resources | None:
         """The certain part of the permit."""
-        side, vm = self.scheduler, self.vm.observed
-        if side.ceiling is None or vm is None or vm.recorded_permit is None or not side.stores_permits:
-            return side.ceiling
+        scheduler, vm = self.scheduler, self.vm.observed
+        if scheduler.ceiling is None or vm is None or vm.recorded_permit is None or not scheduler.stores_permits:
+            return scheduler.ceiling
         # The scheduler stores a permit before it answers. So if a newer object records less, the permit was revoked:
         # autoscaling was off for a while, or another agent made requests for the VM.
-        return side.ceiling.at_most(vm.recorded_permit) if vm.version > side.answered_version else side.ceiling
+        return (
+            scheduler.ceiling.at_most(vm.recorded_permit)
+            if vm.version > scheduler.answered_version
+            else scheduler.ceiling
+        )
 
     @property
     def held(self) -> Resources | None:
@@ -300,14 +304,16 @@ class State:
 
     def is_settling(self, since: Instant) -> bool:
         """Return True if a recent or unfinished shrink may have kept the guest busy since ``since``."""
-        side, timing, calm = self.vm, self.policy.timing, self.guest.calm_since
+        vm_state, timing, calm = self.vm, self.policy.timing, self.guest.calm_since
         # Nothing is unplugged from a pod: if it stalls right after a shrink, it has too little.
-        if side.observed is not None and side.observed.is_pod:
+        if vm_state.observed is not None and vm_state.observed.is_pod:
             return False
-        is_unfinished = side.observed is not None and side.observed.unfinished_shrink
+        is_unfinished = vm_state.observed is not None and vm_state.observed.unfinished_shrink
         # A guest that still has more than was ordered is still unplugging.
         span = max(timing.settle, timing.unfinished_shrink) if is_unfinished else timing.settle
-        shrinks = [at for at in (side.shrunk_at, side.shrink_seen_at) if at is not None and (calm is None or at > calm)]
+        shrinks = [
+            at for at in (vm_state.shrunk_at, vm_state.shrink_seen_at) if at is not None and (calm is None or at > calm)
+        ]
         return any(since - at <= span for at in shrinks)
 
     def use(self, policy: Policy, problems: str, now: Instant) -> None:

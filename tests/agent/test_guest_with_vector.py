@@ -129,6 +129,6 @@ async def test_stalled_vector_counters_expire() -> None:
         await sizes(fixture, 5)
         guest.ends = fixture.clock.now()
         await sizes(fixture, 28)
-        assert because() == "right for cpu busy"
+        assert because() == "sized for cpu busy"
         await sizes(fixture, 10)
         assert because() == "no metrics: not below its current size"

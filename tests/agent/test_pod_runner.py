@@ -123,7 +123,7 @@ async def test_deferred_wish_is_kept_until_there_is_room() -> None:
         fixture.pod.looks()
         await fixture.clock.advance(1.0)
         assert fixture.pod.found.actual == size("500m", "1Gi")
-        assert fixture.because == "right for cpu busy and memory used"
+        assert fixture.because == "sized for cpu busy and memory used"
 
 
 async def test_infeasible_wish_is_tried_ever_more_seldom() -> None:

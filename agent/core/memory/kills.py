@@ -33,7 +33,7 @@ class Kills:
     need: Bytes = Bytes(0)
     until: Instant = Instant(0.0)
 
-    def count(self, sample: GuestSample, *, is_rebooted: bool) -> int:
+    def new_kills(self, sample: GuestSample, *, is_rebooted: bool) -> int:
         """Number of new kills in ``sample``."""
         before, now = self.counter, sample.oom_kills
         # A reboot resets the kernel's counter, so its value does not show new kills.
@@ -43,7 +43,7 @@ class Kills:
 
     def after(self, sample: GuestSample, has: Bytes, now: Instant, policy: MemoryPolicy, *, is_rebooted: bool) -> Kills:
         """Add a sample of a guest that had ``has`` since the sample before."""
-        count = self.count(sample, is_rebooted=is_rebooted)
+        count = self.new_kills(sample, is_rebooted=is_rebooted)
         counter = sample.oom_kills if is_rebooted or sample.oom_kills is not None else self.counter
         if not count:
             return replace(self, counter=counter)

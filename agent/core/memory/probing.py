@@ -32,8 +32,8 @@ from agent.core.memory.trials import (
     Resting,
     Returning,
     Shrink,
-    is_over,
-    suffers,
+    exceeds_limits,
+    have_rereads_ended,
 )
 from agent.core.memory.working_set import (
     FailedGrowth,
@@ -142,7 +142,7 @@ class Probing:
             # The rereads ended before the growth was granted.
             case Growing(_, shrunk), Observation.RELIEVED:
                 return Resting(shrunk)
-            # If the guest still suffers, the next step starts from Resting.
+            # If the limits are still exceeded, the next step starts from Resting.
             case Filling(growth) | Filled(growth), Observation.HELPS:
                 return self._raise_floor(growth, view, now, policy)
             # Further steps count as the same growth, with the same base and baseline.
@@ -171,7 +171,7 @@ class Probing:
                     yield Observation.EXPIRED
                 elif view.need > shrink.after:
                     yield Observation.CROWDED
-        loss = self.recent.loss(self.recent) if suffers(self.recent, view.use, policy, 0.5) else 0.0
+        loss = self.recent.loss(self.recent) if exceeds_limits(self.recent, view.use, policy, 0.5) else 0.0
         self._trend.observe(loss, view.free or NONE, now, policy)
         verdict = self._observation(view, now, policy)
         if verdict is not None:
@@ -197,9 +197,9 @@ class Probing:
         self._trend.add_read(cost.read)
         match self.phase:
             case Shrink() as shrink:
-                self.phase = replace(shrink, cost=shrink.cost + cost.times(1.0 - self._filling(view, cost)))
+                self.phase = replace(shrink, cost=shrink.cost + cost.scaled(1.0 - self._filling(view, cost)))
             case Filling() as trial if view.free is not None:
-                self.phase = trial.spend(cost, view.free, policy)
+                self.phase = trial.after_interval(cost, view.free, policy)
             case Filled() as trial if view.free is not None:
                 self.phase = replace(trial, cost=trial.cost + cost)
         busy_once = self.floor.cores if self.floor is not None else 0.0
@@ -232,13 +232,13 @@ class Probing:
         # A resize takes a while to show its effects.
         if now - self._changed_at < policy.watch:
             return None
-        if not suffers(self.recent, view.use, policy) or view.free is None:
+        if not exceeds_limits(self.recent, view.use, policy) or view.free is None:
             barred = (
                 self.failed_growth if self.failed_growth is not None and now < self.failed_growth.retry_at else None
             )
             # A growth that failed more than once stays blocked, because its load recurs.
             is_new = barred is not None and barred.tries == 1
-            return Observation.RELIEVED if is_new and is_over(self.recent, view.use, policy) else None
+            return Observation.RELIEVED if is_new and have_rereads_ended(self.recent, view.use, policy) else None
         # A size below the floor was too small before the shrink as well.
         is_known = self.floor is not None and self.floor.size > view.use
         if shrunk is not None and not is_known and shrunk.is_to_blame(self.recent):
@@ -309,7 +309,7 @@ class Probing:
         is_open = self.floor is None or now >= self.floor.retry_at or self.is_lifted(now, policy)
         bar = NONE if self.floor is None or is_open else min(self.floor.size, view.use)
         waits = isinstance(self.phase, Shrink) or now - self._changed_at < policy.watch
-        if waits or (not self._is_barred(view, now) and suffers(self.recent, view.use, policy, 0.5)):
+        if waits or (not self._is_barred(view, now) and exceeds_limits(self.recent, view.use, policy, 0.5)):
             return view.use if view.cost is None else max(bar, view.use - self._unused(view, policy))
         return max(bar, self._next_smaller(view, policy))
 

@@ -41,7 +41,7 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
     def __add__(self, other: Cost) -> Cost:
         return Cost(*map(add, astuple(self), astuple(other)))
 
-    def times(self, factor: float) -> Cost:
+    def scaled(self, factor: float) -> Cost:
         """This cost scaled by ``factor`` (>= 0)."""
         return Cost(*[part * factor for part in astuple(self)])
 
@@ -70,10 +70,10 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
         """The work that costs are divided by; above zero if any time has passed."""
         return self.work + _LEAST_WORK * self.seconds
 
-    def for_effort_of(self, other: Cost) -> Cost:
+    def at_effort_of(self, other: Cost) -> Cost:
         """This cost scaled to the effort of ``other``."""
         # Compare costs of the same work: with more misses on a busy disk, clients do not read faster but get less done.
-        return self.times(other.effort / self.effort if self.effort else 0.0)
+        return self.scaled(other.effort / self.effort if self.effort else 0.0)
 
     def loss(self, like: Cost) -> float:
         """Cost per unit of work: bytes read if ``like`` has rereads, otherwise seconds waited."""
@@ -111,12 +111,12 @@ def cost(over: Rates, trickle: Bytes) -> Cost | None:
         waited=min(1.0, max(blamed, for_memory + for_disks * read / traffic)),
         work=_programs(over),
     )
-    return share.times(over.span)
+    return share.scaled(over.span)
 
 
 def recent(before: Cost, now: Cost, span: Seconds) -> Cost:
     """``before``, decayed exponentially over ``span`` (> 0) seconds, plus ``now``."""
-    return before.times(exp(-now.seconds / span)) + now
+    return before.scaled(exp(-now.seconds / span)) + now
 
 
 def _programs(over: Rates) -> float:

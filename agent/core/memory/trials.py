@@ -39,7 +39,7 @@ class Observation(Enum):
     CROWDED = auto()  # programs need more than the last shrink left
     HURTS = auto()  # the last shrink costs too much
     HARMLESS = auto()  # the watch after a shrink ended without harm
-    SHORT = auto()  # the cache is full and the guest suffers
+    SHORT = auto()  # the cache is full, and rereads or stalls exceed the limits
     RELIEVED = auto()  # the guest recovered without a growth
     HELPS = auto()  # the growth was worth its memory
     USELESS = auto()  # the growth was not worth its memory
@@ -62,7 +62,7 @@ class Shrink:
 
     def observation(self, policy: CachePolicy) -> Observation | None:
         """``HURTS`` once a budget is exceeded, ``HARMLESS`` after a whole watch without that, otherwise None."""
-        cost, expected = self.cost, self.baseline.for_effort_of(self.cost)
+        cost, expected = self.cost, self.baseline.at_effort_of(self.cost)
         taken = float(self.before.value - self.after.value)
         reading = max(policy.turnover * taken, policy.trickle.value * policy.watch)
         # Half of the stall that causes a growth is enough to blame a shrink.
@@ -104,7 +104,7 @@ class Growing:
 
     def observation(self, recent: Cost, policy: CachePolicy) -> Observation | None:
         """``RELIEVED`` if the rereads ended without the growth."""
-        return None if suffers(recent, self.growth.base, policy, 0.5) else Observation.RELIEVED
+        return None if exceeds_limits(recent, self.growth.base, policy, 0.5) else Observation.RELIEVED
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Filling:
     size: Bytes
     seconds: float = 0.0
 
-    def spend(self, cost: Cost, free: Bytes, policy: CachePolicy) -> Filling | Filled:
+    def after_interval(self, cost: Cost, free: Bytes, policy: CachePolicy) -> Filling | Filled:
         """This trial after another interval, with ``free`` bytes unused at its end."""
         seconds = self.seconds + cost.seconds
         # At most two watches: a kernel that keeps memory free never fills it.
@@ -124,7 +124,7 @@ class Filling:
 
     def observation(self, recent: Cost, policy: CachePolicy) -> Observation | None:
         """``HELPS`` if the rereads have ended."""
-        return Observation.HELPS if is_over(recent, self.size, policy) else None
+        return Observation.HELPS if have_rereads_ended(recent, self.size, policy) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Filled:
 
     def observation(self, recent: Cost, free: Bytes, maximum: Bytes, policy: CachePolicy) -> Observation | None:
         """``HELPS`` if the rereads have ended or dropped enough."""
-        if is_over(recent, self.size, policy):
+        if have_rereads_ended(recent, self.size, policy):
             return Observation.HELPS
         if self.cost.seconds < policy.recent:
             return None
@@ -185,13 +185,13 @@ RESTING: Final = Resting()
 Phase = Resting | Shrink | Growing | Filling | Filled | Reclaiming | Returning
 
 
-def is_over(recent: Cost, memory: Bytes, policy: CachePolicy) -> bool:
+def have_rereads_ended(recent: Cost, memory: Bytes, policy: CachePolicy) -> bool:
     """Return True if ``memory`` was observed for long enough to conclude that the rereads have ended."""
-    return recent.seconds >= policy.watch / 6 and not suffers(recent, memory, policy, 0.5)
+    return recent.seconds >= policy.watch / 6 and not exceeds_limits(recent, memory, policy, 0.5)
 
 
-def suffers(recent: Cost, memory: Bytes, policy: CachePolicy, share: float = 1.0) -> bool:
-    """Return True if rereads or stalls exceed ``share`` of the policy's limits, so that more memory may help."""
+def exceeds_limits(recent: Cost, memory: Bytes, policy: CachePolicy, share: float = 1.0) -> bool:
+    """Return True if rereads or stalls exceed the ``share`` of the policy's limits: more memory may help."""
     if recent.seconds < min(_LEAST_SECONDS, policy.watch / 6):
         return False
     span = policy.recent

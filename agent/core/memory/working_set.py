@@ -14,7 +14,7 @@ from protocol.units import Bytes, Instant, Seconds
 
 @dataclass(frozen=True, slots=True)
 class WorkingSetFloor:
-    """The guest needs ``size``, because with ``hurt`` it suffered the cost ``cost``.
+    """The guest needs ``size``: with only ``hurt``, rereads and stalls cost it ``cost``.
 
     Learned at ``at``, for the ``tries``-th time; no smaller size is tried before ``retry_at``. ``cores`` is the CPU use
     of programs at that time. ``spare`` is memory that stayed unused although the guest suffered: its kernel reserves

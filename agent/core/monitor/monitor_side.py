@@ -4,8 +4,8 @@ Rules that hold here:
 
 - The guest is not trusted. A request expires, and asks for at most one step beyond the VM's size. So a monitor affects
   only its own VM, within its bounds and its permit.
-- ``known_mem`` is the memory that the monitor counts on: it falls when the monitor agrees to a shrink, and rises with
-  a growth.
+- ``known_mem`` is the memory that the monitor assumes the guest has: it falls when the monitor agrees to a shrink, and
+  rises with a growth.
 - An alarm is a load report that makes the VM grow. Later scrapes show whether it was right or false; both are counted.
 """
 
@@ -91,12 +91,12 @@ class MonitorSide:
     def join(self, version: int) -> None:
         """Record that a monitor connected. The first message to it will be the VM's size."""
         self.version = version
-        # A new monitor may count on any size.
+        # A new monitor may assume any size.
         self.known_mem = self.agreed = self.in_flight = self.failed_notice = None
 
     def leave(self, now: Instant) -> None:
-        """Record that the monitor disconnected: drop its requests, but remember for a while what it counts on and
-        refused.
+        """Record that the monitor disconnected: drop its requests, but remember for a while which size it assumes, and
+        what it refused.
         """
         # It may reconnect soon, so the VM keeps what the monitor has not agreed to give up. A monitor that keeps
         # disconnecting without an answer gets this grace only once.
@@ -129,7 +129,7 @@ class MonitorSide:
             self.known_mem = message.granted.mem
             count = 1 if self.failed_notice is None else self.failed_notice.count + 1
             retry_at = Instant(now + REFUSED_BACKOFF.delay(count, jitter))
-            # A monitor that fails here (its database is down) may still count on less memory, so repeat the message.
+            # A monitor that fails here (its database is down) may still assume less memory, so repeat the message.
             self.failed_notice = FailedNotice(count, retry_at) if result is None else None
             return
         # An answer, even a refusal, renews the grace after a disconnect.

@@ -15,7 +15,7 @@ SHOWN: Final = 200
 """Maximum characters shown of a controller's message."""
 
 
-def obstacles(side: SleepSide, after: Seconds, vm: Vm, sample: GuestSample | None, now: Instant) -> Iterator[str]:
+def obstacles(sleep: SleepSide, after: Seconds, vm: Vm, sample: GuestSample | None, now: Instant) -> Iterator[str]:
     """Yield each obstacle as text. ``sample`` is the guest's last sample, None if stale. The database must have been
     idle for ``after`` (0: sleep is off).
     """
@@ -29,15 +29,15 @@ def obstacles(side: SleepSide, after: Seconds, vm: Vm, sample: GuestSample | Non
     # Without a resourceVersion, a concurrent change would not make the order conflict.
     if not vm.version:
         yield "its object has no resourceVersion"
-    if side.window is not None:
-        yield f"kept awake by the window {side.window}"
-    elif side.spread_until is not None and now < side.spread_until:
-        yield f"next order in {side.spread_until - now:.0f} s, so that not all VMs sleep at once"
-    yield from _of_guest(side, after, sample, now)
-    yield from _of_orders(side, vm, now)
+    if sleep.window is not None:
+        yield f"kept awake by the window {sleep.window}"
+    elif sleep.spread_until is not None and now < sleep.spread_until:
+        yield f"next order in {sleep.spread_until - now:.0f} s, so that not all VMs sleep at once"
+    yield from _of_guest(sleep, after, sample, now)
+    yield from _of_orders(sleep, vm, now)
 
 
-def _of_guest(side: SleepSide, after: Seconds, sample: GuestSample | None, now: Instant) -> Iterator[str]:
+def _of_guest(sleep: SleepSide, after: Seconds, sample: GuestSample | None, now: Instant) -> Iterator[str]:
     if sample is None:
         yield "no recent metrics from its guest"
     elif sample.quiet is None:
@@ -45,18 +45,18 @@ def _of_guest(side: SleepSide, after: Seconds, sample: GuestSample | None, now: 
     else:
         if sample.awake:
             yield f"its database is busy: {', '.join(sample.awake)}"
-        quiet = side.quiet_for(sample.quiet, after, now)
+        quiet = sleep.quiet_for(sample.quiet, after, now)
         if quiet < after:
             yield f"quiet for {quiet:.0f} s of {after:.0f} s"
 
 
-def _of_orders(side: SleepSide, vm: Vm, now: Instant) -> Iterator[str]:
-    if side.ordering is not None:
+def _of_orders(sleep: SleepSide, vm: Vm, now: Instant) -> Iterator[str]:
+    if sleep.ordering is not None:
         yield "the order is being written"
     elif vm.is_ordered_to_sleep:
         yield "ordered to sleep; waiting for neonvm-controller"
-    if side.retry_at is not None and now < side.retry_at:
-        yield f"writing the order failed; retrying in {side.retry_at - now:.0f} s"
-    refusal = side.refusal
+    if sleep.retry_at is not None and now < sleep.retry_at:
+        yield f"writing the order failed; retrying in {sleep.retry_at - now:.0f} s"
+    refusal = sleep.refusal
     if refusal is not None and now < refusal.retry_at:
         yield f"refused to sleep: {refusal.because[:SHOWN]}; retrying in {refusal.retry_at - now:.0f} s"

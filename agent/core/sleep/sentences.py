@@ -16,12 +16,12 @@ EARLY: Final = "; ordered early, because its node is short"
 
 
 def sleep_state(  # noqa: PLR0913, PLR0917 - the complete state
-    side: SleepSide, policy: SleepPolicy, vm: Vm, sample: GuestSample | None, obstacles: tuple[str, ...], now: Instant
+    sleep: SleepSide, policy: SleepPolicy, vm: Vm, sample: GuestSample | None, obstacles: tuple[str, ...], now: Instant
 ) -> Json:
     """The field ``sleep`` of ``/explain``; ``obstacles`` are the reasons not to order ``vm`` to sleep."""
-    report, wake = vm.sleep, side.wake
+    report, wake = vm.sleep, sleep.wake
     return {
-        "because": _because(vm, obstacles) + (EARLY if side.is_early else ""),
+        "because": _because(vm, obstacles) + (EARLY if sleep.is_early else ""),
         "after_seconds": policy.after or None,
         "quiet_seconds": None if sample is None else sample.quiet,
         "awake": [] if sample is None else list(sample.awake),

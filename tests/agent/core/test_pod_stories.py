@@ -111,7 +111,7 @@ def test_cpu_and_memory_grow_by_steps_of_their_own() -> None:
     assert patches_in(story) == [patched_to(size("500m", "1280Mi"), 2)], "1.2 GiB in steps of 64Mi"
     assert story.plans().because == "growing for memory used"
     obeys(story).at(3.0).looks(cores=0.25, used=0.6)
-    assert story.plans().because == "right for cpu busy and memory used"
+    assert story.plans().because == "sized for cpu busy and memory used"
 
 
 def test_permit_of_a_pod_ends_without_an_answer() -> None:
@@ -199,10 +199,10 @@ def test_deferred_wish_waits_for_room() -> None:
     assert patches_in(story) == []
     assert story.state.scheduler.permit == size("500m", "1Gi"), "so the ledger keeps the room"
     assert because(story) == (
-        "right for cpu busy and memory used; the kubelet defers 500m cpu, 1Gi until the node has room: no room"
+        "sized for cpu busy and memory used; the kubelet defers 500m cpu, 1Gi until the node has room: no room"
     )
     story.sees(pod(size("500m", "1Gi"), 4))
-    assert because(story) == "right for cpu busy and memory used"
+    assert because(story) == "sized for cpu busy and memory used"
 
 
 def test_deferred_wish_ends_with_its_need() -> None:

@@ -117,7 +117,7 @@ def test_growth_asks_then_patches() -> None:
     story.at(1.1).answers(cu(2))
     assert story.plans() == planned((patches(cu(2), 1),), 8.0, "growing for cpu busy")
     story.acts()
-    assert story.at(1.2).obeys().plans() == planned((), 8.0, "right for cpu busy")
+    assert story.at(1.2).obeys().plans() == planned((), 8.0, "sized for cpu busy")
 
 
 def test_waiting_tasks_raise_the_need() -> None:
@@ -134,7 +134,7 @@ def test_proven_shrink_patches_then_reports() -> None:
     assert story.plans().actions == (), "nothing is told while the patch may still fail"
     told = story.at(5.2).obeys().acts()
     assert told == [asks(cu(1), cu(4), 2, used=0.5)]
-    assert story.answers(cu(1)).plans() == planned((), 12.2, "right for memory used")
+    assert story.answers(cu(1)).plans() == planned((), 12.2, "sized for memory used")
 
 
 def test_a_restart_is_no_proof_for_shrinking() -> None:

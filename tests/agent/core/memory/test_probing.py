@@ -164,7 +164,7 @@ def test_claim_expires(maximum: float, asked: float) -> None:
     probing = Probing()
     probing.observe(look(8, busy(), maximum=maximum), Instant(0.0), POLICY)
     probing.observe(look(4, busy(), maximum=maximum), Instant(1.0), POLICY)
-    hurt = busy(stall=0.5).times(60)
+    hurt = busy(stall=0.5).scaled(60)
     probing.observe(look(4, hurt, maximum=maximum), Instant(61.0), POLICY)
     assert probing.keep == gib(8)
     probing.observe(look(4, busy(), maximum=maximum), Instant(60.0 + asked), POLICY)
@@ -179,7 +179,7 @@ def test_blocked_return_ends_at_next_try() -> None:
         FailedGrowth(gib(4), gib(8), Instant(0.0), 2, Instant(7200.0), 0.0),
         Returning(gib(4), Instant(7200.0)),
     )
-    probing = Probing(failed_growth=learned, phase=returning, recent=busy(stall=0.5).times(60))
+    probing = Probing(failed_growth=learned, phase=returning, recent=busy(stall=0.5).scaled(60))
     probing.observe(look(8, busy(stall=0.5), need=8), Instant(7199.0), POLICY)
     assert (probing.keep, probing.phase) == (gib(4), returning)
     for second in range(7200, 7400):
@@ -199,13 +199,13 @@ def test_late_need_does_not_blame_shrink() -> None:
 
 def test_late_need_spares_shrink_before_growth() -> None:
     growth, shrunk = Growth(gib(4), gib(6), busy(stall=0.5)), Shrink(gib(5), gib(4), Instant(0.0), busy())
-    probing = Probing(phase=Growing(growth, shrunk), recent=busy(stall=0.5).times(60))
+    probing = Probing(phase=Growing(growth, shrunk), recent=busy(stall=0.5).scaled(60))
     probing.observe(look(4, busy(stall=0.5), need=5), Instant(3601.0), POLICY)
     assert probing.phase == Growing(growth)
 
 
 def test_manual_shrink_ends_growth_trial() -> None:
-    probing = Probing(phase=Growing(Growth(gib(4), gib(6), busy(stall=0.5))), recent=busy(stall=0.5).times(60))
+    probing = Probing(phase=Growing(Growth(gib(4), gib(6), busy(stall=0.5))), recent=busy(stall=0.5).scaled(60))
     probing.observe(look(4, busy(stall=0.5)), Instant(0.0), POLICY)
     assert probing.keep == gib(6)
     probing.observe(look(3, busy(stall=0.5)), Instant(1.0), POLICY)
@@ -280,7 +280,7 @@ def test_lowered_bound_spares_kernel_share() -> None:
 
 def test_fruitless_floor_is_forgotten() -> None:
     suffering = Cost(seconds=10.0, reread=GIB, read=GIB, stalled=5.0, waited=5.0, work=5.0)
-    probing = Probing(floor=floor(8), phase=Filled(Growth(gib(4), gib(8), suffering.times(6)), gib(8)))
+    probing = Probing(floor=floor(8), phase=Filled(Growth(gib(4), gib(8), suffering.scaled(6)), gib(8)))
     for second in range(10):
         probing.observe(look(8, suffering), Instant(10.0 * second), POLICY)
     assert (probing.floor, probing.keep) == (None, gib(4))

@@ -67,13 +67,13 @@ def test_waiting_is_capped_at_the_interval() -> None:
 def test_rates_of_a_cost_without_time_are_nothing() -> None:
     assert (NO_COST.reread_rate, NO_COST.read_rate, NO_COST.stall, NO_COST.cores, NO_COST.effort) == (0, 0, 0, 0, 0)
     assert NO_COST.loss(NO_COST) == 0.0
-    assert NO_COST.for_effort_of(Cost(seconds=1.0)) == NO_COST
+    assert NO_COST.at_effort_of(Cost(seconds=1.0)) == NO_COST
 
 
 def test_costs_are_compared_for_the_same_work() -> None:
     before = Cost(seconds=10.0, read=100.0, waited=5.0, work=9.9)
     now = Cost(seconds=5.0, work=4.95)
-    assert before.for_effort_of(now) == Cost(5.0, 0.0, 50.0, 0.0, 2.5, 4.95)
+    assert before.at_effort_of(now) == Cost(5.0, 0.0, 50.0, 0.0, 2.5, 4.95)
     assert before.loss(before) == pytest.approx(0.5), "nothing is reread, so waiting is what counts"
     hurt = Cost(seconds=10.0, read=1e8, reread=1e8, work=9.9)
     assert hurt.loss(hurt) == pytest.approx(1e7)

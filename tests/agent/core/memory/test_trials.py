@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agent.core.memory.rereading import NO_COST, Cost
-from agent.core.memory.trials import Filled, Filling, Growing, Growth, Observation, Shrink, suffers
+from agent.core.memory.trials import Filled, Filling, Growing, Growth, Observation, Shrink, exceeds_limits
 from agent.core.memory.working_set import FailedGrowth, WorkingSetFloor, next_try, tries_before
 from agent.core.policy import CachePolicy
 from protocol.units import Bytes, Instant, Seconds
@@ -58,11 +58,11 @@ def test_unpermitted_growth_ends_without_rereading() -> None:
 
 def grown(size: float, maximum: float, after: Cost, free: float = 0.0) -> Observation | None:
     """The verdict on a growth from 4 GiB, where a minute's work had cost 6 GiB."""
-    trial = Filling(Growth(gib(4), gib(size), spent(60, reread=6, stall=0.5)), gib(size)).spend(
+    trial = Filling(Growth(gib(4), gib(size), spent(60, reread=6, stall=0.5)), gib(size)).after_interval(
         spent(10), gib(free), POLICY
     )
     if isinstance(trial, Filling):
-        trial = trial.spend(spent(360), gib(free), POLICY)
+        trial = trial.after_interval(spent(360), gib(free), POLICY)
     assert isinstance(trial, Filled)
     return replace(trial, cost=after).observation(after, gib(free), gib(maximum), POLICY)
 
@@ -94,12 +94,12 @@ def test_a_growth_without_a_cost_before_brought_nothing() -> None:
 
 
 def test_guest_suffers_above_stall_or_turnover() -> None:
-    assert not suffers(spent(9, stall=1.0), gib(4), POLICY)
-    assert not suffers(spent(60, stall=0.05), gib(4), POLICY)
-    assert suffers(spent(60, stall=0.05), gib(4), POLICY, 0.5)
-    assert suffers(spent(60, stall=0.11), gib(4), POLICY)
-    assert not suffers(spent(60, reread=0.3), gib(4), POLICY)
-    assert suffers(spent(60, reread=0.34), gib(4), POLICY)
+    assert not exceeds_limits(spent(9, stall=1.0), gib(4), POLICY)
+    assert not exceeds_limits(spent(60, stall=0.05), gib(4), POLICY)
+    assert exceeds_limits(spent(60, stall=0.05), gib(4), POLICY, 0.5)
+    assert exceeds_limits(spent(60, stall=0.11), gib(4), POLICY)
+    assert not exceeds_limits(spent(60, reread=0.3), gib(4), POLICY)
+    assert exceeds_limits(spent(60, reread=0.34), gib(4), POLICY)
 
 
 def test_failures_double_the_wait_until_forgotten() -> None:

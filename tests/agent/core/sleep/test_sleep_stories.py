@@ -311,7 +311,7 @@ def test_needs_survive_sleep_but_counters_do_not() -> None:
     quiet_since(story.at(30_002.0), 30_000.0)
     assert (story.state.guest.stabilizer.target, story.plans().because) == (
         before,
-        "right for cpu busy and memory used",
+        "sized for cpu busy and memory used",
     )
 
 
