@@ -19,13 +19,13 @@ SKEW: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """The lifetime of a certificate, from its creation (``made``) to its ``end``, in seconds since 1970."""
+class Validity:
+    """The validity of a certificate, from its creation (``made``) to its ``end``, in seconds since 1970."""
 
     made: float
     end: float
 
-    def over(self, now: float) -> float:
+    def elapsed(self, now: float) -> float:
         """The share of the lifetime that has passed; negative if created by a clock ahead of ours."""
         return (now - self.made) / max(self.end - self.made, 1.0)
 
@@ -38,45 +38,45 @@ class Life:
         return now < self.end
 
 
-def needs_authority(lives: Sequence[Life], now: float) -> bool:
+def needs_authority(authorities: Sequence[Validity], now: float) -> bool:
     """Return True if another CA must be created.
 
-    >>> needs_authority([], 0.0), needs_authority([Life(0.0, 90.0)], 29.0), needs_authority([Life(0.0, 90.0)], 30.0)
-    (True, False, True)
+    >>> needs_authority([], 0.0), [needs_authority([Validity(0.0, 90.0)], now) for now in (29.0, 30.0)]
+    (True, [False, True])
     """
     # A CA from a clock ahead of ours is not valid yet, so another is needed.
-    valid = [life for life in lives if life.is_valid(now) and not life.is_ahead(now)]
-    return not valid or max(valid, key=lambda life: life.made).over(now) >= ANNOUNCED
+    valid = [authority for authority in authorities if authority.is_valid(now) and not authority.is_ahead(now)]
+    return not valid or max(valid, key=lambda authority: authority.made).elapsed(now) >= ANNOUNCED
 
 
-def signer(lives: Sequence[Life], now: float) -> int:
+def signer(authorities: Sequence[Validity], now: float) -> int:
     """The index of the CA that signs: the newest that was announced for long enough, else the oldest. At least one must
     be valid.
 
-    >>> signer([Life(60.0, 150.0), Life(30.0, 120.0), Life(0.0, 90.0)], 65.0)
+    >>> signer([Validity(60.0, 150.0), Validity(30.0, 120.0), Validity(0.0, 90.0)], 65.0)
     1
     """
-    valid = [(life.made, at) for at, life in enumerate(lives) if life.is_valid(now)]
-    announced = [(made, at) for made, at in valid if lives[at].over(now) >= ANNOUNCED]
+    valid = [(authority.made, at) for at, authority in enumerate(authorities) if authority.is_valid(now)]
+    announced = [(made, at) for made, at in valid if authorities[at].elapsed(now) >= ANNOUNCED]
     # At the first start, or after years without this program, none has been announced for long enough.
     return max(announced)[1] if announced else min(valid)[1]
 
 
-def is_due(certificate: Life, now: float) -> bool:
+def is_due(certificate: Validity, now: float) -> bool:
     """Return True if a certificate must be renewed.
 
-    >>> is_due(Life(0.0, 90.0), 59.0), is_due(Life(0.0, 90.0), 60.0)
+    >>> is_due(Validity(0.0, 90.0), 59.0), is_due(Validity(0.0, 90.0), 60.0)
     (False, True)
     """
     # Every client would reject a certificate from a clock that was ahead.
-    return certificate.over(now) >= RENEWED or certificate.is_ahead(now)
+    return certificate.elapsed(now) >= RENEWED or certificate.is_ahead(now)
 
 
-def longest_pause(life: float) -> float:
+def check_interval(lifetime: float) -> float:
     """Maximum interval in seconds between checks of certificates with this lifetime: 1 to 10, because a new namespace
     waits this long for its CAs.
 
-    >>> longest_pause(6.0), longest_pause(120.0), longest_pause(86_400.0)
+    >>> check_interval(6.0), check_interval(120.0), check_interval(86_400.0)
     (1.0, 5.0, 10.0)
     """
-    return min(10.0, max(1.0, life / 24))
+    return min(10.0, max(1.0, lifetime / 24))

@@ -100,10 +100,10 @@ class Scope(NamedTuple):
         return Scope(of_pods=self.of_pods)
 
 
-def may_read(user: JsonObject, scope: Scope) -> JsonObject:
+def access_review(user: JsonObject, scope: Scope) -> JsonObject:
     """The body of a SubjectAccessReview: may ``user`` read about the databases of ``scope`` (list VMs, or get pods)?
 
-    >>> may_read({"username": "ann"}, Scope("shop", of_pods=True))["spec"]["resourceAttributes"]
+    >>> access_review({"username": "ann"}, Scope("shop", of_pods=True))["spec"]["resourceAttributes"]
     {'verb': 'get', 'group': '', 'resource': 'pods', 'namespace': 'shop'}
     """
     verb, kind = ("get", PODS) if scope.of_pods else ("list", VIRTUAL_MACHINES)
@@ -128,10 +128,10 @@ def is_allowed(review: JsonObject) -> bool:
     return flag(review, "status", "allowed")
 
 
-def names_audience(token: str, audience: str) -> bool:
+def claims_audience(token: str, audience: str) -> bool:
     """Return True if a JSON Web Token claims ``audience``. This only saves reviews; it proves nothing.
 
-    >>> names_audience("no token", "autoscale-scheduler")
+    >>> claims_audience("no token", "autoscale-scheduler")
     False
     """
     claims = _claims(token)

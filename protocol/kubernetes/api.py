@@ -58,9 +58,9 @@ class Tolerating:
     """Suppresses refusals of this kind (``with``), because the desired state is already reached.
 
     >>> with Tolerating(RefusalKind.NOT_FOUND):
-    ...     raise complaint(404, b"no such pod", "")
+    ...     raise response_error(404, b"no such pod", "")
     >>> with Tolerating(RefusalKind.NOT_FOUND):
-    ...     raise complaint(409, b"taken", "")
+    ...     raise response_error(409, b"taken", "")
     Traceback (most recent call last):
     protocol.kubernetes.api.ApiRefusedError: 409: taken
     """
@@ -78,10 +78,10 @@ class PageTooLargeError(ApiUnknownError):
     """A page of a list is too large: request fewer objects."""
 
 
-def complaint(status: int, body: bytes, retry_after: str) -> ApiError:
+def response_error(status: int, body: bytes, retry_after: str) -> ApiError:
     """The error for a response that is not a success.
 
-    >>> complaint(409, b"taken", ""), complaint(503, b"later", "2").retry_after
+    >>> response_error(409, b"taken", ""), response_error(503, b"later", "2").retry_after
     (ApiRefusedError('409: taken'), 2.0)
     """
     refusal = read_refusal(status, body, retry_after)
@@ -118,10 +118,10 @@ class ApiCall(msgspec.Struct, frozen=True):
         return ApiCall(self.method, self.path, timeout, query, self.body, self.content_type, not_after)
 
 
-def for_people(refusal: Refusal) -> ApiError:
+def readable_error(refusal: Refusal) -> ApiError:
     """The error for a refusal, in a form for people: first the reason, then the status.
 
-    >>> for_people(read_refusal(404, b"no such pod")), for_people(read_refusal(503, b"later"))
+    >>> readable_error(read_refusal(404, b"no such pod")), readable_error(read_refusal(503, b"later"))
     (ApiRefusedError('no such pod (404)'), ApiUnknownError('503: later'))
     """
     if refusal.is_unknown:

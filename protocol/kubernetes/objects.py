@@ -209,10 +209,10 @@ def pod_phase(pod: JsonObject) -> str:
     return text(pod, "status", "phase")
 
 
-def is_over(pod: JsonObject) -> bool:
+def has_finished(pod: JsonObject) -> bool:
     """Return True if the pod has ended and will not run again.
 
-    >>> is_over({"status": {"phase": "Failed"}})
+    >>> has_finished({"status": {"phase": "Failed"}})
     True
     """
     return pod_phase(pod) in {"Succeeded", "Failed"}

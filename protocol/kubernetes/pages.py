@@ -39,10 +39,10 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list. ``rest`` is the continue token for the next page; empty on the last one."""
+    """One page of a list. ``continue_token`` is for the next page; empty on the last one."""
 
     version: str
-    rest: str
+    continue_token: str
     objects: list[Json]
     unreadable: list[Unreadable]
 
@@ -52,7 +52,7 @@ class EncodedPage:
     """A ``Page`` whose objects are decoded one by one, because a decoded one may take 20 times its length in memory."""
 
     version: str
-    rest: str
+    continue_token: str
     encoded: Sequence[bytes | msgspec.Raw]
 
     def objects(self) -> Iterator[Json | Unreadable]:
@@ -160,7 +160,7 @@ def read_encoded_page(body: bytes) -> EncodedPage:
     """Decode one page of a list, but not its objects. Raises ``UnreadableAnswerError``.
 
     >>> page = read_encoded_page(b'{"metadata":{"continue":"more"},"items":[{"kind":"Pod"},7]}')
-    >>> page.rest, [type(found).__name__ for found in page.objects()]
+    >>> page.continue_token, [type(found).__name__ for found in page.objects()]
     ('more', ['dict', 'Unreadable'])
     """
     try:
@@ -225,7 +225,7 @@ def _split(body: bytes) -> EncodedPage:
 
 def _by_parts(body: bytes) -> Page:
     encoded = _split(body)
-    page = Page(encoded.version, encoded.rest, [], [])
+    page = Page(encoded.version, encoded.continue_token, [], [])
     for obj in encoded.objects():
         if isinstance(obj, Unreadable):
             page.unreadable.append(obj)

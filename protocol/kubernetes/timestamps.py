@@ -23,10 +23,10 @@ def micro_timestamp(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def parse_moment(text: object) -> datetime | None:
+def parse_datetime(text: object) -> datetime | None:
     """Like ``parse_timestamp``, as an aware ``datetime`` in UTC.
 
-    >>> str(parse_moment("2026-01-01T00:00:00Z"))
+    >>> str(parse_datetime("2026-01-01T00:00:00Z"))
     '2026-01-01 00:00:00+00:00'
     """
     seconds = parse_timestamp(text)
@@ -45,8 +45,8 @@ def parse_timestamp(text: object) -> float | None:
     if not isinstance(text, str) or len(text) > 64:
         return None
     try:
-        moment = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
         # Without a zone, Python would assume the local one.
-        return moment.timestamp() if moment.tzinfo is not None else None
+        return parsed.timestamp() if parsed.tzinfo is not None else None
     except (ValueError, OverflowError):
         return None

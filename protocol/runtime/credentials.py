@@ -1,7 +1,7 @@
 """Address of the Kubernetes API, and credentials: from kubeconfigs, or from the pod that this process runs in.
 
 - CA and certificate files are checked for changes at each new connection.
-- Credential plug-ins, proxies and impersonation are only for interactive commands (``for_person``). A service rejects
+- Credential plug-ins, proxies and impersonation are only for interactive commands (``for_command``). A service rejects
   them with an error: its client is minimal, and starts no programs.
 """
 
@@ -87,7 +87,7 @@ def from_kubeconfig(path: Path, clock: Clock, *, context: str = "") -> Credentia
     return _credentials(login, Path(), clock)
 
 
-def for_person(
+def for_command(
     login: Login, clock: Clock, impersonation: Impersonation = NOBODY_ELSE, environment: Mapping[str, str] = os.environ
 ) -> Credentials:
     """The credentials of an interactive command; runs credential plug-ins. Raises ``CredentialsError``.

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from protocol.rotation import SKEW, Life
+from protocol.rotation import SKEW, Validity
 from protocol.units import Seconds
 
 Extension = tuple[x509.ExtensionType, bool]
@@ -199,11 +199,11 @@ class Issued:
     private: ec.EllipticCurvePrivateKey = field(repr=False)
 
     @property
-    def life(self) -> Life:
+    def validity(self) -> Validity:
         """Its lifetime since its creation."""
         # A certificate becomes valid SKEW before its creation.
         made = self.certificate.not_valid_before_utc.timestamp() + SKEW
-        return Life(made, self.certificate.not_valid_after_utc.timestamp())
+        return Validity(made, self.certificate.not_valid_after_utc.timestamp())
 
     @property
     def serial(self) -> str:
@@ -239,13 +239,13 @@ def read_pair(pair: Pair) -> Issued:
     return Issued(pair, certificate, key)
 
 
-def new_authority(life: Seconds, wall: float) -> Issued:
+def new_authority(lifetime: Seconds, wall: float) -> Issued:
     """A new CA, created at ``wall`` (seconds since 1970). Its name contains the time, so that names are unique."""
     name = f"{AUTHORITY_NAME} {datetime.fromtimestamp(wall, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    return _issued(certified_authority(name, *_validity(wall, wall + life)))
+    return _issued(certified_authority(name, *_validity(wall, wall + lifetime)))
 
 
-def issue(authority: Issued, purpose: Purpose, life: Seconds, wall: float) -> Issued:
+def issue(authority: Issued, purpose: Purpose, lifetime: Seconds, wall: float) -> Issued:
     """A certificate for a new key, created at ``wall``; it expires with its CA at the latest."""
     signer = CertifiedKey(authority.certificate, authority.private)
     use = ExtendedKeyUsageOID.CLIENT_AUTH if purpose.is_client else ExtendedKeyUsageOID.SERVER_AUTH
@@ -253,7 +253,7 @@ def issue(authority: Issued, purpose: Purpose, life: Seconds, wall: float) -> Is
     # A client is identified only by its subject.
     extensions += alternative_names(purpose.dns, purpose.addresses)
     # It is not trusted after its CA has expired.
-    begin, end = _validity(wall, min(wall + life, authority.life.end))
+    begin, end = _validity(wall, min(wall + lifetime, authority.validity.end))
     return _issued(CertificateForm(purpose.subject, begin, end, extensions).certified(signer))
 
 

@@ -43,7 +43,7 @@ def authorities_in(data: dict[str, bytes]) -> list[issuing.Issued]:
         if key.endswith(".crt") and (issued := usable(issuing.Pair(certificate, data.get(f"{key[:-4]}.key", b""))))
     ]
     # The serial number breaks ties, so that the order is stable.
-    return sorted(usable_pairs, key=lambda authority: (authority.life.made, authority.serial), reverse=True)
+    return sorted(usable_pairs, key=lambda authority: (authority.validity.made, authority.serial), reverse=True)
 
 
 def authorities_as(authorities: Iterable[issuing.Issued]) -> dict[str, bytes]:
@@ -122,7 +122,7 @@ class CertificateKeeper:
     namespace: str
     authorities: str
     wanted: Sequence[CertificateSpec]
-    lives: Lifetimes
+    lifetimes: Lifetimes
     report: Callable[[str], None]
 
     async def renew_due(self) -> tuple[bytes, str]:
@@ -148,9 +148,9 @@ class CertificateKeeper:
             raise MissingSecretError(f"Secret {self.namespace}/{self.authorities} is missing: apply the manifests")
         now, stored = self.clock.wall(), content(secret)
         # Drop expired CAs from the Secret, and thus from every bundle.
-        valid = [authority for authority in authorities_in(stored) if authority.life.is_valid(now)]
-        if needs_authority([authority.life for authority in valid], now):
-            added = issuing.new_authority(self.lives.authority, now)
+        valid = [authority for authority in authorities_in(stored) if authority.validity.is_valid(now)]
+        if needs_authority([authority.validity for authority in valid], now):
+            added = issuing.new_authority(self.lifetimes.authority, now)
             LOG.info("new CA announced", extra={"serial": added.serial})
             valid.insert(0, added)
         data = authorities_as(valid)
@@ -182,12 +182,12 @@ class CertificateKeeper:
         self, certificate: issuing.Issued, purpose: issuing.Purpose, authorities: Sequence[issuing.Issued]
     ) -> bool:
         is_trusted = any(certificate.is_signed_by(authority) for authority in authorities)
-        return is_trusted and certificate.serves(purpose) and not is_due(certificate.life, self.clock.wall())
+        return is_trusted and certificate.serves(purpose) and not is_due(certificate.validity, self.clock.wall())
 
     def _issued(self, wanted: CertificateSpec, authorities: Sequence[issuing.Issued]) -> dict[str, bytes]:
         now = self.clock.wall()
-        issuer = authorities[signer([authority.life for authority in authorities], now)]
-        pair = issuing.issue(issuer, wanted.purpose, self.lives.certificate, now).pair
+        issuer = authorities[signer([authority.validity for authority in authorities], now)]
+        pair = issuing.issue(issuer, wanted.purpose, self.lifetimes.certificate, now).pair
         return {CERTIFICATE: pair.certificate, KEY: pair.key}
 
     async def _write(self, name: str, read: JsonObject, data: Json) -> None:

@@ -21,7 +21,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Protocol
 
-from protocol.kubernetes.access_reviews import Scope, is_allowed, may_read, names_audience, token_review, user_in
+from protocol.kubernetes.access_reviews import Scope, access_review, claims_audience, is_allowed, token_review, user_in
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
 from protocol.runtime.clock import Clock
@@ -127,7 +127,7 @@ class ReviewedAccess:
             return None
         token = _bearer(caller)
         # Do not review a token that does not even claim our audience.
-        if not names_audience(token, self.audience):
+        if not claims_audience(token, self.audience):
             return _NO_TOKEN
         # Hash the key, so that the cache contains no tokens.
         key = hashlib.sha256(f"{scope}\n{token}".encode()).digest()
@@ -172,7 +172,7 @@ class ReviewedAccess:
         user = user_in(await self.review(TOKEN_REVIEWS.path(), token_review(token, self.audience)), self.audience)
         if user is None:
             return _NO_TOKEN
-        if is_allowed(await self.review(SUBJECT_ACCESS_REVIEWS.path(), may_read(user, scope))):
+        if is_allowed(await self.review(SUBJECT_ACCESS_REVIEWS.path(), access_review(user, scope))):
             return None
         where = f"in namespace {scope.namespace}" if scope.namespace else "in all namespaces"
         lacks = "get pods" if scope.of_pods else "list virtualmachines.vm.neon.tech"

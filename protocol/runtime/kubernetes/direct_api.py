@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from protocol.kubernetes.api import ApiCall, complaint, unknown
+from protocol.kubernetes.api import ApiCall, response_error, unknown
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page, UnreadableAnswerError, read_object
 from protocol.runtime.clock import SystemClock
@@ -87,7 +87,7 @@ class DirectApi:
             # After an error the connection is not reusable, and the pool closes it.
             self._pool.release(connection)
         if not answer.is_success:
-            raise complaint(answer.status, body, answer.retry_after)
+            raise response_error(answer.status, body, answer.retry_after)
         return body
 
     @asynccontextmanager
@@ -106,7 +106,7 @@ class DirectApi:
         async with asyncio.timeout_at(deadline):
             answer = await connection.ask(self._request(call), deadline)
             if not answer.is_success:
-                raise complaint(answer.status, await joined(call, _pieces(call, connection)), answer.retry_after)
+                raise response_error(answer.status, await joined(call, _pieces(call, connection)), answer.retry_after)
 
     def _request(self, call: ApiCall) -> bytes:
         body = b"" if call.body is None else msgspec.json.encode(call.body)

@@ -10,7 +10,7 @@ from typing import Final
 import httpx2 as httpx
 import msgspec
 
-from protocol.kubernetes.api import ApiCall, ApiError, complaint, unknown
+from protocol.kubernetes.api import ApiCall, ApiError, response_error, unknown
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page, UnreadableAnswerError, read_object
 from protocol.runtime.credentials import Credentials, CredentialsError
@@ -106,4 +106,4 @@ class HttpApi:
 
 
 def _complaint(response: httpx.Response, body: bytes) -> ApiError:
-    return complaint(response.status_code, body, response.headers.get("Retry-After", ""))
+    return response_error(response.status_code, body, response.headers.get("Retry-After", ""))

@@ -118,9 +118,9 @@ class Peers:
         if not of_peer:
             del self._bodies[peer]
         while self._size > self.limits.bodies:
-            greediest = max(self._bodies, key=lambda address: sum(self._bodies[address].values()))
-            oldest = next(iter(self._bodies[greediest]))
-            self.hold(oldest, greediest, 0)
+            largest = max(self._bodies, key=lambda address: sum(self._bodies[address].values()))
+            oldest = next(iter(self._bodies[largest]))
+            self.hold(oldest, largest, 0)
             oldest.displace()
 
     def _find_slot(self, peer: str) -> bool:

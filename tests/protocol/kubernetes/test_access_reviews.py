@@ -10,9 +10,9 @@ import pytest
 from protocol.kubernetes.access_reviews import (
     LONGEST_TOKEN,
     Scope,
+    access_review,
     account_in,
-    may_read,
-    names_audience,
+    claims_audience,
     token_review,
     user_in,
 )
@@ -50,7 +50,7 @@ def test_user_is_believed_for_its_audience_alone(status: object, audience: str, 
 
 
 def test_access_is_asked_for_whole_user() -> None:
-    spec = may_read(USER, Scope("shop"))["spec"]
+    spec = access_review(USER, Scope("shop"))["spec"]
     assert spec == {
         "user": "clerk",
         "uid": "1",
@@ -80,7 +80,7 @@ def test_access_is_asked_for_whole_user() -> None:
     ],
 )
 def test_token_says_whom_it_is_for(token: str, is_named: bool) -> None:
-    assert names_audience(token, "explain") is is_named
+    assert claims_audience(token, "explain") is is_named
 
 
 def test_token_says_whose_account_it_is() -> None:

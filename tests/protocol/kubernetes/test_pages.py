@@ -88,7 +88,7 @@ def test_metadata_that_cannot_be_read_counts_as_empty() -> None:
 
 def test_encoded_page_is_split_like_a_decoded_one() -> None:
     found = read_encoded_page(b'{"metadata":' + DEEP + b',"items":[{"kind":"Pod"},7]}')
-    assert (found.version, found.rest) == ("", "")
+    assert (found.version, found.continue_token) == ("", "")
     assert [type(each).__name__ for each in found.objects()] == ["dict", "Unreadable"]
     with pytest.raises(UnreadableAnswerError):
         read_encoded_page(b"[]")

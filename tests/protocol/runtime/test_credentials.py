@@ -24,7 +24,7 @@ from protocol.runtime.credentials import (
     Credentials,
     CredentialsError,
     FileToken,
-    for_person,
+    for_command,
     from_kubeconfig,
     from_pod,
     login_of,
@@ -64,7 +64,7 @@ def found(folder: Path, cluster: dict[str, Any], user: dict[str, Any] | None = N
 
 
 def person(path: Path) -> Credentials:
-    return for_person(login_of([path]), FakeClock(), environment={})
+    return for_command(login_of([path]), FakeClock(), environment={})
 
 
 def test_a_token_and_an_authority_given_as_data(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_exec_plugin_reruns_before_expiry(tmp_path: Path) -> None:
         {"server": "http://api"},
         {"exec": plugin(tmp_path, {"token": "one", "expirationTimestamp": until}, {"token": "two"})},
     )
-    it = for_person(login_of([config]), clock)
+    it = for_command(login_of([config]), clock)
     assert it.token() == "one"
     clock._now = 569.0
     assert it.token() == "one"

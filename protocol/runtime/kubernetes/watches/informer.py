@@ -213,18 +213,18 @@ class FactInformer(FactCache[F]):
 
     async def _list(self, api: KubernetesApi) -> None:
         listed, gone, reads_all = set[ObjectName](), frozenset(self._gone), self._position is None
-        rest = ""
+        continue_token = ""
         while True:
-            page = await self._page(api, {"continue": rest} if rest else {})
+            page = await self._page(api, {"continue": continue_token} if continue_token else {})
             # Compare versions with those known before the list started.
             if self._is_restored(page, gone):
                 self._restart()
                 # Restart from the first page, whose objects may have been skipped as older than the known ones.
-                listed, gone, rest = set(), frozenset(), ""
+                listed, gone, continue_token = set(), frozenset(), ""
                 continue
             listed |= await self._take(page, reread=reads_all)
-            rest = page.rest
-            if not rest:
+            continue_token = page.continue_token
+            if not continue_token:
                 break
         self._position = page.version
         self.newest = number(page.version)

@@ -141,7 +141,7 @@ async def test_a_page_is_taken_apart_object_by_object(make: Make) -> None:
     deep = b'{"metadata":{"name":"a"},"spec":' + DEEP_LIST + b"}"
     body = b'{"metadata":{"resourceVersion":"9","continue":"more"},"items":[%s,{"kind":"Node"}]}' % deep
     page = await page_of(make, [*chunks(body[:100], body[100:]), LAST_CHUNK])
-    assert (page.version, page.rest, page.objects) == ("9", "more", [{"kind": "Node"}])
+    assert (page.version, page.continue_token, page.objects) == ("9", "more", [{"kind": "Node"}])
     assert [str(each.name) for each in page.unreadable] == ["/a"]
 
 
