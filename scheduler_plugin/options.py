@@ -126,7 +126,7 @@ def _refuse_other_families(pod_ip: str) -> None:
         # The slices are created with ``addressType: IPv4``.
         IPv4Address(pod_ip)
     except AddressValueError:
-        why = "pods of clusters that we serve have one"
+        why = "IPv6-only clusters are not supported"
         raise ListenError(f"--pod-ip: expected an IPv4 address, got {pod_ip!r}: {why}") from None
 
 
@@ -147,8 +147,8 @@ def _add_listeners(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="additional address for agents without TLS (default: none)",
     )
-    for prefix, whose in (("", "agents"), ("extender-", "kube-scheduler, whose extender then needs https://")):
-        parser.add_argument(f"--{prefix}tls-cert", type=Path, metavar="FILE", help=f"certificate for {whose}, in PEM")
+    for prefix, client in (("", "agents"), ("extender-", "kube-scheduler, whose extender then needs https://")):
+        parser.add_argument(f"--{prefix}tls-cert", type=Path, metavar="FILE", help=f"certificate for {client}, in PEM")
         parser.add_argument(f"--{prefix}tls-key", type=Path, metavar="FILE", help="that certificate's key, in PEM")
     parser.add_argument(
         "--extender-client-ca",

@@ -11,7 +11,7 @@ import logging
 from typing import Final, Never
 
 from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
-from protocol.kubernetes.objects import JsonObject, is_over, items, name_of, text
+from protocol.kubernetes.objects import JsonObject, has_finished, items, name_of, text
 from protocol.kubernetes.pages import UnreadableAnswerError, WatchEvent, read_event
 from protocol.kubernetes.resources import PODS
 from protocol.kubernetes.watch_times import WatchTimes, watch_query
@@ -230,7 +230,9 @@ def runs_without_lease(pod: JsonObject) -> bool:
     containers = items(pod, "spec", "containers")
     lines = (container.get(field) for container in containers for field in ("command", "args"))
     arguments = [str(argument) for line in lines if isinstance(line, list) for argument in line]
-    return not is_over(pod) and not any(argument == LEASE or argument.startswith(f"{LEASE}=") for argument in arguments)
+    return not has_finished(pod) and not any(
+        argument == LEASE or argument.startswith(f"{LEASE}=") for argument in arguments
+    )
 
 
 async def wait_until_gone(api: KubernetesApi, clock: Clock, namespace: str) -> bool:

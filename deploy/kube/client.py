@@ -13,14 +13,14 @@ from typing import Final
 import httpx2 as httpx
 
 from deploy.kube.port_forward import PortForward
-from protocol.kubernetes.api import ApiCall, ApiRefusedError, RawApi, Tolerating, for_people, unknown
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, RawApi, Tolerating, readable_error, unknown
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import Page, UnreadableAnswerError, read_object, read_page
 from protocol.kubernetes.refusals import RefusalKind, read_refusal
 from protocol.kubernetes.resources import MERGE_PATCH, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.credentials import Credentials, for_person, login_of
+from protocol.runtime.credentials import Credentials, for_command, login_of
 from protocol.runtime.kubernetes.direct_api import DirectApi
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.kubernetes.pool import ConnectionPool
@@ -67,9 +67,9 @@ class ApiClient:
         while True:
             page = await self._page(kind.path(), query)
             yield page
-            if not page.rest:
+            if not page.continue_token:
                 return
-            query["continue"] = page.rest
+            query["continue"] = page.continue_token
 
     async def revision(self, kind: Resource) -> str:
         """The current resourceVersion of a list of the kind."""
@@ -135,7 +135,7 @@ class ApiClient:
         status, body = await self._forward.get(pod, port, path, _FORWARD_TIMEOUT)
         if 200 <= status < 300:
             return body
-        raise for_people(read_refusal(status, body))
+        raise readable_error(read_refusal(status, body))
 
     async def raw_response(self, path: str) -> tuple[bytes, Mapping[str, str]]:
         """GET any path of the API server; return the response's body and headers."""
@@ -161,7 +161,7 @@ class ApiClient:
         try:
             return await self.api.raw(call)
         except ApiRefusedError as error:
-            raise for_people(error.refusal) from None
+            raise readable_error(error.refusal) from None
 
 
 def client_from_kubeconfig(path: Path, *, is_busy: bool = False) -> ApiClient:
@@ -169,7 +169,7 @@ def client_from_kubeconfig(path: Path, *, is_busy: bool = False) -> ApiClient:
 
     It ignores proxy variables and runs credential plug-ins, so use it only in commands that people run.
     """
-    return client_of(for_person(login_of([path]), SystemClock(), environment={}), is_busy=is_busy)
+    return client_of(for_command(login_of([path]), SystemClock(), environment={}), is_busy=is_busy)
 
 
 def client_of(credentials: Credentials, *, is_busy: bool = False) -> ApiClient:

@@ -14,7 +14,7 @@ from typing import Final
 
 from deploy.kube.client import ApiClient
 from protocol.backoff import Backoff, Retries
-from protocol.kubernetes.api import ApiError, ApiRefusedError, for_people
+from protocol.kubernetes.api import ApiError, ApiRefusedError, readable_error
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.kubernetes.pages import Unreadable
 from protocol.kubernetes.resources import Resource
@@ -84,7 +84,7 @@ class Informer:
         try:
             await self._facts.list_once(self._client.api)
         except ApiRefusedError as error:
-            raise for_people(error.refusal) from None
+            raise readable_error(error.refusal) from None
         self.synced.set()
         return str(self._facts.newest)
 

@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
-from protocol.kubernetes.api import ApiUnknownError, for_people
+from protocol.kubernetes.api import ApiUnknownError, readable_error
 from protocol.kubernetes.refusals import read_refusal
 from protocol.messages import ObjectName
 from protocol.runtime.credentials import CredentialsError
@@ -65,7 +65,7 @@ class PortForward:
                 return await _get(connection, path)
         except InvalidStatus as error:
             response = error.response
-            raise for_people(read_refusal(response.status_code, bytes(response.body or b""))) from None
+            raise readable_error(read_refusal(response.status_code, bytes(response.body or b""))) from None
         except (OSError, TimeoutError, WebSocketException, httptools.HttpParserError, CredentialsError) as error:
             raise ApiUnknownError(f"port-forward to {pod}:{port}: {str(error) or 'timed out'}") from error
 

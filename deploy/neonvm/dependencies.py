@@ -37,15 +37,14 @@ def random_suffix() -> str:
 @dataclass(frozen=True, slots=True)
 class HostedGuest:
     """The guest of one pod. ``resizer`` is None if it does not run here, waits for an incoming migration, or has not
-    been polled yet (``is_known``). ``hindrance`` is the reason why it cannot be migrated, in one line; empty if there
-    is none. ``moves_asleep``: it can be migrated without waking it. ``fault`` is the error of the last poll while it is
-    not known.
+    been polled yet (``is_known``). ``migration_obstacle`` is why it cannot be migrated, in one line; empty if it can.
+    ``moves_asleep``: it can be migrated without waking it. ``fault`` is the error of the last poll, if it is not.
     """
 
     resizer: Resizer | None = None
     role: PodRole = PodRole.EMPTY
     is_known: bool = True
-    hindrance: str = ""
+    migration_obstacle: str = ""
     acceleration: Acceleration | None = None
     moves_asleep: bool = False
     fault: str = ""

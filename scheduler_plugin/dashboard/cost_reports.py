@@ -73,9 +73,9 @@ class CostReports:
             return previous
         now = round(self.clock.wall() * SECOND)
         period = Period(now - seconds * SECOND, now)
-        ranking, whose = prices_in(await self.sources.of_scheduler("/settings"))
+        ranking, price_source = prices_in(await self.sources.of_scheduler("/settings"))
         prices, usages = await priced_usage(history, period, ranking)
-        material = Material(period, usages, await history.high_needs(period, HIGH), prices, whose)
+        material = Material(period, usages, await history.high_needs(period, HIGH), prices, price_source)
         # From the end of the query; otherwise a slow response would expire at once.
         ended = self.clock.now()
         # A slow history is queried less often.

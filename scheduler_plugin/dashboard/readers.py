@@ -23,7 +23,7 @@ MOST_OF_ONE: Final = 16
 SHARED: Final = 16
 """Maximum number of frames cached for pages with the same revision."""
 
-Sees = Callable[[], Awaitable[VisibilityFilter | None]]
+ReadVisibility = Callable[[], Awaitable[VisibilityFilter | None]]
 """Returns the user's present permissions; None once the session has ended."""
 
 
@@ -31,7 +31,7 @@ Sees = Callable[[], Awaitable[VisibilityFilter | None]]
 class _OpenPage:
     """A page of a user; users with the same ``quota_key`` share a quota."""
 
-    person: bytes
+    user_key: bytes
     quota_key: bytes
     is_displaced: bool = False
 
@@ -53,9 +53,9 @@ class Readers:
         """Number of open pages."""
         return len(self._open)
 
-    def is_full(self, person: bytes) -> bool:
+    def is_full(self, user_key: bytes) -> bool:
         """Return True if this user may open no more pages."""
-        return sum(page.person == person for page in self._open) >= MOST_OF_ONE
+        return sum(page.user_key == user_key for page in self._open) >= MOST_OF_ONE
 
     def notify(self) -> None:
         """Signal that the journal has changed."""
@@ -72,20 +72,20 @@ class Readers:
             await self._clock.sleep(TICK)
 
     async def frames(
-        self, sees: Sees, last_id: str, person: bytes = b"", quota_key: bytes = b""
+        self, read_visibility: ReadVisibility, last_id: str, user_key: bytes = b"", quota_key: bytes = b""
     ) -> AsyncIterator[bytes]:
         """Yield frames for a page whose last event was ``last_id``, until its user loses all permissions, or the page
         is displaced by another one.
 
         Nothing is yielded if the user has too many pages: several may pass ``is_full`` at once.
         """
-        if self.is_full(person):
+        if self.is_full(user_key):
             return
-        page = self._admitted(person, quota_key)
+        page = self._admitted(user_key, quota_key)
         self._telemetry.readers.inc()
         revision, before, silent_since = None, None, self._clock.now()
         try:
-            while not page.is_displaced and (visibility := await sees()) is not None:
+            while not page.is_displaced and (visibility := await read_visibility()) is not None:
                 # Take the event before the frame is built, so that later changes set it.
                 turn = self._next_turn
                 # After a change of permissions start with a snapshot.
@@ -106,7 +106,7 @@ class Readers:
             self._open.pop(page, None)
             self._telemetry.readers.dec()
 
-    def _admitted(self, person: bytes, quota_key: bytes) -> _OpenPage:
+    def _admitted(self, user_key: bytes, quota_key: bytes) -> _OpenPage:
         """Add a page. If there are too many, it displaces the oldest one of the ``quota_key`` that has most."""
         if self.count >= MOST:
             largest, _ = Counter(page.quota_key for page in self._open).most_common(1)[0]
@@ -114,7 +114,7 @@ class Readers:
             displaced.is_displaced = True
             del self._open[displaced]
             self.notify()
-        page = _OpenPage(person, quota_key)
+        page = _OpenPage(user_key, quota_key)
         self._open[page] = None
         return page
 

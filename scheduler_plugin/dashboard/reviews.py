@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from protocol.kubernetes.access_reviews import Scope, is_allowed, may_read, token_review, user_in
+from protocol.kubernetes.access_reviews import Scope, access_review, is_allowed, token_review, user_in
 from protocol.kubernetes.api import ApiCall, KubernetesApi
 from protocol.kubernetes.objects import JsonObject, text
 from protocol.kubernetes.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
@@ -85,7 +85,7 @@ class ApiAccessReviewer:
 
     async def _may_read(self, user: JsonObject, scope: Scope, questions: asyncio.Semaphore) -> bool:
         async with questions:
-            return is_allowed(await self._review(SUBJECT_ACCESS_REVIEWS.path(), may_read(user, scope)))
+            return is_allowed(await self._review(SUBJECT_ACCESS_REVIEWS.path(), access_review(user, scope)))
 
     async def _review(self, path: str, body: JsonObject) -> JsonObject:
         return await self._api.call(ApiCall("POST", path, TIMEOUT, body=body))

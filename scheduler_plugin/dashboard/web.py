@@ -158,16 +158,16 @@ def _add_events(app: FastAPI, authenticator: SignIn, readers: Readers) -> None:
         session = await _session(request, authenticator)
         if session is None:
             return _error(texts.SIGN_IN, 401)
-        if readers.is_full(session.person):
+        if readers.is_full(session.user_key):
             return _error(texts.MANY_PAGES, 503, {"Retry-After": "5"})
 
-        async def sees() -> VisibilityFilter | None:
+        async def read_visibility() -> VisibilityFilter | None:
             current = await authenticator.renewed(session)
             return None if current is None else current.visitor.visibility
 
         # The header is newer than ``after``: browsers send it when they reconnect.
         last_id = request.headers.get("last-event-id", after)
-        frames = readers.frames(sees, last_id, session.person, session.quota_key)
+        frames = readers.frames(read_visibility, last_id, session.user_key, session.quota_key)
         # Disable buffering in nginx.
         return StreamingResponse(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 

@@ -30,8 +30,8 @@ FAILED_AGAIN: Final = "{group} got no nodes {failures} times in a row; it comes 
 
 # Log lines
 
-ANSWERED: Final = "answered"
-FAILED_CHOICE: Final = "failed choice"
+ANSWERED: Final = "chose node groups"
+FAILED_CHOICE: Final = "a chosen node group got no nodes"
 NOT_RANKED: Final = "cannot rank a group"
 MALFORMED: Final = "malformed request; the autoscaler keeps all options"
 CANNOT_DECIDE: Final = "internal error; returning all options"

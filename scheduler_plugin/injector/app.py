@@ -8,7 +8,7 @@ from typing import Final
 
 from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi
 from protocol.kubernetes.resources import VERSION_PATH
-from protocol.rotation import longest_pause
+from protocol.rotation import check_interval
 from protocol.runtime.certificates.keeper import BUNDLE, CERTIFICATE, KEY, CertificateKeeper, MissingSecretError
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
@@ -65,7 +65,7 @@ class InjectorProgram:
             namespace,
             settings.secrets,
             wanted,
-            settings.certificates.lives(),
+            settings.certificates.lifetimes(),
             lambda outcome: telemetry.renewals.labels(outcome).inc(),
         )
         secrets = [settings.secrets, *(certificate.secret for certificate in wanted)]
@@ -111,7 +111,7 @@ class InjectorProgram:
         return readiness([], self.leadership.leads)
 
     async def _run_certificates(self) -> None:
-        pause = Seconds(longest_pause(self.settings.certificates.lives().certificate))
+        pause = Seconds(check_interval(self.settings.certificates.lifetimes().certificate))
         while True:
             # Before the round, so that a change during the round triggers another one.
             self._wake.clear()

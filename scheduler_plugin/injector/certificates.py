@@ -108,9 +108,9 @@ class BundlePublisher:
         while True:
             page = await self.api.page(ApiCall("GET", CONFIG_MAPS.path(), TIMEOUT, query=query))
             copies += page.objects
-            if not page.rest:
+            if not page.continue_token:
                 return copies
-            query = {**query, "continue": page.rest}
+            query = {**query, "continue": page.continue_token}
 
     async def _patch(self, path: str, body: JsonObject, kind: str) -> None:
         timeout = self.leadership.allowed(TIMEOUT)

@@ -40,16 +40,16 @@ class CertificateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     authority_life: str = "3285d"
     life: str = "90d"
 
-    def lives(self) -> Lifetimes:
+    def lifetimes(self) -> Lifetimes:
         """The lifetimes as durations. Raises ``SettingsError``."""
         try:
-            lives = Lifetimes(parse_duration(self.authority_life), parse_duration(self.life))
+            lifetimes = Lifetimes(parse_duration(self.authority_life), parse_duration(self.life))
         except ValueError as error:
             raise SettingsError(f"certificates: {error}") from None
         # An authority signs until the end of the second third of its life, and certificates must not outlive it.
-        if not 10 <= lives.certificate <= lives.authority / 3:
+        if not 10 <= lifetimes.certificate <= lifetimes.authority / 3:
             raise SettingsError("certificates.life: expected 10s to a third of certificates.authorityLife")
-        return lives
+        return lifetimes
 
 
 class InjectorLease(LeaseSettings, frozen=True):
@@ -110,6 +110,6 @@ def parse_settings(text: str) -> InjectorSettings:
     except (ValueError, RecursionError) as error:
         raise SettingsError(field_message(error)) from None
     # Both check durations.
-    settings.certificates.lives()
+    settings.certificates.lifetimes()
     settings.terms()
     return settings

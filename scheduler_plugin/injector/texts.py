@@ -35,7 +35,7 @@ OLD_KUBERNETES: Final = "native sidecars need Kubernetes {least} or later, this 
 TIMED_OUT: Final = "timed out"
 UNNAMED_VERSION: Final = "an unknown version"
 NO_CERTIFICATE: Final = "the webhook has no certificate yet"
-NO_AUTHORITY: Final = "no ca.crt has a valid authority"
+NO_AUTHORITY: Final = "no ca.crt contains a valid CA certificate"
 
 # Log lines
 
@@ -46,7 +46,7 @@ POD_TOO_LARGE: Final = "pod too large to read; created unchanged"
 POD_REFUSED: Final = "VM pod refused"
 NO_AGENTS: Final = "no agents are injected"
 TURN_FAILED: Final = "checking certificates failed; retrying"
-AUTHORITIES_PUBLISHED: Final = "authorities published"
+AUTHORITIES_PUBLISHED: Final = "CA bundle published"
 WEBHOOK_TRUSTED: Final = "the API server trusts the webhook"
-LEASE_HELD: Final = "holds the Lease"
-LEASE_LOST: Final = "does not hold the Lease"
+LEASE_HELD: Final = "Lease acquired"
+LEASE_LOST: Final = "Lease lost"

@@ -16,7 +16,7 @@ from deploy.local.cluster.folder import ClusterFolder, clusters_root
 from protocol.kubernetes.impersonation import Impersonation
 from protocol.kubernetes.kubeconfig import Login
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.credentials import Credentials, CredentialsError, for_person, login_of
+from protocol.runtime.credentials import Credentials, CredentialsError, for_command, login_of
 
 LOCAL: Final = "local"
 DEFAULT_NAMESPACE: Final = "default"
@@ -94,7 +94,7 @@ class ReachedCluster:
         # Like kubectl, send no credentials in plain text.
         if login.server.startswith("http://"):
             login = replace(login, token="", token_path="", basic="", plugin=None)
-        return for_person(login, SystemClock(), self.impersonation)
+        return for_command(login, SystemClock(), self.impersonation)
 
     def client(self) -> ApiClient:
         """Returns a client of its API. Raises ``CredentialsError``."""

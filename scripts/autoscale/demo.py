@@ -66,7 +66,7 @@ PictureFile = Annotated[
 async def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     report_file: ReportFile = None,
     picture_file: PictureFile = None,
-    guests: Annotated[GuestKind, typer.Option(help="Real VMs, or simulated ones that play a load.")] = "qemu",
+    guests: Annotated[GuestKind, typer.Option(help="Real VMs, or simulated ones that replay a load.")] = "qemu",
     network: Annotated[
         NetworkKind, typer.Option(help="How nodes are networked: namespaces, hub or loopback.")
     ] = NetworkKind.AUTO,

@@ -76,7 +76,7 @@ def _check_policy(path: str) -> str:
 
 @runs
 async def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
-    guests: Annotated[GuestKind, typer.Option(help="Real QEMU guests, or simulated ones that play a load.")] = "qemu",
+    guests: Annotated[GuestKind, typer.Option(help="Real QEMU guests, or simulated ones that replay a load.")] = "qemu",
     nodes: Annotated[int, typer.Option(min=1, max=200, help="Number of nodes.")] = 2,
     node_cpu: Annotated[
         str, typer.Option(help="CPU of each node, as a quantity (default: 8, more for many VMs).")

@@ -16,7 +16,7 @@ from scripts.autoscale.top.rows import vm_row
 PICTURE: Final = Path(__file__).resolve().parents[2] / "docs" / "top.svg"
 _SIZE: Final = (128, 19)
 _NAMES: Final = ("customers", "stock", "search", "orders")
-_BECAUSE: Final = "right for memory used"
+_BECAUSE: Final = "sized for memory used"
 _WEB_FONTS: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 _FAMILY: Final = re.compile(r"font-family: Fira Code, monospace")
 

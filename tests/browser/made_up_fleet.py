@@ -39,7 +39,7 @@ def fleet(nodes: int, per_node: int) -> tuple[PageCluster, Told]:
 
 
 DECIDED = (
-    (60_000, "4 cpu, 8Gi: right for cpu busy", False),
+    (60_000, "4 cpu, 8Gi: sized for cpu busy", False),
     (300_000, "2 cpu, 4Gi: holding: less has not been proven to be enough", False),
     (600_000, "3 cpu, 6Gi: growing for cpu waiting", True),
 )

@@ -154,10 +154,10 @@ async def test_migrations_are_marked_and_listed_once() -> None:
 
 async def test_decisions_are_marked_without_a_history() -> None:
     cluster, told = fleet(2, 2)
-    told.agent = {"because": "4 cpu, 8Gi: right for cpu busy"}
+    told.agent = {"because": "4 cpu, 8Gi: sized for cpu busy"}
     async with browsing() as browser, served(cluster, told) as run, visit(browser, link(run)) as seen:
         await seen.shows("4 databases")
-        await opened(seen, f"#/vm/{a_vm(run)}", "agent: 4 cpu, 8Gi: right for cpu busy")
+        await opened(seen, f"#/vm/{a_vm(run)}", "agent: 4 cpu, 8Gi: sized for cpu busy")
         await seen.shows("No costs: there is no history")
         assert seen.complaints == []
 

@@ -89,7 +89,7 @@ def test_simulated_guests_claim_no_transactions() -> None:
     observed = seen((2.0, SMALL), (12.0, LARGE), (40.0, SMALL), transactions=0)
     observed.is_simulated = True
     outcome = report(observed, Seconds(50.0))
-    assert (outcome.success, outcome.note) == (True, "simulated guests play a load: no transactions were run")
+    assert (outcome.success, outcome.note) == (True, "simulated guests replay a load: no transactions were run")
 
 
 def test_the_growth_before_the_load_is_not_its_reaction() -> None:
@@ -146,7 +146,7 @@ def test_sparklines_scale_to_the_greatest() -> None:
     assert sparkline([0.0]) == "▁"
 
 
-SNAPSHOT = Snapshot("Running", "n1", SMALL, LARGE, True, 0.5, Bytes(1024**2), "right for cpu busy")
+SNAPSHOT = Snapshot("Running", "n1", SMALL, LARGE, True, 0.5, Bytes(1024**2), "sized for cpu busy")
 
 
 def test_a_plain_line_says_everything_in_one() -> None:

@@ -92,7 +92,7 @@ def test_a_simulated_run_that_never_grew_is_drawn_without_claims(tmp_path: Path)
     seen.record(Seconds(1.0), SMALL)
     draw(report(seen, Seconds(12.0)), tmp_path / "demo.svg")
     said = words(tmp_path / "demo.svg")
-    assert "simulated guests play a load: no transactions were run" in said
+    assert "simulated guests replay a load: no transactions were run" in said
     assert not [each for each in said if each.startswith("more CPU")]
 
 

@@ -15,7 +15,16 @@ from deploy.neonvm.dependencies import GuestHost, HostedGuest
 from deploy.neonvm.ports import TransferError, TransferFault
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.kubernetes.api import Tolerating
-from protocol.kubernetes.objects import Json, is_over, is_terminating, labels_of, name_of, node_of, pod_phase, uid_of
+from protocol.kubernetes.objects import (
+    Json,
+    has_finished,
+    is_terminating,
+    labels_of,
+    name_of,
+    node_of,
+    pod_phase,
+    uid_of,
+)
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
 from protocol.kubernetes.timestamps import timestamp
@@ -108,7 +117,7 @@ class Kubelet(GuestHost):
             return
         if is_terminating(pod):
             await self._confirm(pod)
-        elif is_over(pod) or name in self._sandboxes:
+        elif has_finished(pod) or name in self._sandboxes:
             return
         # The pod has ended, but its cached object is older: report it again instead of starting it again.
         elif (ended := self._ended.get(uid_of(pod))) is not None:
@@ -144,7 +153,7 @@ class Kubelet(GuestHost):
     async def _run_sandbox(self, name: ObjectName, sandbox: Sandbox) -> None:
         try:
             ended = await sandbox.run()
-            if (pod := self._pods.get(name)) is not None and uid_of(pod) == sandbox.uid and not is_over(pod):
+            if (pod := self._pods.get(name)) is not None and uid_of(pod) == sandbox.uid and not has_finished(pod):
                 # Prevents another start until the cache has the final status.
                 self._ended[sandbox.uid] = ended
         finally:
@@ -166,7 +175,7 @@ class Kubelet(GuestHost):
 
     def _pod_changed(self, change: ObjectChange) -> None:
         old, new = change.before, change.after
-        if old is not None and (new is None or uid_of(new) != uid_of(old) or is_over(new)):
+        if old is not None and (new is None or uid_of(new) != uid_of(old) or has_finished(new)):
             self._ended.pop(uid_of(old), None)
         if any(version is not None and node_of(version) in self._nodes for version in (old, new)):
             self._queue.add(change.name)

@@ -18,7 +18,7 @@ from protocol.kubernetes.objects import (
     Json,
     annotations_of,
     child,
-    is_over,
+    has_finished,
     is_terminating,
     items,
     labels_of,
@@ -153,13 +153,17 @@ class SchedulingLoop:
         else:
             self._queue.forget(change.name)
             # A finished or deleted pod frees resources on its node.
-            if change.before is not None and node_of(change.before) and (change.after is None or is_over(change.after)):
+            if (
+                change.before is not None
+                and node_of(change.before)
+                and (change.after is None or has_finished(change.after))
+            ):
                 self._queue.wake()
         self._wakeup.set()
 
     def _track_placement(self, change: ObjectChange) -> None:
         self._placed.pop(change.name, None)
-        if change.after is None or is_over(change.after):
+        if change.after is None or has_finished(change.after):
             self._assumed.pop(change.name, None)
         elif node_of(change.after):
             self._assumed.pop(change.name, None)
@@ -180,7 +184,7 @@ class SchedulingLoop:
 
 def _needs_node(pod: Json) -> bool:
     ours = text(pod, "spec", "schedulerName") == SCHEDULER_NAME
-    return ours and not node_of(pod) and not is_terminating(pod) and not is_over(pod)
+    return ours and not node_of(pod) and not is_terminating(pod) and not has_finished(pod)
 
 
 def _scheduling_fields(node: Json) -> tuple[object, ...]:

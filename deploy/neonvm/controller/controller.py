@@ -38,7 +38,7 @@ from protocol.kubernetes.objects import (
     Json,
     annotations_of,
     child,
-    is_over,
+    has_finished,
     is_terminating,
     items,
     labels_of,
@@ -219,7 +219,7 @@ class NeonVmController:
         """Track how long the guest runs. Return True if the restart backoff is over."""
         restarts = self._restarts.setdefault(uid_of(vm), _Restarts())
         now = self._deps.clock.now()
-        has_failed = pod is not None and is_over(pod) and name_of(pod).name != restarts.counted
+        has_failed = pod is not None and has_finished(pod) and name_of(pod).name != restarts.counted
         if guest is not None and guest.state.phase is not GuestPhase.STOPPED:
             restarts.ran_since = restarts.ran_since or now
         # A guest that ended before it was polled counts as a run of zero seconds.
@@ -233,41 +233,46 @@ class NeonVmController:
             restarts.ran_since = None
         return now >= restarts.not_before
 
-    async def _execute(self, todo: VmPlan, facts: VmObservation, guest: Resizer | None) -> None:
+    async def _execute(self, vm_plan: VmPlan, facts: VmObservation, guest: Resizer | None) -> None:
         name, vm = name_of(facts.vm), facts.vm
-        if todo.add_finalizer:
+        if vm_plan.add_finalizer:
             await self._set_finalizers(vm, [*finalizers_of(vm), FINALIZER])
         if guest is not None:
-            _direct(guest, todo)
+            _direct(guest, vm_plan)
         # The status must have the pod's name before the pod is created.
-        is_current = await self._report(vm, todo.status)
+        is_current = await self._report(vm, vm_plan.status)
         # After the status was written, because only the phase reserves room for a running guest.
-        if guest is not None and todo.sleep:
-            guest.sleep_orders.sleep(todo.sleep)
+        if guest is not None and vm_plan.sleep:
+            guest.sleep_orders.sleep(vm_plan.sleep)
         # A phase that was not written now may be that of an earlier wake, in the cache of a former standby.
-        if guest is not None and todo.wake and (is_current or await self._is_current(vm)):
+        if guest is not None and vm_plan.wake and (is_current or await self._is_current(vm)):
             guest.sleep_orders.wake()
-        if todo.create_pod and facts.machine is not None:
+        if vm_plan.create_pod and facts.machine is not None:
             await self._create_pod(vm, facts.machine)
-        if todo.delete_pod and facts.pod is not None:
+        if vm_plan.delete_pod and facts.pod is not None:
             await self._deps.client.delete(PODS, name_of(facts.pod), uid_of(facts.pod))
-        if todo.remake_pod and facts.pod is not None:
+        if vm_plan.remake_pod and facts.pod is not None:
             version = text(facts.pod, "metadata", "resourceVersion")
             # With the resourceVersion as precondition: the scheduler may have bound the pod since.
             await self._deps.client.delete(PODS, name_of(facts.pod), uid_of(facts.pod), version=version)
             return
-        if todo.strays and await self._is_current(vm):
-            for stray in todo.strays:
-                await self._deps.client.delete(PODS, stray)
-        if todo.remove_finalizer:
+        if vm_plan.unneeded_pods and await self._is_current(vm):
+            for pod in vm_plan.unneeded_pods:
+                await self._deps.client.delete(PODS, pod)
+        if vm_plan.remove_finalizer:
             # Before the finalizer is removed, or the address would leak.
             await self._deps.guest_host.release_vm(name, uid_of(vm))
             await self._set_finalizers(vm, other_finalizers(vm))
-        if todo.wait_for_restart:
+        if vm_plan.wait_for_restart:
             wait = self._restarts.get(uid_of(vm), _Restarts()).not_before - self._deps.clock.now()
             # The pause may already be over, and an immediate retry would spin.
             self._queue.add(name, Seconds(max(0.05, wait)))
-        if facts.pod is not None and not todo.delete_pod and not is_over(facts.pod) and not is_terminating(facts.pod):
+        if (
+            facts.pod is not None
+            and not vm_plan.delete_pod
+            and not has_finished(facts.pod)
+            and not is_terminating(facts.pod)
+        ):
             # Last, so that a refusal by an older admission policy blocks nothing else.
             await self._update_pod_metadata(vm, facts.pod, guest)
 
@@ -334,12 +339,12 @@ class NeonVmController:
         self._deps.vms.learn(await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body))
 
 
-def _direct(guest: Resizer, todo: VmPlan) -> None:
-    if todo.hold:
+def _direct(guest: Resizer, vm_plan: VmPlan) -> None:
+    if vm_plan.hold:
         # Before the status is written: its readers rely on no resize starting after that.
         guest.hold()
-    if todo.desired is not None:
-        guest.resize_to(todo.desired)
+    if vm_plan.desired is not None:
+        guest.resize_to(vm_plan.desired)
 
 
 def _is_run_for(pod: Json, vm: Json) -> bool:

@@ -31,7 +31,17 @@ from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts.controller import Reasoned, reasoned
 from protocol.guest.sleep import is_asleep
 from protocol.kubernetes.conditions import condition
-from protocol.kubernetes.objects import Json, child, integer, is_over, is_terminating, name_of, node_of, pod_phase, text
+from protocol.kubernetes.objects import (
+    Json,
+    child,
+    has_finished,
+    integer,
+    is_terminating,
+    name_of,
+    node_of,
+    pod_phase,
+    text,
+)
 from protocol.messages import ObjectName
 from protocol.running_machine import RunningMachine
 from protocol.units import Resources
@@ -53,7 +63,7 @@ def plan(facts: VmObservation) -> VmPlan:
     # whether the guest died or was migrated. Until then the VM keeps scaling.
     if migration is not None and migration.is_placed and migration.source == text(facts.vm, "status", "podName"):
         return _moving(facts, migration)
-    return replace(_stay(facts), strays=_strays(facts))
+    return replace(_stay(facts), unneeded_pods=_unneeded_pods(facts))
 
 
 def _stay(facts: VmObservation) -> VmPlan:
@@ -63,7 +73,7 @@ def _stay(facts: VmObservation) -> VmPlan:
         return VmPlan(_named(facts))
     if facts.pod is None:
         return _without_pod(facts)
-    return _ended(facts, facts.pod) if is_over(facts.pod) else _with_pod(facts, facts.machine, facts.pod)
+    return _ended(facts, facts.pod) if has_finished(facts.pod) else _with_pod(facts, facts.machine, facts.pod)
 
 
 _NO_SIZE: Final[Json] = {"cpus": None, "memorySize": None}
@@ -80,11 +90,11 @@ def _named(facts: VmObservation) -> Json:
 def _leave(facts: VmObservation) -> VmPlan:
     if facts.pod is None:
         # Until the last pod is gone, the disk or the address may be in use.
-        return VmPlan({}, remove_finalizer=not facts.others, strays=_strays(facts))
-    return VmPlan({}, delete_pod=not is_terminating(facts.pod), strays=_strays(facts))
+        return VmPlan({}, remove_finalizer=not facts.others, unneeded_pods=_unneeded_pods(facts))
+    return VmPlan({}, delete_pod=not is_terminating(facts.pod), unneeded_pods=_unneeded_pods(facts))
 
 
-def _strays(facts: VmObservation) -> tuple[ObjectName, ...]:
+def _unneeded_pods(facts: VmObservation) -> tuple[ObjectName, ...]:
     # The migration deletes its own pods.
     used = (
         {facts.active_migration.source, facts.active_migration.target} if facts.active_migration is not None else set()
@@ -97,7 +107,7 @@ def _without_pod(facts: VmObservation) -> VmPlan:
     phase = text(facts.vm, "status", "phase")
     if phase in {"", PENDING}:
         # Only when no other pod is left, so that the disk is never opened twice.
-        return VmPlan({}, create_pod=not any(not is_over(other) for other in facts.others))
+        return VmPlan({}, create_pod=not any(not has_finished(other) for other in facts.others))
     if phase not in ENDED:
         # A pod deleted without having ended, with its node or by hand, counts as failed.
         gone = _available(facts.vm, False, reasoned(texts.POD_GONE, pod=text(facts.vm, "status", "podName")))

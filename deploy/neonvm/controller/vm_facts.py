@@ -65,7 +65,7 @@ class VmPlan:
     """Actions, executed in the order of the fields. ``status`` is a merge patch. ``remake_pod``: delete the unscheduled
     pod, which would boot with more than the VM now requests; it is created again. ``desired`` is the size to which the
     guest is resized; ``hold`` stops resizing it.
-    ``strays`` are pods that the VM no longer needs. ``sleep`` is an order to sleep for the guest. ``wake``: wake it
+    ``unneeded_pods`` are to be deleted. ``sleep`` is an order to sleep for the guest. ``wake``: wake it
     after the status was written.
     """
 
@@ -78,6 +78,6 @@ class VmPlan:
     desired: Resources | None = None
     hold: bool = False
     wait_for_restart: bool = False
-    strays: tuple[ObjectName, ...] = ()
+    unneeded_pods: tuple[ObjectName, ...] = ()
     sleep: str = ""
     wake: bool = False

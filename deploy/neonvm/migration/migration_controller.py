@@ -137,7 +137,7 @@ class MigrationController:
             transfer=self.transfers.of(uid_of(migration)),
             is_overdue=self._remaining(migration) <= 0,
             new_pod_name=lambda: f"{text(migration, 'spec', 'vmName')}-{deps.suffix()}",
-            hindrance=guest.hindrance,
+            migration_obstacle=guest.migration_obstacle,
             moves_asleep=guest.moves_asleep,
         )
 

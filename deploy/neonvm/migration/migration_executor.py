@@ -43,36 +43,36 @@ class MigrationExecutor:
         self._transfers = transfers
         self._requeue = requeue
 
-    async def execute(self, todo: MigrationPlan, facts: MigrationInputs, remaining: Seconds) -> None:
+    async def execute(self, plan: MigrationPlan, facts: MigrationInputs, remaining: Seconds) -> None:
         """Execute the plan in the order of its fields. Raises ``ApiError``."""
         migration, target = facts.migration, facts.target
         # The order matters: write what must not be lost before anything that depends on it.
-        if todo.add_finalizer:
+        if plan.add_finalizer:
             await self._add_finalizer(migration, facts.vm)
-        if todo.adopt_target and target is not None and facts.vm is not None:
+        if plan.adopt_target and target is not None and facts.vm is not None:
             owners: Json = {"metadata": {"ownerReferences": [owner_reference(VIRTUAL_MACHINES, facts.vm)]}}
             self._deps.pods.learn(await self._deps.client.merge_patch(PODS, name_of(target), owners))
-        if "conditions" in await self._report(migration, todo.status):
-            await self._record_wait(todo, facts)
-        if todo.own_source and facts.source is not None:
+        if "conditions" in await self._report(migration, plan.status):
+            await self._record_wait(plan, facts)
+        if plan.own_source and facts.source is not None:
             await self._add_owner(facts.source, migration)
-        if todo.create_target and facts.vm is not None:
+        if plan.create_target and facts.vm is not None:
             await self._create_target(migration, facts.vm, facts.source)
-        if todo.send:
+        if plan.send:
             await self._begin(facts, remaining)
-        if todo.cancel:
+        if plan.cancel:
             self._transfers.cancel(uid_of(migration))
-        elif todo.send:
+        elif plan.send:
             pods = [pod for pod in (facts.source, facts.target) if pod is not None]
             await self._record(facts, *reasoned(texts.MIGRATION_STARTED, ends=" to ".join(map(pod_on, pods))))
-        if todo.delete_target and target is not None:
+        if plan.delete_target and target is not None:
             with Tolerating(RefusalKind.NOT_FOUND):
                 # With the uid as precondition: another pod may have the same name.
                 await self._deps.client.delete(PODS, name_of(target), uid_of(target))
-        if todo.record_outcome:
+        if plan.record_outcome:
             # Before the finalizer is removed, so that the outcome is always recorded.
             await self._record_outcome(facts)
-        if todo.remove_finalizer:
+        if plan.remove_finalizer:
             await self._patch(migration, {"finalizers": other_finalizers(migration)})
         elif remaining > 0:
             # No watch event marks the timeout.
@@ -147,8 +147,8 @@ class MigrationExecutor:
         listed = await self._deps.client.list(PODS, pod.namespace, field_selector=f"metadata.name={pod.name}")
         return bool(listed.objects)
 
-    async def _record_wait(self, todo: MigrationPlan, facts: MigrationInputs) -> None:
-        for condition in items(todo.status, "conditions"):
+    async def _record_wait(self, plan: MigrationPlan, facts: MigrationInputs) -> None:
+        for condition in items(plan.status, "conditions"):
             if (reason := text(condition, "reason")) in WAITS:
                 await self._record(facts, f"Migration{reason}", text(condition, "message"), WARNING)
 

@@ -46,8 +46,8 @@ class MigrationInputs:
     ``remains`` is the cleanup of a failed migration that this one waits for. ``source`` and ``target`` are the pods in
     the status; before it has a source, the VM's pod. ``is_quiet``: the source's guest is held, and no resize is under
     way. ``is_overdue``: the timeout has passed. ``transfer`` is the transfer in this process, which another process may
-    have started. ``hindrance`` is the reason why the guest cannot be migrated; ``moves_asleep``: it can be migrated
-    while it is asleep.
+    have started. ``migration_obstacle`` is why the guest cannot be migrated; ``moves_asleep``: it can be migrated while
+    it is asleep.
     """
 
     migration: Json
@@ -64,7 +64,7 @@ class MigrationInputs:
     is_overdue: bool
     # Called only by the plan that creates the target pod.
     new_pod_name: Callable[[], str]
-    hindrance: str = ""
+    migration_obstacle: str = ""
     moves_asleep: bool = False
 
 

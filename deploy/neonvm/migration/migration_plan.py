@@ -38,7 +38,7 @@ from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts.controller import Reasoned, reasoned
 from protocol.guest.sleep import SLEEPING, SleepState, is_asleep, sleep_report
 from protocol.kubernetes.conditions import condition
-from protocol.kubernetes.objects import Json, is_over, is_terminating, node_of, pod_phase, text
+from protocol.kubernetes.objects import Json, has_finished, is_terminating, node_of, pod_phase, text
 
 _NOTHING: Final = MigrationPlan()
 _HELD: Final = frozenset({PRE_MIGRATING, MIGRATING})
@@ -134,7 +134,9 @@ def _unfit_guest(facts: MigrationInputs) -> tuple[str, str] | None:
         return reasoned(texts.GUEST_UNKNOWN, pod=pod_on(facts.source or {}))
     if facts.source_role is not PodRole.RUNNING and not _sleeps(facts):
         return reasoned(texts.GUEST_NOT_RUNNING, role=facts.source_role.value)
-    return reasoned(texts.NOT_MOVABLE, hindrance=facts.hindrance) if facts.hindrance else None
+    return (
+        reasoned(texts.NOT_MOVABLE, migration_obstacle=facts.migration_obstacle) if facts.migration_obstacle else None
+    )
 
 
 def _prepare(facts: MigrationInputs) -> MigrationPlan:
@@ -194,7 +196,7 @@ def _resume_transfer(facts: MigrationInputs) -> MigrationPlan:
 
 def _may_have_arrived(facts: MigrationInputs) -> bool:
     """Return True if the guest may already run in the target, unobserved; then the target is polled again."""
-    if facts.vm is None or is_terminating(facts.vm) or facts.target is None or is_over(facts.target):
+    if facts.vm is None or is_terminating(facts.vm) or facts.target is None or has_finished(facts.target):
         return False
     transfer = facts.transfer
     is_open = transfer.sending is not Sending.FAILED or transfer.reason == texts.CANCELLED
@@ -207,7 +209,7 @@ def _may_have_arrived(facts: MigrationInputs) -> bool:
 
 def _has_left(source: Json | None) -> bool:
     """Return True if the source pod has ended because its guest was handed over."""
-    return source is not None and is_over(source) and pod_end(source)[0] == MOVED
+    return source is not None and has_finished(source) and pod_end(source)[0] == MOVED
 
 
 def _over(facts: MigrationInputs) -> Reasoned:
@@ -276,7 +278,7 @@ def _target_lost(facts: MigrationInputs) -> Reasoned | None:
     if target is None:
         # A target that had a node is not created again: its reservation is gone.
         return reasoned(texts.TARGET_GONE, pod=name) if text(facts.migration, "status", "targetNode") else None
-    if is_over(target):
+    if has_finished(target):
         return reasoned(texts.TARGET_POD_ENDED, pod=name, message=text(target, "status", "message"))
     return reasoned(texts.TARGET_LEAVES, pod=name) if is_terminating(target) else None
 

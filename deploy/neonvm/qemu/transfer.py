@@ -286,14 +286,14 @@ class Transfer:
     async def _runs_again(self) -> bool:
         """Resume the source if it is paused by the migration. Return True if it runs."""
         source = self._endpoints.source
-        says = await self._source()
+        source_decision = await self._source()
         try:
             # Before the guest runs: remaining filters would divert its frames.
             await self._endpoints.frames.restore()
             run_state = parse_run_state(await source.call("query-status"))
         except GuestError:
             return False
-        if must_continue(says, run_state):
+        if must_continue(source_decision, run_state):
             await _try_call(source, "cont")
         return run_state not in PAUSED_BY_MIGRATION
 

@@ -32,7 +32,7 @@ from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.backoff import Backoff
 from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, child, is_over, items, labels_of, name_of, pod_phase, text, uid_of
+from protocol.kubernetes.objects import Json, child, has_finished, items, labels_of, name_of, pod_phase, text, uid_of
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
 from protocol.runtime.clock import Clock
@@ -93,17 +93,17 @@ class PodGuests:
         current, polled = self._deps.pods.get(name), self._polled.get(name)
         # The address of an open pod is not authenticated.
         is_exposed = current is not None and uid_of(current) == uid and is_open(current)
-        hindrance = texts.OLD_RUNNER if is_exposed else ""
+        migration_obstacle = texts.OLD_RUNNER if is_exposed else ""
         if polled is None or polled.uid != uid:
-            return HostedGuest(None, role, False, hindrance)
+            return HostedGuest(None, role, False, migration_obstacle)
         if not polled.guest.is_known:
             fault = polled.resizer.fault
-            return HostedGuest(None, role, False, hindrance, polled.guest.acceleration, fault=fault)
+            return HostedGuest(None, role, False, migration_obstacle, polled.guest.acceleration, fault=fault)
         phase = polled.resizer.state.phase
         resizer = None if phase is GuestPhase.RECEIVING else polled.resizer
         role = PodRole.of(phase) if role is PodRole.UNKNOWN else role
         return HostedGuest(
-            resizer, role, True, hindrance, polled.guest.acceleration, moves_asleep=polled.guest.moves_asleep
+            resizer, role, True, migration_obstacle, polled.guest.acceleration, moves_asleep=polled.guest.moves_asleep
         )
 
     async def vm_address(self, vm: Json) -> str:
@@ -178,7 +178,7 @@ class PodGuests:
     async def _sync(self, name: ObjectName, tasks: asyncio.TaskGroup) -> None:
         pod, polled = self._deps.pods.get(name), self._polled.get(name)
         # A different uid means a new pod of the same name.
-        if polled is not None and (pod is None or uid_of(pod) != polled.uid or is_over(pod)):
+        if polled is not None and (pod is None or uid_of(pod) != polled.uid or has_finished(pod)):
             del self._polled[name]
             polled.resizer.leave()
             self._polls.forget(str(name))
@@ -234,7 +234,7 @@ class PodGuests:
 
     def _lives(self, name: ObjectName, uid: str) -> bool:
         pod = self._deps.pods.get(name)
-        return pod is not None and uid_of(pod) == uid and not is_over(pod)
+        return pod is not None and uid_of(pod) == uid and not has_finished(pod)
 
     def _pod_changed(self, change: ObjectChange) -> None:
         if any(
@@ -247,7 +247,7 @@ class PodGuests:
 
 
 def _has_guest(pod: Json) -> bool:
-    return pod_phase(pod) == "Running" and not is_over(pod) and bool(text(pod, "status", "podIP"))
+    return pod_phase(pod) == "Running" and not has_finished(pod) and bool(text(pod, "status", "podIP"))
 
 
 def _hints(pod: Json | None) -> object:

@@ -36,16 +36,16 @@ _QUIT_SECONDS: Final = 3.0
 
 
 class RemoteMachine(EventListeners):
-    """The QEMU of a runner pod as a ``Machine``, through the pod's QMP port; use it with ``async with``. ``lives``
+    """The QEMU of a runner pod as a ``Machine``, through the pod's QMP port; use it with ``async with``. ``is_alive``
     returns True until the pod has ended; no response does not mean that the machine is dead.
     """
 
-    def __init__(self, runner: RunnerEndpoint, connect: Connect, lives: Callable[[], bool]) -> None:
+    def __init__(self, runner: RunnerEndpoint, connect: Connect, is_alive: Callable[[], bool]) -> None:
         super().__init__()
         self._who = runner.name
         self._runner = runner
         self._connect = connect
-        self._lives = lives
+        self._is_alive = is_alive
         self._monitor: Monitor | None = None
         self._times: dict[str, float] = {}
         self._has_quit = False
@@ -62,7 +62,7 @@ class RemoteMachine(EventListeners):
     @property
     def alive(self) -> bool:
         """True if QEMU may still run in its pod."""
-        return not self._has_quit and self._lives()
+        return not self._has_quit and self._is_alive()
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
         """Run one QMP command. Raises ``GuestError``."""

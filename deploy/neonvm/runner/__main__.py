@@ -32,7 +32,7 @@ from deploy.neonvm.qemu.qemu_process import Qemu
 from deploy.neonvm.runner.flat_tap import FlatTap, receive_tap
 from deploy.neonvm.runner.frame_return import FrameReturn
 from deploy.neonvm.runner.gate_server import GateServer
-from deploy.neonvm.runner.pod_runner import Ending, PodRunner
+from deploy.neonvm.runner.pod_runner import PodExit, PodRunner
 from deploy.neonvm.runner.runner_api import RunnerApi
 from deploy.neonvm.runner.runner_arguments import RunnerArguments, guest_spec, parse_arguments
 from deploy.neonvm.runner.sleep_migration import PodDisk
@@ -108,7 +108,7 @@ class OwnPod:
         yield lambda: None
 
 
-async def run(arguments: RunnerArguments) -> Ending:
+async def run(arguments: RunnerArguments) -> PodExit:
     """Run the guest until the pod ends. Raises ``ArgumentsError``, ``GuestError``, ``NetworkError`` and ``OSError``."""
     stop = asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
@@ -181,22 +181,22 @@ async def _accelerator(arguments: RunnerArguments, image: GuestImage) -> Acceler
     return await proven_accelerator(image, _LAUNCHER)
 
 
-def end(ending: Ending) -> int:
+def end(pod_exit: PodExit) -> int:
     """Write the termination message for the kubelet; return the exit code."""
-    LOG.info(texts.POD_ENDS, extra={"reason": ending.message})
+    LOG.info(texts.POD_ENDS, extra={"reason": pod_exit.message})
     # Outside Kubernetes the file does not exist and must not be created in /dev.
     if _TERMINATION_LOG.exists() and os.access(_TERMINATION_LOG, os.W_OK):
         # The kubelet reads 4096 bytes at most.
-        _TERMINATION_LOG.write_text(ending.message[:4000])
-    return ending.code
+        _TERMINATION_LOG.write_text(pod_exit.message[:4000])
+    return pod_exit.code
 
 
-async def run_to_ending(arguments: RunnerArguments) -> Ending:
-    """``run``, with errors as an ``Ending``."""
+async def run_to_exit(arguments: RunnerArguments) -> PodExit:
+    """``run``, with errors as a ``PodExit``."""
     try:
         return await run(arguments)
     except (ArgumentsError, GuestError, NetworkError, OSError) as error:
-        return Ending(1, str(error))
+        return PodExit(1, str(error))
 
 
 def main() -> int:
@@ -206,8 +206,8 @@ def main() -> int:
     try:
         arguments = parse_arguments(sys.argv[1:], os.environ)
     except ArgumentsError as error:
-        return end(Ending(2, str(error)))
-    return end(asyncio.run(run_to_ending(arguments)))
+        return end(PodExit(2, str(error)))
+    return end(asyncio.run(run_to_exit(arguments)))
 
 
 if __name__ == "__main__":

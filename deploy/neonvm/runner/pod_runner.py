@@ -58,7 +58,7 @@ _READY: Final = frozenset({GuestPhase.RUNNING, GuestPhase.ASLEEP, GuestPhase.WAK
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class PodExit:
     """Exit code and termination message of the pod."""
 
     code: int
@@ -91,7 +91,7 @@ class PodRunner:
         self.decisions = Decisions()
         self.sleep_migration = SleepMigration(disk, tls)
 
-    async def run(self, stop: asyncio.Event, grace: Seconds) -> Ending:
+    async def run(self, stop: asyncio.Event, grace: Seconds) -> PodExit:
         """Run the guest until it ends, or until ``stop`` and a shutdown of at most ``grace``. Raises ``GuestError``."""
         # Started only once: the pod ends with its guest.
         await (self._guest.receive() if self._receives else self._guest.start())
@@ -101,11 +101,11 @@ class PodRunner:
             await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
                 await self._shut_down(ended, grace)
-                return Ending(0, texts.MIGRATED_AWAY if self.decisions.is_given else texts.POD_STOPPED)
+                return PodExit(0, texts.MIGRATED_AWAY if self.decisions.is_given else texts.POD_STOPPED)
             if self.decisions.is_given:
-                return Ending(0, texts.MIGRATED_AWAY)
+                return PodExit(0, texts.MIGRATED_AWAY)
             # The guest powered off or failed: the pod is Failed, and the VM's restart policy applies.
-            return Ending(1, texts.GUEST_ENDED.format(why=ended.result()))
+            return PodExit(1, texts.GUEST_ENDED.format(why=ended.result()))
         finally:
             for task in (ended, stopped):
                 task.cancel()

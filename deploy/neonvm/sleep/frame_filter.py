@@ -242,8 +242,8 @@ class _SegmentFilter:
         if kind is EmptySegment.UNSURE:
             # Send a probe of our own; the client's ACK shows its next sequence number. Acknowledging this segment
             # could acknowledge a lost byte, and a client with tcp_user_timeout may not probe twice.
-            asks = Reply(ACK, segment.ack - 1, segment.seq, _WINDOW, echoed_timestamps(segment))
-            return FrameVerdict(Action.ANSWER, (tcp_frame(segment, self.sleeper.mac, asks),), texts.FIRST_KEEPALIVE)
+            probe = Reply(ACK, segment.ack - 1, segment.seq, _WINDOW, echoed_timestamps(segment))
+            return FrameVerdict(Action.ANSWER, (tcp_frame(segment, self.sleeper.mac, probe),), texts.FIRST_KEEPALIVE)
         following = connections.next_of(segment.connection)
         if kind is EmptySegment.PLAIN or following is None:
             return _PLAIN_ACK

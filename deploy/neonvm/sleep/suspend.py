@@ -186,18 +186,18 @@ class Suspend:
 
     async def _unless_woken(self, step: Coroutine[object, object, Result]) -> Result:
         """Return the result of ``step``. Raises ``SleepRefusedError`` as soon as a frame needs the guest."""
-        doing, calling = asyncio.ensure_future(step), asyncio.ensure_future(self.stand_in.call())
+        task, wake = asyncio.ensure_future(step), asyncio.ensure_future(self.stand_in.call())
         try:
-            await asyncio.wait((doing, calling), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((task, wake), return_when=asyncio.FIRST_COMPLETED)
             # A frame may have arrived as the step finished.
-            if calling.done():
-                raise SleepRefusedError(f"{self.vm} was needed while falling asleep: {calling.result()}")
-            return doing.result()
+            if wake.done():
+                raise SleepRefusedError(f"{self.vm} was needed while falling asleep: {wake.result()}")
+            return task.result()
         finally:
-            calling.cancel()
-            doing.cancel()
+            wake.cancel()
+            task.cancel()
             # Let the cancelled step clean up before anything is undone.
-            await asyncio.wait((doing,))
+            await asyncio.wait((task,))
 
 
 async def thaw(daemon: GuestDaemon, clock: Clock, *, has_stopped: bool = True) -> None:

@@ -127,11 +127,11 @@ class GroupRow(Row, frozen=True):
 class StatusRow(Row, frozen=True):
     """State of the scheduler and the API server, for the first line of the page.
 
-    ``heard`` is False while the scheduler does not respond. ``listed`` is True once all VMs have been read. ``silent``
-    is since when (Unix seconds) watches of VMs or migrations have been silent; 0 if they are not.
+    ``responding``: the scheduler responds. ``listed``: all VMs have been read. ``silent`` is since when (Unix seconds)
+    watches of VMs or migrations have been silent; 0 if they are not.
     """
 
-    heard: bool = False
+    responding: bool = False
     ready: bool = False
     leader: str = ""
     waiting: int = 0
@@ -283,7 +283,7 @@ def status_row(nodes: JsonObject | None) -> StatusRow:
     return StatusRow(
         "scheduler",
         "",
-        heard=True,
+        responding=True,
         ready=flag(nodes, "ready"),
         leader=text(nodes, "leader"),
         # `UNKNOWN` is -1.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from protocol.kubernetes.objects import JsonObject, child, items, text, texts_at
-from protocol.kubernetes.timestamps import parse_moment
+from protocol.kubernetes.timestamps import parse_datetime
 from protocol.units import ZERO, QuantityError, Resources
 from scheduler_plugin.texts.amounts import some
 
@@ -37,7 +37,7 @@ def freed_room_sentence(source: JsonObject, namespace: str) -> str:
     The time is local, with its zone, because the reader may be in another one.
     """
     freed = child(source, "gaveBack")
-    at = parse_moment(freed.get("at"))
+    at = parse_datetime(freed.get("at"))
     if at is None:
         return ""
     to = [name.removeprefix(f"{namespace}/") for name in texts_at(freed, "to")]

@@ -22,10 +22,10 @@ MOST_OF_ONE: Final = 16
 class Visitor(NamedTuple):
     """The user of a token, what the user may see, and the scope that was reviewed last.
 
-    ``who`` is empty for local pages.
+    ``username`` is empty for local pages.
     """
 
-    who: str
+    username: str
     visibility: VisibilityFilter
     reviewed_last: Scope = Scope()
 
@@ -41,15 +41,15 @@ class Session:
     token: str = field(default="", repr=False)
 
     @property
-    def person(self) -> bytes:
+    def user_key(self) -> bytes:
         """The session's user. Local users have no names, so each browser counts as one."""
-        return self.visitor.who.encode() or self.key
+        return self.visitor.username.encode() or self.key
 
     @property
     def quota_key(self) -> bytes:
         """The session's user, or the namespace of a service account: who may create one may create many."""
-        kind, _, account = self.visitor.who.rpartition(":")
-        return kind.encode() if account and kind.startswith("system:serviceaccount:") else self.person
+        kind, _, account = self.visitor.username.rpartition(":")
+        return kind.encode() if account and kind.startswith("system:serviceaccount:") else self.user_key
 
     def is_due(self, now: Instant) -> bool:
         """Return True if permissions must be reviewed again."""
@@ -80,7 +80,7 @@ class Sessions:
         """Start a session identified by ``secret``."""
         session = Session(hashed(secret), visitor, now, now, token)
         self._open[session.key] = session
-        own = [key for key, other in self._open.items() if other.person == session.person]
+        own = [key for key, other in self._open.items() if other.user_key == session.user_key]
         # A user with many sign-ins ends only that user's own sessions, oldest first.
         if len(own) > MOST_OF_ONE:
             del self._open[own[0]]

@@ -6,7 +6,7 @@ from typing import Final
 
 from protocol.guest.sleep import SleepReport, SleepState, is_asleep, sleep_report
 from protocol.kubernetes.objects import JsonObject, shortened
-from protocol.kubernetes.timestamps import parse_moment
+from protocol.kubernetes.timestamps import parse_datetime
 from scheduler_plugin.dashboard import texts
 
 _ENDS: Final = {
@@ -47,8 +47,8 @@ def last_sleep(vm: JsonObject) -> str:
 
 
 def _since(report: SleepReport, before: str = " since ") -> str:
-    moment = parse_moment(report.since)
-    return "" if moment is None else f"{before}{moment:%Y-%m-%d %H:%M} UTC"
+    since = parse_datetime(report.since)
+    return "" if since is None else f"{before}{since:%Y-%m-%d %H:%M} UTC"
 
 
 def _because(report: SleepReport) -> str:

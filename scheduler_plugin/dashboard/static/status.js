@@ -10,7 +10,7 @@ export function loadingText({ receivedAt, link, status }) {
 
 export function isCurrent(store) {
   const { link, status } = store;
-  return link === "live" && !loadingText(store) && status.heard && status.ready && !status.silent;
+  return link === "live" && !loadingText(store) && status.responding && status.ready && !status.silent;
 }
 
 // The connection's state, which sets the dot's colour, and its label.
@@ -27,7 +27,7 @@ export function statusSentences(store) {
   const sentences = loading ? [loading] : [];
   if (!status) return sentences;
   if (status.silent) sentences.push(`No data from the API server since ${clock(status.silent)}; sizes, permits and migrations may be stale.`);
-  if (!status.heard) sentences.push("The scheduler does not respond: reservations and denials are stale.");
+  if (!status.responding) sentences.push("The scheduler does not respond: reservations and denials are stale.");
   else if (!status.ready) sentences.push("The scheduler has not listed the cluster yet.");
   if (status.idle) sentences.push(`No migrations: ${status.idle}.`);
   if (status.waiting) sentences.push(`Pods waiting for room: ${status.waiting}.`);

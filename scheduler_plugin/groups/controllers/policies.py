@@ -18,7 +18,7 @@ import msgspec
 
 from protocol.kubernetes.objects import Json, JsonObject, child, integer, items, name_of, uid_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, HVPAS, VERTICAL_AUTOSCALERS, Resource
-from protocol.kubernetes.timestamps import micro_timestamp, parse_moment
+from protocol.kubernetes.timestamps import micro_timestamp, parse_datetime
 from protocol.pod_database import is_pod_database
 from protocol.units import Seconds
 from scheduler_plugin.groups import texts
@@ -284,12 +284,12 @@ def memory_of(status: JsonObject) -> ScalingTimes:
     """Decode the result of ``memory_json``."""
     pods = child(status, "pods")
     return ScalingTimes(
-        parse_moment(status.get("lastScaleUpTime")),
-        parse_moment(status.get("lastScaleDownTime")),
+        parse_datetime(status.get("lastScaleUpTime")),
+        parse_datetime(status.get("lastScaleDownTime")),
         _read(PastTarget, status, "pastTargets"),
         _read(PastReplicas, status, "pastReplicas"),
         _read(Shrinking, status, "shrinking"),
-        PodsMemory(tuple(_past(pods)), parse_moment(pods.get("differSince")), _read(PossibleSize, pods, "possible")),
+        PodsMemory(tuple(_past(pods)), parse_datetime(pods.get("differSince")), _read(PossibleSize, pods, "possible")),
     )
 
 
@@ -304,7 +304,7 @@ def _read(kind: type[T], source: JsonObject, name: str) -> tuple[T, ...]:
 
 def _past(pods: JsonObject) -> Iterator[PastPods]:
     for entry in items(pods, "past"):
-        since = parse_moment(entry.get("since"))
+        since = parse_datetime(entry.get("since"))
         try:
             sizes = tuple(read_container(size, "status.pods.past") for size in items(entry, "sizes"))
         except ValueError:

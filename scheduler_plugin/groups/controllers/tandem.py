@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from protocol.kubernetes.objects import JsonObject, is_over, is_terminating, name_of, uid_of
+from protocol.kubernetes.objects import JsonObject, has_finished, is_terminating, name_of, uid_of
 from protocol.kubernetes.resources import CNPG_CLUSTERS
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.controllers.policies import GroupFacts
@@ -63,7 +63,7 @@ def plan_tandem(facts: GroupFacts, now: datetime) -> tuple[GroupFacts, TandemWri
 def _tandem(facts: GroupFacts) -> Tandem | None:
     if facts.desired is None or not (facts.desired.by_agents and facts.desired.floors):
         return None
-    running = [pod for pod in facts.pods if not (is_terminating(pod) or is_over(pod))]
+    running = [pod for pod in facts.pods if not (is_terminating(pod) or has_finished(pod))]
     return tandem_of(running, facts.desired.target.resource)
 
 

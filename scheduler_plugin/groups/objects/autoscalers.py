@@ -15,7 +15,7 @@ from protocol.kubernetes import resources as kinds
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, JsonObject, child, integer, items, text
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
-from protocol.kubernetes.timestamps import parse_moment
+from protocol.kubernetes.timestamps import parse_datetime
 from scheduler_plugin.groups.core.tortoise.autoscaler import (
     Autoscaler,
     ContainerTarget,
@@ -220,7 +220,9 @@ def metrics_missing_since(hpa: JsonObject) -> datetime | None:
     reason = text(active, "reason")
     # Not for other reasons, such as ScalingDisabled.
     is_lacking = reason.startswith("FailedGet") or reason == "InvalidMetricSourceType"
-    return parse_moment(active.get("lastTransitionTime")) if is_lacking and text(active, "status") == "False" else None
+    return (
+        parse_datetime(active.get("lastTransitionTime")) if is_lacking and text(active, "status") == "False" else None
+    )
 
 
 def _metric(obj: Json) -> Metric:

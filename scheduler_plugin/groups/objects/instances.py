@@ -11,7 +11,7 @@ from protocol.floors import Floor, decode_floor, encode_floor
 from protocol.kubernetes.conditions import condition_of, holds
 from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, name_of, text, version_of
 from protocol.kubernetes.resources import CNPG_CLUSTERS, PODS, Resource
-from protocol.kubernetes.timestamps import micro_timestamp, parse_moment
+from protocol.kubernetes.timestamps import micro_timestamp, parse_datetime
 from protocol.names import ANNOTATION_FLOOR, ANNOTATION_SWITCHOVER
 from protocol.pod_database import DEFERRED, PodDatabase, is_pod_database, parse_pod_database
 from protocol.virtual_machine import InvalidObjectError
@@ -45,7 +45,7 @@ def _instance(pod: JsonObject, database: PodDatabase) -> Instance:
         actual=database.actual,
         maximum=database.bounds.max,
         floor=floor_in(pod),
-        denied_since=parse_moment(pending.get("lastTransitionTime")) if is_deferred else None,
+        denied_since=parse_datetime(pending.get("lastTransitionTime")) if is_deferred else None,
     )
 
 
@@ -70,7 +70,7 @@ def cluster_state(cluster: JsonObject, primary: str) -> ClusterState:
     return ClusterState(
         allows_switchover=annotations_of(cluster).get(ANNOTATION_SWITCHOVER) == "true",
         is_healthy=text(status, "phase") == _HEALTHY and len(in_charge) == 1,
-        changed_at=parse_moment(status.get("targetPrimaryTimestamp")),
+        changed_at=parse_datetime(status.get("targetPrimaryTimestamp")),
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from protocol.backoff import Backoff
-from protocol.kubernetes.objects import Json, JsonObject, child, is_over, items, name_of, text, version_of
+from protocol.kubernetes.objects import Json, JsonObject, child, has_finished, items, name_of, text, version_of
 from protocol.kubernetes.refusals import Refusal, RefusalKind
 from protocol.kubernetes.resources import PODS
 from protocol.pod_database import DEFERRED, ERROR
@@ -188,7 +188,7 @@ def grows(pod: JsonObject, sizes: Sequence[SizedContainer]) -> bool:
 def resize_pod(pod: JsonObject, sizes: Sequence[SizedContainer]) -> Write | None:
     """The patch that requests ``sizes``; None if the pod requests them already, or has ended."""
     # The API server refuses to resize an ended pod.
-    if is_over(pod):
+    if has_finished(pod):
         return None
     present = _spec_sizes(pod)
     changes = [

@@ -14,7 +14,17 @@ from typing import Any, Final, TypeVar
 
 from protocol.kubernetes import resources as kinds
 from protocol.kubernetes.conditions import holds
-from protocol.kubernetes.objects import Json, JsonObject, child, integer, is_over, is_terminating, items, name_of, text
+from protocol.kubernetes.objects import (
+    Json,
+    JsonObject,
+    child,
+    has_finished,
+    integer,
+    is_terminating,
+    items,
+    name_of,
+    text,
+)
 from protocol.kubernetes.resources import (
     CNPG_CLUSTERS,
     DEPLOYMENTS,
@@ -182,7 +192,7 @@ def _containers(pod: JsonObject) -> list[SizedContainer]:
 
 def with_defaults(template: Workload, pods: Iterable[JsonObject]) -> Workload:
     """Add to a pod template the defaults that an admission plugin (LimitRange) has set on its pods."""
-    running = [sized for pod in pods if not is_terminating(pod) and not is_over(pod) for sized in _containers(pod)]
+    running = [sized for pod in pods if not is_terminating(pod) and not has_finished(pod) for sized in _containers(pod)]
 
     def largest(amounts: Sequence[ResourceList]) -> ResourceList:
         # `is not None`, because zero is a value.
@@ -235,7 +245,7 @@ def running_pods(
     # Without `observedGeneration` the controller has not reported yet.
     if kind not in TEMPLATED or "observedGeneration" not in status:
         return None
-    running = [pod for pod in pods if not is_terminating(pod) and not is_over(pod)]
+    running = [pod for pod in pods if not is_terminating(pod) and not has_finished(pod)]
     ready = [pod for pod in running if holds(pod, "Ready")]
     template = workload_of(target, kind)
     sizes = [pod_sizes(pod) for pod in ready or running]

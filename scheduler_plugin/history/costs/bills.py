@@ -211,13 +211,15 @@ def _slept(usage: Usage, known: tuple[int, int], price: Price) -> BilledCost:
 
 def _unknown(usages: Iterable[Usage]) -> Iterable[tuple[VmRecord, Fraction]]:
     """Yield for each VM, by UID, the hours between its first and last sample without a known reservation."""
-    lives: dict[tuple[ObjectName, str], list[Usage]] = defaultdict(list)
+    lifetimes: dict[tuple[ObjectName, str], list[Usage]] = defaultdict(list)
     for usage in usages:
         # A recreated VM is another VM.
-        lives[usage.facts.vm, usage.facts.uid].append(usage)
-    for parts in lives.values():
-        life = max(usage_part.span.until for usage_part in parts) - min(usage_part.span.since for usage_part in parts)
+        lifetimes[usage.facts.vm, usage.facts.uid].append(usage)
+    for parts in lifetimes.values():
+        lifetime = max(usage_part.span.until for usage_part in parts) - min(
+            usage_part.span.since for usage_part in parts
+        )
         known_time = sum(usage_part.span.known_times[COLUMN_INDEX["reserved_cpu"]] for usage_part in parts)
         # Unknown time costs nothing. It is added to the VM's last line.
-        if life > known_time:
-            yield max(parts, key=lambda usage_part: usage_part.span.until).facts, Fraction(life - known_time, HOUR)
+        if lifetime > known_time:
+            yield max(parts, key=lambda usage_part: usage_part.span.until).facts, Fraction(lifetime - known_time, HOUR)

@@ -10,7 +10,7 @@ from typing import Final
 from prometheus_client.samples import Sample
 
 from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, is_over, is_terminating, items, labels_of, name_of, pod_phase, text
+from protocol.kubernetes.objects import Json, has_finished, is_terminating, items, labels_of, name_of, pod_phase, text
 from scripts.autoscale.check.facts import CheckFacts, Observed, Unavailable
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
@@ -84,7 +84,7 @@ def program_of(pod: Json) -> str:
 def pods_of(facts: CheckFacts, program: str) -> list[Json]:
     """The pods of a program that have not ended and are not being deleted. Raises ``UnavailableError``."""
     pods = [pod for pod in facts.pods.value if program_of(pod) == program]
-    return [pod for pod in pods if not is_terminating(pod) and not is_over(pod)]
+    return [pod for pod in pods if not is_terminating(pod) and not has_finished(pod)]
 
 
 def is_leader(facts: CheckFacts, pod: str) -> bool:
@@ -139,7 +139,7 @@ def argument_values(pod: Json, argument: str) -> list[str]:
 
 def sidecar_pods(facts: CheckFacts) -> list[Json]:
     """Pods of VMs that contain an agent and have not ended. Raises ``UnavailableError``."""
-    return [pod for pod in facts.vm_pods.value if agent_container(pod) is not None and not is_over(pod)]
+    return [pod for pod in facts.vm_pods.value if agent_container(pod) is not None and not has_finished(pod)]
 
 
 def agent_container(pod: Json) -> Json | None:

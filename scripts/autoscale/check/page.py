@@ -63,9 +63,9 @@ def _lines() -> Iterator[str]:
 
 
 def _entry(check: Check) -> Iterator[str]:
-    occasion = "" if check.when is When.AFTER else f" ({check.when})"
+    condition = "" if check.when is When.AFTER else f" ({check.when})"
     yield f"### {check.id}\n"
-    yield f"*{check.title}*{occasion}. {check.meaning}\n"
+    yield f"*{check.title}*{condition}. {check.meaning}\n"
     yield f"**Do:** {_command(check.remedy)}\n"
 
 

@@ -265,7 +265,7 @@ def report(observed: Observations, total: Seconds) -> Report:
         seconds_until_first_growth=_first_growth(observed),
         sizes=[SizePoint(round(at, 2), size.cpu.as_cores, size.mem.value) for at, size in observed.sizes],
         load=list(observed.tps),
-        note="simulated guests play a load: no transactions were run" if observed.is_simulated else "",
+        note="simulated guests replay a load: no transactions were run" if observed.is_simulated else "",
         load_began=_rounded(began),
         load_ended=_rounded(observed.load_ended),
         migrations=observed.migrations or [],

@@ -40,7 +40,7 @@ from scripts.autoscale.replay.groups.group_command import (
 )
 from scripts.autoscale.replay.groups.group_model import replay_groups
 from scripts.autoscale.replay.peers import PLAYERS
-from scripts.autoscale.replay.play import Played, S, as_json, choose_players, play, totals
+from scripts.autoscale.replay.play import ReplayResult, S, as_json, choose_players, play, totals
 from scripts.autoscale.replay.recording import UNIT, Recording, read_recordings, write_recording
 from scripts.autoscale.replay.sleep_savings import RecordedSleep, savings
 from scripts.autoscale.replay.working_sets import SCENARIOS, ScenarioOutcome, played_scenarios
@@ -158,7 +158,7 @@ def _save(recordings: Sequence[Recording], folder: Path) -> None:
 
 
 def _show(  # noqa: PLR0913 - the results and where to print them
-    played: Sequence[Played[S]],
+    played: Sequence[ReplayResult[S]],
     columns: Sequence[str],
     speed: float,
     plot: Path | None,

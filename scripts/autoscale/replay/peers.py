@@ -27,7 +27,7 @@ from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMode
 from scripts.autoscale.replay.recording import UNIT, Floats, Timeline, round_up, round_up_all
 
 BEGIN: Final = datetime(2026, 5, 4, tzinfo=UTC)
-LOOK: Final = 60.0
+DECISION_INTERVAL: Final = 60.0
 """Seconds between observations of the VM."""
 
 _LAYOUT: Final = SlotLayout(1, "daily", ZoneInfo("UTC"))
@@ -39,12 +39,12 @@ class SlotFloor:
 
     def __init__(self, cap: float) -> None:
         self._bounds = Bounds(Resources(MilliCpu(0), _NO_MEMORY), Resources(MilliCpu.cores(cap), _NO_MEMORY))
-        self._peaks, self._observed_at, self._floor = Peaks.empty(_LAYOUT), -LOOK, 0.0
+        self._peaks, self._observed_at, self._floor = Peaks.empty(_LAYOUT), -DECISION_INTERVAL, 0.0
 
     def at(self, seconds: float, allocated: float) -> float:
         """The floor in vCPUs at a time; the VM has ``allocated`` vCPUs."""
         # Peaks are learned once a minute; a recording may have a step of a second.
-        if seconds - self._observed_at >= LOOK:
+        if seconds - self._observed_at >= DECISION_INTERVAL:
             self._observed_at, now = seconds, BEGIN + timedelta(seconds=seconds)
             self._peaks = self._peaks.learned(Resources(MilliCpu.cores(allocated), _NO_MEMORY), _LAYOUT, now)
             floor = desired_floor(self._peaks, TortoiseMode.AUTO, self._bounds, now)

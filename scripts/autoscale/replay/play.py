@@ -78,7 +78,7 @@ def overall(scores: Sequence[S]) -> S:
 
 
 @dataclass(frozen=True)
-class Played(Generic[S]):
+class ReplayResult(Generic[S]):
     """A replayed recording, with the allocations in vCPUs at each step and the score of each policy, by name."""
 
     timeline: Timeline
@@ -86,17 +86,17 @@ class Played(Generic[S]):
     scores: Mapping[str, S]
 
 
-def play(recordings: Iterable[Recording], players: Mapping[str, Player], speed: float) -> list[Played[Score]]:
+def play(recordings: Iterable[Recording], players: Mapping[str, Player], speed: float) -> list[ReplayResult[Score]]:
     """Replays all recordings, ``speed`` times faster, with all policies."""
     return [_play_one(timeline(recording, speed), players) for recording in recordings]
 
 
-def _play_one(line: Timeline, players: Mapping[str, Player]) -> Played[Score]:
+def _play_one(line: Timeline, players: Mapping[str, Player]) -> ReplayResult[Score]:
     allocations = {name: player(line) for name, player in players.items()}
-    return Played(line, allocations, {name: score(line, allocation) for name, allocation in allocations.items()})
+    return ReplayResult(line, allocations, {name: score(line, allocation) for name, allocation in allocations.items()})
 
 
-def totals(played: Sequence[Played[S]]) -> dict[str, S]:
+def totals(played: Sequence[ReplayResult[S]]) -> dict[str, S]:
     """The overall score of each policy, in the order of replay."""
     return {name: overall([one.scores[name] for one in played]) for name in played[0].scores}
 
@@ -140,7 +140,7 @@ def _player(name: str) -> Player:
     return play_policy(policy)
 
 
-def as_json(played: Sequence[Played[S]], speed: float, sleeps: Sequence[object] = ()) -> bytes:
+def as_json(played: Sequence[ReplayResult[S]], speed: float, sleeps: Sequence[object] = ()) -> bytes:
     """All scores as JSON: per recording and overall, by policy; ``sleeps`` are the savings by sleep, if any."""
     document = {
         "speed": speed,

@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from scripts.autoscale.drawing import save, style_panel
 from scripts.autoscale.replay.groups.group_model import GroupReplay
-from scripts.autoscale.replay.play import Played, S, totals
+from scripts.autoscale.replay.play import ReplayResult, S, totals
 from scripts.autoscale.replay.recording import Floats
 
 COLUMNS: Final = 1200
@@ -32,7 +32,7 @@ SPANS: Final = ((86_400.0 * 3, 86_400.0, "d"), (3600.0 * 2, 3600.0, "h"), (0.0, 
 Edges = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
-def draw(played: Sequence[Played[S]], path: Path, speed: float) -> None:
+def draw(played: Sequence[ReplayResult[S]], path: Path, speed: float) -> None:
     """Writes the plot; the first policy has a bold line, and the second, if any, a thin one behind it."""
     names, groups = list(played[0].scores)[:2], [one for one in played if isinstance(one, GroupReplay)]
     heights = ([3, 1] if groups else [1]) * len(played)
@@ -50,7 +50,7 @@ def draw(played: Sequence[Played[S]], path: Path, speed: float) -> None:
     save(figure, path)
 
 
-def _title(played: Sequence[Played[S]], names: Sequence[str], speed: float) -> str:
+def _title(played: Sequence[ReplayResult[S]], names: Sequence[str], speed: float) -> str:
     faster = f", played {speed:g} times faster" if speed != 1 else ""
     lines = [f"vCPUs needed and vCPUs given by {' and '.join(names)}{faster}"]
     if len(played) > 1:
@@ -59,14 +59,14 @@ def _title(played: Sequence[Played[S]], names: Sequence[str], speed: float) -> s
     return "\n".join(lines)
 
 
-def _columns(one: Played[S]) -> tuple[Edges, Floats]:
+def _columns(one: ReplayResult[S]) -> tuple[Edges, Floats]:
     """The start indices of columns, and their times in seconds."""
     length = len(one.timeline.demand) - one.timeline.warm_up
     edges = np.linspace(0, length, min(COLUMNS, length) + 1).astype(int)[:-1]
     return edges, edges * one.timeline.step
 
 
-def _draw_panel(panel: Axes, one: Played[S], names: Sequence[str]) -> None:
+def _draw_panel(panel: Axes, one: ReplayResult[S], names: Sequence[str]) -> None:
     begin, (edges, at) = one.timeline.warm_up, _columns(one)
     demand, first = one.timeline.demand[begin:], one.allocations[names[0]][begin:]
     needed = column_maxima(demand, edges)
@@ -89,7 +89,7 @@ def _draw_panel(panel: Axes, one: Played[S], names: Sequence[str]) -> None:
     )
 
 
-def _label_panel(panel: Axes, one: Played[S], names: Sequence[str]) -> None:
+def _label_panel(panel: Axes, one: ReplayResult[S], names: Sequence[str]) -> None:
     """Adds titles and axes."""
     panel.set_title(f"{one.timeline.name}   {one.scores[names[0]]}", loc="left", fontsize=10, color=ALLOCATION)
     for rival in names[1:]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.units import Seconds
-from scripts.autoscale.replay.play import Played, Score
+from scripts.autoscale.replay.play import ReplayResult, Score
 from scripts.autoscale.replay.recording import UNIT, Floats, Timeline
 
 Flags = NDArray[np.bool_]
@@ -46,7 +46,7 @@ def sleeping(demand: Floats, steps: int) -> Flags:
     return np.asarray(at - busy > steps, dtype=np.bool_)
 
 
-def savings(played: Sequence[Played[Score]], after: Seconds) -> list[RecordedSleep]:
+def savings(played: Sequence[ReplayResult[Score]], after: Seconds) -> list[RecordedSleep]:
     """The savings in each replayed recording by sleep after ``after`` (above zero) without load."""
     return [_savings(one.timeline, one.allocations, after) for one in played]
 

@@ -29,7 +29,7 @@ POD: Final = ObjectName("replay", "working-set")
 
 
 @dataclass(frozen=True, slots=True)
-class PlayedResize:
+class ReplayedResize:
     """A resize from ``before`` to ``after`` bytes, ``at`` this many seconds."""
 
     at: float
@@ -51,7 +51,7 @@ class Player:
     scrape_interval: float = 5.0
     """Seconds between scrapes of the guest."""
     now: float = 0.0
-    resizes: list[PlayedResize] = field(default_factory=list)
+    resizes: list[ReplayedResize] = field(default_factory=list)
     state: State = field(init=False)
     _vm: Vm = field(init=False)
 
@@ -83,7 +83,7 @@ class Player:
         """The VM's memory in bytes."""
         return int(self.guest.size)
 
-    def resizes_since(self, at: float) -> Sequence[PlayedResize]:
+    def resizes_since(self, at: float) -> Sequence[ReplayedResize]:
         """The resizes after a time."""
         return [resize for resize in self.resizes if resize.at > at]
 
@@ -117,7 +117,7 @@ class Player:
         self.guest.size = float(after)
         self.take(Patched(self._vm))
         if before != after:
-            self.resizes.append(PlayedResize(self.now, before, after))
+            self.resizes.append(ReplayedResize(self.now, before, after))
 
     def take(self, event: Scraped | Started | SchedulerAnswered | Patched) -> None:
         """Passes an event to the agent."""

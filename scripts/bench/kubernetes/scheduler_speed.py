@@ -108,7 +108,9 @@ async def _list_all(bulk: BulkClient, path: str) -> None:
     connection, token = await bulk.connect(), ""
     while True:
         query = f"?limit={_PAGE}" + (f"&continue={token}" if token else "")
-        token = read_page(await response_to(connection, bulk.request("GET", path + query, None, whole=True))).rest
+        token = read_page(
+            await response_to(connection, bulk.request("GET", path + query, None, whole=True))
+        ).continue_token
         if not token:
             connection.close()
             return

@@ -31,7 +31,7 @@ from protocol.kubernetes.objects import (
     Json,
     annotations_of,
     child,
-    is_over,
+    has_finished,
     is_terminating,
     items,
     labels_of,
@@ -195,7 +195,7 @@ class World:
                     start = self._starts[uid_of(pod)] = ZERO
                 assert held.within(asked.at_least(start)), (name_of(pod), held, asked, start)
         for node in self.nodes:
-            promised = Resources.sum(requests_of(pod) for pod in pods if node_of(pod) == node and not is_over(pod))
+            promised = Resources.sum(requests_of(pod) for pod in pods if node_of(pod) == node and not has_finished(pod))
             assert self.is_forced or promised.within(ALLOCATABLE), (node, promised)
 
     def _truth(self, ledger: Ledger) -> dict[str, VmTruth]:
@@ -365,7 +365,7 @@ class World:
         """Each pod that is there is reserved once, on its node, and nothing else is."""
         ledger = self.ledger
         assert ledger is not None
-        found = [each for each in await self.pods() if not is_over(each)]
+        found = [each for each in await self.pods() if not has_finished(each)]
         (own,) = [each for each in found if LABEL_VM_NAME in child(each, "metadata", "labels")]
         assert (name_of(own).name, is_terminating(own)) == (text(await self.status(), "podName"), False)
         assert {uid: claim.node for uid, claim in ledger.claims.items()} == {uid_of(e): node_of(e) for e in found}

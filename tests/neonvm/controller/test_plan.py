@@ -325,7 +325,7 @@ def test_arrived_vm_lives_before_migration_ends() -> None:
     found = moving(TARGET, GuestPhase.RUNNING, ARRIVED, name="db-y")
     made = plan(replace(found, others=(owned("db-x"),)))
     assert (bare(made), made.desired) == ({"phase": "Running", **THERE}, WANTED)
-    assert made.strays == ()
+    assert made.unneeded_pods == ()
 
 
 def owned(name: str, *, leaving: bool = False) -> Json:
@@ -337,7 +337,7 @@ def owned(name: str, *, leaving: bool = False) -> Json:
 def test_deletes_only_own_unneeded_pods() -> None:
     others = (owned("db-old"), owned("db-older", leaving=True), TARGET)
     made = plan(replace(facts(virtual_machine(NAMED), runner(), has("2", "2Gi")), others=others))
-    assert made.strays == (ObjectName("default", "db-old"),)
+    assert made.unneeded_pods == (ObjectName("default", "db-old"),)
 
 
 @pytest.mark.parametrize(("other", "makes"), [(TARGET, False), ({**TARGET, "status": {"phase": "Failed"}}, True)])

@@ -16,7 +16,7 @@ from deploy.neonvm.objects.pods import runner_pod
 from deploy.neonvm.objects.target_pod import target_pod
 from deploy.neonvm.objects.vm_spec import FINALIZER, is_under_way, machine_of, needs_cleanup
 from deploy.neonvm.ports import GuestPhase, GuestState, PodRole
-from protocol.kubernetes.objects import Json, child, is_over, is_terminating, items, name_of, node_of, text, uid_of
+from protocol.kubernetes.objects import Json, child, has_finished, is_terminating, items, name_of, node_of, text, uid_of
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.units import Bytes, MilliCpu, Resources
 from tests.neonvm.migration.fake_api import FakeApi, Objects, RefusedError
@@ -92,7 +92,7 @@ class MigrationModel(FakeApi):
             if is_terminating(pod):
                 self._end_guest(name)
                 del self.pods[name]
-            elif is_over(pod) or not node_of(pod):
+            elif has_finished(pod) or not node_of(pod):
                 continue
             elif text(pod, "status", "phase") != "Running":
                 self._begin_guest(name, pod)
@@ -242,9 +242,9 @@ class MigrationModel(FakeApi):
             self._create_pod(runner_pod(vm, text(vm, "status", "podName"), Resources(SIZE.cpu, SIZE.mem)))
         if todo.delete_pod and facts.pod is not None:
             self._delete(self.pods, name_of(facts.pod).name)
-        for stray in todo.strays:
+        for unneeded in todo.unneeded_pods:
             if self._is_current(vm):
-                self._delete(self.pods, stray.name)
+                self._delete(self.pods, unneeded.name)
         if todo.remove_finalizer:
             self._patch(self.vms, vm, metadata={"finalizers": []})
 

@@ -122,7 +122,7 @@ def test_it_begins_by_naming_both_ends() -> None:
         ({"vm": vm("")}, "VMNotRunning", "only a running VM can be migrated; its phase is new"),
         ({"source_role": PodRole.BOOTING}, "VMNotRunning", "only a running VM can be migrated; its guest: booting"),
         ({"source_role": PodRole.EMPTY}, "VMNotRunning", "only a running VM can be migrated; its guest: not running"),
-        ({"hindrance": "its runner is another's"}, "NotMovable", "its runner is another's"),
+        ({"migration_obstacle": "its runner is another's"}, "NotMovable", "its runner is another's"),
     ],
 )
 def test_one_that_cannot_begin_fails_at_once(known: Json, reason: str, message: str) -> None:

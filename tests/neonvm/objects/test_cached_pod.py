@@ -12,7 +12,17 @@ from deploy.neonvm.objects.pods import metadata_patch, pod_end, runner_pod, usag
 from deploy.neonvm.objects.target_pod import target_pod, with_guest_of
 from deploy.neonvm.objects.vm_spec import machine_of
 from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, child, is_over, is_terminating, items, labels_of, name_of, node_of, uid_of
+from protocol.kubernetes.objects import (
+    Json,
+    child,
+    has_finished,
+    is_terminating,
+    items,
+    labels_of,
+    name_of,
+    node_of,
+    uid_of,
+)
 from protocol.names import LABEL_VM_NAME, RUNNER_CONTAINER, SCHEDULER_NAME
 from protocol.units import Bytes
 from tests.neonvm.sample_objects import WANTED, virtual_machine
@@ -70,7 +80,7 @@ def read(pod: Json) -> list[object]:
     assert record is not None
     slot = Bytes.parse("1Gi")
     return [
-        (name_of(pod), uid_of(pod), labels_of(pod), node_of(pod), is_over(pod), is_terminating(pod)),
+        (name_of(pod), uid_of(pod), labels_of(pod), node_of(pod), has_finished(pod), is_terminating(pod)),
         [child(pod, "metadata")[field] for field in ("resourceVersion", "creationTimestamp")],
         (is_owned_by(pod, VM), migration_of(pod), is_open(pod), pod_end(pod), spec_at_boot(pod)),
         (record, within_limits(record.machine, pod, slot), limit_problems(record.machine, pod, slot)),

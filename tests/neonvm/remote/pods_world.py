@@ -26,7 +26,7 @@ from deploy.neonvm.qemu.accelerator import Accelerator
 from deploy.neonvm.qemu.daemon import Body, DaemonResponse, GuestDaemon
 from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.remote.address_choice import AddressRange
-from deploy.neonvm.runner.pod_runner import Ending, PodRunner
+from deploy.neonvm.runner.pod_runner import PodExit, PodRunner
 from deploy.neonvm.runner.runner_api import RunnerApi
 from deploy.neonvm.runner.runner_arguments import guest_spec, parse_arguments
 from deploy.neonvm.runner.tls_identity import TlsIdentity
@@ -34,7 +34,7 @@ from deploy.neonvm.service.__main__ import FencedTransport
 from deploy.neonvm.service.app import ControllerService, ServiceDependencies
 from deploy.neonvm.service.runner_authority import AUTHORITIES, OF_AGENTS, OWN, RunnerAuthority
 from protocol.kubernetes.api import ApiRefusedError
-from protocol.kubernetes.objects import Json, child, is_over, is_terminating, items, name_of, text, texts, uid_of
+from protocol.kubernetes.objects import Json, child, has_finished, is_terminating, items, name_of, text, texts, uid_of
 from protocol.kubernetes.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     IP_ADDRESSES,
@@ -100,7 +100,7 @@ class RunningPod:
     sleeper: QemuSleeper
     api: RunnerApi
     decide: Callable[[str, Decided], Decided]
-    life: asyncio.Task[Ending]
+    life: asyncio.Task[PodExit]
     stop: asyncio.Event
     is_closed: bool = True
 
@@ -293,14 +293,14 @@ class World:
 
     async def _sync(self, pod: Json) -> None:
         name, found = name_of(pod).name, self.pods.get(name_of(pod).name)
-        if found is None and not is_over(pod) and not is_terminating(pod):
+        if found is None and not has_finished(pod) and not is_terminating(pod):
             await self._begin(name, pod)
         elif is_terminating(pod) and (found is None or found.life.done()):
             self.pods.pop(name, None)
             await self._ignore_gone(self.client.delete(PODS, name_of(pod), uid_of(pod), grace=0))
         elif is_terminating(pod) and found is not None:
             found.stop.set()
-        elif found is not None and found.life.done() and not is_over(pod):
+        elif found is not None and found.life.done() and not has_finished(pod):
             ending = found.life.result()
             terminated: Json = {"state": {"terminated": {"exitCode": ending.code, "message": ending.message}}}
             status: Json = {
@@ -391,8 +391,8 @@ class World:
         return texts(await self.client.get(VIRTUAL_MACHINES, DB), "metadata", "annotations")
 
 
-async def _lived(runner: PodRunner, stop: asyncio.Event, fault: str) -> Ending:
-    return Ending(1, fault) if fault else await runner.run(stop, Seconds(0.05))
+async def _lived(runner: PodRunner, stop: asyncio.Event, fault: str) -> PodExit:
+    return PodExit(1, fault) if fault else await runner.run(stop, Seconds(0.05))
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.accelerator import Accelerator
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.qemu.qemu_command import Files
-from deploy.neonvm.runner.pod_runner import Ending, PodRunner
+from deploy.neonvm.runner.pod_runner import PodExit, PodRunner
 from deploy.neonvm.runner.runner_api import RunnerApi
 from deploy.neonvm.runner.sleep_migration import PodDisk
 from deploy.neonvm.runner.tls_identity import TlsIdentity
@@ -89,7 +89,7 @@ class Pod:
         self.runner = PodRunner(guest, tls, name, self.flat, self.receives, sleeping_guest=self.sleeper, disk=disk)
         self.api = RunnerApi(self.runner, self.identity)
 
-    async def begin(self) -> asyncio.Task[Ending]:
+    async def begin(self) -> asyncio.Task[PodExit]:
         life = asyncio.create_task(self.runner.run(self.stop, Seconds(0.05)))
         await settle()
         return life

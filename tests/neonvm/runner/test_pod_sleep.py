@@ -14,7 +14,7 @@ from deploy.neonvm.access.callers import ANONYMOUS
 from deploy.neonvm.ports import GuestError, SleepRefusedError
 from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.remote.migration_endpoint import MigrationAuthority
-from deploy.neonvm.runner.pod_runner import Ending
+from deploy.neonvm.runner.pod_runner import PodExit
 from deploy.neonvm.runner.pod_sleep import PodSleep
 from deploy.neonvm.runner.qmp_gate import GateState
 from deploy.neonvm.texts import runner as texts
@@ -279,7 +279,7 @@ async def test_termination_of_sleeper_loses_nothing(tmp_path: Path, daemon: Fake
     await asleep(pod)
     daemon.asked.clear()
     pod.stop.set()
-    assert (await life, daemon.asked) == (Ending(0, texts.POD_STOPPED), [])
+    assert (await life, daemon.asked) == (PodExit(0, texts.POD_STOPPED), [])
     assert (pod.flat.story[-1], pod.hypervisor.machine.alive) == ("closed", False)
 
 
@@ -298,7 +298,7 @@ async def test_termination_waits_for_falling_asleep(
     await settle()
     pod.sleeper.refusal = refusal
     pod.sleeper.falls.set()
-    assert await life == Ending(0, texts.POD_STOPPED)
+    assert await life == PodExit(0, texts.POD_STOPPED)
     assert daemon.asked == (["PUT /shutdown"] if refusal else [])
     await falling
 
@@ -312,7 +312,7 @@ async def test_termination_does_not_wait_for_ever(tmp_path: Path, daemon: FakeGu
     waiting = asyncio.create_task(answered(pod, "GET", "/woken"))
     await settle()
     pod.stop.set()
-    assert await life == Ending(0, texts.POD_STOPPED)
+    assert await life == PodExit(0, texts.POD_STOPPED)
     with pytest.raises(asyncio.CancelledError):
         await waking
     assert (await waiting)[0] == 409

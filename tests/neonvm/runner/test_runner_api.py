@@ -15,7 +15,7 @@ from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.remote.migration_endpoint import MigrationAuthority
 from deploy.neonvm.runner.decisions import Decisions
-from deploy.neonvm.runner.pod_runner import Ending
+from deploy.neonvm.runner.pod_runner import PodExit
 from deploy.neonvm.runner.qmp_gate import GateState
 from deploy.neonvm.texts.runner import MIGRATED_AWAY
 from protocol.units import Seconds
@@ -197,7 +197,7 @@ async def test_pod_of_moved_guest_succeeds(tmp_path: Path, daemon: FakeGuestDaem
     life = await pod.begin()
     pod.runner.decide("m1", Decided.GIVEN)
     pod.hypervisor.machine.fail("QEMU exited with code 0")
-    assert await life == Ending(0, MIGRATED_AWAY)
+    assert await life == PodExit(0, MIGRATED_AWAY)
 
 
 async def test_termination_shuts_guest_down(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
@@ -205,7 +205,7 @@ async def test_termination_shuts_guest_down(tmp_path: Path, daemon: FakeGuestDae
     pod = Pod(tmp_path, daemon)
     life = await pod.begin()
     pod.stop.set()
-    assert await life == Ending(0, "the pod was stopped")
+    assert await life == PodExit(0, "the pod was stopped")
     assert daemon.asked == ["PUT /shutdown"]
     assert not any(name == "system_powerdown" for name, _ in pod.hypervisor.machine.calls)
 

@@ -12,7 +12,7 @@ import pytest
 from scripts.autoscale.replay.groups.group_model import (
     REPLICAS,
     GroupObservation,
-    GroupPlayed,
+    GroupRun,
     GroupScore,
     OrderedReplicas,
     ReplicaShape,
@@ -85,7 +85,7 @@ def test_the_oracle_chooses_replicas_and_size() -> None:
 
 def test_a_score_counts_what_was_ordered_missed_added_and_resized() -> None:
     replicas, size = np.array([4.0, 4.0, 6.0, 6.0]), np.array([1.0, 1.0, 1.0, 0.5])
-    played = GroupPlayed(replicas, np.array([4.0, 4.0, 4.0, 6.0]), size)
+    played = GroupRun(replicas, np.array([4.0, 4.0, 4.0, 6.0]), size)
     assert group_score(line(4, 4, 5, 3, step=900.0), played) == GroupScore(
         cost=17 / 16.0,
         insufficient_percent=100 / 16,

@@ -146,15 +146,15 @@ async def test_readers_are_bounded_per_person() -> None:
         await run.sign_in(run.links[-1])
         readers = run.dashboard.readers
         (session,) = run.dashboard.authenticator.sessions._open.values()
-        own = [readers.frames(all_of_it, "", session.person) for _ in range(MOST_OF_ONE)]
+        own = [readers.frames(all_of_it, "", session.user_key) for _ in range(MOST_OF_ONE)]
         for each in own:
             await next_of(each)
-        assert (readers.is_full(session.person), readers.is_full(b"another")) == (True, False)
-        assert await anext(readers.frames(all_of_it, "", session.person), b"too many") == b"too many"
+        assert (readers.is_full(session.user_key), readers.is_full(b"another")) == (True, False)
+        assert await anext(readers.frames(all_of_it, "", session.user_key), b"too many") == b"too many"
         answer = await run.http.get("/api/events")
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
         await own[0].aclose()  # type: ignore[attr-defined]
-        assert (readers.is_full(session.person), readers.count) == (False, MOST_OF_ONE - 1)
+        assert (readers.is_full(session.user_key), readers.count) == (False, MOST_OF_ONE - 1)
 
 
 async def test_full_page_displaces_the_greediest_crowd() -> None:

@@ -13,7 +13,7 @@ from tests.fake_clock import BEGAN
 from tests.scheduler_plugin.dashboard.page_cluster import Page, nodes_answer, page
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, Fault, to
 
-WELL = StatusRow("scheduler", "", heard=True, ready=True, leader="s-1", listed=True)
+WELL = StatusRow("scheduler", "", responding=True, ready=True, leader="s-1", listed=True)
 AGAIN = Seconds(2 * BACKOFF.cap + LONGEST_PAUSE)
 """Everything is queried again within this time."""
 

@@ -193,4 +193,6 @@ async def test_log_names_group_missing_in_price_table(caplog: pytest.LogCaptureF
     )
     async with serving(partial(judge, ranking, lambda: 100)) as port, _channel(port) as channel:
         assert groups_of(await best_options(channel, body)) == ["a"]
-    assert [vars(each).get("not_in_price_table") for each in caplog.records if each.message == "answered"] == [["b"]]
+    assert [vars(each).get("not_in_price_table") for each in caplog.records if each.message == "chose node groups"] == [
+        ["b"]
+    ]

@@ -14,7 +14,7 @@ LEADS = ["--lease=kube-system/scheduler", "--leader-endpoints=scheduler"]
     ("address", "said"),
     [
         ("", "--leader-endpoints needs --pod-ip"),
-        ("fd00:10:244::7", "expected an IPv4 address, got 'fd00:10:244::7': pods of clusters that we serve have one"),
+        ("fd00:10:244::7", "expected an IPv4 address, got 'fd00:10:244::7': IPv6-only clusters are not supported"),
         ("scheduler-0", "expected an IPv4 address, got 'scheduler-0'"),
     ],
 )

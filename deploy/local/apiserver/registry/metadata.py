@@ -31,9 +31,9 @@ _FREE_FINALIZERS: Final = frozenset({"admissionregistration.k8s.io", "apiextensi
 """Built-in groups whose finalizers, like those of custom resources, need no domain."""
 
 
-def timestamp(moment: datetime) -> str:
+def timestamp(at: datetime) -> str:
     """RFC 3339 in UTC with whole seconds, as Kubernetes writes times."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def with_new_metadata(

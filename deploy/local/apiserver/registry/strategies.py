@@ -103,9 +103,9 @@ def _complete_secret(body: JsonObject, _: datetime) -> JsonObject:
 
 def _complete_lease(body: JsonObject, _: datetime) -> JsonObject:
     for name in ("acquireTime", "renewTime"):
-        moment = field(body, ("spec", name))
-        if moment is not None and not (isinstance(moment, str) and _MICRO_TIME.fullmatch(moment)):
-            raise bad_request(f"spec.{name}: expected a time with six digits of a second, got {moment!r}")
+        timestamp = field(body, ("spec", name))
+        if timestamp is not None and not (isinstance(timestamp, str) and _MICRO_TIME.fullmatch(timestamp)):
+            raise bad_request(f"spec.{name}: expected a time with six digits of a second, got {timestamp!r}")
     return body
 
 

@@ -22,10 +22,10 @@ _UNKNOWN: Final = "<unknown>"
 _SPANS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
-def age(moment: str, now: datetime) -> str:
+def age(timestamp: str, now: datetime) -> str:
     """Age of an RFC 3339 time, almost as kubectl prints it: ``5s``, ``2m30s``, ``3h``, ``12d``."""
     try:
-        elapsed = now - datetime.fromisoformat(moment)
+        elapsed = now - datetime.fromisoformat(timestamp)
     # TypeError: a time without an offset cannot be subtracted from one with an offset.
     except (ValueError, TypeError):
         return _UNKNOWN

@@ -103,8 +103,7 @@ class ScalingMemory:
     def until(self, now: float) -> ScalingMemory:
         """Without times after ``now``, which come from a clock that was ahead."""
         times = (
-            moment if moment is None or moment <= now else None
-            for moment in (self.last_up, self.last_down, self.fewer_since)
+            time if time is None or time <= now else None for time in (self.last_up, self.last_down, self.fewer_since)
         )
         return ScalingMemory(*times)
 

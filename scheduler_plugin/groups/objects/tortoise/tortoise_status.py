@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text
-from protocol.kubernetes.timestamps import parse_moment, timestamp
+from protocol.kubernetes.timestamps import parse_datetime, timestamp
 from protocol.units import Bytes, MilliCpu, QuantityError
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, Place, Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
@@ -48,7 +48,7 @@ _TIMES: Final = {
 def read_memory(status: JsonObject, configuration: Configuration) -> TortoiseMemory:
     """The memory in ``status``; that of a new Tortoise if it is missing."""
     replicas, layout = child(status, "recommendations", "horizontal"), configuration.layout
-    times = {field: parse_moment(child(status, "times").get(name)) for name, field in _TIMES.items()}
+    times = {field: parse_datetime(child(status, "times").get(name)) for name, field in _TIMES.items()}
     return TortoiseMemory(
         replicas=ReplicaMemory(
             read_slots(items(replicas, "minReplicas"), layout), read_slots(items(replicas, "maxReplicas"), layout)
@@ -152,7 +152,7 @@ def _policies(status: JsonObject) -> Iterator[tuple[Place, Scaling]]:
 def _resources(status: JsonObject) -> Iterator[tuple[Place, ResourcePhase]]:
     for place, value in _entries(status, "containerResourcePhases", "resourcePhases"):
         entry = value if isinstance(value, dict) else {}
-        state, since = _one_of(ResourceState, entry.get("phase")), parse_moment(entry.get("lastTransitionTime"))
+        state, since = _one_of(ResourceState, entry.get("phase")), parse_datetime(entry.get("lastTransitionTime"))
         if state is not None and since is not None:
             yield place, ResourcePhase(state, since)
 

@@ -68,12 +68,12 @@ def of_programs(facts: CheckFacts) -> CheckResult:
     return _of_leases(ours, "the clock of the holder of the Lease {name}")
 
 
-def _of_leases(leases: Sequence[Json], whose: str) -> CheckResult:
+def _of_leases(leases: Sequence[Json], source: str) -> CheckResult:
     ahead = {name_of(lease).name: skew for lease in leases if (skew := lead_of(lease)) is not None}
     if not ahead:
         raise UnavailableError("no Lease has both timestamps")
     # `managedFields` have whole seconds.
-    problems = [_problem(name, whose.format(name=name), skew, 1.0) for name, skew in sorted(ahead.items())]
+    problems = [_problem(name, source.format(name=name), skew, 1.0) for name, skew in sorted(ahead.items())]
     widest = max(ahead.values(), key=abs)
     return CheckResult(
         f"{len(ahead)} within {max(abs(widest), 1.0):.0f} s", [problem for problem in problems if problem is not None]
@@ -97,11 +97,11 @@ def lead_of(lease: Json) -> float | None:
     return renewed - max(stamps)
 
 
-def _problem(subject: str, whose: str, ahead: float, within: float) -> CheckProblem | None:
+def _problem(subject: str, source: str, ahead: float, within: float) -> CheckProblem | None:
     # The uncertainty of the measurement must not count as skew.
     off = abs(ahead) - within
     if off < SOME:
         return None
     direction = "ahead of" if ahead > 0 else "behind"
     level = Level.FAILURE if off >= MUCH else Level.WARNING
-    return CheckProblem(subject, f"{whose} is {abs(ahead):.0f} s {direction} the API server's", level)
+    return CheckProblem(subject, f"{source} is {abs(ahead):.0f} s {direction} the API server's", level)

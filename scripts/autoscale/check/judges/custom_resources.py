@@ -70,17 +70,19 @@ def existing_are_compatible(facts: CheckFacts) -> CheckResult:
     v0.49.1, so NeonVM's controller keeps working if you replace it.
     """
     definitions = by_name(facts.crds.value)
-    there = [kind for kind in NEEDED if kind.name in definitions]
+    installed = [kind for kind in NEEDED if kind.name in definitions]
     problems = [
         CheckProblem(
             kind.name,
             f"the CRD {kind.name} already exists and lacks {', '.join(missing)}; installing replaces it",
             Level.WARNING,
         )
-        for kind in there
+        for kind in installed
         if (missing := list(_missing(kind, definitions[kind.name])))
     ]
-    return CheckResult(f"{len(there)} of {len(NEEDED)} CRDs already exist" if there else "none exists yet", problems)
+    return CheckResult(
+        f"{len(installed)} of {len(NEEDED)} CRDs already exist" if installed else "none exists yet", problems
+    )
 
 
 @check(

@@ -10,7 +10,7 @@ from typing import Final
 from deploy.neonvm.objects.pod_form import is_open
 from deploy.neonvm.objects.runner_policy import selects_ingress
 from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, JsonObject, child, flag, is_over, items, labels_of, name_of, text
+from protocol.kubernetes.objects import Json, JsonObject, child, flag, has_finished, items, labels_of, name_of, text
 from scripts.autoscale.check.facts import CheckFacts, Observed, UnavailableError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, When, check_of
 from scripts.autoscale.check.installed_programs import DEVICES, NETWORK, installed
@@ -161,8 +161,12 @@ def has_pods_network(facts: CheckFacts) -> CheckResult:
     wants = [vm for vm in facts.vms.value if flag(vm, "spec", "extraNetwork", "enable")]
     if not wants:
         raise UnavailableError("no VM enables spec.extraNetwork")
-    lack = [str(name_of(vm)) for vm in wants if text(vm, "status", "phase") == "Running" and not _address(vm)]
-    problems = [CheckProblem(vm, f"VM {vm} runs without a flat-network address (status.extraNetIP)") for vm in lack]
+    without_address = [
+        str(name_of(vm)) for vm in wants if text(vm, "status", "phase") == "Running" and not _address(vm)
+    ]
+    problems = [
+        CheckProblem(vm, f"VM {vm} runs without a flat-network address (status.extraNetIP)") for vm in without_address
+    ]
     return CheckResult(f"{len(wants)} VMs have one", problems)
 
 
@@ -202,7 +206,7 @@ def are_closed(facts: CheckFacts) -> CheckResult:
     NetworkPolicy is a second barrier, which our controller maintains unless the chart value `neonvm.policy.enabled` is
     false.
     """
-    pods = [pod for pod in facts.vm_pods.value if not is_over(pod)]
+    pods = [pod for pod in facts.vm_pods.value if not has_finished(pod)]
     problems = [
         CheckProblem(
             str(name_of(pod)),

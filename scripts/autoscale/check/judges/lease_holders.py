@@ -85,8 +85,8 @@ def holders_lead(facts: CheckFacts) -> CheckResult:
 
 def _held_for(lease: Json) -> float:
     """Seconds from acquiring the Lease to its last renewal, by the holder's clock; 0 if unknown."""
-    won, renewed = (parse_timestamp(text(lease, "spec", key)) for key in ("acquireTime", "renewTime"))
-    return 0.0 if won is None or renewed is None else renewed - won
+    acquired, renewed = (parse_timestamp(text(lease, "spec", key)) for key in ("acquireTime", "renewTime"))
+    return 0.0 if acquired is None or renewed is None else renewed - acquired
 
 
 def _is_expected(facts: CheckFacts, program: Program, lease: str, here: Objects, leases: Objects) -> bool:

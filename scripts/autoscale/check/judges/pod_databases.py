@@ -6,7 +6,17 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from protocol.kubernetes.objects import Json, annotations_of, child, is_over, items, name_of, node_of, pod_phase, text
+from protocol.kubernetes.objects import (
+    Json,
+    annotations_of,
+    child,
+    has_finished,
+    items,
+    name_of,
+    node_of,
+    pod_phase,
+    text,
+)
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CNPG_POD_SPEC, ANNOTATION_FIRST_REQUESTS
 from protocol.pod_database import is_pod_database, objection_of, parse_pod_database
 from protocol.virtual_machine import InvalidObjectError
@@ -32,7 +42,7 @@ _POLICIES: Final = (("cpuManagerPolicy", "static"), ("memoryManagerPolicy", "Sta
 
 def opted_in(facts: CheckFacts) -> list[Json]:
     """Pods that have opted in and have not ended. Raises ``UnavailableError``, also if there are none."""
-    pods = [pod for pod in facts.database_pods.value if is_pod_database(pod) and not is_over(pod)]
+    pods = [pod for pod in facts.database_pods.value if is_pod_database(pod) and not has_finished(pod)]
     if not pods:
         raise UnavailableError("no pod has opted in")
     return pods

@@ -16,14 +16,14 @@ import numpy as np
 from scheduler_plugin.groups.core.recommender.horizontal import ReplicaUse
 from scheduler_plugin.groups.core.workload import ReplicaBounds, RunningPods
 from scripts.autoscale.replay.groups.lagging_group import LaggingGroup, Lags
-from scripts.autoscale.replay.play import Played, PolicyFigures, shortage
+from scripts.autoscale.replay.play import PolicyFigures, ReplayResult, shortage
 from scripts.autoscale.replay.recording import COARSE_STEP, Floats, Recording, Timeline, timeline
 
 BEGIN: Final = datetime(2026, 5, 4, tzinfo=UTC)
 """The start of every recording, a Monday."""
 
-LOOK: Final = 60.0
-FINE_LOOK: Final = 15.0
+DECISION_INTERVAL: Final = 60.0
+FINE_DECISION_INTERVAL: Final = 15.0
 DEFAULT_LAGS: Final = Lags()
 """Rolling updates, pods that take 90 s to become ready, and metrics that are 30 s old."""
 
@@ -87,7 +87,7 @@ GroupPlayer = Callable[[ReplicaShape], Callable[[GroupObservation], OrderedRepli
 
 
 @dataclass(frozen=True)
-class GroupPlayed:
+class GroupRun:
     """Ordered and serving replicas and their ``size`` in vCPUs at each step.
 
     ``capacity`` is that of the serving replicas; None if all had their ``size``.
@@ -107,11 +107,11 @@ class GroupPlayed:
 def group_timeline(recording: Recording, speed: float) -> Timeline:
     """The recording on a grid of one step per observation: a minute, or 15 s for fine recordings."""
     line = timeline(recording, speed)
-    every = round((LOOK if line.step >= COARSE_STEP else FINE_LOOK) / line.step)
+    every = round((DECISION_INTERVAL if line.step >= COARSE_STEP else FINE_DECISION_INTERVAL) / line.step)
     return replace(line, step=line.step * every, demand=line.demand[::every], warm_up=line.warm_up // every)
 
 
-def play_group(line: Timeline, player: GroupPlayer, lags: Lags = DEFAULT_LAGS) -> GroupPlayed:
+def play_group(line: Timeline, player: GroupPlayer, lags: Lags = DEFAULT_LAGS) -> GroupRun:
     """Replays a recording with a policy, starting with four replicas of the usual size."""
     shape = ReplicaShape.of(float(line.demand.max()))
     policy, group = player(shape), LaggingGroup(lags, 4, shape.usual)
@@ -128,7 +128,7 @@ def play_group(line: Timeline, player: GroupPlayer, lags: Lags = DEFAULT_LAGS) -
         uses = tuple(group.measured())
         ordered = policy(GroupObservation(moment, group.replicas, ready, group.size, used, group.running(), uses))
         group.order(REPLICAS.clamp(ordered.replicas), min(shape.maximum, max(shape.minimum, rounded(ordered.size))))
-    return GroupPlayed(*rows)
+    return GroupRun(*rows)
 
 
 def oracle(line: Timeline) -> Floats:
@@ -159,10 +159,10 @@ class GroupScore(PolicyFigures, frozen=True):
 
 
 @dataclass(frozen=True)
-class GroupReplay(Played[GroupScore]):
+class GroupReplay(ReplayResult[GroupScore]):
     """A recording replayed as the load of a group, with the orders of each policy by name."""
 
-    orders: Mapping[str, GroupPlayed]
+    orders: Mapping[str, GroupRun]
 
 
 def replay_groups(
@@ -178,7 +178,7 @@ def _replayed(line: Timeline, players: Mapping[str, GroupPlayer], lags: Lags) ->
     return GroupReplay(line, allocations, {name: group_score(line, played) for name, played in orders.items()}, orders)
 
 
-def group_score(line: Timeline, played: GroupPlayed) -> GroupScore:
+def group_score(line: Timeline, played: GroupRun) -> GroupScore:
     """Scores a recording after its warm-up."""
     begin, demand = line.warm_up, line.demand[line.warm_up :]
     replicas, size = played.replicas[begin:], played.size[begin:]
