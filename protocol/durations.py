@@ -1,4 +1,4 @@
-"""Durations as people write them. The only parser of durations in this project.
+"""Durations in configuration files and flags. The only parser of durations in this project.
 
 Rules that hold here:
 

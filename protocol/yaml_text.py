@@ -1,4 +1,4 @@
-"""Parses YAML written by people: settings, policies, kubeconfigs. The only YAML parser of the services.
+"""Parses YAML written by users: settings, policies, kubeconfigs. The only YAML parser of the services.
 
 Rules that hold here:
 

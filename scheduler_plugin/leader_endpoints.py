@@ -1,6 +1,6 @@
 """Services that point to the leader: they have no selector, and the leader writes itself into their EndpointSlices.
 
-The leader creates a missing slice: Argo CD excludes EndpointSlices, and backups or people may remove them.
+The leader creates a missing slice: Argo CD excludes EndpointSlices, and restored backups or users may remove them.
 """
 
 from __future__ import annotations

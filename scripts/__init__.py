@@ -1,1 +1,1 @@
-"""Commands that people run, and the measurements behind the project's claims."""
+"""Interactive commands, and the measurements behind the project's claims."""

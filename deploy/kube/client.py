@@ -167,7 +167,7 @@ class ApiClient:
 def client_from_kubeconfig(path: Path, *, is_busy: bool = False) -> ApiClient:
     """A client for the current context of a kubeconfig. Raises ``CredentialsError``.
 
-    It ignores proxy variables and runs credential plug-ins, so use it only in commands that people run.
+    It ignores proxy variables and runs credential plug-ins, so use it only in interactive commands.
     """
     return client_of(for_command(login_of([path]), SystemClock(), environment={}), is_busy=is_busy)
 

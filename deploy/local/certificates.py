@@ -1,6 +1,6 @@
 """Certificates of a local cluster: one CA per cluster folder, and the certificates that it signs.
 
-kubectl sends bearer tokens over TLS only, so the API server that people use needs TLS. Programs inside the cluster's
+kubectl sends bearer tokens over TLS only, so the API server needs TLS for them. Programs inside the cluster's
 network namespaces use plain HTTP.
 """
 

@@ -24,7 +24,7 @@ def chart_archive(files: Mapping[str, bytes], version: str, registry: str, diges
 
 
 def with_version(chart: str, version: str) -> str:
-    """``Chart.yaml`` of a release. The images' tag is for people; nodes pull by digest.
+    """``Chart.yaml`` of a release. The images' tag is informational; nodes pull by digest.
 
     >>> with_version("name: autoscale\\nversion: 0.0.0\\nappVersion: dev # the tag\\n", "1.2.3")
     'name: autoscale\\nversion: 1.2.3\\nappVersion: v1.2.3\\n'

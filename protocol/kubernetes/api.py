@@ -119,7 +119,7 @@ class ApiCall(msgspec.Struct, frozen=True):
 
 
 def readable_error(refusal: Refusal) -> ApiError:
-    """The error for a refusal, in a form for people: first the reason, then the status.
+    """The error for a refusal, for terminals: first the reason, then the status.
 
     >>> readable_error(read_refusal(404, b"no such pod")), readable_error(read_refusal(503, b"later"))
     (ApiRefusedError('no such pod (404)'), ApiUnknownError('503: later'))

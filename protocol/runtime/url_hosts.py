@@ -1,4 +1,4 @@
-"""Validates untrusted addresses before they become part of a URL, URLs from people, and hosts of requests. Pure."""
+"""Validates untrusted addresses before they become part of a URL, URLs from users, and hosts of requests. Pure."""
 
 from __future__ import annotations
 

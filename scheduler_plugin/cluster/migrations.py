@@ -70,7 +70,7 @@ class _Migration(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ClusterMigration:
-    """A VirtualMachineMigration: facts for the ledger, and details for people."""
+    """A VirtualMachineMigration: facts for the ledger, and details for explanations."""
 
     facts: MigrationFacts
     source_node: str | None = None

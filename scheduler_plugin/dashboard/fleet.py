@@ -171,7 +171,7 @@ class Fleet:
     def _check_watches(self) -> None:
         if all(self._informers[kind].is_answered for kind in WATCHED):
             self._silent = 0
-        # Wall time for people, set when silence is first noticed.
+        # Wall-clock time to display, set when silence is first noticed.
         elif not self._silent:
             self._silent = round(self._clock.wall())
 

@@ -5,7 +5,7 @@ Rules:
 - Everything except files and sign-in needs a session. A hidden object gets the same response as a missing one.
 - Nothing here changes the cluster, and no path of a request is looked up in the file system.
 - A proxy may strip a path prefix that is unknown here. So the page uses only relative addresses, and the cookie has no
-  path: a browser sends it to addresses beside and below the one that set it (``…/api/``).
+  path: a browser sends it to all paths below that of the request that set it (``…/api/``).
 """
 
 from __future__ import annotations

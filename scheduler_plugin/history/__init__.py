@@ -1,1 +1,1 @@
-"""History of a fleet for people: sizes, needs, decisions and migrations. Nothing is decided from it."""
+"""History of a fleet, for users: sizes, needs, decisions and migrations. No decision depends on it."""

@@ -50,7 +50,7 @@ class NodeUsage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Extent(msgspec.Struct, frozen=True, gc=False):
-    """First and last time of a history, None if it is empty, and notes for people, such as on a damaged file."""
+    """First and last time of a history, None if it is empty, and notes for the user, such as on a damaged file."""
 
     since: Millis | None
     until: Millis | None

@@ -65,7 +65,7 @@ class Recorder:
         bounds: RetentionBounds | None = None,
     ) -> None:
         self.trouble = ""
-        """The present problem, for people; empty while everything is recorded."""
+        """The present problem, as a sentence; empty while everything is recorded."""
         self._path, self._source, self._clock = path, source, clock
         self._interval, self._bounds = interval, bounds
         self._log = HistoryLog(round(interval * SECOND), labels)

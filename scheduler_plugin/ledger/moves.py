@@ -37,7 +37,7 @@ class MoveCause(Enum):
 class Move:
     """An order to move a VM from node ``source`` to ``target``. ``uid`` is the UID of its pod.
 
-    ``reason`` describes ``cause`` for people.
+    ``reason`` describes ``cause`` in words.
     """
 
     vm: ObjectName

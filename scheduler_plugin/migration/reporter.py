@@ -180,7 +180,7 @@ class MigrationReporter:
             self._events.record(EventRecord(about_vm(vm), reason, note, is_warning=is_warning, name=name))
 
     def _report_waiting(self) -> None:
-        """Report, once each, migrations by people whose target pods kube-scheduler refuses."""
+        """Report, once each, migrations created by users whose target pods kube-scheduler refuses."""
         waiting: set[str] = set()
         for migration in self._context.ledger.migrations.values():
             target = migration.waiting_target

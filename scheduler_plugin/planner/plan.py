@@ -35,7 +35,7 @@ MIN_DENIAL: Final = Seconds(3.0)
 
 @dataclass(frozen=True, slots=True)
 class MigrationPolicy:
-    """Settings of migrations: when VMs move, and how many at once. Migrations by people count too."""
+    """Settings of migrations: when VMs move, and how many at once. Migrations created by users count too."""
 
     enabled: bool = True  # False: the scheduler moves no VM by itself
     settle: Seconds = Seconds(120.0)  # pressure of this length moves VMs

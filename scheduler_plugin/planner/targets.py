@@ -44,7 +44,7 @@ class TargetRule:
 class ActiveMigrations:
     """Numbers of active migrations: in all (at most ``limit``), and leaving and entering each node.
 
-    ``of_others`` are those ordered by people or other programs.
+    ``of_others`` are those created by users or other programs.
     """
 
     limit: int
@@ -55,7 +55,7 @@ class ActiveMigrations:
 
     @classmethod
     def of(cls, ledger: Ledger, policy: MigrationPolicy) -> ActiveMigrations:
-        """Count all running migrations, and people's migrations that may start."""
+        """Count all running migrations, and users' migrations that may start."""
         active = cls(policy.at_once(len(ledger.rooms)))
         for migration in ledger.migrations.values():
             if migration.is_active and _counts(ledger, migration):

@@ -171,7 +171,7 @@ def moves(vm: ObjectName, source: str | None, target: str | None, reason: str) -
 
 
 def costs(freed: Resources, copied: Bytes, load: float, moved: int) -> str:
-    """Gain and cost of a move, for people; an infinite ``load`` is unknown."""
+    """Gain and cost of a move, in words; an infinite ``load`` is unknown."""
     state = "its load is unknown" if load == inf else "it is idle" if load < _IDLE else f"its load is {load:.1f}"
     again = f"; move {moved + 1} within an hour" if moved else ""
     return f"moving it frees {some(freed)} and copies {memory(copied)}; {state}{again}"

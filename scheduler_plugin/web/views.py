@@ -1,4 +1,4 @@
-"""Explanations for people: nodes with their pods, migrations, and the reasons for a VM's size. Read-only."""
+"""Explanations: nodes with their pods, migrations, and the reasons for a VM's size. Read-only."""
 
 from __future__ import annotations
 

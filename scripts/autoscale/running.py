@@ -53,7 +53,7 @@ _SYSTEM_ERRORS: Final = {
 
 
 def reason_of(error: BaseException) -> str:
-    """Reason why a command failed, in one line for people; empty if the error is a bug in the command."""
+    """Reason why a command failed, in one line; empty if the error is a bug in the command."""
     cause = innermost(error)
     if isinstance(cause, _EXPECTED_ERRORS):
         return str(cause)

@@ -226,7 +226,7 @@ def _step(name: str, view: StepView) -> Iterator[partial[None]]:
 
 @dataclass(frozen=True, slots=True)
 class DemoStage:
-    """A demonstration's cluster, described for people; ``installed`` is None for the embedded cluster."""
+    """A demonstration's cluster, described in words; ``installed`` is None for the embedded cluster."""
 
     site: Site
     guests: str

@@ -1,4 +1,4 @@
-"""``make bench-scarcity``: CPU denials beside idle neighbours, in the quick start's fleet on nodes with too little CPU.
+"""``make bench-scarcity``: CPU denials with idle neighbours, in the quick start's fleet on nodes with too little CPU.
 
 Runs the real agents, ledger and planner in virtual time, so the result depends on the seed only. Rule: no VM is denied
 for longer than ``MAX_DENIAL`` while the other VMs on its node hold more than ``IDLE_RATIO`` times the CPU they use.
@@ -30,7 +30,7 @@ from scripts.autoscale.simulate.run import Run
 from scripts.autoscale.simulate.vm_table import UNIT, VmTable
 
 MAX_DENIAL: Final = 30.0
-"""Maximum seconds of a denial beside idle neighbours."""
+"""Maximum seconds of a denial with idle neighbours."""
 
 IDLE_RATIO: Final = 2.0
 """Neighbours are idle if they hold more than this times the CPU they use."""
@@ -94,24 +94,26 @@ class DenialSpan:
 
 @dataclass(slots=True)
 class DenialLog:
-    """All samples of a fleet, all denials, and the denials beside idle neighbours."""
+    """All samples of a fleet, all denials, and the denials with idle neighbours."""
 
     samples: list[tuple[float, Sequence[NodeSample]]] = field(default_factory=list)
     denials: list[DenialSpan] = field(default_factory=list)
-    beside_idle: list[DenialSpan] = field(default_factory=list)
+    with_idle_neighbours: list[DenialSpan] = field(default_factory=list)
 
     def add(self, at: float, nodes: Sequence[NodeSample]) -> None:
         """Add the next sample."""
         before = self.samples[-1][0] if self.samples else at
         denied = [(node, vm) for node in nodes for vm in node.vms if vm.denied > 0]
         _extend(self.denials, denied, before, at)
-        _extend(self.beside_idle, [(node, vm) for node, vm in denied if node.has_idle_neighbours(vm)], before, at)
+        _extend(
+            self.with_idle_neighbours, [(node, vm) for node, vm in denied if node.has_idle_neighbours(vm)], before, at
+        )
         self.samples.append((at, nodes))
 
     @property
     def violations(self) -> list[DenialSpan]:
-        """Denials beside idle neighbours that exceed ``MAX_DENIAL``."""
-        return [denial for denial in self.beside_idle if denial.seconds > MAX_DENIAL]
+        """Denials with idle neighbours that exceed ``MAX_DENIAL``."""
+        return [denial for denial in self.with_idle_neighbours if denial.seconds > MAX_DENIAL]
 
 
 def longest(denials: Sequence[DenialSpan]) -> float:
@@ -149,14 +151,14 @@ def scarcity(
     minutes: Annotated[float, typer.Option(min=0.1, help="Minutes to measure, after five minutes of warm-up.")] = 15.0,
     picture: Annotated[Path | None, typer.Option(help="Write a plot to this file.")] = None,
 ) -> None:
-    """Simulate a fleet with too little CPU. Exits with 1 if a VM was denied too long beside idle neighbours."""
+    """Simulate a fleet with too little CPU. Exits with 1 if a VM was denied too long with idle neighbours."""
     history, console = simulate(minutes), Console()
     table = Table("", "value", title=f"{len(history.samples)} samples")
     table.add_row("denials", str(len(history.denials)))
     table.add_row("longest denial, seconds", f"{longest(history.denials):.0f}")
-    table.add_row("denials beside idle neighbours", str(len(history.beside_idle)))
-    table.add_row("longest beside idle neighbours, seconds", f"{longest(history.beside_idle):.0f}")
-    table.add_row(f"longer than {MAX_DENIAL:g} s beside idle neighbours", str(len(history.violations)))
+    table.add_row("denials with idle neighbours", str(len(history.with_idle_neighbours)))
+    table.add_row("longest with idle neighbours, seconds", f"{longest(history.with_idle_neighbours):.0f}")
+    table.add_row(f"longer than {MAX_DENIAL:g} s with idle neighbours", str(len(history.violations)))
     console.print(table)
     for denial in history.violations:
         console.print(str(denial), soft_wrap=True, markup=False)

@@ -19,7 +19,7 @@ def test_wait_needs_idle_neighbours() -> None:
             float(at), [node(denied=1.0 if 10 <= at <= 50 or at == 80 else 0.0, neighbour_used=1 + at // 50 * 4)]
         )
     assert [(denial.since, denial.until) for denial in history.denials] == [(10.0, 50.0), (80.0, 80.0)]
-    assert [(denial.since, denial.until) for denial in history.beside_idle] == [(10.0, 40.0)]
+    assert [(denial.since, denial.until) for denial in history.with_idle_neighbours] == [(10.0, 40.0)]
     assert history.violations == []
 
 

@@ -39,7 +39,7 @@ _PAUSE: Final = Seconds(0.05)
 
 @dataclass(frozen=True, slots=True)
 class ApiServerListeners:
-    """Listeners of the API server: a socket in the cluster's network for pods, a loopback port with TLS for people."""
+    """Listeners of the API server: a socket in the cluster's network for pods, a loopback port with TLS for users."""
 
     for_pods: socket.socket
     tls_port: int

@@ -122,7 +122,7 @@ class ReviewedAccess:
 
     async def denial(self, caller: Caller, scope: Scope) -> AccessDenial | None:
         """See ``ExplainAccess``."""
-        # This is how people with client certificates, who have no token, get access.
+        # Users with client certificates have no token, and get access this way.
         if {caller.peer, caller.local} <= LOOPBACK and not names_domain(caller.host):
             return None
         token = _bearer(caller)

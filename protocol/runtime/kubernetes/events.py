@@ -34,7 +34,7 @@ class EventSubject:
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """An Event: ``reason`` in CamelCase, ``note`` for people.
+    """An Event: ``reason`` in CamelCase, ``note`` as a sentence.
 
     Set ``name`` if the Event must be written only once: creating it again is a 409. Without one, the API server
     generates a name.

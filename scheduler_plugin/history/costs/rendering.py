@@ -121,7 +121,7 @@ def plain(cell: str) -> str:
 
 
 def hours_and_money(cost: BilledCost | None) -> tuple[str, str, str]:
-    """vCPU-hours, GiB-hours and money as texts for people; dashes for an unknown cost (None).
+    """vCPU-hours, GiB-hours and money as text; dashes for an unknown cost (None).
 
     >>> hours_and_money(BilledCost(Fraction(1, 3), Fraction(2), Fraction(1, 100), Fraction(0)))
     ('0.33', '2.00', '0.0100')

@@ -208,7 +208,7 @@ def quarantine(path: Path, wall: float) -> Path:
     for journal in _JOURNALS:  # before the file itself, because a new file would use them
         with suppress(FileNotFoundError):
             path.with_name(path.name + journal).rename(f"{aside}{journal}")
-    # Do not repair or delete it, because people may want its content.
+    # Do not repair or delete it, because its owner may want the content.
     return path.rename(aside)
 
 

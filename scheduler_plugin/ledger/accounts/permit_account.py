@@ -2,7 +2,7 @@
 
 | Fact | Field | Changed by | Reserved | Granted again | Persisted |
 |---|---|---|---|---|---|
-| in use | ``facts`` | agent, guest, people | yes | yes | no |
+| in use | ``facts`` | agent, guest, users | yes | yes | no |
 | held: sent to agents | ``outstanding``, ``others`` | responses | until less is proven | as the agent names it | yes |
 | offered: waits for its write | ``offers`` | decisions | until the write has ended | if there is room | by that write |
 | stored: on the object | ``stored_low``, ``stored_high`` | all writers | yes | if there is room | it is |

@@ -33,7 +33,7 @@ class Observed(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """An observation that could not be made; ``why`` is the reason, one line for people.
+    """An observation that could not be made; ``why`` is the reason, in one line.
 
     ``has_failed`` is true if the query failed for a reason other than a missing permission or object, so that it may
     succeed if repeated.

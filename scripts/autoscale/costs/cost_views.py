@@ -1,4 +1,4 @@
-"""Output of ``autoscale cost``: tables for people, and JSON, YAML, CSV or OpenCost's format for machines."""
+"""Output of ``autoscale cost``: tables for terminals, and JSON, YAML, CSV or OpenCost's format for machines."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def show(  # noqa: PLR0913 - the bill and its context
     more: rendering.More | None = None,
     is_wide: bool = False,
 ) -> None:
-    """Prints the bill for people; ``is_wide`` adds columns of hours, ``more`` the effect of a policy."""
+    """Prints the bill as a table; ``is_wide`` adds columns of hours, ``more`` the effect of a policy."""
     hours, cells = (bill.period.until - bill.period.since) / HOUR, _wide_cells if is_wide else _cells
     # Names in the cluster may contain control characters and markup.
     table = Table(box=None, title=escape(visible(f"The last {hours:.1f} h, by {by}")), title_justify="left")

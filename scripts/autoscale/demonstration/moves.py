@@ -58,7 +58,7 @@ class ObservedMove:
 
     @property
     def title(self) -> str:
-        """One line for people."""
+        """The move in one line."""
         took = "" if self.total_ms is None else f" in {self.total_ms} ms, downtime {self.downtime_ms} ms"
         # Neither is known before the target pod has a node.
         nodes = f"{self.source or '?'} ⇢ {self.target or '?'} " if self.source or self.target else ""

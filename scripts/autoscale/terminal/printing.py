@@ -1,4 +1,4 @@
-"""Output of commands: text for people, JSON or YAML for scripts.
+"""Output of commands: text for terminals, JSON or YAML for scripts.
 
 Field names in JSON and YAML are stable: ``docs/command-line.md`` lists them.
 """

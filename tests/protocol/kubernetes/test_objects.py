@@ -29,7 +29,7 @@ sources = st.dictionaries(st.sampled_from(["metadata", "spec", "status", "items"
         (objects.is_terminating, bool),
         (objects.node_of, str),
         (objects.pod_phase, str),
-        (objects.is_over, bool),
+        (objects.has_finished, bool),
         (lambda source: objects.items(source, "items"), list),
         (lambda source: objects.integer(source, "spec", "a"), int),
         (lambda source: objects.flag(source, "spec", "a"), bool),

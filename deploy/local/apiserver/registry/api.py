@@ -72,7 +72,7 @@ class DeleteOptions:
 
 @dataclass(frozen=True, slots=True)
 class StoreResult:
-    """Result of a write. ``gone`` is true if the object was removed; ``warnings`` are for people."""
+    """Result of a write. ``gone`` is true if the object was removed; ``warnings`` are sent to the client."""
 
     stored: StoredObject
     created: bool = False

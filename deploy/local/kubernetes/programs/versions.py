@@ -107,7 +107,7 @@ VERTICAL_POD_AUTOSCALER: Final = ModuleSet(
 )
 _HELM: Final = "helm.sh/helm/v3"
 HELM: Final = ModuleSet("helm", _HELM, (f"{_HELM}/cmd/helm",), stamps=(f"{_HELM}/internal/version.version",))
-"""Helm, for people and tests; not part of a cluster."""
+"""Helm, for users and tests; not part of a cluster."""
 
 ADD_ONS: Final = {VERTICAL_POD_AUTOSCALER.name: VERTICAL_POD_AUTOSCALER}
 """Optional module sets by name."""

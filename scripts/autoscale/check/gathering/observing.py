@@ -56,7 +56,7 @@ def read_json(body: bytes, path: str) -> Json:
 
 
 def failure_reason(error: Exception) -> str:
-    """The reason of a failed request, for people."""
+    """The reason of a failed request, as a sentence."""
     chain = list(_causes(error))
     if any(isinstance(cause, ssl.SSLCertVerificationError) or _UNTRUSTED in str(cause) for cause in chain):
         return f"the kubeconfig does not trust the server's certificate ({_last(chain)})"

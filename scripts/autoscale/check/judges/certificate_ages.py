@@ -57,7 +57,7 @@ def _age_problem(what: str, subject: str, certificate: x509.Certificate, now: da
 
 
 def _span(seconds: float) -> str:
-    """A duration for people.
+    """A human-readable duration.
 
     >>> _span(100), _span(7200.0), _span(400_000.0)
     ('2 minutes', '2 hours', '5 days')
