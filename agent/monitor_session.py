@@ -155,6 +155,6 @@ class MonitorSession:
             await self._clock.sleep(CHECK_INTERVAL)
             is_late = self._awaited_id is not None and self._clock.now() - self._sent_at >= connection.answer_timeout
             if self._checked is not None or is_late:
-                late = connection.answer_timeout if is_late else CHECK_INTERVAL
-                raise PortError(Fault.GUEST, texts.MONITOR_ANSWER_TIMED_OUT.format(seconds=late))
+                waited = connection.answer_timeout if is_late else CHECK_INTERVAL
+                raise PortError(Fault.GUEST, texts.MONITOR_ANSWER_TIMED_OUT.format(seconds=waited))
             self._outbox.put_nowait(CheckHealth())

@@ -281,8 +281,8 @@ def _kept_limit(limit: Bytes | None, use: Bytes, in_force: JsonObject, most: Byt
     if limit is None or amounts("status", child(in_force, "requests")).mem in (ZERO.mem, use):
         return limit
     # A resize is being reverted. A limit cannot be removed, and an agent may raise it only up to the maximum.
-    _, had = limits("status", child(in_force, "limits"))
-    return min(most if had is None else had, max(most, limit))
+    _, limit_in_force = limits("status", child(in_force, "limits"))
+    return min(most if limit_in_force is None else limit_in_force, max(most, limit))
 
 
 def _bounds(pod: JsonObject, use: Resources, container: str) -> Bounds:

@@ -57,19 +57,19 @@ class RefusedHoldError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Lowered:
-    """A limit that was lowered from ``was`` (None: unlimited) to the last of ``sizes`` in bytes, or to the previous one
-    if the write failed.
+    """A limit that was lowered from ``original`` (None: unlimited) to the last of ``sizes`` in bytes, or to the one
+    before that if the write failed.
     """
 
     file: Path
     is_v2: bool
-    was: int | None
+    original: int | None
     sizes: tuple[int, ...]
 
     def restore(self) -> None:
         if read(self.file, byte_limit) in self.sizes:
             none = b"max" if self.is_v2 else b"-1"
-            _write(self.file, none if self.was is None else b"%d" % self.was)
+            _write(self.file, none if self.original is None else b"%d" % self.original)
 
 
 class Holds:
@@ -167,15 +167,15 @@ class Holds:
         file, before = _limit(group), self._lowered.get(pod_uid)
         now = read(file, byte_limit)
         before = before if before is not None and now in before.sizes else None
-        was = now if before is None else before.was
+        original = now if before is None else before.original
         # A hold above the current limit would raise it.
-        if was is not None and was <= size:
+        if original is not None and original <= size:
             self.release(pod_uid)
             return
         # Include the current size, in case the write fails.
         sizes = (size,) if before is None or now is None else (now, size)
-        _write_record(self._records / pod_uid, was, sizes)
-        self._lowered[pod_uid] = _Lowered(file, group.is_v2, was, sizes)
+        _write_record(self._records / pod_uid, original, sizes)
+        self._lowered[pod_uid] = _Lowered(file, group.is_v2, original, sizes)
         try:
             _write(file, b"%d" % size)
         except OSError as error:
@@ -243,13 +243,13 @@ def _write(file: Path, text: bytes) -> None:
         os.close(opened)
 
 
-def _write_record(file: Path, was: int | None, sizes: tuple[int, ...]) -> None:
+def _write_record(file: Path, original: int | None, sizes: tuple[int, ...]) -> None:
     # Replace it atomically: a crash must not leave a lowered limit without a record. ``restore`` drops a leftover file.
     fresh = file.with_suffix(".new")
-    fresh.write_text("\n".join(map(str, ("max" if was is None else was, *sizes, ""))))
+    fresh.write_text("\n".join(map(str, ("max" if original is None else original, *sizes, ""))))
     fresh.replace(file)
 
 
 def _read_record(file: Path) -> tuple[int | None, tuple[int, ...]]:
-    was, *sizes = read(file, bytes).splitlines()
-    return byte_limit(was), tuple(map(number, sizes))
+    original, *sizes = read(file, bytes).splitlines()
+    return byte_limit(original), tuple(map(number, sizes))

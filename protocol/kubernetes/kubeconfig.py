@@ -86,8 +86,8 @@ def read_login(files: Sequence[KubeconfigFile], context: str = "") -> Login:
     # Like kubectl, use the whole entry from the first file that contains it.
     cluster = _chosen("cluster", files, parsed, chosen.content.cluster, _Cluster)
     # A context may have no user: then requests are anonymous.
-    nobody = _Chosen(_User(), "user", "", chosen.file)
-    user = _chosen("user", files, parsed, chosen.content.user, _User) if chosen.content.user else nobody
+    anonymous = _Chosen(_User(), "user", "", chosen.file)
+    user = _chosen("user", files, parsed, chosen.content.user, _User) if chosen.content.user else anonymous
     return _login(chosen.content.namespace or "", cluster, user)
 
 

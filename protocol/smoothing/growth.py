@@ -61,9 +61,9 @@ class Surge(Stage):
 
     def step(self, now: Instant, value: float, sample: Sample) -> float:
         """The larger of the value and the surge that is still held."""
-        short = sample.current is not None and value > sample.current
+        is_short = sample.current is not None and value > sample.current
         # Also add zeros: only ``add`` drops old values, so without them a surge would never end.
-        self._window.add(value * self._factor if short else 0.0, now)
+        self._window.add(value * self._factor if is_short else 0.0, now)
         surge = self._window.max() or 0.0
         self._surging = surge > value
         return surge if self._surging else value

@@ -37,8 +37,8 @@ class Hysteresis(Stage):
         """Delay shrinking until it saves more than ``outputs``, and at least the share ``ratio`` (below 1) of the
         current size.
         """
-        saves = [f"more than {outputs:g}"] * bool(outputs) + [f"at least {ratio:.0%} of the size"] * bool(ratio)
-        rule = f"shrinks only if that saves {' and '.join(saves) or 'anything'}"
+        conditions = [f"more than {outputs:g}"] * bool(outputs) + [f"at least {ratio:.0%} of the size"] * bool(ratio)
+        rule = f"shrinks only if that saves {' and '.join(conditions) or 'anything'}"
         # Shrinks only if the value is below (1 - ratio) of the current size, and by more than ``outputs``.
         return cls(lambda _, value: max(value + outputs, value / (1 - ratio)), rule, patience)
 

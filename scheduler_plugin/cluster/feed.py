@@ -201,14 +201,14 @@ class Feed:
     def _apply(self, event: events.Fact | events.Report) -> None:
         self._queues.add(self._ledger.apply(event, self._clock.now()))
 
-    def restored(self, witness: FactInformer[Any] | None = None) -> None:
-        """Relist everything after etcd was restored. The ``witness`` that noticed it does so already."""
+    def restored(self, noticed_by: FactInformer[Any] | None = None) -> None:
+        """Relist everything after etcd was restored, except ``noticed_by``: an informer that notices it relists."""
         # Feed nothing until every kind was relisted.
         self._listed.clear()
         # A restored etcd continues from an older resourceVersion, so newer facts would look stale.
         self._apply(events.StoreRestored())
         for informer in self._all():
-            if informer is not witness:
+            if informer is not noticed_by:
                 informer.read_again()
 
     @property

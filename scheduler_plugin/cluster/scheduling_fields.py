@@ -136,7 +136,7 @@ def _constraints(spec: shapes.ConstrainingSpec) -> model.PodConstraints:
     affinity = spec.affinity or shapes.Affinity()
     nodes = affinity.node_affinity or shapes.NodeAffinity()
     labels = (spec.node_selector or {}) | ({ARCHITECTURE: spec.target_architecture} if spec.target_architecture else {})
-    towards, away = (
+    pod_affinity, pod_anti_affinity = (
         affinity.pod_affinity or shapes.PodAffinitySpec(),
         affinity.pod_anti_affinity or shapes.PodAffinitySpec(),
     )
@@ -148,8 +148,8 @@ def _constraints(spec: shapes.ConstrainingSpec) -> model.PodConstraints:
             for key, value in sorted(labels.items())
         ),
         node_terms=_node_terms(nodes.required),
-        affinity=_pod_terms(towards),
-        anti_affinity=_pod_terms(away),
+        affinity=_pod_terms(pod_affinity),
+        anti_affinity=_pod_terms(pod_anti_affinity),
         spreads=tuple(
             _spread(spread)
             for spread in spec.topology_spread_constraints or ()
@@ -162,12 +162,12 @@ def _constraints(spec: shapes.ConstrainingSpec) -> model.PodConstraints:
         preferred_pods=(
             *(
                 model.Weighted(preferred.weight, _pod_term(preferred.pod_affinity_term))
-                for preferred in towards.preferred or ()
+                for preferred in pod_affinity.preferred or ()
             ),
             # Preferred anti-affinity is affinity with a negative weight.
             *(
                 model.Weighted(-preferred.weight, _pod_term(preferred.pod_affinity_term))
-                for preferred in away.preferred or ()
+                for preferred in pod_anti_affinity.preferred or ()
             ),
         ),
     )
@@ -190,8 +190,10 @@ def _requirements(entries: list[shapes.RequirementShape] | None) -> tuple[model.
 def _selector(selector: shapes.Selector | None) -> tuple[model.Requirement, ...] | None:
     if selector is None:
         return None
-    same = tuple(model.Requirement(key, "In", (value,)) for key, value in sorted((selector.match_labels or {}).items()))
-    return same + _requirements(selector.match_expressions)
+    requirements = tuple(
+        model.Requirement(key, "In", (value,)) for key, value in sorted((selector.match_labels or {}).items())
+    )
+    return requirements + _requirements(selector.match_expressions)
 
 
 def _node_terms(selector: shapes.NodeTerms | None) -> tuple[model.NodeTerm, ...] | None:

@@ -157,9 +157,11 @@ class Fleet:
         return any(changes)
 
     def _merged(self, row: VmRow) -> VmRow:
-        now, stated = self._clock.now(), with_report(row, self._reports.get(row.key))
+        now, reported = self._clock.now(), with_report(row, self._reports.get(row.key))
         trouble = texts.NO_CONTACT if self._silent_agents.is_long(row.key, now) else self._troubles.get(row.key, "")
-        return vm_stated(msgspec.structs.replace(stated, waiting=self._waiting.is_long(row.key, now), trouble=trouble))
+        return vm_stated(
+            msgspec.structs.replace(reported, waiting=self._waiting.is_long(row.key, now), trouble=trouble)
+        )
 
     async def _poll(self) -> None:
         while True:

@@ -38,15 +38,15 @@ def judge(config: RankingConfig, cluster_nodes: Callable[[], int | None], scale_
     """
     options: list[Option] = []
     estimates: set[str] = set()
-    judged: dict[str, Judgement] = {}
+    judgements: dict[str, Judgement] = {}
     for offered in scale_up.options:
         shape = scale_up.shapes.get(offered.group)
         why_not = scale_up.problems.get(offered.group) or _flaw(offered, shape)
         if why_not or shape is None:
-            judged[offered.group] = why_not
+            judgements[offered.group] = why_not
             continue
         # The default, because the ranking leaves out ranks that are not finite.
-        judged[offered.group] = texts.NOT_A_NUMBER
+        judgements[offered.group] = texts.NOT_A_NUMBER
         # Most specific first.
         names = (offered.group, *shape.price_keys)
         if is_estimated(names, config):
@@ -56,8 +56,8 @@ def judge(config: RankingConfig, cluster_nodes: Callable[[], int | None], scale_
         options.append(Option(offered.group, offered.nodes, shape.offers, price, pods))
     for ranked in rank_options(options, cluster_nodes(), config):
         group = ranked.option.group
-        judged[group] = Rank(group in estimates, ranked.rank)
-    return judged
+        judgements[group] = Rank(group in estimates, ranked.rank)
+    return judgements
 
 
 def _flaw(offered: ScaleUpOption, shape: NodeShape | None) -> str:
@@ -99,9 +99,9 @@ def choose(scale_up: ScaleUp, judgements: Mapping[str, Judgement], failures: Fai
 def _best(
     offered: Sequence[ScaleUpOption], judgements: Mapping[str, Judgement], failures: Failures, now: Instant
 ) -> tuple[list[ScaleUpOption], str]:
-    sound = [option for option in offered if not failures.is_demoted(option.group, now)]
+    not_demoted = [option for option in offered if not failures.is_demoted(option.group, now)]
     # Groups that have failed come last, whatever their ranks.
-    for options, note in ((sound, ""), (offered, texts.ALL_FAILED)):
+    for options, note in ((not_demoted, ""), (offered, texts.ALL_FAILED)):
         # Groups without a rank are used only if no group has one.
         ranks = {option.group: rank for option in options if isinstance(rank := judgements[option.group], Rank)}
         if ranks:

@@ -134,8 +134,10 @@ def followed(parts: TlsParts) -> Followed:
 def credentials(files: Followed) -> grpc.ServerCredentials:
     """Server credentials that gRPC reads at each handshake. Raises ``TlsFilesError``."""
     # With an authority, clients need a certificate that it has signed.
-    demands = files.parts.authority is not None
-    return grpc.dynamic_ssl_server_credentials(files.value(), files.value, require_client_authentication=demands)
+    requires_certificate = files.parts.authority is not None
+    return grpc.dynamic_ssl_server_credentials(
+        files.value(), files.value, require_client_authentication=requires_certificate
+    )
 
 
 def _configuration(parts: TlsParts) -> grpc.ServerCertificateConfiguration:

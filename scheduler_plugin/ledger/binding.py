@@ -76,8 +76,8 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
         elif not state.is_gone(pod.uid):
             account = state.accounts.of(pod) if state.accounts.is_run_by(pod) else None
             # kube-scheduler asked about a sample, so room on any other node may wake the pod too.
-            suits = state.rooms if state.sampled.is_sample(len(names), len(state.rooms)) else names
-            state.waiting.add(pod, account, suits if pod.migration is None else filtered.refused)
+            candidates = state.rooms if state.sampled.is_sample(len(names), len(state.rooms)) else names
+            state.waiting.add(pod, account, candidates if pod.migration is None else filtered.refused)
         return filtered
     elsewhere = refusals.RESERVED_ELSEWHERE.format(node=claim.node)
     others = {name: elsewhere for name in names if name != claim.node}

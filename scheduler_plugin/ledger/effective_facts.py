@@ -193,11 +193,11 @@ def _with_restart_size(facts: VmFacts, limit: Resources, base: Resources) -> VmF
     return replace(facts, after_restart=beyond.of(base.at_most(facts.after_restart), facts.after_restart))
 
 
-def _bounded(facts: VmFacts, had: Resources, limit: Resources, permitted: Resources) -> VmFacts:
-    """``facts`` bounded by what the VM ``in_use_or_held``, its ``limit`` on its nodes, and the largest stored permit to
-    believe.
+def _bounded(facts: VmFacts, in_use_or_held: Resources, limit: Resources, permitted: Resources) -> VmFacts:
+    """``facts`` bounded by what the VM has (``in_use_or_held``), by the ``limit`` on its nodes, and by the largest
+    credible permit (``permitted``).
     """
-    original, base = facts.declared or facts, had.at_least(facts.actual or ZERO)
+    original, base = facts.declared or facts, in_use_or_held.at_least(facts.actual or ZERO)
     facts = _with_restart_size(_within_maximum(facts, base), limit, base)
     permit = facts.permit and facts.permit.at_most(permitted.at_least(base))
     limit = limit.at_least(base)

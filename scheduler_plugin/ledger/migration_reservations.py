@@ -277,8 +277,8 @@ def _reserve(state: LedgerState, migration: Migration, account: VmAccount | None
 
 def _incoming(migration: Migration, account: VmAccount, node: str) -> PodFacts:
     """The expected target pod: the controller creates it from the same object, so it has the present pod's overhead."""
-    like = next((claim.pod for claim in account.hosts), None)
-    requests, overhead = (ZERO, ZERO) if like is None else (like.requests, like.overhead)
+    present = next((claim.pod for claim in account.hosts), None)
+    requests, overhead = (ZERO, ZERO) if present is None else (present.requests, present.overhead)
     return PodFacts(migration.reservation_uid, migration.name, requests, migration.vm, node, overhead=overhead)
 
 

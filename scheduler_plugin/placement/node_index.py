@@ -96,11 +96,11 @@ class NodeIndex:
                 nodes = self._nodes.get(self._number_of.get(rank, -1), {})
                 # Each pod starts at another of the equal nodes, so that pods created together spread.
                 turn = start % len(nodes) if nodes else 0
-                staying = (
+                unmoved = (
                     name for name in chain(islice(nodes, turn, None), islice(nodes, turn)) if name not in reranked
                 )
-                coming = sorted(name for name, new_rank in reranked.items() if new_rank == rank)
-                yield from (name for name in chain(coming, staying) if name in candidates)
+                moved = sorted(name for name, new_rank in reranked.items() if new_rank == rank)
+                yield from (name for name in chain(moved, unmoved) if name in candidates)
 
         # Avoided nodes only if there are no others.
         return list(islice(filterfalse(avoids, ranked()), limit)) or list(islice(ranked(), limit))

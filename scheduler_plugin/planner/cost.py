@@ -4,7 +4,7 @@ Rules:
 
 - The unit is bytes: the memory to copy, a fixed cost of a move, and the load of the VM.
 - All else equal, a higher reported metric never makes a VM move sooner. A VM with an unknown load moves last.
-- Room beyond the need counts up to ``RoomGoal.welcome``: it delays the next move.
+- Room beyond the need counts up to ``RoomGoal.useful``: it delays the next move.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ HasTarget = Callable[[Victim], bool]
 
 @dataclass(frozen=True, slots=True)
 class RoomGoal:
-    """Room that a node must gain (``excess``), and the amount up to which more counts (``welcome``)."""
+    """Room that a node must gain (``excess``), and the amount up to which more counts (``useful``)."""
 
     excess: Resources
-    welcome: Resources
+    useful: Resources
 
     @classmethod
     def of(cls, excess: Resources, watermark: Resources, slack: Resources, wanted: Resources = ZERO) -> RoomGoal:
         """The goal of a node that would be ``wanted`` above this watermark if it granted every request.
 
-        ``slack`` is the room below the watermark of the emptiest target. Only resources that are short are welcome.
+        ``slack`` is the room below the watermark of the emptiest target. Only resources that are short are useful.
         """
         needed = excess.at_least(wanted)
         left = slack.minus_or_zero(needed)
@@ -63,8 +63,8 @@ class RoomGoal:
         return cls(excess, Resources(most.cpu if excess.cpu else excess.cpu, most.mem if excess.mem else excess.mem))
 
     def share(self, freed: Resources) -> float:
-        """Share of the welcome amount that ``freed`` covers, 0 to 1: the lower one of CPU and memory."""
-        pairs = ((freed.cpu.value, self.welcome.cpu.value), (freed.mem.value, self.welcome.mem.value))
+        """Share of the useful amount that ``freed`` covers, 0 to 1: the lower one of CPU and memory."""
+        pairs = ((freed.cpu.value, self.useful.cpu.value), (freed.mem.value, self.useful.mem.value))
         # The scarcer resource decides: memory does not help a node that lacks CPU.
         return min((min(1.0, gained / needed) for gained, needed in pairs if needed), default=1.0)
 
@@ -121,12 +121,12 @@ def select_enough(victims: Sequence[Victim], excess: Resources, has_target: HasT
         if helps(victim, left) and has_target(victim):
             chosen.append(victim)
             left = left.minus_or_zero(victim.size)
-    relieved = Resources.sum(victim.size for victim in chosen)
+    freed = Resources.sum(victim.size for victim in chosen)
     # A later, larger VM may make earlier ones unnecessary.
     for victim in list(chosen):
-        if not left.any and excess.within(relieved - victim.size):
+        if not left.any and excess.within(freed - victim.size):
             chosen.remove(victim)
-            relieved = relieved - victim.size
+            freed = freed - victim.size
     return chosen
 
 
@@ -136,6 +136,6 @@ def helps(victim: Victim, excess: Resources) -> bool:
 
 
 def _rate(victims: Sequence[Victim], need: RoomGoal) -> float:
-    """Cost of moving them all per share of the welcome amount; infinite if they free nothing."""
+    """Cost of moving them all per share of the useful amount; infinite if they free nothing."""
     share = need.share(Resources.sum(victim.size for victim in victims))
     return sum(map(cost_of, victims)) / share if share else inf

@@ -153,10 +153,10 @@ def _ended(migrations: Sequence[Migration], now: PlanningTime) -> list[tuple[flo
 
 def _end_of(migration: Migration, facts: MigrationFacts, now: PlanningTime) -> float:
     """Time of its end, or of its creation if its status has no end; never after it was first seen to be over."""
-    dated = facts.created_at if facts.ended_at is None else facts.ended_at
+    end = facts.created_at if facts.ended_at is None else facts.ended_at
     since = migration.over_since
     # The date is from another program's clock; one in the future must not prolong the rest.
-    return dated if since is None else min(dated, now.wall - (now.monotonic - since))
+    return end if since is None else min(end, now.wall - (now.monotonic - since))
 
 
 def stays_because(facts: VmFacts, *, opt_in: bool) -> str | None:

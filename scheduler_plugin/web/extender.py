@@ -107,12 +107,12 @@ def preempt(service: Service, request: HotRequest) -> HotResponse:
         args = decoded(_PREEMPTION, request.body())
         offered = _offered(args)
         candidates = [PreemptionCandidate(node, {pod.uid for pod in v.pods or ()}) for node, v in offered.items()]
-        helped = service.preempt(decode_pod(args.pod), candidates)
+        nodes = service.preempt(decode_pod(args.pod), candidates)
     except (LedgerError, ValueError) as error:
         _count(service, "preempt", "error")
         return _failed(error)
     _count(service, "preempt", "done")
-    return _json(messages.ExtenderPreemptionResult({node: offered[node] for node in helped}))
+    return _json(messages.ExtenderPreemptionResult({node: offered[node] for node in nodes}))
 
 
 def _count(service: Service, verb: str, outcome: str) -> None:

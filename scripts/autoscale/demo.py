@@ -251,8 +251,8 @@ def _draw(outcome: Report, path: Path, console: Console) -> None:
 
 def _print(console: Console, outcome: Report) -> None:
     good = outcome.success
-    did = "scaled with its load" if outcome.sleeps is None else "slept and kept its sessions"
-    headline = f"[bold green]The {outcome.database} {did}.[/]"
+    result = "scaled with its load" if outcome.sleeps is None else "slept and kept its sessions"
+    headline = f"[bold green]The {outcome.database} {result}.[/]"
     console.print(headline if good else "[bold red]The demonstration has failed.[/]")
     for problem in outcome.problems:
         console.print(f"  [red]✗[/red] {problem}", soft_wrap=True)

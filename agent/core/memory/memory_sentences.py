@@ -52,7 +52,7 @@ def _shrink(trial: Shrink, policy: CachePolicy) -> str:
 
 def _floor(probing: Probing, floor: WorkingSetFloor, now: Instant, policy: CachePolicy) -> str:
     ago = _span(now - floor.at)
-    learned = f"with {_gib(floor.hurt)}, {ago} ago, the database {_cost_clause(floor.cost, 'reread', 'stalled')}"
+    learned = f"with {_gib(floor.too_small)}, {ago} ago, the database {_cost_clause(floor.cost, 'reread', 'stalled')}"
     # An idle guest gives memory back although it will need it under load.
     if probing.idle_since is not None and probing.is_lifted(now, policy):
         idle = _span(now - probing.idle_since)

@@ -233,11 +233,11 @@ class Probing:
         if now - self._changed_at < policy.watch:
             return None
         if not exceeds_limits(self.recent, view.use, policy) or view.free is None:
-            barred = (
+            blocked = (
                 self.failed_growth if self.failed_growth is not None and now < self.failed_growth.retry_at else None
             )
             # A growth that failed more than once stays blocked, because its load recurs.
-            is_new = barred is not None and barred.tries == 1
+            is_new = blocked is not None and blocked.tries == 1
             return Observation.RELIEVED if is_new and have_rereads_ended(self.recent, view.use, policy) else None
         # A size below the floor was too small before the shrink as well.
         is_known = self.floor is not None and self.floor.size > view.use
@@ -245,7 +245,7 @@ class Probing:
             return Observation.HURTS
         # If the guest rereads but does not fill unused memory, its kernel keeps that memory free.
         is_full = view.free.ratio(view.use) < FULL or not self._trend.is_filling
-        may_grow = is_full and not self._is_barred(view, now) and not self._trend.is_falling
+        may_grow = is_full and not self._is_blocked(view, now) and not self._trend.is_falling
         return Observation.SHORT if may_grow else None
 
     def _shrink(self, phase: Phase, after: Bytes, now: Instant) -> Shrink:
@@ -289,7 +289,7 @@ class Probing:
         self.floor = None if self.floor is None or self.floor.size > base else self.floor
         return Returning(base, self.failed_growth.retry_at)
 
-    def _is_barred(self, view: MemoryView, now: Instant) -> bool:
+    def _is_blocked(self, view: MemoryView, now: Instant) -> bool:
         """Return True if the VM is at its maximum, or recently gained nothing from more memory."""
         return view.use >= view.maximum or (self.failed_growth is not None and now < self.failed_growth.retry_at)
 
@@ -309,7 +309,7 @@ class Probing:
         is_open = self.floor is None or now >= self.floor.retry_at or self.is_lifted(now, policy)
         bar = NONE if self.floor is None or is_open else min(self.floor.size, view.use)
         waits = isinstance(self.phase, Shrink) or now - self._changed_at < policy.watch
-        if waits or (not self._is_barred(view, now) and exceeds_limits(self.recent, view.use, policy, 0.5)):
+        if waits or (not self._is_blocked(view, now) and exceeds_limits(self.recent, view.use, policy, 0.5)):
             return view.use if view.cost is None else max(bar, view.use - self._unused(view, policy))
         return max(bar, self._next_smaller(view, policy))
 

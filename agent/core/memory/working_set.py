@@ -14,7 +14,7 @@ from protocol.units import Bytes, Instant, Seconds
 
 @dataclass(frozen=True, slots=True)
 class WorkingSetFloor:
-    """The guest needs ``size``: with only ``hurt``, rereads and stalls cost it ``cost``.
+    """The guest needs ``size``: with only ``too_small``, rereads and stalls cost it ``cost``.
 
     Learned at ``at``, for the ``tries``-th time; no smaller size is tried before ``retry_at``. ``cores`` is the CPU use
     of programs at that time. ``spare`` is memory that stayed unused although the guest suffered: its kernel reserves
@@ -22,7 +22,7 @@ class WorkingSetFloor:
     """
 
     size: Bytes
-    hurt: Bytes
+    too_small: Bytes
     at: Instant
     tries: int
     retry_at: Instant
@@ -33,7 +33,7 @@ class WorkingSetFloor:
     def lowered(self, size: Bytes, now: Instant, policy: CachePolicy) -> WorkingSetFloor:
         """This floor after the smaller ``size`` turned out to be enough."""
         # If the next step would reach the size that once hurt, wait as long as after that harm.
-        is_near = part_of(size, 1 - policy.step) <= self.hurt
+        is_near = part_of(size, 1 - policy.step) <= self.too_small
         return replace(self, size=size, tries=0, retry_at=next_try(1, now, policy) if is_near else self.retry_at)
 
 
@@ -76,7 +76,7 @@ def floor_after_growth(  # noqa: PLR0913, PLR0917 - the evidence
     tries = max(1, tries_before(before, now, policy.remember)) if was_wrong else 1
     return WorkingSetFloor(
         size=view.use if was_wrong else max(needed, min(view.use, growth.base + view.step)),
-        hurt=growth.base,
+        too_small=growth.base,
         at=now,
         tries=tries,
         retry_at=next_try(tries, now, policy),

@@ -57,7 +57,7 @@ class SchedulingLoop:
         """Schedule pods until cancelled; binds in flight are cancelled too."""
         await self._pods.synced.wait()
         await self._nodes.synced.wait()
-        async with asyncio.TaskGroup() as binds:
+        async with asyncio.TaskGroup() as bindings:
             while True:
                 # Cleared before checking the queue: otherwise an event in between would be lost.
                 self._wakeup.clear()
@@ -65,9 +65,9 @@ class SchedulingLoop:
                 if pod is None:
                     await self._clock.wait(self._wakeup, self._queue.next_ready())
                 else:
-                    await self._schedule(pod, binds)
+                    await self._schedule(pod, bindings)
 
-    async def _schedule(self, name: ObjectName, binds: asyncio.TaskGroup) -> None:
+    async def _schedule(self, name: ObjectName, bindings: asyncio.TaskGroup) -> None:
         pod = self._pods.get(name)
         # Bound, deleted or finished while it was queued.
         if pod is None or not _needs_node(pod):
@@ -82,7 +82,7 @@ class SchedulingLoop:
             # As in kube-scheduler, binding is asynchronous: the extender may get the next pod's filter before this
             # bind has finished.
             self._assumed[name] = pod_rules.placed_pod(pod, node)
-            binds.create_task(self._bind(name, pod, node))
+            bindings.create_task(self._bind(name, pod, node))
 
     async def _choose(self, name: ObjectName, pod: Json) -> str:
         """The node for ``pod``; empty if it fits on none, which is recorded, and the pod queued again."""

@@ -310,7 +310,7 @@ class QemuGuest:
         try:
             # Opened in advance, because there is no time for it while the guest is paused.
             announcing = self._tools.sockets.announcing
-            here, there = (
+            to_source, to_target = (
                 held.enter_context(announcing(guest._spec.pod, guest._spec.address)) for guest in (self, target)
             )
         except NetworkError as error:
@@ -318,7 +318,7 @@ class QemuGuest:
         if self._tools.accelerator.is_emulated:
             limits = limits.in_one_pass()
         frames = DirectHandover(source, receiver, clock, self._tools.accelerator.frames_held)
-        ends = TransferEndpoints(str(self._spec.vm), source, receiver, clock, here, there, frames)
+        ends = TransferEndpoints(str(self._spec.vm), source, receiver, clock, to_source, to_target, frames)
         if sleep is not None:
             ends = sleeping_endpoints(ends, sleep, attachment_of(target._spec, address_of(target._spec)).header_size)
         return Transfer(ends, limits, progress)

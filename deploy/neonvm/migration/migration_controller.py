@@ -86,7 +86,7 @@ class MigrationController:
                 continue
             await self._executor.execute(plan_migration(facts), facts, self._remaining(due))
             # This wait is bounded, and no watch event marks its end.
-            if facts.remains:
+            if facts.pending_cleanup:
                 self._queue.add(name, _LATER)
         # Admit only the oldest; the decision on the next depends on its outcome.
         if len(fresh) > 1:
@@ -128,7 +128,7 @@ class MigrationController:
             fault=_fault(migration, vm),
             vm=vm,
             rival=next((name_of(other).name for other in others if is_under_way(other)), ""),
-            remains=self._pending_cleanup(others) if self._age(migration) < _PENDING_TIMEOUT else "",
+            pending_cleanup=self._pending_cleanup(others) if self._age(migration) < _PENDING_TIMEOUT else "",
             source=source,
             target=target,
             source_role=guest.role,

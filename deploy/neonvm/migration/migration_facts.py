@@ -43,10 +43,10 @@ class MigrationInputs:
     """Inputs of the migration's plan.
 
     ``fault`` is the error in the migration's spec. ``rival`` is another migration of the VM that is under way.
-    ``remains`` is the cleanup of a failed migration that this one waits for. ``source`` and ``target`` are the pods in
-    the status; before it has a source, the VM's pod. ``is_quiet``: the source's guest is held, and no resize is under
-    way. ``is_overdue``: the timeout has passed. ``transfer`` is the transfer in this process, which another process may
-    have started. ``migration_obstacle`` is why the guest cannot be migrated; ``moves_asleep``: it can be migrated while
+    ``pending_cleanup`` is the cleanup of a failed migration that this one waits for. ``source`` and ``target`` are the
+    pods in the status; before it has a source, the VM's pod. ``is_quiet``: the source's guest is held, and no resize is
+    under way. ``is_overdue``: the timeout has passed. ``transfer`` is the transfer in this process; another process may
+    have started it. ``migration_obstacle`` is why the guest cannot be migrated; ``moves_asleep``: it can be migrated while
     it is asleep.
     """
 
@@ -54,7 +54,7 @@ class MigrationInputs:
     fault: str
     vm: Json | None
     rival: str
-    remains: str
+    pending_cleanup: str
     source: Json | None
     target: Json | None
     source_role: PodRole

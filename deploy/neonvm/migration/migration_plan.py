@@ -93,7 +93,7 @@ def _waits_for(facts: MigrationInputs) -> str:
     phase = text(facts.vm or {}, "status", "phase")
     if _sleeps(facts) and not _may_leave_asleep(facts):
         return texts.WAKING
-    return facts.remains or (texts.LAST_MIGRATION.format(phase=phase) if phase in _HELD else "")
+    return facts.pending_cleanup or (texts.LAST_MIGRATION.format(phase=phase) if phase in _HELD else "")
 
 
 def _sleeps(facts: MigrationInputs) -> bool:

@@ -58,13 +58,13 @@ def _non_blocking(opened: socket.socket) -> socket.socket:
 def call_in(namespace: str, function: Callable[[], T]) -> T:
     """Call ``function`` in the named namespace and return its result. Raises ``OSError``."""
     # thread-self, because only this thread changes its namespace.
-    with Path("/proc/thread-self/ns/net").open("rb") as home, (RUN / namespace).open("rb") as there:
-        _enter(there.fileno())
+    with Path("/proc/thread-self/ns/net").open("rb") as previous, (RUN / namespace).open("rb") as entered:
+        _enter(entered.fileno())
         try:
             return function()
         finally:
             # Always, because this is the thread of the event loop.
-            _enter(home.fileno())
+            _enter(previous.fileno())
 
 
 def _enter(descriptor: int) -> None:

@@ -108,8 +108,8 @@ def completed_info(report: TransferReport, standstill: Seconds | None) -> Transf
     if standstill is None:
         return info
     # The part that QEMU's figure misses belongs to the total as well.
-    late = max(0.0, standstill - info.downtime)
-    return replace(info, downtime=standstill, total=Seconds(info.total + late))
+    missing = max(0.0, standstill - info.downtime)
+    return replace(info, downtime=standstill, total=Seconds(info.total + missing))
 
 
 def _converted(answer: object, kind: type[_Answer]) -> _Answer:

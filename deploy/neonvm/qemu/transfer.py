@@ -211,7 +211,7 @@ class Transfer:
         try:
             self._report = parse_report(await source.call("query-migrate"))
         except GuestError:
-            # No response proves neither that it runs nor that it is gone.
+            # A missing response proves neither that it runs nor that it is gone.
             return SourceState.SILENT if source.alive else SourceState.GONE
         now = self._endpoints.clock.now()
         if now - self._reported >= _REPORT:

@@ -100,14 +100,14 @@ async def open_tls(source: RunnerClient, target: RunnerClient, migration: str, w
         await client.use_certificate(migration, signed, authority.certificate)
     address = target.endpoint.address
     # The target listens on the wildcard address of the family by which the source reaches it.
-    host, anywhere = (f"[{address}]", "[::]") if ":" in address else (address, "0.0.0.0")
+    host, wildcard = (f"[{address}]", "[::]") if ":" in address else (address, "0.0.0.0")
     if sleeps:
         # The disk does not change before the guest runs.
-        await target.receive_disk(anywhere.strip("[]"))
+        await target.receive_disk(wildcard.strip("[]"))
         await source.send_disk(address)
     uri = f"tcp:{host}:{MIGRATION_PORT}"
     # `inc`: also migrate the disk's changes relative to its backing file.
-    return Route(f"tcp:{anywhere}:{MIGRATION_PORT}", {"uri": uri, "inc": True})
+    return Route(f"tcp:{wildcard}:{MIGRATION_PORT}", {"uri": uri, "inc": True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,10 @@ class MigrationEndpoint:
 
 
 async def run_migration(
-    transfer: Transfer, here: MigrationEndpoint, there: MigrationEndpoint, machines: tuple[RemoteMachine, RemoteMachine]
+    transfer: Transfer,
+    source: MigrationEndpoint,
+    target: MigrationEndpoint,
+    machines: tuple[RemoteMachine, RemoteMachine],
 ) -> TransferInfo:
     """Run the migration and record the outcome on both ends. Raises ``TransferError``, and ``CancelledError`` if
     another process has to finish it.
@@ -154,11 +157,11 @@ async def run_migration(
         async with machines[0], machines[1]:
             info = await transfer.run()
     except TransferError:
-        there.leave()
+        target.leave()
         raise
     # In this order, because the arrival copies the size from the source.
-    there.arrive(here)
-    here.leave()
+    target.arrive(source)
+    source.leave()
     return info
 
 

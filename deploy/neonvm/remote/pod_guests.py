@@ -107,7 +107,7 @@ class PodGuests:
         )
 
     async def vm_address(self, vm: Json) -> str:
-        """The VM's flat-network address; empty if it has none. Raises as ``AddressClaims.claim_for``."""
+        """The VM's flat-network address; empty if it has none. Raises the errors of ``AddressClaims.claim_for``."""
         return await self._deps.claims.claim_for(vm)
 
     async def release_vm(self, vm: ObjectName, uid: str) -> None:
@@ -117,20 +117,20 @@ class PodGuests:
     async def send(
         self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
-        """Migrate the guest from one pod to another. Raises and is cancelled as ``Guest.send``. If one of the pods is
-        gone, the guest resumes in the other if that is safe.
+        """Migrate the guest from one pod to another. Errors and cancellation are those of ``Guest.send``. If one of the
+        pods is gone, the guest resumes in the other if that is safe.
         """
-        here, there = self._end(source), self._end(target)
-        if are_emulated(here, there):
+        source_end, target_end = self._end(source), self._end(target)
+        if are_emulated(source_end, target_end):
             limits = limits.in_one_pass()
-        machines = here.machine(), there.machine()
-        transfer = Transfer(self._endpoints(here, there, *machines), limits, progress)
+        machines = source_end.machine(), target_end.machine()
+        transfer = Transfer(self._endpoints(source_end, target_end, *machines), limits, progress)
 
         def stop() -> None:
             # On shutdown the migration continues in QEMU, and the next leader resumes driving it.
             (transfer.detach if self.is_ending else transfer.cancel)()
 
-        return await run_to_completion(run_migration(transfer, here, there, machines), stop)
+        return await run_to_completion(run_migration(transfer, source_end, target_end, machines), stop)
 
     def _end(self, name: ObjectName) -> MigrationEndpoint:
         """One end of a migration, polled or not: migrations of an earlier leader must be finished."""
@@ -144,19 +144,19 @@ class PodGuests:
         return MigrationEndpoint(uid_of(pod) or str(name), *self._clients(name, pod))
 
     def _endpoints(
-        self, here: MigrationEndpoint, there: MigrationEndpoint, source: RemoteMachine, target: RemoteMachine
+        self, source_end: MigrationEndpoint, target_end: MigrationEndpoint, source: RemoteMachine, target: RemoteMachine
     ) -> TransferEndpoints:
-        migration, clock = there.uid, self._deps.clock
-        ends = here.runner, there.runner
+        migration, clock = target_end.uid, self._deps.clock
+        ends = source_end.runner, target_end.runner
         return TransferEndpoints(
-            vm=here.runner.who,
+            vm=source_end.runner.who,
             source=source,
             target=target,
             clock=clock,
             route_to_source=functools.partial(self._route_to, ends[0]),
             route_to_target=functools.partial(self._route_to, ends[1]),
             # No `frames`: the pods hand them over themselves.
-            open_route=lambda *_: open_tls(*ends, migration, clock.wall(), sleeps=here.sleeps),
+            open_route=lambda *_: open_tls(*ends, migration, clock.wall(), sleeps=source_end.sleeps),
             decide=functools.partial(ends[0].decide, migration),
         )
 

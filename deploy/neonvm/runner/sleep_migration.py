@@ -91,9 +91,9 @@ class SleepMigration:
         if certificate is self._certificate:
             self._has_sent_disk = True
 
-    async def receive_disk(self, anywhere: str, machine: Machine, daemon: GuestDaemon) -> None:
-        """Listen on the wildcard address ``anywhere`` for the disk of a sleeping guest, and thaw the guest once it runs
-        in ``machine``. Raises ``GuestError``.
+    async def receive_disk(self, wildcard: str, machine: Machine, daemon: GuestDaemon) -> None:
+        """Listen on the address ``wildcard`` for the disk of a sleeping guest, and thaw the guest once it runs in
+        ``machine``. Raises ``GuestError``.
         """
         disk = self._disk
         if disk is None:
@@ -102,8 +102,8 @@ class SleepMigration:
         self._arriving.close()
         try:
             context = self._context(is_server=True)
-            family = socket.AF_INET6 if ":" in anywhere else socket.AF_INET
-            listener = listening(socket.socket(family, socket.SOCK_STREAM), anywhere, disk.port)
+            family = socket.AF_INET6 if ":" in wildcard else socket.AF_INET
+            listener = listening(socket.socket(family, socket.SOCK_STREAM), wildcard, disk.port)
             end_copy = await receive_disk(listener, context, disk.path)
         except OSError as error:
             raise GuestError(texts.DISK_NOT_RECEIVED.format(error=error)) from error

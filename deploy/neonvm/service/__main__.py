@@ -149,12 +149,12 @@ async def _run(options: argparse.Namespace) -> None:
         authority = RunnerAuthority(plain, leadership, clock, namespace)
         connections = RunnerConnections(authority.identity, authority.pod_of)
         inner = probed_transport(login.tls, CONNECTIONS)
-        fenced = httpx.AsyncClient(
+        fenced_client = httpx.AsyncClient(
             base_url=login.server,
             headers={"User-Agent": NAME},
             transport=FencedTransport(inner, lambda: leadership.remaining),
         )
-        async with ApiClient(HttpApi(fenced, login.token)) as client:
+        async with ApiClient(HttpApi(fenced_client, login.token)) as client:
             form, addresses = _form(options), AddressRange.parse(options.addresses)
             reach, policy_namespace = (connections, connections.monitor), namespace if options.network_policies else ""
             deps = ServiceDependencies(

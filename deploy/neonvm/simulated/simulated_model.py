@@ -213,10 +213,10 @@ def _families(kernel: SimulatedKernel, boot_time: float) -> dict[str, list[_Fami
 
 def _textfile(kernel: SimulatedKernel, awake: Sequence[str]) -> list[_Family]:
     quiet = "autoscale_database_quiet_seconds", "gauge", "Seconds since a client last did something."
-    bars = "autoscale_database_awake", "gauge", "1 for each reason that forbids sleep now."
+    reasons = "autoscale_database_awake", "gauge", "1 for each reason that forbids sleep now."
     return [
         (*quiet, {"": kernel.age - kernel.worked_at}),
-        (*bars, {f'{{reason="{reason}"}}': 1.0 for reason in awake}),
+        (*reasons, {f'{{reason="{reason}"}}': 1.0 for reason in awake}),
     ]
 
 

@@ -106,19 +106,19 @@ class GuestServer:
         self.set_demand(demand)
         return _text(_encode(demand))
 
-    def _delete_demand(self, nothing: list[str], body: bytes) -> HttpResponse:
+    def _delete_demand(self, groups: list[str], body: bytes) -> HttpResponse:
         self.set_demand(None)
-        return self._demand(nothing, body)
+        return self._demand(groups, body)
 
     def _get_database(self, _: list[str], __: bytes) -> HttpResponse:
         return _text(msgspec.json.encode(self.database()).decode() + "\n")
 
-    def _put_database(self, nothing: list[str], body: bytes) -> HttpResponse:
+    def _put_database(self, groups: list[str], body: bytes) -> HttpResponse:
         try:
             self.set_database(msgspec.json.decode(body, type=SimulatedDatabase))
         except (ValueError, RecursionError) as error:
             return _text(f'expected {{"standby": true, "sessions": 1, ...}}: {error}\n', HTTPStatus.BAD_REQUEST)
-        return self._get_database(nothing, body)
+        return self._get_database(groups, body)
 
     def _fail(self, _: list[str], body: bytes) -> HttpResponse:
         self.fail(body.decode(errors="replace").strip() or "failed by request")

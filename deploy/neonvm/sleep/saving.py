@@ -103,8 +103,8 @@ async def load(machine: Machine, image: SleepImage, clock: Clock) -> None:
     ours = await _connected(machine)
     try:
         # Leave the disk alone until the guest runs, so that a failed load does not change it.
-        late: Mapping[str, object] = {"capabilities": [{"capability": "late-block-activate", "state": True}]}
-        await machine.call("migrate-set-capabilities", late)
+        capabilities: Mapping[str, object] = {"capabilities": [{"capability": "late-block-activate", "state": True}]}
+        await machine.call("migrate-set-capabilities", capabilities)
         await machine.call("migrate-incoming", {"uri": f"fd:{_STREAM}"})
     except BaseException:
         ours.close()

@@ -204,16 +204,16 @@ async def thaw(daemon: GuestDaemon, clock: Clock, *, has_stopped: bool = True) -
     """Thaw the guest's database, and set its clock if the guest ``has_stopped`` meanwhile. Gives up after repeated
     failures: the guest thaws itself.
     """
-    late = None
+    lag = None
     for _ in range(_THAW_ATTEMPTS):
-        if (late := await daemon.thaw(clock, has_stopped=has_stopped)) is not None:
+        if (lag := await daemon.thaw(clock, has_stopped=has_stopped)) is not None:
             break
         await clock.sleep(_PAUSE)
-    if not has_stopped or late is None:
+    if not has_stopped or lag is None:
         return
     # A slow guest may have set its clock only just before it answered, so the clock may be late. A request without a
     # response may still be executed, with the time at which it was sent. So only a prompt response ends this.
     for _ in range(_CLOCK_ATTEMPTS):
-        if late is not None and late <= _LATE:
+        if lag is not None and lag <= _LATE:
             return
-        late = await daemon.set_clock(clock)
+        lag = await daemon.set_clock(clock)

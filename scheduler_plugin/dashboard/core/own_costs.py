@@ -62,9 +62,9 @@ def prices_in(settings: Json | None) -> tuple[RankingConfig, str]:
     """
     ranking = child(settings or {}, "ranking")
     prices = child(ranking, "prices")
-    stated = {"cpu": prices.get("cpu"), "memGib": prices.get("mem_gib")}
+    reported = {"cpu": prices.get("cpu"), "memGib": prices.get("mem_gib")}
     try:
-        table = parse_ranking({"prices": stated, "nodePrices": child(ranking, "node_prices")})
+        table = parse_ranking({"prices": reported, "nodePrices": child(ranking, "node_prices")})
     # The scheduler may be of another release. The page says which prices are used.
     except RankingConfigError:
         return RankingConfig(), texts.PUBLISHED_PRICES

@@ -183,11 +183,11 @@ def _workload(facts: GroupFacts, target: ScalableTarget, now: datetime) -> Workl
 def _with_kills(workload: Workload, pods: Iterable[JsonObject], status: JsonObject, now: datetime) -> Workload:
     """Add the OOM kills of each container after the last change of sizes."""
     # A future time comes from another clock, so count every kill.
-    sized = parse_timestamp(status.get(SIZED)) or 0.0
-    sized = sized if sized <= now.timestamp() else 0.0
+    sized_at = parse_timestamp(status.get(SIZED)) or 0.0
+    sized_at = sized_at if sized_at <= now.timestamp() else 0.0
     last: dict[str, dict[str, float]] = {}
     for kill in (kill for pod in pods for kill in oom_kills(pod)):
-        if kill.at > sized and workload.container(kill.container) is not None:
+        if kill.at > sized_at and workload.container(kill.container) is not None:
             by_pod = last.setdefault(kill.container, {})
             by_pod[kill.pod] = max(kill.at, by_pod.get(kill.pod, 0.0))
     kills = (

@@ -125,7 +125,7 @@ class VmRecommender:
 
         The first count of a guest, and a count that fell because the guest rebooted, do not show a recent kill.
         """
-        had: list[Bytes] = []
+        sizes: list[Bytes] = []
         for uid, use in reports.items():
             before = self._kills.get(uid)
             # If the count is unknown, keep the earlier one.
@@ -134,8 +134,8 @@ class VmRecommender:
                 # The guest's total, because the kernel ran out of all of it.
                 size = use.memory_total or use.memory
                 if before is not None and use.kills > before and size is not None:
-                    had.append(size)
-        return max(had, default=None)
+                    sizes.append(size)
+        return max(sizes, default=None)
 
     async def _vertical(self, vpa: JsonObject, amounts: list[ResourceList], killed_at: Bytes | None) -> None:
         if not any(amounts):

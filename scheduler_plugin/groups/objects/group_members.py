@@ -50,10 +50,10 @@ def member_vm(group: VmGroup, new: NewMember) -> Json:
         words = [text(guest, "appendKernelCmdline"), f"{KERNEL_PRIMARY}={new.source}"]
         guest["appendKernelCmdline"] = " ".join(word for word in words if word)
     # Preferred, so that a full cluster still runs all members.
-    affinity, apart = child(spec, "affinity"), child(spec, "affinity", "podAntiAffinity")
+    affinity, anti_affinity = child(spec, "affinity"), child(spec, "affinity", "podAntiAffinity")
     others = {"matchLabels": {LABEL_GROUP: group.name.name}}
     term = {"weight": 100, "podAffinityTerm": {"topologyKey": HOSTNAME, "labelSelector": others}}
-    spread = {**affinity, "podAntiAffinity": {**apart, _PREFERRED: [*items(apart, _PREFERRED), term]}}
+    spread = {**affinity, "podAntiAffinity": {**anti_affinity, _PREFERRED: [*items(anti_affinity, _PREFERRED), term]}}
     labels: Json = {**child(template, "metadata", "labels"), LABEL_GROUP: group.name.name, LABEL_ROLE: new.role.value}
     return {
         "apiVersion": VIRTUAL_MACHINES.api_version,
@@ -91,7 +91,7 @@ def is_impostor(vm: JsonObject, group: VmGroup) -> bool:
 
 
 def read_member(
-    vm: JsonObject, group: VmGroup, listed: frozenset[str], look: DatabaseObservation, wall: float
+    vm: JsonObject, group: VmGroup, listed: frozenset[str], observation: DatabaseObservation, wall: float
 ) -> Member | None:
     """Decode ``vm`` as a member; None if its name is not a member's.
 
@@ -116,8 +116,8 @@ def read_member(
         draining=draining,
         has_invalid_mark=has_invalid_mark,
         listed=uid_of(vm) in listed,
-        database=look.state,
-        silent=None if is_asleep(vm) else look.silent,
+        database=observation.state,
+        silent=None if is_asleep(vm) else observation.silent,
     )
 
 

@@ -141,10 +141,10 @@ def has_recommendation(obj: JsonObject) -> bool:
 def with_annotated_status(obj: JsonObject) -> JsonObject:
     """Merge our annotation over the object's status; without a readable annotation it is unchanged."""
     try:
-        noted = json.loads(annotations_of(obj).get(ANNOTATION_RECOMMENDATION, "{}"))
+        annotated = json.loads(annotations_of(obj).get(ANNOTATION_RECOMMENDATION, "{}"))
     except (ValueError, RecursionError):
         return obj
-    if not isinstance(noted, dict) or not noted:
+    if not isinstance(annotated, dict) or not annotated:
         return obj
     # Ours takes precedence over the cluster's controllers.
-    return {**obj, "status": {**child(obj, "status"), **noted}}
+    return {**obj, "status": {**child(obj, "status"), **annotated}}

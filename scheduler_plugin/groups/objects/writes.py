@@ -227,7 +227,7 @@ class Intent:
     def grows(self) -> bool:
         """True if a container gets more of anything."""
         return any(
-            (had := old[resource]) is None or amount.value > had.value
+            (current := old[resource]) is None or amount.value > current.value
             for before, after in zip(self.before, self.after, strict=True)
             for old, new in ((before.requests, after.requests), (before.limits, after.limits))
             for resource, amount in new
@@ -283,13 +283,15 @@ def progress(intent: Intent, workload: Workload) -> IntentProgress:
     return IntentProgress(None if is_scaled else replicas[1], () if present == after else after)
 
 
-def _same_amounts(container: SizedContainer, like: SizedContainer) -> SizedContainer:
-    """Those amounts of ``container`` that are set in ``like``; a missing request defaults to the limit."""
-    return SizedContainer(container.name, _only(container.sizes, like.requests), _only(container.limits, like.limits))
+def _same_amounts(container: SizedContainer, desired: SizedContainer) -> SizedContainer:
+    """Those amounts of ``container`` that are set in ``desired``; a missing request defaults to the limit."""
+    return SizedContainer(
+        container.name, _only(container.sizes, desired.requests), _only(container.limits, desired.limits)
+    )
 
 
-def _only(amounts: ResourceList, like: ResourceList) -> ResourceList:
-    return like.map(lambda resource, _: None if (amount := amounts[resource]) is None else amount.value)
+def _only(amounts: ResourceList, desired: ResourceList) -> ResourceList:
+    return desired.map(lambda resource, _: None if (amount := amounts[resource]) is None else amount.value)
 
 
 def write_intent(intent: Intent) -> Json:

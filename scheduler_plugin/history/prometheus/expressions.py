@@ -121,9 +121,9 @@ def interval_of(samples: float) -> Millis:
     >>> interval_of(40), interval_of(41), interval_of(9), interval_of(600), interval_of(0)
     (15000, 15000, 60000, 5000, 300000)
     """
-    apart = 10 * MINUTE / max(1.0, samples)
+    spacing = 10 * MINUTE / max(1.0, samples)
     # Compare ratios: 5 s are as far from 10 s as 150 s from 300 s.
-    return min(_INTERVALS, key=lambda interval: max(interval / apart, apart / interval))
+    return min(_INTERVALS, key=lambda interval: max(interval / spacing, spacing / interval))
 
 
 def quoted(text: str) -> str:

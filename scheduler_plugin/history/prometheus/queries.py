@@ -77,14 +77,14 @@ class PrometheusHistory:
 
     async def extent(self) -> Extent:
         """See ``History``."""
-        stamp, ever = "timestamp(autoscale_agent_vms)", f"[{_LONGEST}ms:"
+        stamp, window = "timestamp(autoscale_agent_vms)", f"[{_LONGEST}ms:"
         # Coarse first, because a fine step over 35 days would be too much for one query.
-        early = await self._server.vector(f"min(min_over_time({stamp}{ever}1h]))")  # to the hour
+        early = await self._server.vector(f"min(min_over_time({stamp}{window}1h]))")  # to the hour
         before = round(early[0][1] * SECOND) if early else None
         first = await self._server.vector(f"min(min_over_time({stamp}[{HOUR}ms:{self._scrapes}ms]))", before) or early
         # An instant query covers five minutes; the expensive one is needed only if there are no samples in them.
         last = await self._server.vector(f"max({stamp})") or await self._server.vector(
-            f"max(max_over_time({stamp}{ever}5m]))"
+            f"max(max_over_time({stamp}{window}5m]))"
         )
         sampled = f"To limit the query, only one of {self._skipped} samples is used."
         notes = (_NOTE, sampled) if self._skipped > 1 else (_NOTE,)
@@ -147,14 +147,14 @@ class PrometheusHistory:
         ):
             if labels.get("node"):
                 times = [at for at, _ in values]
-                stays_by_vm[_vm(labels)] += [(came, left, labels["node"]) for came, left in _stays(times, step)]
+                stays_by_vm[_vm(labels)] += [(arrived, left, labels["node"]) for arrived, left in _stays(times, step)]
         moves = [
             # The times on both nodes may overlap.
-            MoveRecord(vm, vm, source, target, "Succeeded", min(left, came), max(left, came))
+            MoveRecord(vm, vm, source, target, "Succeeded", min(left, arrived), max(left, arrived))
             for vm, stays in stays_by_vm.items()
-            for (_, left, source), (came, _, target) in pairwise(sorted(stays))
+            for (_, left, source), (arrived, _, target) in pairwise(sorted(stays))
             # On the same node it was restarted; after a long absence it was stopped and started.
-            if source != target and came - left <= max(_LONGEST_MOVE, 2 * step)
+            if source != target and arrived - left <= max(_LONGEST_MOVE, 2 * step)
         ]
         return sorted(moves, key=lambda move: -move.since)[:most]
 

@@ -168,8 +168,8 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     """Open the file read-only. Raises ``HistoryError`` if missing or too new, and ``sqlite3.Error``."""
     if not path.is_file():
         raise HistoryError(f"there is no history at {path} yet: autoscale web or autoscale local up records one")
-    how = "mode=ro&immutable=1" if _is_read_only_copy(path) else "mode=ro"
-    uri = f"file:{quote(str(path))}?{how}"
+    parameters = "mode=ro&immutable=1" if _is_read_only_copy(path) else "mode=ro"
+    uri = f"file:{quote(str(path))}?{parameters}"
     connection = sqlite3.connect(uri, uri=True, timeout=_BUSY, check_same_thread=False)
     connection.text_factory = _text
     try:

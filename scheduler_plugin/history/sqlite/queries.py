@@ -135,11 +135,11 @@ def _totals(
 ) -> list[tuple[F, Span, tuple[int, ...]]]:
     """Totals of the period. SQLite sums spans within it; spans across its ends are cut here."""
     spans_by_facts: dict[int, list[Span]] = defaultdict(list)
-    whiles: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+    known_times: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for row in connection.execute(table.totals, (period.since, period.until)):
-        number, span, while_known = table.read_total(row)
+        number, span, known_time = table.read_total(row)
         spans_by_facts[number].append(span)
-        whiles[number].append(while_known)
+        known_times[number].append(known_time)
     for end in (period.since, period.until):
         crossing = connection.execute(
             f"{table.select} WHERE tier IN (0, 1, 2) AND since > ? AND since < ? AND until > ?",
@@ -151,11 +151,11 @@ def _totals(
             is_twice = end == period.until and span.since < period.since
             if part is not None and not is_twice:
                 spans_by_facts[number].append(part)
-                whiles[number].append(table.while_known(part))
+                known_times[number].append(table.while_known(part))
     select_facts = "SELECT facts.id, namespace, name, json FROM facts JOIN subjects ON subjects.id = facts.subject"
     facts = {number: record for number, *record in connection.execute(select_facts)}
     return [
-        (decode(*facts[number]), joined(spans), tuple(map(sum, zip(*whiles[number], strict=True))))
+        (decode(*facts[number]), joined(spans), tuple(map(sum, zip(*known_times[number], strict=True))))
         for number, spans in sorted(spans_by_facts.items())
     ]
 

@@ -162,12 +162,12 @@ def _missing(extent: Extent, period: Period) -> Iterator[str]:
     if extent.since is None or extent.until is None:
         yield "The history is empty."
         return
-    late, early = (extent.since - period.since) / HOUR, (period.until - extent.until) / HOUR
-    if late > 0:
-        yield f"The history begins {late:.1f} h after the start of the period."
+    missing_before, missing_after = (extent.since - period.since) / HOUR, (period.until - extent.until) / HOUR
+    if missing_before > 0:
+        yield f"The history begins {missing_before:.1f} h after the start of the period."
     # Samples are buffered for some minutes before they are written.
-    if early * HOUR > NOT_WRITTEN_YET:
-        yield f"The history ends {early:.1f} h before now: nothing was recorded since then."
+    if missing_after * HOUR > NOT_WRITTEN_YET:
+        yield f"The history ends {missing_after:.1f} h before now: nothing was recorded since then."
 
 
 def _unlabelled(total_bill: Bill, by: str) -> Iterator[str]:

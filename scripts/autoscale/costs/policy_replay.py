@@ -82,9 +82,9 @@ def replayed(
     line = _timeline(name, starts, ends, needs)
     least, most = (None if limit is None else what.of(limit) / what.scale for limit in bounds)
     allocated = np.clip(player(line), least, most) if bounds != (None, None) else player(line)
-    instants = np.arange(len(line.demand)) * line.step
+    times = np.arange(len(line.demand)) * line.step
     # Gaps between spans are replayed as well, so that the policy has a past, but they do not count.
-    counts = instants < ends[np.searchsorted(starts, instants + 1e-9, side="right") - 1] - 1e-9
+    counts = times < ends[np.searchsorted(starts, times + 1e-9, side="right") - 1] - 1e-9
     missed = np.maximum(0.0, line.demand - allocated)
     sums = (_hours(amounts, counts, line.step) for amounts in (allocated, missed, line.demand))
     return Replayed(Fraction(sum(span.sums[what.size] for span in known_spans), what.scale * HOUR), *sums)
@@ -94,8 +94,8 @@ def _timeline(name: str, starts: Floats, ends: Floats, needs: Floats) -> Timelin
     """The need on an even grid; gaps continue the last value."""
     # A dozen decisions per typical span: replaying an hourly need every 5 s would be pointless.
     step = max(COARSE_STEP, float(np.median(ends - starts)) / _DECISIONS)
-    instants = np.arange(0.0, ends[-1], step)
-    demand = needs[np.searchsorted(starts, instants + 1e-9, side="right") - 1]
+    times = np.arange(0.0, ends[-1], step)
+    demand = needs[np.searchsorted(starts, times + 1e-9, side="right") - 1]
     return Timeline(name, step, demand, 0, round_up(float(demand.max()) / CAP_UTILISATION))
 
 

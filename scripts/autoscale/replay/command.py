@@ -105,9 +105,9 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
                     _show, replay_groups(announced(recordings, status), groups, speed, lags), _OF_GROUPS, speed, plot
                 )
             else:
-                played = play(announced(recordings, status), players, speed)
-                sleeps = savings(played, after) if after else []
-                show = partial(_show, played, _COLUMNS, speed, plot, sleeps=sleeps)
+                results = play(announced(recordings, status), players, speed)
+                sleeps = savings(results, after) if after else []
+                show = partial(_show, results, _COLUMNS, speed, plot, sleeps=sleeps)
     # A ValueError of a table or picture is a bug, not bad input.
     with reporting_bad_input("autoscale replay"):
         show(form)
@@ -158,7 +158,7 @@ def _save(recordings: Sequence[Recording], folder: Path) -> None:
 
 
 def _show(  # noqa: PLR0913 - the results and where to print them
-    played: Sequence[ReplayResult[S]],
+    results: Sequence[ReplayResult[S]],
     columns: Sequence[str],
     speed: float,
     plot: Path | None,
@@ -169,18 +169,18 @@ def _show(  # noqa: PLR0913 - the results and where to print them
     if plot is not None:
         from scripts.autoscale.replay.plot import draw  # noqa: PLC0415 - matplotlib takes a second to import
 
-        draw(played, plot, speed)
+        draw(results, plot, speed)
     if form != "text":
-        write_report(as_json(played, speed, sleeps), form)
+        write_report(as_json(results, speed, sleeps), form)
         return
     console = Console()
-    for one in played:
+    for one in results:
         title = f"{one.timeline.name}: {one.timeline.scored_hours:.1f} h scored every {one.timeline.step:g} s"
         print_table(console, _table(title, columns, one.scores))
     # A total of one recording would repeat its table.
-    if len(played) > 1:
-        title = f"overall, {len(played)} recordings at speed {speed:g}"
-        print_table(console, _table(title, columns, totals(played)))
+    if len(results) > 1:
+        title = f"overall, {len(results)} recordings at speed {speed:g}"
+        print_table(console, _table(title, columns, totals(results)))
     if sleeps:
         _print_sleep(console, sleeps)
 

@@ -70,7 +70,7 @@ def shortage(demand: Floats, allocated: Floats) -> tuple[float, float]:
 def overall(scores: Sequence[S]) -> S:
     """The geometric mean of the costs, and the arithmetic means of all else, of at least one score."""
     # Without zero and NaN, which have no logarithm.
-    costs = [one.cost for one in scores if one.cost > 0]
+    costs = [score.cost for score in scores if score.cost > 0]
     means = (float(np.mean(figures)) for figures in zip(*map(msgspec.structs.astuple, scores), strict=True))
     # Costs are ratios.
     cost = float(np.exp(np.mean(np.log(costs)))) if costs else float("nan")
@@ -96,9 +96,9 @@ def _play_one(line: Timeline, players: Mapping[str, Player]) -> ReplayResult[Sco
     return ReplayResult(line, allocations, {name: score(line, allocation) for name, allocation in allocations.items()})
 
 
-def totals(played: Sequence[ReplayResult[S]]) -> dict[str, S]:
+def totals(results: Sequence[ReplayResult[S]]) -> dict[str, S]:
     """The overall score of each policy, in the order of replay."""
-    return {name: overall([one.scores[name] for one in played]) for name in played[0].scores}
+    return {name: overall([result.scores[name] for result in results]) for name in results[0].scores}
 
 
 def choose_players(names: Sequence[str]) -> dict[str, Player]:
@@ -140,20 +140,20 @@ def _player(name: str) -> Player:
     return play_policy(policy)
 
 
-def as_json(played: Sequence[ReplayResult[S]], speed: float, sleeps: Sequence[object] = ()) -> bytes:
+def as_json(results: Sequence[ReplayResult[S]], speed: float, sleeps: Sequence[object] = ()) -> bytes:
     """All scores as JSON: per recording and overall, by policy; ``sleeps`` are the savings by sleep, if any."""
     document = {
         "speed": speed,
         "recordings": [
             {
-                "name": one.timeline.name,
-                "step_seconds": one.timeline.step,
-                "scored_hours": one.timeline.scored_hours,
-                "scores": one.scores,
+                "name": result.timeline.name,
+                "step_seconds": result.timeline.step,
+                "scored_hours": result.timeline.scored_hours,
+                "scores": result.scores,
             }
-            for one in played
+            for result in results
         ],
-        "overall": totals(played),
+        "overall": totals(results),
         **({"sleep": sleeps} if sleeps else {}),
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2)

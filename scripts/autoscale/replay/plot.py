@@ -32,48 +32,48 @@ SPANS: Final = ((86_400.0 * 3, 86_400.0, "d"), (3600.0 * 2, 3600.0, "h"), (0.0, 
 Edges = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
-def draw(played: Sequence[ReplayResult[S]], path: Path, speed: float) -> None:
+def draw(results: Sequence[ReplayResult[S]], path: Path, speed: float) -> None:
     """Writes the plot; the first policy has a bold line, and the second, if any, a thin one behind it."""
-    names, groups = list(played[0].scores)[:2], [one for one in played if isinstance(one, GroupReplay)]
-    heights = ([3, 1] if groups else [1]) * len(played)
-    figure = Figure(figsize=(14, 1.5 + (3.1 if groups else 2.3) * len(played)), dpi=110, layout="constrained")
+    names, groups = list(results[0].scores)[:2], [result for result in results if isinstance(result, GroupReplay)]
+    heights = ([3, 1] if groups else [1]) * len(results)
+    figure = Figure(figsize=(14, 1.5 + (3.1 if groups else 2.3) * len(results)), dpi=110, layout="constrained")
     panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for panel, one in zip(panels[:: len(heights) // len(played)], played, strict=True):
-        _draw_panel(panel, one, names)
-        _label_panel(panel, one, names)
+    for panel, result in zip(panels[:: len(heights) // len(results)], results, strict=True):
+        _draw_panel(panel, result, names)
+        _label_panel(panel, result, names)
     for panel, group in zip(panels[1::2] if groups else (), groups, strict=True):
         _draw_replicas(panel, group, names[0])
-    figure.suptitle(_title(played, names, speed), x=0.01, ha="left", fontsize=13, color=ALLOCATION)
+    figure.suptitle(_title(results, names, speed), x=0.01, ha="left", fontsize=13, color=ALLOCATION)
     legends = [panel.get_legend_handles_labels() for panel in panels[: 2 if groups else 1]]
     handles, labels = ([part for legend in legends for part in legend[which]] for which in (0, 1))
     figure.legend(handles, labels, loc="outside lower left", ncols=6, frameon=False, fontsize=10)
     save(figure, path)
 
 
-def _title(played: Sequence[ReplayResult[S]], names: Sequence[str], speed: float) -> str:
+def _title(results: Sequence[ReplayResult[S]], names: Sequence[str], speed: float) -> str:
     faster = f", played {speed:g} times faster" if speed != 1 else ""
     lines = [f"vCPUs needed and vCPUs given by {' and '.join(names)}{faster}"]
-    if len(played) > 1:
-        overall = totals(played)
+    if len(results) > 1:
+        overall = totals(results)
         lines += [f"overall, {name}: {overall[name]}" for name in names]
     return "\n".join(lines)
 
 
-def _columns(one: ReplayResult[S]) -> tuple[Edges, Floats]:
+def _columns(result: ReplayResult[S]) -> tuple[Edges, Floats]:
     """The start indices of columns, and their times in seconds."""
-    length = len(one.timeline.demand) - one.timeline.warm_up
+    length = len(result.timeline.demand) - result.timeline.warm_up
     edges = np.linspace(0, length, min(COLUMNS, length) + 1).astype(int)[:-1]
-    return edges, edges * one.timeline.step
+    return edges, edges * result.timeline.step
 
 
-def _draw_panel(panel: Axes, one: ReplayResult[S], names: Sequence[str]) -> None:
-    begin, (edges, at) = one.timeline.warm_up, _columns(one)
-    demand, first = one.timeline.demand[begin:], one.allocations[names[0]][begin:]
+def _draw_panel(panel: Axes, result: ReplayResult[S], names: Sequence[str]) -> None:
+    begin, (edges, at) = result.timeline.warm_up, _columns(result)
+    demand, first = result.timeline.demand[begin:], result.allocations[names[0]][begin:]
     needed = column_maxima(demand, edges)
     panel.fill_between(at, needed, step="post", color=DEMAND, linewidth=0, label="needed")
     # The first policy last, on top of the others.
     for name, color, width in reversed([*zip(names, (ALLOCATION, RIVAL), (1.3, 1.0), strict=False)]):
-        allocated = column_maxima(one.allocations[name][begin:], edges)
+        allocated = column_maxima(result.allocations[name][begin:], edges)
         panel.plot(at, allocated, color=color, linewidth=width, drawstyle="steps-post", label=f"given by {name}")
     short = column_maxima(np.maximum(0.0, demand - first), edges)
     panel.fill_between(
@@ -89,12 +89,12 @@ def _draw_panel(panel: Axes, one: ReplayResult[S], names: Sequence[str]) -> None
     )
 
 
-def _label_panel(panel: Axes, one: ReplayResult[S], names: Sequence[str]) -> None:
+def _label_panel(panel: Axes, result: ReplayResult[S], names: Sequence[str]) -> None:
     """Adds titles and axes."""
-    panel.set_title(f"{one.timeline.name}   {one.scores[names[0]]}", loc="left", fontsize=10, color=ALLOCATION)
+    panel.set_title(f"{result.timeline.name}   {result.scores[names[0]]}", loc="left", fontsize=10, color=ALLOCATION)
     for rival in names[1:]:
-        panel.set_title(f"{rival}: {one.scores[rival]}", loc="right", fontsize=9, color=RIVAL)
-    style_axes(panel, one.timeline.scored_hours * 3600)
+        panel.set_title(f"{rival}: {result.scores[rival]}", loc="right", fontsize=9, color=RIVAL)
+    style_axes(panel, result.timeline.scored_hours * 3600)
 
 
 def _draw_replicas(panel: Axes, group: GroupReplay, name: str) -> None:

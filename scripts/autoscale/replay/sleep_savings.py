@@ -46,9 +46,9 @@ def sleeping(demand: Floats, steps: int) -> Flags:
     return np.asarray(at - busy > steps, dtype=np.bool_)
 
 
-def savings(played: Sequence[ReplayResult[Score]], after: Seconds) -> list[RecordedSleep]:
+def savings(results: Sequence[ReplayResult[Score]], after: Seconds) -> list[RecordedSleep]:
     """The savings in each replayed recording by sleep after ``after`` (above zero) without load."""
-    return [_savings(one.timeline, one.allocations, after) for one in played]
+    return [_savings(result.timeline, result.allocations, after) for result in results]
 
 
 def _savings(line: Timeline, allocations: Mapping[str, Floats], after: Seconds) -> RecordedSleep:

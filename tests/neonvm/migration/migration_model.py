@@ -215,7 +215,7 @@ class MigrationModel(FakeApi):
             fault="",
             vm=vm,
             rival=next((name_of(each).name for each in others if is_under_way(each)), ""),
-            remains=next((name_of(each).name for each in others if needs_cleanup(each)), ""),
+            pending_cleanup=next((name_of(each).name for each in others if needs_cleanup(each)), ""),
             source=source,
             target=target,
             source_role=self._role(source),

@@ -61,7 +61,7 @@ def facts(found: Json, /, **known: object) -> MigrationInputs:
         fault="",
         vm=vm("Migrating"),
         rival="",
-        remains="",
+        pending_cleanup="",
         source=SOURCE,
         target=TARGET,
         source_role=PodRole.RUNNING,

@@ -59,7 +59,7 @@ def chosen(victims: list[Victim], excess: Resources, *, homeless: tuple[str, ...
         "one move rather than three",
         "two small ones rather than one that is much to copy",
         "a little more room than needed is worth a little more",
-        "more room than is welcome is worth nothing",
+        "more room than is useful is worth nothing",
         "all that help where not enough can go",
         "one that has not moved within the hour",
         "the one that has moved less often",
@@ -157,14 +157,14 @@ def test_higher_report_does_not_start_move(
 
 
 @pytest.mark.parametrize(
-    ("slack", "welcome"), [(40, 6), (8, 5), (4, 3), (2, 2), (0, 2)], ids=["empty", "less", "tight", "no more", "full"]
+    ("slack", "useful"), [(40, 6), (8, 5), (4, 3), (2, 2), (0, 2)], ids=["empty", "less", "tight", "no more", "full"]
 )
-def test_welcome_room_is_limited_by_target(slack: float, welcome: float) -> None:
-    assert RoomGoal.of(amount(2), WATERMARK, amount(slack)) == RoomGoal(amount(2), amount(welcome))
+def test_useful_room_is_limited_by_target(slack: float, useful: float) -> None:
+    assert RoomGoal.of(amount(2), WATERMARK, amount(slack)) == RoomGoal(amount(2), amount(useful))
 
 
-def test_waiting_pods_raise_welcome_room() -> None:
-    assert RoomGoal.of(amount(2), WATERMARK, EMPTY, wanted=amount(3)).welcome == amount(7)
+def test_waiting_pods_raise_useful_room() -> None:
+    assert RoomGoal.of(amount(2), WATERMARK, EMPTY, wanted=amount(3)).useful == amount(7)
 
 
 def test_move_reports_gain_cost_and_repetition() -> None:

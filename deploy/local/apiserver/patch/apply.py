@@ -152,8 +152,10 @@ def apply(live: JsonObject, applied: JsonObject, application: Application) -> Js
     # The only leaf of an empty object is the object itself, which has no owner.
     now_owned = set(leaves(wanted, application.keys)) if wanted else set()
     entries = list((live.get("metadata") or {}).get("managedFields") or ())
-    mine = next((entry for entry in entries if _is_own_entry(entry, application)), None)
-    others = {place: _fields_of(entry) for place, entry in enumerate(entries) if entry is not mine and _applies(entry)}
+    own_entry = next((entry for entry in entries if _is_own_entry(entry, application)), None)
+    others = {
+        place: _fields_of(entry) for place, entry in enumerate(entries) if entry is not own_entry and _applies(entry)
+    }
     # Managers share a field with equal values. Different values conflict; if forced, the field changes owner.
     conflicts = [
         (place, path) for place, owned in others.items() for path in _conflicts(live, wanted, owned & now_owned)
@@ -163,7 +165,7 @@ def apply(live: JsonObject, applied: JsonObject, application: Application) -> Js
     meta = {key: value for key, value in (applied.get("metadata") or {}).items() if key != "managedFields"}
     body: JsonObject = _merged(live, {**applied, "metadata": meta}, application.keys, ())
     # Remove fields that this manager no longer applies, unless another manager owns them too.
-    dropped = (_fields_of(mine) if mine else set()) - now_owned - set().union(*others.values())
+    dropped = (_fields_of(own_entry) if own_entry else set()) - now_owned - set().union(*others.values())
     # Whole items before their fields: without its keys, an item could not be found.
     for path in sorted(dropped, key=lambda path: (path[-1] != ITSELF, path)):
         _remove(body, path)
@@ -172,8 +174,11 @@ def apply(live: JsonObject, applied: JsonObject, application: Application) -> Js
         _without(entry, {path for at, path in conflicts if at == place}) for place, entry in enumerate(entries)
     ]
     # Without entries that own nothing any more, and without this manager's, which is added below.
-    remaining = [entry for place, entry in enumerate(remaining) if entries[place] is not mine and entry]
-    body["metadata"] = {**body.get("metadata", {}), "managedFields": [*remaining, _entry(mine, now_owned, application)]}
+    remaining = [entry for place, entry in enumerate(remaining) if entries[place] is not own_entry and entry]
+    body["metadata"] = {
+        **body.get("metadata", {}),
+        "managedFields": [*remaining, _entry(own_entry, now_owned, application)],
+    }
     return body
 
 
@@ -280,11 +285,15 @@ def _without(entry: JsonObject, lost: set[Path]) -> JsonObject:
     return {**entry, "fieldsV1": to_fields(rest)} if rest else {}
 
 
-def _entry(mine: JsonObject | None, owned: set[Path], application: Application) -> JsonObject:
+def _entry(own_entry: JsonObject | None, owned: set[Path], application: Application) -> JsonObject:
     fields = to_fields(owned)
     # An apply without changes keeps its entry with the old time, so that nothing is written.
-    if mine is not None and mine.get("fieldsV1") == fields and mine.get("apiVersion") == application.api_version:
-        return mine
+    if (
+        own_entry is not None
+        and own_entry.get("fieldsV1") == fields
+        and own_entry.get("apiVersion") == application.api_version
+    ):
+        return own_entry
     entry: JsonObject = {
         "manager": application.manager,
         "operation": "Apply",

@@ -161,9 +161,9 @@ class Api:
         """``body`` with the initial status of its strategy instead of the client's."""
         if not resource.has_status or strategy.keeps_status:
             return body
-        bare = {key: value for key, value in body.items() if key != "status"}
-        first = strategy.initial_status(bare)
-        return bare if first is None else {**bare, "status": first}
+        without_status = {key: value for key, value in body.items() if key != "status"}
+        first = strategy.initial_status(without_status)
+        return without_status if first is None else {**without_status, "status": first}
 
     def update(self, target: RequestTarget, submitted: JsonObject, options: WriteOptions) -> StoreResult:
         """Replace an object or, for a subresource, that part of it. Raises 400, 404, 409 or 422."""
@@ -342,8 +342,8 @@ def _status_update_metadata(target: RequestTarget, before: JsonObject, body: Jso
 
 
 def _with_status(body: JsonObject, source: JsonObject) -> JsonObject:
-    bare = {key: value for key, value in body.items() if key != "status"}
-    return {**bare, "status": source["status"]} if "status" in source else bare
+    without_status = {key: value for key, value in body.items() if key != "status"}
+    return {**without_status, "status": source["status"]} if "status" in source else without_status
 
 
 def _with_policy(body: JsonObject, propagation: str) -> JsonObject:

@@ -91,12 +91,12 @@ _COMPUTED: Final[dict[str, Callable[[JsonObject], Any]]] = {
 }
 
 
-def _cell(column: TableColumn, body: JsonObject, now: datetime, absent: str | None) -> Any:
+def _cell(column: TableColumn, body: JsonObject, now: datetime, placeholder: str | None) -> Any:
     if column.path in _COMPUTED:
         return _COMPUTED[column.path](body)
     values = find(column.path, body)
     if not values or values[0] is None:
-        return _UNKNOWN if column.type == "date" and absent else absent
+        return _UNKNOWN if column.type == "date" and placeholder else placeholder
     value = values[0] if len(values) == 1 else ",".join(str(element) for element in values)
     if column.type == "date":
         return age(str(value), now)
@@ -149,10 +149,10 @@ class Tables:
         columns: Sequence[TableColumn] = columns_of(self.resource)
         carried = _INCLUDED.get(self.include, partial_metadata)
         # In kube-apiserver, missing cells of custom resources are null.
-        absent = None if self.resource.custom else _NONE
+        placeholder = None if self.resource.custom else _NONE
         rows = []
         for body in bodies:
-            row: JsonObject = {"cells": [_cell(column, body, self.now, absent) for column in columns]}
+            row: JsonObject = {"cells": [_cell(column, body, self.now, placeholder) for column in columns]}
             companion = carried(body)
             rows.append(row if companion is None else {**row, "object": companion})
         return {

@@ -127,8 +127,8 @@ def counterpart(item: Any, before: Any, schema: JsonObject) -> Any:
     keys = schema.get("x-kubernetes-list-map-keys")
     if not keys or not isinstance(before, list) or not isinstance(item, dict):
         return None
-    same = (old for old in before if isinstance(old, dict) and all(old.get(key) == item.get(key) for key in keys))
-    return next(same, None)
+    matches = (old for old in before if isinstance(old, dict) and all(old.get(key) == item.get(key) for key in keys))
+    return next(matches, None)
 
 
 def violations(value: Any, schema: JsonObject, path: str, before: Any = None) -> Iterator[Cause]:

@@ -41,8 +41,8 @@ class Pki:
         pki._write("api-server", pki.signer, server_identity("kube-apiserver", (CONTROL_HOST, API_SERVICE)))
         pki._write("kubelet-client", pki.signer, Purpose("kube-apiserver-kubelet-client"))
         # A separate CA: aggregated APIs trust any user name in the headers of a client with a front-proxy certificate.
-        front = authority(folder / "front-proxy", now)
-        pki._write("front-proxy-client", front, Purpose("front-proxy-client"))
+        front_proxy_ca = authority(folder / "front-proxy", now)
+        pki._write("front-proxy-client", front_proxy_ca, Purpose("front-proxy-client"))
         private, public = signing_key()
         write_private(folder / "service-accounts.key", private.decode())
         write_private(folder / "service-accounts.pub", public.decode())

@@ -47,14 +47,14 @@ class ContainerNeed:
     """Need of one resource of one container, in thousandths of a vCPU or bytes.
 
     ``base`` is per replica, ``total`` is shared by all. Replicas are added only for the certain part of the total,
-    ``sure``, and sizes grow only for the part ``grown``; None means the whole total.
+    ``certain``, and sizes grow only for the part ``grown``; None means the whole total.
     """
 
     container: str
     resource: Resource
     base: int
     total: int
-    sure: int | None = None
+    certain: int | None = None
     grown: int | None = None
 
     def size_each(self, replicas: int) -> int:
@@ -69,7 +69,7 @@ class ContainerNeed:
         """Return True if ``replicas`` of at most ``max_size`` are enough, given ``current`` replicas."""
         if replicas >= current:
             # Scale out only for the certain part, and in only with room to spare, to avoid flapping.
-            return self._shared(self.total if self.sure is None else self.sure, replicas) <= max_size
+            return self._shared(self.total if self.certain is None else self.certain, replicas) <= max_size
         room = max(0, max_size - self.base) * replicas
         return self.size_each(replicas) <= max_size and self.total <= scale_in_boundary(room, overlap)
 
@@ -202,7 +202,7 @@ class _Measured:
 
     ready: int
     total: int
-    sure: int
+    certain: int
     grown: int
 
 
@@ -231,11 +231,11 @@ def _measured(
         per_pod = _needed_each(horizontal, pods, container, resource)
         if per_pod is not None:
             low, high = per_pod
-            sure = ceil(low * pods.ready)
-            measurements.append(_Measured(pods.ready, ceil(high * pods.ready), sure, sure))
+            certain = ceil(low * pods.ready)
+            measurements.append(_Measured(pods.ready, ceil(high * pods.ready), certain, certain))
         else:
-            total, sure = horizontal.desired * size, (horizontal.desired - 1) * size + 1
-            measurements.append(_Measured(pods.ready, total, sure, total))
+            total, certain = horizontal.desired * size, (horizontal.desired - 1) * size + 1
+            measurements.append(_Measured(pods.ready, total, certain, total))
     # Pods that were not ready have no measurements.
     return measurements if any(measurement.ready for measurement in measurements) else None
 
@@ -267,11 +267,11 @@ def _larger_need(
 
     The total follows from the largest measurement; only the smallest is certain, and sizes grow only to that.
     """
-    base, total, sure = (0, 0, 0) if vertical is None else (vertical.base, vertical.total, vertical.sure or 0)
+    base, total, certain = (0, 0, 0) if vertical is None else (vertical.base, vertical.total, vertical.certain or 0)
     largest = max(measurement.total - measurement.ready * base for measurement in measured)
     smallest = min(measurement.grown - measurement.ready * base for measurement in measured)
-    certain = min(measurement.sure - measurement.ready * base for measurement in measured)
-    return ContainerNeed(*key, base, max(total, largest), max(sure, certain), max(sure, smallest))
+    least = min(measurement.certain - measurement.ready * base for measurement in measured)
+    return ContainerNeed(*key, base, max(total, largest), max(certain, least), max(certain, smallest))
 
 
 def _vertical(

@@ -83,8 +83,8 @@ def _fewest_in_one_step(need: ContainerNeed, now: int) -> int:
     """The fewest replicas whose size times ``now`` is at most twice the certain need."""
     if need.total <= 0:
         return -(-now // 2)
-    sure = need.total if need.sure is None else max(1, need.sure)
-    return min(max(1, now - 1), -(-now * need.total // (2 * sure)))
+    certain = need.total if need.certain is None else max(1, need.certain)
+    return min(max(1, now - 1), -(-now * need.total // (2 * certain)))
 
 
 def _max_size(spec: HvpaSpec, memory: ScalingTimes, need: ContainerNeed, replicas: int) -> Amount | None:

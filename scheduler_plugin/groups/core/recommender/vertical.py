@@ -75,11 +75,13 @@ class UsageHistogram:
 
     def percentile(self, fraction: float) -> float | None:
         """Upper end of the bucket in which ``fraction`` (0 to 1) of the total weight is reached; None if empty."""
-        reached = tuple(accumulate(self.weights))
-        if reached[-1] <= 0:
+        cumulative = tuple(accumulate(self.weights))
+        if cumulative[-1] <= 0:
             return None
-        threshold = fraction * reached[-1]
-        bucket = next(bucket for bucket, weight in enumerate(self.weights) if weight and reached[bucket] >= threshold)
+        threshold = fraction * cumulative[-1]
+        bucket = next(
+            bucket for bucket, weight in enumerate(self.weights) if weight and cumulative[bucket] >= threshold
+        )
         return self.first * _STARTS[bucket + 1]
 
     def checkpoint(self) -> dict[str, int]:

@@ -153,13 +153,13 @@ def decide(
 
 def _desired_replicas(scaling: GroupScaling, current: int, busy: float, unknown: int) -> int:
     # Unknown load counts as idle when growing and as full when shrinking.
-    sure, total = (
+    certain, total = (
         # Rounded first, against float noise in `ceil`.
         ceil(round(cores * 1000 / scaling.utilization, 6))
         for cores in (busy, busy + unknown * scaling.max_cpu.as_cores)
     )
     # No base: all load is shared.
-    need = ContainerNeed("vm", "cpu", 0, total, sure)
+    need = ContainerNeed("vm", "cpu", 0, total, certain)
     return planned_replicas([need], lambda *_: scaling.max_cpu, DEFAULT_OVERLAP, current, scaling.bounds)
 
 

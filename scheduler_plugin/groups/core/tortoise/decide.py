@@ -144,7 +144,7 @@ def _sizes(changes: Iterable[Resize]) -> tuple[SizedContainer, ...]:
     for change in changes:
         name, resource = change.place
         container = containers.get(name, SizedContainer(name))
-        containers[name] = SizedContainer(name, container.requests.with_value(resource, change.sized.size))
+        containers[name] = SizedContainer(name, container.requests.with_value(resource, change.decision.size))
     return tuple(containers.values())
 
 
@@ -154,8 +154,8 @@ def _dry_run_changes(
     """Yield the changes that are not written because the mode is Off."""
     message = texts.UPDATE_MODE_OFF
     for change in changes:
-        if change.sized.size != change.request.value:
-            size = type(change.request)(change.sized.size)
+        if change.decision.size != change.request.value:
+            size = type(change.request)(change.decision.size)
             yield WithheldChange("/".join(change.place), size, change.request, Rule.UPDATE_MODE, message)
     if hpa is not None and (before is None or (hpa.min, hpa.max) != (before.min, before.max)):
         yield WithheldChange("minReplicas", hpa.min, None if before is None else before.min, Rule.UPDATE_MODE, message)
@@ -179,8 +179,8 @@ def _explained(
     phase = _PHRASES.get(memory.phase or Phase.INITIALIZING, texts.WORKING)
     yield phase if proposed is None else texts.BETWEEN.format(phase=phase, bounds=proposed)
     for change in changes:
-        if change.sized.size != change.request.value:
-            size = type(change.request)(change.sized.size)
+        if change.decision.size != change.request.value:
+            size = type(change.request)(change.decision.size)
             yield texts.SIZE_CHANGE.format(container="/".join(change.place), change=change, size=size)
 
 

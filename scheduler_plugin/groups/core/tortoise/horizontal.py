@@ -63,8 +63,8 @@ def base(
     places, excluded = horizontal(memory.policies), spec.configuration.hpa_external_metric_exclusion_regex
     if spec.autoscaler is not None and hpa is not None:
         # Leave an attached HPA alone until enough is known.
-        knows = memory.phase not in (None, Phase.INITIALIZING, Phase.GATHERING_DATA)
-        return _attached(hpa, workload, memory, gone, excluded) if knows else hpa
+        has_data = memory.phase not in (None, Phase.INITIALIZING, Phase.GATHERING_DATA)
+        return _attached(hpa, workload, memory, gone, excluded) if has_data else hpa
     if not places:
         return None
     # A new HPA starts around the present replicas.
@@ -85,12 +85,12 @@ def _attached(
     places = horizontal(memory.policies)
     gathering = {resource for name, resource in places if not memory.works((name, resource))}
     managed = [place for place in places if place[1] not in gathering]
-    sized = [
+    vertical = [
         place
         for place, policy in memory.policies.items()
         if policy is Scaling.VERTICAL and memory.works(place) and place[1] not in gathering
     ]
-    updated = hpa.managing(managed, [*sized, *gone]).without(excluded)
+    updated = hpa.managing(managed, [*vertical, *gone]).without(excluded)
     # Without metrics the API server would default to 80 % CPU, so pin it to the present count.
     if updated.metrics or not hpa.metrics or not workload.replicas:
         return updated if updated.metrics else hpa

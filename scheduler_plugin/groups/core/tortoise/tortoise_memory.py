@@ -333,10 +333,10 @@ class TortoiseMemory:
         for kill in workload.out_of_memory:
             container = workload.container(kill.container) or SizedContainer(kill.container)
             # Without a limit use the request.
-            had = container.limits.memory or container.sizes.memory
-            if had is not None and self.policies.get((kill.container, "memory"), Scaling.OFF) is not Scaling.OFF:
+            current = container.limits.memory or container.sizes.memory
+            if current is not None and self.policies.get((kill.container, "memory"), Scaling.OFF) is not Scaling.OFF:
                 sizes = maxima.get(kill.container, NOTHING)
                 # Never lower an earlier recommendation.
-                needed = max(after_kill(had).value, 0 if sizes.memory is None else sizes.memory.value)
+                needed = max(after_kill(current).value, 0 if sizes.memory is None else sizes.memory.value)
                 maxima[kill.container] = sizes.with_value("memory", needed)
         return replace(self, recommended=maxima)

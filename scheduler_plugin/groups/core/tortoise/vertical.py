@@ -130,13 +130,13 @@ class Resize:
 
     place: Place
     request: Amount
-    sized: SizeDecision
+    decision: SizeDecision
     limit: int | None = None
 
     @property
     def shrinks(self) -> bool:
         """True if the request decreases."""
-        return self.sized.size < self.request.value
+        return self.decision.size < self.request.value
 
 
 def growth_due(
@@ -179,29 +179,31 @@ def resizes(
                 facts = SizeFacts(request.value, wanted.value, minimum, maximum, target, several=several)
                 # After an OOM kill memory grows, even if it scales horizontally.
                 policy = Scaling.VERTICAL if place in killed else memory.policies[place]
-                sized = container_size(policy, facts, numbers, configuration)
+                decision = container_size(policy, facts, numbers, configuration)
                 # Nothing shrinks in an emergency.
-                if is_usual or sized.size > request.value:
-                    yield Resize(place, request, sized, _limit(container, place, sized, configuration))
+                if is_usual or decision.size > request.value:
+                    yield Resize(place, request, decision, _limit(container, place, decision, configuration))
 
 
-def _limit(container: SizedContainer, place: Place, sized: SizeDecision, configuration: Configuration) -> int | None:
+def _limit(container: SizedContainer, place: Place, decision: SizeDecision, configuration: Configuration) -> int | None:
     """Limit for a new request: a configured multiple of it, or else in the old ratio; None if it does not change."""
     resource = place[1]
     limit, request = container.limits[resource], container.sizes[resource]
-    if limit is None or request is None or sized.size == request.value:
+    if limit is None or request is None or decision.size == request.value:
         return None
     multiplier = configuration.resource_limit_multiplier.get(resource)
-    scaled = scaled_limit(limit.value, request.value, sized.size) if multiplier is None else sized.size * multiplier
+    scaled = (
+        scaled_limit(limit.value, request.value, decision.size) if multiplier is None else decision.size * multiplier
+    )
     minimum = configuration.minimum_cpu_limit.value if resource == "cpu" else 0
     return max(scaled or 0, minimum)
 
 
 def bounds_of(own: SizeBounds, cluster: SizeBounds, resource: Resource) -> tuple[int, int]:
     """The narrower of the container's and the cluster's bounds. If they conflict, the upper one wins."""
-    lows = [bound.value for bound in (own.min[resource], cluster.min[resource]) if bound is not None]
-    highs = [bound.value for bound in (own.max[resource], cluster.max[resource]) if bound is not None]
-    return min(max(lows), *highs), min(highs)
+    lower = [bound.value for bound in (own.min[resource], cluster.min[resource]) if bound is not None]
+    upper = [bound.value for bound in (own.max[resource], cluster.max[resource]) if bound is not None]
+    return min(max(lower), *upper), min(upper)
 
 
 def written(
@@ -218,9 +220,9 @@ def written(
     for change in changes:
         container, resource = change.place
         delayed = change.shrinks and waits
-        if change.sized.size != change.request.value and not delayed:
+        if change.decision.size != change.request.value and not delayed:
             sized = containers.get(container, SizedContainer(container))
-            requests = sized.requests.with_value(resource, change.sized.size)
+            requests = sized.requests.with_value(resource, change.decision.size)
             containers[container] = SizedContainer(container, requests, sized.limits.with_value(resource, change.limit))
             lowered = lowered or change.shrinks
         withheld += _withheld(change, delayed=delayed)
@@ -230,8 +232,8 @@ def written(
 
 def _withheld(change: Resize, *, delayed: bool) -> list[WithheldChange]:
     # `MilliCpu` or `Bytes`, by the resource.
-    size, desired = (type(change.request)(value) for value in (change.sized.size, change.sized.desired))
+    size, desired = (type(change.request)(value) for value in (change.decision.size, change.decision.desired))
     subject = "/".join(change.place)
     if delayed:
         return [WithheldChange(subject, size, change.request, Rule.DELAY, texts.LOWERED_RECENTLY)]
-    return [] if size == desired else [WithheldChange(subject, desired, size, Rule.BOUNDS, change.sized.reason)]
+    return [] if size == desired else [WithheldChange(subject, desired, size, Rule.BOUNDS, change.decision.reason)]

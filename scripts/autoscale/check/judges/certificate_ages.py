@@ -101,8 +101,8 @@ def are_current(facts: CheckFacts) -> CheckResult:
         replace(problem, remedy=_OF_RUNNERS) if problem.subject.startswith(RUNNERS) else problem for problem in problems
     ]
     ends = [stored.decisive.not_valid_after_utc for stored in decisive]
-    soonest = f"the first of {len(ends)} expires in {_span((min(ends) - now).total_seconds())}" if ends else ""
-    return CheckResult(soonest, problems)
+    summary = f"the first of {len(ends)} expires in {_span((min(ends) - now).total_seconds())}" if ends else ""
+    return CheckResult(summary, problems)
 
 
 def _decisive(certificates: list[StoredCertificates]) -> list[StoredCertificates]:
@@ -121,16 +121,16 @@ def are_signed(facts: CheckFacts) -> CheckResult:
     """The CA and the certificate do not match because only one of them was replaced: clients reject the certificate."""
     stored_certificates = read_certificates(facts)
     authorities = [(stored, ca) for stored in stored_certificates if stored.is_authority for ca in stored.chain]
-    leafs = [stored for stored in stored_certificates if stored.chain and not stored.is_authority]
-    if not authorities or not leafs:
+    leaves = [stored for stored in stored_certificates if stored.chain and not stored.is_authority]
+    if not authorities or not leaves:
         raise UnavailableError(f"no Secret {SECRETS}… has a CA (ca.crt) and a certificate")
     problems = [
         CheckProblem(leaf.secret, f"{leaf} is not signed by any CA in ca.crt")
-        for leaf in leafs
+        for leaf in leaves
         # The CA of runners signs only certificates of runners, and no other CA does.
         if not _vouched(leaf.chain, [ca for holder, ca in authorities if holder.is_of_runners == leaf.is_of_runners])
     ]
-    return CheckResult(f"{len(leafs)} certificates", problems)
+    return CheckResult(f"{len(leaves)} certificates", problems)
 
 
 def _vouched(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> bool:

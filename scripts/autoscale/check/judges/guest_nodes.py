@@ -23,12 +23,12 @@ def _unguarded(facts: CheckFacts, pods: Iterable[JsonObject]) -> str:
     """Names the namespaces in which no NetworkPolicy protects pods of VMs, as the end of a sentence."""
     if not isinstance(facts.network_policies, Observed):
         return ""
-    bare = {
+    unprotected = {
         name_of(pod).namespace
         for pod in pods
         if not any(_guards(policy, pod) for policy in facts.network_policies.value)
     }
-    return f"; no NetworkPolicy also protects them in {', '.join(sorted(bare))}" if bare else ""
+    return f"; no NetworkPolicy also protects them in {', '.join(sorted(unprotected))}" if unprotected else ""
 
 
 def _guards(policy: JsonObject, pod: JsonObject) -> bool:

@@ -90,9 +90,9 @@ def are_valid(facts: CheckFacts) -> CheckResult:
         raise UnavailableError("no installed program has settings")
     refusals = {name: _wrong(program, name, maps.get(name)) for program, name in named.items()}
     problems = [CheckProblem(name, why) for name, why in refusals.items() if why]
-    good = [name for name, why in refusals.items() if not why]
+    accepted = [name for name, why in refusals.items() if not why]
     # A corrected ConfigMap may not have reached its pod yet: kubelets take a minute or so to refresh mounted files.
-    return CheckResult(", ".join(good), problems or _refused_by_programs(facts, named.get(SCHEDULER, SCHEDULER)))
+    return CheckResult(", ".join(accepted), problems or _refused_by_programs(facts, named.get(SCHEDULER, SCHEDULER)))
 
 
 @check(

@@ -65,7 +65,7 @@ def pods(ready: int, cpu: int, difference: str = "") -> RunningPods:
 def total(found: Recommendations, workload: Workload, *past: PastPods) -> tuple[int, int | None]:
     """The whole need, and the sure one."""
     (need,) = total_needs(SPEC, workload, found, ScalingTimes(pods=PodsMemory(past)))
-    return need.total, need.sure
+    return need.total, need.certain
 
 
 ORDERED = running(4, sized(4000))
