@@ -32,7 +32,7 @@ UNKNOWN_MESSAGE: Final = "unknown message type"
 
 # Errors of peers
 
-NO_ANSWER: Final = "{who} did not answer within {seconds:g} s"
+NO_ANSWER: Final = "{who} did not respond within {seconds:g} s"
 UNREACHABLE: Final = "{who} cannot be reached: {kind}: {error}"
 API_SERVER: Final = "the API server at {url}"
 API_REFUSES: Final = "the API server returned {status} for {method} {path}{message}"
@@ -79,7 +79,7 @@ MONITOR_GREETING_TIMED_OUT: Final = "no greeting from the guest's monitor within
 MONITOR_ENDED: Final = "the connection to the guest's monitor closed{why}"
 MONITOR_MALFORMED: Final = "malformed message from the guest's monitor: {error}"
 MONITOR_SEND_TIMED_OUT: Final = "sending to the guest's monitor timed out after {seconds:g} s"
-MONITOR_ANSWER_TIMED_OUT: Final = "no answer within {seconds:g} s"
+MONITOR_ANSWER_TIMED_OUT: Final = "no response within {seconds:g} s"
 MONITOR_RATE_EXCEEDED: Final = "the guest's monitor exceeds {rate:g} messages per second"
 TOO_MANY_FRAMES: Final = "too many frames"
 TOO_MANY_PONGS: Final = "too many unread pongs"

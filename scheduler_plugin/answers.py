@@ -142,7 +142,7 @@ def _problem_of(ask: Check) -> str:
     try:
         return ask()
     except httpx.HTTPError as error:
-        return f"no answer: {error!s:.200}"
+        return f"no response: {error!s:.200}"
 
 
 if __name__ == "__main__":

@@ -83,13 +83,13 @@ class _Run:
     seconds: int
     clients: int
     scale: int
-    act: str = "prepare"
+    step: str = "prepare"
     tps: float | None = None
 
     async def run(self) -> pgbench.Outcome:
         """Creates the tables and runs the load. Raises ``PgbenchError``."""
         await pgbench.prepare(self.server, self.scale)
-        self.act = "load"
+        self.step = "load"
         return await pgbench.run_load(self.server, self.clients, self.seconds, partial(setattr, self, "tps"))
 
 
@@ -105,7 +105,7 @@ async def _run_on_screen(site: Site, console: Console, vm: ObjectName, work: _Ru
 
         async def draw() -> None:
             while True:
-                screen.show(Seconds(clock.now() - began), work.act, watcher.snapshot(), work.tps)
+                screen.show(Seconds(clock.now() - began), work.step, watcher.snapshot(), work.tps)
                 await asyncio.sleep(0.25)
 
         async with background_jobs(watcher.run(), draw(), watch_for_ends(site.client, clock, vm)):

@@ -61,7 +61,7 @@ def parse_vm(argument: str, namespace: str = DEFAULT_NAMESPACE) -> ObjectName:
 
 
 async def vm_host(kubeconfig: Path, vm: ObjectName) -> str:
-    """The address of a running VM on the flat network. Raises ``SiteError``, and as ``ApiClient.get``."""
+    """The address of a running VM on the flat network. Raises ``SiteError`` and the errors of ``ApiClient.get``."""
     async with client_from_kubeconfig(kubeconfig) as client:
         virtual_machine = await client.get(VIRTUAL_MACHINES, vm)
     # Prefer the overlay address, which the VM keeps when it migrates.

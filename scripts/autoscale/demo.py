@@ -115,8 +115,8 @@ async def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
             fresh_stage(NAME, spec, console, clock, pods=pods) as stage,
             serving_page(stage.site, ClusterFlags(NAME), console) if web else nullcontext(),
         ):
-            acts = _acts(stage, observed, console, began, seconds, migration=migration, groups=groups)
-            await _play(stage, acts, observed, console)
+            scenario = _run_scenario(stage, observed, console, began, seconds, migration=migration, groups=groups)
+            await _play(stage, scenario, observed, console)
     outcome = report(observed, Seconds(clock.now() - began))
     await write_outcome(outcome, report_file)
     _print(console, outcome)
@@ -180,10 +180,10 @@ def _recording_problems(observed: Observations, console: Console) -> Iterator[No
         observed.load_problem = str(innermost(errors))
 
 
-async def _play(stage: DemoStage, acts: Awaitable[None], observed: Observations, console: Console) -> None:
-    """Runs all acts, and prints a summary unless the demonstration is interrupted."""
+async def _play(stage: DemoStage, scenario: Awaitable[None], observed: Observations, console: Console) -> None:
+    """Awaits the scenario, and prints a summary unless the demonstration is interrupted."""
     try:
-        await acts
+        await scenario
     # An interruption is a BaseException, so it ends the demonstration without a summary.
     except Exception:
         await _summarize(stage, console, has_failed=True)
@@ -199,7 +199,7 @@ async def _summarize(stage: DemoStage, console: Console, *, has_failed: bool) ->
         console.print(summary, highlight=False, soft_wrap=True, markup=False)
 
 
-async def _acts(  # noqa: PLR0913 - what is shown, and where
+async def _run_scenario(  # noqa: PLR0913 - what is shown, and where
     stage: DemoStage,
     observed: Observations,
     console: Console,
@@ -224,11 +224,11 @@ async def _acts(  # noqa: PLR0913 - what is shown, and where
                 scenario.announce("no live migration: a pod stays on its node")
                 scenario.full_node = FullNodeScenario(site, clock, scenario.announce, scenario.watcher)
             elif migration:
-                scenario.second = MigrationScenario(site, clock, scenario.announce, forwards.clients_of)
+                scenario.migration = MigrationScenario(site, clock, scenario.announce, forwards.clients_of)
             if groups:
-                third = GroupScenario(site, clock, scenario.announce, scenario.elapsed, forwards.read_load, POLICY)
-                third.observed.is_simulated = observed.is_simulated
-                observed.group, scenario.third = third.observed, third
+                group = GroupScenario(site, clock, scenario.announce, scenario.elapsed, forwards.read_load, POLICY)
+                group.observed.is_simulated = observed.is_simulated
+                observed.group, scenario.group = group.observed, group
             await scenario.run()
         observed.guests = stage.guests_of(scenario.watcher.database)
 

@@ -219,7 +219,7 @@ async def _account(site: Site, argument: str, namespace: str) -> Account:
 
 
 async def explain_database(site: Site, vm: Json) -> Account:
-    """Explains a database; the field of a program that did not answer is None. Raises as ``ApiClient.list``."""
+    """Explains a database; a program that did not respond has None. Raises the errors of ``ApiClient.list``."""
     name = database_name(vm)
     listed = await site.client.list(PODS, name.namespace)
     # Agents of nodes are in the namespace of the installation, whichever that is.

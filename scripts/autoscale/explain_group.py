@@ -22,7 +22,7 @@ KINDS: Final = {
 }
 """Group kinds by the names that the command accepts."""
 
-_NO_ANSWER: Final = "The groups program does not answer"
+_NO_ANSWER: Final = "The groups program does not respond"
 _POSSIBLE_REASON: Final = "it may be starting, or not running in this cluster."
 
 
@@ -40,7 +40,7 @@ def group_name(argument: str, default: str = DEFAULT_NAMESPACE) -> tuple[Resourc
 
 
 async def find_group(site: Site, name: ObjectName) -> tuple[Resource, ObjectName] | None:
-    """Finds a group of that name, of any kind. Raises as ``ApiClient.get``."""
+    """Finds a group of that name, of any kind. Raises the errors of ``ApiClient.get``."""
     # VirtualMachineGroup has two names; a dict asks for each kind once.
     for kind in dict.fromkeys(KINDS.values()):
         # Not found also means that the kind is not installed.

@@ -66,7 +66,7 @@ class Site(Protocol):
 
     @property
     def silence(self) -> Mapping[str, str]:
-        """Reason why ``AGENT``, ``SCHEDULER`` or ``GROUPS`` did not answer the last request; empty if it did."""
+        """Reason why ``AGENT``, ``SCHEDULER`` or ``GROUPS`` did not respond to the last request; empty if it did."""
 
     async def of_scheduler(self, path: str) -> Json | None:
         """The scheduler's JSON at ``path``; None if it cannot be reached."""

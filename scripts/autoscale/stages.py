@@ -155,7 +155,7 @@ async def fresh_kubernetes(
 ) -> AsyncIterator[Installed]:
     """Builds images while the cluster starts; then installs the autoscaler, and waits until it runs.
 
-    The logs stay; the disks of the nodes are removed. Raises as ``fresh_cluster``.
+    The logs stay; the disks of the nodes are removed. Raises the errors of ``fresh_cluster``.
     """
     folder = ClusterFolder.of(name)
     async with AsyncExitStack() as stack:
@@ -263,7 +263,7 @@ class DemoStage:
 async def fresh_stage(
     name: str, spec: ClusterSpec, console: Console, clock: Clock, *, pods: bool = False
 ) -> AsyncIterator[DemoStage]:
-    """Runs a new cluster for VMs, or for databases in ``pods``, within the context. Raises as ``fresh_cluster``."""
+    """Runs a new cluster for VMs, or for databases in ``pods``. Raises the errors of ``fresh_cluster``."""
     folder = ClusterFolder.of(name)
     if not spec.kubernetes:
         async with fresh_cluster(name, spec, console) as site:

@@ -30,7 +30,7 @@ Connect = Callable[[], Awaitable[HttpConnection]]
 
 
 async def response_to(connection: HttpConnection, request: bytes) -> bytes:
-    """Send a request; return the body of its response. Raises ``BenchError``, and as ``HttpConnection.exchange``."""
+    """Send a request; return the response body. Raises ``BenchError`` and the errors of ``HttpConnection.exchange``."""
     deadline = asyncio.get_running_loop().time() + REQUEST_TIMEOUT
     head, body = await connection.exchange(request, deadline, _LONGEST_RESPONSE)
     if not head.is_success:

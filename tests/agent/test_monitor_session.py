@@ -147,7 +147,7 @@ async def test_failed_health_check_disconnects(monitor: Conversing) -> None:
     assert monitor.events == [MonitorJoined(2)]
     monitor.is_well = False
     await monitor.clock.advance(10.1)
-    assert monitor.events[1:2] == [MonitorLost(Fault.GUEST, "no answer within 5 s")]
+    assert monitor.events[1:2] == [MonitorLost(Fault.GUEST, "no response within 5 s")]
 
 
 async def test_unanswered_request_disconnects(

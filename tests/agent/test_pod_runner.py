@@ -156,7 +156,7 @@ async def test_reasons_speak_of_the_pod() -> None:
         fixture.guest.error = PortError(Fault.GUEST, "cannot read the pod's cgroups: gone")
         await passes(60.0)
         fixture.guest.error = None
-        await fixture.reclaimer.says(PortError(Fault.GUEST, "no answer within 60 s"))
+        await fixture.reclaimer.says(PortError(Fault.GUEST, "no response within 60 s"))
         await passes(1.0)
         fixture.guest.oom_kills, fixture.guest.cores = 2.0, 0.5
         fixture.pod.patch_errors = [RefusedError(Fault.VM_API, "exceeded quota: team")] * 9

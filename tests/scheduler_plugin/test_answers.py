@@ -70,7 +70,7 @@ def test_silent_webhook_is_reported() -> None:
     def refused() -> str:
         raise httpx.ConnectError("connection refused")
 
-    assert until_passed(refused, lambda: sum(pauses), pauses.append) == "no answer: connection refused"
+    assert until_passed(refused, lambda: sum(pauses), pauses.append) == "no response: connection refused"
     assert sum(pauses) == CHECK_TIMEOUT
 
 

@@ -219,13 +219,13 @@ def test_vms_are_sought_in_the_contexts_namespace(
 
     async def refuse(_: Resource, name: ObjectName) -> None:
         asked.append(str(name))
-        raise SiteError("it does not answer")
+        raise SiteError("it does not respond")
 
     monkeypatch.setattr(module, "open_site", silent_site)
     monkeypatch.setattr(module, "find_pgbench", lambda: "", raising=False)
     for spelt, vm in (([], "shop/vm-1"), (["-n", "ops"], "ops/vm-1"), (["-n", "ops", "--context", "x"], "ops/vm-1")):
         found = CliRunner().invoke(program.app([command, "record"]), [command, "vm-1", *spelt])
-        assert (found.exit_code, found.output, asked.pop()) == (1, "autoscale: it does not answer\n", vm)
+        assert (found.exit_code, found.output, asked.pop()) == (1, "autoscale: it does not respond\n", vm)
 
 
 def test_check_without_a_cluster_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ async def test_a_database_that_does_not_answer_ends_pgbench_in_words(
     heard: list[str] = []
     with pytest.raises(PgbenchError) as caught:
         await run_pgbench(DatabaseServer("127.0.0.1", 5432), [], heard.append, Seconds(0.3))
-    assert str(caught.value).startswith("pgbench has not ended after 0.3 s: the database does not answer")
+    assert str(caught.value).startswith("pgbench has not ended after 0.3 s: the database does not respond")
     assert heard in ([], ["starting vacuum"])
 
 

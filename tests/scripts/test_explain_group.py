@@ -58,7 +58,7 @@ def test_it_says_what_is_what_is_recommended_what_was_done_and_what_was_kept_bac
 
 def test_gaps_are_said() -> None:
     assert list(group_explanation(None)) == [
-        "The groups program does not answer: it may be starting, or not running in this cluster."
+        "The groups program does not respond: it may be starting, or not running in this cluster."
     ]
     broken: Json = {"group": "Hvpa default/web", "problem": "spec.targetRef.name: expected a name"}
     assert list(group_explanation(broken)) == ["Hvpa default/web scales nothing: spec.targetRef.name: expected a name."]

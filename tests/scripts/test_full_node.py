@@ -1,4 +1,4 @@
-"""The second act with a database in a pod: a full node, and the neighbour that leaves it."""
+"""The scenario of a full node with a database in a pod: the full node, and the neighbour that leaves it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Node:
         return Snapshot("Running", "node-1", size, LARGE, True, 0.4, Bytes(1), "granted too little")
 
 
-def act(node: Node, told: list[str]) -> FullNodeScenario:
+def full_node_scenario(node: Node, told: list[str]) -> FullNodeScenario:
     return FullNodeScenario(cast("Site", node), node.clock, told.append, cast("Watcher", node))
 
 
@@ -71,7 +71,7 @@ async def play(node: Node, told: list[str]) -> RoomPoint:
     async def load() -> None:
         await node.clock.sleep(Seconds(30.0))
 
-    scenario = act(node, told)
+    scenario = full_node_scenario(node, told)
     await scenario.fill_node()
     return await scenario.play(load)
 
@@ -112,4 +112,4 @@ async def test_the_agent_says_why_if_the_scheduler_does_not() -> None:
 
 async def test_a_neighbour_that_the_scheduler_does_not_count_ends_the_demonstration() -> None:
     with pytest.raises(SiteError, match="the scheduler does not count neighbour on node-1"):
-        await act(Node(SleepingClock(), is_counted=False), []).fill_node()
+        await full_node_scenario(Node(SleepingClock(), is_counted=False), []).fill_node()

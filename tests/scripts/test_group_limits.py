@@ -1,4 +1,4 @@
-"""The third act of the demonstration ends within its limits, and says what did not happen."""
+"""The scenario of a group ends within its limits, and reports what did not happen."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NoSite:
     client = None
 
 
-def act(clock: SleepingClock) -> GroupScenario:
+def group_scenario(clock: SleepingClock) -> GroupScenario:
     async def reads() -> ReplicaLoad:
         return Reads(clock).press
 
@@ -45,7 +45,7 @@ def act(clock: SleepingClock) -> GroupScenario:
 
 async def test_a_group_that_follows_no_load_ends_the_act_after_its_limits() -> None:
     clock = SleepingClock()
-    scenario = act(clock)
+    scenario = group_scenario(clock)
     scenario.observed.record(Seconds(0.0), 2, {"shop-primary": 1.0, FIRST.name: 1.0})
     began = clock.now()
     await scenario.play()
@@ -59,7 +59,7 @@ async def test_a_group_that_follows_no_load_ends_the_act_after_its_limits() -> N
 
 async def test_a_replica_that_is_never_small_ends_the_act_before_the_load() -> None:
     clock = SleepingClock()
-    scenario = act(clock)
+    scenario = group_scenario(clock)
     with pytest.raises(SiteError, match=r"the replica stays large without load, .* within 240 s"):
         await scenario.play()
     assert group_report(scenario.observed).problems == ["the group's load did not run"]

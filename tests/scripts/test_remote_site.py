@@ -26,7 +26,7 @@ def pod(name: str, phase: str = "Running") -> Json:
 
 
 def answers(pods: list[Json], holder: str | None, *silent: str) -> RemoteSite:
-    """Each pod says its own name at its proxy; those that are silent do not answer."""
+    """Each pod says its own name at its proxy; those that are silent do not respond."""
 
     def answer(request: httpx.Request) -> httpx.Response:
         path = request.url.path

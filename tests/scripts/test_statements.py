@@ -19,7 +19,7 @@ VM: Json = {
 EXPLAINED: Json = {
     "because": "the page cache needs 512Mi",
     "metrics": {"cores_busy": 0.1, "cores_in_iowait": 0.0, "mem_stall": None, "mem_used": "90Mi"},
-    "troubles": [{"with_": "guest", "reason": "no answer within 3 s"}],
+    "troubles": [{"with_": "guest", "reason": "no response within 3 s"}],
 }
 DATABASE: Json = {"standby": False, "sessions": 8, "oldestTransactionSeconds": 80.5}
 
@@ -28,7 +28,7 @@ def test_a_guest_that_answers_beside_clients_that_wait_points_at_the_network() -
     assert statement(VM, EXPLAINED, DATABASE) == (
         "demo: Running on node-1, 1500m CPU, 512Mi; "
         "the agent saw 0.1 CPUs busy, 0.0 waiting for the disk, 90Mi used; "
-        "its size: the page cache needs 512Mi; guest: no answer within 3 s; "
+        "its size: the page cache needs 512Mi; guest: no response within 3 s; "
         "the database has 8 sessions, 80.5 s since the oldest transaction began"
     )
 
@@ -36,14 +36,14 @@ def test_a_guest_that_answers_beside_clients_that_wait_points_at_the_network() -
 def test_a_pod_speaks_through_its_agent_alone() -> None:
     assert statement(pod_database(), EXPLAINED, None) == (
         "pg-1: Running on n1, 1 CPU, 1Gi; the agent saw 0.1 CPUs busy, 0.0 waiting for the disk, 90Mi used; "
-        "its size: the page cache needs 512Mi; guest: no answer within 3 s"
+        "its size: the page cache needs 512Mi; guest: no response within 3 s"
     )
 
 
 def test_who_gives_no_answer_is_named() -> None:
-    assert statement(VM, EXPLAINED, None).endswith("; guest: no answer within 3 s; the database does not answer")
+    assert statement(VM, EXPLAINED, None).endswith("; guest: no response within 3 s; the database does not respond")
     assert statement({"metadata": {"name": "new"}}, None, None) == (
-        "new: Pending on no node, ? CPU, ?; the agent does not answer; the database does not answer"
+        "new: Pending on no node, ? CPU, ?; the agent does not respond; the database does not respond"
     )
     assert statement(VM, {}, DATABASE).startswith(
         "demo: Running on node-1, 1500m CPU, 512Mi; the agent saw nothing yet"

@@ -46,8 +46,8 @@ class MigrationInputs:
     ``pending_cleanup`` is the cleanup of a failed migration that this one waits for. ``source`` and ``target`` are the
     pods in the status; before it has a source, the VM's pod. ``is_quiet``: the source's guest is held, and no resize is
     under way. ``is_overdue``: the timeout has passed. ``transfer`` is the transfer in this process; another process may
-    have started it. ``migration_obstacle`` is why the guest cannot be migrated; ``moves_asleep``: it can be migrated while
-    it is asleep.
+    have started it. ``migration_obstacle`` is why the guest cannot be migrated; ``moves_asleep``: it can be migrated
+    while it is asleep.
     """
 
     migration: Json

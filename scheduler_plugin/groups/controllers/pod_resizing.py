@@ -57,7 +57,7 @@ _Key = tuple[str, workload.Resource | None]
 
 @dataclass(slots=True)
 class PodResizer:
-    """Resizes the pods of targets. ``pods`` returns a target's pods. Raises as ``Writer``."""
+    """Resizes the pods of targets. ``pods`` returns a target's pods. Raises the errors of ``Writer``."""
 
     writer: Writer
     cache: Cache

@@ -1,4 +1,4 @@
-"""The third act: a group replaces the VMs, and scales with the load at its read endpoint (S1.12)."""
+"""The scenario of a group, which replaces the VMs and scales with the load at its read endpoint (S1.12)."""
 
 from __future__ import annotations
 
@@ -186,11 +186,11 @@ class GroupScenario:
         await run_all(self.watcher.run(), self.replica.run())
 
     async def settle(self) -> None:
-        """Deletes the VMs of the other acts, and waits until the group serves. Raises ``SiteError``."""
+        """Deletes the VMs of the other scenarios, and waits until the group serves. Raises ``SiteError``."""
         for name in self.watcher.others:
             with suppress(ApiRefusedError):  # already gone
                 await self.site.client.delete(VIRTUAL_MACHINES, name)
-        await self._until(lambda: not self.watcher.others, _LEAVE, "VMs of the other acts did not end")
+        await self._until(lambda: not self.watcher.others, _LEAVE, "VMs of the other scenarios did not end")
         await make_password(self.site.client, demo_group(self.policy))
         await self.site.client.create(VM_GROUPS, GROUP.namespace, demo_group(self.policy))
         await self._until(lambda: self.watcher.is_ready, _BOOT, "the group did not come up")
@@ -199,7 +199,7 @@ class GroupScenario:
     async def play(self) -> None:
         """Loads the replicas until another one serves, and waits until it is removed. Raises ``SiteError``."""
         load, observations = await self.read_load(), self.observed
-        # The guest need not become idle: the act needs only `_has_room`.
+        # The guest need not become idle: the scenario needs only `_has_room`.
         await wait_until(lambda: 0.0 < self._size() <= LEAST_CPUS, self.clock, _REST)
         await self._until(
             self._has_room, _ROOM, "the replica stays large without load, which leaves it no room to grow"
@@ -211,10 +211,12 @@ class GroupScenario:
         self.tps, observations.load_ended = None, self.elapsed()
         observations.transactions, observations.failed = outcome.transactions, outcome.failed
         observations.problem = outcome.problem
-        observations.said_under_load = self._group_message(Seconds(observations.load_ended - observations.load_began))
+        observations.message_under_load = self._group_message(
+            Seconds(observations.load_ended - observations.load_began)
+        )
         self.announce("the reads have ended")
         if not await wait_until(self._is_back, self.clock, _BACK):
-            observations.said_at_last = self._group_message(_BACK)
+            observations.last_message = self._group_message(_BACK)
 
     def _group_message(self, waited: Seconds) -> str:
         """The group's message after a wait."""

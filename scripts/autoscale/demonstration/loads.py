@@ -36,13 +36,13 @@ async def simulated_load(
 ) -> Outcome:
     """Sets the demand of a simulated guest, and resets it; runs no transactions. Raises ``SiteError``."""
     # Look the guest's address up each time: it changes when the VM migrates.
-    await order_demand(await control(), demand)
+    await set_demand(await control(), demand)
     await clock.sleep(Seconds(float(seconds)))
-    await order_demand(await control(), None)
+    await set_demand(await control(), None)
     return Outcome(0, 0, "")
 
 
-async def order_demand(control: str, demand: Mapping[str, object] | None, guest: str = "the simulated guest") -> None:
+async def set_demand(control: str, demand: Mapping[str, object] | None, guest: str = "the simulated guest") -> None:
     """Sets the demand of the simulated guest at ``control``; None resets it. Raises ``SiteError``."""
     try:
         # Requests to this machine must not use a proxy from the environment.
@@ -66,7 +66,7 @@ async def share_demand(
     clock: Clock,
     is_needed: Callable[[], bool],
     _: OnTps,
-    order: Callable[[str, Mapping[str, object] | None, str], Awaitable[None]] = order_demand,
+    order: Callable[[str, Mapping[str, object] | None, str], Awaitable[None]] = set_demand,
 ) -> Outcome:
     """Divides a demand among the serving simulated replicas while ``is_needed``. Raises ``SiteError``."""
     loaded: set[str] = set()

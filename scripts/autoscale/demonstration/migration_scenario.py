@@ -1,4 +1,4 @@
-"""The second act: a neighbour migrates to another node while clients use it (S4.8, S4.12).
+"""The scenario of a migration: a neighbour moves to another node while clients use it (S4.8, S4.12).
 
 Neighbours start on the node of the demonstration's VM, whose load then pushes the node over its watermark.
 """

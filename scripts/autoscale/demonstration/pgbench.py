@@ -176,7 +176,7 @@ async def run_pgbench(
     now = asyncio.get_running_loop().time
     began = last = now()
     try:
-        # pgbench waits forever for a database that does not answer.
+        # pgbench waits forever for a database that does not respond.
         async with asyncio.timeout(at_most):
             while process.stdout is not None and (line := await process.stdout.readline()):
                 lines.append(line.decode(errors="replace").rstrip())
@@ -185,7 +185,9 @@ async def run_pgbench(
             return outcome_of(lines, await process.wait())
     except TimeoutError:
         output = f"; its last output, after {last - began:.1f} s: {lines[-1]}" if lines else ""
-        raise PgbenchError(f"pgbench has not ended after {at_most:g} s: the database does not answer{output}") from None
+        raise PgbenchError(
+            f"pgbench has not ended after {at_most:g} s: the database does not respond{output}"
+        ) from None
     finally:
         if process.returncode is None:
             process.kill()

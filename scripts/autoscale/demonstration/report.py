@@ -20,7 +20,7 @@ class GroupPoint(msgspec.Struct, frozen=True):
 
 
 class GroupReport(msgspec.Struct, frozen=True):
-    """The outcome of a group's act; ``load`` contains times and transactions per second."""
+    """The outcome of a group's scenario; ``load`` contains times and transactions per second."""
 
     points: list[GroupPoint]
     load: list[tuple[float, float]]
@@ -35,10 +35,10 @@ class GroupReport(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class GroupObservations:
-    """Observations of a group's act. ``started_at`` is the size of the replica ``first`` before the load.
+    """Observations of a group's scenario. ``started_at`` is the size of the replica ``first`` before the load.
 
-    ``said_under_load`` and ``said_at_last`` contain the time waited and the group's message; the latter is empty if the
-    group shrank back.
+    ``message_under_load`` and ``last_message`` contain how long the demonstration waited, and the group's message.
+    ``last_message`` is empty if the group shrank back.
     """
 
     first: str
@@ -51,8 +51,8 @@ class GroupObservations:
     transactions: int = 0
     failed: int = 0
     problem: str = ""
-    said_under_load: str = ""
-    said_at_last: str = ""
+    message_under_load: str = ""
+    last_message: str = ""
 
     def record(self, at: Seconds, serving: int, cpus: Mapping[str, float]) -> bool:
         """Records the group's state; returns True if it has changed."""
@@ -102,9 +102,9 @@ def _group_problems(observed: GroupObservations, most_cpu: float, most_serving: 
     if most_cpu <= observed.started_at:
         problems.append(f"the replica did not grow beyond the {observed.started_at:g} vCPU that it had before the load")
     if most_serving < 2:
-        problems.append(f"no replica was added under load {observed.said_under_load}")
-    if observed.said_at_last:
-        problems.append(f"{_not_back(observed, last, most_cpu)} {observed.said_at_last}")
+        problems.append(f"no replica was added under load {observed.message_under_load}")
+    if observed.last_message:
+        problems.append(f"{_not_back(observed, last, most_cpu)} {observed.last_message}")
     if observed.failed:
         problems.append(f"{observed.failed} transactions of the read load failed")
     # Simulated replicas run no transactions.
@@ -191,7 +191,7 @@ class Report(msgspec.Struct, frozen=True):
 class Observations:
     """Observations of the demonstration.
 
-    ``shrunk_at`` is the end of the wait for the database to shrink; later sizes belong to another act.
+    ``shrunk_at`` is the end of the wait for the database to shrink; later sizes belong to another scenario.
     ``client_failures`` are failures of the neighbours' clients.
     """
 
@@ -241,7 +241,7 @@ def report(observed: Observations, total: Seconds) -> Report:
     """The report on the observations, after ``total`` seconds."""
     began = observed.load_began
     start = observed.size_at(began) if began is not None else None
-    # Later acts resize the VM again, which must not count.
+    # Later scenarios resize the VM again, which must not count.
     until = total if observed.shrunk_at is None else observed.shrunk_at
     top = observed.largest_between(began, until) if began is not None else None
     last = observed.size_at(until) if observed.load_ended is not None else None
@@ -323,7 +323,7 @@ def _room_problems(room: RoomPoint | None) -> Sequence[str]:
 
 
 def _migration_problems(migrations: Sequence[MigrationPoint] | None) -> Sequence[str]:
-    if migrations is None:  # without this act
+    if migrations is None:  # without this scenario
         return []
     if not any(migration.succeeded for migration in migrations):
         return [

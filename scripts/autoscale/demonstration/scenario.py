@@ -1,4 +1,4 @@
-"""The acts of the demonstration, each step with its own timeout."""
+"""The demonstration from start to end, each step with its own timeout."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SHRINK: Final = Seconds(90.0)
 _FRAME: Final = Seconds(0.25)
 _FLEET_INTERVAL: Final = Seconds(0.5)
 _SECOND_LOAD: Final = 30
-"""Seconds of load in the second act."""
+"""Seconds of load for a migration, and on a full node."""
 
 
 def demo_vm() -> Json:
@@ -81,11 +81,11 @@ class Scenario:
     began: Instant
     watch: Callable[[], Coroutine[object, object, None]]
     subject: Subject = VM
-    second: MigrationScenario | None = None
-    third: GroupScenario | None = None
+    migration: MigrationScenario | None = None
+    group: GroupScenario | None = None
     full_node: FullNodeScenario | None = None
     sleep: SleepScenario | None = None
-    act: str = "boot"
+    step: str = "boot"
     tps: float | None = None
     fleet: Fleet = ()
     watcher: Watcher = field(init=False)
@@ -94,13 +94,13 @@ class Scenario:
         self.watcher = Watcher(self.site, self.subject.name, self.clock, self._sized, self._reasoned)
 
     async def run(self) -> None:
-        """Plays all acts. Raises ``SiteError`` if one fails, and as soon as a VM ends."""
+        """Plays the demonstration. Raises ``SiteError`` if a step fails, and as soon as a VM ends."""
         ends = watch_for_ends(self.site.client, self.clock)
-        acts = [act.watch() for act in (self.second, self.third) if act is not None]
-        async with background_jobs(self.watcher.run(), self._draw(), self._read_fleet(), self.watch(), ends, *acts):
-            await self._acts()
+        watches = [part.watch() for part in (self.migration, self.group) if part is not None]
+        async with background_jobs(self.watcher.run(), self._draw(), self._read_fleet(), self.watch(), ends, *watches):
+            await self._play()
 
-    async def _acts(self) -> None:
+    async def _play(self) -> None:
         await self.subject.create(self.site.client)
         word = self.subject.word
         if not await wait_until(lambda: self.watcher.snapshot().available, self.clock, _BOOT):
@@ -109,28 +109,28 @@ class Scenario:
             f"the {word} is running" if self.observed.is_simulated else f"the {word} and its database are running"
         )
         if self.sleep is not None:
-            self.act = "sleep"
+            self.step = "sleep"
             await self.sleep.play()
             return
         self.announce(f"its policy, from its annotation {ANNOTATION_CONFIG}: {POLICY}")
-        self.act = "prepare"
+        self.step = "prepare"
         # Creating tables is a load, too: the VM may grow meanwhile and has to settle again.
         load = await self.make_load(self.watcher.database)
-        self.act = "settle"
+        self.step = "settle"
         await wait_until(self._has_first_size, self.clock, _SETTLE)
         await self._wait_for_room()
         await wait_until(self._is_settled, self.clock, _SETTLE)
         await self._wait_for_room()  # on a busy machine it may have grown meanwhile
-        self.act, self.observed.load_began = "load", self.elapsed()
+        self.step, self.observed.load_began = "load", self.elapsed()
         await self._load(load, self.load_seconds)
-        self.act, self.observed.load_ended = "idle", self.elapsed()
+        self.step, self.observed.load_ended = "idle", self.elapsed()
         await wait_until(self._has_shrunk, self.clock, _SHRINK)
-        # Even if it has not shrunk: later sizes belong to another act.
+        # Even if it has not shrunk: later sizes belong to another scenario.
         self.observed.shrunk_at = self.elapsed()
-        if self.second is not None:
-            await self._migrate(self.second, load)
-        if self.third is not None:
-            await self._groups(self.third)
+        if self.migration is not None:
+            await self._migrate(self.migration, load)
+        if self.group is not None:
+            await self._groups(self.group)
         if self.full_node is not None:
             await self._fill(self.full_node, load)
 
@@ -139,29 +139,29 @@ class Scenario:
         if not await wait_until(self._has_room, self.clock, _MAKE_ROOM):
             raise SiteError(f"the {self.subject.word} stays large without load, which leaves it no room to grow")
 
-    async def _migrate(self, second: MigrationScenario, load: Load) -> None:
-        self.act = "neighbours"
+    async def _migrate(self, migration: MigrationScenario, load: Load) -> None:
+        self.step = "neighbours"
         self.announce("two neighbours start on the VM's node, while it is small")
-        await second.create_neighbours()
-        await second.settle()
-        self.act = "full node"
-        self.observed.migrations = await second.play(lambda seconds: self._load(load, seconds), _SECOND_LOAD)
-        self.observed.client_failures = second.client_failures
+        await migration.create_neighbours()
+        await migration.settle()
+        self.step = "full node"
+        self.observed.migrations = await migration.play(lambda seconds: self._load(load, seconds), _SECOND_LOAD)
+        self.observed.client_failures = migration.client_failures
 
     async def _fill(self, full_node: FullNodeScenario, load: Load) -> None:
-        self.act = "neighbour"
+        self.step = "neighbour"
         await full_node.fill_node()
-        self.act = "full node"
+        self.step = "full node"
         self.observed.room = await full_node.play(lambda: self._load(load, _SECOND_LOAD))
 
-    async def _groups(self, third: GroupScenario) -> None:
-        # Without the second act, the screen shows the group's rows.
-        self.act, self.second = "group", None
+    async def _groups(self, group: GroupScenario) -> None:
+        # Without the migration, the screen shows the group's rows.
+        self.step, self.migration = "group", None
         self.announce("a group of VMs replaces them: a primary and a read replica")
-        self.watcher = third.replica
-        await third.settle()
-        self.act = "reads"
-        await third.play()
+        self.watcher = group.replica
+        await group.settle()
+        self.step = "reads"
+        await group.play()
 
     async def _load(self, load: Load, seconds: int) -> None:
         self.announce(f"load for {seconds} s")
@@ -217,16 +217,16 @@ class Scenario:
 
     async def _draw(self) -> None:
         while True:
-            self.screen.show(self.elapsed(), self.act, self.watcher.snapshot(), self.tps, self.fleet)
+            self.screen.show(self.elapsed(), self.step, self.watcher.snapshot(), self.tps, self.fleet)
             await self.clock.sleep(_FRAME)
 
     async def _read_fleet(self) -> None:
-        while any(act is not None for act in (self.second, self.third, self.full_node, self.sleep)):
-            if self.third is None or self.second is not None:
+        while any(part is not None for part in (self.migration, self.group, self.full_node, self.sleep)):
+            if self.group is None or self.migration is not None:
                 nodes = items(await self.site.of_scheduler("/nodes") or {}, "nodes")
-                moves = [] if self.second is None else self.second.moves
-                # If the scheduler does not answer, the last rows stay.
+                moves = [] if self.migration is None else self.migration.moves
+                # If the scheduler does not respond, the last rows stay.
                 self.fleet = [fleet_row(node, moves) for node in nodes] or self.fleet
-            elif self.third.watcher.vms:
-                self.fleet, self.tps = self.third.watcher.rows(), self.third.tps
+            elif self.group.watcher.vms:
+                self.fleet, self.tps = self.group.watcher.rows(), self.group.tps
             await self.clock.sleep(_FLEET_INTERVAL)

@@ -27,7 +27,7 @@ Fleet = Sequence[tuple[str, str, str]]
 """A row for each node: its name, a bar, and the VMs on it."""
 
 
-def line(at: Seconds, act: str, snapshot: Snapshot, tps: float | None) -> str:
+def line(at: Seconds, step: str, snapshot: Snapshot, tps: float | None) -> str:
     """The state as a line of text."""
     waits = snapshot.phase if snapshot.phase in SLEEPING else "no guest yet"
     if snapshot.condition:
@@ -35,7 +35,7 @@ def line(at: Seconds, act: str, snapshot: Snapshot, tps: float | None) -> str:
     size = waits if snapshot.size is None else f"{snapshot.size.cpu} vCPU {snapshot.size.mem}"
     used = "" if snapshot.used_cpu is None else f", {snapshot.used_cpu:.1f} busy"
     speed = "" if tps is None else f", {tps:.0f} tps"
-    return f"{at:6.1f} s  {act:10}  {size}{used}{speed}"
+    return f"{at:6.1f} s  {step:10}  {size}{used}{speed}"
 
 
 @dataclass(slots=True)
@@ -69,25 +69,25 @@ class Screen:
             # The live panel lists events itself.
             self.console.print(f"{at:6.1f} s  {escape(what)}", soft_wrap=True)
 
-    def show(self, at: Seconds, act: str, snapshot: Snapshot, tps: float | None, fleet: Fleet = ()) -> None:
+    def show(self, at: Seconds, step: str, snapshot: Snapshot, tps: float | None, fleet: Fleet = ()) -> None:
         """Shows the current state; ``fleet`` contains a row for each node."""
         if self._live is None:
-            self._plain(at, act, snapshot, tps)
+            self._plain(at, step, snapshot, tps)
             return
         # One point per second, although `show` is called more often.
         if int(at) != self._last_second:
             self._last_second = int(at)
             self._cpu.append(snapshot.size.cpu.as_cores if snapshot.size else 0.0)
             self._tps.append(tps or 0.0)
-        self._live.update(self._picture(at, act, snapshot, tps, fleet))
+        self._live.update(self._picture(at, step, snapshot, tps, fleet))
 
-    def _plain(self, at: Seconds, act: str, snapshot: Snapshot, tps: float | None) -> None:
+    def _plain(self, at: Seconds, step: str, snapshot: Snapshot, tps: float | None) -> None:
         # A line for each change, and every few seconds so that the demonstration does not seem to hang.
-        if (act, snapshot.size) != self._last_state or int(at) >= self._last_second + _PLAIN_EVERY:
-            self._last_state, self._last_second = (act, snapshot.size), int(at)
-            self.console.print(line(at, act, snapshot, tps), highlight=False, soft_wrap=True)
+        if (step, snapshot.size) != self._last_state or int(at) >= self._last_second + _PLAIN_EVERY:
+            self._last_state, self._last_second = (step, snapshot.size), int(at)
+            self.console.print(line(at, step, snapshot, tps), highlight=False, soft_wrap=True)
 
-    def _picture(self, at: Seconds, act: str, snapshot: Snapshot, tps: float | None, fleet: Fleet = ()) -> Panel:
+    def _picture(self, at: Seconds, step: str, snapshot: Snapshot, tps: float | None, fleet: Fleet = ()) -> Panel:
         table = Table.grid(padding=(0, 2))
         if snapshot.size is not None and snapshot.max_size is not None:
             cpu, max_cpu = snapshot.size.cpu.as_cores, snapshot.max_size.cpu.as_cores
@@ -112,5 +112,5 @@ class Screen:
         waits = snapshot.condition if snapshot.size is None else ""
         why = Text(f"why: {snapshot.because or waits}" if snapshot.because or waits else "", style="italic")
         happened = Text("\n".join(self.decisions), style="dim")
-        title = f"{self.title} · {at:.0f} s · {act} · {snapshot.phase} on {snapshot.node or '-'}"
+        title = f"{self.title} · {at:.0f} s · {step} · {snapshot.phase} on {snapshot.node or '-'}"
         return Panel(Group(table, why, happened), title=escape(title), title_align="left")

@@ -30,7 +30,7 @@ _COUNTED: Final = {"sessions": "sessions", "oldestTransactionSeconds": "s since 
 
 
 async def statements(site: Site) -> list[str]:
-    """A line for each VM and each pod that opted in; empty if the cluster's API does not answer."""
+    """A line for each VM and each pod that opted in; empty if the cluster's API does not respond."""
     try:
         vms, pods = (await site.client.list(VIRTUAL_MACHINES)).objects, (await site.client.list(PODS)).objects
     except ApiError:
@@ -56,8 +56,8 @@ def statement(vm: Json, explanation: Json | None, database: Json | None) -> str:
     status = child(vm, "status")
     size, _ = sizes_of(vm)
     has = "? CPU, ?" if size is None else f"{size.cpu} CPU, {size.mem}"
-    guest = "the agent does not answer" if explanation is None else _guest(explanation)
-    inside = "the database does not answer" if database is None else _readings("the database has", database, _COUNTED)
+    guest = "the agent does not respond" if explanation is None else _guest(explanation)
+    inside = "the database does not respond" if database is None else _readings("the database has", database, _COUNTED)
     where = f"{text(status, 'phase') or 'Pending'} on {database_node(vm) or 'no node'}"
     return "; ".join((f"{name_of(vm).name}: {where}, {has}", guest, *([] if is_pod(vm) else [inside])))
 

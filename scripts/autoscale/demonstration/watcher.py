@@ -94,7 +94,7 @@ class Watcher:
         while True:
             self._resized.clear()
             if is_pod(self.database) or text(self.database, "status", "podName"):
-                # If the agent does not answer, keep its last explanation.
+                # If the agent does not respond, keep its last explanation.
                 self.explanation = await sources.of_vm(self.database) or self.explanation
                 self._report_size()
             await self.clock.wait(self._resized, Instant(self.clock.now() + _EVERY))

@@ -70,7 +70,7 @@ class FleetReader:
         await run_all(self._vms.run(), self._sources.pods.run(), self._migrations.run())
 
     async def everything(self) -> FleetSnapshot:
-        """Returns a snapshot after querying all agents. Raises as ``ApiClient.list``."""
+        """Returns a snapshot after querying all agents. Raises the errors of ``ApiClient.list``."""
         await self._vms.refresh()
         await self._sources.pods.refresh()
         with Tolerating(RefusalKind.NOT_FOUND):  # migrations may not be installed
@@ -105,14 +105,14 @@ class FleetReader:
 
     def _scheduler_silence(self) -> str:
         reason = self._site.silence.get(SCHEDULER, "")
-        return f"The scheduler does not answer{reason and ': '}{visible(reason)}{'' if reason else '.'}"
+        return f"The scheduler does not respond{reason and ': '}{visible(reason)}{'' if reason else '.'}"
 
     async def _api_trouble(self) -> str:
         try:
             # A watch may hang without an error, so make a small request each time.
             await self._site.client.revision(VIRTUAL_MACHINES)
         except ApiError as error:
-            return f"The API server does not answer: {visible(str(error))}"
+            return f"The API server does not respond: {visible(str(error))}"
         return ""
 
     def _named(self) -> Mapping[ObjectName, Json]:
@@ -141,7 +141,7 @@ class FleetReader:
         async def query(name: ObjectName) -> None:
             async with limit:
                 vm = named.get(name)
-                # Empty if the agent does not answer: an old explanation would look current.
+                # Empty if the agent does not respond: an old explanation would look current.
                 self._agents[name] = (vm and await agent_response(self._site, vm, pods)) or {}
 
         await asyncio.gather(*map(query, names))

@@ -42,7 +42,7 @@ async def test_standby_reports_lag_and_sessions() -> None:
         (saying(b"it is starting\n", 503), Fault.GUEST, "no database status from the guest: it is starting"),
         (saying(b'{"error": "\xff"}', 503), Fault.GUEST, "no database status from the guest: {"),
         (saying(b'{"standby": "\xff"}'), Fault.GUEST, f"the guest's database at {URL}: "),
-        (silent(), Fault.NETWORK, f"the guest's database at {URL} did not answer within 0.05 s"),
+        (silent(), Fault.NETWORK, f"the guest's database at {URL} did not respond within 0.05 s"),
         (unreachable(), Fault.NETWORK, f"the guest's database at {URL} cannot be reached"),
     ],
 )

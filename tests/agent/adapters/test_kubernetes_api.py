@@ -129,7 +129,7 @@ async def test_refusal_that_never_ends_is_given_up() -> None:
     http = client(lambda _: httpx.Response(503, stream=Stalled()))
     impatient = LightKubernetesApi(http, "https://kubernetes/", no_token, Seconds(0.1))
     async with asyncio.timeout(10):
-        with pytest.raises(PortError, match=r"did not answer within 0\.1 s"):
+        with pytest.raises(PortError, match=r"did not respond within 0\.1 s"):
             _ = [event async for event in impatient.watch("/things", {}, "5")]
 
 

@@ -222,7 +222,7 @@ async def test_batch_timeout_closes_the_connection() -> None:
         here.peer.silent = True
         found = await here.asks(1, 2)
         assert {(each.fault, each.reason) for each in found} == {
-            (Fault.NETWORK, f"the scheduler at {here.peer.url} did not answer within 0.05 s")
+            (Fault.NETWORK, f"the scheduler at {here.peer.url} did not respond within 0.05 s")
         }
         assert here.line.most == 0
 

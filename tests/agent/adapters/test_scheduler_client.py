@@ -141,7 +141,7 @@ async def test_an_answer_without_an_end_is_not_believed() -> None:
 
 
 async def test_silence_is_the_networks_fault() -> None:
-    with pytest.raises(PortError, match="did not answer within 2 s") as caught:
+    with pytest.raises(PortError, match="did not respond within 2 s") as caught:
         await scheduler(silent()).ask(REQUEST, SLOT)
     assert caught.value.fault == Fault.NETWORK
 

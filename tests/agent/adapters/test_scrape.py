@@ -143,6 +143,6 @@ async def test_invalid_address_is_unreachable() -> None:
 
 async def test_silent_guest_times_out() -> None:
     async with guest(b"", answer(), deadline=0.02) as (exporter, served):
-        expected = Fault.NETWORK, f"the guest's metrics at {served.url} did not answer within 0.02 s"
+        expected = Fault.NETWORK, f"the guest's metrics at {served.url} did not respond within 0.02 s"
         assert await failure(exporter) == expected
     assert served.asked

@@ -493,7 +493,7 @@ FAULTS = (
         ),
     ),
     Fault("agents-answered", "the scheduler has never answered", heard({})),
-    Fault("agents-answered", "does not answer /explain", heard(None), WARNING),
+    Fault("agents-answered", "does not respond to /explain", heard(None), WARNING),
     Fault(
         "vms-permits",
         "VM default/db: its size of 1 cpu, 2Gi exceeds its permit of 500m cpu, 2Gi",

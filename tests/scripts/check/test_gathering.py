@@ -68,7 +68,7 @@ def silent(_: httpx.Request) -> httpx.Response:
     [
         (untrusted, "the kubeconfig does not trust the server's certificate (CERTIFICATE_VERIFY_FAILED: self-signed)"),
         (refused, "cannot connect (connection refused)"),
-        (silent, "no answer in time"),
+        (silent, "no response in time"),
         (
             lambda _: status(401, "Unauthorized"),
             "the API server rejected these credentials (401); they may have expired",
@@ -119,9 +119,9 @@ async def test_the_line_of_failed_looks_says_which_and_why() -> None:
         return httpx.Response(200, json={"kind": "List", "metadata": {}, "items": []})
 
     facts = await gathering(version_alone(no_secrets)).facts(before=False)
-    assert [each.why for each in facts.failed_queries] == ["list secrets in kube-system: no answer in time"]
+    assert [each.why for each in facts.failed_queries] == ["list secrets in kube-system: no response in time"]
     said = {each.check.id: each.message for each in evaluate(facts, before=False)}
-    assert said["api-looks"] == said["certificates-current"] == "list secrets in kube-system: no answer in time"
+    assert said["api-looks"] == said["certificates-current"] == "list secrets in kube-system: no response in time"
 
 
 @pytest.mark.parametrize("is_ready", [True, False])
@@ -129,7 +129,7 @@ async def test_why_a_program_says_nothing_is_another_lines_matter_where_its_pod_
     (pod,) = (each for each in pods() if name_of(each).name == "autoscaling-scheduler-0")
     pod["status"]["conditions"] = [{"type": "Ready", "status": str(is_ready)}]
     ((name, look),) = (await accounts.pages(client(silent), [pod], [])).items()
-    why = f"pod {name}: get pods/proxy: no answer in time"
+    why = f"pod {name}: get pods/proxy: no response in time"
     assert (name, look) == ("autoscaling-scheduler-0", Unavailable(why, has_failed=is_ready))
 
 

@@ -134,13 +134,13 @@ async def test_a_pod_is_not_migrated() -> None:
 
 async def test_a_lost_scheduler_is_said_and_gone_when_it_is_back() -> None:
     async with looking() as person:
-        person.scene.seen = replace(person.scene.seen, troubles=("The scheduler does not answer.",))
+        person.scene.seen = replace(person.scene.seen, troubles=("The scheduler does not respond.",))
         await person.waits()
-        assert "The scheduler does not answer." in person.reads()
+        assert "The scheduler does not respond." in person.reads()
         assert len(person.names()) == 4
         person.scene.seen = replace(person.scene.seen, troubles=())
         await person.waits()
-        assert "The scheduler does not answer." not in person.reads()
+        assert "The scheduler does not respond." not in person.reads()
 
 
 async def test_help_shows_every_key_and_q_quits() -> None:

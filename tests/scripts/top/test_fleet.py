@@ -130,7 +130,7 @@ async def test_what_is_away_is_said_and_what_was_seen_stays_until_it_is_back(pla
     lost = await fleet.read([])
     assert (lost.vms, lost.nodes) == (before.vms, before.nodes)
     api, scheduler = lost.troubles
-    assert (api.startswith("The API server does not answer: "), scheduler) == (True, "The scheduler does not answer.")
+    assert (api.startswith("The API server does not respond: "), scheduler) == (True, "The scheduler does not respond.")
     place.is_away, place.nodes = False, nodes
     assert await fleet.read([]) == before
 

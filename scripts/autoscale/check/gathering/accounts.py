@@ -99,7 +99,7 @@ async def ledger(client: ApiClient, pod: Json | None) -> Observation[Json]:
 async def explanations(
     client: ApiClient, vms: Iterable[Json], vm_pods: Iterable[Json], pods: Iterable[Json]
 ) -> Observation[Mapping[str, Json | None]]:
-    """The explanation of each VM's agent; None if it does not answer. VMs without an agent are omitted."""
+    """The explanation of each VM's agent; None if it does not respond. VMs without an agent are omitted."""
     runners = {name_of(pod): pod for pod in vm_pods if agent_container(pod) is not None}
     on_nodes = {node_of(pod): pod for pod in pods if program_of(pod) == AGENT and pod_phase(pod) == "Running"}
     targets = dict[str, tuple[Json, str]]()

@@ -61,7 +61,7 @@ def failure_reason(error: Exception) -> str:
     if any(isinstance(cause, ssl.SSLCertVerificationError) or _UNTRUSTED in str(cause) for cause in chain):
         return f"the kubeconfig does not trust the server's certificate ({_last(chain)})"
     if any(isinstance(cause, (TimeoutError, httpx.TimeoutException)) for cause in chain):
-        return "no answer in time"
+        return "no response in time"
     if any(isinstance(cause, httpx.ConnectError) for cause in chain):
         return f"cannot connect ({_last(chain)})"
     return str(error)

@@ -71,7 +71,7 @@ def _configuration(document: Json) -> list[str]:
     extender = ours[0]
     errors += [f"the extender has no {verb}" for verb in VERBS if not text(extender, verb)]
     if flag(extender, "ignorable"):
-        errors.append("the extender is ignorable: kube-scheduler binds pods without it if it does not answer")
+        errors.append("the extender is ignorable: kube-scheduler binds pods without it if it does not respond")
     if not flag(extender, "nodeCacheCapable"):
         errors.append("the extender is not nodeCacheCapable: rejected pods are not retried when room appears")
     if text(extender, "urlPrefix").startswith("https:") and not flag(extender, "enableHTTPS"):

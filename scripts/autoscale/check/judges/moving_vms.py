@@ -70,7 +70,7 @@ def agents_answered(facts: CheckFacts) -> CheckResult:
     for vm, account in sorted(accounts.items()):
         age = None if account is None else account.get("scheduler_answered_seconds")
         if account is None:
-            problems.append(CheckProblem(vm, f"the agent of VM {vm} does not answer /explain", Level.WARNING))
+            problems.append(CheckProblem(vm, f"the agent of VM {vm} does not respond to /explain", Level.WARNING))
         # An agent that never received a response reports null.
         elif not isinstance(age, (int, float)) or age > LATELY:
             since = "has never answered" if not isinstance(age, (int, float)) else f"last answered {age:.0f} s ago"

@@ -1,4 +1,4 @@
-"""The second act for a database in a pod: growth on its full node is denied until a neighbour leaves."""
+"""The scenario of a full node, for a database in a pod: growth on its full node is denied until a neighbour leaves."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class FullNodeScenario:
         return bool(child(self.watcher.explanation, "denied"))
 
     async def _reason(self) -> str:
-        """The scheduler's reason for the denial; the agent's if the scheduler does not answer in time."""
+        """The scheduler's reason for the denial; the agent's if the scheduler does not respond in time."""
         reasons = [""]
 
         async def is_explained() -> bool:

@@ -59,7 +59,7 @@ class SleepScenario:
     points: list[SleepPoint] = field(default_factory=list)
 
     async def play(self) -> None:
-        """Adds a point per sleep. Raises ``SiteError`` if the VM does not sleep, or its database does not answer."""
+        """Adds a point per sleep. Raises ``SiteError`` if the VM does not sleep, or its database does not respond."""
         try:
             async with database_of(self.site, self.watcher.database) as server:
                 session = await DatabaseSession.open(server.host, server.port, server.password)
@@ -68,7 +68,7 @@ class SleepScenario:
                 finally:
                     session.close()
         except TimeoutError:
-            raise SiteError(f"the database did not answer within {_ANSWER:g} s") from None
+            raise SiteError(f"the database did not respond within {_ANSWER:g} s") from None
         except (DatabaseError, OSError) as error:
             raise SiteError(f"a database session failed: {error}") from error
 
@@ -173,7 +173,7 @@ class SleepScenario:
         return vm
 
     async def _state(self) -> _State:
-        """Raises ``SiteError`` if the scheduler does not answer."""
+        """Raises ``SiteError`` if the scheduler does not respond."""
         node, accounts = self.watcher.snapshot().node, list[Json]()
 
         async def is_listed() -> bool:

@@ -1,4 +1,4 @@
-"""The third act of the demonstration: its verdict, its load, and its picture."""
+"""The scenario of a group in the demonstration: its verdict, its load, and its picture."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def seen(
     transactions: int = 900,
     failed: int = 0,
     problem: str = "",
-    said_under_load: str = "",
-    said_at_last: str = "",
+    message_under_load: str = "",
+    last_message: str = "",
 ) -> GroupObservations:
-    """An act with a load from 10 s to 40 s; each point has a time, who serves, and two sizes."""
+    """A scenario with a load from 10 s to 40 s; each point has a time, who serves, and two sizes."""
     found = GroupObservations(FIRST, started_at=1.0, transactions=transactions, failed=failed, problem=problem)
-    found.said_under_load, found.said_at_last = said_under_load, said_at_last
+    found.message_under_load, found.last_message = message_under_load, last_message
     found.load_began, found.load_ended = Seconds(10.0), Seconds(40.0)
     found.load.append((11.0, 120.0))
     for at, serving, first, second in points:
@@ -58,22 +58,22 @@ def test_a_replica_that_grew_and_got_another_beside_it_and_lost_it_again_is_a_su
     [
         (seen((5.0, 1, 1.0, 0.0)), "the replica did not grow beyond the 1 vCPU that it had before the load"),
         (
-            seen((5.0, 1, 1.0, 0.0), (12.0, 1, 2.0, 0.0), said_under_load="within 300 s: no replica serves"),
+            seen((5.0, 1, 1.0, 0.0), (12.0, 1, 2.0, 0.0), message_under_load="within 300 s: no replica serves"),
             "no replica was added under load within 300 s: no replica serves",
         ),
         (
-            seen(*THERE_AND_BACK[:3], said_at_last=WAITED),
+            seen(*THERE_AND_BACK[:3], last_message=WAITED),
             f"2 replicas serve instead of one {WAITED}",
         ),
         (
-            seen(*THERE_AND_BACK[:3], (50.0, 1, 1.0, 1.0), said_at_last=WAITED),
+            seen(*THERE_AND_BACK[:3], (50.0, 1, 1.0, 1.0), last_message=WAITED),
             f"shop-primary, shop-replica-0, shop-replica-1 run instead of the primary and one replica {WAITED}",
         ),
         (
-            seen(*THERE_AND_BACK[:3], (50.0, 1, 2.0, 0.0), said_at_last=WAITED),
+            seen(*THERE_AND_BACK[:3], (50.0, 1, 2.0, 0.0), last_message=WAITED),
             f"the replica did not shrink back to 1 vCPU {WAITED}",
         ),
-        (seen(*THERE_AND_BACK, said_at_last=WAITED), f"the group did not shrink back {WAITED}"),
+        (seen(*THERE_AND_BACK, last_message=WAITED), f"the group did not shrink back {WAITED}"),
         (seen(*THERE_AND_BACK, failed=2), "2 transactions of the read load failed"),
         (seen(*THERE_AND_BACK, transactions=0), "the read load ran no transactions"),
         (seen(*THERE_AND_BACK, problem="pgbench ended with exit code 1"), "pgbench ended with exit code 1"),
