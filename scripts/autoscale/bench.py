@@ -98,10 +98,10 @@ async def _run_on_screen(site: Site, console: Console, vm: ObjectName, work: _Ru
     began = clock.now()
     with Screen(console, f"pgbench at {vm}") as screen:
 
-        def decided(size: Resources, because: str) -> None:
-            screen.decided(Seconds(clock.now() - began), f"{size}" + (f": {because}" if because else ""))
+        def add_event(size: Resources, because: str) -> None:
+            screen.add_event(Seconds(clock.now() - began), f"{size}" + (f": {because}" if because else ""))
 
-        watcher = Watcher(site, vm, clock, lambda _: None, decided)
+        watcher = Watcher(site, vm, clock, lambda _: None, add_event)
 
         async def draw() -> None:
             while True:

@@ -262,11 +262,11 @@ def _print(console: Console, outcome: Report) -> None:
         inside = "guest" if outcome.database == VM.word else outcome.database
         console.print(f"  more CPU in the {inside} {outcome.reaction_seconds:.1f} s after the load began")
     for move in outcome.migrations:
-        console.print(f"  {_moved(move)}", soft_wrap=True)
+        console.print(f"  {_migration_text(move)}", soft_wrap=True)
     if outcome.room is not None:
-        console.print(f"  {_waited(outcome.room)}", soft_wrap=True)
+        console.print(f"  {_denial_text(outcome.room)}", soft_wrap=True)
     if outcome.group is not None:
-        console.print(f"  {_read(outcome.group)}", soft_wrap=True)
+        console.print(f"  {_reads_text(outcome.group)}", soft_wrap=True)
     for point in outcome.sleeps or ():
         console.print(f"  {sleep_line(point)}", highlight=False, soft_wrap=True)
     if outcome.sleeps is not None:
@@ -279,14 +279,14 @@ def _print(console: Console, outcome: Report) -> None:
         console.print(f"  {busy}", soft_wrap=True)
 
 
-def _waited(room: RoomPoint) -> str:
+def _denial_text(room: RoomPoint) -> str:
     if room.denied_seconds is None:
         return f"nothing was denied on {room.node}"
     then = "no more CPU after" if room.room_seconds is None else f"more CPU {room.room_seconds:.1f} s after"
     return f"denied {room.denied_seconds:.1f} s after the load began ({room.reason}); {then} {room.neighbour} left"
 
 
-def _read(group: GroupReport) -> str:
+def _reads_text(group: GroupReport) -> str:
     reads = f": {group.transactions} reads, {group.failed} failed" if group.transactions else ""
     return f"the group's replica grew to {group.most_cpu:g} vCPU, then {group.most_serving} replicas served{reads}"
 
@@ -298,7 +298,7 @@ def _busy_host(load: float, cpus: int) -> str:
     return f"this machine is busy (load {load:.0f} on {cpus} CPUs): guests wait for CPU time and request more CPUs"
 
 
-def _moved(move: MigrationPoint) -> str:
+def _migration_text(move: MigrationPoint) -> str:
     if not move.succeeded:
         return f"{move.vm} did not move from {move.source or '?'}: {move.reason or 'the migration did not finish'}"
     stall = "" if move.longest_stall_ms is None else f", longest client stall {move.longest_stall_ms:.0f} ms"

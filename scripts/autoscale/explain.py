@@ -47,7 +47,7 @@ MOST_SHOWN: Final = 10_000
 """Maximum number of decisions shown: about as many as a history keeps per VM."""
 
 
-async def recorded_account(history: History, vm: ObjectName, period: Period) -> tuple[list[str], Json]:
+async def recorded_explanation(history: History, vm: ObjectName, period: Period) -> tuple[list[str], Json]:
     """Returns the recorded decisions and migrations of a database, as lines and as fields. Raises ``HistoryError``."""
     # One more than is shown, to learn whether there are older ones.
     decisions = await history.decisions(vm, period, MOST_SHOWN + 1)
@@ -138,13 +138,13 @@ async def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
         raise typer.BadParameter(str(error), param_hint="--since") from None
     database = parse_database(what, namespace or context_namespace(flags))
     async with opened_history(history_path(flags), prometheus) as history:
-        show(*await recorded_account(history, database, period), output)
+        show(*await recorded_explanation(history, database, period), output)
     return 0
 
 
 async def _explain(name: str, namespace: str, cluster: ReachedCluster, output: Output, *, watch: bool) -> int:
     async with open_site(cluster) as site:
-        ask = partial(_account, site, name, namespace or cluster.namespace)
+        ask = partial(_explanation, site, name, namespace or cluster.namespace)
         # Ask once before opening the screen, so that a wrong name is an ordinary error.
         lines, fields = await ask()
         # Scripts want a stream of documents; a person wants a screen that is redrawn.
@@ -157,12 +157,12 @@ async def _explain(name: str, namespace: str, cluster: ReachedCluster, output: O
     return 0
 
 
-Account = tuple[list[str], Json | None]
+Explanation = tuple[list[str], Json | None]
 """An explanation as lines, and as fields."""
 
 
 async def print_repeatedly(
-    ask: Callable[[], Awaitable[Account]], output: Output, pause: Callable[[], Awaitable[None]]
+    ask: Callable[[], Awaitable[Explanation]], output: Output, pause: Callable[[], Awaitable[None]]
 ) -> NoReturn:
     """Asks and prints after each ``pause``, until cancelled; a repeated error is printed once."""
     last_error = ""
@@ -182,7 +182,7 @@ async def print_repeatedly(
         show(["", *lines], fields, output)
 
 
-async def _watch(title: str, ask: Callable[[], Awaitable[Account]]) -> None:
+async def _watch(title: str, ask: Callable[[], Awaitable[Explanation]]) -> None:
     from scripts.autoscale.terminal.text_screen import WatchApp  # noqa: PLC0415 - takes half a second to import
 
     async def lines() -> list[str]:
@@ -194,7 +194,7 @@ async def _watch(title: str, ask: Callable[[], Awaitable[Account]]) -> None:
     await WatchApp(title, lines, _EVERY).run_async()
 
 
-async def _account(site: Site, argument: str, namespace: str) -> Account:
+async def _explanation(site: Site, argument: str, namespace: str) -> Explanation:
     """Explains a database or a group. Raises ``SiteError`` or ``ApiError``."""
     group = group_name(argument, namespace)
     if group is None:
@@ -214,11 +214,11 @@ async def _account(site: Site, argument: str, namespace: str) -> Account:
                 )
             return await explain_database(site, database)
     kind, name = group
-    account = await site.of_groups(f"/explain/{name.namespace}/{kind.kind}/{name.name}")
-    return list(group_explanation(account, site.silence.get(GROUPS, ""))), account
+    explanation = await site.of_groups(f"/explain/{name.namespace}/{kind.kind}/{name.name}")
+    return list(group_explanation(explanation, site.silence.get(GROUPS, ""))), explanation
 
 
-async def explain_database(site: Site, vm: Json) -> Account:
+async def explain_database(site: Site, vm: Json) -> Explanation:
     """Explains a database; a program that did not respond has None. Raises the errors of ``ApiClient.list``."""
     name = database_name(vm)
     listed = await site.client.list(PODS, name.namespace)

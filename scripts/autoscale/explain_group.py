@@ -50,38 +50,38 @@ async def find_group(site: Site, name: ObjectName) -> tuple[Resource, ObjectName
     return None
 
 
-def group_explanation(account: Json | None, silence: str = "") -> Iterator[str]:
+def group_explanation(explanation: Json | None, silence: str = "") -> Iterator[str]:
     """Yields the program's answer as lines of text; ``silence`` is the reason why there is none, if known."""
-    if account is None:
+    if explanation is None:
         yield f"{_NO_ANSWER}: {silence or _POSSIBLE_REASON}"
         return
-    yield from _target(account)
-    yield from _recommended(child(account, "recommended"))
-    yield from _scaling(child(account, "scaling"))
-    yield from (f"  {line}" for line in texts_at(account, "explanation"))
-    if last := child(account, "lastScaled"):
+    yield from _target(explanation)
+    yield from _recommended(child(explanation, "recommended"))
+    yield from _scaling(child(explanation, "scaling"))
+    yield from (f"  {line}" for line in texts_at(explanation, "explanation"))
+    if last := child(explanation, "lastScaled"):
         yield f"  Last scaled at {text(last, 'at')}: {_change(last)}."
-    if begun := child(account, "underWay"):
+    if begun := child(explanation, "underWay"):
         yield f"  IN PROGRESS since {text(begun, 'at')}: {_change(begun)}."
-    for hold in items(account, "kept"):
+    for hold in items(explanation, "kept"):
         why = f": {text(hold, 'message')}" if text(hold, "message") else ""
         stays = f"{text(hold, 'subject')} stays at {hold.get('kept') or 'unset'}"
         yield f"  Held back: {stays} instead of {hold.get('wanted')} (rule {text(hold, 'rule')}){why}"
-    yield from _members(account)
-    yield from _conditions(account)
+    yield from _members(explanation)
+    yield from _conditions(explanation)
 
 
-def _target(account: Json) -> Iterator[str]:
-    target = child(account, "target")
+def _target(explanation: Json) -> Iterator[str]:
+    target = child(explanation, "target")
     # The group's own problem is more specific than its target's.
-    if problem := text(account, "problem") or text(target, "problem"):
-        yield f"{text(account, 'group')} scales nothing: {problem}."
+    if problem := text(explanation, "problem") or text(target, "problem"):
+        yield f"{text(explanation, 'group')} scales nothing: {problem}."
         return
     if not target:
-        yield f"{text(account, 'group')}:"
+        yield f"{text(explanation, 'group')}:"
         return
     has = f"{integer(target, 'replicas')} replicas, {integer(target, 'ready')} of them ready"
-    yield f"{text(account, 'group')} scales {text(target, 'name')}: {has}."
+    yield f"{text(explanation, 'group')} scales {text(target, 'name')}: {has}."
     for container in items(target, "containers"):
         for part in ("requests", "limits"):
             if amounts := child(container, "resources", part):
@@ -113,15 +113,15 @@ def _scaling(scaling: Json) -> Iterator[str]:
         yield f"  {count}{rule}: {text(scaling, 'message')}."
 
 
-def _members(account: Json) -> Iterator[str]:
-    for member in items(account, "members"):
+def _members(explanation: Json) -> Iterator[str]:
+    for member in items(explanation, "members"):
         why = f": {text(member, 'message')}" if text(member, "message") else ""
         where = f" on {text(member, 'node')}" if text(member, "node") else ""
         yield f"  {text(member, 'name')} ({text(member, 'role')}) {text(member, 'state')}{where}{why}"
 
 
-def _conditions(account: Json) -> Iterator[str]:
-    for condition in items(account, "conditions"):
+def _conditions(explanation: Json) -> Iterator[str]:
+    for condition in items(explanation, "conditions"):
         if text(condition, "message"):
             yield f"  {text(condition, 'type')} is {text(condition, 'status')}: {text(condition, 'message')}"
 

@@ -67,7 +67,7 @@ async def migrate(  # noqa: PLR0913 - each is an option of the command
     Exit status: 0 moved, 1 failed or cancelled, 3 still in progress (no controller has ended it in time), 130 ended by
     Ctrl-C while the migration continues.
     """
-    limit = limit_of(within)
+    limit = parse_timeout(within)
     cluster = find_cluster(flags)
     name, console = parse_database(vm, namespace or cluster.namespace), Console(stderr=output.is_for_scripts)
     if reason := no_migration_reason(name):
@@ -91,7 +91,7 @@ def no_migration_reason(database: ObjectName) -> str:
     return f"{database} is a pod: it is resized in place and does not migrate" if pod_of(database) else ""
 
 
-def limit_of(timeout: str) -> Seconds:
+def parse_timeout(timeout: str) -> Seconds:
     """Parses ``--timeout``. Raises ``typer.BadParameter``."""
     try:
         limit = parse_duration(timeout)

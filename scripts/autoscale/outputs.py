@@ -73,7 +73,7 @@ def check_picture_path(path: Path | None) -> Path | None:
     return check_output_path(path)
 
 
-def sleep_after(text: str) -> Seconds:
+def parse_sleep_after(text: str) -> Seconds:
     """Parses ``--sleep``; 0 means that VMs do not sleep. Raises ``typer.BadParameter``."""
     try:
         after = parse_duration(text)

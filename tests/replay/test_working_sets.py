@@ -27,7 +27,7 @@ HOUR = 3600.0
 HOT = ClientLoad(hot=4 * GIB, rate=4000)
 """Four GiB, of which every page is accessed about every two minutes."""
 USED = 1.5 * GIB
-NEEDED = CacheGuest(0, USED).needs(HOT)
+NEEDED = CacheGuest(0, USED).needed_size(HOT)
 
 
 def player(size: float = 4, used: float = USED, maximum: float = 16, step: float = 0.25) -> Player:
@@ -39,9 +39,9 @@ def player(size: float = 4, used: float = USED, maximum: float = 16, step: float
 class GuestWithoutVmstat(CacheGuest):
     """The image exports no vmstat."""
 
-    def page(self) -> GuestSample:
-        page = super().page()
-        return structs.replace(page, io_stall=None, mem_free=None, refaulted=None, read=None, written=None)
+    def sample(self) -> GuestSample:
+        sample = super().sample()
+        return structs.replace(sample, io_stall=None, mem_free=None, refaulted=None, read=None, written=None)
 
 
 def sentences(played: Player) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ def test_hot_sets_that_grow_and_shrink_are_followed() -> None:
     played.plays(replace(HOT, hot=8 * GIB, rate=6000), HOUR)
     assert played.size >= 9.5 * GIB
     played.plays(ClientLoad(hot=2 * GIB, rate=4000), 2.5 * HOUR)
-    assert played.size <= 1.2 * played.guest.needs(ClientLoad(hot=2 * GIB, rate=4000)) + 0.25 * GIB
+    assert played.size <= 1.2 * played.guest.needed_size(ClientLoad(hot=2 * GIB, rate=4000)) + 0.25 * GIB
 
 
 def test_a_restart_is_no_reason_to_shrink_at_once_and_costs_one_trial_at_most() -> None:
@@ -183,7 +183,7 @@ def test_a_guest_that_lies_stays_within_its_bounds_and_is_still_explained(lie: f
     for turn in range(400):
         played.now += 5.0
         page = structs.replace(
-            played.guest.page(), refaulted=lie if turn % 2 else lie / 2, read=lie, mem_free=Bytes(2**62), io_stall=lie
+            played.guest.sample(), refaulted=lie if turn % 2 else lie / 2, read=lie, mem_free=Bytes(2**62), io_stall=lie
         )
         played.take(Scraped(page))
         assert GIB <= played.size <= 16 * GIB
@@ -200,7 +200,7 @@ def test_a_small_guest_whose_kernel_keeps_much_of_it_free_rests_at_its_hot_set(s
     load, step = ClientLoad(hot=0.3 * GIB, rate=4000), GIB // 32
     guest = CacheGuest(size * GIB, 0.08 * GIB, reserve=reserve)
     played = Player(guest, GIB // 4, GIB, step, step, scrape_interval=10.0).plays(load, 4.5 * HOUR)
-    assert guest.needs(load) <= played.size <= guest.needs(load) + 1.5 * step
+    assert guest.needed_size(load) <= played.size <= guest.needed_size(load) + 1.5 * step
     settled = played.now
     played.plays(load, 2 * HOUR)
     assert busiest_hour(played, settled) <= 2
@@ -210,8 +210,8 @@ def test_a_cache_that_a_single_client_fills_slowly_is_given_no_more_meanwhile() 
     load = ClientLoad(hot=8 * GIB, rate=5000, clients=1)
     guest = CacheGuest(10 * GIB, 2.4 * GIB, Disk(latency=0.003))
     played = Player(guest, GIB, 24 * GIB, GIB, GIB // 2, scrape_interval=10.0).plays(load, 1.2 * HOUR)
-    assert guest.needs(load) <= played.size <= 1.2 * guest.needs(load)
-    assert max(each.after for each in played.resizes) <= 1.5 * guest.needs(load)
+    assert guest.needed_size(load) <= played.size <= 1.2 * guest.needed_size(load)
+    assert max(each.after for each in played.resizes) <= 1.5 * guest.needed_size(load)
 
 
 CASES = st.fixed_dictionaries({
@@ -239,7 +239,7 @@ def test_every_working_set_comes_to_rest_near_its_size(case: dict[str, float], s
     unit, used, hot = int(case["unit"] * GIB), case["used"] * GIB, case["hot"] * GIB
     load = ClientLoad(hot=hot, rate=min(8000.0, max(2000.0, hot / 8192 / 200)), clients=int(case["clients"]))
     guest = CacheGuest(0, used, Disk(latency=case["latency"]))
-    needed = guest.needs(load)
+    needed = guest.needed_size(load)
     maximum = math.ceil(needed * case["room"] / unit + 1) * unit
     guest.size = max(unit, round(case["start"] * maximum / unit) * unit)
     played = Player(guest, unit, maximum, unit, int(unit / case["slots"]), scrape_interval=10.0)

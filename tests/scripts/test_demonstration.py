@@ -163,7 +163,7 @@ def test_without_a_terminal_there_is_a_line_for_every_change_and_now_and_then() 
     with Screen(console, "demo") as screen:
         for tenths in range(60):
             screen.show(Seconds(tenths / 10), "load", SNAPSHOT, None)
-        screen.decided(Seconds(6.0), "the load has ended")
+        screen.add_event(Seconds(6.0), "the load has ended")
     said = console.export_text().splitlines()
     assert [each.split(" s  ")[0].strip() for each in said] == ["0.0", "3.0", "6.0"]
 
@@ -171,7 +171,7 @@ def test_without_a_terminal_there_is_a_line_for_every_change_and_now_and_then() 
 def test_in_a_terminal_there_is_a_picture() -> None:
     console = Console(width=100, force_terminal=True, record=True)
     screen = Screen(console, "demo")
-    screen.decisions.append("4 cpu, 1Gi: growing for cpu busy")
+    screen.events.append("4 cpu, 1Gi: growing for cpu busy")
     console.print(screen._picture(Seconds(3.0), "load", SNAPSHOT, 12.0))
     said = console.export_text()
     for expected in (

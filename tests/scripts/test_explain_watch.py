@@ -10,16 +10,16 @@ import pytest
 import yaml
 
 from protocol.kubernetes.api import ApiUnknownError
-from scripts.autoscale.explain import Account, print_repeatedly
+from scripts.autoscale.explain import Explanation, print_repeatedly
 from scripts.autoscale.site import SiteError
 from scripts.autoscale.terminal.printing import Output, show
 
 
-async def watched(output: Output, *answers: Account | Exception) -> None:
+async def watched(output: Output, *answers: Explanation | Exception) -> None:
     """The first account, and one for each of the answers."""
     left = list(answers)
 
-    async def ask() -> Account:
+    async def ask() -> Explanation:
         found = left.pop(0)
         if isinstance(found, Exception):
             raise found
@@ -35,7 +35,7 @@ async def watched(output: Output, *answers: Account | Exception) -> None:
 
 
 async def test_each_account_is_a_document_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    accounts: list[Account] = [([f"vm {at}"], {"vm": at}) for at in (1, 2)]
+    accounts: list[Explanation] = [([f"vm {at}"], {"vm": at}) for at in (1, 2)]
     await watched(Output.YAML, *accounts)
     assert list(yaml.safe_load_all(capsys.readouterr().out)) == [{"vm": 0}, {"vm": 1}, {"vm": 2}]
     await watched(Output.JSON, *accounts)

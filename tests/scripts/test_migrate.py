@@ -18,7 +18,7 @@ from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, M
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scripts.autoscale.demonstration.moves import ObservedMove
-from scripts.autoscale.migrate import ask_to_cancel, keeps_connections, limit_of, migration_of, move_and_watch
+from scripts.autoscale.migrate import ask_to_cancel, keeps_connections, migration_of, move_and_watch, parse_timeout
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.in_process import InProcess
 from tests.neonvm.runtime_fixture import definition
@@ -250,8 +250,8 @@ async def _yes(_: str) -> bool:
 @pytest.mark.parametrize("given", ["soon", "0s", "25h"])
 def test_a_time_that_makes_no_sense_is_refused(given: str) -> None:
     with pytest.raises(typer.BadParameter, match="--timeout"):
-        limit_of(given)
-    assert limit_of("90s") == 90.0
+        parse_timeout(given)
+    assert parse_timeout("90s") == 90.0
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from scripts.autoscale.history.finding import (
     check_url,
     context_name,
     history_path,
-    local_of,
+    local_cluster_name,
     opened_history,
     period_since,
 )
@@ -114,7 +114,7 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     autoscale cost --policy calm.yaml · autoscale cost --consolidate
     """
     path = history_path(flags)
-    local = local_of(path)
+    local = local_cluster_name(path)
     ranking, prices_title = price_table(prices, local)
     try:
         period = period_since(since)

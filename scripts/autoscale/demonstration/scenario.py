@@ -182,7 +182,7 @@ class Scenario:
 
     def announce(self, what: str) -> None:
         """Shows an event on the screen."""
-        self.screen.decided(self.elapsed(), what)
+        self.screen.add_event(self.elapsed(), what)
 
     def _sized(self, size: Resources) -> None:
         self.observed.record(self.elapsed(), size)

@@ -44,7 +44,7 @@ class Screen:
 
     console: Console
     title: str
-    decisions: deque[str] = field(default_factory=lambda: deque(maxlen=_DECISIONS))
+    events: deque[str] = field(default_factory=lambda: deque(maxlen=_DECISIONS))
     _live: Live | None = None
     _cpu: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
     _tps: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
@@ -62,9 +62,9 @@ class Screen:
         if self._live is not None:
             self._live.stop()
 
-    def decided(self, at: Seconds, what: str) -> None:
+    def add_event(self, at: Seconds, what: str) -> None:
         """Shows an event."""
-        self.decisions.append(f"{at:6.1f} s  {what}")
+        self.events.append(f"{at:6.1f} s  {what}")
         if self._live is None:
             # The live panel lists events itself.
             self.console.print(f"{at:6.1f} s  {escape(what)}", soft_wrap=True)
@@ -111,6 +111,6 @@ class Screen:
             table.add_row(escape(name), f"[yellow]{picture}[/yellow]", escape(vms))
         waits = snapshot.condition if snapshot.size is None else ""
         why = Text(f"why: {snapshot.because or waits}" if snapshot.because or waits else "", style="italic")
-        happened = Text("\n".join(self.decisions), style="dim")
+        happened = Text("\n".join(self.events), style="dim")
         title = f"{self.title} · {at:.0f} s · {step} · {snapshot.phase} on {snapshot.node or '-'}"
         return Panel(Group(table, why, happened), title=escape(title), title_align="left")

@@ -67,7 +67,7 @@ def period_since(since: str) -> Period:
     return Period(until - round(span * SECOND), until)
 
 
-def local_of(path: Path) -> str:
+def local_cluster_name(path: Path) -> str:
     """The name of the local cluster whose history is at ``path``; empty for other clusters."""
     return path.parent.name if path.parent.parent == clusters_root() else ""
 

@@ -86,13 +86,13 @@ class CacheGuest:
         """Memory that the page cache can use."""
         return max(0.0, self.size * (1 - self.reserve) - self.kernel - self.used)
 
-    def needs(self, load: ClientLoad) -> float:
+    def needed_size(self, load: ClientLoad) -> float:
         """The smallest size at which the hot set stays resident."""
         hot_and_used = self.used + load.hot
         # The kernel's share is the larger of two amounts, so the result is the larger of two solutions.
         return max(hot_and_used / (1 - self.reserve - KERNEL_SHARE), (hot_and_used + KERNEL_LEAST) / (1 - self.reserve))
 
-    def runs(self, load: ClientLoad, seconds: float) -> None:
+    def run(self, load: ClientLoad, seconds: float) -> None:
         """Runs ``load`` for ``seconds``."""
         self._fit()
         self._seconds += seconds
@@ -155,7 +155,7 @@ class CacheGuest:
         self._busy += 0.3 * seconds
         return 0.8
 
-    def page(self) -> GuestSample:
+    def sample(self) -> GuestSample:
         """A sample of the guest's metrics."""
         free = self.size * self.reserve + self.room - self.resident - self.scanned
         return GuestSample(

@@ -22,8 +22,8 @@ from scripts.autoscale.outputs import (
     ReportForm,
     SleepAfter,
     check_picture_path,
+    parse_sleep_after,
     reporting_bad_input,
-    sleep_after,
     write_report,
 )
 from scripts.autoscale.replay.generate import SHAPES, generate
@@ -88,7 +88,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     lag_options |= {"broken_pods": broken_pods, "flapping_pods": flapping_pods}
     with reporting_bad_input("autoscale replay", ValueError), progress() as status:
         # Check combinations of options before reading or generating anything.
-        lags, after = lags_of(lag_options, is_group=group), sleep_after(sleep)
+        lags, after = lags_of(lag_options, is_group=group), parse_sleep_after(sleep)
         if after and (group or working_set):
             raise typer.BadParameter("cannot be combined with --group or --working-set", param_hint="--sleep")
         show: Callable[[OutputFiles], None]

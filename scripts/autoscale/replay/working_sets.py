@@ -73,8 +73,8 @@ class Player:
             self.now += self.scrape_interval
             if used is not None:
                 self.guest.used = used(self.now)
-            self.guest.runs(load, self.scrape_interval)
-            self.take(Scraped(self.guest.page()))
+            self.guest.run(load, self.scrape_interval)
+            self.take(Scraped(self.guest.sample()))
             self._act()
         return self
 
@@ -183,7 +183,7 @@ def _play(name: str) -> ScenarioOutcome:
     return ScenarioOutcome(
         name=name,
         # Programs and 100 MiB must also fit into three quarters of the memory.
-        needed=max(player.guest.needs(load), (_USED + 100 * 2**20) / 0.75) / GIB,
+        needed=max(player.guest.needed_size(load), (_USED + 100 * 2**20) / 0.75) / GIB,
         settled_at=Bytes(player.size).as_gib,
         resizes=len(player.resizes),
         busiest_settled_hour=_busiest([resize.at for resize in player.resizes_since(began + 2 * HOUR)]),

@@ -23,8 +23,8 @@ from scripts.autoscale.outputs import (
     ReportForm,
     SleepAfter,
     check_picture_path,
+    parse_sleep_after,
     reporting_bad_input,
-    sleep_after,
     write_report,
 )
 from scripts.autoscale.replay.recording import RecordingError
@@ -82,7 +82,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     minutes of CPU for 24 hours. Ctrl-C prints the results so far. Exits with 1 if a node was overcommitted.
     """
     with reporting_bad_input("autoscale simulate", RecordingError, SimulationSettingsError):
-        sleep_delay = sleep_after(sleep)
+        sleep_delay = parse_sleep_after(sleep)
         # Savings hardly depend on the victim order.
         orders = _orders(order or ([LEAST_COST] if sleep_delay else list(ORDERS)))
         # NaN passes click's checks.

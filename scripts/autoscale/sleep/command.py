@@ -22,7 +22,7 @@ from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Seconds
 from scripts.autoscale.cluster_flags import VmNamespace, cluster_command, parse_vm
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
-from scripts.autoscale.migrate import OPEN, limit_of
+from scripts.autoscale.migrate import OPEN, parse_timeout
 from scripts.autoscale.site import SiteError, open_site
 from scripts.autoscale.sleep import texts
 from scripts.autoscale.sleep.outcomes import (
@@ -62,7 +62,7 @@ async def sleep(  # noqa: PLR0913 - each is an option of the command
 
     Exit status: 0 asleep, 1 refused, 3 timeout.
     """
-    limit = limit_of(within)
+    limit = parse_timeout(within)
     async with _orders(vm, namespace, output, flags) as orders:
         return await orders.sleep(None if no_wait else limit, output)
 
@@ -81,7 +81,7 @@ async def wake(  # noqa: PLR0913 - each is an option of the command
 
     Exit status: 0 awake, 3 timeout.
     """
-    limit = limit_of(within)
+    limit = parse_timeout(within)
     async with _orders(vm, namespace, output, flags) as orders:
         return await orders.wake(None if no_wait else limit, output)
 

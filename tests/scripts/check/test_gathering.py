@@ -19,10 +19,10 @@ from protocol.units import Seconds
 from scripts.autoscale.check.command import run_checks
 from scripts.autoscale.check.facts import Observation, Observed, Right, Unavailable
 from scripts.autoscale.check.finding import Finding, Level
-from scripts.autoscale.check.gathering import accounts, kubelets, trials
-from scripts.autoscale.check.gathering.accounts import samples
+from scripts.autoscale.check.gathering import kubelets, program_queries, trials
 from scripts.autoscale.check.gathering.gather import Gathering, namespace_of, needed_by_accounts, shipped
 from scripts.autoscale.check.gathering.ports import tls_ports
+from scripts.autoscale.check.gathering.program_queries import samples
 from scripts.autoscale.check.table import evaluate
 from tests.fake_clock import FakeClock, SleepingClock
 from tests.scripts.check.changes import SIDECAR
@@ -128,7 +128,7 @@ async def test_the_line_of_failed_looks_says_which_and_why() -> None:
 async def test_why_a_program_says_nothing_is_another_lines_matter_where_its_pod_is_not_ready(is_ready: bool) -> None:
     (pod,) = (each for each in pods() if name_of(each).name == "autoscaling-scheduler-0")
     pod["status"]["conditions"] = [{"type": "Ready", "status": str(is_ready)}]
-    ((name, look),) = (await accounts.pages(client(silent), [pod], [])).items()
+    ((name, look),) = (await program_queries.pages(client(silent), [pod], [])).items()
     why = f"pod {name}: get pods/proxy: no response in time"
     assert (name, look) == ("autoscaling-scheduler-0", Unavailable(why, has_failed=is_ready))
 
@@ -423,7 +423,7 @@ async def test_metrics_come_by_port_forward_if_the_api_server_reaches_no_pod() -
     )
     (pod,) = (each for each in pods() if name_of(each).name == "autoscaling-scheduler-0")
     notes: list[str] = []
-    look = (await accounts.pages(api, [pod], notes))["autoscaling-scheduler-0"]
+    look = (await program_queries.pages(api, [pod], notes))["autoscaling-scheduler-0"]
     assert [each.labels["pod"] for each in look.value] == ["autoscaling-scheduler-0:10297/metrics"]
     (note,) = notes
     assert note.startswith("the API server cannot reach pod autoscaling-scheduler-0, using port-forward: ")

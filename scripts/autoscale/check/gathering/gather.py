@@ -23,7 +23,7 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME, SCHEDULER_NAME
 from protocol.runtime.clock import Clock
 from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Objects, Observation, Observed, Right, Unavailable
-from scripts.autoscale.check.gathering import accounts, kubelets, ports, rights, trials
+from scripts.autoscale.check.gathering import kubelets, ports, program_queries, rights, trials
 from scripts.autoscale.check.gathering.observing import failure_reason, objects
 from scripts.autoscale.check.installed_programs import SCHEDULER, agent_container, installed, leading_pod
 from scripts.autoscale.check.judges.access import command_rights, exercised, install_rights, needed_rights
@@ -190,15 +190,15 @@ class Gathering:
             return replace(facts, account_rights=await of_accounts)
         pods = facts.pods.value
         has_vms = not isinstance(facts.vms, Unavailable) and not isinstance(facts.vm_pods, Unavailable)
-        account_rights, pages = await asyncio.gather(of_accounts, accounts.pages(self.client, pods, self.notes))
+        account_rights, pages = await asyncio.gather(of_accounts, program_queries.pages(self.client, pods, self.notes))
         # Metrics identify the leader, whose ledger and ports are queried next.
         facts = replace(facts, account_rights=account_rights, metrics=pages)
         ledger, (served, reviews) = await asyncio.gather(
-            accounts.ledger(self.client, leading_pod(facts, SCHEDULER)), ports.tls_ports(self.kubectl, facts)
+            program_queries.ledger(self.client, leading_pod(facts, SCHEDULER)), ports.tls_ports(self.kubectl, facts)
         )
         agents: Observation[Mapping[str, Json | None]] = Unavailable("VMs and their pods could not be listed")
         if has_vms:
-            agents = await accounts.explanations(self.client, facts.vms.value, facts.vm_pods.value, pods)
+            agents = await program_queries.explanations(self.client, facts.vms.value, facts.vm_pods.value, pods)
         return replace(facts, ledger=ledger, agents=agents, served=served, reviews=reviews)
 
 

@@ -8,8 +8,8 @@ from typing import Final
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json, node_of
 from scripts.autoscale.check.facts import Objects, Observation, Unavailable
-from scripts.autoscale.check.gathering.accounts import MOST_AGENTS
 from scripts.autoscale.check.gathering.observing import observe, read_json
+from scripts.autoscale.check.gathering.program_queries import MOST_AGENTS
 from scripts.autoscale.check.judges.pod_databases import is_guaranteed
 
 NODES_PROXY: Final = "get nodes/proxy"

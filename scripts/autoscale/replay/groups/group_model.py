@@ -173,21 +173,21 @@ def replay_groups(
 
 
 def _replayed(line: Timeline, players: Mapping[str, GroupPlayer], lags: Lags) -> GroupReplay:
-    orders = {name: play_group(line, player, lags) for name, player in players.items()}
-    allocations = {name: played.provided for name, played in orders.items()}
-    return GroupReplay(line, allocations, {name: group_score(line, played) for name, played in orders.items()}, orders)
+    runs = {name: play_group(line, player, lags) for name, player in players.items()}
+    allocations = {name: run.provided for name, run in runs.items()}
+    return GroupReplay(line, allocations, {name: group_score(line, run) for name, run in runs.items()}, runs)
 
 
-def group_score(line: Timeline, played: GroupRun) -> GroupScore:
+def group_score(line: Timeline, run: GroupRun) -> GroupScore:
     """Scores a recording after its warm-up."""
     begin, demand = line.warm_up, line.demand[line.warm_up :]
-    replicas, size = played.replicas[begin:], played.size[begin:]
+    replicas, size = run.replicas[begin:], run.size[begin:]
     # A resize restarts the replicas that exist both before and after it.
     resized = np.where(np.diff(size) != 0, np.minimum(replicas[1:], replicas[:-1]), 0.0)
     return GroupScore(
         # A replica costs from its order on, although it serves later.
         float((replicas * size).sum()) / float(oracle(line)[begin:].sum()),
-        *shortage(demand, played.provided[begin:]),
+        *shortage(demand, run.provided[begin:]),
         restarts_per_hour=float(resized.sum()) / line.scored_hours,
         replicas_per_hour=float(np.abs(np.diff(replicas)).sum()) / line.scored_hours,
     )

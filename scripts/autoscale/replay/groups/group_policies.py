@@ -57,58 +57,60 @@ class Recommenders:
         self._desired_counts = horizontal.DesiredCounts()
         self._history: vertical.History = {}
 
-    def replicas(self, look: GroupObservation, bounds: ReplicaBounds, target: int) -> HorizontalRecommendation:
+    def replicas(self, observation: GroupObservation, bounds: ReplicaBounds, target: int) -> HorizontalRecommendation:
         """The HPA's desired replicas."""
-        uses = look.uses
+        uses = observation.uses
         rules = horizontal.HorizontalRules(bounds, (horizontal.MetricTarget(utilization=target),))
         recommendation, self._desired_counts = horizontal.recommended(
-            rules, look.replicas, uses, self._desired_counts, look.now.timestamp()
+            rules, observation.replicas, uses, self._desired_counts, observation.now.timestamp()
         )
         # As in Kubernetes, pods that are not ready do not count.
         measured = [replica_use.used for replica_use in uses if replica_use.used is not None and replica_use.ready]
         # Without a measurement the HPA keeps the number of replicas.
         if recommendation is None or not measured:
-            return HorizontalRecommendation(look.replicas, bounds.min, bounds.max)
+            return HorizontalRecommendation(observation.replicas, bounds.min, bounds.max)
         need = Fraction(sum(measured) * 100, len(measured) * target)
         return replace(recommendation, uses=(MeasuredUse("cpu", need),))
 
-    def sizes(self, look: GroupObservation) -> VerticalRecommendation | None:
+    def sizes(self, observation: GroupObservation) -> VerticalRecommendation | None:
         """The VPA's recommended size of each replica."""
         uses = [
             NOTHING if replica_use.used is None else ResourceList(MilliCpu(replica_use.used))
-            for replica_use in look.uses
+            for replica_use in observation.uses
             if replica_use.ready
         ]
-        self._history = vertical.observed(self._history, NAME, uses, look.now.timestamp())
-        return vertical.recommended(self._history, look.replicas)
+        self._history = vertical.observed(self._history, NAME, uses, observation.now.timestamp())
+        return vertical.recommended(self._history, observation.replicas)
 
 
-def workload(look: GroupObservation) -> Workload:
+def workload(observation: GroupObservation) -> Workload:
     """The group in the form of policies."""
-    container = SizedContainer(NAME, ResourceList(MilliCpu(look.size)))
-    return Workload(look.replicas, look.ready, (container,), pods=look.pods)
+    container = SizedContainer(NAME, ResourceList(MilliCpu(observation.size)))
+    return Workload(observation.replicas, observation.ready, (container,), pods=observation.pods)
 
 
 def plain_hpa(shape: ReplicaShape) -> Callable[[GroupObservation], OrderedReplicas]:
     """Only an HPA: replicas of the usual size."""
     recommenders = Recommenders()
-    return lambda look: OrderedReplicas(recommenders.replicas(look, REPLICAS, TARGET).desired, shape.usual)
+    return lambda observation: OrderedReplicas(
+        recommenders.replicas(observation, REPLICAS, TARGET).desired, shape.usual
+    )
 
 
 def vertical_only(_: ReplicaShape) -> Callable[[GroupObservation], OrderedReplicas]:
     """Only a VPA: two replicas, which are resized to the target once their size is outside the bounds."""
     recommenders = Recommenders()
 
-    def decide(look: GroupObservation) -> OrderedReplicas:
-        recommendation = recommenders.sizes(look)
+    def decide(observation: GroupObservation) -> OrderedReplicas:
+        recommendation = recommenders.sizes(observation)
         container = None if recommendation is None else recommendation.container(NAME)
         # The VPA recommends nothing until it has a history.
         if container is None or container.target.cpu is None:
-            return OrderedReplicas(REPLICAS.min, look.size)
+            return OrderedReplicas(REPLICAS.min, observation.size)
         lower, upper = container.lower.cpu or container.target.cpu, container.upper.cpu or container.target.cpu
         # Like the VPA's updater: a size within the bounds is not worth a restart.
-        inside = lower <= MilliCpu(look.size) <= upper and look.replicas == REPLICAS.min
-        return OrderedReplicas(REPLICAS.min, look.size if inside else container.target.cpu.value)
+        inside = lower <= MilliCpu(observation.size) <= upper and observation.replicas == REPLICAS.min
+        return OrderedReplicas(REPLICAS.min, observation.size if inside else container.target.cpu.value)
 
     return decide
 
@@ -130,14 +132,16 @@ class HvpaPlayer:
             settle=SETTLE_RESTARTING if mode is hvpa.HvpaMode.EFFECTIVE_INTERVALS else Seconds(0.0),
         )
 
-    def __call__(self, look: GroupObservation) -> OrderedReplicas:
+    def __call__(self, observation: GroupObservation) -> OrderedReplicas:
         """Decides after an observation."""
         recommendations = Recommendations(
-            self._recommenders.replicas(look, REPLICAS, TARGET), self._recommenders.sizes(look)
+            self._recommenders.replicas(observation, REPLICAS, TARGET), self._recommenders.sizes(observation)
         )
         # The decision is made by the code that runs in clusters.
-        decision, self._memory = decide_hvpa(self._spec, workload(look), recommendations, self._memory, look.now)
-        return _ordered(look, decision.replicas, decision.containers)
+        decision, self._memory = decide_hvpa(
+            self._spec, workload(observation), recommendations, self._memory, observation.now
+        )
+        return _ordered(observation, decision.replicas, decision.containers)
 
 
 class TortoisePlayer:
@@ -157,20 +161,26 @@ class TortoisePlayer:
         self._memory, self._recommenders = TortoiseMemory.empty(configuration), Recommenders()
         self._hpa = Autoscaler(REPLICAS.min, REPLICAS.max, (ContainerTarget(NAME, "cpu", TARGET),))
 
-    def __call__(self, look: GroupObservation) -> OrderedReplicas:
+    def __call__(self, observation: GroupObservation) -> OrderedReplicas:
         """Decides after an observation: first the Tortoise, then its HPA."""
-        observed = ObservedAutoscalers(self._hpa, self._recommenders.sizes(look))
-        result, self._memory = tortoise.decide(self._spec, workload(look), observed, self._memory, look.now)
+        observed = ObservedAutoscalers(self._hpa, self._recommenders.sizes(observation))
+        result, self._memory = tortoise.decide(
+            self._spec, workload(observation), observed, self._memory, observation.now
+        )
         # None if the Tortoise does not change its HPA.
         self._hpa = result.autoscaler or self._hpa
         bounds = ReplicaBounds(self._hpa.min, self._hpa.max)
-        desired = self._recommenders.replicas(look, bounds, self._hpa.target(NAME, "cpu") or TARGET).desired
-        return _ordered(look, desired, result.decision.containers)
+        desired = self._recommenders.replicas(observation, bounds, self._hpa.target(NAME, "cpu") or TARGET).desired
+        return _ordered(observation, desired, result.decision.containers)
 
 
-def _ordered(look: GroupObservation, replicas: int | None, containers: tuple[SizedContainer, ...]) -> OrderedReplicas:
+def _ordered(
+    observation: GroupObservation, replicas: int | None, containers: tuple[SizedContainer, ...]
+) -> OrderedReplicas:
     sizes = [container.requests.cpu.value for container in containers if container.requests.cpu is not None]
-    return OrderedReplicas(look.replicas if replicas is None else replicas, sizes[0] if sizes else look.size)
+    return OrderedReplicas(
+        observation.replicas if replicas is None else replicas, sizes[0] if sizes else observation.size
+    )
 
 
 GROUP_PLAYERS: Final[Mapping[str, GroupPlayer]] = {

@@ -121,13 +121,13 @@ async def explanations(
     limit = asyncio.Semaphore(_AT_ONCE)
 
     async def every() -> Mapping[str, Json | None]:
-        observations = await asyncio.gather(*(_account(client, pod, path, limit) for pod, path in chosen.values()))
+        observations = await asyncio.gather(*(_explanation(client, pod, path, limit) for pod, path in chosen.values()))
         return dict(zip(chosen, observations, strict=True))
 
     return await observe(every(), FORWARD)
 
 
-async def _account(client: ApiClient, pod: Json, path: str, limit: asyncio.Semaphore) -> Json | None:
+async def _explanation(client: ApiClient, pod: Json, path: str, limit: asyncio.Semaphore) -> Json | None:
     async with limit:
         try:
             return await _json(client, pod, _AGENT_PORT, path)
