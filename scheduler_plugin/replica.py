@@ -140,9 +140,9 @@ class Replica:
         context = self._context(ledger, queues, term)
         self.feed.attach(ledger, queues, context.writer.identity)
         self._active = activate(context, self.authenticator)
-        took = Seconds(self._ports.clock.now() - began)
-        LOG.info(logs.LEADING, extra={"seconds": round(took, 3), "claims": len(ledger.claims)})
-        self._ports.telemetry.leads(True, took)
+        duration = Seconds(self._ports.clock.now() - began)
+        LOG.info(logs.LEADING, extra={"seconds": round(duration, 3), "claims": len(ledger.claims)})
+        self._ports.telemetry.leads(True, duration)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._active.workers.run())
             tasks.create_task(self._endpoints.keep(term))

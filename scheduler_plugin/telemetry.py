@@ -216,12 +216,12 @@ class Telemetry(ProgramTelemetry):
         self.ready.set(1)
         LOG.info(logs.READY, extra={"nodes": nodes, "claims": claims})
 
-    def leads(self, leads: bool, took: Seconds = Seconds(0.0)) -> None:
-        """This process became active, ``took`` after it acquired the Lease, or inactive."""
+    def leads(self, leads: bool, duration: Seconds = Seconds(0.0)) -> None:
+        """This process became active, ``duration`` after it acquired the Lease, or inactive."""
         self._of_leader.leads(leads)
         self.leading.set(leads)
         if leads:
-            self.takeover.set(took)
+            self.takeover.set(duration)
             self.terms.inc()
 
     def rival_write(self, vm: ObjectName, writer: str | None) -> None:
@@ -229,11 +229,11 @@ class Telemetry(ProgramTelemetry):
         self.rivals.inc()
         LOG.error(logs.RIVAL, extra={"vm": str(vm), "writer": writer})
 
-    def permit_written(self, outcome: str, took: Seconds | None = None) -> None:
-        """A permit's write has ended; ``took`` if an agent waited for it."""
+    def permit_written(self, outcome: str, duration: Seconds | None = None) -> None:
+        """A permit's write has ended; ``duration`` if an agent waited for it."""
         self.write(outcome).inc()
-        if took is not None:
-            self.persist_seconds.observe(took)
+        if duration is not None:
+            self.persist_seconds.observe(duration)
 
 
 class _Sums(Collector):

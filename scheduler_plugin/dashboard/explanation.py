@@ -26,7 +26,7 @@ _LARGEST: Final = 1e15
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class RequestErrors:
     """Reasons why the agent and the scheduler did not respond; empty if unknown."""
 
     agent: str = ""
@@ -34,7 +34,11 @@ class Silence:
 
 
 def database_explanation(
-    vm: Json, agent: Json | None, scheduler: Json | None, events: Sequence[Json] = (), why_silent: Silence = Silence()
+    vm: Json,
+    agent: Json | None,
+    scheduler: Json | None,
+    events: Sequence[Json] = (),
+    errors: RequestErrors = RequestErrors(),
 ) -> Iterator[str]:
     """Yield the explanation line by line."""
     yield from _of_pod(vm) if is_pod(vm) else _of_object(vm)
@@ -42,12 +46,12 @@ def database_explanation(
     yield from _of_warnings(vm, events)
     yield ""
     if agent is None:
-        yield _no_agent(vm, why_silent.agent)
+        yield _no_agent(vm, errors.agent)
     else:
         yield from _of_agent(agent)
     yield ""
     if scheduler is None:
-        reason = why_silent.scheduler
+        reason = errors.scheduler
         yield f"The scheduler does not respond: {reason}" if reason else "The scheduler has no pod of it."
     else:
         yield from _of_problems(scheduler)

@@ -40,12 +40,12 @@ class PriceExpanderTelemetry(SettingsTelemetry):
         """Export the number of nodes at every scrape."""
         self._nodes.set_function(lambda: float("nan") if (count := nodes()) is None else count)
 
-    def answered(self, scale_up: ScaleUp, verdict: Verdict, took: Seconds) -> None:
+    def answered(self, scale_up: ScaleUp, verdict: Verdict, duration: Seconds) -> None:
         """Count and log a call."""
         # If all options are returned, the autoscaler's next expander decides.
         narrowed = len(verdict.options) < len(scale_up.options)
         self._answers.labels("chosen" if narrowed else "all").inc()
-        self._seconds.observe(took)
+        self._seconds.observe(duration)
         for line in verdict.learnt:
             self._failures.inc()
             LOG.warning(texts.FAILED_CHOICE, extra={"reason": line})
@@ -55,7 +55,7 @@ class PriceExpanderTelemetry(SettingsTelemetry):
             "groups": [option.group for option in verdict.options[:_SHOWN]],
             "passed_on": len(verdict.options),
             "offered": len(scale_up.options),
-            "seconds": round(took, 3),
+            "seconds": round(duration, 3),
             "why": verdict.why,
         }
         if verdict.unlisted:

@@ -302,5 +302,5 @@ def _migration_text(move: MigrationPoint) -> str:
     if not move.succeeded:
         return f"{move.vm} did not move from {move.source or '?'}: {move.reason or 'the migration did not finish'}"
     stall = "" if move.longest_stall_ms is None else f", longest client stall {move.longest_stall_ms:.0f} ms"
-    took = f"in {move.total_ms} ms, downtime {move.downtime_ms} ms"
-    return f"{move.vm} moved {move.source} → {move.target} {took}{stall}"
+    duration = f"in {move.total_ms} ms, downtime {move.downtime_ms} ms"
+    return f"{move.vm} moved {move.source} → {move.target} {duration}{stall}"

@@ -20,7 +20,7 @@ from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import LABEL_ENABLED
 from protocol.pod_database import is_pod_database, pod_of
-from scheduler_plugin.dashboard.explanation import Silence, database_explanation, warnings_about
+from scheduler_plugin.dashboard.explanation import RequestErrors, database_explanation, warnings_about
 from scheduler_plugin.databases import database_name, database_object, is_pod
 from scheduler_plugin.history.core.samples import SECOND, DecisionRecord, MoveRecord
 from scheduler_plugin.history.ports import History, Period
@@ -91,10 +91,10 @@ def _decided(decision: DecisionRecord) -> Iterator[str]:
 
 
 def _moved(move: MoveRecord) -> str:
-    took = "" if move.downtime is None else f", {move.downtime} ms downtime"
+    downtime = "" if move.downtime is None else f", {move.downtime} ms downtime"
     why = f": {move.reason}" if move.reason else ""
     nodes = f"{move.source or '?'} to {move.target or '?'}"
-    return f"migration from {nodes}: {move.phase} after {(move.until - move.since) / SECOND:.0f} s{took}{why}"
+    return f"migration from {nodes}: {move.phase} after {(move.until - move.since) / SECOND:.0f} s{downtime}{why}"
 
 
 _EVERY: Final = 1.0
@@ -215,11 +215,11 @@ async def _explanation(site: Site, argument: str, namespace: str) -> Explanation
             return await explain_database(site, database)
     kind, name = group
     explanation = await site.of_groups(f"/explain/{name.namespace}/{kind.kind}/{name.name}")
-    return list(group_explanation(explanation, site.silence.get(GROUPS, ""))), explanation
+    return list(group_explanation(explanation, site.request_errors.get(GROUPS, ""))), explanation
 
 
 async def explain_database(site: Site, vm: Json) -> Explanation:
-    """Explains a database; a program that did not respond has None. Raises the errors of ``ApiClient.list``."""
+    """Explains a database; fields of programs that did not respond are None. Raises like ``ApiClient.list``."""
     name = database_name(vm)
     listed = await site.client.list(PODS, name.namespace)
     # Agents of nodes are in the namespace of the installation, whichever that is.
@@ -228,6 +228,6 @@ async def explain_database(site: Site, vm: Json) -> Explanation:
     agent = await agent_response(site, vm, SitePods.of((*listed.objects, *agents.objects)))
     scheduler = await site.of_scheduler(f"/explain/{name}")
     # Read after the requests, which set it.
-    silence = Silence(site.silence.get(AGENT, ""), site.silence.get(SCHEDULER, ""))
+    errors = RequestErrors(site.request_errors.get(AGENT, ""), site.request_errors.get(SCHEDULER, ""))
     fields: Json = {"vm": vm, "warnings": warnings_about(vm, events), "agent": agent, "scheduler": scheduler}
-    return list(database_explanation(vm, agent, scheduler, events, silence)), fields
+    return list(database_explanation(vm, agent, scheduler, events, errors)), fields

@@ -22,7 +22,7 @@ KINDS: Final = {
 }
 """Group kinds by the names that the command accepts."""
 
-_NO_ANSWER: Final = "The groups program does not respond"
+_NO_RESPONSE: Final = "The groups program does not respond"
 _POSSIBLE_REASON: Final = "it may be starting, or not running in this cluster."
 
 
@@ -40,7 +40,7 @@ def group_name(argument: str, default: str = DEFAULT_NAMESPACE) -> tuple[Resourc
 
 
 async def find_group(site: Site, name: ObjectName) -> tuple[Resource, ObjectName] | None:
-    """Finds a group of that name, of any kind. Raises the errors of ``ApiClient.get``."""
+    """Finds a group of that name, of any kind. Raises like ``ApiClient.get``."""
     # VirtualMachineGroup has two names; a dict asks for each kind once.
     for kind in dict.fromkeys(KINDS.values()):
         # Not found also means that the kind is not installed.
@@ -50,10 +50,10 @@ async def find_group(site: Site, name: ObjectName) -> tuple[Resource, ObjectName
     return None
 
 
-def group_explanation(explanation: Json | None, silence: str = "") -> Iterator[str]:
-    """Yields the program's answer as lines of text; ``silence`` is the reason why there is none, if known."""
+def group_explanation(explanation: Json | None, error: str = "") -> Iterator[str]:
+    """Yields the program's answer as lines of text; ``error`` is the reason why there is none, if known."""
     if explanation is None:
-        yield f"{_NO_ANSWER}: {silence or _POSSIBLE_REASON}"
+        yield f"{_NO_RESPONSE}: {error or _POSSIBLE_REASON}"
         return
     yield from _target(explanation)
     yield from _recommended(child(explanation, "recommended"))

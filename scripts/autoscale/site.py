@@ -1,6 +1,6 @@
 """Access to a cluster for commands: the local cluster, or any other by its kubeconfig.
 
-Queries return None for a program that cannot be reached, and ``silence`` contains the reason.
+Queries return None for a program that cannot be reached, and ``request_errors`` contains the reason.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Site(Protocol):
         """A client of the cluster's API server."""
 
     @property
-    def silence(self) -> Mapping[str, str]:
+    def request_errors(self) -> Mapping[str, str]:
         """Reason why ``AGENT``, ``SCHEDULER`` or ``GROUPS`` did not respond to the last request; empty if it did."""
 
     async def of_scheduler(self, path: str) -> Json | None:
@@ -89,7 +89,7 @@ class LocalSite:
         self._host = host
         self._http = http
         self.client = client
-        self.silence: dict[str, str] = {}
+        self.request_errors: dict[str, str] = {}
         self.title = f"local cluster {folder.name!r}"
 
     async def of_scheduler(self, path: str) -> Json | None:
@@ -111,7 +111,7 @@ class LocalSite:
 
     async def _json(self, program: str, target: str, port: int, path: str) -> Json | None:
         # A pod without an address is starting; asking would only time out.
-        self.silence[program] = "" if target else "its pod has no address yet"
+        self.request_errors[program] = "" if target else "its pod has no address yet"
         if not target:
             return None
         try:
@@ -125,7 +125,7 @@ class LocalSite:
             return _decoded(answer.raise_for_status().content)
         except (ControlError, httpx.HTTPError) as error:
             # Some of httpx's errors have no message.
-            self.silence[program] = str(error) or repr(error)
+            self.request_errors[program] = str(error) or repr(error)
             return None
 
 
@@ -136,7 +136,7 @@ class RemoteSite:
         self._cluster = cluster
         self.client = client
         self.title = cluster.title
-        self.silence: dict[str, str] = {}
+        self.request_errors: dict[str, str] = {}
 
     async def of_scheduler(self, path: str) -> Json | None:
         """By port-forward to the leader's pod."""
@@ -148,7 +148,7 @@ class RemoteSite:
 
     async def of_agent(self, pod: Json, path: str) -> Json | None:
         """By port-forward to the pod."""
-        self.silence[AGENT] = ""
+        self.request_errors[AGENT] = ""
         return await self._of_pod(AGENT, name_of(pod), AGENT_PORT, path)
 
     async def _of_leader(self, program: str, path: str) -> Json | None:
@@ -157,17 +157,17 @@ class RemoteSite:
         try:
             pods = (await self.client.list(PODS, label_selector=f"{NAME_LABEL}={program}")).objects
         except ApiError as error:
-            self.silence[program] = str(error)
+            self.request_errors[program] = str(error)
             return None
         running = [name_of(replica) for replica in pods if pod_phase(replica) == "Running"]
-        self.silence[program] = "" if running else f"no pod with {NAME_LABEL}={program} runs"
+        self.request_errors[program] = "" if running else f"no pod with {NAME_LABEL}={program} runs"
         # The Lease matters only if there are several replicas.
         holder = await self._holder(running, lease) if len(running) > 1 else ""
         # The holder first, then the others in case the Lease is out of date.
         for replica in sorted(running, key=lambda replica: not holder.startswith(f"{replica.name}-")):
             if answer := await self._of_pod(program, replica, port, path):
                 # Replicas tried before may have left their reason.
-                self.silence[program] = ""
+                self.request_errors[program] = ""
                 return answer
         return None
 
@@ -184,7 +184,7 @@ class RemoteSite:
             # Port-forwarded requests need no token.
             return _decoded(await self.client.pod_get(pod, port, path))
         except ApiError as error:
-            self.silence[program] = f"pod {pod}: {error}"
+            self.request_errors[program] = f"pod {pod}: {error}"
             return None
 
     @asynccontextmanager

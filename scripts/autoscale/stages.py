@@ -66,9 +66,9 @@ class StepView:
                     self._console.print(f"  … {step.name}: {escape(step.text)}", soft_wrap=True)
             case StepState.DONE:
                 # A step may end without having begun.
-                took = time.monotonic() - self._since.pop(step.name, time.monotonic())
+                duration = time.monotonic() - self._since.pop(step.name, time.monotonic())
                 self._console.print(
-                    f"  [green]✓[/green] {step.name} [dim]{took:.1f} s[/dim]  {escape(step.text)}", soft_wrap=True
+                    f"  [green]✓[/green] {step.name} [dim]{duration:.1f} s[/dim]  {escape(step.text)}", soft_wrap=True
                 )
             case StepState.READY | StepState.FAILED:
                 return
@@ -155,7 +155,7 @@ async def fresh_kubernetes(
 ) -> AsyncIterator[Installed]:
     """Builds images while the cluster starts; then installs the autoscaler, and waits until it runs.
 
-    The logs stay; the disks of the nodes are removed. Raises the errors of ``fresh_cluster``.
+    The logs stay; the disks of the nodes are removed. Raises like ``fresh_cluster``.
     """
     folder = ClusterFolder.of(name)
     async with AsyncExitStack() as stack:
@@ -263,7 +263,7 @@ class DemoStage:
 async def fresh_stage(
     name: str, spec: ClusterSpec, console: Console, clock: Clock, *, pods: bool = False
 ) -> AsyncIterator[DemoStage]:
-    """Runs a new cluster for VMs, or for databases in ``pods``. Raises the errors of ``fresh_cluster``."""
+    """Runs a new cluster for VMs, or for databases in ``pods``. Raises like ``fresh_cluster``."""
     folder = ClusterFolder.of(name)
     if not spec.kubernetes:
         async with fresh_cluster(name, spec, console) as site:

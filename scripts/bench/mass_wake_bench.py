@@ -235,7 +235,7 @@ async def _node_resources(site: Site, amount: str) -> Resources:
         for node in items(await site.of_scheduler("/nodes") or {}, "nodes"):
             return Resources.parse(text(node, amount, "cpu"), text(node, amount, "mem"))
         await asyncio.sleep(1.0)
-    raise SiteError(f"no response from the scheduler: {site.silence}")
+    raise SiteError(f"no response from the scheduler: {site.request_errors}")
 
 
 def _costs_table(costs: Sequence[dict[str, tuple[Seconds, float]]], idle_seconds: float) -> Table:

@@ -55,22 +55,22 @@ def busiest_hour(played: Player, since: float) -> int:
 
 
 def test_a_vm_grows_to_the_hot_set_of_its_database_and_stays_there() -> None:
-    played = player(4).plays(HOT, HOUR)
+    played = player(4).play(HOT, HOUR)
     assert NEEDED <= played.size <= 1.2 * NEEDED
     settled = played.now
-    played.plays(HOT, 4 * HOUR)
+    played.play(HOT, 4 * HOUR)
     assert NEEDED <= played.size <= 1.2 * NEEDED
     assert busiest_hour(played, settled) <= 2
     assert len(played.resizes_since(settled + 1.5 * HOUR)) <= 2, "it tries less and less often"
 
 
 def test_a_vm_that_is_much_too_large_comes_down_to_the_hot_set() -> None:
-    played = player(16).plays(HOT, 1.5 * HOUR)
+    played = player(16).play(HOT, 1.5 * HOUR)
     assert NEEDED <= played.size <= 1.2 * NEEDED
 
 
 def test_a_shrink_that_hurt_is_taken_back_within_a_minute_and_told() -> None:
-    played = player(16).plays(HOT, 0.5 * HOUR)
+    played = player(16).play(HOT, 0.5 * HOUR)
     back = next(each for each in played.resizes if each.after > each.before)
     down = played.resizes[played.resizes.index(back) - 1]
     assert (back.at - down.at <= 90, back.after) == (True, down.before)
@@ -78,83 +78,83 @@ def test_a_shrink_that_hurt_is_taken_back_within_a_minute_and_told() -> None:
 
 
 def test_an_idle_hour_gives_the_memory_back_and_work_finds_it_again_in_one_step() -> None:
-    played = player(4).plays(HOT, 1.5 * HOUR)
+    played = player(4).play(HOT, 1.5 * HOUR)
     rested = played.size
-    played.plays(IDLE, HOUR)
+    played.play(IDLE, HOUR)
     assert played.size <= (USED + 100 * 2**20) / 0.75 + 0.25 * GIB
     assert any(each.startswith("gives memory back: the database has been idle for") for each in sentences(played))
     woken = played.now
-    played.plays(HOT, 0.5 * HOUR)
+    played.play(HOT, 0.5 * HOUR)
     assert [each.after for each in played.resizes_since(woken)] == [rested]
     assert played.resizes_since(woken)[0].at - woken < 120
 
 
 def test_a_scan_larger_than_any_memory_is_given_no_memory_for_long() -> None:
-    played = player(2, 0.5 * GIB).plays(ClientLoad(scan=100 * GIB), 2 * HOUR)
+    played = player(2, 0.5 * GIB).play(ClientLoad(scan=100 * GIB), 2 * HOUR)
     assert played.size == GIB
     assert max(each.after for each in played.resizes) < 8 * GIB
     assert any(each.startswith("does not grow for the page cache") for each in sentences(played))
     began = played.now
-    played.plays(ClientLoad(scan=100 * GIB), 3 * HOUR)
+    played.play(ClientLoad(scan=100 * GIB), 3 * HOUR)
     assert busiest_hour(played, began) <= 2
     assert len(played.resizes_since(began)) <= 4
 
 
 def test_a_scan_that_fits_is_read_from_memory() -> None:
-    played = player(2, 0.5 * GIB, maximum=8).plays(ClientLoad(scan=1.4 * GIB), 2 * HOUR)
+    played = player(2, 0.5 * GIB, maximum=8).play(ClientLoad(scan=1.4 * GIB), 2 * HOUR)
     assert played.guest.scanned >= 1.4 * GIB
     assert played.size <= 3 * GIB
 
 
 def test_after_a_first_scan_has_ended_the_next_load_gets_its_memory() -> None:
-    played = player(2, 0.5 * GIB).plays(ClientLoad(scan=100 * GIB), 0.5 * HOUR).plays(IDLE, 0.25 * HOUR)
-    played.plays(ClientLoad(hot=2 * GIB, rate=4000), 0.5 * HOUR)
+    played = player(2, 0.5 * GIB).play(ClientLoad(scan=100 * GIB), 0.5 * HOUR).play(IDLE, 0.25 * HOUR)
+    played.play(ClientLoad(hot=2 * GIB, rate=4000), 0.5 * HOUR)
     assert played.size >= 2.5 * GIB
 
 
 def test_hot_sets_that_grow_and_shrink_are_followed() -> None:
-    played = player(4).plays(HOT, HOUR)
-    played.plays(replace(HOT, hot=8 * GIB, rate=6000), HOUR)
+    played = player(4).play(HOT, HOUR)
+    played.play(replace(HOT, hot=8 * GIB, rate=6000), HOUR)
     assert played.size >= 9.5 * GIB
-    played.plays(ClientLoad(hot=2 * GIB, rate=4000), 2.5 * HOUR)
+    played.play(ClientLoad(hot=2 * GIB, rate=4000), 2.5 * HOUR)
     assert played.size <= 1.2 * played.guest.needed_size(ClientLoad(hot=2 * GIB, rate=4000)) + 0.25 * GIB
 
 
 def test_a_restart_is_no_reason_to_shrink_at_once_and_costs_one_trial_at_most() -> None:
-    played = player(4).plays(HOT, 2 * HOUR)
+    played = player(4).play(HOT, 2 * HOUR)
     rested = played.size
     played.restart()
-    played.plays(HOT, 240)
+    played.play(HOT, 240)
     assert played.size == rested
     began = played.now
-    played.plays(HOT, 2 * HOUR)
+    played.play(HOT, 2 * HOUR)
     assert (busiest_hour(played, began) <= 2, played.size) == (True, rested)
 
 
 def test_what_the_scheduler_denies_is_asked_for_and_not_taken() -> None:
     played = player(4)
     played.permitted = 4 * GIB
-    played.plays(HOT, HOUR)
+    played.play(HOT, HOUR)
     assert (played.size, played.resizes) == (4 * GIB, [])
     assert any(each.startswith("wants 6.00 GiB for the page cache") for each in sentences(played))
-    played.plays(IDLE, 0.25 * HOUR)
+    played.play(IDLE, 0.25 * HOUR)
     assert not any(each.startswith("wants") for each in sentences(played))
 
 
 def test_a_part_of_what_was_asked_for_is_tried() -> None:
     played = player(4)
     played.permitted = 5 * GIB
-    played.plays(HOT, 0.2 * HOUR)
+    played.play(HOT, 0.2 * HOUR)
     assert played.size == 5 * GIB
     played.permitted = None
-    played.plays(HOT, HOUR)
+    played.play(HOT, HOUR)
     assert NEEDED <= played.size <= 1.2 * NEEDED
 
 
 def test_a_guest_that_shows_no_rereading_learns_from_the_pressure_on_its_memory() -> None:
     played = player(8)
     played.guest = GuestWithoutVmstat(8 * GIB, USED)
-    played.plays(HOT, 3 * HOUR)
+    played.play(HOT, 3 * HOUR)
     assert busiest_hour(played, 1.6 * HOUR) <= 4
     assert 0.95 * NEEDED <= played.size <= 1.2 * NEEDED
     assert any(each.startswith("no refault metrics") for each in sentences(played))
@@ -164,22 +164,22 @@ def test_a_policy_may_count_the_page_cache_as_free() -> None:
     played = player(8)
     off = replace(Policy(), memory=MemoryPolicy(cache=CachePolicy(enabled=False)))
     advance(played.state, PolicySet(off), Instant(0.0), 0.0)
-    played.plays(HOT, 0.25 * HOUR)
+    played.play(HOT, 0.25 * HOUR)
     assert sentences(played) == ("counts the page cache as free: memory.cache.enabled is false",)
     assert played.state.guest.probing.keep == Bytes(0)
 
 
 def test_a_reboot_of_the_guest_forgets_nothing_and_breaks_nothing() -> None:
-    played = player(4).plays(HOT, 2 * HOUR)
+    played = player(4).play(HOT, 2 * HOUR)
     rested, old = played.size, played.guest
     played.guest = CacheGuest(old.size, old.used)
-    played.plays(HOT, HOUR)
+    played.play(HOT, HOUR)
     assert played.size == rested
 
 
 @pytest.mark.parametrize("lie", [0.0, 1e30, math.nextafter(math.inf, 0)])
 def test_a_guest_that_lies_stays_within_its_bounds_and_is_still_explained(lie: float) -> None:
-    played = player(4).plays(HOT, 600)
+    played = player(4).play(HOT, 600)
     for turn in range(400):
         played.now += 5.0
         page = structs.replace(
@@ -191,7 +191,7 @@ def test_a_guest_that_lies_stays_within_its_bounds_and_is_still_explained(lie: f
 
 
 def test_a_popular_part_of_a_set_larger_than_the_maximum_gets_what_pays() -> None:
-    played = player(2, 0.5 * GIB).plays(ClientLoad(hot=20 * GIB, rate=5000, skew=0.6), 3 * HOUR)
+    played = player(2, 0.5 * GIB).play(ClientLoad(hot=20 * GIB, rate=5000, skew=0.6), 3 * HOUR)
     assert played.size >= 10 * GIB
 
 
@@ -199,17 +199,17 @@ def test_a_popular_part_of_a_set_larger_than_the_maximum_gets_what_pays() -> Non
 def test_a_small_guest_whose_kernel_keeps_much_of_it_free_rests_at_its_hot_set(size: float, reserve: float) -> None:
     load, step = ClientLoad(hot=0.3 * GIB, rate=4000), GIB // 32
     guest = CacheGuest(size * GIB, 0.08 * GIB, reserve=reserve)
-    played = Player(guest, GIB // 4, GIB, step, step, scrape_interval=10.0).plays(load, 4.5 * HOUR)
+    played = Player(guest, GIB // 4, GIB, step, step, scrape_interval=10.0).play(load, 4.5 * HOUR)
     assert guest.needed_size(load) <= played.size <= guest.needed_size(load) + 1.5 * step
     settled = played.now
-    played.plays(load, 2 * HOUR)
+    played.play(load, 2 * HOUR)
     assert busiest_hour(played, settled) <= 2
 
 
 def test_a_cache_that_a_single_client_fills_slowly_is_given_no_more_meanwhile() -> None:
     load = ClientLoad(hot=8 * GIB, rate=5000, clients=1)
     guest = CacheGuest(10 * GIB, 2.4 * GIB, Disk(latency=0.003))
-    played = Player(guest, GIB, 24 * GIB, GIB, GIB // 2, scrape_interval=10.0).plays(load, 1.2 * HOUR)
+    played = Player(guest, GIB, 24 * GIB, GIB, GIB // 2, scrape_interval=10.0).play(load, 1.2 * HOUR)
     assert guest.needed_size(load) <= played.size <= 1.2 * guest.needed_size(load)
     assert max(each.after for each in played.resizes) <= 1.5 * guest.needed_size(load)
 
@@ -229,7 +229,7 @@ CASES = st.fixed_dictionaries({
 def served(played: Player, load: ClientLoad, span: float, used: Callable[[float], float]) -> float:
     """Pages a second that the guest's clients were served while ``load`` played for ``span`` seconds."""
     done = played.guest.done
-    played.plays(load, span, used)
+    played.play(load, span, used)
     return (played.guest.done - done) / span
 
 
@@ -247,7 +247,7 @@ def test_every_working_set_comes_to_rest_near_its_size(case: dict[str, float], s
     def noisy(now: float) -> float:
         return used * (1 + 0.03 * math.sin(now * (seed + 1)))
 
-    played.plays(load, 3 * HOUR, noisy)
+    played.play(load, 3 * HOUR, noisy)
     settled = played.now
     spans = [served(played, load, 0.1 * HOUR, noisy) for _ in range(15)]
     for_programs = (1.03 * used + 100 * 2**20) / 0.75 / 0.9

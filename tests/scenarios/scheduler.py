@@ -58,7 +58,7 @@ RANKING = RankingConfig()
 POLICY = MigrationPolicy(
     settle=Seconds(1.0),
     settle_denied=Seconds(0.5),
-    rest=MoveDelays(cooldown=Seconds(5.0), backoff=Seconds(2.0), max_backoff=Seconds(8.0)),
+    delays=MoveDelays(cooldown=Seconds(5.0), backoff=Seconds(2.0), max_backoff=Seconds(8.0)),
     out_per_node=2,
     per_cluster=10,
     timeout=Seconds(60.0),

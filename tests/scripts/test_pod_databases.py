@@ -38,7 +38,7 @@ class Place:
     title = "a test"
 
     def __init__(self) -> None:
-        self.silence: dict[str, str] = {}
+        self.request_errors: dict[str, str] = {}
         self.asked: list[str] = []
         self.pods = {"pg-1": pod_database("pg-1", "shop"), "db-pod": vm_pod("db", "n1", namespace="shop")}
         transport = httpx.MockTransport(self._answer)

@@ -12,7 +12,7 @@ from protocol.kubernetes.objects import Json
 from protocol.names import LABEL_ENABLED
 from protocol.runtime.kubernetes.http_api import HttpApi
 from protocol.units import Seconds
-from scheduler_plugin.dashboard.explanation import Silence, database_explanation
+from scheduler_plugin.dashboard.explanation import RequestErrors, database_explanation
 from scripts.autoscale import site as site_module
 from scripts.autoscale.site import AGENT, SCHEDULER, RemoteSite, SiteError
 from tests.scripts.clusters import cluster_at
@@ -127,35 +127,40 @@ async def test_reason_of_a_silent_program_is_kept() -> None:
         cluster_at(), ApiClient(HttpApi(httpx.AsyncClient(base_url="http://api", transport=transport), lambda: None))
     )
     assert (await site.of_agent(pod("a-1"), "/explain"), await site.of_scheduler("/nodes")) == (None, None)
-    assert sentence in site.silence[AGENT]
-    assert site.silence[AGENT].startswith("pod scaling/a-1: ")
-    assert sentence in site.silence[SCHEDULER]
+    assert sentence in site.request_errors[AGENT]
+    assert site.request_errors[AGENT].startswith("pod scaling/a-1: ")
+    assert sentence in site.request_errors[SCHEDULER]
 
 
 async def test_answer_clears_the_reason() -> None:
     site = answers(TWO, "s-2-1a2b3c4d", "s-2")
-    assert (await site.of_scheduler("/nodes"), site.silence[SCHEDULER]) == ({"said": "s-1"}, "")
+    assert (await site.of_scheduler("/nodes"), site.request_errors[SCHEDULER]) == ({"said": "s-1"}, "")
     none = answers([], None)
-    assert (await none.of_scheduler("/nodes"), none.silence[SCHEDULER]) == (
+    assert (await none.of_scheduler("/nodes"), none.request_errors[SCHEDULER]) == (
         None,
         "no pod with app.kubernetes.io/name=autoscaling-scheduler runs",
     )
 
 
 @pytest.mark.parametrize(
-    ("labels", "silence", "agent", "scheduler"),
+    ("labels", "errors", "agent", "scheduler"),
     [
-        ({}, Silence("x", "y"), "It is not enabled for autoscaling", "The scheduler does not respond: y"),
-        ({LABEL_ENABLED: "true"}, Silence("x"), "Its agent does not respond: x", "The scheduler has no pod of it."),
+        ({}, RequestErrors("x", "y"), "It is not enabled for autoscaling", "The scheduler does not respond: y"),
         (
             {LABEL_ENABLED: "true"},
-            Silence(),
+            RequestErrors("x"),
+            "Its agent does not respond: x",
+            "The scheduler has no pod of it.",
+        ),
+        (
+            {LABEL_ENABLED: "true"},
+            RequestErrors(),
             "Its agent does not respond: it may be starting",
             "The scheduler has no pod",
         ),
     ],
 )
-def test_explanation_names_the_reason(labels: Json, silence: Silence, agent: str, scheduler: str) -> None:
+def test_explanation_names_the_reason(labels: Json, errors: RequestErrors, agent: str, scheduler: str) -> None:
     vm: Json = {"metadata": {"namespace": "shop", "name": "db", "labels": labels}}
-    lines = list(database_explanation(vm, None, None, (), silence))
+    lines = list(database_explanation(vm, None, None, (), errors))
     assert [any(line.startswith(said) for line in lines) for said in (agent, scheduler)] == [True, True]

@@ -22,7 +22,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 Send = Callable[[Callable[[TransferInfo], None]], Awaitable[TransferInfo]]
-"""Migrates a guest and reports progress to its argument. Raises the errors of ``Guest.send``."""
+"""Migrates a guest and reports progress to its argument. Raises like ``Guest.send``."""
 
 OnFault = Callable[[Exception], Awaitable[None]]
 """Handles an unexpected exception; the transfer is resumed after a pause."""

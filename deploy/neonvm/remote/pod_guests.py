@@ -107,7 +107,7 @@ class PodGuests:
         )
 
     async def vm_address(self, vm: Json) -> str:
-        """The VM's flat-network address; empty if it has none. Raises the errors of ``AddressClaims.claim_for``."""
+        """The VM's flat-network address; empty if it has none. Raises like ``AddressClaims.claim_for``."""
         return await self._deps.claims.claim_for(vm)
 
     async def release_vm(self, vm: ObjectName, uid: str) -> None:
@@ -117,7 +117,7 @@ class PodGuests:
     async def send(
         self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
-        """Migrate the guest from one pod to another. Errors and cancellation are those of ``Guest.send``. If one of the
+        """Migrate the guest from one pod to another. Raises like ``Guest.send``. If one of the
         pods is gone, the guest resumes in the other if that is safe.
         """
         source_end, target_end = self._end(source), self._end(target)

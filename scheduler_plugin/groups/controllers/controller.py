@@ -250,7 +250,7 @@ class QueuedController(ABC):
                 workers.create_task(self._queue.serve(self.reconcile, (ApiError, NotLeadingError)))
 
     async def _do(self, write: Write) -> Json:
-        """Send a write, and cache and return the new object. Raises the errors of ``Writer``."""
+        """Send a write, and cache and return the new object. Raises like ``Writer``."""
         written = dict(await self._context.writer.do(write))
         self._context.cache.learn(write.resource, written)
         return written

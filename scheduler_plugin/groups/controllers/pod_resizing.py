@@ -57,7 +57,7 @@ _Key = tuple[str, workload.Resource | None]
 
 @dataclass(slots=True)
 class PodResizer:
-    """Resizes the pods of targets. ``pods`` returns a target's pods. Raises the errors of ``Writer``."""
+    """Resizes the pods of targets. ``pods`` returns a target's pods. Raises like ``Writer``."""
 
     writer: Writer
     cache: Cache

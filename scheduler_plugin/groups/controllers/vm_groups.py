@@ -310,7 +310,7 @@ async def read_endpoint(api: KubernetesApi, group: VmGroup) -> ReadEndpoint:
 
 
 async def write_endpoint(writer: Writer, group: VmGroup, endpoint: ReadEndpoint, plan: GroupPlan) -> None:
-    """Update the read endpoint to the serving replicas. Raises the errors of ``Writer``."""
+    """Update the read endpoint to the serving replicas. Raises like ``Writer``."""
     if endpoint.foreign:
         return
     name, desired = endpoint_name(group.name), endpoint_slice(group, plan)

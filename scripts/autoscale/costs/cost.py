@@ -213,7 +213,7 @@ async def _consolidate(ranking: RankingConfig, cluster: ReachedCluster, output: 
     async with open_site(cluster) as site:
         answer = await site.of_scheduler("/nodes")
         if answer is None:
-            raise SiteError(f"the scheduler does not respond ({site.silence[SCHEDULER]}); run autoscale check")
+            raise SiteError(f"the scheduler does not respond ({site.request_errors[SCHEDULER]}); run autoscale check")
         listed = (await site.client.list(NODES)).objects
         bound = bound_pods((await site.client.list(PODS)).objects)
     keys = node_price_keys(listed)

@@ -59,11 +59,11 @@ class ObservedMove:
     @property
     def title(self) -> str:
         """The move in one line."""
-        took = "" if self.total_ms is None else f" in {self.total_ms} ms, downtime {self.downtime_ms} ms"
+        duration = "" if self.total_ms is None else f" in {self.total_ms} ms, downtime {self.downtime_ms} ms"
         # Neither is known before the target pod has a node.
         nodes = f"{self.source or '?'} ⇢ {self.target or '?'} " if self.source or self.target else ""
         why = self.reason or self.waits
-        return f"{self.vm.name}: {nodes}{self.phase}{took}{why and ': '}{why}"
+        return f"{self.vm.name}: {nodes}{self.phase}{duration}{why and ': '}{why}"
 
 
 class MoveWatch:

@@ -54,11 +54,11 @@ def answers_of(lines: Iterable[str], offset: float) -> list[ProbeReply]:
 
 def _answer(line: str, offset: float) -> ProbeReply:
     try:
-        _client, _number, took, _script, seconds, micros = (int(word) for word in line.split()[:6])
+        _client, _number, duration, _script, seconds, micros = (int(word) for word in line.split()[:6])
     except ValueError:
         raise pgbench.PgbenchError(f"cannot parse a line of pgbench's log: {line.strip()!r}") from None
     # pgbench counts the script's pause as a part of the transaction.
-    return ProbeReply(Instant(seconds + micros / 1e6 - offset), Seconds(max(0.0, took / 1e6 - PAUSE)))
+    return ProbeReply(Instant(seconds + micros / 1e6 - offset), Seconds(max(0.0, duration / 1e6 - PAUSE)))
 
 
 async def probe(server: pgbench.DatabaseServer, seconds: int, clock: Clock) -> ClientReport:

@@ -67,7 +67,7 @@ class Player:
         self.state = begin(POD, self.policy, Instant(self.now), 0.0, 1)
         advance(self.state, VmSeen(self._vm), Instant(self.now), 0.0)
 
-    def plays(self, load: ClientLoad, seconds: float, used: Callable[[float], float] | None = None) -> Player:
+    def play(self, load: ClientLoad, seconds: float, used: Callable[[float], float] | None = None) -> Player:
         """Plays ``load`` for ``seconds``; ``used`` returns the memory that programs use at a time."""
         for _ in range(round(seconds / self.scrape_interval)):
             self.now += self.scrape_interval
@@ -176,7 +176,7 @@ def _play(name: str) -> ScenarioOutcome:
     for hours, load in phases:
         # At the end, these are of the last phase.
         began, done = player.now, player.guest.done
-        player.plays(load, hours * HOUR)
+        player.play(load, hours * HOUR)
     load = phases[-1][1]
     # The number of accesses if clients never waited for the disk.
     requested = min(load.rate, load.clients / CPU_PER_PAGE) * (player.now - began)

@@ -114,7 +114,7 @@ class Orders:
         if limit is None:
             show([texts.ORDERED.format(name=self._vm.name)], as_fields(vm), output)
             return 0
-        vm, outcome = await self._follow(vm, limit, lambda seen, took: fell_asleep(seen, order, took))
+        vm, outcome = await self._follow(vm, limit, lambda seen, duration: fell_asleep(seen, order, duration))
         if outcome is None:
             is_answered = sleep_report(vm).order == order
             return self._timed_out(vm, limit, output, texts.STILL if is_answered else texts.NOT_ANSWERED)

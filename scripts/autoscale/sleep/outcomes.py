@@ -40,8 +40,8 @@ def refusal(vm: Json) -> str:
     return ""
 
 
-def fell_asleep(vm: Json, order: str, took: Seconds) -> OrderOutcome | None:
-    """Result of ``order`` after ``took``; None while it is pending."""
+def fell_asleep(vm: Json, order: str, duration: Seconds) -> OrderOutcome | None:
+    """Result of ``order`` after ``duration``; None while it is pending."""
     report, name = sleep_report(vm), name_of(vm).name
     if report.order != order:
         # The agent or another user may have written a newer order.
@@ -51,7 +51,7 @@ def fell_asleep(vm: Json, order: str, took: Seconds) -> OrderOutcome | None:
         case SleepState.REFUSED:
             return OrderOutcome(texts.REFUSED.format(name=name, message=message), is_done=False)
         case SleepState.ASLEEP if text(vm, "status", "phase") == ASLEEP:
-            return OrderOutcome(_sleeps(name, report, took))
+            return OrderOutcome(_sleeps(name, report, duration))
         # A packet may have woken it between two polls.
         case SleepState.WAKING | SleepState.AWAKE | SleepState.RESTARTED:
             return OrderOutcome(texts.WOKEN_AGAIN.format(name=name, message=message))
@@ -59,8 +59,8 @@ def fell_asleep(vm: Json, order: str, took: Seconds) -> OrderOutcome | None:
             return None
 
 
-def woke(vm: Json, took: Seconds) -> OrderOutcome | None:
-    """Result of a wake ordered ``took`` ago; None while the VM does not run."""
+def woke(vm: Json, duration: Seconds) -> OrderOutcome | None:
+    """Result of a wake ordered ``duration`` ago; None while the VM does not run."""
     report, name = sleep_report(vm), name_of(vm).name
     # The phase becomes Running before the guest runs, to reserve its room; so check the state, too.
     if text(vm, "status", "phase") != RUNNING or report.state in SLEEPING:
@@ -68,7 +68,7 @@ def woke(vm: Json, took: Seconds) -> OrderOutcome | None:
     if report.state == SleepState.RESTARTED:
         return OrderOutcome(texts.RESTARTED.format(name=name, message=report.message or texts.NO_REASON))
     # Prefer the controller's measurement; ours includes polling the API.
-    return OrderOutcome(texts.AWAKE.format(name=name, seconds=_seconds(report.seconds or took)))
+    return OrderOutcome(texts.AWAKE.format(name=name, seconds=_seconds(report.seconds or duration)))
 
 
 def already_asleep(vm: Json) -> str:
@@ -102,9 +102,9 @@ def as_fields(vm: Json) -> Json:
     }
 
 
-def _sleeps(name: str, report: SleepReport, took: Seconds) -> str:
+def _sleeps(name: str, report: SleepReport, duration: Seconds) -> str:
     saved = f"{round(report.saved / _MIB)} MiB"
-    return texts.SLEEPS.format(name=name, sessions=report.sessions_in_words, saved=saved, seconds=_seconds(took))
+    return texts.SLEEPS.format(name=name, sessions=report.sessions_in_words, saved=saved, seconds=_seconds(duration))
 
 
 def _seconds(seconds: float) -> str:

@@ -86,7 +86,7 @@ async def _listed(flags: ClusterFlags, kind: Resource, labels: str) -> list[Obje
 
 
 async def listed(client: ApiClient, kind: Resource, labels: str = "") -> list[ObjectName]:
-    """Names of all objects of a kind, or of those that ``labels`` selects. Raises the errors of ``ApiClient.list``."""
+    """Names of all objects of a kind, or of those that ``labels`` selects. Raises like ``ApiClient.list``."""
     return [name_of(listed_object) for listed_object in (await client.list(kind, label_selector=labels)).objects]
 
 

@@ -70,7 +70,7 @@ class FleetReader:
         await run_all(self._vms.run(), self._sources.pods.run(), self._migrations.run())
 
     async def everything(self) -> FleetSnapshot:
-        """Returns a snapshot after querying all agents. Raises the errors of ``ApiClient.list``."""
+        """Returns a snapshot after querying all agents. Raises like ``ApiClient.list``."""
         await self._vms.refresh()
         await self._sources.pods.refresh()
         with Tolerating(RefusalKind.NOT_FOUND):  # migrations may not be installed
@@ -91,7 +91,7 @@ class FleetReader:
         if scheduler is not None:
             # Otherwise the last nodes stay.
             self._update_nodes(items(scheduler, "nodes"))
-        troubles = (trouble, "" if scheduler is not None else self._scheduler_silence())
+        troubles = (trouble, "" if scheduler is not None else self._scheduler_trouble())
         lines = tuple(node_line(node) for node, _ in self._nodes)
         return FleetSnapshot(self._vm_rows(), lines, tuple(message for message in troubles if message))
 
@@ -103,8 +103,8 @@ class FleetReader:
             # An unchanged node keeps its objects, so that the rows of its VMs need not be rebuilt.
             self._nodes.append(previous if previous is not None and previous[0] == node else (node, by_vm(node)))
 
-    def _scheduler_silence(self) -> str:
-        reason = self._site.silence.get(SCHEDULER, "")
+    def _scheduler_trouble(self) -> str:
+        reason = self._site.request_errors.get(SCHEDULER, "")
         return f"The scheduler does not respond{reason and ': '}{visible(reason)}{'' if reason else '.'}"
 
     async def _api_trouble(self) -> str:

@@ -348,4 +348,6 @@ def test_no_new_pod_while_disk_is_in_use(other: Json, makes: bool) -> None:
 def test_deletion_waits_for_all_pods() -> None:
     gone = facts(virtual_machine(NAMED, **LEAVING))
     assert plan(replace(gone, others=(TARGET,))) == VmPlan({})
-    assert plan(replace(gone, others=(owned("db-old"),))) == VmPlan({}, strays=(ObjectName("default", "db-old"),))
+    assert plan(replace(gone, others=(owned("db-old"),))) == VmPlan(
+        {}, unneeded_pods=(ObjectName("default", "db-old"),)
+    )

@@ -29,7 +29,7 @@ class Place:
     title = "a test"
 
     def __init__(self, *names: str) -> None:
-        self.silence: dict[str, str] = {}
+        self.request_errors: dict[str, str] = {}
         self.vms = [_with_pod(vm(each)) for each in names]
         self.pods: list[Json] = []
         self.migrations: list[Json] = []

@@ -98,7 +98,7 @@ class Gathering:
             return Unavailable(f"GET /version failed: {error}")
         except ApiUnknownError as error:
             return Unavailable(failure_reason(error))
-        took = self.clock.now() - began[0]
+        duration = self.clock.now() - began[0]
         try:
             version = text(msgspec.json.decode(body, type=Json), "gitVersion")
         except (ValueError, RecursionError):
@@ -108,8 +108,8 @@ class Gathering:
             return Unavailable("the server at this address is not a Kubernetes API server")
         at = _date(headers.get("date", ""))
         # Date is truncated to a second, and was written at some time during the request.
-        ahead = None if at is None else began[1] + took / 2 - (at + 0.5)
-        return Observed(ApiServerFacts(version, ahead, 0.5 + took / 2))
+        ahead = None if at is None else began[1] + duration / 2 - (at + 0.5)
+        return Observed(ApiServerFacts(version, ahead, 0.5 + duration / 2))
 
     async def _all(
         self, kind: resources.Resource, namespace: str = "", *, labels: str = "", fields: str = ""

@@ -84,8 +84,8 @@ class SleepScenario:
         # Not the watcher's size: it may not have seen the VM wake.
         if (size := before.size) is None:
             raise SiteError("the VM has no size before it is ordered to sleep")
-        report, took = await self._fall_asleep()
-        asleep = self._point(client, size, before, await self._freed(before, size), report, took)
+        report, duration = await self._fall_asleep()
+        asleep = self._point(client, size, before, await self._freed(before, size), report, duration)
         self.announce(asleep_line(asleep))
         self.announce(f"{client} sends a query")
         async with asyncio.timeout(_ANSWER):
@@ -105,13 +105,13 @@ class SleepScenario:
         self.announce(f"{answer_line(point)}: {awake.message}")
 
     def _point(  # noqa: PLR0913, PLR0917 - the observations of a sleep
-        self, client: str, size: Resources, before: _State, now: _State, report: SleepReport, took: Seconds
+        self, client: str, size: Resources, before: _State, now: _State, report: SleepReport, duration: Seconds
     ) -> SleepPoint:
         freed = before.reserved.minus_or_zero(now.reserved)
         return SleepPoint(
             woken_by=client,
             node=self.watcher.snapshot().node,
-            asleep_seconds=round(took, 2),
+            asleep_seconds=round(duration, 2),
             sessions=report.sessions,
             saved_bytes=report.saved,
             qemu_bytes=before.qemu_bytes,
