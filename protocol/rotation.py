@@ -19,14 +19,14 @@ SKEW: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Validity:
-    """The validity of a certificate, from its creation (``made``) to its ``end``, in seconds since 1970."""
+class Lifetime:
+    """The lifetime of a certificate, from its creation (``made``) to its ``end``, in seconds since 1970."""
 
     made: float
     end: float
 
     def elapsed(self, now: float) -> float:
-        """The share of the lifetime that has passed; negative if created by a clock ahead of ours."""
+        """The share of it that has passed; negative if created by a clock ahead of ours."""
         return (now - self.made) / max(self.end - self.made, 1.0)
 
     def is_ahead(self, now: float) -> bool:
@@ -38,7 +38,7 @@ class Validity:
         return now < self.end
 
 
-def needs_authority(authorities: Sequence[Validity], now: float) -> bool:
+def needs_authority(authorities: Sequence[Lifetime], now: float) -> bool:
     """Return True if another CA must be created.
 
     >>> needs_authority([], 0.0), [needs_authority([Validity(0.0, 90.0)], now) for now in (29.0, 30.0)]
@@ -49,7 +49,7 @@ def needs_authority(authorities: Sequence[Validity], now: float) -> bool:
     return not valid or max(valid, key=lambda authority: authority.made).elapsed(now) >= ANNOUNCED
 
 
-def signer(authorities: Sequence[Validity], now: float) -> int:
+def signer(authorities: Sequence[Lifetime], now: float) -> int:
     """The index of the CA that signs: the newest that was announced for long enough, else the oldest. At least one must
     be valid.
 
@@ -62,7 +62,7 @@ def signer(authorities: Sequence[Validity], now: float) -> int:
     return max(announced)[1] if announced else min(valid)[1]
 
 
-def is_due(certificate: Validity, now: float) -> bool:
+def is_due(certificate: Lifetime, now: float) -> bool:
     """Return True if a certificate must be renewed.
 
     >>> is_due(Validity(0.0, 90.0), 59.0), is_due(Validity(0.0, 90.0), 60.0)

@@ -197,10 +197,10 @@ def bounded(account: VmAccount, wanted: Resources, holds: Resources | None = Non
     if account.facts is None or wanted.within(account.facts.maximum):
         return wanted
     # A sleeping guest keeps the size that it wakes with, even if its bounds were lowered.
-    held = account.in_use.at_least(account.facts.wakes_with or ZERO)
+    base = account.in_use.at_least(account.facts.wakes_with or ZERO)
     if holds is not None and account.facts.declared is not None:
-        held = held.at_least(holds.at_most(account.reserved))
-    return wanted.at_most(account.facts.maximum.at_least(held))
+        base = base.at_least(holds.at_most(account.reserved))
+    return wanted.at_most(account.facts.maximum.at_least(base))
 
 
 def ceiling(state: LedgerState, account: VmAccount, claim: Claim, wanted: Resources, now: Instant) -> Resources:

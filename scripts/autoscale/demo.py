@@ -213,14 +213,14 @@ async def _run_scenario(  # noqa: PLR0913 - what is shown, and where
     async with AsyncExitStack() as stack:
         forwards = PortForwards(NAME, site, clock, stack, observed.is_simulated)
         with Screen(console, "autoscale demo") as screen:
-            subject = POD if observed.database == POD.word else VM if observed.sleeps is None else SLEEPER
-            scenario = Scenario(site, screen, clock, observed, forwards.load_of, seconds, began, stage.watch, subject)
+            database = POD if observed.database == POD.word else VM if observed.sleeps is None else SLEEPER
+            scenario = Scenario(site, screen, clock, observed, forwards.load_of, seconds, began, stage.watch, database)
             if observed.sleeps is not None:
                 folder = ClusterFolder.of(NAME)
                 let_requests_follow(folder)
                 qemu = partial(qemu_memory, folder.root, SLEEPER.name)
                 scenario.sleep = SleepScenario(site, clock, scenario.announce, scenario.watcher, qemu, observed.sleeps)
-            elif migration and subject is POD:
+            elif migration and database is POD:
                 scenario.announce("no live migration: a pod stays on its node")
                 scenario.full_node = FullNodeScenario(site, clock, scenario.announce, scenario.watcher)
             elif migration:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from protocol.rotation import SKEW, Validity
+from protocol.rotation import SKEW, Lifetime
 from protocol.units import Seconds
 
 Extension = tuple[x509.ExtensionType, bool]
@@ -199,11 +199,11 @@ class Issued:
     private: ec.EllipticCurvePrivateKey = field(repr=False)
 
     @property
-    def validity(self) -> Validity:
-        """Its lifetime since its creation."""
+    def lifetime(self) -> Lifetime:
+        """Its lifetime, from its creation."""
         # A certificate becomes valid SKEW before its creation.
         made = self.certificate.not_valid_before_utc.timestamp() + SKEW
-        return Validity(made, self.certificate.not_valid_after_utc.timestamp())
+        return Lifetime(made, self.certificate.not_valid_after_utc.timestamp())
 
     @property
     def serial(self) -> str:
@@ -253,7 +253,7 @@ def issue(authority: Issued, purpose: Purpose, lifetime: Seconds, wall: float) -
     # A client is identified only by its subject.
     extensions += alternative_names(purpose.dns, purpose.addresses)
     # It is not trusted after its CA has expired.
-    begin, end = _validity(wall, min(wall + lifetime, authority.validity.end))
+    begin, end = _validity(wall, min(wall + lifetime, authority.lifetime.end))
     return _issued(CertificateForm(purpose.subject, begin, end, extensions).certified(signer))
 
 

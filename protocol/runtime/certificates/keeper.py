@@ -43,7 +43,7 @@ def authorities_in(data: dict[str, bytes]) -> list[issuing.Issued]:
         if key.endswith(".crt") and (issued := usable(issuing.Pair(certificate, data.get(f"{key[:-4]}.key", b""))))
     ]
     # The serial number breaks ties, so that the order is stable.
-    return sorted(usable_pairs, key=lambda authority: (authority.validity.made, authority.serial), reverse=True)
+    return sorted(usable_pairs, key=lambda authority: (authority.lifetime.made, authority.serial), reverse=True)
 
 
 def authorities_as(authorities: Iterable[issuing.Issued]) -> dict[str, bytes]:
@@ -148,8 +148,8 @@ class CertificateKeeper:
             raise MissingSecretError(f"Secret {self.namespace}/{self.authorities} is missing: apply the manifests")
         now, stored = self.clock.wall(), content(secret)
         # Drop expired CAs from the Secret, and thus from every bundle.
-        valid = [authority for authority in authorities_in(stored) if authority.validity.is_valid(now)]
-        if needs_authority([authority.validity for authority in valid], now):
+        valid = [authority for authority in authorities_in(stored) if authority.lifetime.is_valid(now)]
+        if needs_authority([authority.lifetime for authority in valid], now):
             added = issuing.new_authority(self.lifetimes.authority, now)
             LOG.info("new CA announced", extra={"serial": added.serial})
             valid.insert(0, added)
@@ -182,11 +182,11 @@ class CertificateKeeper:
         self, certificate: issuing.Issued, purpose: issuing.Purpose, authorities: Sequence[issuing.Issued]
     ) -> bool:
         is_trusted = any(certificate.is_signed_by(authority) for authority in authorities)
-        return is_trusted and certificate.serves(purpose) and not is_due(certificate.validity, self.clock.wall())
+        return is_trusted and certificate.serves(purpose) and not is_due(certificate.lifetime, self.clock.wall())
 
     def _issued(self, wanted: CertificateSpec, authorities: Sequence[issuing.Issued]) -> dict[str, bytes]:
         now = self.clock.wall()
-        issuer = authorities[signer([authority.validity for authority in authorities], now)]
+        issuer = authorities[signer([authority.lifetime for authority in authorities], now)]
         pair = issuing.issue(issuer, wanted.purpose, self.lifetimes.certificate, now).pair
         return {CERTIFICATE: pair.certificate, KEY: pair.key}
 

@@ -226,18 +226,20 @@ def _shrink_parts(node: NodeAccount, shortfall: Resources, now: Instant) -> dict
     parts: dict[str, Resources] = {}
     # An agent that never shrinks is asked last, and replaces no other.
     for are_unresponsive in (False, True):
-        asked = [claim for claim in offers if _is_unresponsive(claim, now) is are_unresponsive]
-        if not asked or not shortfall.any:
+        candidates = [claim for claim in offers if _is_unresponsive(claim, now) is are_unresponsive]
+        if not candidates or not shortfall.any:
             continue
         unit = node.policy.compute_unit
         steps = Resources(shortfall.cpu.up_to(unit.cpu), shortfall.mem.up_to(unit.mem))
-        asked_claimants = [claimants[claim.pod.uid] for claim in asked]
+        candidate_claimants = [claimants[claim.pod.uid] for claim in candidates]
         shares = fair_shares(
-            Resources.sum(claimant.maximum for claimant in asked_claimants).minus_or_zero(steps), asked_claimants, unit
+            Resources.sum(claimant.maximum for claimant in candidate_claimants).minus_or_zero(steps),
+            candidate_claimants,
+            unit,
         )
-        for claim, claimant, share in zip(asked, asked_claimants, shares, strict=True):
+        for claim, claimant, share in zip(candidates, candidate_claimants, shares, strict=True):
             parts[claim.pod.uid] = claimant.maximum.minus_or_zero(share).at_most(claim.offered)
-        shortfall = shortfall.minus_or_zero(Resources.sum(claim.offered for claim in asked))
+        shortfall = shortfall.minus_or_zero(Resources.sum(claim.offered for claim in candidates))
     return parts
 
 

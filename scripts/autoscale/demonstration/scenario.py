@@ -54,7 +54,7 @@ def demo_vm() -> Json:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class DemoDatabase:
     """The demonstration's database, VM or pod, and how to create it."""
 
     name: ObjectName
@@ -62,15 +62,15 @@ class Subject:
     create: Callable[[ApiClient], Awaitable[None]]
 
 
-VM: Final = Subject(DEMO_VM, "VM", lambda client: create_vm(client, demo_vm()))
-SLEEPER: Final = Subject(DEMO_VM, "VM", lambda client: create_vm(client, pinned(postgres_vm(DEMO_VM, 1, 2))))
+VM: Final = DemoDatabase(DEMO_VM, "VM", lambda client: create_vm(client, demo_vm()))
+SLEEPER: Final = DemoDatabase(DEMO_VM, "VM", lambda client: create_vm(client, pinned(postgres_vm(DEMO_VM, 1, 2))))
 """A VM that stays at its minimum: a larger one does not sleep, and may stay large on a busy machine."""
-POD: Final = Subject(DEMO_POD, "pod", partial(create_pod_database, policy=POLICY))
+POD: Final = DemoDatabase(DEMO_POD, "pod", partial(create_pod_database, policy=POLICY))
 
 
 @dataclass(slots=True)
 class Scenario:
-    """A demonstration. ``make_load`` is called once ``subject`` is available; ``watch`` raises if the cluster fails."""
+    """A demonstration. ``make_load`` is called when ``database`` is available; ``watch`` raises if a cluster fails."""
 
     site: Site
     screen: Screen
@@ -80,7 +80,7 @@ class Scenario:
     load_seconds: int
     began: Instant
     watch: Callable[[], Coroutine[object, object, None]]
-    subject: Subject = VM
+    database: DemoDatabase = VM
     migration: MigrationScenario | None = None
     group: GroupScenario | None = None
     full_node: FullNodeScenario | None = None
@@ -91,7 +91,7 @@ class Scenario:
     watcher: Watcher = field(init=False)
 
     def __post_init__(self) -> None:
-        self.watcher = Watcher(self.site, self.subject.name, self.clock, self._sized, self._reasoned)
+        self.watcher = Watcher(self.site, self.database.name, self.clock, self._sized, self._reasoned)
 
     async def run(self) -> None:
         """Plays the demonstration. Raises ``SiteError`` if a step fails, and as soon as a VM ends."""
@@ -101,8 +101,8 @@ class Scenario:
             await self._play()
 
     async def _play(self) -> None:
-        await self.subject.create(self.site.client)
-        word = self.subject.word
+        await self.database.create(self.site.client)
+        word = self.database.word
         if not await wait_until(lambda: self.watcher.snapshot().available, self.clock, _BOOT):
             raise SiteError(f"the {word} did not start within {_BOOT:g} s: {self.watcher.snapshot().condition}")
         self.announce(
@@ -137,7 +137,7 @@ class Scenario:
     async def _wait_for_room(self) -> None:
         """Waits until the database is small enough to grow visibly. Raises ``SiteError``."""
         if not await wait_until(self._has_room, self.clock, _MAKE_ROOM):
-            raise SiteError(f"the {self.subject.word} stays large without load, which leaves it no room to grow")
+            raise SiteError(f"the {self.database.word} stays large without load, which leaves it no room to grow")
 
     async def _migrate(self, migration: MigrationScenario, load: Load) -> None:
         self.step = "neighbours"

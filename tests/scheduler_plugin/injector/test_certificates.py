@@ -77,9 +77,9 @@ async def test_rotation_has_no_gap(tmp_path: Path) -> None:
             for name in ALL:
                 found = certificate_in(await cluster.data(name))
                 assert found is not None
-                assert found.validity.is_valid(now)
+                assert found.lifetime.is_valid(now)
                 (by,) = (each for each in authorities if found.is_signed_by(each))
-                assert by.validity.is_valid(now)
+                assert by.lifetime.is_valid(now)
                 assert by.pair.certificate in bundle
                 assert all(by.pair.certificate in old for old in before), "it was announced a turn before it signs"
                 seen[name].add(found.serial)

@@ -49,7 +49,7 @@ class Lags:
 
 
 @dataclass(slots=True)
-class Pod:
+class LaggingPod:
     """A pod: its size in thousandths of a vCPU, and the times of its creation and of its pending resize request.
 
     ``slot`` is the lowest number that was free at its creation.
@@ -69,7 +69,7 @@ class LaggingGroup:
     lags: Lags
     replicas: int
     size: int
-    pods: list[Pod] = field(default_factory=list)
+    pods: list[LaggingPod] = field(default_factory=list)
     now: float = 0.0
     _template: int = 0
     _serial: int = 0
@@ -99,7 +99,7 @@ class LaggingGroup:
         self._measured = [*old[-1:], *self._measured[len(old) :], (now, use)]
 
     @property
-    def ready(self) -> list[Pod]:
+    def ready(self) -> list[LaggingPod]:
         """The ready pods."""
         return [pod for pod in self.pods if self._is_ready(pod)]
 
@@ -148,10 +148,10 @@ class LaggingGroup:
         slot = next(slot for slot in count() if slot not in taken)
         # With in-place resizes the template does not change, so new pods are resized after their creation.
         size = self._template if self.lags.rollout is Rollout.IN_PLACE else self.size
-        self.pods.append(Pod(self._serial, slot, size, at))
+        self.pods.append(LaggingPod(self._serial, slot, size, at))
         self._serial += 1
 
-    def _is_ready(self, pod: Pod) -> bool:
+    def _is_ready(self, pod: LaggingPod) -> bool:
         lags = self.lags
         if self.now - pod.made < lags.start or pod.slot < lags.broken:
             return False
@@ -207,7 +207,7 @@ class LaggingGroup:
             if len(self.pods) < self._max_pods():
                 self._make(self.now)
 
-    def _old(self) -> Iterator[Pod]:
+    def _old(self) -> Iterator[LaggingPod]:
         return (pod for pod in self.pods if pod.size != self.size)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.rotation import Validity
+from protocol.rotation import Lifetime
 from protocol.runtime.certificates.issuing import (
     Pair,
     Purpose,
@@ -70,9 +70,9 @@ def test_both_ends_prove_who_they_are(tmp_path: Path) -> None:
 
 def test_certificate_ends_with_authority_and_has_purpose() -> None:
     authority = new_authority(DAY, NOW)
-    assert authority.validity == Validity(NOW, NOW + DAY)
+    assert authority.lifetime == Lifetime(NOW, NOW + DAY)
     late = issue(authority, SERVER, DAY, NOW + 1000)
-    assert late.validity == Validity(NOW + 1000, NOW + DAY)
+    assert late.lifetime == Lifetime(NOW + 1000, NOW + DAY)
     assert (late.serves(SERVER), late.serves(CLIENT), late.is_signed_by(authority)) == (True, False, True)
     assert not late.is_signed_by(new_authority(DAY, NOW))
     assert issue(authority, CLIENT, DAY, NOW).serves(CLIENT)
