@@ -9,7 +9,7 @@ import pytest
 
 from protocol.kubernetes.objects import Json, child
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
-from scripts.autoscale.demo import _waited
+from scripts.autoscale.demo import _denial_text
 from scripts.autoscale.demonstration.pods.full_node import NEIGHBOUR, FullNodeScenario
 from scripts.autoscale.demonstration.pods.pod_database import DEMO_POD
 from scripts.autoscale.demonstration.report import RoomPoint
@@ -103,7 +103,7 @@ async def test_a_pod_on_a_full_node_is_denied_more_and_grows_when_its_neighbour_
 )
 async def test_the_outcome_is_one_line(is_denied: bool, gives_room: bool, line: str) -> None:
     node = Node(SleepingClock(), is_denied=is_denied, gives_room=gives_room)
-    assert _waited(await play(node, [])) == line
+    assert _denial_text(await play(node, [])) == line
 
 
 async def test_the_agent_says_why_if_the_scheduler_does_not() -> None:

@@ -17,7 +17,7 @@ from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.http_api import HttpApi
-from scripts.autoscale.explain import _account
+from scripts.autoscale.explain import _explanation
 from scripts.autoscale.main import app
 from scripts.autoscale.site import NAME_LABEL, SiteError
 from scripts.autoscale.terminal import completion
@@ -72,7 +72,7 @@ class Place:
 @pytest.mark.parametrize("given", ["pod/pg-1", "shop/pod/pg-1"])
 async def test_pod_is_explained(given: str) -> None:
     place = Place()
-    lines, fields = await _account(place, given, "shop")
+    lines, fields = await _explanation(place, given, "shop")
     assert lines[0] == "shop/pod/pg-1 has 1 vCPU and 1Gi; it is Running on n1."
     assert "Its agent: idle." in lines
     assert fields is not None
@@ -91,7 +91,7 @@ async def test_other_pods_are_refused(name: str, error: type[Exception], why: st
     """A pod that does not exist is no group either."""
     place = Place()
     with pytest.raises(error, match=why):
-        await _account(place, f"pod/{name}", "shop")
+        await _explanation(place, f"pod/{name}", "shop")
     assert place.asked == [f"{PATH}/{name}"]
 
 
