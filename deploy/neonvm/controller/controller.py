@@ -56,8 +56,8 @@ from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 
-_PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
-"""Refusals that only mean that the cache was stale."""
+_STALE_CACHE: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
+"""Refusals that only show that the cache was stale."""
 
 _OWN: Final = ("machine", "sleep")
 """Fields of a VM's status that NeonVM's own CRD lacks."""
@@ -121,7 +121,7 @@ class NeonVmController:
             raise
         except Exception as error:
             vm = self._deps.vms.get(name)
-            if vm is not None and not (isinstance(error, ApiRefusedError) and error.kind in _PASSING):
+            if vm is not None and not (isinstance(error, ApiRefusedError) and error.kind in _STALE_CACHE):
                 await self._deps.events.record(vm, texts.RECONCILE_FAILED, str(error) or repr(error), WARNING)
             raise
 
@@ -238,7 +238,7 @@ class NeonVmController:
         if vm_plan.add_finalizer:
             await self._set_finalizers(vm, [*finalizers_of(vm), FINALIZER])
         if guest is not None:
-            _direct(guest, vm_plan)
+            _set_target(guest, vm_plan)
         # The status must have the pod's name before the pod is created.
         is_current = await self._report(vm, vm_plan.status)
         # After the status was written, because only the phase reserves room for a running guest.
@@ -339,7 +339,7 @@ class NeonVmController:
         self._deps.vms.learn(await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body))
 
 
-def _direct(guest: Resizer, vm_plan: VmPlan) -> None:
+def _set_target(guest: Resizer, vm_plan: VmPlan) -> None:
     if vm_plan.hold:
         # Before the status is written: its readers rely on no resize starting after that.
         guest.hold()

@@ -21,7 +21,7 @@ from deploy.neonvm.runner.runner_api import (
     Certificate,
     CertificateRequest,
     CpuChange,
-    DiskPlace,
+    DiskAddress,
     Handover,
     SleepNumber,
     Slept,
@@ -145,14 +145,14 @@ class RunnerClient:
 
     async def receive_disk(self, address: str) -> None:
         """Make the target receive the disk at ``address``; return once it listens. Raises ``GuestError``."""
-        await self._ask_ok("PUT", "/disk", DiskPlace(address))
+        await self._ask_ok("PUT", "/disk", DiskAddress(address))
 
     async def send_disk(self, address: str) -> None:
         """Make the source send its disk to ``address``, for as long as it makes progress. Raises ``GuestError``:
         ``SilentError`` if the runner stops responding.
         """
         # The runner itself fails if the target stops reading.
-        sending = asyncio.ensure_future(self._ask("PUT", "/disk", DiskPlace(address), None, is_long=True))
+        sending = asyncio.ensure_future(self._ask("PUT", "/disk", DiskAddress(address), None, is_long=True))
         silent = 0
         try:
             while not (await asyncio.wait((sending,), timeout=_DISK_POLL))[0]:

@@ -84,7 +84,7 @@ class Certificate(msgspec.Struct):
     authority: str
 
 
-class DiskPlace(msgspec.Struct):
+class DiskAddress(msgspec.Struct):
     """Address of the target for a sleeping guest's disk; on the target, the wildcard address to listen on."""
 
     address: str
@@ -197,7 +197,7 @@ class RunnerApi:
         return _text("")
 
     async def _put_disk(self, body: bytes) -> HttpResponse:
-        await self._runner.pass_disk(msgspec.json.decode(body, type=DiskPlace).address)
+        await self._runner.pass_disk(msgspec.json.decode(body, type=DiskAddress).address)
         return _text("")
 
     async def _put_announce(self, _: bytes) -> HttpResponse:

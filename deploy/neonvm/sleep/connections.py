@@ -97,7 +97,7 @@ class Connections:
     def _ticks_since(mark: int, now: float) -> int:
         return (_ticks(now) - (mark >> 1)) & _TIME
 
-    def see(self, connection: bytes, seq: int, now: float) -> EmptySegment:
+    def classify(self, connection: bytes, seq: int, now: float) -> EmptySegment:
         """Classify a segment without data whose sequence number is ``seq``.
 
         A keepalive probe has the sequence number before the next one. The next one is confirmed when the probe comes

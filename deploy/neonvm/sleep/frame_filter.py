@@ -238,7 +238,7 @@ class _SegmentFilter:
 
     def _acknowledgement(self) -> FrameVerdict:
         segment, connections = self.segment, self.state.connections
-        kind = connections.see(segment.connection, segment.seq, self.now)
+        kind = connections.classify(segment.connection, segment.seq, self.now)
         if kind is EmptySegment.UNSURE:
             # Send a probe of our own; the client's ACK shows its next sequence number. Acknowledging this segment
             # could acknowledge a lost byte, and a client with tcp_user_timeout may not probe twice.

@@ -66,12 +66,12 @@ class NetworkStandIn:
         self._end = end
         self._listen()
 
-    async def call(self) -> str:
+    async def wait_for_wake(self) -> str:
         """Wait for a frame that needs the guest; return sender and reason in one line."""
         await self.woken.wait()
         return self._wake_reason
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait, at most a second, until QEMU has closed its end of the diverted frames; read the rest, and stop."""
         if self._diverted_end is not None:
             await self._clock.wait(self._diverted_end, Instant(self._clock.now() + _SETTLED_WITHIN))

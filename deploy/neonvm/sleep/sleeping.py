@@ -87,7 +87,7 @@ class GuestSleep:
 
     async def woken(self) -> str:
         """Wait for a frame that needs the guest, and start an empty QEMU; return sender and reason."""
-        who = await self._deps.stand_in.call()
+        sender_and_reason = await self._deps.stand_in.wait_for_wake()
         if not self.is_wake_requested:
             self.is_wake_requested, self._requested_at = True, self._deps.clock.now()
             # A wake in progress has its QEMU already; a second one would steal frames of a booting guest. And a guest
@@ -95,7 +95,7 @@ class GuestSleep:
             if self._waking is None and not self._has_left:
                 self._prepare()
                 self._unused = asyncio.ensure_future(self._end_unused())
-        return who
+        return sender_and_reason
 
     async def _end_unused(self) -> None:
         clock = self._deps.clock
@@ -199,7 +199,7 @@ class GuestSleep:
         # A QEMU that has the memory is not given up for one failure: it is paused, and the image is gone.
         # Reconnect the guest's network first, then replay the queue, so that no frame is lost in between.
         await retried(machine, partial(stop_diverting, machine), clock, _RESUMED_WITHIN)
-        await stand_in.drained()
+        await stand_in.drain()
         with suppress(GuestError):
             await retried(
                 machine, lambda: inject_frames(machine, stand_in.queued_frames(), clock), clock, _REPLAYED_WITHIN
@@ -219,7 +219,7 @@ class GuestSleep:
                 await asyncio.wait((self._preparing,))
                 await self._discard()
                 self._preparing = None
-        await self._deps.stand_in.drained()
+        await self._deps.stand_in.drain()
         return self._deps.stand_in.queued_frames(header_size)
 
     def stay(self) -> None:

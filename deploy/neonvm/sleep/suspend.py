@@ -53,10 +53,10 @@ class StandIn(Protocol):
     def read_network(self) -> None:
         """Read the guest's network attachment from now on; QEMU must not."""
 
-    async def call(self) -> str:
+    async def wait_for_wake(self) -> str:
         """Wait for a frame that needs the guest; return sender and reason in one line."""
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait, briefly at most, until QEMU has closed its end of the diverted frames; read the rest, and stop."""
 
     def queued_frames(self, header_size: int | None = None) -> list[Frame]:
@@ -116,7 +116,7 @@ class Suspend:
             sessions = await self._unless_woken(self._freeze())
             undo_freeze.pop_all()
         undo.push_async_callback(self._thaw_if_alive)
-        undo.push_async_callback(self._insist, partial(self.machine.call, "cont"))
+        undo.push_async_callback(self._retry_or_kill, partial(self.machine.call, "cont"))
         await self._unless_woken(self.machine.call("stop"))
         undo.callback(self.image.delete)
         saved = await self._unless_woken(save(self.machine, self.image))
@@ -144,7 +144,7 @@ class Suspend:
         if not await filters.is_diverting():
             raise GuestError(f"{self.vm}: QEMU did not divert the guest's frames")
 
-    async def _insist(self, step: Callable[[], Awaitable[object]]) -> None:
+    async def _retry_or_kill(self, step: Callable[[], Awaitable[object]]) -> None:
         """Retry ``step``, and kill QEMU if it never works: a guest that is paused, or has no frames, is unreachable."""
         if not await self._retried(step):
             await self.machine.kill()
@@ -158,9 +158,9 @@ class Suspend:
 
     async def _undivert(self) -> None:
         """Give the datapath back to the guest, and replay the queued frames."""
-        await self._insist(partial(stop_diverting, self.machine))
+        await self._retry_or_kill(partial(stop_diverting, self.machine))
         # Frames may still be in flight to us, among them FINs that we have acknowledged.
-        await self.stand_in.drained()
+        await self.stand_in.drain()
         # Without them the guest still runs, and senders retransmit most of them.
         await self._retried(lambda: inject_frames(self.machine, self.stand_in.queued_frames(), self.clock))
 
@@ -186,7 +186,7 @@ class Suspend:
 
     async def _unless_woken(self, step: Coroutine[object, object, Result]) -> Result:
         """Return the result of ``step``. Raises ``SleepRefusedError`` as soon as a frame needs the guest."""
-        task, wake = asyncio.ensure_future(step), asyncio.ensure_future(self.stand_in.call())
+        task, wake = asyncio.ensure_future(step), asyncio.ensure_future(self.stand_in.wait_for_wake())
         try:
             await asyncio.wait((task, wake), return_when=asyncio.FIRST_COMPLETED)
             # A frame may have arrived as the step finished.

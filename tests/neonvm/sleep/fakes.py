@@ -160,11 +160,11 @@ class FakeStandIn:
         self._leave()
         self.places.append("nothing")
 
-    async def call(self) -> str:
+    async def wait_for_wake(self) -> str:
         await self.woken.wait()
         return "10.100.0.7:40000 sent data"
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         self.stop_reading()
 
     def queued_frames(self, header_size: int | None = None) -> list[Frame]:

@@ -35,44 +35,44 @@ def test_order_of_numbers_wraps(number: int, step: int) -> None:
 @given(NUMBERS, st.floats(0, 1e9), st.floats(0.6, 1e6))
 def test_repeat_after_a_pause_is_a_probe(seq: int, now: float, pause: float) -> None:
     table = Connections()
-    assert table.see(ONE, seq, now) is UNSURE
+    assert table.classify(ONE, seq, now) is UNSURE
     assert table.next_of(ONE) is None
-    assert table.see(ONE, seq, now + pause) is PROBE
+    assert table.classify(ONE, seq, now + pause) is PROBE
     assert table.next_of(ONE) == (seq + 1) % 2**32
-    assert table.see(ONE, seq, now + 2 * pause) is PROBE
+    assert table.classify(ONE, seq, now + 2 * pause) is PROBE
 
 
 @given(NUMBERS, st.floats(0, 1e9), st.floats(0, 1e6))
 def test_next_sequence_number_reveals_probe(seq: int, now: float, pause: float) -> None:
     """The client was asked, and acknowledges that with its next number: at once, and never again."""
     table, following = Connections(), (seq + 1) % 2**32
-    assert table.see(ONE, seq, now) is UNSURE
-    assert table.see(ONE, following, now + pause) is PROBE
+    assert table.classify(ONE, seq, now) is UNSURE
+    assert table.classify(ONE, following, now + pause) is PROBE
     assert table.next_of(ONE) == following
-    assert table.see(ONE, following, now + pause) is PLAIN
-    assert table.see(ONE, seq, now + pause + 1) is PROBE
+    assert table.classify(ONE, following, now + pause) is PLAIN
+    assert table.classify(ONE, seq, now + pause + 1) is PROBE
 
 
 def test_immediate_repeat_is_no_probe() -> None:
     """A duplicate, or the retort of a client whose numbers differ: an answer to each would never end."""
     table = Connections()
-    assert table.see(ONE, 7, 1.0) is UNSURE
-    assert table.see(ONE, 7, 1.2) is PLAIN
-    assert table.see(ONE, 9, 1.3) is PLAIN
-    assert table.see(ONE, 7, 2.0) is UNSURE
-    assert table.see(ONE, 7, 2.6) is PROBE
-    assert table.see(ONE, 7, 2.7) is PLAIN
+    assert table.classify(ONE, 7, 1.0) is UNSURE
+    assert table.classify(ONE, 7, 1.2) is PLAIN
+    assert table.classify(ONE, 9, 1.3) is PLAIN
+    assert table.classify(ONE, 7, 2.0) is UNSURE
+    assert table.classify(ONE, 7, 2.6) is PROBE
+    assert table.classify(ONE, 7, 2.7) is PLAIN
 
 
 def test_plain_acknowledgement_is_no_probe() -> None:
     """It shows the number after that of a probe, and does not undo what probes have shown."""
     table = Connections()
-    assert table.see(ONE, 8, 1.0) is UNSURE
-    assert table.see(ONE, 7, 2.0) is UNSURE
-    assert table.see(ONE, 7, 3.0) is PROBE
-    assert table.see(ONE, 8, 4.0) is PLAIN
-    assert table.see(ONE, 7, 5.0) is PROBE
-    assert table.see(ONE, 50, 6.0) is UNSURE
+    assert table.classify(ONE, 8, 1.0) is UNSURE
+    assert table.classify(ONE, 7, 2.0) is UNSURE
+    assert table.classify(ONE, 7, 3.0) is PROBE
+    assert table.classify(ONE, 8, 4.0) is PLAIN
+    assert table.classify(ONE, 7, 5.0) is PROBE
+    assert table.classify(ONE, 50, 6.0) is UNSURE
     assert table.next_of(ONE) is None
 
 
@@ -88,11 +88,11 @@ def test_scan_takes_no_room_from_others() -> None:
     table = Connections()
     others = [connection(source, 40000) for source in range(2, 12)]
     for other in others:
-        assert table.see(other, 7, 1.0) is UNSURE
+        assert table.classify(other, 7, 1.0) is UNSURE
     for port in range(3 * MAX_CONNECTIONS):
-        table.see(connection(1, port), 7, 1.5)
+        table.classify(connection(1, port), 7, 1.5)
     assert len(table) == MAX_CONNECTIONS
-    assert {table.see(other, 7, 2.0) for other in others} == {PROBE}
+    assert {table.classify(other, 7, 2.0) for other in others} == {PROBE}
 
 
 def test_largest_source_makes_room_for_others() -> None:
@@ -112,9 +112,9 @@ def test_largest_source_makes_room_for_itself() -> None:
     table = Connections()
     for port in range(MAX_CONNECTIONS):
         table.expect(connection(1, port), 7, 1.0)
-    assert table.see(ONE, 6, 1.0) is UNSURE
-    assert table.see(connection(1, 50000), 6, 1.0) is UNSURE
-    assert table.see(ONE, 7, 1.0) is PROBE
+    assert table.classify(ONE, 6, 1.0) is UNSURE
+    assert table.classify(connection(1, 50000), 6, 1.0) is UNSURE
+    assert table.classify(ONE, 7, 1.0) is PROBE
     assert (table.next_of(ONE), table.next_of(connection(1, 0)), len(table)) == (7, None, MAX_CONNECTIONS)
 
 

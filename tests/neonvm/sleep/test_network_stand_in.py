@@ -77,7 +77,7 @@ async def test_call_says_who_wakes_the_guest(sleeper: NetworkStandIn, place: Pla
     sleeper.read_network()
     (network,) = place.opened
     network.send(encode_stream(CLIENT.question()) + encode_stream(CLIENT.frame(SYN)))
-    assert await sleeper.call() == "10.100.0.1:40000 opened a connection"
+    assert await sleeper.wait_for_wake() == "10.100.0.1:40000 opened a connection"
     assert sleeper.woken.is_set()
     assert (await answers(network, 1))[0][:12] == CLIENT.mac + GUEST.mac
     assert sleeper.queued_frames() == [(bytes(12), CLIENT.frame(SYN))]
@@ -90,7 +90,7 @@ async def test_answers_to_diverted_frames_go_to_the_place(sleeper: NetworkStandI
     sleeper.read_diverted(ours)
     theirs.send(encode_redirected(b"\x01" * 10, CLIENT.question()) + encode_redirected(b"\x01" * 10, LEAVING))
     theirs.close()
-    await sleeper.drained()
+    await sleeper.drain()
     assert [frame[:6] for frame in place.written] == [CLIENT.mac]
     assert sleeper.queued_frames() == [(b"\x01" * 10 + bytes(2), LEAVING)]
     sleeper.close()
@@ -104,10 +104,10 @@ async def test_unread_frames_of_the_old_end_come_first(sleeper: NetworkStandIn, 
     sleeper.read_network()
     place.opened[0].send(encode_stream(OTHER))
     theirs.close()
-    await sleeper.call()
+    await sleeper.wait_for_wake()
     assert [frame for _, frame in sleeper.queued_frames()] == [LEAVING, OTHER]
     assert place.written[0][:6] == CLIENT.mac
-    await sleeper.drained()
+    await sleeper.drain()
     sleeper.close()
 
 
@@ -131,7 +131,7 @@ async def test_sleeper_reads_again_after_it_stopped(sleeper: NetworkStandIn, pla
     assert place.opened[0].recv(100) != b""
     sleeper.read_network()
     place.opened[1].send(encode_stream(OTHER))
-    await sleeper.call()
+    await sleeper.wait_for_wake()
     assert [frame for _, frame in sleeper.queued_frames()] == [LEAVING, OTHER]
     sleeper.close()
     sleeper.close()
@@ -148,7 +148,7 @@ async def test_lost_network_is_tried_again(sleeper: NetworkStandIn, place: Place
     place.opened[1].send((LONGEST + 1).to_bytes(4, "big"))
     await until(lambda: len(place.opened) == 3)
     place.opened[2].send(encode_stream(OTHER))
-    await sleeper.call()
+    await sleeper.wait_for_wake()
     sleeper.close()
 
 
@@ -171,10 +171,10 @@ async def test_closed_sleeper_tries_nothing_more(sleeper: NetworkStandIn, place:
 async def test_silent_diversion_is_waited_for_a_second(place: Place) -> None:
     clock = FakeClock()
     sleeper = NetworkStandIn(GUEST, PAGE, clock, place)
-    await sleeper.drained()
+    await sleeper.drain()
     ours, theirs = socket.socketpair()
     sleeper.read_diverted(ours)
-    waiting = asyncio.ensure_future(sleeper.drained())
+    waiting = asyncio.ensure_future(sleeper.drain())
     await settle()
     assert not waiting.done()
     await clock.advance(1.0)
@@ -202,7 +202,7 @@ async def test_end_behind_a_flood_is_kept(place: Place) -> None:
     theirs.close()
     await settle()
     assert sleeper.queued_frames() == []
-    waiting = asyncio.ensure_future(sleeper.drained())
+    waiting = asyncio.ensure_future(sleeper.drain())
     await clock.advance(1.1)
     await waiting
     assert [frame for _, frame in sleeper.queued_frames()] == [LEAVING]
@@ -251,7 +251,7 @@ async def test_cable_is_plugged_into_the_hub(place: Place) -> None:
         port, _ = hub.accept()
         with port:
             port.send(encode_stream(CLIENT.frame(ACK | PSH, b"query")))
-            assert await sleeper.call() == "10.100.0.1:40000 sent data"
+            assert await sleeper.wait_for_wake() == "10.100.0.1:40000 sent data"
             assert sleeper.queued_frames() == [(b"", CLIENT.frame(ACK | PSH, b"query"))]
             sleeper.close()
             assert port.recv(1) == b""

@@ -168,7 +168,9 @@ async def test_end_of_session_satisfies_the_kernel(world: World) -> None:
 async def test_query_wakes(world: World) -> None:
     with world.session() as client:
         client.send(b"Q\0\0\0\rselect 1\0")
-        assert await asyncio.wait_for(world.sleeper.call(), 5) == (f"10.100.0.1:{client.getsockname()[1]} sent data")
+        assert await asyncio.wait_for(world.sleeper.wait_for_wake(), 5) == (
+            f"10.100.0.1:{client.getsockname()[1]} sent data"
+        )
 
 
 async def test_broadcasts_are_left_to_the_kernel(world: World) -> None:

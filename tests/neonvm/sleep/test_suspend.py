@@ -343,7 +343,7 @@ async def test_disk_that_cannot_be_flushed(world: World) -> None:
 class LateStandIn(FakeStandIn):
     """One that has the last diverted frame only when all has been read."""
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         self.frames = [(b"", b"the end of a session")]
 
 
