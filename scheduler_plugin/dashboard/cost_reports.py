@@ -11,7 +11,7 @@ from typing import Final
 from protocol.kubernetes.objects import Json
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scheduler_plugin.dashboard.core.own_costs import HIGH, NOT_KEPT, SPANS, Material, costs, prices_in
+from scheduler_plugin.dashboard.core.own_costs import HIGH, NOT_KEPT, SPANS, BillInputs, costs, prices_in
 from scheduler_plugin.dashboard.core.visibility import VisibilityFilter
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.history.core.samples import SECOND
@@ -33,7 +33,7 @@ class CostReports:
     sources: Sources
     clock: Clock
     labels: Sequence[str] = ()
-    _materials: dict[int, tuple[Instant, Material]] = field(default_factory=dict)
+    _cached_inputs: dict[int, tuple[Instant, BillInputs]] = field(default_factory=dict)
     _bills: OrderedDict[tuple[int, Instant, VisibilityFilter, str, str], Json] = field(default_factory=OrderedDict)
     _asking: dict[int, asyncio.Lock] = field(default_factory=lambda: {span: asyncio.Lock() for span in SPANS})
     _billing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -50,7 +50,7 @@ class CostReports:
         try:
             # One lock per period, so that short periods do not wait for long ones.
             async with self._asking[seconds]:
-                until, material = await self._material(self.history, seconds)
+                until, inputs = await self._inputs(self.history, seconds)
         except HistoryError:
             return NOT_KEPT
         # The key includes the user's permissions.
@@ -58,27 +58,27 @@ class CostReports:
         async with self._billing:
             if key not in self._bills:
                 # In a thread, because 10,000 VMs take a second.
-                document = await asyncio.to_thread(costs, material, visibility, by, only)
+                document = await asyncio.to_thread(costs, inputs, visibility, by, only)
                 self._bills[key] = {**document, "labels": list(self.labels)}
                 # Keys are user input, so bound the cache.
                 if len(self._bills) > MOST_BILLS:
                     self._bills.popitem(last=False)
             return self._bills[key]
 
-    async def _material(self, history: History, seconds: int) -> tuple[Instant, Material]:
+    async def _inputs(self, history: History, seconds: int) -> tuple[Instant, BillInputs]:
         """Inputs of the bills, and until when they are cached. Raises ``HistoryError``."""
         began = self.clock.now()
-        previous = self._materials.get(seconds)
+        previous = self._cached_inputs.get(seconds)
         if previous is not None and began < previous[0]:
             return previous
         now = round(self.clock.wall() * SECOND)
         period = Period(now - seconds * SECOND, now)
         ranking, price_source = prices_in(await self.sources.of_scheduler("/settings"))
         prices, usages = await priced_usage(history, period, ranking)
-        material = Material(period, usages, await history.high_needs(period, HIGH), prices, price_source)
+        inputs = BillInputs(period, usages, await history.high_needs(period, HIGH), prices, price_source)
         # From the end of the query; otherwise a slow response would expire at once.
         ended = self.clock.now()
         # A slow history is queried less often.
         valid_until = Instant(ended + max(MIN_CACHED, Seconds(_CACHED_TIMES * (ended - began))))
-        self._materials[seconds] = valid_until, material
-        return valid_until, material
+        self._cached_inputs[seconds] = valid_until, inputs
+        return valid_until, inputs

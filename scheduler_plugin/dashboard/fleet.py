@@ -106,9 +106,9 @@ class Fleet:
                 tasks.create_task(informer.run(api, self._clock, partial(self._listed, kind.plural)))
             tasks.create_task(self._poll())
 
-    def record_explanation(self, vm: ObjectName, account: Json | None) -> None:
+    def record_explanation(self, vm: ObjectName, explanation: Json | None) -> None:
         """Store the problems in an agent's explanation of a VM; None if the agent did not respond."""
-        key, troubles = str(vm), problems_in(account or {})
+        key, troubles = str(vm), problems_in(explanation or {})
         trouble = shortened(texts.TROUBLE.format(parts="; ".join(troubles))) if troubles else ""
         # Ignore a late response for a deleted VM.
         if trouble == self._troubles.get(key, "") or self.journal.get(VM, key) is None:
@@ -145,9 +145,9 @@ class Fleet:
         now = self._clock.now()
         # Without a report in between, the time starts again.
         for key in self._silent_agents.keys - reports.keys():
-            self._silent_agents.see(key, now, is_so=False)
+            self._silent_agents.update(key, now, is_so=False)
         for key, report in reports.items():
-            self._silent_agents.see(key, now, is_so=report.silent)
+            self._silent_agents.update(key, now, is_so=report.silent)
         return self._silent_agents.long(now)
 
     def _renew(self, keys: Iterable[str]) -> bool:
@@ -199,11 +199,11 @@ class Fleet:
         if change.after is None:
             # A migration may have the same name as a VM.
             if isinstance(row, VmRow):
-                self._waiting.see(row.key, self._clock.now(), is_so=False)
+                self._waiting.update(row.key, self._clock.now(), is_so=False)
                 self._troubles.pop(row.key, None)
             has_changed = self.journal.remove(rows, row.key)
         elif isinstance(row, VmRow):
-            self._waiting.see(row.key, self._clock.now(), is_so=row.phase == PENDING)
+            self._waiting.update(row.key, self._clock.now(), is_so=row.phase == PENDING)
             has_changed = self.journal.put(rows, self._merged(row))
         else:
             has_changed = self.journal.put(rows, row)

@@ -44,7 +44,7 @@ class SampleSource(Protocol):
     async def sample(self) -> ClusterSample:
         """Take a sample of the cluster. Raises ``SampleError``."""
 
-    async def account(self, vm: JsonObject) -> Json | None:
+    async def explanation(self, vm: JsonObject) -> Json | None:
         """The agent's ``/explain`` response for a database; None if it does not respond."""
 
 
@@ -163,7 +163,7 @@ class Recorder:
 
         async def ask(vm: JsonObject) -> tuple[ObjectName, Json | None]:
             async with limit:
-                return database_name(vm), await self._source.account(vm)
+                return database_name(vm), await self._source.explanation(vm)
 
         accounts = await asyncio.gather(*(ask(vm) for vm in self._log.vms_to_query(sample, MAX_QUERIES)))
         return {vm: answer for vm, answer in accounts if answer is not None}

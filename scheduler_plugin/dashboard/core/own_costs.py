@@ -28,7 +28,7 @@ NOT_KEPT: Final[Json] = {"kept": False, "lines": [], "others": 0}
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class BillInputs:
     """Inputs of all bills of one period; ``prices_from`` is the source of the prices."""
 
     period: Period
@@ -38,20 +38,20 @@ class Material:
     prices_from: str
 
 
-def costs(material: Material, visibility: VisibilityFilter, by: str, only: str = "", most: int = MOST_LINES) -> Json:
+def costs(inputs: BillInputs, visibility: VisibilityFilter, by: str, only: str = "", most: int = MOST_LINES) -> Json:
     """The bill grouped by ``by`` (see ``key_of``), or only its line ``only``.
 
     It has the ``most`` most expensive lines and the number of ``others``. Raises ``ValueError`` for an unknown ``by``.
     """
     # Before summing, so that no sum reveals a hidden database.
-    visible = [usage for usage in material.usages if visibility.sees(scope_of(usage.facts.vm))]
-    bill_json = document(bill(visible, material.high, material.prices, key_of(by), material.period, only=only), by)
+    visible = [usage for usage in inputs.usages if visibility.sees(scope_of(usage.facts.vm))]
+    bill_json = document(bill(visible, inputs.high, inputs.prices, key_of(by), inputs.period, only=only), by)
     lines = items(bill_json, "lines")
     others = max(0, len(lines) - most)
     # Keys of the price table are names of machines of the whole fleet.
     if not visibility.has_all_vms:
         bill_json["unusedPrices"] = []
-    return {**bill_json, "kept": True, "lines": lines[:most], "others": others, "prices": material.prices_from}
+    return {**bill_json, "kept": True, "lines": lines[:most], "others": others, "prices": inputs.prices_from}
 
 
 def prices_in(settings: Json | None) -> tuple[RankingConfig, str]:

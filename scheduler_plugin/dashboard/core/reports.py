@@ -40,15 +40,15 @@ def scheduler_reports(nodes: JsonObject) -> dict[str, SchedulerReport]:
     return reports
 
 
-def problems_in(account: JsonObject) -> list[str]:
+def problems_in(explanation: JsonObject) -> list[str]:
     """Problems in an agent's explanation: component and reason.
 
-    >>> troubles_in({"troubles": [{"with_": "guest", "reason": "no answer"}]})
-    ['guest: no answer']
+    >>> problems_in({"troubles": [{"with_": "guest", "reason": "no response"}]})
+    ['guest: no response']
     """
     return [
         f"{text(trouble, 'with_') or text(trouble, 'with')}: {text(trouble, 'reason')}"
-        for trouble in items(account, "troubles")
+        for trouble in items(explanation, "troubles")
     ]
 
 

@@ -77,7 +77,7 @@ class ConditionTimes:
         """The VMs to which the condition applies."""
         return set(self._since)
 
-    def see(self, key: str, now: Instant, *, is_so: bool) -> None:
+    def update(self, key: str, now: Instant, *, is_so: bool) -> None:
         """Update whether the condition applies to the VM."""
         if is_so:
             # Keep the time at which it began.

@@ -59,7 +59,7 @@ class ClusterSampler:
             migrations=list(self._informers[MIGRATIONS].facts.values()),
         )
 
-    async def account(self, vm: JsonObject) -> Json | None:
+    async def explanation(self, vm: JsonObject) -> Json | None:
         """See ``SampleSource``."""
         return await self._sources.of_vm(vm)
 

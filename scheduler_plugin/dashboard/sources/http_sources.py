@@ -105,8 +105,8 @@ class HttpSources:
         name, node = database_name(vm), database_node(vm)
         if self.agents is not None and node and (address := await self.agents.address(node)):
             path = f"/explain/{database_url(name)}"
-            if (account := await self._of_agent(address, path, name, self.agents.namespace)) is not None:
-                return account
+            if (explanation := await self._of_agent(address, path, name, self.agents.namespace)) is not None:
+                return explanation
         # A postgres in a pod has no agent next to it.
         if is_pod(vm):
             return None
@@ -119,9 +119,9 @@ class HttpSources:
         except ValueError:
             return None
         url = f"http://{host}:{AGENT_PORT}{path}"
-        account = await self._json(url, audience_of_agents(namespace), LONGEST_OF_AGENT)
+        explanation = await self._json(url, audience_of_agents(namespace), LONGEST_OF_AGENT)
         # The address may belong to another VM by now.
-        return account if account is not None and text(account, "vm") == str(vm) else None
+        return explanation if explanation is not None and text(explanation, "vm") == str(vm) else None
 
     async def _json(self, url: str, audience: str, longest: int = LONGEST_ANSWER) -> Json | None:
         try:
@@ -153,6 +153,6 @@ class ObservedSources:
 
     async def of_vm(self, vm: JsonObject) -> Json | None:
         """See ``Sources``."""
-        account = await self._sources.of_vm(vm)
-        self._on_response(database_name(vm), account)
-        return account
+        explanation = await self._sources.of_vm(vm)
+        self._on_response(database_name(vm), explanation)
+        return explanation

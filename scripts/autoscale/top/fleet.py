@@ -174,9 +174,9 @@ class FleetReader:
         now = self._clock.now()
         # Forget deleted VMs, in case one of the same name is created later.
         for key in self._pending.keys - set(map(str, named)):
-            self._pending.see(key, now, is_so=False)
+            self._pending.update(key, now, is_so=False)
         for name, vm in named.items():
-            self._pending.see(str(name), now, is_so=phase_of(vm) == PENDING)
+            self._pending.update(str(name), now, is_so=phase_of(vm) == PENDING)
 
     async def explain(self, vm: str) -> list[str]:
         """Explains the database's size like ``autoscale explain``, or returns the error."""

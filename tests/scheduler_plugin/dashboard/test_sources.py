@@ -119,7 +119,7 @@ async def test_in_cluster_sample_is_complete() -> None:
         {"n1": ("m5",)},
         {"nodes": []},
     )
-    assert await sampler.account(vm) == {"because": "idle"}
+    assert await sampler.explanation(vm) == {"because": "idle"}
 
 
 async def test_sample_waits_for_lists(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ class PlayedSource:
             raise found
         return found
 
-    async def account(self, vm: JsonObject) -> Json | None:
+    async def explanation(self, vm: JsonObject) -> Json | None:
         return self.answer
 
 

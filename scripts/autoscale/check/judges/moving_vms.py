@@ -64,25 +64,27 @@ def agents_answered(facts: CheckFacts) -> CheckResult:
     without an answer VMs do not grow. The line quotes the agent's reason (401: token; 403: `agents.nodeAgents`; 503:
     the API).
     """
-    accounts, problems, up_to_date = facts.agents.value, list[CheckProblem](), 0
-    if not accounts:
+    explanations, problems, up_to_date = facts.agents.value, list[CheckProblem](), 0
+    if not explanations:
         raise UnavailableError(f"no running VM has the label {LABEL_ENABLED}=true")
-    for vm, account in sorted(accounts.items()):
-        age = None if account is None else account.get("scheduler_answered_seconds")
-        if account is None:
+    for vm, explanation in sorted(explanations.items()):
+        age = None if explanation is None else explanation.get("scheduler_answered_seconds")
+        if explanation is None:
             problems.append(CheckProblem(vm, f"the agent of VM {vm} does not respond to /explain", Level.WARNING))
         # An agent that never received a response reports null.
         elif not isinstance(age, (int, float)) or age > LATELY:
             since = "has never answered" if not isinstance(age, (int, float)) else f"last answered {age:.0f} s ago"
-            problems.append(CheckProblem(vm, f"agent of VM {vm}: the scheduler {since}{_scheduler_trouble(account)}"))
+            problems.append(
+                CheckProblem(vm, f"agent of VM {vm}: the scheduler {since}{_scheduler_trouble(explanation)}")
+            )
         else:
             up_to_date += 1
     return CheckResult(f"{up_to_date} agents got an answer in the last {LATELY:.0f} s", problems)
 
 
-def _scheduler_trouble(account: Json) -> str:
+def _scheduler_trouble(explanation: Json) -> str:
     reasons = [
-        text(trouble, "reason") for trouble in items(account, "troubles") if text(trouble, "with_") == "scheduler"
+        text(trouble, "reason") for trouble in items(explanation, "troubles") if text(trouble, "with_") == "scheduler"
     ]
     return f": {reasons[-1]}" if reasons else ""
 

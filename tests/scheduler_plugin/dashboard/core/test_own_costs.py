@@ -11,7 +11,7 @@ from protocol.kubernetes.access_reviews import Scope
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
-from scheduler_plugin.dashboard.core.own_costs import Material, costs, prices_in
+from scheduler_plugin.dashboard.core.own_costs import BillInputs, costs, prices_in
 from scheduler_plugin.dashboard.core.visibility import ALL, VisibilityFilter
 from scheduler_plugin.dashboard.texts import OWN_PRICES, PUBLISHED_PRICES
 from scheduler_plugin.history.core.samples import HOUR, VmRecord
@@ -26,13 +26,13 @@ PRICES = PriceList(Price(Fraction(1), Fraction(1, 10)), {})
 SPACES = ("shop", "bank", "lab")
 
 
-def material(*names: tuple[str, str, str]) -> Material:
+def material(*names: tuple[str, str, str]) -> BillInputs:
     """VMs as (namespace, name, node), each there for the whole day."""
     facts = [
         VmRecord(ObjectName(space, name), node, "g" if space == "shop" else "", None, MOST)
         for space, name, node in names
     ]
-    return Material(DAY, [Usage(each, sample_span(0, 24 * HOUR, HAS)) for each in facts], {}, PRICES, "a table")
+    return BillInputs(DAY, [Usage(each, sample_span(0, 24 * HOUR, HAS)) for each in facts], {}, PRICES, "a table")
 
 
 def names(found: Any) -> list[str]:
