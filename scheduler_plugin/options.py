@@ -154,7 +154,7 @@ def _add_listeners(parser: argparse.ArgumentParser) -> None:
         "--extender-client-ca",
         type=Path,
         metavar="FILE",
-        help="require a client certificate of this authority from kube-scheduler",
+        help="require a client certificate of this CA from kube-scheduler",
     )
     parser.add_argument(
         "--extender-client-name",
@@ -175,7 +175,7 @@ def extender_tls(options: argparse.Namespace) -> Followed | None:
     tls = _tls("extender", "extender-", certificate, key, authority)
     if tls is None and authority is not None:
         raise ListenError("--extender-client-ca needs --extender-tls-cert and --extender-tls-key")
-    # Without an authority no client certificate is requested, so its name would not be checked.
+    # Without a CA no client certificate is requested, so its name would not be checked.
     if options.extender_client_name and authority is None:
         raise ListenError("--extender-client-name needs --extender-client-ca")
     return tls

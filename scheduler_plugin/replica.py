@@ -185,7 +185,7 @@ class LeaseWatch:
             try:
                 await self._listen()
             except (ApiError, UnreadableAnswerError) as error:
-                # Without permission to watch this fails for ever; polling the Lease is enough then.
+                # Without permission to watch this fails forever; polling the Lease is enough then.
                 if str(error) != previous:
                     LEASE_LOG.info(logs.LEASE_NOT_WATCHED, extra={"reason": str(error)})
                 previous = str(error)

@@ -225,7 +225,7 @@ class Telemetry(ProgramTelemetry):
             self.terms.inc()
 
     def rival_write(self, vm: ObjectName, writer: str | None) -> None:
-        """Another process wrote a permit: a second scheduler, or a person."""
+        """Another process wrote a permit: a second scheduler, or a user."""
         self.rivals.inc()
         LOG.error(logs.RIVAL, extra={"vm": str(vm), "writer": writer})
 

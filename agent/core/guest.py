@@ -250,7 +250,7 @@ _MOST: Final[Mapping[str, float]] = {
     "read": FASTEST,
     "written": FASTEST,
 }
-"""The counters of a sample besides CPU time, and the maximum rate of each."""
+"""The counters of a sample other than CPU time, and the maximum rate of each."""
 
 
 def _rate(before: float | None, after: float | None, span: float, most: float) -> float | None:

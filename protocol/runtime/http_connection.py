@@ -260,7 +260,7 @@ class HttpConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """The response is complete."""
         if not self._answer.status:
-            # ``_beside`` keeps counting, so that a server cannot send interim responses for ever.
+            # ``_beside`` keeps counting, so that a server cannot send interim responses forever.
             self._answer, self._headers, self._is_framed = ResponseHead(), 0, False
             return
         self._beside = 0

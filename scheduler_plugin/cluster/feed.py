@@ -46,7 +46,7 @@ class PodAddresses:
         if before is not None:
             for address in before.addresses:
                 self._at[address].pop(before.name, None)
-                # Remove empty entries: addresses come and go for ever.
+                # Remove empty entries: addresses come and go forever.
                 if not self._at[address]:
                     del self._at[address]
         if after is not None:

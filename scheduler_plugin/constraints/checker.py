@@ -174,7 +174,7 @@ def _clash(one: HostPort, other: HostPort) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ConstraintContext:
-    """Facts that constraints refer to besides nodes and pods.
+    """Facts other than nodes and pods that constraints refer to.
 
     ``namespaces`` are labels by namespace, None if unknown. ``claims`` has the bound volume of each
     PersistentVolumeClaim, ``volumes`` the node affinity of volumes that have one. Unknown volumes constrain nothing.

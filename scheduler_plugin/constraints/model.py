@@ -143,7 +143,7 @@ class NodeTraits:
 
 @dataclass(frozen=True, slots=True)
 class PodTraits:
-    """A pod as constraints of others see it, and its own ties to its node besides constraints.
+    """A pod as constraints of others see it, and what ties it to its node other than constraints.
 
     ``volumes`` are its PersistentVolumeClaims, ``tolerations`` its own ones without the defaults of every pod.
     ``is_terminating``: it has a deletion timestamp. ``other_requests`` are its requests except CPU and memory.

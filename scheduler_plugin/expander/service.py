@@ -133,7 +133,7 @@ def followed(parts: TlsParts) -> Followed:
 
 def credentials(files: Followed) -> grpc.ServerCredentials:
     """Server credentials that gRPC reads at each handshake. Raises ``TlsFilesError``."""
-    # With an authority, clients need a certificate that it has signed.
+    # With a CA, clients need a certificate that it has signed.
     requires_certificate = files.parts.authority is not None
     return grpc.dynamic_ssl_server_credentials(
         files.value(), files.value, require_client_authentication=requires_certificate

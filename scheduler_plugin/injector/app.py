@@ -137,7 +137,7 @@ class InjectorProgram:
     async def _certificates(self) -> str:
         makes, trouble = self.settings.certificates.provider == "self", ""
         if self.leadership.leads and makes:
-            # Store before publishing: an authority must not be trusted while its key could still be lost.
+            # Store before publishing: a CA must not be trusted while its key could still be lost.
             bundle, trouble = await self.keeper.renew_due()
             trouble = await self.publisher.publish(bundle) or trouble
         elif self.leadership.leads:

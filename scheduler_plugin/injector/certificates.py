@@ -118,24 +118,24 @@ class BundlePublisher:
 
 
 OVERLAP: Final = Seconds(600.0)
-"""How long an authority stays trusted after no Secret has it. Kubelets update files in pods within two minutes; the
+"""How long a CA stays trusted after no Secret has it. Kubelets update files in pods within two minutes; the
 rest is a margin for kubelets that are out of contact.
 """
 
 
 @dataclass(slots=True)
 class GatheredBundle:
-    """Gathers the CA bundle from ``secrets`` in ``namespace``: those of certificates, and of the authority if any."""
+    """Gathers the CA bundle from ``secrets`` in ``namespace``: those of certificates, and of the CA if there is one."""
 
     api: KubernetesApi
     clock: Clock
     namespace: str
     secrets: Sequence[str]
     _missed: dict[x509.Certificate, Instant] = field(default_factory=dict)
-    """Authorities that are still trusted although no Secret has them, and since when."""
+    """CAs that are still trusted although no Secret has them, and since when."""
 
     async def gather(self, mounted: bytes, published: bytes) -> bytes:
-        """All authorities to trust from now on, as PEM, newest first; empty if there are none.
+        """All CAs to trust from now on, as PEM, newest first; empty if there are none.
 
         ``mounted`` is the ``ca.crt`` next to the webhook's own certificate. Raises ``ApiError``.
         """
@@ -143,7 +143,7 @@ class GatheredBundle:
         for name in self.secrets:
             secret = await read_secret(self.api, self.namespace, name)
             # An issuer with a new key uses it only at the next renewal of each certificate, so for weeks both the old
-            # and the new authority are in use.
+            # and the new CA are in use.
             named |= authorities(content(secret or {}).get(BUNDLE, b""))
         # `published` is read from the cluster each time, so that a new leader continues where the last one ended.
         trusted, now = named | self._in_overlap(authorities(published) - named), self.clock.wall()
@@ -152,7 +152,7 @@ class GatheredBundle:
     def _in_overlap(self, missed: set[x509.Certificate]) -> set[x509.Certificate]:
         now = self.clock.now()
         self._missed = {certificate: self._missed.get(certificate, now) for certificate in missed}
-        # Long enough for pods to get their new certificates; the old authority's key may be compromised.
+        # Long enough for pods to get their new certificates; the old CA's key may be compromised.
         return {certificate for certificate, since in self._missed.items() if now - since < OVERLAP}
 
 

@@ -46,7 +46,7 @@ class CertificateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
             lifetimes = Lifetimes(parse_duration(self.authority_life), parse_duration(self.life))
         except ValueError as error:
             raise SettingsError(f"certificates: {error}") from None
-        # An authority signs until the end of the second third of its life, and certificates must not outlive it.
+        # A CA signs until the end of the second third of its lifetime, and certificates must not outlive it.
         if not 10 <= lifetimes.certificate <= lifetimes.authority / 3:
             raise SettingsError("certificates.life: expected 10s to a third of certificates.authorityLife")
         return lifetimes
@@ -63,7 +63,7 @@ class InjectorLease(LeaseSettings, frozen=True):
 class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Settings of the program.
 
-    ``namespace`` is the namespace of the installation. ``secrets`` is the name of the authorities' Secret, and the
+    ``namespace`` is the namespace of the installation. ``secrets`` is the name of the Secret of the CAs, and the
     prefix of the names of all other Secrets.
     """
 

@@ -204,7 +204,7 @@ class PodFacts:
     addresses: tuple[str, ...] = ()  # its own IPs; none for host-network and finished pods
     deferred: Resources = ZERO  # part of a resize that the kubelet has deferred, in a pod without a VM
     make_room: bool = False  # VMs may be moved for the deferred part (B.14)
-    is_terminating: bool = False  # has a deletion timestamp; it may stay for ever if its kubelet is dead
+    is_terminating: bool = False  # has a deletion timestamp; it may stay forever if its kubelet is dead
     boots_with: Resources = ZERO  # guest size in its arguments; zero: unknown, or a migration's target
     database: PodDatabase | None = None  # postgres resized in the pod; then ``vm`` is its name and ``vm_uid`` the pod's
     resize_problem: str = ""  # why a pod that opted in to in-place resizes is not resized

@@ -8,7 +8,7 @@ Rules:
   claim there or its target pod is on a node; then the pod's claim replaces the reservation.
 - A reservation belongs to the VM's account, so it grows, shrinks and limits growth like the VM's other claims. It never
   overcommits a node.
-- A pod that the VM has left may stay for ever if its kubelet is dead. It keeps its reservation but limits no growth.
+- A pod that the VM has left may stay forever if its kubelet is dead. It keeps its reservation but limits no growth.
 """
 
 from __future__ import annotations

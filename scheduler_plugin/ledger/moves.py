@@ -87,7 +87,7 @@ class Migration:
     problem: str | None = None  # why nothing is reserved on ``target`` although it should be
     waiting_target: WaitingTarget | None = None  # its target pod while that has no node
     over_since: Instant | None = None  # when it was first seen to be over
-    cause: MoveCause | None = None  # None if a person or a previous process ordered it
+    cause: MoveCause | None = None  # None if a user or a previous process ordered it
     is_overdue: bool = False  # older than ``START_TIMEOUT``
     is_stalled: bool = False  # overdue, and its target pod has no node: it does not count until that pod has one
 

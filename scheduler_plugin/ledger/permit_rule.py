@@ -239,7 +239,7 @@ def _note_denial(state: LedgerState, claim: Claim, unmet: Resources, now: Instan
     # A waking VM moves by itself, and soon.
     if unmet != claim.unmet and not claim.sleeps:
         claim.denial_cost = claim.denial_cost.changed(claim.unmet, unmet, now)
-    # A waking VM's size is from its object: others must not stay small for it for ever, even if its owner keeps
+    # A waking VM's size is from its object: others must not stay small for it forever, even if its owner keeps
     # changing that size, and with it the denial.
     asked_at = None if claim.vm is None else claim.vm.wake_asked_at
     claim.is_long_denied = asked_at is not None and now - asked_at >= PATIENCE

@@ -24,7 +24,7 @@ from scheduler_plugin.ledger.permit_rule import bounded, ceiling
 from scheduler_plugin.ledger.state import LedgerState
 
 QEMU_CPU: Final = MilliCpu(500)
-"""CPU for QEMU's own threads (devices, live migration) besides vCPUs."""
+"""CPU for QEMU's own threads (devices, live migration), in addition to vCPUs."""
 
 
 def set_following(state: LedgerState, event: RequestsFollow) -> None:
@@ -213,7 +213,7 @@ def _capped_to_node(state: LedgerState, claim: Claim, size: Resources) -> Resour
     facts, runner, size = state.nodes[claim.node].facts, claim.pod.runner, size.at_least(MIN_REQUESTS)
     if facts is None or runner is None:
         return size
-    # The kubelet refuses requests above its allocatable as Infeasible for ever. Zero requests would change the QoS
+    # The kubelet refuses requests above its allocatable as Infeasible forever. Zero requests would change the QoS
     # class.
     room = facts.allocatable.minus_or_zero(claim.pod.overhead)
     return size.at_most(Resources(room.cpu or runner.requested.cpu, room.mem or runner.requested.mem))

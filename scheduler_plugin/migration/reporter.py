@@ -110,7 +110,7 @@ class MigrationReporter:
     def _notify_waiting(self, migration: ClusterMigration, source: str, target: str) -> None:
         """Record an Event on denied VMs, and on pods waiting for room, that another VM moves away (B.14)."""
         facts = migration.facts
-        # A person's migration makes room only by chance.
+        # A user's migration makes room only by chance.
         waiting = waiting_for_room(self._context.ledger, source) if facts.is_ours else []
         for claim in waiting[:MAX_NOTIFIED]:
             vm = self._context.feed.vm_of(claim.pod)

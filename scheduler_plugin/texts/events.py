@@ -56,7 +56,7 @@ def room_being_made(vm: object, source: str, target: str) -> EventText:
 
 
 def migration_waits(migration: str, why: str) -> EventText:
-    """kube-scheduler refuses the target pod of a migration that a person created."""
+    """kube-scheduler refuses the target pod of a migration that a user created."""
     return "MigrationWaits", f"{migration} waits: {why}"
 
 

@@ -90,7 +90,7 @@ def anyone(_: str | None, __: str = "") -> HotResponse | None:
 class HotPath:
     """A handler, its ``longest`` body in bytes, and its admission.
 
-    ``precheck`` applies besides ``admission`` until a request on the connection has succeeded.
+    ``precheck`` applies in addition to ``admission`` until a request on the connection has succeeded.
     """
 
     handler: Handler

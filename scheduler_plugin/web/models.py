@@ -114,7 +114,7 @@ class NodeModel(Model, frozen=True):
     """A node; ``stuck`` is why VMs that should leave it cannot.
 
     ``denied`` is what its VMs were denied, ``promised`` the part of it that other VMs are about to free. ``forWaking``
-    is room besides ``free``, for VMs that sleep there only.
+    is room in addition to ``free``, only for VMs that sleep there.
     """
 
     name: str

@@ -96,7 +96,7 @@ class BackgroundTasks:
             if isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND:
                 return None
             LOG.warning(logs.NODE_NOT_TOUCHED, extra={"node": order.node, "reason": str(error)})
-            # Retry while the node exists: a pod that is not woken might wait for ever.
+            # Retry while the node exists: a pod that is not woken might wait forever.
             self._context.queues.wakes.put(order.node, order)
             return error
         self._context.telemetry.wakes.labels("done").inc()

@@ -120,7 +120,7 @@ class Recorder:
 
 
 class StopWaitingError(Exception):
-    """Ends what would go on for ever."""
+    """Ends what would go on forever."""
 
 
 class ImpatientClock(FakeClock):

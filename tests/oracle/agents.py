@@ -217,7 +217,7 @@ class Agents(Stage):
             agent.view = self.fleet.view(machine)
 
     def end_patches(self) -> None:
-        """No call lives for ever, and what no object records no longer than a scheduler waits for it."""
+        """No call lives forever, and what no object records no longer than a scheduler waits for it."""
         now = self.clock.now()
         for machine in self.fleet.machines.values():
             for agent in machine.agents:

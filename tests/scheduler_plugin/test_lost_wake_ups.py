@@ -98,7 +98,7 @@ async def test_pods_not_waiting_for_us_are_not_woken(cluster: FakeCluster, clock
 
 
 async def test_unheeded_pod_is_woken_again(cluster: FakeCluster, clock: FakeClock) -> None:
-    """A touch was written and kube-scheduler did not look; it does not go on for ever, and room calls it anew."""
+    """A touch was written and kube-scheduler did not look; it does not go on forever, and room calls it anew."""
     cluster.put(PODS, plain_pod("also", "9", "1Gi", "n1"))
     pod = cluster.put(PODS, unschedulable(plain_pod("waits", "6")))
     async with running(cluster, clock) as scheduler:

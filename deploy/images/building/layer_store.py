@@ -18,7 +18,7 @@ from vm_image.store import Report, Store, cache_root
 _CONTENT: Final = "layer.tar.gz"
 _FACTS: Final = "layer.json"
 _RULES: Final = ("formats", "rules", "building")
-"""Packages whose code determines a layer's content, besides ``vm_image.archives``; it is part of every key."""
+"""Packages whose code determines a layer's content, in addition to ``vm_image.archives``; it is part of every key."""
 
 
 @dataclass(frozen=True, slots=True)

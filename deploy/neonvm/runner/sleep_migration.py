@@ -68,7 +68,7 @@ class SleepMigration:
         return self._source[1]
 
     def certify(self, certificate: str, authority: str) -> None:
-        """Use this certificate from now on, and trust only its authority."""
+        """Use this certificate from now on, and trust only its CA."""
         self._certificate, self._has_sent_disk = (certificate, authority), False
 
     def _context(self, *, is_server: bool) -> ssl.SSLContext:

@@ -140,7 +140,7 @@ def filter_frame(
 ) -> FrameVerdict:
     """Return the verdict on a frame with its offload header at ``now`` (seconds). Updates ``state``; never raises."""
     to = frame[:6]
-    # The common case on a flat network: a frame for somebody else.
+    # The common case on a flat network: a frame for another guest.
     if to != sleeper.mac and not (to == BROADCAST and frame[12:14] == ARP):
         return _NOT_FOR_US
     packet = parse(frame)

@@ -100,7 +100,7 @@ def parse(frame: bytes) -> ArpRequest | Segment | None:
 
 def _arp_request(frame: bytes) -> ArpRequest | None:
     mac = frame[22:28]
-    # Drop a sender MAC that differs from the frame's: the reply would go to somebody else.
+    # Drop a sender MAC that differs from the frame's: the reply would go to another machine.
     if frame[14:20] != _ARP_HEAD or frame[20:22] != _ASKS or mac != frame[6:12]:
         return None
     return ArpRequest(mac, frame[28:32], frame[38:42])

@@ -117,7 +117,7 @@ def _refuse_other_workload(resource: Resource, obj: JsonObject, group: JsonObjec
 
 
 def managed(facts: GroupFacts, target: ScalableTarget, decision: PolicyDecision) -> tuple[Write, ...]:
-    """Idempotent writes besides the scaling: creation of an HPA, and annotations of the target."""
+    """Idempotent writes other than the scaling: creation of an HPA, and annotations of the target."""
     writes: list[Write] = []
     companion, new = target.desired.hpa, decision.new_hpa
     if companion is not None and new is not None and facts.hpa is None:

@@ -172,7 +172,7 @@ def node_samples(sample: ClusterSample) -> Iterator[tuple[NodeRecord, Row]]:
     for node in items(sample.nodes or {}, "nodes"):
         name = text(node, "name")
         total, reserved = size_at(node, "total"), size_at(node, "reserved")
-        # Otherwise the node would sample empty.
+        # Otherwise the node would look empty.
         if not name or total is None or reserved is None:
             continue
         uses = [size for size in (size_at(pod, "use") for pod in items(node, "pods")) if size is not None]

@@ -94,7 +94,7 @@ def open_to_write(path: Path) -> sqlite3.Connection:
             raise DamagedFileError(verdict)
         _check_mark(connection)
         with connection:
-            # Atomic: a partial file would sample foreign.
+            # Atomic: a partial file would not be recognized as a history.
             connection.execute("BEGIN IMMEDIATE")
             _make(connection)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")

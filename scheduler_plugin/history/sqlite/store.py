@@ -1,4 +1,4 @@
-"""Writes a history's file: batches of spans, decisions and migrations. Upkeep limits the size of the file.
+"""Writes a history's file: batches of spans, decisions and migrations. Maintenance limits the size of the file.
 
 Methods may be slow, so call them off the event loop, from one thread at a time.
 """

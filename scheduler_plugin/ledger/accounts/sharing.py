@@ -203,7 +203,7 @@ def shrink_request(
 def _has_delivered_offer(claim: Claim, permit: Resources, shortfall: Resources) -> bool:
     """Return True if the VM has shrunk in each lacking resource that it still offers, since it was first asked.
 
-    Without this check, an offer that changes with the need would count as promised for ever.
+    Without this check, an offer that changes with the need would count as promised forever.
     """
     freed, offered = claim.permit_when_asked.minus_or_zero(permit), claim.offered
     has_given_cpu = freed.cpu.value > 0 or not offered.cpu or not shortfall.cpu

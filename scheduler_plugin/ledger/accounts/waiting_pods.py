@@ -94,7 +94,7 @@ class SampledPods:
         self._retries_left: dict[str, int] = {}
 
     def is_sample(self, offered: int, nodes: int) -> bool:
-        """Return True if there may be feasible nodes besides the ``offered`` ones."""
+        """Return True if there may be feasible nodes other than the ``offered`` ones."""
         return sample_size(nodes, self.percent) * _TOLERANCE <= offered < nodes
 
     def should_retry(self, uid: str, offered: int, nodes: int) -> bool:

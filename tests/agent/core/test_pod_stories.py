@@ -536,7 +536,7 @@ def test_pod_that_the_scheduler_refuses_keeps_its_size() -> None:
             assert (action.request.resources, action.request.needs) == (has, None)
             asked.append(story.now)
             story.answers(has, migrate=True)
-    # Soon, since a new scheduler refuses pods for a moment; then as rarely as others, since it may last for ever.
+    # Soon, since a new scheduler refuses pods for a moment; then as rarely as others, since it may last forever.
     assert asked == [2.0, 6.0, 13.0, 20.0, 27.0]
     assert story.plans().message is None, "and nothing is tried"
     assert because(story) == "frozen: the scheduler forbids resizing this pod and explains why"

@@ -14,7 +14,7 @@ from tests.kubernetes.availability.slice_forwarder import joined
 
 
 async def main(port: str, there: str) -> None:
-    """Passes on for ever."""
+    """Passes on forever."""
     host, _, far = there.rpartition(":")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -30,7 +30,7 @@ class Forwarder:
         self._addresses = dict.fromkeys(paths, "")
 
     async def follow(self) -> None:
-        """Looks at the slices for ever."""
+        """Looks at the slices forever."""
         async with httpx.AsyncClient(base_url=self._found.server, verify=self._found.tls, trust_env=False) as http:
             while True:
                 for path in self._addresses:
@@ -68,7 +68,7 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def main(kubeconfig: str, *ways: str) -> None:
-    """Forwards for ever."""
+    """Forwards forever."""
     leads = {int(port): path for port, _, path in (each.partition("=") for each in ways)}
     forwarder = Forwarder(from_kubeconfig(Path(kubeconfig), SystemClock()), leads.values())
     for port, path in leads.items():

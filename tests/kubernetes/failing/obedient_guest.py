@@ -57,7 +57,7 @@ class Guest:
         self.kernel = self.kernel.advanced(Seconds(time.monotonic() - self.born))
 
     async def obey(self) -> None:
-        """Follows the object for ever."""
+        """Follows the object forever."""
         while True:
             with suppress(httpx.HTTPError):  # while the API server is away the guest stays as it is
                 await self._obey_once()

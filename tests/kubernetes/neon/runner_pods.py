@@ -191,7 +191,7 @@ class Kubelet:
     _doors: list[AuthenticatedListener] = field(default_factory=list)
 
     async def run(self) -> None:
-        """Looks after all pods for ever."""
+        """Looks after all pods forever."""
         self._free = list(self.place.more)
         while True:
             with suppress(httpx.HTTPError, UnansweredError):

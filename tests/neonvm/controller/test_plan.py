@@ -113,7 +113,7 @@ STALL = "memory not reached: requested 2 cpu, 2Gi, the guest has 2 cpu, 1Gi; ret
     ids=["memory alone", "CPU still comes", "CPU has come", "not yet"],
 )
 def test_stalled_resize_is_told_and_bars_no_move(cpu: str, stalled: set[str], phase: str, said: list[object]) -> None:
-    """A guest that does not follow its order is not scaling for ever: a VM moves only while its phase is Running."""
+    """A guest that does not follow its order is not scaling forever: a VM moves only while its phase is Running."""
     found = replace(facts(virtual_machine(NAMED), runner(), has(cpu, "1Gi")), stalled=frozenset(stalled))
     made = plan(found)
     assert (made.status["phase"], made.desired, conditions(made)[1:]) == (phase, WANTED, said)

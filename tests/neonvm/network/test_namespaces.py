@@ -45,7 +45,7 @@ async def output(*command: str) -> str:
 
 
 async def lasting(place: PodNetwork) -> asyncio.subprocess.Process:
-    """A program that runs in the pod for ever, and does by now."""
+    """A program that runs in the pod forever, and does by now."""
     command = (*place.enter, "sh", "-c", "echo up; exec tail -f /dev/null")
     program = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert program.stdout is not None

@@ -222,7 +222,7 @@ def test_scan_with_ends_wakes_nobody() -> None:
 
 
 def test_end_without_room_wakes() -> None:
-    """An end that was acknowledged and not kept would leave a session in the guest for ever."""
+    """An end that was acknowledged and not kept would leave a session in the guest forever."""
     remembered, leavers = memory(), [Client(source_port=port) for port in range(1, 150)]
     actions = [client.judged(remembered, client.frame(FIN | ACK), 1.0).action for client in leavers]
     first = actions.index(DROP)

@@ -86,7 +86,7 @@ class HubTarget(Target):
 
 
 async def test_target_on_a_hub_hears_again(move: Move) -> None:
-    """One refusal must not leave it without frames for ever."""
+    """One refusal must not leave it without frames forever."""
     move.target = target = HubTarget(image=move.image)
     target.reads.set()
     await move.transfer().run()

@@ -175,7 +175,7 @@ async def test_dead_process_is_not_asked_again(world: World) -> None:
 
 
 async def test_frame_during_boot_starts_no_process(world: World) -> None:
-    """It would read the tap beside the guest's own, for ever, and the guest would get a part of its frames."""
+    """It would read the tap beside the guest's own, forever, and the guest would get a part of its frames."""
     world.boots.clear()
     _damage(world)
     woken, waking = asyncio.create_task(world.sleep.woken()), asyncio.create_task(world.sleep.wake())

@@ -239,7 +239,7 @@ async def _refused(world: World, command: str, seconds: float = 0.0, since: str 
     ids=["refuses to continue", "does not answer", "keeps its frames"],
 )
 async def test_guest_that_never_continues_is_ended(world: World, command: str, seconds: float) -> None:
-    """It would be paused for ever, and the end of the program would wait for it. Its owner starts it again. A QEMU that
+    """It would be paused forever, and the end of the program would wait for it. Its owner starts it again. A QEMU that
     is slow to finish its migration has half a minute, and one that does not answer has no more.
     """
     took = await _refused(world, command, seconds)

@@ -228,7 +228,7 @@ async def test_sign_in_flood_spares_sessions() -> None:
 
 
 class SlowForStrangers:
-    """An API server that takes for ever over tokens that it does not know."""
+    """An API server that takes forever over tokens that it does not know."""
 
     def __init__(self, reviewer: AccessReviewer | None) -> None:
         self.waiting = 0

@@ -90,7 +90,7 @@ def test_silent_agent_loses_its_turn() -> None:
 
 
 def test_refused_permit_keeps_no_room_idle() -> None:
-    """The API refuses what ``b`` is permitted, so that its share would lie idle for ever."""
+    """The API refuses what ``b`` is permitted, so that its share would lie idle forever."""
     starving = Starving({"a": 16, "b": 2, "c": 2})
     starving.permits([("b", 9), ("c", 9)])
     starving.asks("a", 10)

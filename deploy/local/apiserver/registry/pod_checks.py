@@ -141,4 +141,4 @@ _CHANGEABLE: Final[dict[str, Callable[[Any, Any], Iterator[Cause]]]] = {
     "tolerations": _toleration_faults,
     "schedulingGates": _gate_faults,
 }
-"""Fields of a pod's spec that an update may change besides the containers, and the check of each change."""
+"""Fields of a pod's spec that an update may change other than the containers, and the check of each change."""

@@ -271,7 +271,7 @@ def is_enough(current: Exact, new: Exact, min_change: Fraction) -> bool:
 
 def delay_passed(last: datetime | None, now: datetime, delay: Seconds) -> bool:
     """Return True if at least ``delay`` has passed since ``last``, or if ``last`` is in the future."""
-    # A future time comes from another clock; waiting for it could take for ever.
+    # A future time comes from another clock; waiting for it could take forever.
     return last is None or last > now or (now - last).total_seconds() >= delay
 
 

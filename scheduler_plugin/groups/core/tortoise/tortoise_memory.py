@@ -69,7 +69,7 @@ class ResourcePhase:
 
 @dataclass(frozen=True, slots=True)
 class PhaseInputs:
-    """Inputs of the next phase, besides the previous one.
+    """Inputs of the next phase, other than the previous one.
 
     ``ready`` is True if there are recommendations, ``metrics_missing`` if metrics have been missing for longer than the
     grace period, ``out_of_memory`` after recent OOM kills that more replicas or memory would prevent.

@@ -213,7 +213,7 @@ def has_no_errors(facts: CheckFacts) -> Verdict:
     "kubectl get pods -A -l app.kubernetes.io/name=autoscaling-scheduler; run only one scheduler",
 )
 def has_no_rival(facts: CheckFacts) -> CheckResult:
-    """Another scheduler or a person has written VM permits since this scheduler started."""
+    """Another scheduler or a user has written VM permits since this scheduler started."""
     problems = [
         CheckProblem(pod, f"pod {pod} saw {count:.0f} permits written by another process", Level.WARNING)
         for pod, page in _pages(facts).items()

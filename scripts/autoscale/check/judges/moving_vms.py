@@ -91,7 +91,7 @@ def _scheduler_trouble(explanation: Json) -> str:
 
 @check("vms-permits", "VMs stay within their permits", "autoscale explain {subject}")
 def permits_hold(facts: CheckFacts) -> CheckResult:
-    """A VM cannot be decoded, or is larger than its permit because a person or another autoscaler resized it."""
+    """A VM cannot be decoded, or is larger than its permit because a user or another autoscaler resized it."""
     problems, read = list[CheckProblem](), 0
     for manifest in facts.vms.value:
         try:

@@ -170,7 +170,7 @@ def _no_minimum(pod: Json) -> str:
 def are_resized(facts: CheckFacts) -> CheckResult:
     """A kubelet has not applied the last resize: `Deferred` (the node has no room now), `Infeasible` (it never can) or
     `Error` (often because the memory is in use). The agent withdraws a resize that fails; one that remains was
-    requested by somebody else.
+    requested by another client.
     """
     pods = opted_in(facts)
     problems = [

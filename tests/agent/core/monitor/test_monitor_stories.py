@@ -153,7 +153,7 @@ def failing() -> Story:
 
 
 def test_failed_growth_message_is_repeated() -> None:
-    """NeonVM's answers ``InternalError`` while its database is away, and would keep its file cache small for ever."""
+    """NeonVM's answers ``InternalError`` while its database is away, and would keep its file cache small forever."""
     story = failing()
     speaks(idle(story, story.now + 10.0), UpscaleNotification(cu(2)), CONFIRMED)
     assert story.state.monitor.failed_notice is None

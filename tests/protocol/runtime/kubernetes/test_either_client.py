@@ -146,7 +146,7 @@ async def test_a_page_is_taken_apart_object_by_object(make: Make) -> None:
 
 
 async def test_largest_object_of_an_api_server_is_read(make: Make) -> None:
-    """etcd stores 1.5 MiB, and Go escapes ``<``. A tenant's pod of this form ended the watch of all pods, for ever."""
+    """etcd stores 1.5 MiB, and Go escapes ``<``. A tenant's pod of this form ended the watch of all pods, forever."""
     found = b'{"metadata":{"name":"db"},"spec":"' + b"\\u003c" * (3 * 2**19) + b'"}'
     page = await page_of(make, [*chunks(b'{"metadata":{},"items":[' + found + b"]}"), LAST_CHUNK])
     assert page.objects == [{"metadata": {"name": "db"}, "spec": "<" * (3 * 2**19)}]

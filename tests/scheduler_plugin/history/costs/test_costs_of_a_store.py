@@ -97,7 +97,7 @@ def test_costs_survive_coarsening(seen: list[Look], later: int) -> None:
     assert sum((line.reserved.money for line in by_node.lines.values()), Fraction(0)) == found.total.reserved.money
 
 
-async def test_upkeep_keeps_reserved_with_use(tmp_path: Path) -> None:
+async def test_maintenance_keeps_reserved_with_use(tmp_path: Path) -> None:
     """Of each of ten hours the use is known for the last quarter; the VM is larger in the second half of them."""
     path, spans = tmp_path / "history.sqlite", []
     for at in range(10):
