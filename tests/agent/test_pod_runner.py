@@ -174,7 +174,7 @@ async def test_reasons_speak_of_the_pod() -> None:
         assert {*trials, "cannot test the pod with less memory"} <= set(fixture.log.messages)
 
 
-async def test_quota_is_told_and_leaves_the_other_resource_alone() -> None:
+async def test_quota_is_reported_and_affects_one_resource() -> None:
     async with PodFixture() as fixture:
         await fixture.clock.advance(1.0)
         fixture.pod.patch_errors = [RefusedError(Fault.VM_API, "exceeded quota: team")] * 2

@@ -90,7 +90,7 @@ async def test_link_works_once() -> None:
             assert "databases" not in await seen.tab.inner_text("main")
 
 
-async def test_a_change_of_a_vm_is_seen_within_a_second() -> None:
+async def test_vm_change_shows_within_a_second() -> None:
     async with browsing() as browser, served(*fleet(20, 20)) as run, visit(browser, link(run)) as seen:
         await seen.shows("400 databases")
         namespace, _, name = a_vm(run).partition("/")
@@ -248,7 +248,7 @@ async def test_views_change_without_asking_for_any_file_again() -> None:
         assert run.asked.count("/static/icon.svg") <= 1
 
 
-async def test_on_paper_it_is_dark_on_white_and_whole() -> None:
+async def test_print_is_dark_on_white_and_complete() -> None:
     async with (
         browsing() as browser,
         served(*fleet(6, 4)) as run,
@@ -274,7 +274,7 @@ async def test_on_paper_it_is_dark_on_white_and_whole() -> None:
         assert seen.complaints == []
 
 
-async def test_a_phones_width_is_enough_and_a_keyboard_too() -> None:
+async def test_page_works_on_phones_and_by_keyboard() -> None:
     async with browsing() as browser, served(*fleet(6, 4)) as run, visit(browser, link(run), 390, 800) as seen:
         await seen.shows("24 databases")
         for path, text in (

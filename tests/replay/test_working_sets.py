@@ -54,7 +54,7 @@ def busiest_hour(played: Player, since: float) -> int:
     return max((sum(first <= at < first + HOUR for at in times) for first in times), default=0)
 
 
-def test_a_vm_grows_to_the_hot_set_of_its_database_and_stays_there() -> None:
+def test_vm_grows_to_its_hot_set() -> None:
     played = player(4).play(HOT, HOUR)
     assert NEEDED <= played.size <= 1.2 * NEEDED
     settled = played.now
@@ -64,12 +64,12 @@ def test_a_vm_grows_to_the_hot_set_of_its_database_and_stays_there() -> None:
     assert len(played.resizes_since(settled + 1.5 * HOUR)) <= 2, "it tries less and less often"
 
 
-def test_a_vm_that_is_much_too_large_comes_down_to_the_hot_set() -> None:
+def test_oversized_vm_shrinks_to_its_hot_set() -> None:
     played = player(16).play(HOT, 1.5 * HOUR)
     assert NEEDED <= played.size <= 1.2 * NEEDED
 
 
-def test_a_shrink_that_hurt_is_taken_back_within_a_minute_and_told() -> None:
+def test_harmful_shrink_is_undone_and_explained() -> None:
     played = player(16).play(HOT, 0.5 * HOUR)
     back = next(each for each in played.resizes if each.after > each.before)
     down = played.resizes[played.resizes.index(back) - 1]
@@ -77,7 +77,7 @@ def test_a_shrink_that_hurt_is_taken_back_within_a_minute_and_told() -> None:
     assert any("keeps 5.75 GiB: with 5.50 GiB" in each and "next shrink trial in" in each for each in sentences(played))
 
 
-def test_an_idle_hour_gives_the_memory_back_and_work_finds_it_again_in_one_step() -> None:
+def test_memory_returns_in_one_step_after_idling() -> None:
     played = player(4).play(HOT, 1.5 * HOUR)
     rested = played.size
     played.play(IDLE, HOUR)
@@ -89,7 +89,7 @@ def test_an_idle_hour_gives_the_memory_back_and_work_finds_it_again_in_one_step(
     assert played.resizes_since(woken)[0].at - woken < 120
 
 
-def test_a_scan_larger_than_any_memory_is_given_no_memory_for_long() -> None:
+def test_large_scan_does_not_keep_memory() -> None:
     played = player(2, 0.5 * GIB).play(ClientLoad(scan=100 * GIB), 2 * HOUR)
     assert played.size == GIB
     assert max(each.after for each in played.resizes) < 8 * GIB
@@ -106,7 +106,7 @@ def test_a_scan_that_fits_is_read_from_memory() -> None:
     assert played.size <= 3 * GIB
 
 
-def test_after_a_first_scan_has_ended_the_next_load_gets_its_memory() -> None:
+def test_load_after_a_scan_gets_its_memory() -> None:
     played = player(2, 0.5 * GIB).play(ClientLoad(scan=100 * GIB), 0.5 * HOUR).play(IDLE, 0.25 * HOUR)
     played.play(ClientLoad(hot=2 * GIB, rate=4000), 0.5 * HOUR)
     assert played.size >= 2.5 * GIB
@@ -120,7 +120,7 @@ def test_hot_sets_that_grow_and_shrink_are_followed() -> None:
     assert played.size <= 1.2 * played.guest.needed_size(ClientLoad(hot=2 * GIB, rate=4000)) + 0.25 * GIB
 
 
-def test_a_restart_is_no_reason_to_shrink_at_once_and_costs_one_trial_at_most() -> None:
+def test_restart_costs_at_most_one_trial() -> None:
     played = player(4).play(HOT, 2 * HOUR)
     rested = played.size
     played.restart()
@@ -131,7 +131,7 @@ def test_a_restart_is_no_reason_to_shrink_at_once_and_costs_one_trial_at_most() 
     assert (busiest_hour(played, began) <= 2, played.size) == (True, rested)
 
 
-def test_what_the_scheduler_denies_is_asked_for_and_not_taken() -> None:
+def test_denied_memory_is_requested_but_not_used() -> None:
     played = player(4)
     played.permitted = 4 * GIB
     played.play(HOT, HOUR)
@@ -141,7 +141,7 @@ def test_what_the_scheduler_denies_is_asked_for_and_not_taken() -> None:
     assert not any(each.startswith("wants") for each in sentences(played))
 
 
-def test_a_part_of_what_was_asked_for_is_tried() -> None:
+def test_partly_granted_growth_is_tried() -> None:
     played = player(4)
     played.permitted = 5 * GIB
     played.play(HOT, 0.2 * HOUR)
@@ -151,7 +151,7 @@ def test_a_part_of_what_was_asked_for_is_tried() -> None:
     assert NEEDED <= played.size <= 1.2 * NEEDED
 
 
-def test_a_guest_that_shows_no_rereading_learns_from_the_pressure_on_its_memory() -> None:
+def test_guest_without_refaults_learns_from_memory_pressure() -> None:
     played = player(8)
     played.guest = GuestWithoutVmstat(8 * GIB, USED)
     played.play(HOT, 3 * HOUR)
@@ -160,7 +160,7 @@ def test_a_guest_that_shows_no_rereading_learns_from_the_pressure_on_its_memory(
     assert any(each.startswith("no refault metrics") for each in sentences(played))
 
 
-def test_a_policy_may_count_the_page_cache_as_free() -> None:
+def test_policy_may_count_page_cache_as_free() -> None:
     played = player(8)
     off = replace(Policy(), memory=MemoryPolicy(cache=CachePolicy(enabled=False)))
     advance(played.state, PolicySet(off), Instant(0.0), 0.0)
@@ -169,7 +169,7 @@ def test_a_policy_may_count_the_page_cache_as_free() -> None:
     assert played.state.guest.probing.keep == Bytes(0)
 
 
-def test_a_reboot_of_the_guest_forgets_nothing_and_breaks_nothing() -> None:
+def test_guest_reboot_keeps_what_was_learned() -> None:
     played = player(4).play(HOT, 2 * HOUR)
     rested, old = played.size, played.guest
     played.guest = CacheGuest(old.size, old.used)
@@ -178,7 +178,7 @@ def test_a_reboot_of_the_guest_forgets_nothing_and_breaks_nothing() -> None:
 
 
 @pytest.mark.parametrize("lie", [0.0, 1e30, math.nextafter(math.inf, 0)])
-def test_a_guest_that_lies_stays_within_its_bounds_and_is_still_explained(lie: float) -> None:
+def test_lying_guest_stays_within_bounds(lie: float) -> None:
     played = player(4).play(HOT, 600)
     for turn in range(400):
         played.now += 5.0
@@ -190,13 +190,13 @@ def test_a_guest_that_lies_stays_within_its_bounds_and_is_still_explained(lie: f
         assert len(repr(sentences(played))) < 2000
 
 
-def test_a_popular_part_of_a_set_larger_than_the_maximum_gets_what_pays() -> None:
+def test_skewed_set_beyond_maximum_gets_useful_memory() -> None:
     played = player(2, 0.5 * GIB).play(ClientLoad(hot=20 * GIB, rate=5000, skew=0.6), 3 * HOUR)
     assert played.size >= 10 * GIB
 
 
 @pytest.mark.parametrize(("size", "reserve"), [(0.25, 0.2), (1, 0.25)])
-def test_a_small_guest_whose_kernel_keeps_much_of_it_free_rests_at_its_hot_set(size: float, reserve: float) -> None:
+def test_small_guest_settles_at_its_hot_set(size: float, reserve: float) -> None:
     load, step = ClientLoad(hot=0.3 * GIB, rate=4000), GIB // 32
     guest = CacheGuest(size * GIB, 0.08 * GIB, reserve=reserve)
     played = Player(guest, GIB // 4, GIB, step, step, scrape_interval=10.0).play(load, 4.5 * HOUR)
@@ -206,7 +206,7 @@ def test_a_small_guest_whose_kernel_keeps_much_of_it_free_rests_at_its_hot_set(s
     assert busiest_hour(played, settled) <= 2
 
 
-def test_a_cache_that_a_single_client_fills_slowly_is_given_no_more_meanwhile() -> None:
+def test_slowly_filling_cache_does_not_grow() -> None:
     load = ClientLoad(hot=8 * GIB, rate=5000, clients=1)
     guest = CacheGuest(10 * GIB, 2.4 * GIB, Disk(latency=0.003))
     played = Player(guest, GIB, 24 * GIB, GIB, GIB // 2, scrape_interval=10.0).play(load, 1.2 * HOUR)
@@ -235,7 +235,7 @@ def served(played: Player, load: ClientLoad, span: float, used: Callable[[float]
 
 @settings(max_examples=examples(2, 4), suppress_health_check=[HealthCheck.too_slow])
 @given(case=CASES, seed=st.integers(0, 99))
-def test_every_working_set_comes_to_rest_near_its_size(case: dict[str, float], seed: int) -> None:
+def test_every_working_set_settles_near_its_size(case: dict[str, float], seed: int) -> None:
     unit, used, hot = int(case["unit"] * GIB), case["used"] * GIB, case["hot"] * GIB
     load = ClientLoad(hot=hot, rate=min(8000.0, max(2000.0, hot / 8192 / 200)), clients=int(case["clients"]))
     guest = CacheGuest(0, used, Disk(latency=case["latency"]))

@@ -241,7 +241,7 @@ def test_groups_need_a_user(tmp_path: Path) -> None:
     assert (found.exit_code, found.output) == (1, "autoscale: --as-group requires --as\n")
 
 
-def test_contexts_are_completed_from_the_kubeconfigs_that_are_meant(tmp_path: Path) -> None:
+def test_contexts_are_completed_from_selected_kubeconfigs(tmp_path: Path) -> None:
     def contexts(begun: str, **typed: str) -> list[str]:
         context = typer.Context(get_command(typer.Typer(callback=lambda: None)))
         context.params = dict(typed)

@@ -35,7 +35,7 @@ def seen(*sizes: tuple[float, Resources], transactions: int = 900, failed: int =
     return found
 
 
-def test_a_vm_that_grew_and_shrank_without_a_failed_transaction_is_a_success() -> None:
+def test_growth_and_shrink_without_failures_succeed() -> None:
     outcome = report(seen((2.0, SMALL), (12.5, LARGE), (45.0, SMALL)), Seconds(50.0))
     assert outcome.success
     assert (outcome.started_at, outcome.grew_to, outcome.shrank_to) == (1.0, 4.0, 1.0)
@@ -58,7 +58,7 @@ def test_a_vm_that_grew_and_shrank_without_a_failed_transaction_is_a_success() -
         (Observations(), "it ended before the load had run"),
     ],
 )
-def test_anything_less_is_not_and_the_reason_is_said(observed: Observations, problem: str) -> None:
+def test_each_failure_is_named(observed: Observations, problem: str) -> None:
     outcome = report(observed, Seconds(50.0))
     assert not outcome.success
     assert problem in outcome.problems
@@ -78,7 +78,7 @@ def test_anything_less_is_not_and_the_reason_is_said(observed: Observations, pro
         ),
     ],
 )
-def test_a_pod_has_to_be_denied_more_on_a_full_node_and_to_grow_later(room: RoomPoint, problems: list[str]) -> None:
+def test_pod_must_be_denied_and_grow_later(room: RoomPoint, problems: list[str]) -> None:
     observed = seen((2.0, SMALL), (12.0, LARGE), (40.0, SMALL))
     observed.database, observed.room = "pod", room
     outcome = report(observed, Seconds(50.0))
@@ -92,7 +92,7 @@ def test_simulated_guests_claim_no_transactions() -> None:
     assert (outcome.success, outcome.note) == (True, "simulated guests replay a load: no transactions were run")
 
 
-def test_the_growth_before_the_load_is_not_its_reaction() -> None:
+def test_growth_before_load_is_no_reaction() -> None:
     outcome = report(seen((2.0, SMALL), (5.0, LARGE), (8.0, SMALL), (13.0, LARGE), (40.0, SMALL)), Seconds(50.0))
     assert (outcome.reaction_seconds, outcome.seconds_until_first_growth) == (3.0, 5.0)
 
@@ -112,7 +112,7 @@ def test_pgbench_reports_progress_in_lines() -> None:
     assert tps_of("starting vacuum...end.") is None
 
 
-def test_pgbench_is_believed_about_transactions_and_broken_connections_count_as_failed() -> None:
+def test_broken_connections_count_as_failed_transactions() -> None:
     good = ["number of transactions actually processed: 1140", "number of failed transactions: 0 (0.000%)"]
     assert outcome_of(good, 0) == Outcome(1140, 0, "")
     broken = ["pgbench: error: client 3 aborted in command 8 (SQL) of script 0", *good, "Run was aborted; …"]
@@ -120,9 +120,7 @@ def test_pgbench_is_believed_about_transactions_and_broken_connections_count_as_
     assert outcome_of([], 1).problem == "pgbench ended with exit code 1: no output"
 
 
-async def test_a_database_that_does_not_answer_ends_pgbench_in_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unresponsive_database_ends_pgbench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pgbench").write_text("#!/bin/sh\necho starting vacuum\nexec sleep 600\n")
     (tmp_path / "pgbench").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -133,7 +131,7 @@ async def test_a_database_that_does_not_answer_ends_pgbench_in_words(
     assert heard in ([], ["starting vacuum"])
 
 
-def test_bars_show_what_is_used_and_what_is_allocated() -> None:
+def test_bars_show_used_and_allocated() -> None:
     assert bar(1.0, 2.0, 4.0, 8) == "██▒▒····"
     assert bar(None, 4.0, 4.0, 4) == "▒▒▒▒"
     assert bar(9.0, 1.0, 4.0, 4) == "████"
@@ -158,7 +156,7 @@ def test_a_plain_line_says_everything_in_one() -> None:
     )
 
 
-def test_without_a_terminal_there_is_a_line_for_every_change_and_now_and_then() -> None:
+def test_pipe_gets_a_line_per_change() -> None:
     console = Console(width=200, force_terminal=False, record=True)
     with Screen(console, "demo") as screen:
         for tenths in range(60):
@@ -183,6 +181,6 @@ def test_in_a_terminal_there_is_a_picture() -> None:
         assert expected in said
 
 
-def test_a_failure_on_a_busy_machine_says_that_it_is_busy() -> None:
+def test_failure_on_busy_machine_names_load() -> None:
     assert _busy_host(13.4, 2).startswith("this machine is busy (load 13 on 2 CPUs): ")
     assert _busy_host(4.0, 2) == ""

@@ -41,7 +41,7 @@ HVPA: Json = {
 }
 
 
-def test_it_says_what_is_what_is_recommended_what_was_done_and_what_was_kept_back() -> None:
+def test_explains_recommended_done_and_withheld_changes() -> None:
     assert list(group_explanation(HVPA)) == [
         "Hvpa default/web scales Deployment web: 5 replicas, 4 of them ready.",
         "  app requests 1100m cpu.",
@@ -69,7 +69,7 @@ def test_gaps_are_said() -> None:
     ]
 
 
-def test_a_group_of_vms_shows_its_members_and_what_holds_its_scaling_back() -> None:
+def test_vm_group_shows_members_and_withheld_scaling() -> None:
     found: Json = {
         "group": "VirtualMachineGroup default/shop",
         "members": [

@@ -44,7 +44,7 @@ async def test_each_account_is_a_document_of_its_own(capsys: pytest.CaptureFixtu
     ]
 
 
-async def test_what_cannot_be_asked_is_said_once_and_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_repeated_error_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     away, gone = ApiUnknownError("refused"), SiteError("no such VM")
     await watched(Output.TEXT, away, away, (["vm 1"], {}), away, gone, gone, (["vm 2"], {}))
     said = capsys.readouterr()

@@ -76,7 +76,7 @@ async def play(node: Node, told: list[str]) -> RoomPoint:
     return await scenario.play(load)
 
 
-async def test_a_pod_on_a_full_node_is_denied_more_and_grows_when_its_neighbour_has_left() -> None:
+async def test_pod_grows_after_its_neighbour_left() -> None:
     node, told = Node(SleepingClock()), list[str]()
     room = await play(node, told)
     assert (room.neighbour, room.node, room.reason) == ("neighbour", "node-1", FULL)
@@ -106,10 +106,10 @@ async def test_the_outcome_is_one_line(is_denied: bool, gives_room: bool, line: 
     assert _denial_text(await play(node, [])) == line
 
 
-async def test_the_agent_says_why_if_the_scheduler_does_not() -> None:
+async def test_agent_explains_if_scheduler_does_not() -> None:
     assert (await play(Node(SleepingClock(), unanswered=1000), [])).reason == "granted too little"
 
 
-async def test_a_neighbour_that_the_scheduler_does_not_count_ends_the_demonstration() -> None:
+async def test_uncounted_neighbour_ends_the_demonstration() -> None:
     with pytest.raises(SiteError, match="the scheduler does not count neighbour on node-1"):
         await full_node_scenario(Node(SleepingClock(), is_counted=False), []).fill_node()

@@ -43,7 +43,7 @@ def group_scenario(clock: SleepingClock) -> GroupScenario:
     return GroupScenario(site, clock, lambda _: None, lambda: Seconds(float(clock.now())), reads, "{}")
 
 
-async def test_a_group_that_follows_no_load_ends_the_act_after_its_limits() -> None:
+async def test_group_that_ignores_load_times_out() -> None:
     clock = SleepingClock()
     scenario = group_scenario(clock)
     scenario.observed.record(Seconds(0.0), 2, {"shop-primary": 1.0, FIRST.name: 1.0})
@@ -57,7 +57,7 @@ async def test_a_group_that_follows_no_load_ends_the_act_after_its_limits() -> N
     ]
 
 
-async def test_a_replica_that_is_never_small_ends_the_act_before_the_load() -> None:
+async def test_replica_that_stays_large_gets_no_load() -> None:
     clock = SleepingClock()
     scenario = group_scenario(clock)
     with pytest.raises(SiteError, match=r"the replica stays large without load, .* within 240 s"):

@@ -45,7 +45,7 @@ def seen(
     return found
 
 
-def test_a_replica_that_grew_and_got_another_beside_it_and_lost_it_again_is_a_success() -> None:
+def test_added_and_removed_replica_is_a_success() -> None:
     found = group_report(seen(*THERE_AND_BACK))
     assert (found.most_cpu, found.most_serving, found.transactions, found.problems) == (2.0, 2, 900, [])
     whole = report(Observations(group=seen(*THERE_AND_BACK, failed=1)), Seconds(60.0))
@@ -80,18 +80,18 @@ def test_a_replica_that_grew_and_got_another_beside_it_and_lost_it_again_is_a_su
         (GroupObservations(FIRST), "the group's load did not run"),
     ],
 )
-def test_anything_less_is_not_and_the_reason_is_said(observed: GroupObservations, problem: str) -> None:
+def test_each_failure_is_named(observed: GroupObservations, problem: str) -> None:
     assert problem in group_report(observed).problems
 
 
-def test_the_group_that_is_shown_is_one_that_the_program_can_read() -> None:
+def test_demo_group_is_valid() -> None:
     given = demo_group("{}")
     group = parse_vm_group(given)
     assert group.scaling is not None
     assert (group.spec.replicas, group.scaling.bounds) == (1, ReplicaBounds(1, 2))
 
 
-async def test_simulated_replicas_share_the_demand_and_are_let_go() -> None:
+async def test_simulated_replicas_share_demand_until_released() -> None:
     serving: list[Sequence[str]] = [["one"], ["one", "two"], ["one", "two"]]
     looks = iter(serving)
 
@@ -110,7 +110,7 @@ async def test_simulated_replicas_share_the_demand_and_are_let_go() -> None:
     assert outcome.transactions == 0
 
 
-def test_the_size_of_a_vm_is_what_its_status_says() -> None:
+def test_vm_size_comes_from_status() -> None:
     vm: Json = {"status": {"cpus": "1500m"}}
     assert (cores(vm), cores({})) == (1.5, 0.0)
 

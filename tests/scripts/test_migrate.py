@@ -124,20 +124,20 @@ async def person() -> AsyncIterator[Person]:
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-async def test_its_end_is_known_and_only_its_own_turns_are_said(person: Person, phase: str) -> None:
+async def test_only_own_migration_is_reported(person: Person, phase: str) -> None:
     await person.orders()
     await person.goes(phase=phase, sourceNode="n1", targetNode="n2")
     assert await person.hears() == (phase, ["db: Pending", f"db: n1 ⇢ n2 {phase}"])
 
 
-async def test_one_that_is_gone_before_anybody_has_seen_it_was_cancelled(person: Person) -> None:
+async def test_migration_gone_unseen_counts_as_cancelled(person: Person) -> None:
     person.api.is_waiting = True
     await person.orders()
     phase, lines = await person.hears()
     assert (phase, lines[-1]) == ("Cancelled", "db: Cancelled")
 
 
-async def test_one_that_the_watch_never_shows_ends_at_its_time(person: Person) -> None:
+async def test_migration_never_watched_times_out(person: Person) -> None:
     person.api.is_mute = True
     await person.orders()
     await person.until(person.looks.done, step=2.0)
@@ -169,7 +169,7 @@ async def test_what_it_waits_for_is_printed_at_once(person: Person) -> None:
     assert person.lines[1:] == [f"db: {NO_ROOM}", f"db: {NEAREST}"]
 
 
-async def test_events_that_may_not_be_read_are_done_without(person: Person) -> None:
+async def test_forbidden_events_are_optional(person: Person) -> None:
     await person.orders()
     person.api.failing = "GET /api/v1/namespaces/default/events"
     await person.goes(phase="Pending", sourceNode="n1", conditions=[UNPLACED])

@@ -177,7 +177,7 @@ def test_misfortune_outside_of_a_command_is_one_line(
     assert (ended.value.code, capsys.readouterr().err) == (status, "autoscale: /var: No space left on device\n")
 
 
-def test_errors_of_the_machine_are_told_from_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_errors_are_distinguished_from_bugs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOSCALE_HOME", "/state")
     remedy = "set AUTOSCALE_HOME to a writable folder"
     full = OSError(errno.EMFILE, "Too many open files")
@@ -187,7 +187,7 @@ def test_errors_of_the_machine_are_told_from_our_own(monkeypatch: pytest.MonkeyP
     assert [reason_of(each) for each in (OSError("odd"), OSError(errno.EBADF, "x"), ValueError("x"))] == ["", "", ""]
 
 
-def test_without_a_home_folder_a_variable_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_home_folder_suggests_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError
 

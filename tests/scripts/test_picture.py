@@ -48,7 +48,7 @@ def words(picture: Path) -> set[str]:
     return {"".join(each.itertext()).strip() for each in root.iter("{http://www.w3.org/2000/svg}text")}
 
 
-def test_a_run_becomes_a_picture_that_says_how_it_went(good_picture: Path) -> None:
+def test_picture_shows_the_outcome(good_picture: Path) -> None:
     expected = {
         "One postgres VM (QEMU guests): 4,200 transactions, 0 failed",
         "load for 20 s",
@@ -87,7 +87,7 @@ def test_the_name_says_the_format(tmp_path: Path) -> None:
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_simulated_run_that_never_grew_is_drawn_without_claims(tmp_path: Path) -> None:
+def test_simulated_run_without_growth_is_drawn(tmp_path: Path) -> None:
     seen = Observations(guests="simulated guests", is_simulated=True, load_began=Seconds(3.0), load_ended=Seconds(9.0))
     seen.record(Seconds(1.0), SMALL)
     draw(report(seen, Seconds(12.0)), tmp_path / "demo.svg")
@@ -104,9 +104,7 @@ def test_a_simulated_run_that_never_grew_is_drawn_without_claims(tmp_path: Path)
         (Observations(load_began=Seconds(1.0)), "no picture: it ended before the load had run"),
     ],
 )
-def test_a_run_without_a_load_has_no_picture_and_the_reason_is_said(
-    seen: Observations, why: str, tmp_path: Path
-) -> None:
+def test_run_without_load_has_no_picture(seen: Observations, why: str, tmp_path: Path) -> None:
     with pytest.raises(picture().NothingToDrawError) as refused:
         draw(report(seen, Seconds(5.0)), tmp_path / "demo.svg")
     assert str(refused.value) == why
@@ -121,9 +119,7 @@ def test_a_run_without_a_load_has_no_picture_and_the_reason_is_said(
         ("--picture", "demo.txt", "does not end in .png, .svg, .pdf"),
     ],
 )
-def test_what_could_not_be_written_is_refused_before_anything_starts(
-    option: str, file: str, complaint: str, tmp_path: Path
-) -> None:
+def test_unwritable_picture_is_refused_at_start(option: str, file: str, complaint: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app(), ["demo", option, str(tmp_path / file)], env={"COLUMNS": "300"})
     assert result.exit_code == 2
     assert complaint in result.output

@@ -128,7 +128,7 @@ def test_pods_are_completed_as_one_may_type_them(begun: str, expected: list[str]
     )
 
 
-async def test_only_pods_that_may_have_opted_in_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_opted_in_pods_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place()
     selector = "autoscaling.neon.tech/enabled=true,!vm.neon.tech/name"
     await listed(place.client, PODS, selector)

@@ -95,9 +95,7 @@ def kubectl_that(script: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", KUBECTL)
-async def test_a_port_that_kubectl_does_not_open_is_an_error(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_port_not_opened_by_kubectl_fails(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script, said = KUBECTL[kind]
     monkeypatch.setenv("PATH", kubectl_that(script, tmp_path) if script else str(tmp_path))
     monkeypatch.setattr(site_module, "FORWARDED_WITHIN", Seconds(0.2 if kind == "silent" else 20.0))
@@ -107,7 +105,7 @@ async def test_a_port_that_kubectl_does_not_open_is_an_error(
     assert str(caught.value) == said
 
 
-async def test_the_port_that_kubectl_opened_leads_into_the_vm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_port_forward_leads_into_the_vm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = tmp_path / "asked"
     script = f"echo \"$*\" > {asked}; echo 'Forwarding from 127.0.0.1:40123 -> 5432'; exec sleep 60"
     monkeypatch.setenv("PATH", kubectl_that(script, tmp_path))

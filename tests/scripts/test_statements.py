@@ -24,7 +24,7 @@ EXPLAINED: Json = {
 DATABASE: Json = {"standby": False, "sessions": 8, "oldestTransactionSeconds": 80.5}
 
 
-def test_a_guest_that_answers_beside_clients_that_wait_points_at_the_network() -> None:
+def test_responding_guest_with_waiting_clients_blames_network() -> None:
     assert statement(VM, EXPLAINED, DATABASE) == (
         "demo: Running on node-1, 1500m CPU, 512Mi; "
         "the agent saw 0.1 CPUs busy, 0.0 waiting for the disk, 90Mi used; "
@@ -86,9 +86,9 @@ class Asked:
         return {"/explain/default/demo": EXPLAINED, "/database/default/demo": DATABASE}.get(path)
 
 
-async def test_all_vms_are_asked_also_where_one_agent_serves_a_node_and_a_database_answers_late() -> None:
+async def test_statements_wait_for_slow_databases() -> None:
     assert await statements(cast("Site", Asked())) == [statement(VM, EXPLAINED, DATABASE)]
 
 
-async def test_a_cluster_that_does_not_answer_has_nothing_to_say() -> None:
+async def test_unresponsive_cluster_has_no_statements() -> None:
     assert await statements(cast("Site", Asked(status=403))) == []

@@ -103,7 +103,7 @@ def loaded(story: Story, at: float, cores: float, used: float = 0.0) -> Story:
     return story
 
 
-def test_cpu_and_memory_grow_by_steps_of_their_own() -> None:
+def test_cpu_and_memory_grow_in_separate_steps() -> None:
     story = settled_pod().looks(cores=0.25)
     assert patches_in(story) == [patched_to(size("500m", "1Gi"), 1)]
     assert story.plans().because == "growing for cpu busy"
@@ -139,7 +139,7 @@ def test_lapsed_permit_is_not_used_between_two_scrapes() -> None:
     assert asks.request.last_permit is None
 
 
-def test_wish_that_a_new_scheduler_does_not_count_is_withdrawn() -> None:
+def test_request_unknown_to_new_scheduler_is_withdrawn() -> None:
     """It has no room for the memory that the kubelet defers, and must be able to say so and grant CPU."""
     story = settled_pod().looks(cores=0.25, used=0.9)
     assert patches_in(story) == [patched_to(size("500m", "1856Mi"), 1)]
@@ -248,7 +248,7 @@ def test_two_deferred_wishes_are_tried_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("verdict", [INFEASIBLE, ERROR])
-def test_what_the_kubelet_will_not_do_is_taken_back_at_once(verdict: str) -> None:
+def test_infeasible_resize_is_withdrawn_at_once(verdict: str) -> None:
     story = settled_pod().looks(cores=0.25)
     assert patches_in(story) == [patched_to(size("500m", "1Gi"), 1)]
     accepts(story).sees(pod(size("500m", "1Gi"), 3, actual=FLOOR, verdict=verdict))
@@ -292,7 +292,7 @@ def shrinking(*, verdict: str = "") -> Story:
     return accepts(story).sees(pod(FLOOR, 3, actual=has, verdict=verdict))
 
 
-def test_failed_shrink_makes_way_for_cpu_within_a_second() -> None:
+def test_failed_shrink_unblocks_cpu_within_a_second() -> None:
     """The kubelet cannot lower the limit, and the load begins in the same second."""
     story = shrinking(verdict=ERROR)
     story.at(7.9).looks(cores=0.25, span=0.9)
@@ -371,7 +371,7 @@ def test_killed_pod_gets_more_than_its_limit(limit: str | None, grown: str) -> N
 
 
 @pytest.mark.parametrize(("before", "after", "grown"), [("1Gi", "512Mi", "1280Mi"), ("3Gi", "512Mi", "5Gi")])
-def test_kill_by_a_short_node_says_nothing_of_the_limit(before: str, after: str, grown: str) -> None:
+def test_kill_by_node_pressure_ignores_the_limit(before: str, after: str, grown: str) -> None:
     """A limit of many times the request would make each killed pod of a short node ask for its maximum."""
     story = settled_pod()
     story.sees(replace(pod(FLOOR, 2), mem_limit=Bytes.parse("4Gi")))
@@ -410,7 +410,7 @@ def test_quota_for_memory_does_not_hold_up_cpu() -> None:
     assert because(story).endswith("memory growth is retried in 10 s (try 3): exceeded quota")
 
 
-def test_refused_shrink_of_memory_does_not_hold_up_cpu() -> None:
+def test_refused_memory_shrink_does_not_delay_cpu() -> None:
     """Kubernetes 1.33 refuses to lower a memory limit."""
     has = size("500m", "2Gi")
     story = loaded(settled_pod(has), 7.0, 0.0)
@@ -426,7 +426,7 @@ def test_refused_shrink_of_memory_does_not_hold_up_cpu() -> None:
     assert patches_in(story) == [patched_to(size("500m", "2Gi"), 3)], "and grows at once"
 
 
-def test_refused_shrink_is_tried_again_after_a_longer_pause() -> None:
+def test_refused_shrink_is_retried_with_backoff() -> None:
     story = loaded(settled_pod(size("500m", "1Gi")), 7.0, 0.0)
     for at, last in ((7.0, 11.0), (12.0, 21.0), (22.0, 41.0)):
         loaded(story, at, 0.0)

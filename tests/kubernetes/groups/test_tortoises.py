@@ -64,7 +64,7 @@ def bounds(scene: Scene, name: str) -> tuple[int, int]:
     return spec["minReplicas"], spec["maxReplicas"]
 
 
-def test_an_attached_hpa_is_given_a_metric_for_each_container_which_the_real_controller_reads(scene: Scene) -> None:
+def test_attached_hpa_gets_a_metric_per_container(scene: Scene) -> None:
     def read() -> list[tuple[str, str]]:
         metrics = scene.status(HORIZONTAL_AUTOSCALERS, "shop").get("currentMetrics") or ()
         return [
@@ -79,7 +79,7 @@ def test_an_attached_hpa_is_given_a_metric_for_each_container_which_the_real_con
     assert scene.get(VERTICAL_AUTOSCALERS, "tortoise-monitor-shop")["spec"]["updatePolicy"] == {"updateMode": "Off"}
 
 
-def test_what_is_remembered_of_a_day_becomes_bounds_that_the_real_controller_keeps_to(scene: Scene) -> None:
+def test_recorded_day_becomes_bounds_of_the_hpa(scene: Scene) -> None:
     works(scene, "api", minReplicas=2, maxReplicas=3)
     scene.until(lambda: bounds(scene, "tortoise-hpa-api"), (2, 3), "bounds of the Tortoise's own HPA")
     scene.until(lambda: scene.replicas("api"), 2, "as many replicas as this day needs")
@@ -87,7 +87,7 @@ def test_what_is_remembered_of_a_day_becomes_bounds_that_the_real_controller_kee
     scene.until(lambda: scene.requests("api")["memory"] != "32Mi", True, "memory as little as is needed")
 
 
-def test_an_emergency_that_is_asked_for_runs_as_many_replicas_as_ever(scene: Scene) -> None:
+def test_requested_emergency_runs_maximum_replicas(scene: Scene) -> None:
     works(scene, "stock", minReplicas=1, maxReplicas=3)
     scene.patch(TORTOISES, "stock", {"spec": {"updateMode": "Emergency"}})
     scene.until(lambda: bounds(scene, "stock"), (3, 3), "the least is the most")
@@ -99,7 +99,7 @@ def test_an_emergency_that_is_asked_for_runs_as_many_replicas_as_ever(scene: Sce
     assert bounds(scene, "stock") == (1, 3)
 
 
-def test_an_hpa_that_lacks_a_metric_makes_an_emergency_until_it_has_all_of_them(scene: Scene) -> None:
+def test_missing_metric_is_an_emergency_until_it_returns(scene: Scene) -> None:
     works(scene, "queue", minReplicas=1, maxReplicas=2)
     scene.until(lambda: scene.status(TORTOISES, "queue")["tortoisePhase"], "Emergency", "the metric is missed")
     assert scene.condition(HORIZONTAL_AUTOSCALERS, "queue", "ScalingActive")[:2] == ("False", "FailedGetExternalMetric")
@@ -111,7 +111,7 @@ def test_an_hpa_that_lacks_a_metric_makes_an_emergency_until_it_has_all_of_them(
     scene.until(lambda: scene.status(TORTOISES, "queue")["tortoisePhase"] != "Emergency", True, "the way back")
 
 
-def test_an_external_metric_that_is_excluded_scales_no_more_and_the_others_go_on(scene: Scene) -> None:
+def test_excluded_external_metric_no_longer_scales(scene: Scene) -> None:
     scene.until(lambda: scene.replicas("orders"), 3, "as many replicas as the larger metric asks for")
     scene.apply(tortoise("orders", attached="orders"))
     works(scene, "orders", minReplicas=1, maxReplicas=4)

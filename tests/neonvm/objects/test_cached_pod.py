@@ -100,7 +100,7 @@ def test_what_is_read_of_a_pod_is_cached() -> None:
     assert usage in json.dumps(cached_pod(made())).replace("\\", "")
 
 
-def test_pod_whose_label_was_removed_is_still_its_vms() -> None:
+def test_pod_without_label_still_belongs_to_vm() -> None:
     pod = made()
     unlabelled = {**pod, "metadata": {**child(pod, "metadata"), "labels": {}}}
     assert is_owned_by(cached_pod(unlabelled), VM)
@@ -116,7 +116,7 @@ def test_large_pods_of_others_take_little_memory() -> None:
     assert len(json.dumps(cached_pod(posing))) < 1000
 
 
-def test_runner_with_countless_labels_and_owners_is_still_its_vms() -> None:
+def test_runner_with_many_labels_belongs_to_vm() -> None:
     """Otherwise its VM would get a second pod, and two guests would write to one disk."""
     pod = made()
     metadata = child(pod, "metadata")

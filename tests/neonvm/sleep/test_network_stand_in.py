@@ -111,7 +111,7 @@ async def test_unread_frames_of_the_old_end_come_first(sleeper: NetworkStandIn, 
     sleeper.close()
 
 
-async def test_long_frame_of_the_old_end_is_read_whole(sleeper: NetworkStandIn) -> None:
+async def test_long_frame_of_old_end_is_complete(sleeper: NetworkStandIn) -> None:
     """With segmentation offload a frame may take several reads."""
     ours, theirs = socket.socketpair()
     sleeper.read_diverted(ours)

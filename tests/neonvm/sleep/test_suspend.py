@@ -139,7 +139,7 @@ class BusyDaemon(FakeDaemon):
         return Seconds(self.clock.now() - sent) if self.clock.now() >= 5.0 else None
 
 
-async def test_clock_of_guest_that_is_busy_after_its_thaw() -> None:
+async def test_clock_of_guest_busy_after_thaw() -> None:
     """It looks at its database for up to five seconds, and then sets its clock to each of the times that it missed."""
     clock = SteppedClock()
     daemon = BusyDaemon(clock)

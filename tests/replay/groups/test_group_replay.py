@@ -41,14 +41,14 @@ def wants(*wanted: OrderedReplicas) -> Callable[[ReplicaShape], Callable[[GroupO
     return begin
 
 
-def test_a_new_replica_costs_at_once_and_serves_when_it_has_started() -> None:
+def test_new_replica_costs_before_it_serves() -> None:
     usual = ReplicaShape.of(4).usual
     found = play_group(line(4, 4, 4, 4), wants(*[OrderedReplicas(6, usual)] * 4))
     assert found.replicas.tolist() == [4, 6, 6, 6]
     assert found.serving.tolist() == [4, 4, 6, 6]
 
 
-def test_a_replica_that_is_no_longer_wanted_goes_at_once_and_one_that_starts_goes_first() -> None:
+def test_starting_replicas_are_removed_first() -> None:
     usual = ReplicaShape.of(4).usual
     wanted = [OrderedReplicas(count, usual) for count in (8, 6, 3, 3)]
     found = play_group(line(4, 4, 4, 4), wants(*wanted))
@@ -56,7 +56,7 @@ def test_a_replica_that_is_no_longer_wanted_goes_at_once_and_one_that_starts_goe
     assert found.serving.tolist() == [4, 4, 6, 3]
 
 
-def test_whatever_is_wanted_stays_within_the_bounds_and_in_whole_units() -> None:
+def test_orders_are_bounded_and_in_whole_units() -> None:
     found = play_group(
         line(4, 4, 4), wants(OrderedReplicas(99, 99_999), OrderedReplicas(0, 1), OrderedReplicas(2, 101))
     )
@@ -64,7 +64,7 @@ def test_whatever_is_wanted_stays_within_the_bounds_and_in_whole_units() -> None
     assert found.size.tolist() == [0.5, 3.5, 0.15]
 
 
-def test_need_is_seen_also_where_it_is_more_than_is_requested() -> None:
+def test_observed_need_may_exceed_requests() -> None:
     looks: list[GroupObservation] = []
 
     def begin(shape: ReplicaShape) -> Callable[[GroupObservation], OrderedReplicas]:
@@ -83,7 +83,7 @@ def test_the_oracle_chooses_replicas_and_size() -> None:
     assert oracle(line(8, 1, 0.05)).tolist() == [8, 1, 0.5]  # two of the least size, which is a quarter of the usual
 
 
-def test_a_score_counts_what_was_ordered_missed_added_and_resized() -> None:
+def test_score_counts_cost_shortage_and_changes() -> None:
     replicas, size = np.array([4.0, 4.0, 6.0, 6.0]), np.array([1.0, 1.0, 1.0, 0.5])
     played = GroupRun(replicas, np.array([4.0, 4.0, 4.0, 6.0]), size)
     assert group_score(line(4, 4, 5, 3, step=900.0), played) == GroupScore(
@@ -95,7 +95,7 @@ def test_a_score_counts_what_was_ordered_missed_added_and_resized() -> None:
     )
 
 
-def test_looks_come_every_minute_or_on_fine_recordings_every_15_seconds() -> None:
+def test_fine_recordings_are_observed_every_15_seconds() -> None:
     coarse = Recording("coarse", np.arange(0.0, 3600.0, 300.0), np.ones(12))
     fine = Recording("fine", np.arange(0.0, 60.0), np.ones(60))
     assert [group_timeline(each, 1.0).step for each in (coarse, fine)] == [60.0, 15.0]
@@ -182,7 +182,7 @@ def test_lags_that_mean_nothing_are_refused(options: tuple[str, ...], said: str)
     assert (status, said in " ".join(err.replace("│", " ").split())) == (2, True)
 
 
-def test_a_policy_for_single_vms_is_refused_for_a_group() -> None:
+def test_vm_policy_is_refused_for_a_group() -> None:
     status, _, err = run("--group", "--policy", "vpa")
     assert (status, err) == (
         2,

@@ -79,7 +79,7 @@ def silent(_: httpx.Request) -> httpx.Response:
         (lambda _: httpx.Response(502, text="bad gateway"), "502: bad gateway"),
     ],
 )
-async def test_an_api_server_that_does_not_answer_is_said_in_words(answer: Answer, said: str) -> None:
+async def test_unresponsive_api_server_is_named(answer: Answer, said: str) -> None:
     (only,) = await findings(answer)
     assert (only.check.id, only.level, only.message) == ("api-answers", Level.FAILURE, said)
 
@@ -92,7 +92,7 @@ def version_alone(answer: Answer) -> Answer:
 
 @pytest.mark.parametrize("code", [403, 404])
 @pytest.mark.parametrize("before", [False, True])
-async def test_what_may_not_be_looked_at_or_is_not_there_is_skipped_line_by_line(code: int, before: bool) -> None:
+async def test_forbidden_and_missing_objects_are_skipped(code: int, before: bool) -> None:
     found = await findings(version_alone(lambda _: status(code, "Reason")), before=before)
     assert [each.check.id for each in found if each.level > Level.SKIPPED] == []
     assert len(found) > 10
@@ -104,7 +104,7 @@ async def test_what_may_not_be_looked_at_or_is_not_there_is_skipped_line_by_line
     ids=["error", "too many requests", "time-out"],
 )
 @pytest.mark.parametrize("before", [False, True])
-async def test_a_look_that_fails_is_a_warning_and_told_by_one_line(answer: Answer, before: bool) -> None:
+async def test_failed_query_is_one_warning(answer: Answer, before: bool) -> None:
     found = await findings(version_alone(answer), before=before)
     assert [(each.check.id, each.level) for each in found if each.level > Level.SKIPPED] == [
         ("api-looks", Level.WARNING)
@@ -112,7 +112,7 @@ async def test_a_look_that_fails_is_a_warning_and_told_by_one_line(answer: Answe
     assert len(found) > 10
 
 
-async def test_the_line_of_failed_looks_says_which_and_why() -> None:
+async def test_failed_queries_are_listed_with_reasons() -> None:
     def no_secrets(request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/secrets"):
             raise httpx.ReadTimeout("")
@@ -125,7 +125,7 @@ async def test_the_line_of_failed_looks_says_which_and_why() -> None:
 
 
 @pytest.mark.parametrize("is_ready", [True, False])
-async def test_why_a_program_says_nothing_is_another_lines_matter_where_its_pod_is_not_ready(is_ready: bool) -> None:
+async def test_unready_pod_is_reported_by_its_own_line(is_ready: bool) -> None:
     (pod,) = (each for each in pods() if name_of(each).name == "autoscaling-scheduler-0")
     pod["status"]["conditions"] = [{"type": "Ready", "status": str(is_ready)}]
     ((name, look),) = (await program_queries.pages(client(silent), [pod], [])).items()
@@ -133,7 +133,7 @@ async def test_why_a_program_says_nothing_is_another_lines_matter_where_its_pod_
     assert (name, look) == ("autoscaling-scheduler-0", Unavailable(why, has_failed=is_ready))
 
 
-async def test_who_may_not_look_reads_which_right_is_missing() -> None:
+async def test_missing_right_is_named() -> None:
     def forbidden(request: httpx.Request) -> httpx.Response:
         version = request.url.path == "/version"
         return httpx.Response(200, json={"gitVersion": "v1.36.0"}) if version else status(403, "Forbidden", "no")
@@ -168,7 +168,7 @@ async def test_kubelets_of_guaranteed_pods_are_asked(answer: httpx.Response, exp
     assert await kubelets.configurations(client(note), Unavailable("no")) == {}
 
 
-async def test_our_calendar_is_compared_with_the_date_of_an_answer() -> None:
+async def test_clock_is_compared_with_response_date() -> None:
     clock = FakeClock()
     date = "Thu, 01 Jan 2026 00:00:00 GMT"
     answer = httpx.Response(200, json={"gitVersion": "v1.36.0"}, headers={"Date": date})
@@ -205,7 +205,7 @@ async def test_a_pod_is_tried_as_a_dry_run(answer: httpx.Response, expected: Obs
     assert {each.url.query for each in asked} == {b"dryRun=All"}
 
 
-def test_before_an_installation_a_pod_is_tried_without_its_account() -> None:
+def test_trial_pod_before_installation_has_no_account() -> None:
     (workload, *_) = workloads()
     assert text(trials.pod_of(workload, is_installed=False), "spec", "serviceAccountName") == "default"
     kept = trials.pod_of(workload, is_installed=True)
@@ -231,7 +231,7 @@ def test_the_installation_is_found_where_there_is_one() -> None:
         (False, "mine", (), ("mine", "mine")),
     ],
 )
-async def test_pods_are_tried_where_they_will_be_and_in_another_namespace_until_that_one_is_there(
+async def test_trial_pods_use_default_namespace_until_installed(
     before: bool, given: str, there: tuple[str, ...], expected: tuple[str, str]
 ) -> None:
     tried = set[str]()
@@ -248,7 +248,7 @@ async def test_pods_are_tried_where_they_will_be_and_in_another_namespace_until_
     assert asks is (before and expected[0] != expected[1])
 
 
-def test_the_accounts_of_pods_that_are_there_are_asked_about() -> None:
+def test_accounts_of_existing_pods_are_reviewed() -> None:
     sidecar = {**SIDECAR, "spec": {**SIDECAR["spec"], "serviceAccountName": "vm-agent"}}
     found = needed_by_accounts(replace(good(), vm_pods=Observed([sidecar])))
     patch = Right("patch", "vm.neon.tech", "virtualmachines")
@@ -287,7 +287,7 @@ def test_the_accounts_of_pods_that_are_there_are_asked_about() -> None:
         ),
     ],
 )
-def test_a_program_is_asked_about_what_its_arguments_have_it_do(program: str, argument: str, right: Right) -> None:
+def test_reviewed_rights_follow_program_arguments(program: str, argument: str, right: Right) -> None:
     """As the chart grants it: a page without agents on nodes may not list pods, nor one scheduler hold a Lease."""
 
     def wanted(*arguments: str) -> dict[str, frozenset[Right]]:
@@ -326,7 +326,7 @@ def test_controller_without_policies_needs_no_rights_to_them() -> None:
     }
 
 
-def test_foreign_lines_of_a_metrics_page_are_passed_over() -> None:
+def test_unknown_lines_of_metrics_are_ignored() -> None:
     page = '# HELP python_info x\npython_info 1\nautoscale_scheduler_ready 1.0\nautoscale_x{a="b"} 2\n'
     assert [(each.name, each.value) for each in samples(page)] == [("autoscale_scheduler_ready", 1), ("autoscale_x", 2)]
 
@@ -353,7 +353,7 @@ async def test_a_missing_kubectl_is_a_reason(monkeypatch: pytest.MonkeyPatch) ->
         ("", Observed),
     ],
 )
-async def test_a_webhook_that_may_not_be_asked_is_skipped_and_one_that_cannot_is_told(
+async def test_unreachable_webhook_is_reported(
     said: str, expected: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kubectl = tmp_path / "kubectl"
@@ -364,9 +364,7 @@ async def test_a_webhook_that_may_not_be_asked_is_skipped_and_one_that_cannot_is
     assert [type(each) for each in answers.values()] == [expected]
 
 
-async def test_a_kubectl_that_is_slow_says_nothing_of_the_webhook(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_kubectl_does_not_blame_the_webhook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kubectl = tmp_path / "kubectl"
     kubectl.write_text("#!/bin/sh\nexec sleep 60\n")
     kubectl.chmod(0o755)
@@ -384,7 +382,7 @@ async def test_without_kubectl_no_webhook_is_asked(monkeypatch: pytest.MonkeyPat
     assert list(answers.values()) == [Unavailable("cannot run kubectl: No such file or directory")]
 
 
-async def test_it_is_looked_again_while_a_check_fails_and_for_no_longer_than_asked() -> None:
+async def test_failing_checks_are_repeated_until_timeout() -> None:
     looks = list[float]()
     clock = SleepingClock()
 
@@ -410,7 +408,7 @@ class Forwarded:
         return 200, f'autoscale_asked{{pod="{pod.name}:{port}{path}"}} 1'.encode()
 
 
-async def test_metrics_come_by_port_forward_if_the_api_server_reaches_no_pod() -> None:
+async def test_metrics_fall_back_to_port_forward() -> None:
     """On EKS, whose API server is outside of the pods' network; a person reads its sentence."""
     sentence = "error trying to reach service: dial tcp 10.0.1.2:10297: i/o timeout"
 

@@ -78,7 +78,7 @@ async def test_a_person_sorts_filters_and_looks_at_nodes() -> None:
         assert person.names() == ["shop/orders-10"]
 
 
-async def test_ten_thousand_vms_are_all_there_and_only_those_one_sees_are_asked() -> None:
+async def test_only_visible_of_ten_thousand_vms_are_queried() -> None:
     async with looking(many(10_000)) as person:
         assert len(person.names()) == 10_000
         await person.types("end")
@@ -88,7 +88,7 @@ async def test_ten_thousand_vms_are_all_there_and_only_those_one_sees_are_asked(
         assert (asked[-1], len(asked) < 24) == ("default/db-9999", True)
 
 
-async def test_the_cursor_stays_with_its_vm_when_others_come() -> None:
+async def test_cursor_stays_at_its_vm() -> None:
     async with looking() as person:
         await person.types("end")
         person.scene.seen = replace(person.scene.seen, vms=(*many(3), *FEW))
@@ -132,7 +132,7 @@ async def test_a_pod_is_not_migrated() -> None:
         assert (said in person.reads(), len(person.app.screen_stack), person.scene.moved) == (True, 1, [])
 
 
-async def test_a_lost_scheduler_is_said_and_gone_when_it_is_back() -> None:
+async def test_scheduler_outage_is_shown_until_it_ends() -> None:
     async with looking() as person:
         person.scene.seen = replace(person.scene.seen, troubles=("The scheduler does not respond.",))
         await person.waits()

@@ -117,13 +117,13 @@ async def test_pods_that_opted_in_are_rows(place: Place) -> None:
     assert sorted(by_name((await fleet.everything()).vms)) == ["shop/db", "shop/orders"]
 
 
-async def test_a_namespace_is_looked_at_alone_also_where_migrations_are_unknown(place: Place) -> None:
+async def test_single_namespace_works_without_migrations(place: Place) -> None:
     place.knows_migrations = False
     seen = await FleetReader(place, FakeClock(), "shop").everything()
     assert sorted(by_name(seen.vms)) == ["shop/db", "shop/orders"]
 
 
-async def test_what_is_away_is_said_and_what_was_seen_stays_until_it_is_back(place: Place) -> None:
+async def test_outage_is_reported_and_rows_stay(place: Place) -> None:
     fleet = FleetReader(place, FakeClock())
     before = await fleet.everything()
     place.is_away, nodes, place.nodes = True, place.nodes, None
@@ -135,7 +135,7 @@ async def test_what_is_away_is_said_and_what_was_seen_stays_until_it_is_back(pla
     assert await fleet.read([]) == before
 
 
-async def test_of_a_large_fleet_those_on_the_screen_are_asked_and_the_others_in_turn() -> None:
+async def test_visible_agents_are_queried_others_in_turn() -> None:
     place = Place(*(f"shop/db-{each}" for each in range(100)))
     fleet = FleetReader(place, FakeClock())
     await fleet.everything()
@@ -146,7 +146,7 @@ async def test_of_a_large_fleet_those_on_the_screen_are_asked_and_the_others_in_
     await place.client.__aexit__()
 
 
-async def test_a_vm_that_is_pending_for_long_stands_out_and_one_that_comes_back_begins_anew(place: Place) -> None:
+async def test_long_pending_vm_is_marked(place: Place) -> None:
     clock = FakeClock()
     fleet, running = FleetReader(place, clock), place.vms
     place.vms = [{**each, "status": {"phase": "Pending"}} if "orders" in str(each) else each for each in running]
@@ -158,7 +158,7 @@ async def test_a_vm_that_is_pending_for_long_stands_out_and_one_that_comes_back_
     assert [each and each.state for each in states] == ["Pending", "waiting", None, "Pending"]
 
 
-async def test_a_row_is_made_anew_only_where_its_vm_has_changed(place: Place) -> None:
+async def test_only_changed_vms_get_new_rows(place: Place) -> None:
     fleet = FleetReader(place, FakeClock())
     before = by_name((await fleet.everything()).vms)
     place.vms = [
@@ -169,7 +169,7 @@ async def test_a_row_is_made_anew_only_where_its_vm_has_changed(place: Place) ->
     assert after["shop/orders"].cells[3] == "4"
 
 
-async def test_what_the_scheduler_says_of_one_vm_changes_the_row_of_that_vm_alone(place: Place) -> None:
+async def test_scheduler_report_changes_only_its_row(place: Place) -> None:
     def said(*denied: str) -> list[Json]:
         pods = {"node-1": "shop/db", "node-2": "shop/orders"}
         return [
@@ -201,14 +201,14 @@ async def test_an_amount_that_cannot_be_read_ends_nothing(place: Place, odd: obj
     assert [each.name for each in seen.nodes] == ["node-1"]
 
 
-async def test_a_question_does_what_no_text_of_a_cluster_orders(place: Place) -> None:
+async def test_question_escapes_control_characters(place: Place) -> None:
     place.vms[0] = {**place.vms[0], "status": {**_status(place.vms[0]), "node": "n\x1b[2J"}}
     fleet = FleetReader(place, FakeClock())
     await fleet.everything()
     assert "\x1b" not in fleet.question("shop/db")
 
 
-async def test_a_migration_is_ordered_as_the_command_orders_it(place: Place) -> None:
+async def test_migration_is_created_like_the_commands(place: Place) -> None:
     fleet = FleetReader(place, FakeClock())
     await fleet.everything()
     asked = (

@@ -97,7 +97,7 @@ def test_obstacle_prevents_order_and_is_explained(happens: Callable[[Story], obj
     assert because in why(story)
 
 
-def test_vms_sleep_one_after_another_when_their_window_ends() -> None:
+def test_window_end_puts_vms_to_sleep_in_turn() -> None:
     """A whole fleet may have the same window; each VM waits a part of five minutes."""
     story = idle(settled_sleeper().happens(WindowChanged("Mon 07:00-20:00 UTC")), until=70.0)
     story.jitter = 0.1
@@ -108,7 +108,7 @@ def test_vms_sleep_one_after_another_when_their_window_ends() -> None:
     assert orders(story), "nothing has ended"
 
 
-def test_vms_sleep_one_after_another_when_sleep_is_enabled() -> None:
+def test_enabling_sleep_puts_vms_to_sleep_in_turn() -> None:
     """All VMs that have been idle for long might sleep at that moment; each waits a part of the idle time."""
     story = idle(settled_sleeper(), until=70.0)
     story.jitter = 0.1
@@ -222,7 +222,7 @@ def test_agent_that_begins_while_asleep_claims_nothing() -> None:
 
 
 @pytest.mark.parametrize(("later", "rejected"), [(9.0, 0), (10.0, 1)])
-def test_scheduler_that_has_not_seen_the_wake_is_asked_again(later: float, rejected: int) -> None:
+def test_request_repeats_until_scheduler_sees_wake(later: float, rejected: int) -> None:
     """Its answer is not accepted, but only one that stays behind is a fault that somebody is told of."""
     story = answered(shows(asleep(), "Waking", SleepState.WAKING))
     story = shows(story, "Running", SleepState.AWAKE).at(story.now + later)
@@ -252,7 +252,7 @@ def test_waking_vm_asks_for_what_it_had() -> None:
     assert why(story) == "waking: 10.1.2.3:41000 to port 5432", "its guest is starting"
 
 
-def test_waking_vm_asks_for_its_size_although_its_bounds_were_lowered() -> None:
+def test_waking_vm_requests_size_above_lowered_bounds() -> None:
     """Its guest has that size; it shrinks to the bounds once it runs."""
     story = asleep()
     changed(story, use=cu(3), bounds=Bounds(cu(1), cu(2)))
