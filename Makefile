@@ -39,7 +39,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/n
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: env ## A real postgres VM follows its load on this machine
+demo: env ## A real postgres VM scales with its load on this machine
 	@scripts/install-packages.sh guests pgbench $(if $(findstring --kubernetes,$(DEMO_ARGS)),kubernetes)
 	@$(BIN)/autoscale demo $(DEMO_ARGS)
 
@@ -125,7 +125,7 @@ bench-migration: env ## Twenty live migrations of a real VM under load: downtime
 	@scripts/install-packages.sh guests pgbench
 	@$(BIN)/python -m scripts.bench.migration_bench $(BENCH_ARGS)
 
-bench-reaction: env ## Time from a load in a real guest until it has more CPU, with and without its monitor (15 minutes)
+bench-reaction: env ## Time from the start of a load in a real guest until it has more CPU, with and without its monitor (15 minutes)
 	@scripts/install-packages.sh guests pgbench
 	@$(BIN)/python -m scripts.bench.reaction_bench $(BENCH_ARGS)
 
@@ -155,11 +155,11 @@ docs: env ## Build the documents as a site in build/site
 	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict --quiet
 	@echo "build/site/index.html"
 
-env: $(STAMP) ## Create the Python environment in .venv (other targets do so by themselves)
+env: $(STAMP) ## Create the Python environment in .venv (other targets create it if needed)
 
 $(STAMP): requirements.txt pyproject.toml
 	@scripts/install-packages.sh python
-	@echo "Making the Python environment in $(VENV) (about half a minute)"
+	@echo "Creating the Python environment in $(VENV) (about half a minute)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .

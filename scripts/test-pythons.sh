@@ -76,7 +76,7 @@ main() {
       debian_root "$version" "$cache/python-$version"
       test_in_root "$version" "$cache/python-$version"
     else
-      echo "test-pythons.sh: no python$version here, nor in a Debian release" >&2
+      echo "test-pythons.sh: python$version is neither installed nor in a Debian release" >&2
       exit 1
     fi
   done

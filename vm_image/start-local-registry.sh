@@ -26,14 +26,14 @@ has_docker() {
   command -v docker >/dev/null && docker info >/dev/null 2>&1
 }
 
-# wait_for_answer HINT [PID]: waits until the registry responds, or the process has ended.
-wait_for_answer() {
+# wait_for_response HINT [PID]: waits until the registry responds, or the process has ended.
+wait_for_response() {
   for _ in {1..50}; do
-    if answers; then echo "The registry answers at http://$ADDRESS"; return; fi
+    if answers; then echo "The registry responds at http://$ADDRESS"; return; fi
     if [ -n "${2:-}" ] && ! kill -0 "$2" 2>/dev/null; then break; fi
     sleep 0.2
   done
-  echo "The registry does not answer at $ADDRESS; $1" >&2
+  echo "The registry does not respond at $ADDRESS; $1" >&2
   exit 1
 }
 
@@ -50,7 +50,7 @@ check_port_is_free() {
 start_container() {
   docker start "$CONTAINER" >/dev/null 2>&1 ||
     docker run --detach --restart=always --publish "$ADDRESS:5000" --name "$CONTAINER" registry:2 >/dev/null
-  wait_for_answer "see: docker logs $CONTAINER"
+  wait_for_response "see: docker logs $CONTAINER"
 }
 
 unpack_program() {
@@ -80,7 +80,7 @@ http: {addr: "$ADDRESS"}
 EOF
   setsid "$HOME_DIR/usr/bin/docker-registry" serve "$HOME_DIR/config.yml" </dev/null >"$HOME_DIR/log" 2>&1 &
   echo $! >"$HOME_DIR/pid"
-  wait_for_answer "see: $HOME_DIR/log" "$!"
+  wait_for_response "see: $HOME_DIR/log" "$!"
 }
 
 # The pid of the process of start_program, if it is still running.
@@ -99,7 +99,7 @@ stop() {
   elif has_docker && docker stop "$CONTAINER" >/dev/null 2>&1; then
     echo "Stopped the container $CONTAINER"
   else
-    echo "No registry of this script runs"
+    echo "This script's registry is not running"
   fi
 }
 
@@ -111,7 +111,7 @@ case "${1:-}" in
 esac
 
 if answers; then
-  echo "A registry answers at http://$ADDRESS already"
+  echo "A registry already responds at http://$ADDRESS"
   exit 0
 fi
 check_port_is_free
