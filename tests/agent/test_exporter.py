@@ -188,7 +188,7 @@ async def test_explain_by_name_or_only_vm(served: Served) -> None:
     assert (missing.status_code, missing.json()) == (404, {"error": "unknown VM or pod: default/vm-9"})
 
 
-async def test_a_pod_is_asked_for_and_counted_by_its_name(served: Served) -> None:
+async def test_pod_metrics_are_selected_by_name(served: Served) -> None:
     """Its name has a slash."""
     fixture, supervisor, _ = served
     pod = Assignment(ObjectName("default", "pod/pg-1"), ObjectName("default", "pg-1"))

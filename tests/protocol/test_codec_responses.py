@@ -168,7 +168,7 @@ def test_size_to_shrink_to_survives_the_way(version: V) -> None:
 
 
 @pytest.mark.parametrize("version", list(V))
-def test_agent_that_is_not_asked_sees_no_new_field(version: V) -> None:
+def test_new_field_is_sent_only_if_needed(version: V) -> None:
     fields = json.loads(encode_response(version, PluginResponse(PERMIT, UNIT), SLOT))
     assert not {"shrinkTo", "askAgain"} & set(fields)
 

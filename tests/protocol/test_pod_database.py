@@ -96,7 +96,7 @@ def test_pod_is_read_whole() -> None:
     )
 
 
-def test_kubelet_that_reports_no_requests_in_force_says_what_it_set_aside() -> None:
+def test_old_kubelet_reports_allocated_requests() -> None:
     old, older = pod(), pod()
     del old["status"]["containerStatuses"][1]["resources"]
     del older["status"]
@@ -291,7 +291,7 @@ def of_whole_pod() -> dict[str, Any]:
         ({"spec": {}}, "spec.containers: expected one named , got none"),
     ],
 )
-def test_pod_that_cannot_be_resized_says_what_to_change(broken: dict[str, Any], complaint: str) -> None:
+def test_error_of_unresizable_pod_has_a_remedy(broken: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InvalidObjectError) as refused:
         parse_pod_database(broken)
     assert str(refused.value).startswith(complaint)
@@ -335,7 +335,7 @@ def test_objection_of_kubelet(conditions: list[object], verdict: str | None) -> 
     assert str(objection_of(found) or "") == (f"{verdict}: so" if verdict else "")
 
 
-def test_opted_in_pod_of_a_vm_or_a_job_is_no_pod_database() -> None:
+def test_pods_of_vms_and_jobs_are_no_databases() -> None:
     """The Job ``pg-2-join`` of CloudNativePG has the labels of the instances."""
     of_vm, owned, job, off = pod(), pod(), pod(), pod()
     of_vm["metadata"]["labels"][names.LABEL_VM_NAME] = "db"
@@ -373,7 +373,7 @@ PLACES = st.sampled_from(
 
 
 @given(PLACES, JSON)
-def test_whatever_stands_in_a_pod_it_is_read_or_refused(place: str, value: object) -> None:
+def test_any_pod_is_read_or_refused(place: str, value: object) -> None:
     broken = deepcopy(pod())
     *parents, last = place.split("/")
     at: Any = broken

@@ -54,7 +54,7 @@ def test_without_a_terminal_no_progress_is_printed(trace: str) -> None:
     assert run("--trace", trace, "--policy", "default")[2] == ""
 
 
-def test_a_working_set_is_played_and_told_in_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_working_set_is_played_and_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scripts.autoscale.replay.command.played_scenarios", cache(played_scenarios))
     status, out, _ = run("--working-set", "idle-hour")
     assert status == 0
@@ -118,7 +118,7 @@ def test_json_is_one_document(trace: str) -> None:
     assert (status, list(json.loads(out)["overall"])) == (0, ["vpa"])
 
 
-def test_without_a_trace_the_projects_own_recordings_are_played_and_can_be_kept(tmp_path: Path) -> None:
+def test_generated_recordings_are_played_and_saved(tmp_path: Path) -> None:
     status, out, _ = run("--policy", "fixed-peak", "--speed", "100", "--save", str(tmp_path / "kept"))
     assert (status, sorted(path.stem for path in (tmp_path / "kept").iterdir())) == (
         0,
@@ -127,7 +127,7 @@ def test_without_a_trace_the_projects_own_recordings_are_played_and_can_be_kept(
     assert "overall, 5 recordings at speed 100" in out
 
 
-def test_recordings_of_one_name_are_kept_side_by_side(trace: str, tmp_path: Path) -> None:
+def test_recordings_of_one_name_are_all_saved(trace: str, tmp_path: Path) -> None:
     other = tmp_path / "other" / "short.csv"
     other.parent.mkdir()
     other.write_text("seconds,cpu_cores\n0,1\n60,2\n")
@@ -137,7 +137,7 @@ def test_recordings_of_one_name_are_kept_side_by_side(trace: str, tmp_path: Path
     assert [path.read_text() for path in files] == [Path(path).read_text() for path in (trace, other, trace)]
 
 
-def test_a_picture_is_drawn_for_one_policy_and_for_several(trace: str, tmp_path: Path) -> None:
+def test_picture_supports_one_or_several_policies(trace: str, tmp_path: Path) -> None:
     for policies in (["--policy", "default"], ["--policy", "default", "--policy", "hpa-load"]):
         picture = tmp_path / f"picture{len(policies)}.png"
         assert run("--trace", trace, *policies, "--plot", str(picture))[0] == 0
@@ -151,7 +151,7 @@ def test_a_picture_is_drawn_for_one_policy_and_for_several(trace: str, tmp_path:
         (["--policy", "unheard-of"], "unheard-of: neither one of default, "),
     ],
 )
-def test_what_cannot_be_played_is_said_with_status_2(arguments: list[str], problem: str) -> None:
+def test_invalid_input_exits_with_2(arguments: list[str], problem: str) -> None:
     status, out, err = run(*arguments)
     assert (status, out) == (2, "")
     assert problem in err
@@ -180,7 +180,7 @@ def test_bug_of_picture_is_not_bad_input(
     ("picture", "problem"),
     [("/does/not/exist.png", "folder '/does/not' does not exist"), ("picture.xyz", "does not end in .png, .svg, .pdf")],
 )
-def test_a_picture_that_could_not_be_drawn_is_refused_before_anything_is_played(picture: str, problem: str) -> None:
+def test_unwritable_picture_is_refused_before_the_replay(picture: str, problem: str) -> None:
     status, out, err = run("--plot", picture)
     assert (status, out) == (2, "")
     assert problem in err
@@ -198,7 +198,7 @@ def test_a_picture_that_could_not_be_drawn_is_refused_before_anything_is_played(
         ),
     ],
 )
-def test_a_bad_policy_file_is_refused_in_one_line(content: bytes, problem: str, tmp_path: Path) -> None:
+def test_invalid_policy_file_is_refused_in_one_line(content: bytes, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_bytes(content)
     status, _, err = run("--policy", str(path))
@@ -207,9 +207,7 @@ def test_a_bad_policy_file_is_refused_in_one_line(content: bytes, problem: str, 
     assert err.count("\n") == 1
 
 
-def test_policy_files_are_called_by_their_stems_unless_two_policies_would_share_a_name(
-    trace: str, tmp_path: Path
-) -> None:
+def test_policy_files_have_unambiguous_names(trace: str, tmp_path: Path) -> None:
     files = [tmp_path / "mine.yaml", tmp_path / "one" / "same.yaml", tmp_path / "two" / "same.yaml"]
     files.append(tmp_path / "default.yaml")
     for path in files:

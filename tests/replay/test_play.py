@@ -22,7 +22,7 @@ def line(demand: list[float], step: float = 5.0, warm_up: int = 0) -> Timeline:
     return Timeline("t", step, np.array(demand), warm_up, cap=8.0)
 
 
-def test_a_floor_keeps_half_of_what_the_same_hour_needed_from_the_second_day_on() -> None:
+def test_floor_keeps_half_of_yesterdays_need() -> None:
     day = [0.25] * 9 * 12 + [4.0] * 3 * 12 + [0.25] * 12 * 12
     days = line(day * 2, step=300.0)
     plain, floored = (PLAYERS[name](days)[288:] for name in ("default", "default-floor"))
@@ -32,24 +32,24 @@ def test_a_floor_keeps_half_of_what_the_same_hour_needed_from_the_second_day_on(
     assert floored[:before_nine].tolist() == plain[:before_nine].tolist()
 
 
-def test_the_scores_are_cost_over_oracle_missing_demand_time_and_changes() -> None:
+def test_score_has_cost_shortage_and_changes() -> None:
     played = line([1.0, 1.0, 2.1, 1.9], step=900.0, warm_up=1)
     found = score(played, np.array([9.0, 1.0, 1.0, 2.0]))
     assert msgspec.structs.astuple(found) == pytest.approx((4.0 / 5.25, 100 * 1.1 / 5.0, 100 / 3, 1 / 0.75))
 
 
-def test_no_demand_at_all_costs_no_number_and_misses_nothing() -> None:
+def test_score_of_zero_demand_has_no_cost() -> None:
     found = score(line([0.0, 0.0]), np.array([1.0, 1.0]))
     assert (np.isnan(found.cost), found.insufficient_percent) == (True, 0.0)
     assert np.isnan(overall([found]).cost)
 
 
-def test_overall_is_the_geometric_mean_of_costs_and_the_mean_of_the_rest() -> None:
+def test_overall_averages_costs_geometrically() -> None:
     found = overall([Score(1, 1, 2, 3), Score(4, 3, 4, 5)])
     assert msgspec.structs.astuple(found) == pytest.approx((2.0, 2, 3, 4))
 
 
-def test_a_decision_takes_effect_on_the_next_step_in_whole_units_under_the_cap() -> None:
+def test_decision_applies_at_next_step_in_units() -> None:
     as_needed = play_policy(parse_policy([{"model": {}}]))
     assert as_needed(line([1, 1.1, 20, 0, 0])).tolist() == [1, 1, 1.25, 8, 0.25]
 
@@ -73,17 +73,17 @@ def test_a_peer_follows_its_published_rule(
     assert PLAYERS[name](line(demand, step)).tolist() == allocation
 
 
-def test_the_vpa_follows_a_lasting_change_once_its_bounds_leave_current_behind() -> None:
+def test_vpa_follows_lasting_change() -> None:
     allocation = PLAYERS["vpa"](line([1.0] * 1440 + [0.1] * 4 * 1440, step=60.0))
     assert (allocation[1440], allocation[-1]) == (1.25, 0.25)
 
 
-def test_the_seeds_percentile_rule_grows_once_two_fifths_of_its_window_were_greater() -> None:
+def test_percentile_rule_grows_after_two_fifths_of_window() -> None:
     allocation = PLAYERS["percentile"](line([1.0] * 60 + [2.0] * 40))
     assert np.flatnonzero(np.diff(allocation)).tolist() == [84]
 
 
-def test_every_policy_plays_every_generated_shape_and_none_exceeds_the_cap() -> None:
+def test_no_policy_exceeds_the_cap() -> None:
     recordings = [generate(shape, 3) for shape in SHAPES]
     played = play(recordings, PLAYERS, speed=200.0)
     for one in played:
@@ -94,7 +94,7 @@ def test_every_policy_plays_every_generated_shape_and_none_exceeds_the_cap() -> 
             assert name.startswith("fixed") or allocation.max() <= one.timeline.cap
 
 
-def test_the_default_misses_less_than_the_original_agent_and_costs_less_than_a_fixed_size() -> None:
+def test_default_policy_beats_original_and_fixed_size() -> None:
     recordings = [generate(shape, 5) for shape in ("diurnal", "step", "spike", "on-off")]
     names = ["default", "agent-last", "fixed-peak"]
     found = totals(play(recordings, choose_players(names), speed=100.0))
@@ -116,7 +116,7 @@ def beginning(recording: Recording, days: int) -> Recording:
         (["noisy"], 1.0, Score(2.2, 2.8, 6.0, 70)),
     ],
 )
-def test_the_default_keeps_to_its_figures_on_our_own_recordings(shapes: list[str], speed: float, most: Score) -> None:
+def test_default_policy_keeps_its_figures(shapes: list[str], speed: float, most: Score) -> None:
     recordings = [beginning(generate(shape, 1), days=examples(2, 14)) for shape in shapes]
     found = totals(play(recordings, choose_players(["default"]), speed))["default"]
     figures, limits = msgspec.structs.astuple(found), msgspec.structs.astuple(most)
@@ -139,7 +139,7 @@ def test_a_policy_file_is_played_under_its_name(tmp_path: Path) -> None:
         ("stages:\n- segments: {}\n", r"stages\[0\].segments: Object missing required field `steps`"),
     ],
 )
-def test_a_bad_policy_file_is_refused_with_file_and_path(text: str | None, problem: str, tmp_path: Path) -> None:
+def test_error_of_policy_names_file_and_field(text: str | None, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     if text is not None:
         path.write_text(text)

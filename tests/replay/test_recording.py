@@ -25,7 +25,7 @@ def recording(seconds: list[float], cores: list[float]) -> Recording:
     return Recording("r", np.array(seconds), np.array(cores))
 
 
-def test_a_recording_is_read_from_its_own_zero_with_or_without_memory(tmp_path: Path) -> None:
+def test_recording_starts_at_zero(tmp_path: Path) -> None:
     plain, with_memory = tmp_path / "plain.csv", tmp_path / "memory.csv"
     plain.write_text("seconds,cpu_cores\n100,1.5\n\n160,2\n")
     with_memory.write_text("seconds,cpu_cores,mem_bytes\n0,1,1000\n60,2,2000\n")
@@ -70,7 +70,7 @@ def test_a_bad_recording_is_refused_with_the_place(text: str, problem: str, tmp_
         read_recording(path)
 
 
-def test_columns_are_read_in_any_order_and_case_and_blank_lines_count_for_nothing(tmp_path: Path) -> None:
+def test_columns_have_any_order_and_case(tmp_path: Path) -> None:
     path = tmp_path / "r.csv"
     path.write_text("Mem_Bytes, CPU_CORES,Seconds\n10,1,0\n \n,,\n20,2,60\n \n")
     found = read_recording(path)
@@ -78,18 +78,18 @@ def test_columns_are_read_in_any_order_and_case_and_blank_lines_count_for_nothin
     assert (found.seconds.tolist(), found.cores.tolist(), found.mem_bytes.tolist()) == ([0, 60], [1, 2], [10, 20])
 
 
-def test_a_folder_gives_its_recordings_however_their_ending_is_written(tmp_path: Path) -> None:
+def test_suffix_of_recordings_has_any_case(tmp_path: Path) -> None:
     for name in ("b.csv", "a.CSV", "notes.txt"):
         (tmp_path / name).touch()
     assert [path.name for path in files_of([tmp_path])] == ["a.CSV", "b.csv"]
 
 
-def test_a_value_holds_until_the_next_on_a_grid_of_five_seconds() -> None:
+def test_value_holds_until_the_next() -> None:
     line = timeline(recording([0, 7, 60, 67], [1, 2, 3, 1]))
     assert (line.step, line.demand.tolist()) == (5.0, pytest.approx([1, 1.6] + [2] * 10 + [3, 1.8]))
 
 
-def test_a_step_of_a_finer_recording_is_the_mean_over_it_and_nothing_of_the_demand_is_lost() -> None:
+def test_steps_of_fine_recordings_are_means() -> None:
     seconds = [0.25 * at for at in range(4000)]
     line = timeline(recording(seconds, [1.0, 8.0, 8.0, 8.0] * 1000))
     assert (line.step, set(line.demand.tolist())) == (1.0, {6.25})
@@ -98,13 +98,13 @@ def test_a_step_of_a_finer_recording_is_the_mean_over_it_and_nothing_of_the_dema
 
 
 @pytest.mark.parametrize("speed", [1, 3, 7, 20])
-def test_where_one_value_holds_for_a_whole_step_it_is_played_to_the_last_digit(speed: int) -> None:
+def test_constant_step_is_exact(speed: int) -> None:
     cores = [0.1 + at % 7 / 3 for at in range(50_000)]
     line = timeline(recording([at * 5.0 * speed for at in range(50_000)], cores), speed)
     assert line.demand.tolist() == cores
 
 
-def test_the_unscored_span_is_a_day_or_ten_minutes_and_shrinks_with_speed() -> None:
+def test_warm_up_is_a_day_or_ten_minutes() -> None:
     coarse = recording([0, 300, 3 * 86_400], [1, 2, 4.4])
     fine = recording(list(range(7200)), [1.0] * 7200)
     assert [timeline(coarse, speed).warm_up for speed in (1, 20)] == [17_280, 864]
@@ -113,7 +113,7 @@ def test_the_unscored_span_is_a_day_or_ten_minutes_and_shrinks_with_speed() -> N
     assert timeline(coarse, 20).scored_hours == pytest.approx(2 * 24 / 20, rel=0.001)
 
 
-def test_of_a_short_recording_the_first_tenth_is_not_scored() -> None:
+def test_warm_up_of_short_recording_is_a_tenth() -> None:
     assert timeline(recording([0, 3600], [1, 2])).warm_up == 72
 
 
@@ -125,7 +125,7 @@ def test_sizes_are_whole_units_and_at_least_one(cores: float, expected: float) -
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_seed_makes_the_same_recording_again_and_another_seed_another(shape: str, tmp_path: Path) -> None:
+def test_seed_determines_the_recording(shape: str, tmp_path: Path) -> None:
     first, again, other = generate(shape, 1), generate(shape, 1), generate(shape, 2)
     assert np.array_equal(first.cores, again.cores)
     assert not np.array_equal(first.cores, other.cores)
@@ -134,7 +134,7 @@ def test_a_seed_makes_the_same_recording_again_and_another_seed_another(shape: s
     assert np.array_equal(read_recording(tmp_path / "r.csv").cores, first.cores)
 
 
-def test_what_was_written_is_read_again_to_the_last_digit_however_late_and_large(tmp_path: Path) -> None:
+def test_written_recording_reads_back_exactly(tmp_path: Path) -> None:
     late = np.array([0.0, 1_000_000.0, 1_000_001.0, 1_000_002.25])
     written = Recording("r", late, np.array([0.1, 1 / 3, 2.0, 1e-9]), np.array([3_447_423_795.0, 1, 2, 2**53]))
     write_recording(written, tmp_path / "r.csv")
@@ -152,7 +152,7 @@ def test_memory_is_written_where_there_is_some(tmp_path: Path) -> None:
     assert (tmp_path / "r.csv").read_text() == "seconds,cpu_cores,mem_bytes\n0,1,10\n1,2,20\n"
 
 
-def test_a_file_that_is_no_text_or_not_there_is_refused_with_its_name(tmp_path: Path) -> None:
+def test_unreadable_file_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "r.csv"
     with pytest.raises(RecordingError, match=r"r\.csv: No such file or directory"):
         read_recording(path)
@@ -161,13 +161,13 @@ def test_a_file_that_is_no_text_or_not_there_is_refused_with_its_name(tmp_path: 
         read_recording(path)
 
 
-def test_the_mark_that_spreadsheets_put_in_front_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "r.csv"
     path.write_bytes(b"\xef\xbb\xbfseconds,cpu_cores\n0,1\n5,2\n")
     assert read_recording(path).cores.tolist() == [1, 2]
 
 
-def test_what_would_take_for_ever_to_play_is_refused() -> None:
+def test_too_long_recording_is_refused() -> None:
     with pytest.raises(RecordingError, match=r"^r: 1\.15741e\+07 days at this speed are too long to replay$"):
         timeline(recording([0, 10, 1e12], [1, 1, 1]))
 

@@ -37,7 +37,7 @@ class Waves:
         return ClientReport(Outcome(10, 0, ""))
 
 
-async def test_clients_stay_until_a_vm_has_moved_and_neighbours_may_move_from_then_on() -> None:
+async def test_clients_stay_until_a_vm_has_moved() -> None:
     api, clock = InProcess(), FakeClock()
     client, waves = api.client(), Waves(clock)
     await apply_crds(client, clock)

@@ -97,7 +97,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_our_own_part_is_applied_in_order_to_the_context_that_was_named(machine: Machine) -> None:
+def test_manifests_are_applied_to_named_context(machine: Machine) -> None:
     result = machine.run("--context", "prod", "--only-ours")
     assert (result.returncode, result.stderr) == (0, "")
     assert all(call.startswith("kubectl --context prod ") for call in machine.calls())
@@ -115,7 +115,7 @@ def test_our_own_part_is_applied_in_order_to_the_context_that_was_named(machine:
 SETTINGS = ["autoscaling-scheduler-config", "autoscaling-kube-scheduler-config", "autoscaling-agent"]
 
 
-def test_settings_that_are_there_are_kept_and_what_differs_is_shown(machine: Machine) -> None:
+def test_existing_settings_are_kept_and_compared(machine: Machine) -> None:
     result = machine.run("--context", "prod", "--only-ours", KNOWN=" ".join(SETTINGS[:2]), DIFFERS="1")
     assert result.returncode == 0, result.stderr
     assert machine.settings() == SETTINGS[2:]
@@ -125,13 +125,13 @@ def test_settings_that_are_there_are_kept_and_what_differs_is_shown(machine: Mac
     assert sorted(name_of(plain_yaml.load(file.read_text())) for file in compared) == sorted(SETTINGS[:2])
 
 
-def test_settings_that_do_not_differ_are_not_talked_about(machine: Machine) -> None:
+def test_equal_settings_are_not_mentioned(machine: Machine) -> None:
     result = machine.run("--context", "prod", "--only-ours", KNOWN=" ".join(SETTINGS), DIFFERS="0")
     assert (result.returncode, machine.settings()) == (0, [])
     assert "kept settings" not in result.stdout
 
 
-def test_settings_are_replaced_only_when_that_is_asked_for(machine: Machine) -> None:
+def test_settings_are_replaced_only_on_request(machine: Machine) -> None:
     result = machine.run("--context", "prod", "--only-ours", "--reset-settings", KNOWN=" ".join(SETTINGS))
     assert (result.returncode, machine.settings()) == (0, SETTINGS)
 
@@ -159,7 +159,7 @@ def test_another_scheduler_without_replicas_is_no_other(machine: Machine) -> Non
     assert machine.run("--context", "prod", "--only-ours", **runs).returncode == 0
 
 
-def test_no_object_of_ours_has_the_name_of_one_of_the_original_project() -> None:
+def test_object_names_differ_from_the_originals() -> None:
     """Else an apply changes selectors that cannot be changed, and removing theirs removes ours."""
     theirs = {"autoscale-scheduler", "autoscaler-agent", "autoscale-scheduler-config", "autoscaler-agent-config"}
     theirs |= {"autoscale-scheduler-as-kube-scheduler", "autoscale-scheduler-as-volume-scheduler", "autoscaler-view"}
@@ -177,7 +177,7 @@ def images(documents: list[dict[str, Any]]) -> list[str]:
     return [container["image"] for container in template["spec"]["containers"]]
 
 
-def test_images_are_those_named_and_kube_scheduler_is_as_old_as_the_cluster(machine: Machine) -> None:
+def test_kube_scheduler_version_follows_the_cluster(machine: Machine) -> None:
     result = machine.run("--context", "prod", "--only-ours", "--registry", "registry.test:5000", "--tag", "v7")
     assert result.returncode == 0, result.stderr
     scheduler, agents = (each for each in machine.manifests() if any("template" in one.get("spec", {}) for one in each))
@@ -225,7 +225,7 @@ metadata:
 """
 
 
-def test_all_of_neonvm_is_applied_but_for_its_copy_of_our_two_resources(machine: Machine) -> None:
+def test_neonvm_is_applied_without_its_two_crds(machine: Machine) -> None:
     machine.has_downloads()
     machine.deployments.joinpath("neonvm.yaml").write_text(THEIRS)
     result = machine.run("--context", "prod")
@@ -242,7 +242,7 @@ def test_all_of_neonvm_is_applied_but_for_its_copy_of_our_two_resources(machine:
     assert len(applied) == 13
 
 
-def test_what_was_not_downloaded_is_named_before_anything_is_applied(machine: Machine) -> None:
+def test_missing_download_is_named_first(machine: Machine) -> None:
     result = machine.run("--context", "prod")
     assert result.returncode == 1
     assert result.stderr == (
@@ -251,7 +251,7 @@ def test_what_was_not_downloaded_is_named_before_anything_is_applied(machine: Ma
     assert all(" get " in call for call in machine.calls())
 
 
-def test_the_nodes_of_a_kind_cluster_get_the_registry_and_the_plugins(machine: Machine) -> None:
+def test_kind_nodes_get_registry_and_plugins(machine: Machine) -> None:
     machine.has_downloads()
     result = machine.run("--kind", "try")
     assert result.returncode == 0, result.stderr
@@ -279,7 +279,7 @@ def test_two_clusters_cannot_be_meant(machine: Machine) -> None:
     assert machine.calls() == []
 
 
-def test_the_resources_are_rendered_from_their_folder_and_drift_is_told(machine: Machine) -> None:
+def test_rendered_crds_are_up_to_date(machine: Machine) -> None:
     script = str(machine.folder / "scripts/render-neonvm.sh")
     assert subprocess.run([script, "--check"], timeout=30, check=False).returncode == 0
     machine.folder.joinpath("deploy/kubernetes/crds/virtualmachines.yaml").write_text("kind: Changed\n")

@@ -14,11 +14,11 @@ from tests.scripts.plugin import completed
 
 
 @pytest.mark.parametrize("name", program.COMMANDS)
-def test_a_command_alone_is_still_called_by_its_name(name: str) -> None:
+def test_single_command_keeps_its_name(name: str) -> None:
     assert list(getattr(get_command(program.app([name])), "commands", {})) == [name]
 
 
-def test_the_plugin_of_kubectl_has_the_commands_about_a_cluster_and_kubectls_kubeconfig(
+def test_kubectl_plugin_has_cluster_commands(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config"
@@ -35,9 +35,7 @@ def test_the_plugin_of_kubectl_has_the_commands_about_a_cluster_and_kubectls_kub
     )
 
 
-def test_the_plugin_of_kubectl_calls_itself_by_its_name(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_kubectl_plugin_shows_its_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["kubectl-autoscaling", "--help"])
     with pytest.raises(SystemExit):
         program.plugin()
@@ -90,7 +88,7 @@ def test_kubectl_completes_the_plugin(
     ("arguments", "made"),
     [(["top", "--once"], ["top"]), ([], list(program.COMMANDS)), (["--help"], list(program.COMMANDS))],
 )
-def test_only_the_command_that_is_asked_for_is_made(
+def test_only_the_requested_command_is_imported(
     arguments: list[str], made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names: list[list[str]] = []

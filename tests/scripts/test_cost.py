@@ -73,7 +73,7 @@ def cost(file: Path, monkeypatch: pytest.MonkeyPatch) -> Cost:
     return run
 
 
-def test_the_table_says_what_was_saved_and_at_which_prices(cost: Cost) -> None:
+def test_table_shows_savings_and_prices(cost: Cost) -> None:
     said = cost()
     assert "shop/[red]web" in said
     assert "Scaling saved" in said
@@ -106,7 +106,7 @@ def test_all_hours_are_told_where_there_is_room(cost: Cost) -> None:
     assert rows[1][:10] == web_line(cost())
 
 
-def test_what_is_not_known_of_a_vm_is_no_zero(cost: Cost, file: Path) -> None:
+def test_unknown_amounts_are_not_zero(cost: Cost, file: Path) -> None:
     store, now = SqliteStore(file, time.time), round(time.time() * 1000)
     row = (*[None] * 6, 1000, GIB, None, None)
     store.write(Batch(vms=[(VmRecord(ObjectName("lab", "odd"), "n1"), sample_span(now - HOUR, now, row))]))
@@ -117,7 +117,7 @@ def test_what_is_not_known_of_a_vm_is_no_zero(cost: Cost, file: Path) -> None:
     assert (odd["used_cost"], odd["saved"], odd["use_known_hours"]) == (None, None, 0.0)
 
 
-def test_a_record_that_ended_long_ago_says_so_in_every_form(cost: Cost, file: Path) -> None:
+def test_old_history_is_noted_in_every_format(cost: Cost, file: Path) -> None:
     with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("UPDATE vm_spans SET since = since - ?1, until = until - ?1", (4 * HOUR,))
         assert "The history ends" not in cost("--since", "9h")  # its nodes are seen still, and no VM is there
@@ -128,7 +128,7 @@ def test_a_record_that_ended_long_ago_says_so_in_every_form(cost: Cost, file: Pa
     assert ended not in cost("--since", "9h", "-o", "csv")  # that is on the standard error
 
 
-def test_a_label_that_is_not_kept_is_told_from_one_that_vms_lack(cost: Cost) -> None:
+def test_unrecorded_label_is_noted(cost: Cost) -> None:
     assert "No database has a recorded tier: record it with autoscale record --label tier." in cost(
         "--by", "label=tier"
     )
@@ -164,14 +164,14 @@ def test_machines_read_the_same_numbers_in_every_form(cost: Cost, tmp_path: Path
     assert sets[0]["default"]["cpuCost"] == pytest.approx(2 * hours, rel=1e-6)
 
 
-def test_a_policy_is_played_on_the_need_that_was_recorded(cost: Cost) -> None:
+def test_policy_is_replayed_on_recorded_need(cost: Cost) -> None:
     said = cost("--policy", "fixed-peak")
     assert "Policy fixed-peak: 5.95 vCPU-h instead of 5.95 and 11.90 GiB-h instead of 11.90. " in said
     assert "missed 0.00 % of the needed CPU and 0.00 % of the needed memory" in said
 
 
 @pytest.mark.parametrize("by", ["vm", "namespace", "node"])
-def test_what_a_policy_changes_is_told_by_line_in_every_form(cost: Cost, by: str) -> None:
+def test_policy_change_is_in_every_format(cost: Cost, by: str) -> None:
     asked = ("--policy", "fixed-peak", "--by", by)
     found = json.loads(cost(*asked, "-o", "json"))
     names = [f"{what}_{unit}_hours" for unit in ("cpu", "gib") for what in ("played", "recorded", "needed", "missed")]
@@ -187,7 +187,7 @@ def test_what_a_policy_changes_is_told_by_line_in_every_form(cost: Cost, by: str
     assert "policy_" not in cost("-o", "csv")
 
 
-def test_what_a_policy_leaves_or_was_not_played_on_is_no_zero(cost: Cost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreplayed_resources_are_not_zero(cost: Cost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "MOST_PLAYED", 1)
     db, web = json.loads(cost("--policy", "hpa", "-o", "json"))["lines"]
     assert {name for name, number in db["policy"].items() if number is None} == {
@@ -205,14 +205,14 @@ def test_a_policy_of_one_resource_leaves_the_other(cost: Cost, tmp_path: Path) -
     assert "does not cover memory" in cost("--policy", "hpa")
 
 
-def test_an_agents_own_policy_is_played_as_a_whole(cost: Cost, tmp_path: Path) -> None:
+def test_whole_agent_policy_is_replayed(cost: Cost, tmp_path: Path) -> None:
     (tmp_path / "calm.yaml").write_text("smoothing: {cpu: [{hold: {window: 1h}}], memory: default}")
     assert "Policy calm: 5.95 vCPU-h instead of 5.95 and 11.90 GiB-h" in cost("--policy", str(tmp_path / "calm.yaml"))
     (tmp_path / "odd.yaml").write_text("smoothing: {cpu: [{hold: {window: never}}]}")
     assert "smoothing.cpu" in cost("--policy", str(tmp_path / "odd.yaml"), code=2)
 
 
-def test_of_a_large_fleet_the_most_expensive_are_played(cost: Cost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_most_expensive_vms_are_replayed(cost: Cost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "MOST_PLAYED", 1)
     said = cost("--policy", "fixed-peak")
     assert "3.97 vCPU-h instead of 3.97" in said
@@ -275,7 +275,7 @@ class TwoNodes:
         return {"nodes": [{**node(pod()), "open": True}, {**node(name="n2"), "open": False}]}
 
 
-def test_prices_come_from_a_file_or_the_schedulers_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prices_come_from_file_or_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOSCALE_HOME", str(tmp_path))
     assert price_table(None, "local")[0] == RankingConfig()
     (tmp_path / "local").mkdir()
@@ -303,7 +303,7 @@ def test_each_cluster_has_a_history_of_its_own(home: Path) -> None:
     assert len(others) == 3
 
 
-def test_a_kubeconfig_that_means_another_cluster_by_now_has_another_history(home: Path) -> None:
+def test_history_follows_cluster_of_the_kubeconfig(home: Path) -> None:
     config = str(kubeconfig(home / "config", current="a"))
     of_a, of_b = (history_path(ClusterFlags(kubeconfig=config, context=context)) for context in "ab")
     assert (history_path(ClusterFlags(kubeconfig=config)), of_a == of_b) == (of_a, False)
@@ -313,7 +313,7 @@ def test_a_kubeconfig_that_means_another_cluster_by_now_has_another_history(home
     assert history_path(ClusterFlags(kubeconfig=copied)) == of_b
 
 
-def test_another_cluster_has_neither_the_prices_nor_the_name_of_the_local_one(file: Path, home: Path) -> None:
+def test_other_clusters_do_not_use_local_prices(file: Path, home: Path) -> None:
     (home / "local" / "scheduler.yaml").write_text("ranking: {prices: {cpu: 1000, memGib: 0}}\n")
     config = kubeconfig(home / "config", current="b")
     clusters = {}
@@ -327,15 +327,13 @@ def test_another_cluster_has_neither_the_prices_nor_the_name_of_the_local_one(fi
     assert context_name(ClusterFlags(kubeconfig=str(home / "odd"))) == str(home / "odd")
 
 
-def test_a_local_cluster_is_the_same_by_its_kubeconfig(home: Path) -> None:
+def test_local_cluster_is_found_by_kubeconfig(home: Path) -> None:
     """As kubectl's plugin means it."""
     config = kubeconfig(home / "local" / "kubeconfig", current="a")
     assert history_path(ClusterFlags(kubeconfig=str(config))) == home / "local" / "history.sqlite"
 
 
-def test_a_local_cluster_that_ended_keeps_its_history_and_no_other_clusters(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_local_cluster_keeps_its_history(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters_module, "DEFAULT_KUBECONFIG", usual := kubeconfig(home / "config", current="a"))
     (home / "local" / "spec.json").write_text("{}")
     local, of_kubectl = home / "local" / "history.sqlite", history_path(ClusterFlags(context="a"))

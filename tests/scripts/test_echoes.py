@@ -3,7 +3,7 @@
 from scripts.bench.echoes import checksum, reply_number, request
 
 
-def test_an_echo_request_is_whole_and_its_answer_is_known_again() -> None:
+def test_reply_matches_its_echo_request() -> None:
     sent = request(77, 70_000)
     assert checksum(sent) == 0
     header = b"\x45" + bytes(19)

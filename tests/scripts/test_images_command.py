@@ -21,7 +21,7 @@ def said(*words: str) -> tuple[int, str]:
     return result.exit_code, re.sub(r"[│╭╮╰╯─\s]+", " ", result.output)
 
 
-def test_every_image_is_listed_and_its_layers_where_they_are_asked_for() -> None:
+def test_images_are_listed_with_optional_layers() -> None:
     for words in ((), ("-o", "wide"), ("-o", "yaml")):
         code, output = said("list", *words)
         assert (code, [each for each in IMAGES if each not in output]) == (0, [])
@@ -48,7 +48,7 @@ def test_every_image_is_listed_and_its_layers_where_they_are_asked_for() -> None
         (("unpack", "agent", "x"), "unknown image agent"),
     ],
 )
-def test_a_name_that_is_unknown_is_said_with_those_that_are(words: tuple[str, ...], message: str) -> None:
+def test_unknown_name_lists_known_ones(words: tuple[str, ...], message: str) -> None:
     code, output = said(*words)
     assert code == 2
     assert message in output
@@ -62,7 +62,7 @@ def test_an_image_is_built_before_it_is_pushed(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_an_image_is_left_out_for_a_platform_that_it_is_not_built_for_and_said_to_be(tmp_path: Path) -> None:
+def test_unsupported_platform_is_skipped_and_reported(tmp_path: Path) -> None:
     both = ("--platform", "linux/amd64", "--platform", "linux/arm64")
     code, output = said("push", "registry.test", "postgres-vm", *both, "--output", str(tmp_path))
     assert code == 1
@@ -70,14 +70,14 @@ def test_an_image_is_left_out_for_a_platform_that_it_is_not_built_for_and_said_t
     assert f"{tmp_path}/postgres-vm-amd64.tar not found; build it" in output
 
 
-def test_all_images_are_all_that_are_built_for_a_platform(tmp_path: Path) -> None:
+def test_default_is_all_images_of_the_platform(tmp_path: Path) -> None:
     code, output = said("push", "registry.test", "--platform", "linux/arm64", "--output", str(tmp_path))
     assert (code, "postgres-vm: skipped for linux/arm64" in output) == (1, True)
     assert f"{tmp_path}/autoscaler-agent-arm64.tar not found; build it" in output
 
 
 @pytest.mark.parametrize("verb", [("build",), ("push", "registry.test")])
-def test_an_image_that_is_named_and_not_built_for_any_platform_asked_for_is_an_error(verb: tuple[str, ...]) -> None:
+def test_named_image_without_platform_is_an_error(verb: tuple[str, ...]) -> None:
     code, output = said(*verb, "postgres-vm", "--platform", "linux/arm64")
     assert (code, "postgres-vm is not built for linux/arm64" in output) == (1, True)
 
@@ -93,7 +93,7 @@ def test_files_are_never_mixed_with_others(tmp_path: Path) -> None:
     ("has_apt", "has_keys", "missing"),
     [(False, False, "apt and debian-archive-keyring"), (False, True, "apt"), (True, False, "debian-archive-keyring")],
 )
-def test_a_machine_without_debians_tools_is_told_what_it_lacks(has_apt: bool, has_keys: bool, missing: str) -> None:
+def test_missing_debian_tools_are_named(has_apt: bool, has_keys: bool, missing: str) -> None:
     with pytest.raises(BuildError, match=f"cannot download Debian packages without {missing}: "):
         check_tools(has_apt, has_keys)
     check_tools(has_apt=True, has_keys=True)

@@ -51,7 +51,7 @@ def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Console:
     return Console(width=200, record=True, file=io.StringIO())
 
 
-async def test_a_page_beside_a_command_takes_another_port_where_its_own_is_taken_and_ends_with_the_command(
+async def test_page_of_command_uses_a_free_port(
     tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -67,7 +67,7 @@ async def test_a_page_beside_a_command_takes_another_port_where_its_own_is_taken
             socket.create_connection(("127.0.0.1", int(url.rstrip("/").rpartition(":")[2])))
 
 
-async def test_a_page_that_fails_is_told_and_the_command_goes_on(
+async def test_failed_page_does_not_end_the_command(
     tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page, "PORT", 0)
@@ -76,14 +76,14 @@ async def test_a_page_that_fails_is_told_and_the_command_goes_on(
         assert (await said_on(console)).startswith("The page has failed: ")
 
 
-def test_a_port_that_is_asked_for_and_taken_is_told() -> None:
+def test_taken_port_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SiteError, match=f"cannot listen on 127.0.0.1:{port}: .*--port"):
             listen(port)
 
 
-def test_of_the_logs_a_person_sees_what_is_wrong_with_the_history(console: Console) -> None:
+def test_only_history_warnings_are_printed(console: Console) -> None:
     with quiet_logs(), warnings_on(console):
         logging.getLogger("autoscale.dashboard").warning("watch failed; retrying")
         logging.getLogger("autoscale.history").warning("history", extra={"note": "it was damaged: set aside"})
@@ -97,7 +97,7 @@ async def test_a_recorder_that_cannot_write_says_why(tmp_path: Path, console: Co
         assert (await said_on(console)).startswith(f"not recording: the history {tmp_path}")
 
 
-async def test_a_recorder_that_fails_is_told_and_the_command_goes_on(tmp_path: Path, console: Console) -> None:
+async def test_failed_recorder_does_not_end_the_command(tmp_path: Path, console: Console) -> None:
     path = tmp_path / "history.sqlite"
     site: Any = Broken()
     async with recording(site.client.api, site, path, console):

@@ -52,7 +52,7 @@ def test_every_stall_belongs_to_the_migration_beside_it() -> None:
         assert expected in said
 
 
-def test_a_failed_migration_and_a_broken_connection_are_told() -> None:
+def test_failed_migrations_and_connections_are_counted() -> None:
     failed = ObservedMove(VM, "n1", "n2", "Failed", "the destination died", ended=Instant(51.0))
     found = MigrationFigures([*MOVES, failed], probe_report((20.5, 0.15), failed=1), NOTHING, Outcome(5000, 2, ""))
     assert not found.is_clean
@@ -66,7 +66,7 @@ def test_a_failed_migration_and_a_broken_connection_are_told() -> None:
         assert expected in said
 
 
-def test_an_echo_that_is_not_answered_within_a_second_counts_as_lost_by_the_move_beside_it() -> None:
+def test_late_echo_counts_as_lost() -> None:
     sent = [Instant(at) for at in (10.0, 20.1, 20.2, 30.5, 30.6, 40.5)]
     answers = {0: 10.01, 1: 20.3, 2: 20.31, 3: 31.6, 5: 40.55}
     echoes = Echoes(sent, {number: Instant(at) for number, at in answers.items()})
@@ -75,7 +75,7 @@ def test_an_echo_that_is_not_answered_within_a_second_counts_as_lost_by_the_move
     assert "longest wait for an echo 125 200" in said
 
 
-def test_without_a_migration_there_is_nothing_to_be_proud_of() -> None:
+def test_no_migration_is_no_success() -> None:
     found = MigrationFigures([], probe_report(), NOTHING, Outcome(0, 0, ""))
     assert not found.is_clean
     assert "total - -" in lines(found)

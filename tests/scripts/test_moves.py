@@ -28,7 +28,7 @@ def migration(phase: str = "", info: Json | None = None, message: str = "") -> J
     }
 
 
-def test_a_migration_is_followed_from_its_order_to_its_end() -> None:
+def test_migration_is_observed_until_its_end() -> None:
     ordered = observe_move(None, migration(), Instant(1.0), is_gone=False)
     assert ordered == ObservedMove(VM, target="node-2")
     half: Json = {"ram": {"total": 100, "remaining": 40, "transferred": 60}}
@@ -44,7 +44,7 @@ def test_a_migration_is_followed_from_its_order_to_its_end() -> None:
     assert observe_move(ended, migration("Succeeded", DONE), Instant(9.0), is_gone=True) == ended
 
 
-def test_one_that_is_deleted_on_its_way_is_cancelled() -> None:
+def test_deleted_migration_counts_as_cancelled() -> None:
     running = observe_move(None, migration("Running"), Instant(2.0), is_gone=False)
     gone = observe_move(running, migration("Running"), Instant(2.2), is_gone=True)
     assert (gone.phase, gone.ended, gone.is_under_way) == ("Cancelled", Instant(2.2), False)
@@ -65,7 +65,7 @@ def test_one_that_waits_says_for_what() -> None:
     assert observe_move(waiting, migration("Running"), Instant(2.0), is_gone=False).waits == ""
 
 
-def test_the_waves_of_a_vms_clients_are_one_report() -> None:
+def test_client_waves_are_combined() -> None:
     both = stay(failed=1) + ClientReport(Outcome(6, 2, "no route"), [SLOW])
     assert both.outcome == Outcome(136, 3, "no route")
     assert both.longest_stall(Instant(19.0), Instant(21.0)) == SLOW.waited
@@ -74,7 +74,7 @@ def test_the_waves_of_a_vms_clients_are_one_report() -> None:
 SLOW = ProbeReply(Instant(20.0), Seconds(4.0))
 
 
-def test_the_probes_log_is_read_as_waits_without_its_own_pause() -> None:
+def test_probe_log_excludes_its_pause() -> None:
     lines = ["0 1 21500 0 1700000010 500000", "0 2 160000 0 1700000010 700000", ""]
     read = answers_of(lines, 1_700_000_000.0)
     assert [(round(each.at, 6), round(each.waited, 6)) for each in read] == [(10.5, 0.0015), (10.7, 0.14)]
@@ -82,7 +82,7 @@ def test_the_probes_log_is_read_as_waits_without_its_own_pause() -> None:
         answers_of(["nonsense"], 0.0)
 
 
-def test_only_stalls_within_the_span_count_and_the_longest_is_told() -> None:
+def test_longest_stall_within_span_counts() -> None:
     noticed = ClientReport(
         Outcome(3, 0, ""), [ProbeReply(Instant(at), Seconds(took)) for at, took in ((1, 0.9), (5, 0.2), (6, 0.1))]
     )
@@ -100,7 +100,7 @@ MOVED = ObservedMove(VM, "node-1", "node-2", "Succeeded", "", "", 930, 41, Insta
 POINT = MigrationPoint("default/neighbour-1", "node-1", "node-2", True, "", 930, 41, 139.0, 0)
 
 
-def test_a_move_is_reported_with_what_the_vms_clients_noticed_of_it() -> None:
+def test_move_is_reported_with_client_stalls() -> None:
     assert points([MOVED], {VM: stay()}) == [POINT]
     assert points([MOVED], {}) == [
         MigrationPoint("default/neighbour-1", "node-1", "node-2", True, "", 930, 41, None, 0)
@@ -132,7 +132,7 @@ def test_success_needs_a_move_without_a_failed_transaction(
     assert (outcome.problems, outcome.shrank_to) == (problems, 1.0)
 
 
-def test_clients_that_gave_up_and_failures_where_nobody_moved_are_a_failure_too() -> None:
+def test_client_failures_without_move_count() -> None:
     other = ObjectName("default", "neighbour-2")
     refused = ClientReport(Outcome(0, 0, "pgbench ended with exit code 1: no route"))
     assert client_failures([MOVED], {VM: stay(), other: stay()}) == []
@@ -157,7 +157,7 @@ NODE: Json = {
 }
 
 
-def test_nodes_are_bars_and_vms_on_their_way_are_seen_on_both() -> None:
+def test_migrating_vm_shows_on_both_nodes() -> None:
     running = ObservedMove(VM, "node-1", "node-2", "Running", progress="60 %", began=Instant(2.0))
     name, picture, vms = fleet_row(NODE, [running])
     assert (name, vms) == ("node-1", "demo  neighbour-1 ⇢ node-2 60 %")
@@ -167,7 +167,7 @@ def test_nodes_are_bars_and_vms_on_their_way_are_seen_on_both() -> None:
     assert fleet_row(NODE, [MOVED])[2] == "demo  neighbour-1"
 
 
-def test_a_person_orders_a_migration_of_one_vm_and_may_call_off_what_is_under_way() -> None:
+def test_user_starts_and_cancels_a_migration() -> None:
     order = migration_of(VM)
     assert (order["spec"], order["metadata"]) == (
         {"vmName": "neighbour-1", "completionTimeout": 600},

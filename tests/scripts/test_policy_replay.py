@@ -25,7 +25,7 @@ def test_a_gap_is_played_through_and_not_counted() -> None:
     assert (low.played, low.missed_percent) == (Fraction(1), 50.0)
 
 
-def test_no_policy_saves_what_a_vm_has_at_least() -> None:
+def test_no_policy_shrinks_below_the_minimum() -> None:
     row = (1000, GIB, 100, GIB, *[None] * 6)
     spans = [sample_span(at * MINUTE, (at + 1) * MINUTE, row) for at in range(60)]
     for bounds, played in (((None, None), Fraction(1, 4)), ((Size(1000, GIB), None), Fraction(1))):

@@ -92,7 +92,7 @@ async def test_names_come_from_the_cluster() -> None:
 
 
 @pytest.mark.parametrize("kubeconfig", ["missing", "broken"])
-def test_without_a_cluster_nothing_is_completed_and_nothing_is_said(
+def test_completion_without_cluster_is_silent(
     kubeconfig: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken").write_text("{")
@@ -108,9 +108,7 @@ def test_without_a_cluster_nothing_is_completed_and_nothing_is_said(
     ("typed", "made"),
     [("autoscale explain d", ["explain"]), ("autoscale exp", list(program.COMMANDS)), ("autoscale top ", ["top"])],
 )
-def test_a_shell_loads_only_the_command_that_it_completes(
-    typed: str, made: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_completion_imports_only_its_command(typed: str, made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["autoscale"])
     monkeypatch.setenv("COMP_WORDS", typed)
     assert list(program.requested_commands(program.COMMANDS)) == made

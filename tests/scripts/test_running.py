@@ -37,7 +37,7 @@ def code(job: Coroutine[object, object, int]) -> int:
     return ended.value.exit_code
 
 
-def test_a_command_ends_with_its_result_or_says_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_exits_with_result_or_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert [code(_says(3)), code(_fails())] == [3, 1]
     assert capsys.readouterr().err == "autoscale: there is no cluster\n"
 

@@ -39,7 +39,7 @@ def test_every_script_explains_itself(script: Path) -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=str)
-def test_every_script_refuses_an_option_that_it_does_not_know(script: Path) -> None:
+def test_scripts_refuse_unknown_options(script: Path) -> None:
     result = run(script, "--no-such-option")
     assert result.returncode == 2
     assert "--no-such-option" in result.stderr
@@ -106,7 +106,7 @@ def test_checksums_of_the_plugins_are_kept() -> None:
         assert len(bytes.fromhex(listed[name])) == 32
 
 
-def test_a_download_that_changed_is_refused_and_nothing_of_it_is_kept(tmp_path: Path, mirror: tuple[Path, str]) -> None:
+def test_changed_download_is_refused_and_removed(tmp_path: Path, mirror: tuple[Path, str]) -> None:
     folder, address = mirror
     publish_plugins(folder, b"plugin")
     assert download_cni(tmp_path, address).returncode == 0
@@ -119,7 +119,7 @@ def test_a_download_that_changed_is_refused_and_nothing_of_it_is_kept(tmp_path: 
     assert sorted(path.name for path in (tmp_path / "cni").iterdir()) == ["bridge"]
 
 
-def test_a_mirror_without_the_file_is_named_and_leaves_no_part_of_it(tmp_path: Path, mirror: tuple[Path, str]) -> None:
+def test_mirror_without_the_file_is_named(tmp_path: Path, mirror: tuple[Path, str]) -> None:
     _, address = mirror
     result = download_cni(tmp_path, address)
     assert result.returncode == 1
@@ -136,13 +136,13 @@ def test_the_deployments_that_would_be_fetched_are_listed() -> None:
     assert names == [f"{name}.yaml" for name in around + neonvm]
 
 
-def test_no_cluster_is_set_up_unless_one_is_named() -> None:
+def test_cluster_must_be_named() -> None:
     result = run("scripts/cluster-init.sh")
     assert result.returncode == 2
     assert "--context NAME" in result.stderr
 
 
-def test_a_missing_tool_is_named_before_anything_is_done(tmp_path: Path) -> None:
+def test_missing_tool_is_named_first(tmp_path: Path) -> None:
     for tool in ("bash", "dirname"):
         found = shutil.which(tool)
         assert found is not None
@@ -164,16 +164,14 @@ def with_programs(folder: Path, **programs: str) -> str:
 
 
 @pytest.mark.parametrize(("user", "wanted"), [("0", False), ("1000", True)])
-def test_what_a_guest_needs_is_listed_at_once_also_where_it_is_built_without_root(
-    tmp_path: Path, user: str, wanted: bool
-) -> None:
+def test_missing_guest_packages_are_listed_together(tmp_path: Path, user: str, wanted: bool) -> None:
     result = run("scripts/install-packages.sh", "--check", "guests", PATH=with_programs(tmp_path, id=user))
     assert result.returncode == 1
     missing = result.stderr.partition("\n")[0].removeprefix("Missing packages: ").split()
     assert ({"mmdebstrap", "qemu-utils"} <= {*missing}, "uidmap" in missing) == (True, wanted)
 
 
-def test_the_packages_of_guests_are_those_that_a_build_asks_for() -> None:
+def test_guest_packages_match_the_build() -> None:
     text = (ROOT / "scripts/install-packages.sh").read_text()
     asked_for = {**host.TOOLS, **host.ROOTLESS_TOOLS}
     assert [program for program, package in asked_for.items() if f"{program}:{package}" not in text] == []

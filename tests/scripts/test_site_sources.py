@@ -45,7 +45,7 @@ async def test_an_agent_is_asked_through_its_pod() -> None:
     ("pods_in", "said"),
     [(("default", "other"), account("default")), (("other", "default"), account("default")), (("other",), None)],
 )
-async def test_a_pod_of_the_same_name_elsewhere_explains_no_vm(pods_in: tuple[str, ...], said: Json | None) -> None:
+async def test_pod_in_other_namespace_explains_no_vm(pods_in: tuple[str, ...], said: Json | None) -> None:
     assert await source(*pods_in).of_vm(RUNNING) == said
 
 

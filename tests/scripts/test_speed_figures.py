@@ -30,7 +30,7 @@ def rows(table: Table) -> list[list[str]]:
     return [list(row) for row in zip(*cells, strict=True)]
 
 
-def test_a_ratio_is_the_median_over_rounds_that_followed_one_another() -> None:
+def test_ratio_is_median_of_consecutive_rounds() -> None:
     rounds = [
         round_of(OURS, 90.0, etcd=1.0, service=1.0),
         round_of(ALONE, 100.0, etcd=1.0),
@@ -62,7 +62,7 @@ def test_start_is_compared_with_reading() -> None:
     ]
 
 
-def test_alone_kube_scheduler_has_all_settings_but_those_that_are_there_for_the_extender() -> None:
+def test_baseline_only_lacks_the_extender() -> None:
     ours, alone = (kube_scheduler_settings(side, "kubeconfig") for side in (OURS, ALONE))
     assert set(ours) - set(alone) == {"extenders"}
     (profile,) = items(ours, "profiles")

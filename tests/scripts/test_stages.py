@@ -44,7 +44,7 @@ def stage(api: InProcess, folder: ClusterFolder, kubectl: Path) -> DemoStage:
     return DemoStage(site, "QEMU in pods", "namespaces", FakeClock(), installed)
 
 
-async def test_a_pod_that_cannot_come_up_ends_the_demonstration_at_once(tmp_path: Path) -> None:
+async def test_unstartable_pod_ends_the_demonstration(tmp_path: Path) -> None:
     api = InProcess()
     watching = asyncio.ensure_future(stage(api, ClusterFolder("demo", tmp_path), tmp_path).watch())
     body: Json = {
@@ -65,7 +65,7 @@ async def test_a_pod_that_cannot_come_up_ends_the_demonstration_at_once(tmp_path
     assert caught.group_contains(SiteError, match="container agent of pod db: image x is missing")
 
 
-async def test_guests_are_told_with_the_reason_for_their_speed_and_pods_shown_at_the_end(tmp_path: Path) -> None:
+async def test_summary_shows_guests_and_pods(tmp_path: Path) -> None:
     kubectl = tmp_path / "kubectl"
     kubectl.write_text('#!/bin/sh\necho "$@"\n')
     kubectl.chmod(0o755)
@@ -81,7 +81,7 @@ async def test_guests_are_told_with_the_reason_for_their_speed_and_pods_shown_at
     assert await shown.final_summary() == "kubectl get: gone"
 
 
-async def test_the_embedded_cluster_knows_from_the_start_what_its_guests_are() -> None:
+async def test_embedded_cluster_knows_its_guests() -> None:
     embedded = DemoStage(
         RemoteSite(cluster_at(folder=ClusterFolder.of("x")), InProcess().client()), "QEMU", "namespaces", FakeClock()
     )
@@ -99,9 +99,7 @@ class Exposing:
         return 7
 
 
-async def test_a_vm_of_a_real_kubernetes_is_reached_at_its_own_address_which_it_keeps_when_it_moves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_vm_is_reached_at_its_overlay_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOSCALE_HOME", str(tmp_path))
     name = f"demo-{os.getpid()}"
     folder, network = ClusterFolder.of(name), Exposing()
@@ -122,19 +120,19 @@ async def test_a_vm_of_a_real_kubernetes_is_reached_at_its_own_address_which_it_
             assert (type(site), site.title) == (RemoteSite, f"local cluster {name!r}")
 
 
-def test_a_real_kubernetes_has_two_nodes_of_the_same_size_as_the_embedded_cluster() -> None:
+def test_real_kubernetes_has_equal_nodes() -> None:
     real, embedded = (_spec("qemu", NetworkKind.AUTO, groups=False, kubernetes=each) for each in (SUPPORTED[1], ""))
     assert (real.kubernetes, embedded.kubernetes) == (SUPPORTED[1], "")
     assert (real.nodes, real.node_cpu, real.node_memory) == (2, embedded.node_cpu, embedded.node_memory)
 
 
 @pytest.mark.parametrize(("guests", "groups"), [("simulated", False), ("qemu", True)])
-def test_what_a_real_kubernetes_does_not_show_is_refused_at_once(guests: GuestKind, groups: bool) -> None:
+def test_options_without_kubernetes_support_are_refused(guests: GuestKind, groups: bool) -> None:
     with pytest.raises(BadParameter, match="cannot be combined with --groups"):
         _spec(guests, NetworkKind.AUTO, groups=groups, kubernetes=SUPPORTED[0])
 
 
-def test_the_vm_that_is_shown_stays_and_neighbours_stay_until_their_clients_are_there() -> None:
+def test_neighbours_stay_until_clients_run() -> None:
     assert demo_vm()["metadata"]["annotations"][STAYS] == "false"  # type: ignore[index]
     vm = small_vm(ObjectName("default", "neighbour-1"))
     assert pinned(vm)["metadata"]["annotations"] == {STAYS: "false"}  # type: ignore[index]

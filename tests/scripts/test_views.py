@@ -72,7 +72,7 @@ SCHEDULER: Json = {
 }
 
 
-def test_the_story_of_a_vm_says_why_and_where_it_is_not_moved() -> None:
+def test_explanation_has_obstacles_to_migration() -> None:
     scheduler: Json = {
         "staysBecause": "not opted in",
         "unreadableConstraints": "spec: Expected `object`",
@@ -88,7 +88,7 @@ def test_the_story_of_a_vm_says_why_and_where_it_is_not_moved() -> None:
     ]
 
 
-def test_story_says_why_a_migration_does_not_go_on() -> None:
+def test_explanation_has_stalled_migrations() -> None:
     why = "its target pod has had no node for 60 s, so it is ignored until it has one"
     over = {"name": "default/old", "phase": "Failed", "problem": "no luck", "seenForSeconds": 900.0}
     waits = {"name": "default/by-hand", "phase": "Pending", "problem": why, "seenForSeconds": 61.4}
@@ -99,7 +99,7 @@ def test_story_says_why_a_migration_does_not_go_on() -> None:
     ]
 
 
-def test_the_story_of_a_vm_says_how_it_last_ended() -> None:
+def test_explanation_has_the_last_end() -> None:
     def event(at: str, message: str, uid: str, kind: str = "Warning", count: int = 1) -> Json:
         about: Json = {"involvedObject": {"uid": uid}, "type": kind, "count": count}
         return {**about, "reason": "Failed", "message": message, "lastTimestamp": at}
@@ -170,7 +170,7 @@ def test_what_cannot_be_asked_is_said() -> None:
     assert "The scheduler has no pod of it" in told
 
 
-def test_what_the_scheduler_finds_wrong_with_a_vm_shows_in_the_story() -> None:
+def test_explanation_has_the_schedulers_problems() -> None:
     said = "the compute unit's memory of 32Gi is larger than the VM's range of 1Gi to 16Gi"
     lines = list(database_explanation(virtual_machine(STATUS), None, {"pods": [], "problems": [said]}))
     assert f"  Problem: {said}" in lines
@@ -220,13 +220,13 @@ def test_a_command_for_vms_refuses_a_pod() -> None:
 
 
 @pytest.mark.parametrize("given", ["", "/", "a/", "/a", "a/b/c", "pod/", "a/pod/", "BAD NAME!", "../a"])
-def test_what_cannot_be_the_name_of_a_vm_is_refused_before_anything_is_asked(given: str) -> None:
+def test_invalid_vm_name_is_refused_at_once(given: str) -> None:
     with pytest.raises(typer.BadParameter, match="expected a VM as"):
         parse_vm(given)
 
 
 @pytest.mark.parametrize("given", ["", "..", "../local", "BAD name", "a" * 41])
-def test_what_cannot_be_the_name_of_a_cluster_names_no_folder(given: str) -> None:
+def test_invalid_cluster_name_is_refused(given: str) -> None:
     with pytest.raises(typer.BadParameter, match="at most 40"):
         check_cluster_name(given)
 

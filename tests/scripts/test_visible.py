@@ -41,7 +41,7 @@ def test_sentences_are_printed_without_escape_sequences_and_markup(capsys: pytes
 
 
 @pytest.mark.parametrize("output", [Output.JSON, Output.YAML])
-def test_what_scripts_read_is_escaped_and_reads_as_it_was(output: Output) -> None:
+def test_script_output_is_escaped_reversibly(output: Output) -> None:
     made = serialised({"said": HOSTILE}, output)
     assert not {"\x1b", "\x9b", "\x07", "\r", "\u202e"} & {*made}
     assert (json.loads(made) if output is Output.JSON else yaml.safe_load(made)) == {"said": HOSTILE}

@@ -14,7 +14,7 @@ from tests.neonvm.runtime_fixture import DB, running_runtime
 from tests.neonvm.sample_objects import virtual_machine
 
 
-async def test_what_a_run_waits_for_is_given_up_as_soon_as_a_guest_has_ended(tmp_path: Path) -> None:
+async def test_ended_guest_ends_the_wait(tmp_path: Path) -> None:
     async with running_runtime(tmp_path) as runtime:
         pod = await runtime.run_vm()
 
@@ -35,7 +35,7 @@ async def test_what_a_run_waits_for_is_given_up_as_soon_as_a_guest_has_ended(tmp
         assert "VM db has ended: the guest has ended: its kernel panicked" in _messages(group)
 
 
-async def test_only_the_vm_that_is_meant_and_only_what_ends_from_now_on_counts(tmp_path: Path) -> None:
+async def test_only_new_ends_of_the_vm_count(tmp_path: Path) -> None:
     async with running_runtime(tmp_path) as runtime:
         pod = await runtime.run_vm()
         runtime.guests.by_pod[pod].die()
@@ -61,7 +61,7 @@ def _messages(error: BaseException) -> list[str]:
     return [str(error)]
 
 
-def test_a_vm_that_runs_boots_or_is_deleted_has_not_ended_and_one_that_was_restarted_had() -> None:
+def test_restarted_vm_counts_as_ended() -> None:
     assert end_of(virtual_machine({"phase": "Running"})) == ""
     assert end_of(virtual_machine({"phase": "Pending"})) == ""
     assert end_of(virtual_machine({"phase": "Failed"})) == "VM db has ended: Failed"

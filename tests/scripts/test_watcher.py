@@ -27,7 +27,7 @@ def watcher(sizes: list[Resources]) -> Watcher:
     return Watcher(cast("Site", None), VM, SystemClock(), sizes.append, lambda _, __: None)
 
 
-async def test_an_end_together_with_a_new_size_is_still_an_end() -> None:
+async def test_end_with_new_size_is_noticed() -> None:
     watching = watcher([])
     asking = asyncio.ensure_future(watching._query_agent(cast("SiteSources", None)))
     await settle()
@@ -37,7 +37,7 @@ async def test_an_end_together_with_a_new_size_is_still_an_end() -> None:
     assert asking.cancelled()
 
 
-async def test_a_size_is_told_at_once_and_other_vms_are_nobodys_business() -> None:
+async def test_size_is_reported_at_once() -> None:
     sizes: list[Resources] = []
     watching = watcher(sizes)
     watching._changed(ObjectChange(ObjectName("default", "other"), None, SIZED))
@@ -47,7 +47,7 @@ async def test_a_size_is_told_at_once_and_other_vms_are_nobodys_business() -> No
     assert watching.snapshot().phase == "Pending"
 
 
-async def test_a_database_in_a_pod_has_the_size_that_its_kubelet_reports() -> None:
+async def test_pod_size_is_from_the_kubelet() -> None:
     sizes: list[Resources] = []
     watching = watcher(sizes)
     watching.vm = database_of(VM)

@@ -150,7 +150,7 @@ async def test_pod_that_was_made_anew_is_another(cluster: Cluster) -> None:
     assert found == {"cpu": "1", "memory": "1Gi"}
 
 
-async def test_resize_is_of_the_version_that_it_is_based_on(cluster: Cluster) -> None:
+async def test_resize_has_the_version_that_was_read(cluster: Cluster) -> None:
     """A new watch may begin with an older version than the agent has read."""
     uid = await cluster.made(pod())
     api, other = cluster.pod(uid), cluster.pod(uid)

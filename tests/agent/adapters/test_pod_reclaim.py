@@ -135,9 +135,7 @@ async def agent(reclaimer: FakeReclaimer) -> AsyncIterator[Agent]:
 
 
 @BOTH
-async def test_shrink_is_tried_and_held_until_it_is_in_force(
-    layout: Layout, reclaimer: FakeReclaimer, agent: Agent
-) -> None:
+async def test_shrink_is_held_until_it_applies(layout: Layout, reclaimer: FakeReclaimer, agent: Agent) -> None:
     """Held below the new limit for as long as the kubelet's number may be old, and on until the kubelet has done it."""
     await agent.shrink()
     size = TARGET * (95 if layout.is_v2 else 85) // 100
@@ -170,7 +168,7 @@ async def test_harm_after_the_yes_ends_the_hold(reclaimer: FakeReclaimer, agent:
     assert reclaimer.held is None
 
 
-async def test_shrink_that_does_not_come_is_not_held_for_ever(reclaimer: FakeReclaimer, agent: Agent) -> None:
+async def test_hold_of_missing_shrink_ends(reclaimer: FakeReclaimer, agent: Agent) -> None:
     await agent.shrink()
     assert (await agent.answer(20.0)).ok
     await agent.clock.advance(59.9)

@@ -85,7 +85,7 @@ def test_stale_metrics_offer_nothing() -> None:
     assert offer(busy_lately().at(36)) is None
 
 
-def test_vm_gives_what_it_is_asked_for_and_no_more() -> None:
+def test_vm_gives_exactly_what_is_requested() -> None:
     story = busy_lately()
     assert passes(story, 40, 0.1, cu(5)) == [cu(5)]
     assert passes(story, 50, 0.1, cu(1)) == [cu(1)]

@@ -58,7 +58,7 @@ class EveryLook:
 
 
 @given(st.sampled_from(POLICIES), st.lists(looks, min_size=1, max_size=12))
-def test_target_and_recent_need_are_those_of_every_look(
+def test_skipped_observations_do_not_change_targets(
     smoothing: Smoothing, story: list[tuple[float, Resources | None, Resources, int]]
 ) -> None:
     stabilizer, every, now = Stabilizer(smoothing), EveryLook(smoothing), 0.0

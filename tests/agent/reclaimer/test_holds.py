@@ -231,7 +231,7 @@ def test_limit_that_others_set_meanwhile_stays(tmp_path: Path, written: list[str
     assert (limit(tree), records(tree)) == (str(360 * MIB), [])
 
 
-def test_hold_is_raised_to_the_limit_before_it_at_most(tmp_path: Path) -> None:
+def test_hold_never_exceeds_previous_limit(tmp_path: Path) -> None:
     """A limit of somebody else's is not lifted, not even while its pod is held."""
     tree = Tree(tmp_path, V2).make()
     set_limit(tree, str(350 * MIB))
@@ -241,9 +241,7 @@ def test_hold_is_raised_to_the_limit_before_it_at_most(tmp_path: Path) -> None:
     assert (limit(tree), records(tree)) == (str(350 * MIB), [])
 
 
-def test_growth_that_a_kubelet_writes_during_a_hold_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kubelet_growth_during_hold_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Version 1: the kernel reclaims for a second, and sets the lower limit after the kubelet's, which goes unseen."""
     tree = Tree(tmp_path, V1).make()
     held, write = holds_of(tree), holds._write
@@ -266,7 +264,7 @@ def test_growth_that_a_kubelet_writes_during_a_hold_is_not_lost(
     assert held.unsettled() == []
 
 
-def test_pod_with_a_limit_below_its_containers_keeps_it(tmp_path: Path) -> None:
+def test_pod_limit_below_containers_is_kept(tmp_path: Path) -> None:
     """Requests of the whole pod set it so."""
     tree = Tree(tmp_path, V1).make()
     tree.write("memory.limit_in_bytes", f"{600 * MIB}\n")

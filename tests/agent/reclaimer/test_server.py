@@ -208,7 +208,7 @@ def test_broken_listener_ends_the_program(node: Node) -> None:
 
 
 @given(st.binary(max_size=LONGEST_LINE))
-def test_every_line_is_a_message_or_a_value_error(line: bytes) -> None:
+def test_any_line_decodes_or_raises_value_error(line: bytes) -> None:
     for read in (read_hold, read_held):
         try:
             read(line)

@@ -56,7 +56,7 @@ def test_an_installation_is_in_order(installation: Installation) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
-def test_a_fault_is_named_by_its_line_and_no_other(installation: Installation, fault: Fault) -> None:
+def test_fault_is_reported_by_one_check(installation: Installation, fault: Fault) -> None:
     fault.make(installation)
     try:
         found = list[Outcome]()

@@ -132,7 +132,7 @@ def test_impersonation_is_read_and_completed_by_flags() -> None:
     assert (bool(Impersonation()), list(Impersonation().headers())) == (False, [])
 
 
-def test_plugin_is_told_of_the_cluster_if_it_asks() -> None:
+def test_plugin_gets_cluster_on_request() -> None:
     cluster = (
         "{server: 'https://a', tls-server-name: n, insecure-skip-tls-verify: false, proxy-url: 'http://p:1',"
         "certificate-authority: ca.crt, extensions: [{name: other}, {name: client.authentication.k8s.io/exec,"

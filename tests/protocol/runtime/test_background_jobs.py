@@ -23,7 +23,7 @@ async def test_jobs_end_with_the_block_and_clean_up() -> None:
     assert seen == ["one", "two"]
 
 
-async def test_an_error_of_a_job_ends_the_block_and_the_other_jobs() -> None:
+async def test_job_error_ends_block_and_other_jobs() -> None:
     ended = list[str]()
 
     async def fails() -> None:

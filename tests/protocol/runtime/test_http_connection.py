@@ -126,7 +126,7 @@ async def test_answer_that_ends_early_is_broken(said: Sequence[bytes]) -> None:
 
 @pytest.mark.parametrize("interim", [b"100 Continue", b"102 Processing", b"103 Early Hints"])
 @pytest.mark.parametrize("is_apart", [False, True])
-async def test_interim_response_of_a_proxy_is_not_the_answer(interim: bytes, is_apart: bool) -> None:
+async def test_interim_response_of_proxy_is_skipped(interim: bytes, is_apart: bool) -> None:
     """Taken for a refusal, it would free the room of a write that is carried out a moment later, and the answer to that
     write would be taken for that of the next request.
     """

@@ -195,7 +195,7 @@ def test_unreadable_pod_blocks_node() -> None:
     assert fleet.ledger.rooms["n1"].free == amount(7)
 
 
-def test_large_pod_blocks_no_more_than_it_may_need() -> None:
+def test_large_pod_blocks_at_most_its_need() -> None:
     large = replace(plain_pod("a", amount(2), "n1"), unreadable="spec.containers: too many")
     assert Fleet(node(), large).ledger.rooms["n1"].free == amount(7)
 

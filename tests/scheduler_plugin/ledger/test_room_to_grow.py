@@ -57,7 +57,7 @@ def test_vm_without_agent_does_not_grow() -> None:
     assert growth(fleet) == [ZERO, amount(6)]
 
 
-def test_node_without_room_on_which_a_vm_sleeps_is_ranked() -> None:
+def test_full_node_with_sleeper_is_ranked() -> None:
     """The system reserve was raised to the whole node. Every pod without requests could fail to be scheduled by it."""
     pod = replace(vm_pod("a", "n1"), requests=ZERO)
     fleet = Fleet(node("n1", 1), node("n2"), sleeper("a", amount(2)), pod)

@@ -127,7 +127,7 @@ def test_growth_waits_no_longer_than_a_move_takes() -> None:
     assert book.room.for_waking == ZERO
 
 
-def test_growth_waits_no_longer_if_the_size_is_edited() -> None:
+def test_edited_size_does_not_delay_growth() -> None:
     """An owner who asks for more than the node in between, or an agent that asks for nothing, must not keep its room
     for another 15 minutes.
     """

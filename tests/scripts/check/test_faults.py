@@ -67,12 +67,12 @@ def test_percentage_zero_leaves_sampling_to_kube_scheduler() -> None:
     assert wrong(zero(good())) == {}
 
 
-def test_nothing_is_skipped_in_a_cluster_that_has_everything() -> None:
+def test_complete_cluster_skips_no_check() -> None:
     assert [each.check.id for each in evaluate(good(), before=False) if each.level is Level.SKIPPED] == []
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
-def test_a_fault_is_named_by_its_line_and_no_other(fault: Fault) -> None:
+def test_fault_is_reported_by_one_check(fault: Fault) -> None:
     found = wrong(fault.change(good()), before=fault.before)
     assert {name: each.problems for name, each in found.items() if name != fault.check} == {}
     finding = found[fault.check]
@@ -84,7 +84,7 @@ def test_a_fault_is_named_by_its_line_and_no_other(fault: Fault) -> None:
     assert "{" not in finding.remedy.replace("{}", "")
 
 
-def test_a_namespace_that_installing_will_make_is_in_order_and_told_with_where_pods_were_tried() -> None:
+def test_missing_namespace_names_namespace_of_trial() -> None:
     found = {each.check.id: (each.level, each.message) for each in evaluate(yet_to_come(good()), before=True)}
     assert {name: each for name, each in found.items() if name.startswith("namespace-")} == {
         "namespace-exists": (
@@ -98,13 +98,13 @@ def test_a_namespace_that_installing_will_make_is_in_order_and_told_with_where_p
     assert wrong(yet_to_come(good()), before=True) == {}
 
 
-def test_what_a_quota_of_the_other_namespace_refuses_says_nothing_of_one_that_is_yet_to_come() -> None:
+def test_quota_of_trial_namespace_is_ignored() -> None:
     full = refused("autoscaling-agent", "exceeded quota: few, used: pods=1")
     assert wrong(both(yet_to_come, full)(good()), before=True) == {}
 
 
 @pytest.mark.parametrize("change", [yet_to_come, changed()], ids=["yet to come", "there"])
-def test_where_a_priority_class_needs_a_quota_the_chart_is_told_to_make_one(
+def test_priority_class_without_quota_suggests_value(
     change: Callable[[CheckFacts], CheckFacts],
 ) -> None:
     lacks = refused("autoscaling-agent", "insufficient quota to match these scopes: [{PriorityClass In [x]}]")
@@ -114,7 +114,7 @@ def test_where_a_priority_class_needs_a_quota_the_chart_is_told_to_make_one(
     ]
 
 
-def test_pod_security_that_the_other_namespace_chose_for_itself_says_nothing_of_one_that_is_yet_to_come() -> None:
+def test_pod_security_of_trial_namespace_is_ignored() -> None:
     own = {"metadata": {"name": "default", "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     refuses = refused("neonvm-devices", 'violates PodSecurity "restricted:latest"')
     facts = both(both(yet_to_come, refuses), changed(namespaces=Observed([own])))(good())
@@ -125,7 +125,7 @@ def test_pod_security_that_the_other_namespace_chose_for_itself_says_nothing_of_
     )
 
 
-def test_pod_security_of_a_namespace_that_is_yet_to_come_is_put_right_with_a_namespace_that_has_the_label() -> None:
+def test_pod_security_remedy_creates_labelled_namespace() -> None:
     facts = both(yet_to_come, refused("neonvm-devices", 'violates PodSecurity "baseline:latest"'))(good())
     assert wrong(facts, before=True)["namespace-pod-security"].remedy == (
         f"kubectl create namespace {NAMESPACE}; "
@@ -133,7 +133,7 @@ def test_pod_security_of_a_namespace_that_is_yet_to_come_is_put_right_with_a_nam
     )
 
 
-def test_who_installs_is_asked_for_the_right_to_make_each_kind_that_is_shipped() -> None:
+def test_installing_needs_rights_for_shipped_kinds() -> None:
     foreign = {"Certificate", "Issuer", "Cluster"}  # cert-manager's, and what kind reads
     made = {
         (text(each, "apiVersion").rpartition("/")[0], plural(text(each, "kind")))
@@ -154,7 +154,7 @@ def test_a_scheduler_that_acts_alone_needs_no_lease() -> None:
     assert wrong(without("leases", "autoscaling-scheduler")(good())) == {}
 
 
-def test_a_lease_that_is_left_of_two_schedulers_is_no_matter_to_one_alone() -> None:
+def test_single_scheduler_ignores_old_lease() -> None:
     stale = lease("autoscaling-scheduler", "gone-1", ago=9000.0)
     alone = in_list(
         "deployments",
@@ -166,19 +166,19 @@ def test_a_lease_that_is_left_of_two_schedulers_is_no_matter_to_one_alone() -> N
     assert wrong(alone(left)) == {}
 
 
-def test_one_that_has_just_won_the_lease_may_still_prepare() -> None:
+def test_new_leader_may_still_prepare() -> None:
     assert list(wrong(held_idly(60.0)(good()))) == ["leases-acted-on"]
     assert wrong(held_idly(3.0)(good())) == {}
 
 
-def test_settings_of_the_operators_own_are_read_where_the_program_reads_them() -> None:
+def test_own_config_map_of_operator_is_read() -> None:
     (shipped,) = (each for each in good().config_maps.value if name_of(each).name == "autoscaling-scheduler-config")
     mine = {**shipped, "metadata": {"namespace": NAMESPACE, "name": "mine"}}
     moved = both(settings_of("autoscaling-scheduler", "mine"), added("config_maps", mine))
     assert wrong(both(moved, without("config_maps", "autoscaling-scheduler-config"))(good())) == {}
 
 
-def test_an_intermediate_leads_from_the_leaf_to_its_authority() -> None:
+def test_intermediate_certificate_completes_the_chain() -> None:
     middle, ca = authority().intermediate(), encoded(authority().certificate)
     own = middle.leaf()
 
@@ -190,11 +190,11 @@ def test_an_intermediate_leads_from_the_leaf_to_its_authority() -> None:
 
 
 @pytest.mark.parametrize("program", ["autoscaling-scheduler", "autoscaling-agent", "neonvm-controller"])
-def test_a_pod_that_was_evicted_and_replaced_is_no_matter_whatever_it_was(program: str) -> None:
+def test_evicted_and_replaced_pods_are_ignored(program: str) -> None:
     assert wrong(evicted(program)(good())) == {}
 
 
-def test_the_pod_of_a_guest_that_has_ended_has_no_agent_to_be_compared_or_counted() -> None:
+def test_pods_of_ended_guests_have_no_agents() -> None:
     ended_guest = {**SIDECAR, "status": {"phase": "Succeeded"}}
     assert wrong(added("vm_pods", ended_guest)(good())) == {}
     without_agents = both(without("pods", "autoscaling-agent-0", "autoscaling-agent-1"), added("vm_pods", ended_guest))
@@ -202,14 +202,12 @@ def test_the_pod_of_a_guest_that_has_ended_has_no_agent_to_be_compared_or_counte
 
 
 @pytest.mark.parametrize(("ahead", "age", "found"), [(90.0, 5.0, False), (-90.0, 100.0, True), (0.0, 20.0, False)])
-def test_how_long_a_pod_has_waited_is_counted_by_the_calendar_of_the_server(
-    ahead: float, age: float, found: bool
-) -> None:
+def test_waits_are_measured_by_server_time(ahead: float, age: float, found: bool) -> None:
     facts = both(added("waiting_pods", waiting(age=age)), server(ahead=ahead))(good())
     assert ("extender-asked" in wrong(facts)) is found
 
 
-def test_what_cert_manager_makes_for_the_expander_is_ours() -> None:
+def test_expander_secret_of_cert_manager_is_checked() -> None:
     other = Authority.make("expander")
     own, ca = other.leaf(), encoded(other.certificate)
     filled = added(
@@ -226,11 +224,11 @@ def test_every_line_has_a_fault_that_it_names() -> None:
     assert {each.id for each in CHECKS} - {each.check for each in FAULTS} == set()
 
 
-def test_nothing_is_asked_after_a_line_without_which_nothing_can_be() -> None:
+def test_fatal_check_ends_evaluation() -> None:
     assert [each.check.id for each in evaluate(no_answer(good()), before=False)] == ["api-answers"]
 
 
-def test_pods_on_no_node_and_without_opting_in_are_in_order() -> None:
+def test_unscheduled_and_other_pods_pass() -> None:
     pending = of_pod(lambda pod: (pod["spec"].pop("nodeName"), pod["status"].update(phase="Pending")))
     assert wrong(both(pending, changed(kubelets={"node-1": Unavailable("you may not get nodes/proxy")}))(good())) == {}
     of_a_vm = of_pod(lambda pod: pod["metadata"]["labels"].update({"vm.neon.tech/name": "db"}))
@@ -238,7 +236,7 @@ def test_pods_on_no_node_and_without_opting_in_are_in_order() -> None:
     assert found["pods-readable"] == found["pods-agents"] == "no pod has opted in"
 
 
-def test_what_could_not_be_looked_at_is_skipped_with_its_reason() -> None:
+def test_unavailable_facts_skip_with_reason() -> None:
     assert good().now == NOW
     found = list(evaluate(CheckFacts(NAMESPACE, NOW, Observed(ApiServerFacts("v1.36.2")), "0.2.0"), before=False))
     assert {each.level for each in found[3:]} == {Level.SKIPPED}

@@ -47,9 +47,7 @@ def certificate(tmp_path: Path) -> tuple[ssl.SSLContext, bytes]:
     return context, path.read_bytes()
 
 
-async def test_a_port_shows_its_certificate_and_who_vouches_for_it(
-    certificate: tuple[ssl.SSLContext, bytes], tmp_path: Path
-) -> None:
+async def test_port_shows_certificate_and_its_ca(certificate: tuple[ssl.SSLContext, bytes], tmp_path: Path) -> None:
     context, own = certificate
     other = files(tmp_path, "other")[0].read_bytes()
     async with port(context) as number:
@@ -63,7 +61,7 @@ async def test_a_port_shows_its_certificate_and_who_vouches_for_it(
     assert "self-signed" in found.value.distrusted["wrong"]
 
 
-async def test_a_way_that_breaks_after_the_first_look_says_nothing_of_who_vouches(
+async def test_lost_port_forward_leaves_ca_unknown(
     certificate: tuple[ssl.SSLContext, bytes],
 ) -> None:
     context, own = certificate
@@ -82,7 +80,7 @@ async def test_a_way_that_breaks_after_the_first_look_says_nothing_of_who_vouche
     assert isinstance(found, Unavailable), found
 
 
-async def test_a_port_without_tls_is_said_to_have_none() -> None:
+async def test_port_without_tls_is_reported() -> None:
     async with port(None) as number:
         found = await served_certificate(number, {})
     assert isinstance(found, Unavailable)

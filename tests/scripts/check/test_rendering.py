@@ -71,11 +71,11 @@ def printed(output: CheckOutput, *, is_terminal: bool = False) -> str:
     return screen.getvalue()
 
 
-def test_people_read_what_is_wrong_and_what_to_do() -> None:
+def test_text_has_problems_and_remedies() -> None:
     assert printed("text") == TEXT
 
 
-def test_what_is_wrong_alone_stands_in_the_order_in_which_to_mend_it() -> None:
+def test_short_output_is_in_order_of_urgency() -> None:
     assert printed("short") == SHORT
 
 

@@ -32,14 +32,14 @@ def trace(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_orders_are_compared_side_by_side_and_each_is_played_once(trace: str) -> None:
+def test_each_order_is_simulated_once(trace: str) -> None:
     status, out, complaints = simulate(*TINY, "random", "none", "random", "--traces", trace)
     assert (status, complaints) == (0, "")
     assert out.startswith("12 VMs on 2 nodes of ")
     assert out.count("random") == out.count("none") == 1
 
 
-def test_a_recording_that_is_idle_at_times_is_played(tmp_path: Path) -> None:
+def test_partly_idle_recording_is_played(tmp_path: Path) -> None:
     path = tmp_path / "idle.csv"
     path.write_text("seconds,cpu_cores\n0,2\n60,0\n120,1e-9\n180,2\n240,0\n")
     status, out, complaints = simulate(*TINY, "none", "--traces", str(path), "--json")
@@ -55,7 +55,7 @@ def test_scripts_read_the_same_in_every_form(trace: str, flags: list[str], read:
     assert found == same
 
 
-def test_json_is_one_document_and_the_picture_is_written_beside_it(trace: str, tmp_path: Path) -> None:
+def test_json_is_one_document_next_to_picture(trace: str, tmp_path: Path) -> None:
     picture = tmp_path / "day.svg"
     status, out, _ = simulate(*TINY, "none", "--traces", trace, "--json", "--plot", str(picture))
     found = json.loads(out)
@@ -87,7 +87,7 @@ def test_json_is_one_document_and_the_picture_is_written_beside_it(trace: str, t
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_what_cannot_be_simulated_is_refused_before_anything_is_played(
+def test_invalid_settings_are_refused_at_start(
     arguments: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(Run, "execute")
@@ -96,14 +96,14 @@ def test_what_cannot_be_simulated_is_refused_before_anything_is_played(
     assert complaint in complaints
 
 
-def test_a_fleet_that_finds_no_room_is_refused_with_the_option_that_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_full_fleet_suggests_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ledger, "filter", lambda *_: Filtered([], {}, {}))
     status, out, complaints = simulate(*TINY, "none")
     assert (status, out) == (2, "")
     assert complaints.startswith("autoscale simulate: --fill: no node has room")
 
 
-def test_what_was_over_committed_is_said_and_the_status_tells(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overcommitment_is_reported_with_exit_code(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def found(self: InvariantChecks, *_: object) -> None:
         self.problems.append("15 s: a test says so")
 
@@ -127,9 +127,7 @@ def interrupted_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Run, "execute", played)
 
 
-def test_ctrl_c_tells_what_was_counted_until_then_and_draws_it(
-    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_prints_and_draws_partial_results(trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[list[str], Path]] = []
     draw = "scripts.autoscale.simulate.plot.draw"
     monkeypatch.setattr(draw, lambda _, told, path: drawn.append(([each.figures.order for each in told], path)))
@@ -143,14 +141,14 @@ def test_ctrl_c_tells_what_was_counted_until_then_and_draws_it(
     assert drawn == [(["none", "random"], picture)]
 
 
-def test_ctrl_c_before_anything_is_counted_is_no_error(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_during_warm_up_is_no_error(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted_after(1, monkeypatch)
     status, out, complaints = simulate(*TINY, "none", "--order", "random", "--traces", trace)
     assert (status, complaints) == (130, "")
     assert "random" in out
 
 
-def test_ctrl_c_while_the_fleet_is_placed_leaves_that_order_out(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_during_placement_omits_the_order(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 

@@ -24,7 +24,7 @@ def crowd() -> SimulationFixture:
     return SimulationFixture([30, 30], [20], order="least-loaded")
 
 
-def test_a_guest_that_has_more_than_its_permit_is_found() -> None:
+def test_guest_above_its_permit_is_found() -> None:
     fixture = crowd()
     checks, greedy = checked(fixture), fixture.vms[2]
     greedy.use = UNIT * 21
@@ -33,7 +33,7 @@ def test_a_guest_that_has_more_than_its_permit_is_found() -> None:
     assert checks.problems[0].startswith("30 s: pod vm-2-0: ")
 
 
-def test_guests_that_together_have_more_than_their_node_are_found_although_the_books_know_nothing_of_it() -> None:
+def test_guests_beyond_their_node_are_found() -> None:
     fixture = crowd()
     checks, moved = checked(fixture), fixture.vms[2]
     moved.node = "node-0"
@@ -41,7 +41,7 @@ def test_guests_that_together_have_more_than_their_node_are_found_although_the_b
     assert checks.problems == ["30 s: the guests on node-0 exceed the node"]
 
 
-def test_a_node_that_is_over_its_total_on_the_books_is_found_whoever_is_to_blame() -> None:
+def test_overcommitted_node_in_ledger_is_found() -> None:
     fixture = crowd()
     checks = checked(fixture)
     fixture.cluster.ledger.apply(NodeSeen(NodeFacts("node-0", UNIT * 61, fixture.fleet.policy)), fixture.now)
@@ -50,7 +50,7 @@ def test_a_node_that_is_over_its_total_on_the_books_is_found_whoever_is_to_blame
     assert checks.problems[0].startswith("30 s: node-0: over its total by ")
 
 
-def test_a_reservation_that_is_smaller_than_its_vm_is_found() -> None:
+def test_reservation_below_its_vm_is_found() -> None:
     fixture = crowd()
     checks, book = checked(fixture), fixture.cluster.ledger.nodes["node-0"]
     book.claims["vm-0-0"].reserved = UNIT * 29

@@ -22,14 +22,14 @@ def on_the_way(order: str = "least-loaded", bandwidth: str = "256Mi") -> Simulat
     return fixture
 
 
-def test_pressure_that_lasts_sends_the_least_loaded_vm_and_reserves_both_nodes() -> None:
+def test_lasting_pressure_moves_the_least_loaded_vm() -> None:
     fixture = on_the_way()
     assert (fixture.moves.started, fixture.moves.active, fixture.nodes[1]) == (1, 1, "node-0")
     assert fixture.vms[1].is_migrating
     assert fixture.reserved() == (40, 14)
 
 
-def test_a_move_takes_its_set_up_and_the_time_to_copy_and_then_belongs_to_the_target_alone() -> None:
+def test_move_takes_setup_and_copy_time() -> None:
     fixture = on_the_way()  # 1 GiB at 256 MiB/s, after 5 s
     fixture.step(8.9)
     assert (fixture.moves.active, fixture.reserved()) == (1, (40, 14))
@@ -41,7 +41,7 @@ def test_a_move_takes_its_set_up_and_the_time_to_copy_and_then_belongs_to_the_ta
     assert (fixture.moves.copied, fixture.moves.disturbed) == (GIB, 0.5 * 9.0)
 
 
-def test_a_vm_whose_load_grows_on_its_way_keeps_its_size_and_grows_where_it_arrives() -> None:
+def test_migrating_vm_grows_after_arrival() -> None:
     fixture = on_the_way()
     fixture.cores[1] = 4.0
     fixture.run_agent(fixture.vms[1])
@@ -63,7 +63,7 @@ def test_growth_after_move_is_not_in_place() -> None:
     assert (cluster.growths, cluster.granted, cluster.in_place) == (2, 2, 1)
 
 
-def test_a_target_that_fills_up_meanwhile_does_not_get_the_room_that_is_booked() -> None:
+def test_reserved_room_on_target_stays_reserved() -> None:
     fixture = SimulationFixture([30, 10], [18], order="least-loaded")
     fixture.cores = [5.0, 0.5, 15.0]
     fixture.step()
@@ -74,7 +74,7 @@ def test_a_target_that_fills_up_meanwhile_does_not_get_the_room_that_is_booked()
     assert (fixture.vms[1].node, fixture.reserved()) == ("node-1", (30, 64))
 
 
-def test_who_has_just_moved_rests_even_where_it_is_crowded_again() -> None:
+def test_moved_vm_stays_during_cooldown() -> None:
     fixture = SimulationFixture([30, 10], [18], order="least-loaded")
     fixture.cores = [5.0, 0.5, 9.0]
     for seconds in (15.0, SETTLE, 15.0):
@@ -89,7 +89,7 @@ def test_who_has_just_moved_rests_even_where_it_is_crowded_again() -> None:
     assert (fixture.now - arrived_at, fixture.moves.started, fixture.moves.repeated) == (3615.0, 2, 0)
 
 
-def test_a_copy_that_takes_too_long_fails_at_the_time_out_and_leaves_everything_as_it_was() -> None:
+def test_slow_copy_times_out_without_effect() -> None:
     fixture = on_the_way(bandwidth="1Mi")
     fixture.step(299.0)
     assert (fixture.moves.active, fixture.reserved()) == (1, (40, 14))
@@ -107,7 +107,7 @@ def test_a_copy_that_takes_too_long_fails_at_the_time_out_and_leaves_everything_
     assert (fixture.moves.active, fixture.moves.started) == (1, 2)
 
 
-def test_a_migration_that_ended_long_ago_is_forgotten_by_the_ledger() -> None:
+def test_ledger_forgets_old_migrations() -> None:
     fixture = on_the_way()
     fixture.step()
     assert len(fixture.cluster.ledger.migrations) == 1
@@ -120,7 +120,7 @@ def test_a_migration_that_ended_long_ago_is_forgotten_by_the_ledger() -> None:
     [("least-cost", 1), ("least-loaded", 1), ("oldest-first", 0), ("random", 2), (NO_MIGRATION, None)],
     ids=ORDERS,
 )
-def test_each_order_sends_another_vm_of_the_same_node(order: str, goes: int | None) -> None:
+def test_each_order_selects_another_vm(order: str, goes: int | None) -> None:
     fixture = SimulationFixture([12, 12, 12], [], order=order)
     fixture.cores = [2.0, 0.5, 1.0]
     fixture.step()
@@ -128,7 +128,7 @@ def test_each_order_sends_another_vm_of_the_same_node(order: str, goes: int | No
     assert [vm.index for vm in fixture.vms if vm.is_migrating] == ([] if goes is None else [goes])
 
 
-def test_a_node_that_nobody_can_leave_is_counted_as_stuck() -> None:
+def test_node_without_movable_vms_counts_as_stuck() -> None:
     fixture = SimulationFixture([40], [30], order="least-loaded")
     fixture.step()
     plan = fixture.step(SETTLE)
@@ -136,7 +136,7 @@ def test_a_node_that_nobody_can_leave_is_counted_as_stuck() -> None:
     assert fixture.moves.started == 0
 
 
-def test_a_move_that_the_ledger_refuses_is_a_bug_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_move_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     fixture = SimulationFixture([30, 10], [60], order="least-loaded")
     move = Move(fixture.vms[1].name, "vm-1-0", "node-0", "node-1", "a test says so")
     with pytest.raises(RuntimeError, match=r"the ledger refuses the planner's move "):

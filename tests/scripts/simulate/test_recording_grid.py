@@ -21,19 +21,19 @@ def recording(cores: Sequence[float], every: float = 60.0, mem: Sequence[float] 
     return Recording("r", seconds, np.array(cores, dtype=np.float64), recorded)
 
 
-def test_a_step_is_the_mean_over_it_as_a_share_of_the_recordings_peak() -> None:
+def test_steps_are_mean_shares_of_peak() -> None:
     grid = resample([recording([1, 3, 4, 4, 2, 2])], [1.0], Seconds(120.0), 1.0)
     assert grid.cores.tolist() == pytest.approx([2 / 3.98, 4 / 3.98, 2 / 3.98], abs=1e-5)
     assert (grid.base.tolist(), grid.length.tolist(), grid.weight.tolist()) == ([0], [3], [1.0])
 
 
-def test_a_value_stands_until_the_next_and_only_changes_count_as_new() -> None:
+def test_only_changed_values_are_new() -> None:
     grid = resample([recording([1, 2, 2], every=30.0)], [1.0], Seconds(15.0), 1.0)
     assert grid.cores.tolist() == [0.5, 0.5, 1.0, 1.0, 1.0, 1.0]
     assert grid.is_new.tolist() == [True, False, True, False, False, False]
 
 
-def test_a_recording_whose_only_demand_is_in_its_last_partial_step_is_idle() -> None:
+def test_demand_in_last_partial_step_is_dropped() -> None:
     assert resample([recording([0] * 6 + [1], every=10.0)], [1.0], Seconds(60.0), 1.0).cores.tolist() == [0.0]
 
 
@@ -42,7 +42,7 @@ def test_played_faster_a_recording_is_shorter() -> None:
     assert (steps_of_a_day(Seconds(15.0), 1.0), steps_of_a_day(Seconds(15.0), 2.0)) == (5760, 2880)
 
 
-def test_recorded_memory_is_played_and_missing_memory_follows_the_busiest_hour() -> None:
+def test_missing_memory_follows_the_busiest_hour() -> None:
     recorded = resample([recording([1, 1, 1, 1], mem=[50, 100, 100, 100])], [1.0], Seconds(60.0), 1.0)
     assert recorded.mem.tolist() == [0.5, 1.0, 1.0, 1.0]
     spike = resample([recording([0] * 10 + [1] + [0] * 109)], [1.0], Seconds(60.0), 1.0)
@@ -51,18 +51,18 @@ def test_recorded_memory_is_played_and_missing_memory_follows_the_busiest_hour()
     assert lately.mem.tolist() == [1.0] * 59 + [0.25] * 60 + [1.0]
 
 
-def test_several_recordings_lie_end_to_end_and_are_played_by_their_weight() -> None:
+def test_recordings_are_concatenated_and_weighted() -> None:
     grid = resample([recording([1, 2]), recording([3, 3, 3])], [1.0, 3.0], Seconds(60.0), 1.0)
     assert (grid.base.tolist(), grid.length.tolist(), grid.weight.tolist()) == ([0, 2], [2, 3], [0.25, 0.75])
 
 
-def test_without_files_the_projects_own_recordings_are_laid_out() -> None:
+def test_default_recordings_are_the_generated_ones() -> None:
     grid = read_grid([], Seconds(15.0), 1.0, seed=1)
     assert len(grid.base) == 5
     assert grid.weight.sum() == pytest.approx(1.0)
 
 
-def test_files_are_read_with_equal_weight_and_bad_ones_are_refused(tmp_path: Path) -> None:
+def test_files_have_equal_weights(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.csv").write_text("seconds,cpu_cores\n0,1\n60,2\n")
     assert read_grid([tmp_path], Seconds(15.0), 1.0, seed=1).weight.tolist() == [0.5, 0.5]
@@ -71,7 +71,7 @@ def test_files_are_read_with_equal_weight_and_bad_ones_are_refused(tmp_path: Pat
         read_grid([tmp_path], Seconds(15.0), 1.0, seed=1)
 
 
-def test_vms_play_round_and_round_from_their_own_place() -> None:
+def test_vms_repeat_recordings_from_their_offset() -> None:
     grid = resample([recording([1, 2, 4])], [1.0], Seconds(60.0), 1.0)
     table = draw_vm_table(grid, 200, 1440, 4 / 24, np.random.Generator(np.random.PCG64(1)))
     assert set(table.offset.tolist()) == {0, 1, 2}
@@ -82,7 +82,7 @@ def test_vms_play_round_and_round_from_their_own_place() -> None:
     assert set((first / table.cpu_peak).round(2).tolist()) == {0.25, 0.5, 1.01}
 
 
-def test_vms_of_one_days_rhythm_are_shifted_by_whole_days_and_some_hours() -> None:
+def test_daily_recordings_shift_by_days_and_hours() -> None:
     day = 96
     grid = resample([recording([1.0 + at % 7 for at in range(5 * day)], every=900.0)], [1.0], Seconds(900.0), 1.0)
     table = draw_vm_table(grid, 500, day, 2 / 24, np.random.Generator(np.random.PCG64(1)))
@@ -91,7 +91,7 @@ def test_vms_of_one_days_rhythm_are_shifted_by_whole_days_and_some_hours() -> No
     assert len(set(((table.offset + day // 2) // day % 5).tolist())) == 5
 
 
-def test_needs_are_whole_compute_units_within_the_bounds_and_the_scarcer_resource_decides() -> None:
+def test_needs_are_bounded_whole_units() -> None:
     grid = resample([recording([1, 0.01], mem=[1, 100])], [1.0], Seconds(60.0), 1.0)
     table = draw_vm_table(grid, 300, 1440, 0.0, np.random.Generator(np.random.PCG64(1)))
     units, most = table.units_at(0), table.vcpus * UNITS_PER_VCPU
@@ -101,7 +101,7 @@ def test_needs_are_whole_compute_units_within_the_bounds_and_the_scarcer_resourc
     assert table.bounds(0).max == Resources.parse(int(table.vcpus[0]), f"{4 * int(table.vcpus[0])}Gi")
 
 
-def test_nodes_are_as_large_as_the_fleets_peak_and_the_fill_ask_for() -> None:
+def test_node_size_follows_peak_and_fill() -> None:
     half = make_fleet(SimulationSettings(nodes=4, vms=100, hours=24, fill=0.5))
     whole = make_fleet(SimulationSettings(nodes=4, vms=100, hours=24, fill=1.0))
     assert half.total.cpu.as_cores == pytest.approx(2 * whole.total.cpu.as_cores, rel=0.05)
@@ -112,7 +112,7 @@ def test_nodes_are_as_large_as_the_fleets_peak_and_the_fill_ask_for() -> None:
     assert whole.policy.reservable(whole.allocatable) == whole.total
 
 
-def test_the_same_seed_gives_the_same_fleet_and_another_one_another() -> None:
+def test_seed_determines_the_fleet() -> None:
     fleets = [make_fleet(SimulationSettings(nodes=3, vms=50, hours=1, seed=seed)) for seed in (1, 1, 2)]
     first, again, other = [fleet.table.at(100)[0].tolist() for fleet in fleets]
     assert first == again != other

@@ -41,21 +41,21 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     return {order: played(settings, order) for order in ORDERS}
 
 
-def test_a_crowded_fleet_is_never_over_committed_under_any_order(day: dict[str, Run]) -> None:
+def test_no_order_overcommits_a_crowded_fleet(day: dict[str, Run]) -> None:
     for run in day.values():
         found = run.figures(0.0)
         assert (run.problems, found.violations, found.hours) == ([], 0, 2.0)
         assert found.asked == found.granted + found.denied > 0
 
 
-def test_a_crowded_fleet_of_the_usual_loads_is_never_over_committed() -> None:
+def test_crowded_default_fleet_is_never_overcommitted() -> None:
     run = played(SMALL, LEAST_COST)
     found = run.figures(0.0)
     assert (run.problems, found.violations, found.hours) == ([], 0, 0.5)
     assert found.asked == found.granted + found.denied > 0
 
 
-def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:
+def test_seed_determines_the_figures() -> None:
     brief = replace(SMALL, nodes=2, vms=20, hours=0.1, step=Seconds(30.0), fill=0.6)
     first, again, other = (figures(replace(brief, seed=seed), "random") for seed in (3, 3, 4))
     assert first == again
@@ -89,9 +89,7 @@ def test_before_anything_is_counted_the_figures_are_nought() -> None:
 
 
 @pytest.mark.parametrize(("order", "times"), [("random", 30), (NO_MIGRATION, 1)])
-def test_the_planner_runs_every_second_of_a_step_unless_it_moves_nothing(
-    order: str, times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_planner_runs_every_second_if_it_moves(order: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds, reconcile = [], SimulatedMigrations.reconcile
 
     def noted(self: SimulatedMigrations, now: Instant, loads: Loads) -> tuple[list[SimulatedVm], MovePlan]:
@@ -103,7 +101,7 @@ def test_the_planner_runs_every_second_of_a_step_unless_it_moves_nothing(
     assert rounds == [float(second) for second in range(times)]
 
 
-def test_migration_spares_a_fleet_the_denials_that_it_has_without(day: dict[str, Run]) -> None:
+def test_migration_reduces_denials(day: dict[str, Run]) -> None:
     found = {order: run.figures(0.0) for order, run in day.items()}
     still = found[NO_MIGRATION]
     assert (still.migrations, still.copied_gib, still.disturbed_vcpu_hours) == (0, 0.0, 0.0)
@@ -117,7 +115,7 @@ def test_migration_spares_a_fleet_the_denials_that_it_has_without(day: dict[str,
         assert found[order].moved_again == 0
 
 
-def test_vms_that_find_no_room_at_the_start_are_said() -> None:
+def test_vms_without_initial_room_are_reported() -> None:
     fleet = make_fleet(SMALL)
     with pytest.raises(SimulationSettingsError, match="--fill: no node has room"):
         Run(SimulatedFleet(replace(fleet.settings, nodes=1), fleet.table, fleet.total), NO_MIGRATION)

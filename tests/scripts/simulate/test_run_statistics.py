@@ -30,7 +30,7 @@ def noted(fixture: SimulationFixture, record: RunStatistics, steps: int, stuck: 
     return record.figures("an order", 3, 1.26)
 
 
-def test_what_is_denied_short_and_too_full_is_counted_by_time() -> None:
+def test_denials_and_shortages_are_integrated() -> None:
     fixture = SimulationFixture([40, 10], [12], order="none")
     record = begun(fixture)
     fixture.cores = [10.0, 8.0, 2.0]
@@ -75,7 +75,7 @@ def test_what_is_denied_short_and_too_full_is_counted_by_time() -> None:
     )
 
 
-def test_a_denial_that_is_over_is_not_counted_on() -> None:
+def test_ended_denial_stops_counting() -> None:
     fixture = SimulationFixture([40, 10], [12], order="none")
     record = begun(fixture)
     fixture.cores[1] = 8.0
@@ -108,7 +108,7 @@ def test_shrinks_count_after_warm_up() -> None:
     assert (measured.shrinks, measured.regrown_percent, measured.in_place_percent) == (4, 25.0, 75.0)
 
 
-def test_of_a_denial_that_began_before_anything_was_counted_the_rest_is() -> None:
+def test_denial_from_warm_up_counts_from_its_end() -> None:
     fixture = SimulationFixture([40, 10], [12], order="none")
     record = RunStatistics(fixture.fleet, fixture.cluster, fixture.moves, fixture.vms, WARM_UP)
     fixture.cores[1] = 8.0

@@ -23,7 +23,7 @@ def played(settings: SimulationSettings) -> Run:
     return run
 
 
-def test_groups_are_counted_stay_apart_are_never_over_committed_and_come_out_the_same_each_time() -> None:
+def test_groups_spread_reproducibly() -> None:
     run = played(SETTINGS)
     found = run.figures(0.0)
     assert (run.problems, found.violations, found.groups, found.replicas) == ([], 0, 4, 8)
@@ -31,14 +31,14 @@ def test_groups_are_counted_stay_apart_are_never_over_committed_and_come_out_the
     assert played(SETTINGS).figures(0.0) == found
 
 
-def test_more_members_than_nodes_stand_as_far_apart_as_they_can() -> None:
+def test_many_members_spread_as_evenly_as_possible() -> None:
     crowded = replace(SETTINGS, groups=SimulatedGroups(count=2, replicas=5), fill=0.5)
     cluster = Run(make_fleet(crowded), "none")._cluster
     on = np.array([cluster.nodes.index(vm.node) for vm in cluster.vms.values()])
     assert crowded.groups.colocated(on) == 2 * 2
 
 
-def test_the_replicas_of_a_group_play_one_recording_and_all_others_their_own() -> None:
+def test_replicas_of_a_group_share_a_recording() -> None:
     alone = make_fleet(replace(SETTINGS, groups=SimulatedGroups()))
     fleet = make_fleet(SETTINGS)
     cores, mem, _ = fleet.table.at(7)

@@ -105,7 +105,7 @@ class StepByStep:
                     advance(self.state, Patched(self.view()), now, 0.0)
 
 
-def test_a_guest_serves_what_it_can_and_the_rest_waits() -> None:
+def test_guest_serves_up_to_its_size() -> None:
     sample, over = observe_guest(4.0, 3.0 * GIB, UNIT * 4)
     assert (over.busy, over.cpu_stall, over.mem_stall) == (1.0, 0.75, 0.0)
     assert (sample.runnable, sample.load1, sample.mem_used) == (5.0, 4.0, Bytes(3 * GIB))
@@ -138,7 +138,7 @@ def test_growth_marks_shrinks_of_last_minute_as_regrown() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_shortened_look_decides_what_the_real_agent_decides_step_by_step(seed: int) -> None:
+def test_shortcut_decides_like_the_real_agent(seed: int) -> None:
     vm, real, cluster = a_vm(), StepByStep(4), Generous()
     for step, (cores, mem) in enumerate(some_demand(seed, 600)):
         now = Instant(step * STEP)
@@ -152,7 +152,7 @@ def test_the_shortened_look_decides_what_the_real_agent_decides_step_by_step(see
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_looking_only_at_changes_and_their_echoes_gives_nearly_the_same_sizes_and_never_less(seed: int) -> None:
+def test_skipping_steady_vms_never_lowers_sizes(seed: int) -> None:
     demand = some_demand(seed, 1500)
     always, seldom, cluster = a_vm(), a_vm(), Generous()
     wakes = WakeSchedule(1, recheck_delays(seldom.policy.smoothing, STEP))
@@ -176,7 +176,7 @@ def test_looking_only_at_changes_and_their_echoes_gives_nearly_the_same_sizes_an
     assert (fast < exact).mean() < 0.005
 
 
-def test_who_has_nothing_to_give_back_does_not_listen_to_echoes() -> None:
+def test_vm_at_its_need_is_not_rechecked() -> None:
     wakes = WakeSchedule(3, [2])
     none, all_vms = np.zeros(3, dtype=np.bool_), np.ones(3, dtype=np.bool_)
     assert wakes.due(0, all_vms).tolist() == [0, 1, 2]
@@ -189,13 +189,13 @@ def test_who_has_nothing_to_give_back_does_not_listen_to_echoes() -> None:
     assert wakes.due(3, none).tolist() == [0, 1]
 
 
-def test_echoes_are_the_policies_windows_in_steps_and_after_the_longest() -> None:
+def test_recheck_delays_follow_the_windows() -> None:
     smoothing = agent_policy(STEP).smoothing
     assert recheck_delays(smoothing, STEP) == [2, 15, 21, 121, 123, 136, 142]
     assert recheck_delays(smoothing, Seconds(30.0)) == [8, 11, 61, 69, 72]
 
 
-def test_a_denied_agent_keeps_what_it_has_and_says_so() -> None:
+def test_denied_agent_keeps_its_size() -> None:
     vm, cluster = a_vm(), Generous(most=6)
     vm.act(cluster, Instant(0.0), 0.0)
     assert vm.observe(6.0, GIB, Instant(15.0))
@@ -203,7 +203,7 @@ def test_a_denied_agent_keeps_what_it_has_and_says_so() -> None:
     assert (vm.use, vm.held, vm.is_denied) == (UNIT * 6, UNIT * 6, True)
 
 
-def test_a_denied_wish_that_is_gone_is_withdrawn_although_the_size_is_right() -> None:
+def test_obsolete_denied_request_is_withdrawn() -> None:
     vm, cluster = a_vm(), Generous(most=6)
     vm.act(cluster, Instant(0.0), 0.0)
     vm.observe(6.0, GIB, Instant(15.0))
@@ -214,7 +214,7 @@ def test_a_denied_wish_that_is_gone_is_withdrawn_although_the_size_is_right() ->
     assert (vm.use, vm.is_denied, cluster.asked[-1].resources) == (UNIT * 6, False, UNIT * 6)
 
 
-def test_while_it_migrates_an_agent_changes_nothing_and_asks_for_nothing_more() -> None:
+def test_migrating_agent_requests_no_more() -> None:
     vm, cluster = a_vm(), Generous()
     vm.act(cluster, Instant(0.0), 0.0)
     vm.is_migrating = True
@@ -290,6 +290,6 @@ class Restless(Generous):
         return PluginResponse(request.resources, UNIT, migrate=not side.migrate)
 
 
-def test_an_agent_that_finds_no_rest_is_a_bug_that_is_said() -> None:
+def test_unsettled_agent_raises() -> None:
     with pytest.raises(RuntimeError, match="the agent of fleet/vm-0 does not settle"):
         a_vm().act(Restless(), Instant(0.0), 0.0)

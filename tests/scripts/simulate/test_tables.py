@@ -50,7 +50,7 @@ def printed(*outcomes: SimulationOutcome) -> str:
     return out.getvalue()
 
 
-def test_the_table_has_a_column_for_each_order_and_every_row() -> None:
+def test_table_has_a_column_per_order() -> None:
     lines = printed(outcome("random"), outcome("none")).splitlines()
     assert lines[0] == "4 VMs on 2 nodes of 16 vCPU and 64 GiB, VM maximums 2.00 times that, seed 1; 1 h counted"
     cells = [[cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")] for line in lines[2:]]
@@ -67,13 +67,13 @@ def test_table_fits_100_columns() -> None:
     assert max(map(len, lines)) <= 100
 
 
-def test_what_was_broken_is_said_below_the_table_but_not_a_thousand_times() -> None:
+def test_violations_are_listed_below_the_table() -> None:
     text = printed(outcome("random", *(f"{at} s: broken" for at in range(1000))), outcome("none"))
     assert text.endswith("random: 9 s: broken\n")
     assert text.count("broken") == 10
 
 
-def test_a_run_of_which_nothing_was_counted_can_be_told() -> None:
+def test_run_without_counted_steps_is_printed() -> None:
     assert "0 h counted" in printed(outcome("random", steps=0))
     assert "0 h counted" in printed()
 
@@ -106,7 +106,7 @@ def test_the_document_holds_settings_figures_problems_and_curves() -> None:
         ([1.0, 2.0, 4.0], 2, [0.5, 1.5], [1.0, 3.0]),
     ],
 )
-def test_a_curve_is_thinned_to_means_of_equal_stretches(
+def test_curve_is_downsampled_to_means(
     values: list[float], points: int, middles: list[float], means: list[float]
 ) -> None:
     at, found = downsampled(np.array(values), 2.0, points)
@@ -124,7 +124,7 @@ def test_a_picture_is_drawn_of_what_was_counted(tmp_path: Path) -> None:
     assert (tmp_path / "day.svg").stat().st_size > 10_000
 
 
-def test_a_picture_of_nothing_is_empty_and_no_error_and_its_name_says_its_kind(tmp_path: Path) -> None:
+def test_picture_of_empty_run_is_drawn(tmp_path: Path) -> None:
     draw([outcome("none", steps=0)], tmp_path / "day.png")
     assert (tmp_path / "day.png").read_bytes().startswith(b"\x89PNG")
 

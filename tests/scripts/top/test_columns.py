@@ -38,7 +38,7 @@ AT_WIDTH = {
 
 
 @pytest.mark.parametrize("width", AT_WIDTH)
-def test_the_least_important_columns_go_first_and_sentences_come_last(width: int) -> None:
+def test_least_important_columns_are_hidden_first(width: int) -> None:
     placed = fitted(VM_COLUMNS, FEW, width)
     assert " ".join(each.column.heading for each in placed) == AT_WIDTH[width]
 
@@ -62,9 +62,7 @@ ROWS = st.lists(
 
 
 @given(ROWS, st.integers(1, 300), st.sampled_from(["", *(each.key for each in VM_COLUMNS)]))
-def test_a_table_is_wider_than_the_terminal_only_for_what_always_stays(
-    rows: list[TableRow], width: int, by: str
-) -> None:
+def test_only_fixed_columns_exceed_the_terminal(rows: list[TableRow], width: int, by: str) -> None:
     placed = fitted(VM_COLUMNS, rows, width, by)
     assert {0} == {each.column.importance for each in placed} or taken(placed) <= width
     assert all(
@@ -73,7 +71,7 @@ def test_a_table_is_wider_than_the_terminal_only_for_what_always_stays(
     assert {each.key for each in VM_COLUMNS if each.importance == 0} <= {each.column.key for each in placed}
 
 
-def test_the_heading_that_rows_are_sorted_by_has_an_arrow() -> None:
+def test_sorted_column_has_an_arrow() -> None:
     placed = fitted(VM_COLUMNS[:1], FEW[:1], 80, "vm")
     assert (header(placed, "vm"), header(placed, "vm", descending=True)) == ("database ▲", "database ▼")
 
@@ -90,7 +88,7 @@ def test_what_a_terminal_would_obey_is_not_printed() -> None:
     assert vm_row(vm("db"), {"because": "\x1b]0;x\x07\ty"}, {}, None).cells[-1] == "␛]0;x␇ y"
 
 
-def test_a_vm_is_shown_with_what_is_known_of_it() -> None:
+def test_row_shows_known_amounts() -> None:
     known = ("2", "1.90", "2Gi", "1024Mi", "3", "3072Mi", "2500m", "3Gi")
     found = vm_row(vm("db"), agent(more={"because": "why"}), {}, None)
     assert found == TableRow(
@@ -145,11 +143,11 @@ def test_rows_tell_scarcity() -> None:
         (agent(more={"troubles": [{"with": "metrics"}]}), {}, "agent-problem"),
     ],
 )
-def test_the_state_of_a_vm_is_what_stands_out(account: dict[str, object], pod: dict[str, object], state: str) -> None:
+def test_vm_state_is_its_problem(account: dict[str, object], pod: dict[str, object], state: str) -> None:
     assert vm_row(vm("db"), account, pod, None).state == state
 
 
-def test_of_what_is_true_of_a_vm_the_worst_is_shown_as_on_the_page() -> None:
+def test_worst_state_is_shown() -> None:
     account = agent(more=DENIED | {"troubles": [{"with": "metrics"}]})
     unread: Json = {"metadata": {"namespace": "default", "name": "db"}}
     states = [
@@ -165,11 +163,11 @@ def test_of_what_is_true_of_a_vm_the_worst_is_shown_as_on_the_page() -> None:
     assert [each.state for each in states] == words
 
 
-def test_every_state_that_stands_out_has_a_look_of_its_own() -> None:
+def test_every_problem_state_has_a_style() -> None:
     assert {each.word for each in (*VM_STATES, *NODE_STATES)} - set(STYLES) == set()
 
 
-def test_a_node_is_a_bar_with_its_watermark_and_its_pressure() -> None:
+def test_node_row_shows_watermark_and_pressure() -> None:
     cells = dict(zip([each.key for each in NODE_COLUMNS], node_line(node("n1", "1Gi")).cells, strict=True))
     assert cells == {
         "node": "n1",

@@ -39,7 +39,7 @@ def _read_until(terminal: int, sign: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("key", [b"q", b"\x03"], ids=["q", "ctrl-c"])
-def test_it_ends_by_a_key_and_restores_the_terminal(key: bytes) -> None:
+def test_quit_key_restores_the_terminal(key: bytes) -> None:
     terminal, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
     before = termios.tcgetattr(theirs)

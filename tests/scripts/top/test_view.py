@@ -30,7 +30,7 @@ def names(view: View) -> list[str]:
         (View(VM_COLUMNS, "state"), [NEW, TWO, LONG, TEN]),
     ],
 )
-def test_rows_are_sorted_by_amount_and_by_the_numbers_in_names(view: View, order: list[str]) -> None:
+def test_rows_sort_numerically(view: View, order: list[str]) -> None:
     assert names(view) == order
 
 
@@ -65,7 +65,7 @@ def test_the_next_column_is_one_that_is_seen(turn: Callable[[View], View], expec
     assert (turned.sorted_by, turned.descending) == expected
 
 
-def test_without_a_terminal_all_vms_are_printed_and_nothing_is_cut() -> None:
+def test_pipe_gets_all_vms_untruncated() -> None:
     printed = list(tables("a test", Scene().seen, Output.TEXT))
     at = printed.index("")
     assert [each.split()[0] for each in printed[:at]] == ["a", "node", "node-1", "node-2"]

@@ -52,7 +52,7 @@ def test_pod_that_stays_above_refuses() -> None:
     assert play(tried(), after(BELOW, 1), after(START, 15)) == [None, refused]
 
 
-def test_without_a_reclaimer_only_a_pod_below_is_waited_for() -> None:
+def test_trial_without_reclaimer_needs_pod_below_target() -> None:
     trial = tried(reclaims=False)
     assert [verdict is None for verdict in play(trial, after(BELOW, 0), after(START, 1))] == [True, False]
     assert play(tried(reclaims=False), after(BELOW, 0), after(BELOW, 20))[1] is not None

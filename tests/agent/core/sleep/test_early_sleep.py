@@ -73,11 +73,11 @@ def test_vm_that_is_not_asked_stays_awake() -> None:
     assert (offer(story), orders(hears(story, None)), "of 400 s" in why(story)) == (MAY_SLEEP, False, True)
 
 
-def test_vm_offers_once_it_was_quiet_for_a_quarter() -> None:
+def test_vm_offers_after_a_quarter_of_delay() -> None:
     assert (offer(awake(80.0)), offer(awake(100.0))) == (None, MAY_SLEEP)
 
 
-def test_memory_that_it_can_give_awake_is_offered_too() -> None:
+def test_memory_of_awake_vm_is_offered_too() -> None:
     """Its policy holds four units of memory for a minute: the node may have that without putting the VM to sleep."""
     story = awake(110.0)
     size = Resources(cu(1).cpu, cu(4).mem)
@@ -143,7 +143,7 @@ def test_vm_that_grew_after_giving_offers_no_sleep() -> None:
     assert offer(story) is None
 
 
-def test_woken_vm_offers_no_sleep_before_it_was_quiet_again() -> None:
+def test_woken_vm_offers_sleep_only_after_quiet() -> None:
     story = asked()
     story.acts()
     story.happens(SleepOrdered(structs.replace(seen(story), order="a", version=2)))

@@ -200,9 +200,7 @@ async def test_connect_timeout_is_failure(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("is_patient", [True, False])
-async def test_only_the_impatient_give_up_waiting_for_a_connection(
-    monkeypatch: pytest.MonkeyPatch, *, is_patient: bool
-) -> None:
+async def test_only_impatient_clients_time_out_waiting(monkeypatch: pytest.MonkeyPatch, *, is_patient: bool) -> None:
     async with ConnectionPool(Credentials("http://127.0.0.1:1", True, lambda: None), 1) as busy:
         deadlines: list[float] = []
 

@@ -31,7 +31,7 @@ async def test_next_request_of_a_connection_is_read() -> None:
 
 
 @pytest.mark.parametrize("length", [b"\xb2", b"-1", b"4097", b"9" * 5000, b"0x10"])
-async def test_length_that_is_no_small_number_is_no_request(length: bytes) -> None:
+async def test_invalid_content_length_is_rejected(length: bytes) -> None:
     assert await read(b"PUT /cpu HTTP/1.1\r\nContent-Length: " + length + b"\r\n\r\n250") is None
 
 

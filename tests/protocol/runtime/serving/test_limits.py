@@ -386,7 +386,7 @@ class Placed:
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_sent_probe_outlasts_a_crowd_of_its_own_address(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_sent_probe_survives_a_flood_from_its_address(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     """A node port masquerades, so strangers may come from the kubelet's address: all have connected before a turn."""
 
     async def story() -> None:

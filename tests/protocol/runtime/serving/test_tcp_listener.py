@@ -78,7 +78,7 @@ async def test_close_ends_all_connections() -> None:
     assert (served.begun, served.ended) == (3, 3)
 
 
-async def test_close_does_not_wait_for_a_peer_that_does_not_read() -> None:
+async def test_close_does_not_wait_for_stalled_peers() -> None:
     served = Served(ANSWER)
     async with serving(served) as connect:
         assert await received(connect())

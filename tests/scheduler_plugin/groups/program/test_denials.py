@@ -83,7 +83,7 @@ async def test_scheduler_that_refuses_is_logged_once(caplog: pytest.LogCaptureFi
     assert [each.getMessage() for each in caplog.records] == ["cannot read denials of primaries from the scheduler"] * 2
 
 
-async def test_fault_of_one_pod_is_logged_once_among_others(
+async def test_fault_of_one_pod_is_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scheduler does not know each primary, such as one without the label; a fault of all is one line."""

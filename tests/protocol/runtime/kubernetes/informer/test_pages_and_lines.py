@@ -111,7 +111,7 @@ async def test_large_objects_are_decoded_few_at_a_time() -> None:
     assert api.longest == [LARGE_PAGE] * 4 + [LONGEST_PAGE]
 
 
-async def test_few_large_objects_do_not_make_the_whole_list_slow() -> None:
+async def test_few_large_objects_do_not_slow_list() -> None:
     """A tenant's pods may be large. A scheduler that lists 100,000 others one by one is away for minutes."""
     api = FewLargeObjects()
     told = await story_of(api, FakeClock(), 0)

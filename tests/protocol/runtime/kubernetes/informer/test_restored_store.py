@@ -133,7 +133,7 @@ async def test_read_that_is_older_than_known_is_refused(cluster: FakeCluster) ->
         assert story.take().count("restored") == 1
 
 
-async def test_read_of_an_object_that_was_gone_is_refused(cluster: FakeCluster) -> None:
+async def test_read_of_a_deleted_object_is_refused(cluster: FakeCluster) -> None:
     clock, name = FakeClock(), ObjectName("", "b")
     back = cluster.put(NODES, named("b", "2", "u-b"))
     async with informed(cluster, clock) as (informer, _):
@@ -182,7 +182,7 @@ def change_definition(cluster: FakeCluster) -> None:
     cluster.forget_history()
 
 
-async def test_kind_that_is_back_after_404_is_known_again(cluster: FakeCluster) -> None:
+async def test_kind_restored_after_404_is_listed(cluster: FakeCluster) -> None:
     """The path of a kind was not served for a moment: its objects are the same as before."""
     clock = FakeClock()
     cluster.put(NODES, named("b", "2", "u-b"))
