@@ -75,10 +75,10 @@ class TimedStandIn(NetworkStandIn):
         self.step_ends.append(SystemClock().now())
         super().read_diverted(end)
 
-    async def call(self) -> str:
+    async def wait_for_wake(self) -> str:
         """Record the end of a step."""
         self.step_ends.append(SystemClock().now())
-        return await super().call()
+        return await super().wait_for_wake()
 
     def read_network(self) -> None:
         """Record the end of QEMU."""

@@ -100,7 +100,7 @@ def rest(made: MigrationPlan) -> MigrationPlan:
 NOTHING = MigrationPlan()
 
 
-@pytest.mark.parametrize("known", [{}, {"vm": None}, {"rival": "other"}, {"remains": "m"}])
+@pytest.mark.parametrize("known", [{}, {"vm": None}, {"rival": "other"}, {"pending_cleanup": "m"}])
 def test_finalizer_comes_first(known: Json) -> None:
     assert plan_migration(fresh(migration(finalizers=[]), **known)) == MigrationPlan(add_finalizer=True)
 
@@ -135,7 +135,7 @@ def test_refused_migration_reports_before_release() -> None:
     assert plan_migration(refused) == MigrationPlan(record_outcome=True, remove_finalizer=True)
 
 
-@pytest.mark.parametrize("known", [{"remains": "m"}, {"vm": vm("Migrating")}, {"vm": vm("PreMigrating")}])
+@pytest.mark.parametrize("known", [{"pending_cleanup": "m"}, {"vm": vm("Migrating")}, {"vm": vm("PreMigrating")}])
 def test_one_that_follows_another_waits_and_says_so(known: Json) -> None:
     made, late = plan_migration(fresh(**known)), plan_migration(fresh(**known, is_overdue=True))
     phase = text(cast("Json", known.get("vm") or {}), "status", "phase")
