@@ -279,11 +279,8 @@ class State:
             return scheduler.ceiling
         # The scheduler stores a permit before it answers. So if a newer object records less, the permit was revoked:
         # autoscaling was off for a while, or another agent made requests for the VM.
-        return (
-            scheduler.ceiling.at_most(vm.recorded_permit)
-            if vm.version > scheduler.answered_version
-            else scheduler.ceiling
-        )
+        is_newer = vm.version > scheduler.answered_version
+        return scheduler.ceiling.at_most(vm.recorded_permit) if is_newer else scheduler.ceiling
 
     @property
     def held(self) -> Resources | None:
@@ -311,10 +308,8 @@ class State:
         is_unfinished = vm_state.observed is not None and vm_state.observed.unfinished_shrink
         # A guest that still has more than was ordered is still unplugging.
         span = max(timing.settle, timing.unfinished_shrink) if is_unfinished else timing.settle
-        shrinks = [
-            at for at in (vm_state.shrunk_at, vm_state.shrink_seen_at) if at is not None and (calm is None or at > calm)
-        ]
-        return any(since - at <= span for at in shrinks)
+        shrinks = (at for at in (vm_state.shrunk_at, vm_state.shrink_seen_at) if at is not None)
+        return any(since - at <= span for at in shrinks if calm is None or at > calm)
 
     def use(self, policy: Policy, problems: str, now: Instant) -> None:
         """Apply ``policy``; ``problems`` names the settings that could not be applied, if any."""

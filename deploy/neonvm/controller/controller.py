@@ -267,14 +267,10 @@ class NeonVmController:
             wait = self._restarts.get(uid_of(vm), _Restarts()).not_before - self._deps.clock.now()
             # The pause may already be over, and an immediate retry would spin.
             self._queue.add(name, Seconds(max(0.05, wait)))
-        if (
-            facts.pod is not None
-            and not vm_plan.delete_pod
-            and not has_finished(facts.pod)
-            and not is_terminating(facts.pod)
-        ):
+        kept_pod = None if vm_plan.delete_pod else facts.pod
+        if kept_pod is not None and not has_finished(kept_pod) and not is_terminating(kept_pod):
             # Last, so that a refusal by an older admission policy blocks nothing else.
-            await self._update_pod_metadata(vm, facts.pod, guest)
+            await self._update_pod_metadata(vm, kept_pod, guest)
 
     async def _report(self, vm: Json, desired: Json) -> bool:
         """Write the fields of the status that differ, with timestamps for changed conditions and a new revision.

@@ -231,13 +231,10 @@ def _shrink_parts(node: NodeAccount, shortfall: Resources, now: Instant) -> dict
             continue
         unit = node.policy.compute_unit
         steps = Resources(shortfall.cpu.up_to(unit.cpu), shortfall.mem.up_to(unit.mem))
-        candidate_claimants = [claimants[claim.pod.uid] for claim in candidates]
-        shares = fair_shares(
-            Resources.sum(claimant.maximum for claimant in candidate_claimants).minus_or_zero(steps),
-            candidate_claimants,
-            unit,
-        )
-        for claim, claimant, share in zip(candidates, candidate_claimants, shares, strict=True):
+        chosen = [claimants[claim.pod.uid] for claim in candidates]
+        total = Resources.sum(claimant.maximum for claimant in chosen)
+        shares = fair_shares(total.minus_or_zero(steps), chosen, unit)
+        for claim, claimant, share in zip(candidates, chosen, shares, strict=True):
             parts[claim.pod.uid] = claimant.maximum.minus_or_zero(share).at_most(claim.offered)
         shortfall = shortfall.minus_or_zero(Resources.sum(claim.offered for claim in candidates))
     return parts
