@@ -16,8 +16,8 @@ from deploy.neonvm.qemu.machine import Machine, retried
 from deploy.neonvm.qemu.qemu_command import INCOMING
 from deploy.neonvm.sleep.frame_sources import Frame
 from deploy.neonvm.sleep.image import SleepImage
+from deploy.neonvm.sleep.network_stand_in import NetworkStandIn
 from deploy.neonvm.sleep.saving import load
-from deploy.neonvm.sleep.suspend import StandIn
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
@@ -44,7 +44,7 @@ class SleepDependencies:
     resumes its database, and ``adopt`` takes over the QEMU in which it runs.
     """
 
-    stand_in: StandIn
+    stand_in: NetworkStandIn
     image: SleepImage
     clock: Clock
     launch: Launch
