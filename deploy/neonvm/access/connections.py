@@ -11,7 +11,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -121,16 +121,6 @@ class Streams:
     def close(self) -> None:
         """Close the connection."""
         self.writer.close()
-
-
-class RunnerAccess(Protocol):
-    """Requests to the APIs of runner pods. Both methods raise ``OSError``."""
-
-    async def ask(self, runner: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
-        """Send a request that is answered soon."""
-
-    async def long_poll(self, runner: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
-        """Send a request that may be answered after days; any number may be pending."""
 
 
 class RunnerConnections:

@@ -13,7 +13,7 @@ from typing import Final
 from deploy.kube.client import ApiClient
 from deploy.kube.events import EventRecorder
 from deploy.kube.informer import Informer
-from deploy.neonvm.access.connections import RunnerAccess
+from deploy.neonvm.access.connections import RunnerConnections
 from deploy.neonvm.controller.controller import NeonVmController
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_controller import MigrationController
@@ -47,7 +47,7 @@ class ServiceDependencies:
 
     client: ApiClient
     leadership: Leadership
-    runners: RunnerAccess
+    runners: RunnerConnections
     connect: Connect
     clock: Clock
     form: RunnerForm
