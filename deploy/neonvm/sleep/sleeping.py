@@ -151,7 +151,7 @@ class GuestSleep:
             except GuestError as error:
                 fault = str(error)
                 await self._discard()
-                machine = await self._boot()
+                machine = await retried(None, self._deps.boot, clock, _STARTED_WITHIN, _PAUSE)
             woken = Woken(Seconds(clock.now() - began), fault)
             # Before is_over is set: its waiters use the guest's QEMU next.
             self._deps.adopt(machine, woken)
@@ -160,17 +160,6 @@ class GuestSleep:
             self._deps.image.delete()
             stand_in.close()
             self.is_over.set()
-
-    async def _boot(self) -> Machine:
-        clock = self._deps.clock
-        deadline = clock.now() + _STARTED_WITHIN
-        while True:
-            try:
-                return await self._deps.boot()
-            except GuestError:
-                if clock.now() >= deadline:
-                    raise
-            await clock.sleep(_PAUSE)
 
     async def _load_with_retries(self) -> Machine:
         """A QEMU with the guest's memory. Another QEMU is tried as long as none has read the image: on a node where

@@ -15,12 +15,11 @@ from protocol.kubernetes.objects import Json, annotations_of, items, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.names import ANNOTATION_PERMIT
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import Clock, poll_until
 from protocol.units import Resources, Seconds
 from scripts.autoscale.demonstration.pgbench import DatabaseServer
 from scripts.autoscale.demonstration.sleep.sleep_points import KEPT, TABLE_HAS, SleepPoint, answer_line, asleep_line
 from scripts.autoscale.demonstration.vm_database import database_of
-from scripts.autoscale.demonstration.waiting import poll_until
 from scripts.autoscale.demonstration.watcher import Watcher, sizes_of
 from scripts.autoscale.site import Site, SiteError
 from scripts.database_client import DatabaseError, DatabaseSession
