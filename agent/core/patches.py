@@ -114,7 +114,10 @@ def patch_failed(state: State, event: PatchFailed, now: Instant, jitter: float) 
     if event.refused and patch is not None and side.observed is not None:
         if _pause_resource(side, side.observed, patch, event.reason, now, jitter):
             return
-        _pause_growth(side, side.observed, patch, now, jitter)
+        # Only a refused growth delays further growth; a refused shrink is retried.
+        if not side.observed.is_pod and not patch.target.within(side.observed.use):
+            side.refused += 1
+            side.grows_from = Instant(now + REFUSED_GROWTH_BACKOFF.delay(side.refused, jitter))
     side.retry_at = Instant(now + VM_API_BACKOFF.delay(side.failure.count, jitter))
     if patch is None or event.refused or not _is_newest(side.observed, patch):
         return
@@ -136,10 +139,3 @@ def _pause_resource(side: VmSide, pod: Vm, patch: PatchVm, because: str, now: In
     pause = ResizePause(resource, grown is not None, amount(pod.actual, resource), because)
     side.pauses = side.pauses.refused(pause, now, jitter)
     return True
-
-
-def _pause_growth(side: VmSide, vm: Vm, patch: PatchVm, now: Instant, jitter: float) -> None:
-    # Only a refused growth delays further growth; a refused shrink is retried.
-    if not vm.is_pod and not patch.target.within(vm.use):
-        side.refused += 1
-        side.grows_from = Instant(now + REFUSED_GROWTH_BACKOFF.delay(side.refused, jitter))
