@@ -12,6 +12,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text
+from protocol.runtime.certificates.keeper import decoded
 from scripts.autoscale.check.facts import CheckFacts, Observed, UnavailableError, observed_values, require
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check_of
 from scripts.autoscale.check.installed_programs import INJECTOR
@@ -21,7 +22,6 @@ from scripts.autoscale.check.judges.stored_certificates import (
     SECRETS,
     StoredCertificates,
     certificates,
-    decoded,
     read_certificates,
 )
 
