@@ -68,7 +68,9 @@ def group_explanation(account: Json | None, silence: str = "") -> Iterator[str]:
         stays = f"{text(hold, 'subject')} stays at {hold.get('kept') or 'unset'}"
         yield f"  Held back: {stays} instead of {hold.get('wanted')} (rule {text(hold, 'rule')}){why}"
     yield from _members(account)
-    yield from _conditions(account)
+    for condition in items(account, "conditions"):
+        if text(condition, "message"):
+            yield f"  {text(condition, 'type')} is {text(condition, 'status')}: {text(condition, 'message')}"
 
 
 def _target(account: Json) -> Iterator[str]:
@@ -118,12 +120,6 @@ def _members(account: Json) -> Iterator[str]:
         why = f": {text(member, 'message')}" if text(member, "message") else ""
         where = f" on {text(member, 'node')}" if text(member, "node") else ""
         yield f"  {text(member, 'name')} ({text(member, 'role')}) {text(member, 'state')}{where}{why}"
-
-
-def _conditions(account: Json) -> Iterator[str]:
-    for condition in items(account, "conditions"):
-        if text(condition, "message"):
-            yield f"  {text(condition, 'type')} is {text(condition, 'status')}: {text(condition, 'message')}"
 
 
 def _change(intent: Json) -> str:

@@ -65,7 +65,10 @@ def is_configured(facts: CheckFacts) -> Verdict:
 def _configuration(document: Json) -> list[str]:
     names = [text(profile, "schedulerName") for profile in items(document, "profiles")]
     errors = [] if SCHEDULER_NAME in names else [f"no profile is named {SCHEDULER_NAME}"]
-    ours = [candidate for candidate in items(document, "extenders") if _leads_to_us(text(candidate, "urlPrefix"))]
+    hosts = [
+        (text(candidate, "urlPrefix").partition("://")[2], candidate) for candidate in items(document, "extenders")
+    ]
+    ours = [candidate for host, candidate in hosts if host.partition("/")[0].endswith(f":{PORT}")]
     if not ours:
         return [*errors, f"no extender has port {PORT}: kube-scheduler never calls ours"]
     extender = ours[0]
@@ -104,10 +107,6 @@ def _expected_percent(facts: CheckFacts) -> int:
         return parse_settings(texts(config_map, "data").get(key, "")).percent_of_nodes
     except SettingsError:
         return PERCENT
-
-
-def _leads_to_us(url: str) -> bool:
-    return url.partition("://")[2].partition("/")[0].endswith(f":{PORT}")
 
 
 @check(

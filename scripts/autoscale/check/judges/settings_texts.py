@@ -113,14 +113,10 @@ def are_as_set(facts: CheckFacts) -> Verdict:
 
 def _config_map(workload: Json, program: str) -> str:
     """The name of the ConfigMap with the program's settings; empty if it has none."""
+    wanted = SETTINGS[program].volume if program in SETTINGS else None
     volumes = items(workload, "spec", "template", "spec", "volumes")
     # An operator may mount another ConfigMap than ours.
-    config_maps = (text(volume, "configMap", "name") for volume in volumes if _has_settings(program, volume))
-    return next(config_maps, "")
-
-
-def _has_settings(program: str, volume: Json) -> bool:
-    return program in SETTINGS and text(volume, "name") == SETTINGS[program].volume
+    return next((text(volume, "configMap", "name") for volume in volumes if text(volume, "name") == wanted), "")
 
 
 def _wrong(program: str, name: str, data: Mapping[str, str] | None) -> str:

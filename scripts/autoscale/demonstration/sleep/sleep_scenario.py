@@ -92,7 +92,7 @@ class SleepScenario:
             await query()
             waited = Seconds(self.clock.now() - began)
             table = await _table(session)
-        awake = await self._awake()
+        awake = sleep_report(await self._until(lambda vm: sleep_report(vm).state in _ENDS, _AWAKE))
         point = msgspec.structs.replace(
             asleep,
             answer_seconds=round(waited, 3),
@@ -154,9 +154,6 @@ class SleepScenario:
 
         await poll_until(is_freed, self.clock, _FREED)
         return now
-
-    async def _awake(self) -> SleepReport:
-        return sleep_report(await self._until(lambda vm: sleep_report(vm).state in _ENDS, _AWAKE))
 
     async def _until(self, holds: Callable[[Json], bool], at_most: Seconds) -> Json:
         """The VM once ``holds`` is true for it, or after ``at_most``."""
