@@ -90,6 +90,15 @@ class Cache:
         for informer in self._informers.values():
             informer.read_again()
 
+    async def catch_up(self) -> None:
+        """Return once lists that started after this call are complete: they include all earlier writes.
+
+        ``run`` must be running.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            for informer in self._informers.values():
+                tasks.create_task(informer.refresh())
+
     async def run(self, api: KubernetesApi, clock: Clock) -> None:
         """Run all watches until cancelled."""
         async with asyncio.TaskGroup() as tasks:
@@ -209,13 +218,23 @@ WORKERS: Final = 4
 
 @dataclass(slots=True)
 class GroupsContext:
-    """Objects shared by all controllers. ``settings`` can change at any time."""
+    """Objects shared by all controllers. ``settings`` can change at any time.
+
+    ``listed_term`` is the term of leadership at whose start everything was listed.
+    """
 
     cache: Cache
     writer: Writer
     clock: Clock
     telemetry: GroupsTelemetry
     settings: GroupsSettings
+    listed_term: int = 0
+
+    @property
+    def acts(self) -> bool:
+        """True while this process leads and its caches have everything that earlier leaders wrote."""
+        leadership = self.writer.leadership
+        return leadership.leads and leadership.term == self.listed_term
 
     @property
     def interval(self) -> Seconds:

@@ -96,7 +96,7 @@ class VmGroupController(QueuedController):
         """Reconcile one group. Raises ``ApiError`` and ``NotLeadingError``."""
         obj = self._context.cache.get(VM_GROUPS, name)
         # Only the leader acts. All progress is in the objects (names, marks, slice), so a successor can continue.
-        if obj is None or is_terminating(obj) or not self._context.writer.leadership.leads:
+        if obj is None or is_terminating(obj) or not self._context.acts:
             return
         try:
             group = parse_vm_group(obj)
