@@ -47,6 +47,7 @@ class Mover:
         self._planner = planner
         self._next_round_at = context.clock.now()
         context.migration_status.refused = planner.refused
+        context.migration_status.growth_obstacle = planner.growth_obstacle
         self._creator = MigrationCreator(context, planner.refused_orders)
         self._remover = MigrationRemover(context)
 

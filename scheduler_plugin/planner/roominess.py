@@ -31,7 +31,11 @@ class Roominess:
         # After a start, the past is unknown.
         if self._full_at is None or not _is_roomy(rooms):
             self._full_at = now
-        return now - self._full_at >= LASTING
+        return self.lasts(now)
+
+    def lasts(self, now: Instant) -> bool:
+        """Return True if the cluster had room for ``LASTING`` when last observed."""
+        return self._full_at is not None and now - self._full_at >= LASTING
 
 
 def _is_roomy(rooms: Mapping[str, Room]) -> bool:
