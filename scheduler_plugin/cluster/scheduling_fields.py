@@ -13,7 +13,7 @@ import msgspec
 
 from protocol.field_errors import field_message
 from scheduler_plugin.cluster import scheduling_shapes as shapes
-from scheduler_plugin.constraints import model
+from scheduler_plugin.constraints import limits, model
 from scheduler_plugin.texts import explanations
 
 EVERY_POD_TOLERATES: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
@@ -34,10 +34,13 @@ def pod_constraints(spec: Mapping[str, object]) -> model.PodConstraints:
     if not any(spec.get(key) for key in CONSTRAINING):
         return model.UNCONSTRAINED
     try:
-        return _constraints(msgspec.convert(spec, shapes.ConstrainingSpec))
+        constraints = _constraints(msgspec.convert(spec, shapes.ConstrainingSpec))
     except (ValueError, RecursionError) as error:
         # The VM is still scaled.
         return model.PodConstraints(unreadable=f"spec: {field_message(error)}")
+    if limits.are_too_many(constraints):
+        return model.PodConstraints(unreadable=explanations.TOO_MANY_CONSTRAINTS)
+    return constraints
 
 
 def pod_traits(
@@ -66,15 +69,17 @@ def placed_traits(
     ``others`` are its requests except CPU and memory.
     """
     affinity = spec.affinity or shapes.Affinity()
+    anti_affinity = _pod_terms(affinity.pod_anti_affinity)
     traits = model.PodTraits(
         labels=labels,
-        anti_affinity=_pod_terms(affinity.pod_anti_affinity),
+        # kube-scheduler checks the real object.
+        anti_affinity=() if limits.are_too_many_terms(anti_affinity) else anti_affinity,
         host_ports=tuple(_host_ports(ports)),
         volumes=tuple(_claims(spec)),
         # Without the API server's defaults, so that most pods equal PLAIN_POD.
         tolerations=tuple(
             _toleration(toleration)
-            for toleration in spec.tolerations or ()
+            for toleration in (spec.tolerations or ())[: limits.MAX_PARTS]
             if toleration.key not in EVERY_POD_TOLERATES
         ),
         is_terminating=is_terminating,
