@@ -12,7 +12,7 @@ from scheduler_plugin.texts.explanations import TOO_MANY_CONSTRAINTS
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-EVERY = {"matchExpressions": []}
+EVERY: dict[str, Any] = {"matchExpressions": []}
 NEEDED = {"key": "a", "operator": "Exists"}
 
 
@@ -63,7 +63,8 @@ def test_too_many_constraints_are_not_read(spec: dict[str, Any]) -> None:
 
 def test_usual_constraints_are_read() -> None:
     hosts = nodes({"matchExpressions": [ONE_IN_MANY | {"values": MANY[:900]}]})
-    for spec in (near(*[term()] * 100), hosts, {"tolerations": [{}] * 1000}):
+    tolerations: dict[str, Any] = {"tolerations": [{}] * 1000}
+    for spec in (near(*[term()] * 100), hosts, tolerations):
         assert not pod_constraints(spec).unreadable
 
 
