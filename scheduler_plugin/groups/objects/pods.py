@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from protocol import names
-from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, items, labels_of, name_of, text
+from protocol.kubernetes.objects import (
+    Json,
+    JsonObject,
+    annotations_of,
+    child,
+    is_large_selector,
+    items,
+    labels_of,
+    name_of,
+    text,
+)
 from protocol.kubernetes.objects import texts as strings
 from protocol.kubernetes.resources import STATEFUL_SETS, Resource
 from protocol.pod_database import is_pod_database
@@ -86,11 +96,16 @@ def trimmed_pod(pod: JsonObject) -> Json:
 
 
 def trimmed_workload(workload: JsonObject) -> Json:
-    """The object with its template's sizes only: anyone may create workloads whose templates take 25 MiB in memory."""
+    """The object with its template's sizes only: anyone may create workloads whose templates take 25 MiB in memory.
+
+    A large selector is dropped too; then no pods are known.
+    """
     listed = items(workload, "spec", "template", "spec", "containers")
     containers = [_only(container, ("name", "resources")) for container in listed]
     template: Json = {"template": {"spec": {"containers": containers}}} if containers else {}
-    return {**workload, "spec": {**_only(child(workload, "spec"), ("replicas", "selector")), **template}}
+    spec = child(workload, "spec")
+    selector = {} if is_large_selector(child(spec, "selector")) else _only(spec, ("selector",))
+    return {**workload, "spec": {**_only(spec, ("replicas",)), **selector, **template}}
 
 
 def _only(fields: Mapping[str, object], names: tuple[str, ...]) -> Json:

@@ -16,6 +16,7 @@ from protocol.kubernetes.resources import (
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.app import assemble
 from scheduler_plugin.groups.controllers.controller import Cache, trimmed
+from scheduler_plugin.groups.objects.pods import pod_selector
 from scheduler_plugin.groups.objects.targets import workload_of
 from scheduler_plugin.groups.settings import GroupsSettings
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
@@ -57,6 +58,14 @@ def test_workload_keeps_the_sizes_of_its_template() -> None:
     kept = trimmed(STATEFUL_SETS, found)
     assert kept == {**rest, "spec": {**spec, "template": {"spec": {"containers": [sizes]}}}}
     assert workload_of(kept, STATEFUL_SETS) == workload_of(found, STATEFUL_SETS)
+
+
+def test_workload_drops_a_huge_selector() -> None:
+    """Fifty Deployments with 33,000 requirements each took all memory, and each looked at all pods for long."""
+    selector: Json = {"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}] * 200}
+    kept = trimmed(DEPLOYMENTS, {"metadata": {"name": "web"}, "spec": {"replicas": 3, "selector": selector}})
+    assert kept == {"metadata": {"name": "web"}, "spec": {"replicas": 3}}
+    assert pod_selector(kept) == {}
 
 
 async def test_restored_store_is_reread() -> None:
