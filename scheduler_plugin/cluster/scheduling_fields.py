@@ -7,6 +7,7 @@ missed here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final, TypeVar
 
 import msgspec
@@ -71,11 +72,12 @@ def placed_traits(
     affinity = spec.affinity or shapes.Affinity()
     anti_affinity = _pod_terms(affinity.pod_anti_affinity)
     traits = model.PodTraits(
-        labels=labels,
+        # Anyone may create pods with 80,000 labels, and other lists as long, which would all be cached.
+        labels=labels if len(labels) <= limits.MAX_PARTS else dict(islice(labels.items(), limits.MAX_PARTS)),
         # kube-scheduler checks the real object.
         anti_affinity=() if limits.are_too_many_terms(anti_affinity) else anti_affinity,
-        host_ports=tuple(_host_ports(ports)),
-        volumes=tuple(_claims(spec)),
+        host_ports=tuple(_host_ports(ports)[: limits.MAX_PARTS]),
+        volumes=tuple(_claims(spec)[: limits.MAX_PARTS]),
         # Without the API server's defaults, so that most pods equal PLAIN_POD.
         tolerations=tuple(
             _toleration(toleration)
@@ -83,7 +85,7 @@ def placed_traits(
             if toleration.key not in EVERY_POD_TOLERATES
         ),
         is_terminating=is_terminating,
-        other_requests=others,
+        other_requests=others[: limits.MAX_PARTS],
     )
     # Shared to save memory.
     return model.PLAIN_POD if traits == model.PLAIN_POD else traits

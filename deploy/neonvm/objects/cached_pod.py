@@ -16,7 +16,9 @@ from protocol.kubernetes.resources import MIGRATIONS
 from protocol.names import ANNOTATION_USAGE, LABEL_VM_NAME, RUNNER_AUTHORITIES, SCHEDULER_NAME, VM_KIND
 
 MOST: Final = 1000
-"""Maximum labels, owners, containers and conditions to cache. The runner's own are among them, however many others a pod has."""
+"""Maximum labels, owners, containers and conditions to cache. The runner's own are among them, however many others a
+pod has.
+"""
 
 _CPU: Final[Json] = {"f:resources": {"f:limits": {"f:cpu": {}}}}
 _OUR_CPU_LIMIT: Final[Json] = {

@@ -16,7 +16,7 @@ from typing import Final
 from prometheus_client import Counter
 
 from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
-from protocol.kubernetes.objects import Json, JsonObject, child, name_of, uid_of, version_of
+from protocol.kubernetes.objects import Json, JsonObject, child, controller_of, name_of, uid_of, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MERGE_PATCH, PODS, REPLICA_SETS, STRATEGIC_PATCH, Resource
 from protocol.kubernetes.timestamps import micro_timestamp
@@ -126,6 +126,12 @@ def trimmed(kind: Resource, obj: JsonObject) -> Json:
         return trimmed_pod(obj)
     # `managedFields` can be larger than the rest, and only conflicts need it.
     metadata = {name: value for name, value in child(obj, "metadata").items() if name != "managedFields"}
+    if kind in TEMPLATED:
+        # Of the owners only the controller matters. A tenant's workload may have thousands, and tens of thousands of
+        # labels.
+        owner = controller_of(obj)
+        metadata = {name: value for name, value in metadata.items() if name not in {"labels", "ownerReferences"}}
+        metadata |= {"ownerReferences": [owner]} if owner else {}
     if kind is REPLICA_SETS and scalable_owner(obj):
         return {"metadata": metadata}
     return {**(trimmed_workload(obj) if kind in TEMPLATED else obj), "metadata": metadata}

@@ -76,6 +76,13 @@ def test_pods_with_many_terms_repel_none() -> None:
     assert traits(101) is PLAIN_POD
 
 
-def test_pods_have_limited_tolerations() -> None:
-    tolerations = pod_traits({}, {"tolerations": [{"key": "a"}] * 2000}, is_terminating=False).tolerations
-    assert len(tolerations) == 1000
+def test_lists_of_a_pod_are_limited() -> None:
+    """170 pods with 80,000 labels each, or as many other parts, took all memory of the scheduler."""
+    ports = [{"hostPort": number} for number in range(1, 2001)]
+    claims = [{"persistentVolumeClaim": {"claimName": str(number)}} for number in range(2000)]
+    spec = {"containers": [{"ports": ports}], "volumes": claims, "tolerations": [{"key": "a"}] * 2000}
+    labels = {str(number): "a" for number in range(2000)}
+    others = tuple((str(number), 1) for number in range(2000))
+    traits = pod_traits(labels, spec, is_terminating=False, others=others)
+    parts = (traits.labels, traits.host_ports, traits.volumes, traits.tolerations, traits.other_requests)
+    assert [len(part) for part in parts] == [1000] * 5
