@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from agent import texts
+from agent.adapters.database_object import trimmed
 from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.assignments import Assignment, PodContainer
 from agent.core.events import Fault
@@ -212,6 +213,6 @@ def database_in(pod: JsonObject) -> PodDatabase | None:
     """The database in ``pod``; None unless it has opted in and its container runs. Raises ``InvalidObjectError``."""
     if not is_pod_database(pod) or is_over(pod):
         return None
-    database = parse_pod_database(pod)
+    database = trimmed(parse_pod_database(pod))
     # A container that has ended has no cgroup.
     return database if database.phase == RUNNING and database.container_id else None
