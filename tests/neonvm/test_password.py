@@ -9,7 +9,7 @@ from pathlib import Path
 from deploy.neonvm.objects.vm_spec import password_secret
 from deploy.neonvm.password import read_password_file, sync_password
 from deploy.neonvm.ports import GuestError
-from protocol.kubernetes.objects import Json
+from protocol.kubernetes.objects import JsonObject
 from tests.fake_clock import FakeClock
 
 
@@ -60,7 +60,7 @@ def test_secret_is_named_by_vm_or_group() -> None:
     label = {"autoscaling.neon.tech/group": "orders"}
     owner = {"apiVersion": "autoscaling.neon.tech/v1", "kind": "VirtualMachineGroup", "name": "orders", "uid": "g"}
 
-    def secret_of(labels: Json, *owners: Json) -> str:
+    def secret_of(labels: JsonObject, *owners: JsonObject) -> str:
         metadata = {"namespace": "shop", "name": "db", "labels": labels, "ownerReferences": list(owners)}
         return str(password_secret({"metadata": metadata}))
 
