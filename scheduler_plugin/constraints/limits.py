@@ -19,10 +19,14 @@ MAX_POD_PARTS: Final = 100
 
 def are_too_many(constraints: PodConstraints) -> bool:
     """Return True if the constraints of a VM exceed a limit."""
-    terms = [*constraints.affinity, *constraints.anti_affinity, *(each.term for each in constraints.preferred_pods)]
+    terms = [
+        *constraints.affinity,
+        *constraints.anti_affinity,
+        *(preference.term for preference in constraints.preferred_pods),
+    ]
     of_spreads = [spread.selector for spread in constraints.spreads]
     pod_parts = _pod_parts(terms) + len(of_spreads) + sum(map(_requirements, of_spreads))
-    nodes = [*(constraints.node_terms or ()), *(each.term for each in constraints.preferred_nodes)]
+    nodes = [*(constraints.node_terms or ()), *(preference.term for preference in constraints.preferred_nodes)]
     parts = _parts(terms) + len(nodes) + len(constraints.tolerations) + _values(constraints.node_selector)
     parts += sum(map(_values, chain(of_spreads, *((term.labels, term.fields) for term in nodes))))
     parts += sum(len(spread.match_label_keys) for spread in constraints.spreads)
