@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from operator import or_
 from typing import Final, TypeVar
 
 from protocol.kubernetes.managed_fields import resized_by
 from protocol.names import RUNNER_CONTAINER, SCHEDULER_NAME
 from protocol.units import ZERO, Bytes, HugeQuantityError, MilliCpu, QuantityError, Resources
+from protocol.wire.container_amounts import counted
 from protocol.wire.wire_quantities import LARGEST_AMOUNT, WireQuantity, mem_from_wire
 from scheduler_plugin.cluster.pods import shapes
 from scheduler_plugin.cluster.pods.shapes import Amounts, Container, PodSpec
@@ -116,9 +118,8 @@ def _counted(
         _size(f"spec.containers[{index}]", container, statuses.get(container.name), is_feasible=is_feasible)
         for index, container in enumerate(spec.containers)
     ]
-    sidecars, starting = _init_sizes(spec, status, is_feasible=is_feasible)
-    # Init containers run first: the maximum of both phases counts.
-    counted_requests = (Resources.sum(sizes) + sidecars).at_least(starting)
+    inits = _init_sizes(spec, status, is_feasible=is_feasible)
+    counted_requests, sidecars = counted(sizes, inits, ZERO, Resources.at_least)
     counted_requests = _pod_level(spec, status, counted_requests, is_feasible=is_feasible)
     overhead = amounts("spec.overhead", spec.overhead)
     # Otherwise the first container counts as the guest's.
@@ -127,20 +128,16 @@ def _counted(
     return without_overflow(counted_requests + overhead), without_overflow(other_containers + sidecars + overhead)
 
 
-def _init_sizes(spec: shapes.PodSpec, status: shapes.PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
-    """The sum of all sidecars, and the maximum need during start."""
+def _init_sizes(
+    spec: shapes.PodSpec, status: shapes.PodStatus, *, is_feasible: bool
+) -> Iterator[tuple[Resources, bool]]:
+    """The size of each init container, and True if it is a sidecar."""
     statuses = {container.name: container for container in status.initContainerStatuses or ()}
-    sidecars, starting = ZERO, ZERO
     for index, init in enumerate(spec.initContainers or ()):
         is_sidecar = init.restartPolicy == "Always"
         # Of init containers only sidecars can be resized in place.
         sidecar_status = statuses.get(init.name) if is_sidecar else None
-        size = _size(f"spec.initContainers[{index}]", init, sidecar_status, is_feasible=is_feasible)
-        # It runs with the sidecars started before it.
-        starting = starting.at_least(sidecars + size)
-        if is_sidecar:
-            sidecars = sidecars + size
-    return sidecars, starting
+        yield _size(f"spec.initContainers[{index}]", init, sidecar_status, is_feasible=is_feasible), is_sidecar
 
 
 def _size(
@@ -234,19 +231,11 @@ def other_requests(spec: PodSpec) -> tuple[tuple[str, int], ...]:
     # Fast path: most pods have none.
     if not (_ask(spec.containers) or _ask(inits)):
         return ()
-    running: Counter[str] = Counter()
-    for container in spec.containers:
-        running += _requests(container)
-    sidecars: Counter[str] = Counter()
-    starting: Counter[str] = Counter()
-    for container in inits:
-        needed = sidecars + _requests(container)
-        # Init containers run one after the other: take the maximum.
-        starting |= needed
-        # A sidecar keeps running.
-        sidecars = needed if container.restartPolicy == "Always" else sidecars
-    # Adding Counters drops zeros, which constrain nothing.
-    return tuple(sorted(((running + sidecars) | starting).items()))
+    none: Counter[str] = Counter()
+    starting = ((_requests(container), container.restartPolicy == "Always") for container in inits)
+    requests, _ = counted(map(_requests, spec.containers), starting, none, or_)
+    # The union of Counters drops zeros, which constrain nothing.
+    return tuple(sorted(requests.items()))
 
 
 def _ask(containers: Sequence[Container]) -> bool:
