@@ -123,15 +123,14 @@ class MonitorSession:
             case UpscaleRequest() | LoadReport():
                 self._take(MonitorNotified(message))
             case UpscaleConfirmation() | DownscaleResult() | InternalError() | InvalidMessage():
-                self._accept_answer(message)
+                # Ignore a late answer.
+                if message.id == self._awaited_id:
+                    self._awaited_id = None
+                    self._take(
+                        MonitorAnswered(None if isinstance(message, InternalError | InvalidMessage) else message)
+                    )
             case UnknownMessage(number):
                 self._outbox.put_nowait(NotUnderstood(number, texts.UNKNOWN_MESSAGE))
-
-    def _accept_answer(self, message: UpscaleConfirmation | DownscaleResult | InternalError | InvalidMessage) -> None:
-        """Accept an answer with the id of the message in flight; ignore a late one."""
-        if message.id == self._awaited_id:
-            self._awaited_id = None
-            self._take(MonitorAnswered(None if isinstance(message, InternalError | InvalidMessage) else message))
 
     async def _write(self, connection: MonitorConnection) -> None:
         while True:

@@ -32,6 +32,10 @@ class QuantityError(ValueError):
     """Not a valid quantity; the message quotes the value and says what is accepted."""
 
 
+class HugeQuantityError(QuantityError):
+    """A quantity of absurd size or length, which Kubernetes accepts."""
+
+
 _SUFFIXES: Final[dict[str, Fraction]] = {
     "": Fraction(1),
     "n": Fraction(1, 10**9),
@@ -60,22 +64,24 @@ def parse_quantity(text: str | int | float) -> Fraction:
     (Fraction(1, 4), Fraction(1536, 1), Fraction(-2000, 1))
     >>> parse_quantity("1e1000000000000000000")
     Traceback (most recent call last):
-    protocol.units.QuantityError: expected a quantity of reasonable size, got '1e1000000000000000000'
+    protocol.units.HugeQuantityError: expected a quantity of reasonable size, got '1e1000000000000000000'
     """
     if isinstance(text, bool) or not isinstance(text, (str, int, float)):
         raise QuantityError(f'expected a quantity such as 2, "250m" or "1Gi", got {shown(text)}')
     if isinstance(text, int):
         if abs(text) >= 10**_LARGEST_POWER:
-            raise QuantityError("expected a quantity of reasonable size, got a number with too many digits")
+            raise HugeQuantityError("expected a quantity of reasonable size, got a number with too many digits")
         return Fraction(text)
     raw = str(text).strip()
-    match = _QUANTITY.fullmatch(raw) if len(raw) <= _LONGEST else None
+    if len(raw) > _LONGEST:
+        raise HugeQuantityError(f'expected a quantity such as 2, "250m" or "1Gi", got {shown(raw)}')
+    match = _QUANTITY.fullmatch(raw)
     if match is None:
         raise QuantityError(f'expected a quantity such as 2, "250m" or "1Gi", got {shown(raw)}')
     digits, power = _number(match)
     size = len(str(digits)) - 1 + power
     if digits and abs(size) > _LARGEST_POWER:
-        raise QuantityError(f"expected a quantity of reasonable size, got {shown(raw)}")
+        raise HugeQuantityError(f"expected a quantity of reasonable size, got {shown(raw)}")
     # A zero may have any exponent.
     number = digits * Fraction(10) ** power if digits else Fraction(0)
     return (-number if match["sign"] == "-" else number) * _SUFFIXES[match["suffix"] or ""]

@@ -15,6 +15,7 @@ from protocol.kubernetes.pages import Unreadable
 from protocol.runtime.build_info import describe_process
 
 KIND_MISSING: Final = "the cluster lacks this optional kind; continuing without it until it is installed"
+LISTED: Final = "1 once the cluster has been listed"
 
 
 class ProcessTelemetry:
@@ -68,9 +69,7 @@ class SettingsTelemetry(ProcessTelemetry):
 class WatchTelemetry(ProcessTelemetry):
     """Adds metrics of watches. ``unreadable`` and ``ready`` are help texts of those gauges."""
 
-    def __init__(
-        self, prefix: str, log: Logger, unreadable: str, ready: str = "1 once the cluster has been listed"
-    ) -> None:
+    def __init__(self, prefix: str, log: Logger, unreadable: str, ready: str = LISTED) -> None:
         super().__init__(prefix, log)
         self.ready = self.gauge("ready", ready)
         self.watch_errors = self.counter("watch_failures", "Lists and watches that failed", "kind")
@@ -113,4 +112,13 @@ class WatchTelemetry(ProcessTelemetry):
 
 
 class ProgramTelemetry(WatchTelemetry, SettingsTelemetry):
-    """Metrics and log lines of a program that has both watches and settings."""
+    """Metrics and log lines of a program that has watches, settings and a Lease; ``leading`` is a help text too."""
+
+    def __init__(self, prefix: str, log: Logger, unreadable: str, leading: str, ready: str = LISTED) -> None:
+        super().__init__(prefix, log, unreadable, ready)
+        self.leading = self.gauge("leading", leading)
+
+    def leads(self, leads: bool) -> None:
+        """Record that the Lease was acquired or lost."""
+        self.leading.set(leads)
+        self._log.info("holds the Lease" if leads else "does not hold the Lease")

@@ -123,7 +123,8 @@ class Telemetry(ProgramTelemetry):
     """Metrics and log of one scheduler process."""
 
     def __init__(self, now: Callable[[], Instant]) -> None:
-        super().__init__(_PREFIX, LOG, "Objects accounted at their maximum because they cannot be decoded")
+        unreadable = "Objects accounted at their maximum because they cannot be decoded"
+        super().__init__(_PREFIX, LOG, unreadable, "1 while this process serves agents and kube-scheduler")
         self._now = now
         self._heard: dict[str, Instant] = {}
         self.permits = self.counter("permits", "Agent requests, by outcome", "outcome")
@@ -167,7 +168,6 @@ class Telemetry(ProgramTelemetry):
             for word in values:  # start at 0, so that the first event counts as an increase
                 counter.labels(word)
         self.lease_held = self.gauge("lease_held", "1 while this process holds the Lease")
-        self.leading = self.gauge("leading", "1 while this process serves agents and kube-scheduler")
         # Read at each scrape, so that a deleted node leaves no series.
         self._sums = _Sums()
         self.registry.register(self._sums)

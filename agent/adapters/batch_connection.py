@@ -34,7 +34,7 @@ class BatchConnection:
     """A connection to the scheduler at ``url``; ``tls`` is for https only."""
 
     def __init__(self, url: str, tls: ssl.SSLContext, identity: TokenSource, deadline: Seconds) -> None:
-        self._most = 0
+        self._batch_size = 0
         self._url = url
         self._tls = tls if url.startswith("https:") else None
         self._identity = identity
@@ -44,7 +44,7 @@ class BatchConnection:
     @property
     def most(self) -> int:
         """Maximum requests per batch; 0 if batches are not accepted."""
-        return self._most if self._connection is not None and self._connection.is_reusable else 0
+        return self._batch_size if self._connection is not None and self._connection.is_reusable else 0
 
     async def offer(self, request: bytes) -> EncodedAnswer:
         """Send one request over a new connection, and offer batches. Raises ``PortError``."""
@@ -61,7 +61,7 @@ class BatchConnection:
 
     def close(self) -> None:
         """Close the connection; batches need a new offer."""
-        self._most = 0
+        self._batch_size = 0
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -82,7 +82,7 @@ class BatchConnection:
             if self._connection is not None and not self._connection.is_reusable:
                 self.close()
         if offers:
-            self._most = _most(answer.extra)
+            self._batch_size = _accepted_size(answer.extra)
         return EncodedAnswer(answer.status, content, retry_after(answer.retry_after))
 
     async def _open(self, deadline: float) -> HttpConnection:
@@ -105,7 +105,7 @@ class BatchConnection:
         return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def _most(offered: str) -> int:
+def _accepted_size(offered: str) -> int:
     """The batch size that the scheduler accepts, at most ``MAX_REQUESTS``; 0 if its header is not a number."""
     # The length is limited, because converting many digits is expensive.
     return min(int(offered), MAX_REQUESTS) if offered.isascii() and offered.isdecimal() and len(offered) < 6 else 0

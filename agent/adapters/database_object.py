@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Final, TypeVar
+
+import msgspec
 
 from agent import texts
 from agent.adapters.kubernetes_api import LightKubernetesApi
@@ -17,11 +19,22 @@ from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
-from protocol.names import ANNOTATION_SLEEP
+from protocol.names import ANNOTATION_CONFIG, ANNOTATION_FLOOR, ANNOTATION_SLEEP, LABEL_KEEP_AWAKE, LABEL_ROLE
 from protocol.runtime.kubernetes.events import EventRecord, EventSubject, event_body
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 
 COMPONENT: Final = "autoscaler-agent"
+_LABELS: Final = frozenset({LABEL_KEEP_AWAKE, LABEL_ROLE})
+_ANNOTATIONS: Final = frozenset({ANNOTATION_CONFIG, ANNOTATION_FLOOR, ANNOTATION_SLEEP})
+
+V = TypeVar("V", bound=VirtualMachine)
+
+
+def trimmed(database: V) -> V:
+    """The database with only the labels and annotations that agents read: a tenant's may have 80,000 others."""
+    labels = {name: text for name, text in database.labels.items() if name in _LABELS}
+    annotations = {name: text for name, text in database.annotations.items() if name in _ANNOTATIONS}
+    return msgspec.structs.replace(database, labels=labels, annotations=annotations)
 
 
 class DatabaseObject(ABC):

@@ -10,7 +10,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
 
@@ -109,7 +109,11 @@ def read_sample(page: bytes) -> GuestSample:
     scalars: dict[str, float] = {}
     cpus: dict[bytes, dict[bytes, float]] = {}
     awake: dict[str, None] = {}
-    for name, rest in _relevant_lines(page):
+    for line in islice(_LINE.finditer(page), MAX_LINES):
+        name, rest = line.groups()
+        # No real exporter writes longer lines; the label pattern must not see them.
+        if len(rest) > LONGEST_LINE:
+            continue
         if name in _CPU:
             cpu, mode, text, stamp = _cpu_line(rest)
             value = _number(text)
@@ -144,14 +148,6 @@ def _note_reason(awake: dict[str, None], rest: bytes) -> None:
         return
     reason = _labels(block).get(b"reason", b"")
     awake[reason.decode() if _REASON.fullmatch(reason) else UNREADABLE] = None
-
-
-def _relevant_lines(page: bytes) -> Iterator[tuple[bytes, bytes]]:
-    for line in islice(_LINE.finditer(page), MAX_LINES):
-        name, rest = line.groups()
-        # No real exporter writes longer lines, so the label pattern never sees them.
-        if len(rest) <= LONGEST_LINE:
-            yield name, rest
 
 
 def _cpu_line(rest: bytes) -> tuple[bytes, bytes, bytes, bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.adapters.database_object import DatabaseObject
+from agent.adapters.database_object import DatabaseObject, trimmed
 from agent.adapters.kubernetes_api import LightKubernetesApi
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
@@ -29,5 +29,5 @@ class NeonVm(DatabaseObject):
         return self._read(await self._api.patch(self._path, body))
 
     def _parsed(self, obj: JsonObject) -> VirtualMachine:
-        self._seen = parse_virtual_machine(obj)
+        self._seen = trimmed(parse_virtual_machine(obj))
         return self._seen

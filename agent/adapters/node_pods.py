@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from agent import texts
+from agent.adapters.database_object import trimmed
 from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.assignments import Assignment, PodContainer
 from agent.core.events import Fault
@@ -108,7 +109,7 @@ class NodePods:
         self.unreadable: dict[ObjectName, str] = {}
         self.states = PodStates()
         self._api = api
-        self._known: dict[ObjectName, Assignment] = {}
+        self._assignments: dict[ObjectName, Assignment] = {}
         self._scheduler = scheduler
         # Select on the server, so that an agent's traffic does not grow with the cluster. VMs of other schedulers are
         # left to their own agents (B.11).
@@ -124,13 +125,13 @@ class NodePods:
         """See ``AssignmentSource``. Ends when the watch ends or its version is too old."""
         try:
             version = await self._list()
-            yield frozenset(self._known.values())
+            yield frozenset(self._assignments.values())
             # An expired version is not a failure: the supervisor calls again, and the pods are listed.
             with suppress(ExpiredError):
                 async for event in self._api.watch(PODS.path(), self._selected, version):
                     if event.type != "BOOKMARK":
                         self._apply(event)
-                        yield frozenset(self._known.values())
+                        yield frozenset(self._assignments.values())
         except PortError as error:
             self.states.lost(error)
             raise
@@ -143,17 +144,17 @@ class NodePods:
             # Keep only what is needed of each: the pods of a node may be larger than the agent's memory.
             listed |= map(self._contents_of, page.objects())
         self.states.listed(listed.keys())
-        before, self._known, self.unreadable = self._known, {}, {}
+        before, self._assignments, self.unreadable = self._assignments, {}, {}
         for name, contents in listed.items():
             self._note(name, contents)
         # A pod that cannot be decoded keeps its runner, because its database still runs.
-        self._known |= {name: before[name] for name in self.unreadable if name in before}
+        self._assignments |= {name: before[name] for name in self.unreadable if name in before}
         return version
 
     def _apply(self, event: WatchEvent) -> None:
         self.unreadable.pop(event.name, None)
         if event.type == "DELETED":
-            self._known.pop(event.name, None)
+            self._assignments.pop(event.name, None)
             self.states.remove(event.name)
         elif event.unreadable is not None:
             self._note(event.name, event.unreadable.reason)
@@ -177,15 +178,15 @@ class NodePods:
             self.states.put(name, contents)
             return
         # Remove it first: it may have ended or have a new address.
-        self._known.pop(name, None)
+        self._assignments.pop(name, None)
         if isinstance(contents, PodDatabase):
             self.states.put(name, contents)
             container = PodContainer(contents.uid, contents.container_id)
-            self._known[name] = Assignment(contents.name, name, contents.pod_ip, container)
+            self._assignments[name] = Assignment(contents.name, name, contents.pod_ip, container)
             return
         self.states.remove(name)
         if contents is not None:
-            self._known[name] = contents
+            self._assignments[name] = contents
 
 
 def _is_older(state: PodDatabase | str, last: PodDatabase | str | None) -> bool:
@@ -212,6 +213,6 @@ def database_in(pod: JsonObject) -> PodDatabase | None:
     """The database in ``pod``; None unless it has opted in and its container runs. Raises ``InvalidObjectError``."""
     if not is_pod_database(pod) or has_finished(pod):
         return None
-    database = parse_pod_database(pod)
+    database = trimmed(parse_pod_database(pod))
     # A container that has ended has no cgroup.
     return database if database.phase == RUNNING and database.container_id else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from agent import texts
-from agent.adapters.database_object import DatabaseObject
+from agent.adapters.database_object import DatabaseObject, trimmed
 from agent.adapters.http_errors import SHOWN
 from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.adapters.node_pods import PodStates
@@ -65,7 +65,7 @@ class PodApi(DatabaseObject):
             raise RefusedError(Fault.VM_API, texts.POD_REPLACED.format(pod=self._name))
 
     def _parsed(self, obj: JsonObject) -> PodDatabase:
-        self._seen = parse_pod_database(obj)
+        self._seen = trimmed(parse_pod_database(obj))
         return self._seen
 
 

@@ -209,7 +209,8 @@ def _unmet(sample: GuestSample, over: Rates, busy: float, cores: float, policy: 
         # The run queue limits the step, so that one or two decisions cover a jump in load.
         queue = cores if sample.runnable is None else max(cores, sample.runnable - OBSERVER)
         reach = min(queue, policy.reach * cores)
-        because = f"tasks waited {over.cpu_stall:.0%} of the time, {_count_text(sample.runnable)} runnable"
+        count = "unknown number" if sample.runnable is None else f"{sample.runnable:.0f}"
+        because = f"tasks waited {over.cpu_stall:.0%} of the time, {count} runnable"
         return (beyond * reach, because) if beyond else None
     # Without PSI, use the load average; it lags, so it counts only if the CPU is saturated.
     if busy < SATURATED * cores or sample.load1 is None or sample.load1 <= busy:
@@ -220,10 +221,6 @@ def _unmet(sample: GuestSample, over: Rates, busy: float, cores: float, policy: 
 def _between(value: float, low: float, high: float) -> float:
     """The position of ``value`` between ``low`` (0) and ``high`` (1), clamped."""
     return min(1.0, max(0.0, (value - low) / (high - low)))
-
-
-def _count_text(count: float | None) -> str:
-    return "unknown number" if count is None else f"{count:.0f}"
 
 
 def _mem_parts(sample: GuestSample, over: Rates, has: Bytes, policy: MemoryPolicy) -> list[Part]:

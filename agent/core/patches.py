@@ -114,7 +114,10 @@ def patch_failed(state: State, event: PatchFailed, now: Instant, jitter: float) 
     if event.refused and patch is not None and vm_state.observed is not None:
         if _pause_resource(vm_state, vm_state.observed, patch, event.reason, now, jitter):
             return
-        _pause_growth(vm_state, vm_state.observed, patch, now, jitter)
+        # Only a refused growth delays further growth; a refused shrink is retried.
+        if not vm_state.observed.is_pod and not patch.target.within(vm_state.observed.use):
+            vm_state.refused += 1
+            vm_state.grows_from = Instant(now + REFUSED_GROWTH_BACKOFF.delay(vm_state.refused, jitter))
     vm_state.retry_at = Instant(now + VM_API_BACKOFF.delay(vm_state.failure.count, jitter))
     if patch is None or event.refused or not _is_newest(vm_state.observed, patch):
         return
@@ -136,10 +139,3 @@ def _pause_resource(vm_state: VmSide, pod: Vm, patch: PatchVm, because: str, now
     pause = ResizePause(resource, grown is not None, amount(pod.actual, resource), because)
     vm_state.pauses = vm_state.pauses.refused(pause, now, jitter)
     return True
-
-
-def _pause_growth(vm_state: VmSide, vm: Vm, patch: PatchVm, now: Instant, jitter: float) -> None:
-    # Only a refused growth delays further growth; a refused shrink is retried.
-    if not vm.is_pod and not patch.target.within(vm.use):
-        vm_state.refused += 1
-        vm_state.grows_from = Instant(now + REFUSED_GROWTH_BACKOFF.delay(vm_state.refused, jitter))

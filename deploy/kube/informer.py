@@ -73,6 +73,13 @@ class Informer:
         """List again immediately: the API server's store was restored from a backup."""
         self._facts.read_again()
 
+    async def catch_up(self) -> None:
+        """Return once a list that started after this call is complete: it includes all earlier writes.
+
+        ``run`` must be running.
+        """
+        await self._facts.refresh()
+
     async def run(self) -> None:
         """List and watch until cancelled. Retries while the API server is unavailable."""
         await self._facts.run(self._client.api, self._clock, self.synced.set)

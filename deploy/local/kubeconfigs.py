@@ -47,11 +47,5 @@ def node_user(node: str) -> str:
     return f"system:node:{node}"
 
 
-def token_list(token: str) -> str:
-    """Content of the API server's ``--token-auth-file``: one token, with full access."""
-    # Columns: token, user, uid, groups.
-    return f"{token},{ADMIN},{ADMIN},{MASTERS}\n"
-
-
 def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()

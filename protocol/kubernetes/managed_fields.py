@@ -14,8 +14,8 @@ from protocol.names import RUNNER_CONTAINER
 
 RESIZE: Final = "resize"
 
-# managedFields identifies list elements by their merge key, as JSON without spaces.
-_RUNNER: Final = f'k:{{"name":"{RUNNER_CONTAINER}"}}'
+RUNNER_KEY: Final = f'k:{{"name":"{RUNNER_CONTAINER}"}}'
+"""The runner's container: managedFields identifies list elements by their merge key, as JSON without spaces."""
 
 
 class _Resources(msgspec.Struct, frozen=True):
@@ -57,5 +57,5 @@ def resized_by(
     """
     # The same client may have written other fields through the main resource.
     ours = (entry for entry in entries if (entry.manager, entry.subresource) == (manager, RESIZE))
-    runners = (entry.fieldsV1.spec.containers.get(_RUNNER, _Container()).resources for entry in ours)
+    runners = (entry.fieldsV1.spec.containers.get(RUNNER_KEY, _Container()).resources for entry in ours)
     return frozenset(key.removeprefix("f:") for resources in runners for key in getattr(resources, part))

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from protocol.messages import ObjectName
 
@@ -229,6 +230,27 @@ def selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
     if not equal and not expressions:
         return False
     return equal.items() <= labels.items() and all(_holds(expression, labels) for expression in expressions)
+
+
+MAX_REQUIREMENTS: Final = 100
+MAX_VALUES: Final = 1000
+
+
+def is_large_selector(selector: JsonObject) -> bool:
+    """Return True if a label selector has more requirements or values than to be kept and matched with many objects.
+
+    Anyone may write megabytes of them.
+
+    >>> is_large_selector({"matchExpressions": [{"key": "a", "operator": "Exists"}] * 101}), is_large_selector({})
+    (True, False)
+    """
+    expressions = items(selector, "matchExpressions")
+    values = [expression.get("values") for expression in expressions]
+    return (
+        len(expressions) > MAX_REQUIREMENTS
+        or len(texts(selector, "matchLabels")) > MAX_REQUIREMENTS
+        or sum(len(listed) for listed in values if isinstance(listed, list)) > MAX_VALUES
+    )
 
 
 def _holds(requirement: JsonObject, labels: Mapping[str, str]) -> bool:

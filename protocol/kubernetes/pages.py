@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -152,8 +152,7 @@ def read_page(body: bytes) -> Page:
     # One invalid object fails the whole page, so decode each object separately.
     except (ValueError, RecursionError):
         return _by_parts(body)
-    head = {"metadata": decoded.metadata or {}}
-    return Page(version_of(head), text(head, "metadata", "continue"), decoded.items or [], [])
+    return Page(*_head(decoded.metadata or {}), decoded.items or [], [])
 
 
 def read_encoded_page(body: bytes) -> EncodedPage:
@@ -167,8 +166,7 @@ def read_encoded_page(body: bytes) -> EncodedPage:
         whole = _ENCODED_PAGE.decode(body)
     except (ValueError, RecursionError):
         return _split(body)
-    head = {"metadata": whole.metadata or {}}
-    return EncodedPage(version_of(head), text(head, "metadata", "continue"), whole.items or ())
+    return EncodedPage(*_head(whole.metadata or {}), whole.items or ())
 
 
 def read_event(line: bytes) -> WatchEvent:
@@ -185,13 +183,11 @@ def read_event(line: bytes) -> WatchEvent:
     return WatchEvent(decoded.type, decoded.body or {})
 
 
-class _Page(msgspec.Struct, frozen=True):
-    items: list[Json] | None
-    metadata: Json | None = None
+T = TypeVar("T")
 
 
-class _EncodedPage(msgspec.Struct, frozen=True):
-    items: list[msgspec.Raw] | None
+class _Page(msgspec.Struct, Generic[T], frozen=True):
+    items: list[T] | None
     metadata: Json | None = None
 
 
@@ -201,12 +197,15 @@ class _Event(msgspec.Struct, frozen=True):
 
 
 _OBJECT: Final = msgspec.json.Decoder(Json)
-_PAGE: Final = msgspec.json.Decoder(_Page)
-_ENCODED_PAGE: Final = msgspec.json.Decoder(_EncodedPage)
+_PAGE: Final = msgspec.json.Decoder(_Page[Json])
+_ENCODED_PAGE: Final = msgspec.json.Decoder(_Page[msgspec.Raw])
 _EVENT: Final = msgspec.json.Decoder(_Event)
 _TEXT: Final = msgspec.json.Decoder(str)
 
-T = TypeVar("T")
+
+def _head(metadata: Json) -> tuple[str, str]:
+    """The version of a list, and its continue token."""
+    return text(metadata, "resourceVersion"), text(metadata, "continue")
 
 
 def _split(body: bytes) -> EncodedPage:
@@ -219,19 +218,15 @@ def _split(body: bytes) -> EncodedPage:
         raise UnreadableAnswerError("items: expected an array of objects")
     # With invalid metadata the version is empty, and a watch from it starts with the current state.
     empty: Json = {}
-    metadata = {"metadata": _or(_OBJECT.decode, parts.get("metadata", b""), empty)}
-    return EncodedPage(version_of(metadata), text(metadata, "metadata", "continue"), raw_items)
+    return EncodedPage(*_head(_or(_OBJECT.decode, parts.get("metadata", b""), empty)), raw_items)
 
 
 def _by_parts(body: bytes) -> Page:
     encoded = _split(body)
-    page = Page(encoded.version, encoded.continue_token, [], [])
-    for obj in encoded.objects():
-        if isinstance(obj, Unreadable):
-            page.unreadable.append(obj)
-        else:
-            page.objects.append(obj)
-    return page
+    objects = list(encoded.objects())
+    readable = [obj for obj in objects if not isinstance(obj, Unreadable)]
+    unreadable = [obj for obj in objects if isinstance(obj, Unreadable)]
+    return Page(encoded.version, encoded.continue_token, readable, unreadable)
 
 
 def _event_by_parts(line: bytes) -> WatchEvent:

@@ -26,6 +26,14 @@ class Needs:
     gpus: int = 0
     storage_gb: float = 0.0
 
+    def __add__(self, other: Needs) -> Needs:
+        return Needs(self.resources + other.resources, self.gpus + other.gpus, self.storage_gb + other.storage_gb)
+
+    def at_least(self, other: Needs) -> Needs:
+        """The larger of each."""
+        resources = self.resources.at_least(other.resources)
+        return Needs(resources, max(self.gpus, other.gpus), max(self.storage_gb, other.storage_gb))
+
 
 def perfect_price(needs: Needs, config: RankingConfig) -> float:
     """The price per hour of a machine with exactly this capacity.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 from protocol.units import Instant, Seconds
 
@@ -58,3 +59,25 @@ class SystemClock:
     def jitter(self) -> float:
         """See ``Clock``."""
         return random.random()
+
+
+_PAUSE: Final = Seconds(0.05)
+
+
+async def wait_until(holds: Callable[[], bool], clock: Clock, at_most: Seconds) -> bool:
+    """Return True as soon as ``holds`` returns True, False after ``at_most``."""
+
+    async def poll() -> bool:
+        return holds()
+
+    return await poll_until(poll, clock, at_most)
+
+
+async def poll_until(holds: Callable[[], Awaitable[bool]], clock: Clock, at_most: Seconds) -> bool:
+    """Like ``wait_until``, for an asynchronous condition."""
+    deadline = clock.now() + at_most
+    while not await holds():
+        if clock.now() >= deadline:
+            return False
+        await clock.sleep(_PAUSE)
+    return True

@@ -66,7 +66,7 @@ class HttpConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._answer = ResponseHead()
         self._headers = 0
-        self._beside = 0
+        self._outside_body = 0
         self._is_framed = False
         self._pieces: deque[bytes | bytearray] = deque()
         self._unread = 0
@@ -205,12 +205,12 @@ class HttpConnection(asyncio.Protocol):
         if self._is_whole:
             self._break(_UNASKED)
             return
-        self._beside += len(data)
+        self._outside_body += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._break(f"the response is not HTTP: {error}")
-        if self._beside > MAX_OUTSIDE_BODY:
+        if self._outside_body > MAX_OUTSIDE_BODY:
             self._break(f"the response is not HTTP: more than {MAX_OUTSIDE_BODY} bytes outside of its body")
         if self._unread > self._wakes_beyond:
             self._wake()
@@ -243,7 +243,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
-        self._beside = 0
+        self._outside_body = 0
         self._pieces_left -= 1
         if self._pieces_left < 0:
             self._break(f"the response arrives in pieces of less than {LEAST_PIECE} bytes")
@@ -260,10 +260,10 @@ class HttpConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """The response is complete."""
         if not self._answer.status:
-            # ``_beside`` keeps counting, so that a server cannot send interim responses forever.
+            # ``_outside_body`` keeps counting, so that a server cannot send interim responses forever.
             self._answer, self._headers, self._is_framed = ResponseHead(), 0, False
             return
-        self._beside = 0
+        self._outside_body = 0
         self._is_whole, self._has_lasted = True, self._parser.should_keep_alive()
         self._wake()
 

@@ -88,6 +88,7 @@ def add_log_level(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-level",
         default="info",
+        type=str.lower,
         choices=["debug", "info", "warning", "error"],
         help="minimum level to log to stderr (default: %(default)s)",
     )

@@ -1,14 +1,44 @@
-"""Parses CPU and memory in the requests, limits and status of a container, as in the Kubernetes API. Pure.
+"""Parses CPU and memory in the requests, limits and status of a container, as in the Kubernetes API, and counts the
+requests of a pod. Pure.
 
 Errors are ``ValueError`` with the path of the field.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol, Self, TypeVar
 
 from protocol.units import Bytes, MilliCpu, Resources
 from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
+
+
+class _Addable(Protocol):
+    def __add__(self, other: Self, /) -> Self: ...
+
+
+R = TypeVar("R", bound=_Addable)
+
+
+def counted(
+    containers: Iterable[R], inits: Iterable[tuple[R, bool]], zero: R, largest: Callable[[R, R], R]
+) -> tuple[R, R]:
+    """What a pod's containers request as kube-scheduler counts it, and the part of its sidecars. ``inits`` are its init
+    containers in order, each with True for a sidecar.
+
+    >>> counted([1, 2], [(5, False), (1, True), (3, False)], 0, max)
+    (5, 1)
+    """
+    sidecars = starting = zero
+    for requests, is_sidecar in inits:
+        # An init container runs with the sidecars started before it, and ends before the next container starts.
+        together = sidecars + requests
+        starting = largest(starting, together)
+        sidecars = together if is_sidecar else sidecars
+    running = sidecars
+    for requests in containers:
+        running = running + requests
+    return largest(running, starting), sidecars
 
 
 def amounts(path: str, fields: Mapping[str, object]) -> Resources:

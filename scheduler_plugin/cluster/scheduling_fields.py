@@ -7,13 +7,14 @@ missed here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final, TypeVar
 
 import msgspec
 
 from protocol.field_errors import field_message
 from scheduler_plugin.cluster import scheduling_shapes as shapes
-from scheduler_plugin.constraints import model
+from scheduler_plugin.constraints import limits, model
 from scheduler_plugin.texts import explanations
 
 EVERY_POD_TOLERATES: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
@@ -34,10 +35,13 @@ def pod_constraints(spec: Mapping[str, object]) -> model.PodConstraints:
     if not any(spec.get(key) for key in CONSTRAINING):
         return model.UNCONSTRAINED
     try:
-        return _constraints(msgspec.convert(spec, shapes.ConstrainingSpec))
+        constraints = _constraints(msgspec.convert(spec, shapes.ConstrainingSpec))
     except (ValueError, RecursionError) as error:
         # The VM is still scaled.
         return model.PodConstraints(unreadable=f"spec: {field_message(error)}")
+    if limits.are_too_many(constraints):
+        return model.PodConstraints(unreadable=explanations.TOO_MANY_CONSTRAINTS)
+    return constraints
 
 
 def pod_traits(
@@ -56,7 +60,7 @@ def pod_traits(
 def placed_traits(
     labels: model.Labels,
     spec: shapes.Placed,
-    ports: Sequence[shapes.Port],
+    ports: Sequence[model.HostPort],
     *,
     is_terminating: bool,
     others: model.ResourceCounts,
@@ -66,19 +70,22 @@ def placed_traits(
     ``others`` are its requests except CPU and memory.
     """
     affinity = spec.affinity or shapes.Affinity()
+    anti_affinity = _pod_terms(affinity.pod_anti_affinity)
     traits = model.PodTraits(
-        labels=labels,
-        anti_affinity=_pod_terms(affinity.pod_anti_affinity),
-        host_ports=tuple(_host_ports(ports)),
-        volumes=tuple(_claims(spec)),
+        # Anyone may create pods with 80,000 labels, and other lists as long, which would all be cached.
+        labels=labels if len(labels) <= limits.MAX_PARTS else dict(islice(labels.items(), limits.MAX_PARTS)),
+        # kube-scheduler checks the real object.
+        anti_affinity=() if limits.are_too_many_terms(anti_affinity) else anti_affinity,
+        host_ports=tuple(port for port in ports if port.port)[: limits.MAX_PARTS],
+        volumes=tuple(_claims(spec)[: limits.MAX_PARTS]),
         # Without the API server's defaults, so that most pods equal PLAIN_POD.
         tolerations=tuple(
-            _toleration(toleration)
-            for toleration in spec.tolerations or ()
+            toleration
+            for toleration in (spec.tolerations or ())[: limits.MAX_PARTS]
             if toleration.key not in EVERY_POD_TOLERATES
         ),
         is_terminating=is_terminating,
-        other_requests=others,
+        other_requests=others[: limits.MAX_PARTS],
     )
     # Shared to save memory.
     return model.PLAIN_POD if traits == model.PLAIN_POD else traits
@@ -106,10 +113,7 @@ def node_traits(
     states = {condition.type: condition.status for condition in _listed(conditions, shapes.NodeCondition)}
     faults = [explanations.NOT_READY] if states.get("Ready", "True") != "True" else []
     faults += [words for kind, words in explanations.FAULTS.items() if states.get(kind) == "True"]
-    parsed_taints = tuple(
-        model.Taint(taint.key, taint.value or "", taint.effect) for taint in _listed(taints, shapes.TaintShape)
-    )
-    return model.NodeTraits(labels, parsed_taints, tuple(faults), allocatable or {})
+    return model.NodeTraits(labels, tuple(_listed(taints, model.Taint)), tuple(faults), allocatable or {})
 
 
 def volume_terms(affinity: object) -> tuple[model.NodeTerm, ...]:
@@ -141,7 +145,7 @@ def _constraints(spec: shapes.ConstrainingSpec) -> model.PodConstraints:
         affinity.pod_anti_affinity or shapes.PodAffinitySpec(),
     )
     return model.PodConstraints(
-        tolerations=tuple(_toleration(toleration) for toleration in spec.tolerations or ()),
+        tolerations=spec.tolerations or (),
         node_selector=tuple(
             # Sorted, so that equal selectors compare equal.
             model.Requirement(key, "In", (value,))
@@ -157,7 +161,7 @@ def _constraints(spec: shapes.ConstrainingSpec) -> model.PodConstraints:
             if spread.when_unsatisfiable == "DoNotSchedule"
         ),
         preferred_nodes=tuple(
-            model.Weighted(preferred.weight, _node_term(preferred.preference)) for preferred in nodes.preferred or ()
+            model.Weighted(preferred.weight, preferred.preference) for preferred in nodes.preferred or ()
         ),
         preferred_pods=(
             *(
@@ -173,35 +177,15 @@ def _constraints(spec: shapes.ConstrainingSpec) -> model.PodConstraints:
     )
 
 
-def _toleration(toleration: shapes.PodToleration) -> model.Toleration:
-    # Equal is the default operator. An empty key or effect matches all.
-    return model.Toleration(
-        toleration.key or "", toleration.operator or "Equal", toleration.value or "", toleration.effect or ""
-    )
-
-
-def _requirements(entries: list[shapes.RequirementShape] | None) -> tuple[model.Requirement, ...]:
-    return tuple(
-        model.Requirement(requirement.key, requirement.operator, tuple(requirement.values or ()))
-        for requirement in entries or ()
-    )
-
-
 def _selector(selector: shapes.Selector | None) -> tuple[model.Requirement, ...] | None:
     if selector is None:
         return None
-    requirements = tuple(
-        model.Requirement(key, "In", (value,)) for key, value in sorted((selector.match_labels or {}).items())
-    )
-    return requirements + _requirements(selector.match_expressions)
+    labels = sorted((selector.match_labels or {}).items())
+    return tuple(model.Requirement(key, "In", (value,)) for key, value in labels) + selector.match_expressions
 
 
 def _node_terms(selector: shapes.NodeTerms | None) -> tuple[model.NodeTerm, ...] | None:
-    return None if selector is None else tuple(_node_term(term) for term in selector.node_selector_terms or ())
-
-
-def _node_term(term: shapes.NodeTermShape) -> model.NodeTerm:
-    return model.NodeTerm(_requirements(term.match_expressions), _requirements(term.match_fields))
+    return None if selector is None else selector.node_selector_terms or ()
 
 
 def _pod_terms(affinity: shapes.PodAffinitySpec | None) -> tuple[model.PodTerm, ...]:
@@ -231,15 +215,6 @@ def _spread(spread: shapes.SpreadShape) -> model.Spread:
         honors_taints=spread.node_taints_policy == "Honor",
         match_label_keys=tuple(spread.match_label_keys or ()),
     )
-
-
-def _host_ports(ports: Sequence[shapes.Port]) -> list[model.HostPort]:
-    return [
-        # A port without a host IP binds all addresses.
-        model.HostPort(port.host_port, port.protocol or "TCP", port.host_ip or model.HostPort(0).address)
-        for port in ports
-        if port.host_port
-    ]
 
 
 def _claims(spec: shapes.Placed) -> list[str]:

@@ -7,45 +7,32 @@ from __future__ import annotations
 
 import msgspec
 
+from scheduler_plugin.constraints.model import HostPort, NodeTerm, Requirement, Toleration
+
 
 class _Camel(msgspec.Struct, frozen=True, rename="camel"):
     """Camel-case field names, as in the API."""
-
-
-class RequirementShape(_Camel, frozen=True):
-    """One of ``matchExpressions``."""
-
-    key: str
-    operator: str
-    values: list[str] | None = None
 
 
 class Selector(_Camel, frozen=True):
     """A label selector."""
 
     match_labels: dict[str, str] | None = None
-    match_expressions: list[RequirementShape] | None = None
-
-
-class NodeTermShape(_Camel, frozen=True):
-    """One of ``nodeSelectorTerms``."""
-
-    match_expressions: list[RequirementShape] | None = None
-    match_fields: list[RequirementShape] | None = None
+    match_expressions: tuple[Requirement, ...] = ()
 
 
 class NodeTerms(_Camel, frozen=True):
     """A node selector."""
 
     # Alternatives; the expressions within a term must all match.
-    node_selector_terms: list[NodeTermShape] | None = None
+    node_selector_terms: tuple[NodeTerm, ...] | None = None
 
 
 class PreferredNodes(_Camel, frozen=True):
     """A preferred node affinity."""
 
     weight: int
-    preference: NodeTermShape
+    preference: NodeTerm
 
 
 # The API's names are too long, so each field is renamed.
@@ -95,16 +82,6 @@ class Affinity(_Camel, frozen=True):
     pod_anti_affinity: PodAffinitySpec | None = None
 
 
-class PodToleration(_Camel, frozen=True):
-    """One of ``spec.tolerations``."""
-
-    # No key with Exists tolerates everything.
-    key: str | None = None
-    operator: str | None = None
-    value: str | None = None
-    effect: str | None = None
-
-
 class SpreadShape(_Camel, frozen=True):
     """One of ``topologySpreadConstraints``."""
 
@@ -123,17 +100,9 @@ class ConstrainingSpec(_Camel, frozen=True):
 
     affinity: Affinity | None = None
     node_selector: dict[str, str] | None = None
-    tolerations: list[PodToleration] | None = None
+    tolerations: tuple[Toleration, ...] | None = None
     topology_spread_constraints: list[SpreadShape] | None = None
     target_architecture: str | None = None
-
-
-class TaintShape(_Camel, frozen=True):
-    """One of a node's ``spec.taints``."""
-
-    key: str
-    effect: str
-    value: str | None = None
 
 
 class NodeCondition(_Camel, frozen=True):
@@ -143,19 +112,10 @@ class NodeCondition(_Camel, frozen=True):
     status: str
 
 
-class Port(_Camel, frozen=True):
-    """A port of a container."""
-
-    host_port: int | None = None
-    protocol: str | None = None
-    # Not ``hostIp``.
-    host_ip: str | None = msgspec.field(default=None, name="hostIP")
-
-
 class ContainerPorts(_Camel, frozen=True):
     """A container with its ports."""
 
-    ports: list[Port] | None = None
+    ports: list[HostPort] | None = None
 
 
 class VolumeClaim(_Camel, frozen=True):
@@ -175,7 +135,7 @@ class Placed(_Camel, frozen=True):
     """Fields of a pod's spec that constraints of other pods refer to, except ports."""
 
     volumes: list[Volume] | None = None
-    tolerations: list[PodToleration] | None = None
+    tolerations: tuple[Toleration, ...] | None = None
     affinity: Affinity | None = None
 
 

@@ -16,9 +16,9 @@ from protocol.kubernetes.objects import JsonObject, child, text, texts
 from protocol.ranking.prices import is_accelerator, price_keys
 from protocol.runtime.kubernetes.watches.kinds import Kind
 from protocol.units import ZERO, Resources
-from protocol.wire.wire_quantities import mem_from_wire
+from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
 from scheduler_plugin.cluster.pods.reading import decode_watched_pod, pod_at_most, read_pod
-from scheduler_plugin.cluster.pods.requests import amounts, other_resources
+from scheduler_plugin.cluster.pods.requests import other_resources
 from scheduler_plugin.cluster.pods.shapes import Amounts, Metadata
 from scheduler_plugin.cluster.scheduling_fields import node_traits, volume_terms
 from scheduler_plugin.cluster.virtual_machines import read_vm, vm_at_most
@@ -86,13 +86,23 @@ def _cluster_node(node: _ApiNode) -> ClusterNode:
     labels = node.metadata.labels or {}
     return ClusterNode(
         name=node.metadata.name,
-        allocatable=amounts(*total),
+        allocatable=_room(*total),
         is_open=not spec.unschedulable,
         price_keys=price_keys(labels),
         gpus=_gpus(*total),
         traits=node_traits(labels, spec.taints, status.conditions, other_resources(total[1])),
-        capacity=amounts("status.capacity", status.capacity),
+        capacity=_room("status.capacity", status.capacity),
     )
+
+
+def _room(path: str, amounts: Amounts | None) -> Resources:
+    if not amounts:
+        return ZERO
+    cpu, mem = (
+        cpu_from_wire(f"{path}.cpu", amounts.get("cpu", 0)),
+        mem_from_wire(f"{path}.memory", amounts.get("memory", 0)),
+    )
+    return Resources(cpu, mem)
 
 
 def _gpus(path: str, amounts: Amounts | None) -> int:

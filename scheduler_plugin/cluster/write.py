@@ -44,9 +44,6 @@ class RecentWrites(Generic[K]):
         self._settle = settle
         self._sent_at: dict[K, Instant] = {}
 
-    def __len__(self) -> int:
-        return len(self._sent_at)
-
     def sent(self, about: K, now: Instant) -> None:
         """Record that a write is being sent."""
         # Prune here to keep the table small.

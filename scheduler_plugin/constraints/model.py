@@ -1,6 +1,7 @@
 """Placement constraints of pods, and the properties of nodes and placed pods that they refer to.
 
-Values only. A selector is a tuple of requirements that must all hold: ``()`` selects everything, None nothing.
+Values only. A selector is a tuple of requirements that must all hold: ``()`` selects everything, None nothing. The
+structs are decoded from the API's JSON as they are.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+import msgspec
+
 T = TypeVar("T")
 Labels = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(msgspec.Struct, frozen=True, gc=False):
     """One requirement on labels, with Kubernetes' ``operator`` (In, NotIn, Exists, DoesNotExist, Gt, Lt)."""
 
     key: str
@@ -34,20 +36,18 @@ class Weighted(Generic[T]):
     term: T
 
 
-@dataclass(frozen=True, slots=True)
-class Taint:
+class Taint(msgspec.Struct, frozen=True, gc=False):
     """A node's taint; ``effect`` is NoSchedule, NoExecute or PreferNoSchedule."""
 
     key: str
-    value: str
-    effect: str
+    value: str = ""
+    effect: str = ""
 
     def __str__(self) -> str:
         return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
 
 
-@dataclass(frozen=True, slots=True)
-class Toleration:
+class Toleration(msgspec.Struct, frozen=True, gc=False):
     """A pod's toleration. An empty ``effect`` matches all effects, an empty ``key`` with Exists all taints."""
 
     key: str = ""
@@ -56,12 +56,11 @@ class Toleration:
     effect: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeTerm:
+class NodeTerm(msgspec.Struct, frozen=True, gc=False):
     """One alternative of node affinity: requirements on the node's labels and fields (``metadata.name``)."""
 
-    labels: Requirements = ()
-    fields: Requirements = ()
+    labels: Requirements = msgspec.field(default=(), name="matchExpressions")
+    fields: Requirements = msgspec.field(default=(), name="matchFields")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +110,12 @@ class PodConstraints:
     unreadable: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HostPort:
-    """A host port of a pod; ``address`` 0.0.0.0 is every address."""
+class HostPort(msgspec.Struct, frozen=True, gc=False):
+    """A host port of a pod (0: the container's port has none); ``address`` 0.0.0.0 is every address."""
 
-    port: int
+    port: int = msgspec.field(default=0, name="hostPort")
     protocol: str = "TCP"
-    address: str = "0.0.0.0"
+    address: str = msgspec.field(default="0.0.0.0", name="hostIP")
 
 
 ResourceCounts = tuple[tuple[str, int], ...]

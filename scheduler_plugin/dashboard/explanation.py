@@ -58,6 +58,8 @@ def database_explanation(
         yield from _of_mobility(scheduler)
         yield from _of_migrations(scheduler)
         yield from (f"Room is being made for it: {room}." for room in texts_at(scheduler, "makingRoom"))
+        if obstacle := text(scheduler, "noRoomToGrow"):
+            yield f"{obstacle}."
         if freed := freed_room_sentence(scheduler, database_name(vm).namespace):
             yield f"It {freed}."
         for pod in items(scheduler, "pods"):

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from protocol import VERSION
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.credentials import CredentialsError
 from protocol.runtime.followed_file import FileRefusedError
 from protocol.runtime.json_log import log_as_json
-from protocol.runtime.program import stop_on_signals
+from protocol.runtime.program import add_log_level, stop_on_signals
 from scheduler_plugin.expander.app import serving
 
 _EPILOG: Final = """\
@@ -36,8 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="YAML settings (default: none, all settings have defaults)"
     )
-    parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
-    parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
+    add_log_level(parser)
     options = parser.parse_args(arguments)
     log_as_json(options.log_level)
     try:

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from protocol.kubernetes.protobuf import KUBERNETES, Fields, message_classes, only
 from protocol.ranking.prices import Needs, is_accelerator, price_keys
 from protocol.units import ZERO, Bytes, MilliCpu, QuantityError, Resources
+from protocol.wire.container_amounts import counted
 from scheduler_plugin.expander import texts
 from scheduler_plugin.expander.scaleup import NodeShape, PodNeeds, ScaleUp, ScaleUpOption
 
@@ -110,30 +111,19 @@ class _Reader:
         return PodNeeds(meta.uid or f"{meta.namespace}/{meta.name}", self._needs(pod.spec))
 
     def _needs(self, spec: _Message) -> Needs:
-        """Requests as kube-scheduler counts them: the maximum of the pod's life, plus its overhead.
+        """Requests as kube-scheduler counts them. Pod-level requests replace the sum of the containers."""
+        running = (self._amounts(container.resources.requests) for container in spec.containers)
+        inits = ((self._amounts(one.resources.requests), one.restartPolicy == "Always") for one in spec.initContainers)
+        of_containers, _ = counted(running, inits, NOTHING, Needs.at_least)
+        return self._pod_level(spec.resources.requests, of_containers) + self._amounts(spec.overhead)
 
-        Pod-level requests replace the sum of its containers.
-        """
-        sidecars, starting = NOTHING, NOTHING
-        for container in spec.initContainers:
-            # Init containers run one at a time, with the sidecars started before.
-            needs = _plus(sidecars, self._amounts(container.resources.requests))
-            starting = _greater(starting, needs)
-            if container.restartPolicy == "Always":
-                sidecars = needs
-        running = sidecars
-        for container in spec.containers:
-            running = _plus(running, self._amounts(container.resources.requests))
-        counted = self._pod_level(spec.resources.requests, _greater(running, starting))
-        return _plus(counted, self._amounts(spec.overhead))
-
-    def _pod_level(self, amounts: Mapping[str, _Message], counted: Needs) -> Needs:
+    def _pod_level(self, amounts: Mapping[str, _Message], of_containers: Needs) -> Needs:
         if not amounts:
-            return counted
-        pod_level, resources = self._amounts(amounts).resources, counted.resources
+            return of_containers
+        pod_level, resources = self._amounts(amounts).resources, of_containers.resources
         cpu = pod_level.cpu if "cpu" in amounts else resources.cpu
         mem = pod_level.mem if "memory" in amounts else resources.mem
-        return Needs(Resources(cpu, mem), counted.gpus, counted.storage_gb)
+        return Needs(Resources(cpu, mem), of_containers.gpus, of_containers.storage_gb)
 
     def _amounts(self, amounts: Mapping[str, _Message]) -> Needs:
         # Lookups are much faster than items() of protobuf maps.
@@ -149,18 +139,6 @@ class _Reader:
                 # Device counts are quantities too.
                 gpus += self._bytes(amounts[name].string).value
         return Needs(Resources(cpu, mem), gpus, storage.value / GB)
-
-
-def _plus(left: Needs, right: Needs) -> Needs:
-    return Needs(left.resources + right.resources, left.gpus + right.gpus, left.storage_gb + right.storage_gb)
-
-
-def _greater(left: Needs, right: Needs) -> Needs:
-    return Needs(
-        left.resources.at_least(right.resources),
-        max(left.gpus, right.gpus),
-        max(left.storage_gb, right.storage_gb),
-    )
 
 
 def _parse(kind: str, body: bytes) -> _Message:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Never
 
 from protocol.kubernetes.api import KubernetesApi
 from protocol.kubernetes.resources import HVPAS, PODS, TORTOISES, VM_GROUPS
@@ -36,6 +37,7 @@ class GroupsProgram:
     watches: GroupWatches = field(init=False)
     controllers: dict[str, QueuedController] = field(default_factory=dict)
     recommender: VmRecommender | None = None
+    _won: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, api: KubernetesApi, clock: Clock) -> None:
         """Run until cancelled, then release the Lease if this process holds it."""
@@ -43,6 +45,7 @@ class GroupsProgram:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.cache.run(api, clock))
                 tasks.create_task(self.leadership.run())
+                tasks.create_task(self._begin_terms())
                 tasks.create_task(self._log_ready())
                 for controller in self.controllers.values():
                     tasks.create_task(controller.run())
@@ -72,8 +75,18 @@ class GroupsProgram:
     def led(self, leads: bool) -> None:
         """React to a Lease that was acquired or lost."""
         self.telemetry.leads(leads)
-        # This process wrote nothing as a standby, so any group may need a write now.
         if leads:
+            self._won.set()
+
+    async def _begin_terms(self) -> Never:
+        while True:
+            await self._won.wait()
+            self._won.clear()
+            term = self.leadership.term
+            # A watch may have been silent for up to 50 s, and a VM that is not in the cache counts as deleted.
+            await self.cache.catch_up()
+            self.context.listed_term = term
+            # This process wrote nothing as a standby, so any group may need a write now.
             self.enqueue_all()
 
     async def _log_ready(self) -> None:

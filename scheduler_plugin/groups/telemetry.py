@@ -22,9 +22,9 @@ class GroupsTelemetry(ProgramTelemetry):
     """Metrics and log of one ``autoscale-groups`` process."""
 
     def __init__(self) -> None:
-        super().__init__("autoscale_groups", LOG, "Objects that cannot be decoded")
+        leading = "1 while this process holds the Lease and acts"
+        super().__init__("autoscale_groups", LOG, "Objects that cannot be decoded", leading)
         self._stopped: set[tuple[str, str]] = set()
-        self.leading = self.gauge("leading", "1 while this process holds the Lease and acts")
         self.reconciles = self.counter("reconciles", "Reconciles of groups, by outcome", "kind", "outcome")
         self.writes = self.counter("writes", "Writes to the API, by object and outcome", "what", "outcome")
         self.scalings = self.counter("scalings", "Completed scalings", "kind", "axis", "direction")
@@ -41,11 +41,6 @@ class GroupsTelemetry(ProgramTelemetry):
         self._stopped |= {(kind, reason) for reason in reasons}
         for labels in previous | {(kind, reason) for reason in reasons}:
             self.stopped.labels(*labels).set(reasons[labels[1]])
-
-    def leads(self, leads: bool) -> None:
-        """Record that the Lease was acquired or lost."""
-        self.leading.set(int(leads))
-        LOG.info(texts.LEASE_HELD if leads else texts.LEASE_LOST)
 
     def became_ready(self) -> None:
         """Record that all kinds have been listed for the first time."""

@@ -179,8 +179,6 @@ BUSY: Final = (
 # Log lines
 
 READY: Final = "ready"
-LEASE_HELD: Final = "Lease acquired"
-LEASE_LOST: Final = "Lease lost"
 NOT_RESTORED: Final = "cannot restore an HPA or VPA that the group changed"
 NOT_RECOMMENDED: Final = "cannot write a recommendation"
 RECOMMENDING_FAILED: Final = "internal error while recommending for a group"

@@ -22,7 +22,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
+from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi, Tolerating
 from protocol.kubernetes.objects import Json, JsonObject, items, name_of, text, texts, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import CONFIG_MAPS, MERGE_PATCH, MUTATING_WEBHOOKS, STRATEGIC_PATCH
@@ -94,12 +94,9 @@ class BundlePublisher:
         LOG.info(WEBHOOK_TRUSTED, extra={"webhook": self.webhook})
 
     async def _webhook(self) -> JsonObject | None:
-        try:
+        with Tolerating(RefusalKind.NOT_FOUND):
             return await self.api.call(ApiCall("GET", MUTATING_WEBHOOKS.path(name=self.webhook), TIMEOUT))
-        except ApiRefusedError as error:
-            if error.kind is RefusalKind.NOT_FOUND:
-                return None
-            raise
+        return None
 
     async def _copies(self) -> list[Json]:
         copies: list[Json] = []

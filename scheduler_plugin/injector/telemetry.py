@@ -20,13 +20,13 @@ class InjectorTelemetry(ProgramTelemetry):
     """Metrics and log of one ``autoscale-injector`` process."""
 
     def __init__(self) -> None:
-        super().__init__("autoscale_injector", LOG, "Pods that cannot be decoded", "1 while pods can get an agent")
+        leading, ready = "1 while this process issues certificates", "1 while pods can get an agent"
+        super().__init__("autoscale_injector", LOG, "Pods that cannot be decoded", leading, ready)
         self.reviews = self.counter("reviews", "Reviews of new pods, by outcome", "outcome")
         self.renewals = Counter(
             "autoscale_certificate_renewals", "Certificates written, by outcome", ("outcome",), registry=self.registry
         )
         self._turns = self.counter("turns", "Checks of all certificates, by outcome", "outcome")
-        self._leading = self.gauge("leading", "1 while this process issues certificates")
         for outcome in ("done", "failed"):  # start at zero, so that the first failure shows as an increase
             self.renewals.labels(outcome)
         self._trouble = ""
@@ -45,8 +45,3 @@ class InjectorTelemetry(ProgramTelemetry):
         if problem and problem != self._problem:
             LOG.error(texts.NO_AGENTS, extra={"reason": problem})
         self._problem = problem
-
-    def leads(self, leads: bool) -> None:
-        """Record that the Lease was acquired or lost."""
-        self._leading.set(int(leads))
-        LOG.info(texts.LEASE_HELD if leads else texts.LEASE_LOST)

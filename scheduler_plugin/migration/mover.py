@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, Never
 
-from protocol.kubernetes.api import ApiError, ApiRefusedError
+from protocol.kubernetes.api import ApiError, Tolerating
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
@@ -47,6 +47,7 @@ class Mover:
         self._planner = planner
         self._next_round_at = context.clock.now()
         context.migration_status.refused = planner.refused
+        context.migration_status.growth_obstacle = planner.growth_obstacle
         self._creator = MigrationCreator(context, planner.refused_orders)
         self._remover = MigrationRemover(context)
 
@@ -199,12 +200,11 @@ class MigrationRemover:
         if why is None or migration is None or migration.facts.is_terminating:
             return True
         try:
-            # With the UID: someone may have recreated it under the same name.
-            await self._context.writer.delete_migration(name, migration.facts.uid)
+            # With the UID: someone may have recreated it under the same name. Already deleted is fine.
+            with Tolerating(RefusalKind.NOT_FOUND):
+                await self._context.writer.delete_migration(name, migration.facts.uid)
         except ApiError as error:
-            # Already deleted is fine.
-            if not (isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND):
-                details = {"migration": str(name), "why": why, "reason": str(error)}
-                LOG.warning(logs.NOT_DELETED, extra=details)
-                return False
+            details = {"migration": str(name), "why": why, "reason": str(error)}
+            LOG.warning(logs.NOT_DELETED, extra=details)
+            return False
         return True

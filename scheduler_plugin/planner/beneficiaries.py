@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from protocol.units import Instant, Resources
+from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.accounts.sharing import donors
 from scheduler_plugin.ledger.ledger import Ledger
@@ -34,6 +34,33 @@ def room_being_made(ledger: Ledger, claim: Claim, now: Instant) -> Iterator[str]
         for migration in ledger.migrations.values():
             if migration.is_active and migration.source == claim.node:
                 yield move_text(migration)
+
+
+def no_room_to_grow(ledger: Ledger, claims: Iterable[Claim], share: float, obstacle: Callable[[str], str]) -> str:
+    """Text about the one of ``claims`` that lacks the most room to grow to its VM's bound; empty if none does.
+
+    ``share`` of the growth counts. ``obstacle`` returns why no VM leaves a node for it.
+    """
+    lacks = [(_lacking_to_grow(ledger, claim, share), claim) for claim in claims]
+    lacking, claim = max(lacks, key=lambda lack: (lack[0].cpu, lack[0].mem), default=(ZERO, None))
+    if claim is None or not lacking.any:
+        return ""
+    active = (migration for migration in ledger.migrations.values() if migration.is_active)
+    leaving = next((migration for migration in active if migration.source == claim.node), None)
+    why = (
+        obstacle(claim.node)
+        if leaving is None
+        else explanations.moves(leaving.vm, leaving.source, leaving.destination, "")
+    )
+    return explanations.NO_ROOM_TO_GROW.format(vm=claim.pod.vm, node=claim.node, lacking=some(lacking), why=why)
+
+
+def _lacking_to_grow(ledger: Ledger, claim: Claim, share: float) -> Resources:
+    account = ledger.nodes[claim.node]
+    # VMs leave a cordoned node anyway.
+    if not claim.growth.any or not account.room.is_open:
+        return ZERO
+    return (account.reserved + claim.growth.scaled(share)).minus_or_zero(account.room.total)
 
 
 def move_text(migration: Migration) -> str:

@@ -21,6 +21,7 @@ from scheduler_plugin.planner.plan import MigrationPolicy, RoomNeed, StuckNode
 from scheduler_plugin.planner.targets import ActiveMigrations, Targets
 from scheduler_plugin.planner.victims import PlanningTime, Victim, is_being_deleted, victim_of
 from scheduler_plugin.texts import explanations
+from scheduler_plugin.texts.amounts import some
 
 SkipReason = Callable[[ObjectName], str | None]
 """The reason not to move a VM now, independent of its migrations; None if it may move."""
@@ -45,9 +46,11 @@ class DrainPlan:
             return None if why is None else StuckNode(node, why)
         share = need.target_reserve
         targets.restrict(share, keeps_growth=need.is_for_growth)
+        mark = f"{float(1 - share):.0%} of its watermark" if share else "its watermark"
         # A quick check for growth, because many nodes of a cluster may be crowded. One VM has to free all of it.
-        is_hopeless = need.is_for_growth and need.excess is not None and not targets.any_has_room(need.excess)
-        victims, others = ([], Counter[str]()) if is_hopeless else self._victims(need, skip_reason, targets)
+        if need.is_for_growth and need.excess is not None and not targets.any_has_room(need.excess):
+            return StuckNode(node, explanations.NO_TARGET.format(full_from=mark, need=some(need.excess)))
+        victims, others = self._victims(need, skip_reason, targets)
         moved = 0
         for victim in self._select(victims, need.goal(targets.slack), targets.has_target):
             # ``has_target`` was checked before the moves of this round, which may have taken the room.
@@ -61,7 +64,6 @@ class DrainPlan:
             return None
         has_target = any(targets.has_target(victim) for victim in victims)
         obstacles = {} if has_target else targets.obstacles(victims)
-        mark = f"{float(1 - share):.0%} of its watermark" if share else "its watermark"
         return StuckNode(node, explanations.unrelieved(len(victims), others, obstacles, None if has_target else mark))
 
     def _victims(self, need: RoomNeed, skip_reason: SkipReason, targets: Targets) -> tuple[list[Victim], Counter[str]]:

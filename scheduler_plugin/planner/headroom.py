@@ -31,7 +31,11 @@ class Headroom:
         # After a start, the past is unknown.
         if self._full_at is None or not _has_headroom(rooms):
             self._full_at = now
-        return now - self._full_at >= LASTING
+        return self.was_lasting(now)
+
+    def was_lasting(self, now: Instant) -> bool:
+        """Return True if the cluster had had headroom for ``LASTING`` when last observed."""
+        return self._full_at is not None and now - self._full_at >= LASTING
 
 
 def _has_headroom(rooms: Mapping[str, Room]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
@@ -100,12 +100,13 @@ class MigrationStatus:
     """State of migrations, for explanations.
 
     ``idle`` is why no VM moves at all, ``stuck`` why no VM can leave a node, by node; ``refused`` are recent refusals
-    of targets by kube-scheduler.
+    of targets by kube-scheduler. ``growth_obstacle`` returns why no VM leaves a node so that another can grow there.
     """
 
     idle: str | None = explanations.NO_ROUND_YET
     stuck: Mapping[str, str] = field(default_factory=dict)
     refused: RefusedTargets = field(default_factory=RefusedTargets)
+    growth_obstacle: Callable[[str, MigrationPolicy, Instant], str] = lambda *_: explanations.NO_ROUND_YET
 
 
 _REASONS: Final = {
@@ -156,6 +157,7 @@ class RoomNeed:
     denied_since: Instant | None  # when the present denial there began, if there is one
     lasting: LastingExcess | None = None  # None if all must leave, or without a minimum duration
     is_for_growth: bool = False  # nothing is denied yet, but a VM could not grow to its bound
+    obstacle: str = ""  # why no VM left for growth at the last attempt
     only_waking: bool = False  # only waking VMs were denied for long enough, and only they are to leave
 
     def is_current_for(self, account: NodeAccount, *, drains: bool) -> bool:

@@ -28,7 +28,7 @@ from scheduler_plugin.ledger.moves import Migration, Move, MoveCause
 from scheduler_plugin.planner.cost import Selection, least_cost
 from scheduler_plugin.planner.drain import DrainPlan
 from scheduler_plugin.planner.eligible_nodes import EligibleNodes
-from scheduler_plugin.planner.headroom import Headroom
+from scheduler_plugin.planner.headroom import MAX_RESERVED_SHARE, Headroom
 from scheduler_plugin.planner.plan import (
     GRACE,
     SHORT_SETTLE,
@@ -131,10 +131,22 @@ class Planner:
     def _note_stuck(self, need: RoomNeed, stuck: StuckNode, now: Instant) -> None:
         name = need.account.name
         if need.is_for_growth:
-            # Nobody is denied, so this is not reported. It is tried again later, and other nodes come first.
-            self._needs[name] = replace(self._needs[name], since=now)
+            # Nobody is denied, so this is only explained. It is tried again later, and other nodes come first.
+            self._needs[name] = replace(self._needs[name], since=now, obstacle=stuck.why)
         else:
             self._stuck[name] = stuck
+
+    def growth_obstacle(self, node: str, policy: MigrationPolicy, now: Instant) -> str:
+        """The reason why no VM leaves a node so that another can grow there."""
+        if not policy.makes_room_to_grow:
+            return explanations.NO_MOVES_FOR_GROWTH
+        if not self._headroom.was_lasting(now):
+            return explanations.CLUSTER_WAS_FULL.format(share=float(MAX_RESERVED_SHARE))
+        need = self._needs.get(node)
+        if need is not None and not need.is_for_growth:
+            return explanations.PRESSURE_FIRST
+        obstacle = "" if need is None else need.obstacle
+        return obstacle or explanations.GROWTH_SETTLES.format(span=policy.settle)
 
     @property
     def unrelieved_since(self) -> Instant | None:
@@ -234,8 +246,9 @@ class Planner:
                 continue
             excess = account.lacking_for_growth(share).minus_or_zero(account.migrating)
             if excess.any:
-                since = now if previous is None else previous.since
-                yield RoomNeed(account, need_inputs(account), excess, since, denied_since=None, is_for_growth=True)
+                since, obstacle = (now, "") if previous is None else (previous.since, previous.obstacle)
+                inputs = need_inputs(account)
+                yield RoomNeed(account, inputs, excess, since, denied_since=None, is_for_growth=True, obstacle=obstacle)
 
     def _previous(self, name: str, *, is_for_growth: bool) -> RoomNeed | None:
         previous = self._needs.get(name)

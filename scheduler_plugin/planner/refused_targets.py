@@ -36,10 +36,9 @@ class TargetRefusal:
 
 
 class RefusedTargets:
-    """At most ``most`` pairs, in memory only: a restart costs one attempt per pair."""
+    """At most ``MAX_PAIRS`` pairs, in memory only: a restart costs one attempt per pair."""
 
-    def __init__(self, most: int = MAX_PAIRS) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._pairs: dict[Pair, TargetRefusal] = {}
         self._of_vm: dict[ObjectName, dict[str, TargetRefusal]] = {}
 
@@ -56,7 +55,7 @@ class RefusedTargets:
         vm, node = pair
         refusal = TargetRefusal(why, failures, Instant(now + delays.after(failures)), fingerprint)
         self._pairs[pair] = self._of_vm.setdefault(vm, {})[node] = refusal
-        if len(self._pairs) > self._most:
+        if len(self._pairs) > MAX_PAIRS:
             self._drop(next(iter(self._pairs)))
 
     def refusal_reason(self, ledger: Ledger, vm: ObjectName, node: str, now: Instant) -> str | None:

@@ -44,7 +44,7 @@ class TargetRule:
 class ActiveMigrations:
     """Numbers of active migrations: in all (at most ``limit``), and leaving and entering each node.
 
-    ``of_others`` are those created by users or other programs.
+    ``of_others`` are those counted that users or other programs have created.
     """
 
     limit: int
@@ -55,13 +55,20 @@ class ActiveMigrations:
 
     @classmethod
     def of(cls, ledger: Ledger, policy: MigrationPolicy) -> ActiveMigrations:
-        """Count all running migrations, and users' migrations that may start."""
-        active = cls(policy.at_once(len(ledger.rooms)))
+        """Count all running migrations, and users' migrations that may start, these up to half of each limit."""
+        active, of_others = cls(policy.at_once(len(ledger.rooms))), list[Migration]()
         for migration in ledger.migrations.values():
-            if migration.is_active and _counts(ledger, migration):
+            if not (migration.is_active and _counts(ledger, migration)):
+                continue
+            if migration.is_ours:
                 active.add(migration.source, migration.destination)
-                if not migration.is_ours:
-                    active.of_others.append(migration.name)
+            else:
+                of_others.append(migration)
+        # A tenant's migrations may last for ever, and would keep all other VMs in place.
+        active.of_others = [migration.name for migration in of_others[: active.limit // 2]]
+        active.total += len(active.of_others)
+        active.leaving += _up_to(policy.out_per_node // 2, (migration.source for migration in of_others))
+        active.entering += _up_to(policy.in_per_node // 2, (migration.destination for migration in of_others))
         return active
 
     def add(self, source: str | None, target: str | None) -> None:
@@ -79,6 +86,12 @@ class ActiveMigrations:
         if self.total < self.limit or not self.of_others:
             return None
         return explanations.all_moves_taken(self.limit, self.of_others)
+
+
+def _up_to(most: int, nodes: Iterable[str | None]) -> Counter[str]:
+    """How often each known node occurs, up to ``most``."""
+    counts = Counter(node for node in nodes if node is not None)
+    return Counter({node: min(count, most) for node, count in counts.items()})
 
 
 def _counts(ledger: Ledger, migration: Migration) -> bool:

@@ -64,6 +64,7 @@ OVERTAKEN: Final = "superseded by a newer permit"
 GIVEN_UP: Final = "the write was abandoned"
 VM_GONE: Final = "the VirtualMachine is gone"
 ALTERED: Final = "wrote permit {permit}, but the API server stored {stored}: a webhook or a policy changed it"
+TOO_MANY_CONSTRAINTS: Final = "spec: too many constraints; at most 1000 parts, 100 of them about pods, are read"
 NOTHING_READABLE: Final = "an unreadable value"
 NO_OP: Final = "no-op write (resourceVersion unchanged); an earlier write may still apply"
 RESTORED: Final = "the cluster's store was restored from a backup and has not been listed since"
@@ -157,6 +158,18 @@ CANCELLED_VM_GONE: Final = "VM {vm} is gone"
 NOT_WANTED: Final = "it is no longer wanted"
 NO_SUCH_OBJECT: Final = "the API has no such object"
 ENDED: Final = "it has ended"
+
+# Why a VM has no room to grow, and none leaves for it
+
+NO_ROOM_TO_GROW: Final = "{vm} could not grow to its maximum, for which node {node} lacks {lacking}: {why}"
+NO_MOVES_FOR_GROWTH: Final = "migration.makeRoomToGrow is false in the settings"
+PRESSURE_FIRST: Final = "its denials, its watermark or its drain come first"
+CLUSTER_WAS_FULL: Final = (
+    "no VM moves for growth until at most {share:.0%} of the cluster's watermarks have been reserved for an hour,"
+    " counted from the scheduler's start"
+)
+GROWTH_SETTLES: Final = "a VM may leave once this has lasted for {span:g} s"
+NO_TARGET: Final = "no node has room below {full_from} for {need}"
 
 GIVES_BACK: Final = "VM {vm} has been asked to give back {room} that it does not need"
 

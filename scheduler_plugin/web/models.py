@@ -113,6 +113,9 @@ class PodModel(Model, frozen=True):
 class NodeModel(Model, frozen=True):
     """A node; ``stuck`` is why VMs that should leave it cannot.
 
+    ``noRoomToGrow`` names the VM that lacks the most room to grow to its maximum, and why none leaves for it; null if
+    all could.
+
     ``denied`` is what its VMs were denied, ``promised`` the part of it that other VMs are about to free. ``forWaking``
     is room in addition to ``free``, only for VMs that sleep there.
     """
@@ -130,6 +133,7 @@ class NodeModel(Model, frozen=True):
     promised: Amounts
     pressure: PressureModel
     stuck: str | None
+    no_room_to_grow: str | None
     pods: list[PodModel]
 
 
@@ -203,6 +207,7 @@ class VmModel(Model, frozen=True):
 
     ``staysBecause`` is why the scheduler may not move it by itself; null if it may. ``leading`` and ``leader`` as in
     ``NodesModel``. ``makingRoom`` are VMs that make room for it, ``gaveBack`` what it last freed for others.
+    ``noRoomToGrow`` is why it could not grow to its maximum; null if it could.
     """
 
     vm: str
@@ -216,6 +221,7 @@ class VmModel(Model, frozen=True):
     migrations_idle: str | None
     stuck: dict[str, str]
     making_room: list[str]
+    no_room_to_grow: str | None
     gave_back: FreedRoomModel | None
     migrations: list[MigrationModel]
     pods: list[ExplainedPod]

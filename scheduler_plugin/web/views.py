@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from itertools import islice
@@ -23,7 +23,7 @@ from scheduler_plugin.ledger.accounts.sharing import promised_to, recently_freed
 from scheduler_plugin.ledger.explain import ClaimExplanation
 from scheduler_plugin.ledger.facts import MigrationPhase
 from scheduler_plugin.ledger.moves import Migration
-from scheduler_plugin.planner.beneficiaries import room_being_made
+from scheduler_plugin.planner.beneficiaries import no_room_to_grow, room_being_made
 from scheduler_plugin.planner.victims import PlanningTime, stays_because
 from scheduler_plugin.service.service import LeaderStatus
 from scheduler_plugin.settings.document import SchedulerSettings
@@ -62,10 +62,7 @@ def nodes_view(context: SchedulerContext, leadership: LeaderStatus) -> models.No
         migrations=[
             _migration(migration, context.feed.migrations.facts.get(migration.name), now) for migration in active
         ],
-        nodes=[
-            _node(ledger.nodes[name], context.migration_status.stuck.get(name), silent, today)
-            for name in sorted(ledger.nodes)
-        ],
+        nodes=[_node(context, ledger.nodes[name], silent, today) for name in sorted(ledger.nodes)],
     )
 
 
@@ -108,6 +105,7 @@ def vm_view(context: SchedulerContext, vm: ObjectName, leadership: LeaderStatus)
         migrations_idle=context.migration_status.idle,
         stuck={node: why for node, why in context.migration_status.stuck.items() if node in nodes},
         making_room=[text for uid in uids for text in room_being_made(ledger, ledger.claims[uid], now)],
+        no_room_to_grow=_no_room_to_grow(context, [ledger.claims[uid] for uid in uids]),
         gave_back=_freed(max(freed_rooms, key=lambda freed: freed.at, default=None), _now(context)),
         migrations=moves,
         pods=[
@@ -143,8 +141,12 @@ def _migration(migration: Migration, observed: ClusterMigration | None, now: Ins
     )
 
 
-def _node(node: NodeAccount, stuck: str | None, silent: Set[ObjectName], today: PlanningTime) -> models.NodeModel:
+def _node(
+    context: SchedulerContext, node: NodeAccount, silent: Set[ObjectName], today: PlanningTime
+) -> models.NodeModel:
     room = node.room
+    # Fast path: most nodes have room for each of their VMs to grow.
+    is_crowded = node.name in context.ledger.crowded
     promised = promised_to(node.unmet, node, today.monotonic)
     return models.NodeModel(
         name=node.name,
@@ -159,11 +161,25 @@ def _node(node: NodeAccount, stuck: str | None, silent: Set[ObjectName], today: 
         denied=amount(node.unmet),
         promised=amount(promised),
         pressure=_pressure(node.pressure),
-        stuck=stuck,
+        stuck=context.migration_status.stuck.get(node.name),
+        no_room_to_grow=_no_room_to_grow(context, node.claims.values()) if is_crowded else None,
         pods=[
             _pod(claim, promised, silent, today)
             for claim in sorted(node.claims.values(), key=lambda claim: claim.pod.name)
         ],
+    )
+
+
+def _no_room_to_grow(context: SchedulerContext, claims: Iterable[Claim]) -> str | None:
+    settings, status, now = context.feed.settings, context.migration_status, context.clock.now()
+    return (
+        no_room_to_grow(
+            context.ledger,
+            claims,
+            settings.ranking.score.growth,
+            lambda node: status.idle or status.growth_obstacle(node, settings.migration, now),
+        )
+        or None
     )
 
 

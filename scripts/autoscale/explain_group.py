@@ -68,7 +68,9 @@ def group_explanation(explanation: Json | None, error: str = "") -> Iterator[str
         stays = f"{text(hold, 'subject')} stays at {hold.get('kept') or 'unset'}"
         yield f"  Held back: {stays} instead of {hold.get('wanted')} (rule {text(hold, 'rule')}){why}"
     yield from _members(explanation)
-    yield from _conditions(explanation)
+    for condition in items(explanation, "conditions"):
+        if text(condition, "message"):
+            yield f"  {text(condition, 'type')} is {text(condition, 'status')}: {text(condition, 'message')}"
 
 
 def _target(explanation: Json) -> Iterator[str]:
@@ -118,12 +120,6 @@ def _members(explanation: Json) -> Iterator[str]:
         why = f": {text(member, 'message')}" if text(member, "message") else ""
         where = f" on {text(member, 'node')}" if text(member, "node") else ""
         yield f"  {text(member, 'name')} ({text(member, 'role')}) {text(member, 'state')}{where}{why}"
-
-
-def _conditions(explanation: Json) -> Iterator[str]:
-    for condition in items(explanation, "conditions"):
-        if text(condition, "message"):
-            yield f"  {text(condition, 'type')} is {text(condition, 'status')}: {text(condition, 'message')}"
 
 
 def _change(intent: Json) -> str:

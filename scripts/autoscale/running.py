@@ -62,7 +62,12 @@ def reason_of(error: BaseException) -> str:
         return ""
     path, remedy = cause.filename, _SYSTEM_ERRORS[cause.errno]
     # The folder of clusters can be moved; other paths cannot.
-    if isinstance(path, str | os.PathLike) and _is_below(Path(path), state_folder()):
+    folder = state_folder()
+    if (
+        folder
+        and isinstance(path, str | os.PathLike)
+        and (folder.is_relative_to(path) or Path(path).is_relative_to(folder))
+    ):
         remedy = remedy or "set AUTOSCALE_HOME to a writable folder"
     return f"{f'{path}: ' if path else ''}{cause.strerror}{remedy and '; '}{remedy}"
 
@@ -73,10 +78,6 @@ def state_folder() -> Path | None:
         return clusters_root()
     except OSError:
         return None
-
-
-def _is_below(path: Path, folder: Path | None) -> bool:
-    return folder is not None and (path == folder or folder in path.parents or path in folder.parents)
 
 
 def run(job: Coroutine[object, object, int], *, failed: int = 1) -> None:

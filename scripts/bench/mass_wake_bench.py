@@ -27,10 +27,10 @@ from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.background_jobs import background_jobs
-from protocol.runtime.clock import SystemClock
+from protocol.runtime.clock import SystemClock, wait_until
 from protocol.units import ZERO, Instant, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
-from scripts.autoscale.demonstration.waiting import run_all, wait_until
+from scripts.autoscale.demonstration.waiting import run_all
 from scripts.autoscale.explain import explain_database
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.sleep.outcomes import RUNNING

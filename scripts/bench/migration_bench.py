@@ -23,14 +23,14 @@ from protocol.kubernetes.objects import text
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.background_jobs import background_jobs
-from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.clock import Clock, SystemClock, poll_until, wait_until
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.migration_scenario import small_vm
 from scripts.autoscale.demonstration.moves import SUCCEEDED, MoveWatch, ObservedMove
 from scripts.autoscale.demonstration.pgbench import DatabaseServer, Outcome, find_pgbench, prepare, run_load
 from scripts.autoscale.demonstration.vm_clients import ClientReport, probe
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of
-from scripts.autoscale.demonstration.waiting import poll_until, wait_until, watch_for_ends
+from scripts.autoscale.demonstration.waiting import watch_for_ends
 from scripts.autoscale.migrate import migration_of
 from scripts.autoscale.running import runs
 from scripts.autoscale.site import Site, SiteError

@@ -26,11 +26,10 @@ from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_CONFIG
 from protocol.runtime.background_jobs import background_jobs
-from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.clock import Clock, SystemClock, wait_until
 from protocol.units import Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of, postgres_vm
-from scripts.autoscale.demonstration.waiting import wait_until
 from scripts.autoscale.running import runs
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages import fresh_cluster

@@ -25,9 +25,8 @@ from deploy.neonvm.sleep.network_stand_in import NetworkStandIn
 from deploy.neonvm.sleep.stand_in import address_of, attachment_of
 from deploy.neonvm.transfer_terms import TransferLimits
 from protocol.messages import ObjectName
-from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.clock import Clock, SystemClock, poll_until
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
-from scripts.autoscale.demonstration.waiting import poll_until
 from scripts.autoscale.running import runs
 from scripts.autoscale.site import SiteError
 from scripts.bench.mass_wake_bench import bench_mass_wake

@@ -143,7 +143,7 @@ def test_connections_that_come_at_once_are_heard_and_the_vm_grows_before_they_as
     try:
         let(vm, ("1", 4), ("2", 4), AT_ONCE)
         eventually(lambda: monitor_of(vm)["version"] == 2, "its monitor is heard")
-        eventually(lambda: grows_for_connections(vm, session.namespace), "a report was heard before a look")
+        assert grows_for_connections(vm, session.namespace), "a report was heard before a scrape"
     finally:
         vm.kubectl("annotate", "neonvm/db", f"{ANNOTATION_CONFIG}-")
         want(vm, "2", 4)
@@ -321,5 +321,10 @@ def test_a_guest_leaves_for_a_pod_whose_resize_is_deferred_within_a_minute(
 
 
 def is_for_room(migration: dict[str, Any]) -> bool:
+    """Whether our scheduler ordered it for what the node lacks.
+
+    The cluster's VMs move after three seconds above the watermark, too (``with_short_delays``): if the planner looks
+    between the patch of the pod and its kubelet's verdict, those end first.
+    """
     why = migration["metadata"].get("annotations", {}).get("autoscaling.neon.tech/reason", "")
-    return "defers a pod's resize" in why
+    return "defers a pod's resize" in why or "above its watermark" in why

@@ -9,6 +9,7 @@ from pathlib import Path
 from deploy.neonvm.objects.vm_spec import password_secret
 from deploy.neonvm.password import read_password_file, sync_password
 from deploy.neonvm.ports import GuestError
+from protocol.kubernetes.objects import JsonObject
 from tests.fake_clock import FakeClock
 
 
@@ -55,8 +56,15 @@ async def test_unusable_password_counts_as_none(tmp_path: Path) -> None:
 
 
 def test_secret_is_named_by_vm_or_group() -> None:
-    def secret_of(**labels: str) -> str:
-        return str(password_secret({"metadata": {"namespace": "shop", "name": "db", "labels": labels}}))
+    """A label alone would show the password of any database to whoever may create VMs in its namespace."""
+    label = {"autoscaling.neon.tech/group": "orders"}
+    owner = {"apiVersion": "autoscaling.neon.tech/v1", "kind": "VirtualMachineGroup", "name": "orders", "uid": "g"}
 
-    assert secret_of() == "shop/db.postgres-password"
-    assert secret_of(**{"autoscaling.neon.tech/group": "orders"}) == "shop/orders.postgres-password"
+    def secret_of(labels: JsonObject, *owners: JsonObject) -> str:
+        metadata = {"namespace": "shop", "name": "db", "labels": labels, "ownerReferences": list(owners)}
+        return str(password_secret({"metadata": metadata}))
+
+    assert secret_of(label, {**owner, "controller": True}) == "shop/orders.postgres-password"
+    for owners in ([], [owner], [{**owner, "controller": True, "name": "other"}], [{**owner, "apiVersion": "v1"}]):
+        assert secret_of(label, *owners) == "shop/db.postgres-password"
+    assert secret_of({}, {**owner, "controller": True}) == "shop/db.postgres-password"

@@ -31,7 +31,7 @@ def bad_migration() -> Obj:
 
 BAD: list[tuple[str, Obj, str, str]] = [
     (VMS, bad_vm(), "VirtualMachine", "default/bad"),
-    (PODS, plain_pod("bad", cpu=HUGE, node="n1"), "Pod", "default/bad"),
+    (PODS, plain_pod("bad", cpu="much", node="n1"), "Pod", "default/bad"),
     (NODES, node("bad", cpu=HUGE), "Node", "/bad"),
     (MIGRATIONS, bad_migration(), "VirtualMachineMigration", "default/m"),
 ]

@@ -127,6 +127,12 @@ def test_story_names_receivers() -> None:
     )
 
 
+def test_story_says_why_vm_could_not_grow() -> None:
+    scheduler: Json = {"noRoomToGrow": "default/a could not grow: no node has room"}
+    lines = list(database_explanation(virtual_machine(STATUS), None, scheduler))
+    assert lines[-1] == "default/a could not grow: no node has room."
+
+
 def test_the_story_of_a_vm_answers_every_question() -> None:
     told = "\n".join(database_explanation(virtual_machine(STATUS), AGENT, SCHEDULER))
     for expected in (

@@ -20,12 +20,11 @@ from protocol.kubernetes.objects import Json, child, items, name_of, text
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG
-from protocol.runtime.clock import SystemClock
+from protocol.runtime.clock import SystemClock, poll_until
 from protocol.units import MilliCpu, Seconds
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from scripts.autoscale.demonstration.pgbench import DatabaseServer, run_pgbench
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of, postgres_vm
-from scripts.autoscale.demonstration.waiting import poll_until
 from scripts.autoscale.site import Site
 from scripts.autoscale.stages import fresh_cluster
 from tests.slowness import Slowness

@@ -43,11 +43,6 @@ _KNOWN_WITHIN: Final = Seconds(10.0)
 _CLIENT: Final = re.compile(r"[0-9.]{7,15}:[0-9]{1,5} ")
 
 
-def _woken_by(message: str) -> str:
-    # The message starts with a client's address and port, whose cardinality is too high for a label.
-    return PACKET if _CLIENT.match(message) else WOKEN_BY[1]
-
-
 @dataclass(frozen=True, slots=True)
 class SleepRefusal:
     """Refusal of ``order``, the ``count``-th in a row, with its reason. The next order waits until ``retry_at``."""
@@ -114,7 +109,8 @@ class SleepSide:
             self.starting_from = now
         if before is not None and before.is_asleep and not vm.is_asleep:
             self.wake, self.is_early = Wake(report.message, now), False
-            self.wakes[_woken_by(report.message)] += 1
+            # The message starts with a client's address and port, whose cardinality is too high for a label.
+            self.wakes[PACKET if _CLIENT.match(report.message) else WOKEN_BY[1]] += 1
         if report.state is SleepState.RESTARTED:
             # The guest counts quiet time from its boot, so activity before the wake is unknown.
             self.wake = None

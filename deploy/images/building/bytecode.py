@@ -30,7 +30,8 @@ def compile_modules(files: Iterable[File], python: Path) -> list[File]:
     Raises ``BuildError``.
     """
     # Sorted: the bytecode depends on the interpreter's state, and so on the order.
-    modules = sorted((file for file in files if is_module(file)), key=lambda file: file.path)
+    sources = (file for file in files if file.kind is PathType.REGULAR and file.path.endswith(".py"))
+    modules = sorted(sources, key=lambda file: file.path)
     with tempfile.TemporaryDirectory(prefix="autoscale-bytecode-") as folder:
         jobs = []
         for number, module in enumerate(modules):
@@ -60,11 +61,6 @@ def _run(jobs: list[tuple[str, str, str]], python: Path) -> None:
     done = subprocess.run(command, env=environment, input=json.dumps(jobs), text=True, capture_output=True, check=False)
     if done.returncode:
         raise BuildError(f"cannot compile a module: {done.stderr.strip()[-800:]}")
-
-
-def is_module(file: File) -> bool:
-    """Return True if ``file`` is a Python module."""
-    return file.kind is PathType.REGULAR and file.path.endswith(".py")
 
 
 def compiled_path(path: str) -> str:

@@ -26,13 +26,12 @@ from deploy.local.kubernetes.plan.requirements import missing
 from deploy.neonvm.network.hub import HubNetwork
 from deploy.neonvm.network.namespaces import NamespaceNetwork
 from deploy.neonvm.qemu.qemu_process import Qemu
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import Clock, wait_until
 from protocol.runtime.open_files import open_files_limit
-from protocol.units import Instant, Seconds
+from protocol.units import Seconds
 
 _TIMEOUT: Final = Seconds(30.0)
 _KILL_TIMEOUT: Final = Seconds(5.0)
-_PAUSE: Final = Seconds(0.05)
 MIN_OPEN_FILES: Final = 1024
 """The process of a small cluster opens a few hundred files."""
 
@@ -148,22 +147,13 @@ async def stop(folder: ClusterFolder, clock: Clock) -> bool:
         for number, time_limit in ((signal.SIGTERM, _TIMEOUT), (signal.SIGKILL, _KILL_TIMEOUT)):
             with suppress(ProcessLookupError):
                 os.kill(owner, number)
-            if await _wait_ended(folder, clock, time_limit):
+            # Check the lock and not the pid, which may be reused.
+            if await wait_until(lambda: not folder.is_running(), clock, time_limit):
                 break
     with folder.locked():
         await remove_leftovers(folder)
         folder.remove()
     return owner is not None
-
-
-async def _wait_ended(folder: ClusterFolder, clock: Clock, time_limit: Seconds) -> bool:
-    deadline = Instant(clock.now() + time_limit)
-    # Check the lock and not the pid, which may be reused.
-    while folder.is_running():
-        if clock.now() >= deadline:
-            return False
-        await clock.sleep(_PAUSE)
-    return True
 
 
 async def remove_leftovers(folder: ClusterFolder) -> None:

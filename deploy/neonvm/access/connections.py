@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import struct
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -122,27 +124,36 @@ class Streams:
         """Close the connection."""
         self.writer.close()
 
+    def reset(self) -> None:
+        """Close the connection, and discard what the peer has not received."""
+        # Otherwise the kernel keeps sending it: after an outage, an order could arrive after newer ones.
+        end: socket.socket = self.writer.get_extra_info("socket")
+        # It may be closed already.
+        with suppress(OSError):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
+        self.writer.transport.abort()
 
-class RunnerAccess(Protocol):
-    """Requests to the APIs of runner pods. Both methods raise ``OSError``."""
 
-    async def ask(self, runner: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
-        """Send a request that is answered soon."""
-
-    async def long_poll(self, runner: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
-        """Send a request that may be answered after days; any number may be pending."""
+_DISCARD: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER on, for 0 s."""
 
 
 class RunnerConnections:
     """Connections to runner pods with mutual authentication.
 
     ``identity`` is called for each connection. ``pod_of`` returns the uid of the pod to which a token is bound, empty
-    if the API server rejects the token; it raises ``OSError``.
+    if the API server rejects the token; it raises ``OSError``. Orders are sent only while ``leads`` returns True.
     """
 
-    def __init__(self, identity: Callable[[], ClientIdentity], pod_of: Callable[[str], Awaitable[str]]) -> None:
+    def __init__(
+        self,
+        identity: Callable[[], ClientIdentity],
+        pod_of: Callable[[str], Awaitable[str]],
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._identity = identity
         self._pod_of = pod_of
+        self._leads = leads
         self._verified: dict[str, tuple[bytes, str]] = {}
         self._bridges: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(_MAX_REQUESTS)
@@ -164,9 +175,15 @@ class RunnerConnections:
             except TimeoutError as error:
                 raise OSError(texts.TIMED_OUT) from error
             try:
-                return await streams.ask(method, path, body)
-            finally:
-                streams.close()
+                # After connecting, because the process may have been suspended meanwhile.
+                if method != "GET":
+                    self._require_lease()
+                response = await streams.ask(method, path, body)
+            except BaseException:
+                streams.reset()
+                raise
+            streams.close()
+            return response
 
     async def long_poll(self, runner: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
         """Like ``ask``, for responses that may take days: any number may be pending, at little memory each."""
@@ -222,8 +239,11 @@ class RunnerConnections:
 
     async def monitor(self, runner: RunnerEndpoint) -> socket.socket:
         """Connect to QEMU's monitor through the pod's gate. Raises ``OSError``."""
+        self._require_lease()
         if runner.is_open:
-            return await connected(tcp_socket(), runner.address, runner.monitor)
+            end = await connected(tcp_socket(), runner.address, runner.monitor)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
+            return end
         if runner.uid not in self._verified:
             # QMP has no introduction; the API uses the same key.
             (await self.api(runner)).close()
@@ -233,6 +253,10 @@ class RunnerConnections:
             streams.close()
             raise _impostor(runner)
         return self._as_socket(streams)
+
+    def _require_lease(self) -> None:
+        if not self._leads():
+            raise OSError(texts.NO_LEASE)
 
     async def _verify(self, runner: RunnerEndpoint, streams: Streams, identity: ClientIdentity) -> None:
         key, verified = _key(streams), self._verified.get(runner.uid)
@@ -284,5 +308,6 @@ async def _relay(streams: Streams, theirs: socket.socket) -> None:
     try:
         await until_one_ends(copy_stream(reader, streams.writer), copy_stream(streams.reader, writer))
     finally:
-        streams.close()
+        # The client waits for the response to each command: anything left belongs to a cancelled one.
+        streams.reset()
         writer.close()

@@ -33,9 +33,10 @@ from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, run_to_comp
 from deploy.neonvm.sleep.image import SleepImage, delete_leftover
 from deploy.neonvm.sleep.metrics_page import fetch_metrics_page
 from deploy.neonvm.sleep.migration_source import SleepingSource, sleeping_endpoints
+from deploy.neonvm.sleep.network_stand_in import NetworkStandIn
 from deploy.neonvm.sleep.sleeping import GuestSleep, SleepDependencies
 from deploy.neonvm.sleep.stand_in import address_of, attachment_of, stand_in_for
-from deploy.neonvm.sleep.suspend import StandIn, Suspend, thaw
+from deploy.neonvm.sleep.suspend import Suspend, thaw
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, MilliCpu, Seconds
@@ -54,7 +55,7 @@ class QemuTools:
     clock: Clock
     hypervisor: Hypervisor
     launcher: Callable[[Sequence[str]], list[str]] = launcher
-    stand_in: Callable[[GuestSpec, bytes, Clock], StandIn] = stand_in_for
+    stand_in: Callable[[GuestSpec, bytes, Clock], NetworkStandIn] = stand_in_for
 
 
 class QemuGuest:

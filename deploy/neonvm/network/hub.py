@@ -46,7 +46,9 @@ class HubNetwork(LoopbackNetwork):
         super().__init__(cluster, reason)
         self._hypervisor = hypervisor
         self._hub: Machine | None = None
-        self._sockets = _socket_folder(cluster)
+        # Short, because unix socket paths have at most 107 characters.
+        folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+        self._sockets = folder / f"autoscale-{os.getuid()}-{cluster}"
         # Any user of the host can connect to loopback addresses, so the guests' daemons require a token.
         self._token = DaemonToken(secrets.token_hex(16), self._sockets / "token")
         self._flat = AddressPool("VMs", "10.100.128.0", "10.100.255.254")
@@ -176,11 +178,6 @@ class HubNetwork(LoopbackNetwork):
 def _hub_command(monitor_fd: int) -> list[str]:
     monitor = ("-chardev", f"socket,id=monitor,fd={monitor_fd}", "-mon", "chardev=monitor,mode=control")
     return [*launcher(()), *_BASE, *monitor]
-
-
-def _socket_folder(cluster: str) -> Path:
-    """The folder of the hub's sockets; short, because unix socket paths have at most 107 characters."""
-    return Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"autoscale-{os.getuid()}-{cluster}"
 
 
 def _make_private(folder: Path) -> None:

@@ -6,6 +6,7 @@ they are read from the stored pod. Above them, QEMU is OOM-killed or throttled.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,7 +17,7 @@ from deploy.neonvm.objects.vm_spec import machine_of, runner_ports
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts import runner as runner_texts
 from protocol.kubernetes.managed_fields import ManagedFields, resized_by
-from protocol.kubernetes.objects import Json, child, text, texts_at
+from protocol.kubernetes.objects import Json, JsonObject, child, items, text, texts_at
 from protocol.names import SCHEDULER_NAME
 from protocol.running_machine import RunningMachine
 from protocol.units import Bytes, MilliCpu, QuantityError, Resources
@@ -107,7 +108,7 @@ def limit_problems(machine: RunningMachine, pod: Json, slot: Bytes) -> str:
 def _limit(pod: Json, name: str) -> str | None:
     """A limit of the guest's container; None if it is missing, invalid or zero."""
     # Our scheduler adjusts its CPU limit to the VM's size, so that one does not limit the guest.
-    if name == "cpu" and "cpu" in resized_by(SCHEDULER_NAME, _managed(pod), "limits"):
+    if name == "cpu" and has_our_cpu_limit(pod):
         return None
     limit = child(runner_of(pod), "resources", "limits").get(name)
     try:
@@ -120,9 +121,11 @@ def _limit(pod: Json, name: str) -> str | None:
     return amount if is_positive else None
 
 
-def _managed(pod: Json) -> list[ManagedFields]:
-    try:
-        return msgspec.convert(child(pod, "metadata").get("managedFields") or [], list[ManagedFields])
+def has_our_cpu_limit(pod: JsonObject) -> bool:
+    """Return True if our scheduler has set the CPU limit of the guest's container."""
     # Clients write managed fields; an invalid one must not stop the controller.
-    except (msgspec.ValidationError, RecursionError):
-        return []
+    entries = list[ManagedFields]()
+    for entry in items(pod, "metadata", "managedFields"):
+        with suppress(msgspec.ValidationError, RecursionError):
+            entries.append(msgspec.convert(entry, ManagedFields))
+    return "cpu" in resized_by(SCHEDULER_NAME, entries, "limits")

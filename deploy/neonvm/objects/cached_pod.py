@@ -7,20 +7,30 @@ from __future__ import annotations
 
 from typing import Final
 
+from deploy.neonvm.objects.boot_record import has_our_cpu_limit
 from deploy.neonvm.objects.pods import is_runner, updated_annotations
 from deploy.neonvm.objects.target_pod import DISK
-from protocol.kubernetes.managed_fields import RESIZE
+from protocol.kubernetes.managed_fields import RESIZE, RUNNER_KEY
 from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, items, labels_of, text
 from protocol.kubernetes.resources import MIGRATIONS
 from protocol.names import ANNOTATION_USAGE, LABEL_VM_NAME, RUNNER_AUTHORITIES, SCHEDULER_NAME, VM_KIND
 
 MOST: Final = 1000
-"""Maximum labels, owners and containers to cache. The runner's own are among them, however many others a pod has."""
+"""Maximum labels, owners, containers and conditions to cache. The runner's own are among them, however many others a
+pod has.
+"""
 
+_CPU: Final[Json] = {"f:resources": {"f:limits": {"f:cpu": {}}}}
+_OUR_CPU_LIMIT: Final[Json] = {
+    "manager": SCHEDULER_NAME,
+    "subresource": RESIZE,
+    "fieldsV1": {"f:spec": {"f:containers": {RUNNER_KEY: _CPU}}},
+}
+_LIMITS: Final = ("cpu", "memory")
 _OWNERS: Final = frozenset({VM_KIND, MIGRATIONS.kind})
 _IDENTITY: Final = ("namespace", "name", "uid", "resourceVersion")
 _METADATA: Final = (*_IDENTITY, "creationTimestamp", "deletionTimestamp")
-_STATUS: Final = ("phase", "reason", "message", "podIP", "conditions")
+_STATUS: Final = ("phase", "reason", "message", "podIP")
 _ANNOTATIONS: Final = frozenset({*updated_annotations({}), ANNOTATION_USAGE})
 
 
@@ -35,17 +45,13 @@ def cached_pod(pod: JsonObject) -> Json:
     names = sorted(labels, key=lambda name: (name != LABEL_VM_NAME, "neon.tech/" not in name))
     bounded = {"labels": {name: labels[name] for name in names[:MOST]}, "ownerReferences": owners[:MOST]}
     annotations = {name: value for name, value in annotations_of(pod).items() if name in _ANNOTATIONS}
-    resizes = [
-        entry
-        for entry in items(pod, "metadata", "managedFields")
-        if (text(entry, "manager"), text(entry, "subresource")) == (SCHEDULER_NAME, RESIZE)
-    ]
     return {
         "metadata": {
             **_part(pod, "metadata", _METADATA),
             **bounded,
             "annotations": annotations,
-            "managedFields": resizes,
+            # Clients write managed fields of any size, also in the scheduler's name.
+            "managedFields": [_OUR_CPU_LIMIT] if has_our_cpu_limit(pod) else [],
         },
         "spec": {
             **_part(pod, "spec", ("nodeName",)),
@@ -54,9 +60,10 @@ def cached_pod(pod: JsonObject) -> Json:
         },
         "status": {
             **_part(pod, "status", _STATUS),
+            "conditions": items(pod, "status", "conditions")[:MOST],
             "containerStatuses": [
                 {key: status[key] for key in ("name", "state") if key in status}
-                for status in items(pod, "status", "containerStatuses")
+                for status in items(pod, "status", "containerStatuses")[:MOST]
             ],
             "initContainerStatuses": _init(pod, "status", "initContainerStatuses", "imageID"),
         },
@@ -72,7 +79,8 @@ def _runner(container: Json) -> Json:
     if not is_runner(container):
         return {"name": text(container, "name")}
     runner: Json = {name: container[name] for name in ("name", "command", "args") if name in container}
-    runner["resources"] = {"limits": child(container, "resources", "limits")}
+    limits = child(container, "resources", "limits")
+    runner["resources"] = {"limits": {name: limits[name] for name in _LIMITS if name in limits}}
     authorities = [{"name": RUNNER_AUTHORITIES}]
     has_authorities = any(text(variable, "name") == RUNNER_AUTHORITIES for variable in items(container, "env"))
     return {**runner, "env": authorities} if has_authorities else runner

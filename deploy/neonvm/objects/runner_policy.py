@@ -12,7 +12,7 @@ from typing import Final
 
 from deploy.neonvm.addressing import MIGRATION_PORT, MONITOR_PORT, QMP_PORT, RUNNER_PORT
 from deploy.neonvm.objects.pods import pod_labels
-from protocol.kubernetes.objects import Json, JsonObject, child, labels_of, name_of, selects
+from protocol.kubernetes.objects import Json, JsonObject, child, is_large_selector, labels_of, name_of, selects
 from protocol.kubernetes.resources import NETWORK_POLICIES, Resource
 from protocol.names import LABEL_VM_NAME
 
@@ -135,6 +135,9 @@ def relevant_fields(policy: JsonObject) -> Json:
     spec = child(policy, "spec")
     # The rules of other policies are not needed, and can be large.
     selection: Json = {key: spec[key] for key in ("podSelector", "policyTypes") if key in spec}
+    if is_large_selector(child(spec, "podSelector")):
+        # Comparing it with all pods takes too long. Assume that it selects all.
+        selection["podSelector"] = {}
     return {"metadata": {"name": name_of(policy).name}, "spec": selection}
 
 

@@ -6,8 +6,10 @@ same base image as the source, even if the VM's spec or the image's tag has chan
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from itertools import product
 from typing import Final
 
 from deploy.neonvm.objects.owners import owner_reference
@@ -18,6 +20,10 @@ from protocol.units import Resources
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_MAX_SIZE: Final = 256 * 1024
+"""Maximum size of a target pod's node selector terms in characters of JSON."""
+_TERM_SIZE: Final = 100
+"""Size added for each term, so that their number is limited too."""
 
 
 def target_pod(migration: Json, vm: Json, use: Resources) -> Json:
@@ -63,12 +69,24 @@ def _combined(some: Sequence[Json], others: Sequence[Json]) -> list[Json]:
     """Terms that match the nodes which both lists match; an empty list matches every node."""
     if not some or not others:
         return [*some, *others]
-    # Terms are ORed, so each pair becomes one term.
-    return [_joined(one, other) for one in some for other in others]
+    terms: list[Json] = []
+    left = _MAX_SIZE
+    # Terms are ORed, so each pair becomes one term. A tenant writes both lists, and their product may exceed all
+    # memory. Omitting a term excludes nodes, and never allows another one.
+    for one, other in product(some, others):
+        joined = _joined(one, other)
+        left -= _TERM_SIZE + len(json.dumps(joined))
+        if left < 0:
+            break
+        terms.append(joined)
+    return terms or [{}]
 
 
 def _joined(one: Json, other: Json) -> Json:
     kinds = ("matchExpressions", "matchFields")
+    # An empty term matches no node.
+    if not all(any(items(term, kind) for kind in kinds) for term in (one, other)):
+        return {}
     joined = {kind: [*items(one, kind), *items(other, kind)] for kind in kinds}
     return {kind: requirements for kind, requirements in joined.items() if requirements}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
-from protocol.kubernetes.objects import Json, annotations_of, child, integer, labels_of, name_of, text
+from protocol.kubernetes.objects import Json, annotations_of, child, controller_of, integer, labels_of, name_of, text
+from protocol.kubernetes.resources import VM_GROUPS
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_BOUNDS, LABEL_GROUP, PASSWORD_SUFFIX
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
@@ -42,9 +43,13 @@ def kernel_arguments(vm: Json) -> str:
 
 def password_secret(vm: Json) -> ObjectName:
     """The Secret with the database password: the Secret of the VM's group if it has one, otherwise its own."""
-    # The name is fixed, because a user who may create VMs need not be allowed to read the namespace's Secrets.
-    name = name_of(vm)
-    return ObjectName(name.namespace, f"{labels_of(vm).get(LABEL_GROUP) or name.name}{PASSWORD_SUFFIX}")
+    # The name is fixed, because a user who may create VMs need not be allowed to read the namespace's Secrets. A label
+    # alone proves nothing; Kubernetes deletes a VM whose owner does not exist.
+    name, group = name_of(vm), labels_of(vm).get(LABEL_GROUP, "")
+    owner = controller_of(vm)
+    named = text(owner, "apiVersion").partition("/")[0], text(owner, "kind"), text(owner, "name")
+    is_member = bool(group) and named == (VM_GROUPS.group, VM_GROUPS.kind, group)
+    return ObjectName(name.namespace, f"{group if is_member else name.name}{PASSWORD_SUFFIX}")
 
 
 def runner_ports(spec: Json) -> tuple[int, int]:

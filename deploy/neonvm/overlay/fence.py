@@ -192,7 +192,13 @@ def elements(
         f"inet {TABLE} nodes": frozenset(address for peer in peers.values() for address in peer),
         # Quoted: an interface name may be an nft keyword or start with a digit.
         f"inet {TABLE} underlay": frozenset(f'"{interface}"' for interface in underlay),
-        f"inet {TABLE} tunnel_sources": frozenset(_tunnel_sources(all_endpoints, peers)),
+        # A raw payload expression is compared with a number, not a MAC.
+        f"inet {TABLE} tunnel_sources": frozenset(
+            f"{address} . 0x{_mac_and_number(endpoint.address)[0].replace(':', '')}"
+            for endpoint in all_endpoints
+            for node in endpoint.nodes
+            for address in peers.get(node, ())
+        ),
         f"bridge {TABLE} taps": frozenset(f'"{tap}" . {address}' for tap, address in taps.items()),
         f"bridge {TABLE} macs": frozenset(f'"{tap}" . {flat_mac(address)}' for tap, address in taps.items()),
         f"bridge {TABLE} known": frozenset(
@@ -208,13 +214,6 @@ def elements(
 def _mac_and_number(address: str) -> tuple[str, int]:
     """The MAC of an IP, and the IP as a number; cached, because every change needs them for all VMs."""
     return flat_mac(address), int(IPv4Address(address))
-
-
-def _tunnel_sources(all_endpoints: Iterable[Endpoint], peers: Mapping[str, frozenset[str]]) -> Iterator[str]:
-    for endpoint in all_endpoints:
-        # A raw payload expression is compared with a number, not a MAC.
-        mac = _mac_and_number(endpoint.address)[0].replace(":", "")
-        yield from (f"{address} . 0x{mac}" for node in endpoint.nodes for address in peers.get(node, ()))
 
 
 def _namespace_marks(all_endpoints: Iterable[Endpoint], isolated: bool) -> dict[str, int]:

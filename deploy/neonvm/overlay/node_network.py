@@ -36,7 +36,7 @@ from deploy.neonvm.runner.flat_tap import TapOffer
 from deploy.neonvm.tap import open_tap
 from deploy.neonvm.texts import network as texts
 from protocol.kubernetes.api import ApiError, Tolerating
-from protocol.kubernetes.objects import Json, name_of, text, uid_of
+from protocol.kubernetes.objects import Json, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import IP_ADDRESSES, MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
@@ -117,8 +117,6 @@ class NodeNetwork:
         self._changed.clear()
         async with self._lock:
             links = await _json("ip", "-j", "link")
-            if await self._adopt(links):
-                links = await _json("ip", "-j", "link")
             # The filter before the bridge: without it, no tap is handed out.
             await self._fence(links)
             lines = create_links(self._node, [str(link.get("ifname")) for link in links])
@@ -131,8 +129,8 @@ class NodeNetwork:
 
     async def _fence(self, links: list[dict[str, object]]) -> None:
         """Load the rules if they are missing, and update their sets. Raises ``NetworkError``."""
-        taps = {name: address for name, address in tap_addresses(links).items() if address}
-        desired = elements(self._endpoints(), taps, self._peers(), self._deps.isolated, self._deps.underlay)
+        taps, deps = tap_addresses(links), self._deps
+        desired = elements(self._endpoints(), taps, self._peers(), deps.isolated, deps.underlay)
         if self._loaded is not None and not await self._is_fenced():
             LOG.warning(texts.FENCE_REMOVED)
             self._loaded = None
@@ -175,23 +173,6 @@ class NodeNetwork:
 
     def _peers(self) -> dict[str, frozenset[str]]:
         return peers(self._deps.caches[NODES].objects.values(), self._node.name)
-
-    async def _adopt(self, links: list[dict[str, object]]) -> bool:
-        """Set the alias of taps that a version without aliases created; return True if there were any.
-
-        Raises ``NetworkError``.
-        """
-        unnamed = {name for name, address in tap_addresses(links).items() if not address}
-        lines: list[str] = []
-        for vm in self._deps.caches[VIRTUAL_MACHINES].objects.values() if unnamed else ():
-            if text(vm, "status", "node") == self._node.name and (pod := text(vm, "status", "podName")):
-                holder = await self._pod(ObjectName(name_of(vm).namespace, pod))
-                tap = tap_name(uid_of(holder or {}))
-                if holder is not None and tap in unnamed and (address := allowed_address(holder, self._objects())):
-                    lines += set_alias(tap, address)
-        if lines:
-            await run("ip", "-batch", "-", lines=lines)
-        return bool(lines)
 
     async def _pod(self, name: ObjectName) -> Json | None:
         """Read the pod from the API server; None if it does not exist. Raises ``NetworkError``."""

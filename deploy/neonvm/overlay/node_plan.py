@@ -75,8 +75,8 @@ def attach_tap(tap: str, mtu: int) -> list[str]:
 
 
 def tap_addresses(links: Iterable[Mapping[str, object]]) -> dict[str, str]:
-    """The IP of each tap of this node, from its alias; empty if it has none."""
-    aliases = {str(link.get("ifname")): str(link.get("ifalias", "")) for link in links}
+    """The IP of each tap of this node, from its alias; without taps that have none."""
+    aliases = {str(link.get("ifname")): str(link["ifalias"]) for link in links if "ifalias" in link}
     # Our names have the maximum length; other interfaces may have the same prefix.
     return {
         name: alias for name, alias in aliases.items() if len(name) == _LONGEST_NAME and name.startswith(TAP_PREFIX)

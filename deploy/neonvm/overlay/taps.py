@@ -54,15 +54,9 @@ class TapSockets:
     def restore(self) -> None:
         """Listen again at the sockets of an earlier process. Raises ``OSError``."""
         self._root.mkdir(parents=True, exist_ok=True)
-        self._root.chmod(0o755)  # 0777 in an earlier version
         for folder in self._root.iterdir():
             if is_device_id(folder.name):
                 self._listen(folder)
-                continue
-            try:
-                _remove(folder)  # left by an earlier version
-            except OSError as error:
-                LOG.warning(texts.LEFTOVER, extra={"folder": folder.name, "reason": str(error)})
 
     def make(self, device: str) -> Path:
         """Create a new folder and socket for the pod that gets ``device``. Raises ``OSError``."""
@@ -123,7 +117,6 @@ class TapSockets:
 
 def _remove(path: Path) -> None:
     """Remove a file or folder without following links. Raises ``OSError``."""
-    # Pods of an earlier version could create links to any folder of the node.
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -62,18 +62,24 @@ class Machine(Protocol):
         """Ask the process to quit, kill it if it does not, and wait until it is gone."""
 
 
-async def retried(machine: Machine, step: Callable[[], Awaitable[_Result]], clock: Clock, within: Seconds) -> _Result:
+async def retried(
+    machine: Machine | None,
+    step: Callable[[], Awaitable[_Result]],
+    clock: Clock,
+    within: Seconds,
+    pause: Seconds = _RETRY_PAUSE,
+) -> _Result:
     """Call ``step``, which must be safe to repeat, until it works. Raises its last ``GuestError`` after ``within``, or
-    once ``machine`` has failed.
+    once ``machine``, if there is one yet, has failed.
     """
     deadline = clock.now() + within
     while True:
         try:
             return await step()
         except GuestError:
-            if not machine.alive or clock.now() >= deadline:
+            if (machine is not None and not machine.alive) or clock.now() >= deadline:
                 raise
-        await clock.sleep(_RETRY_PAUSE)
+        await clock.sleep(pause)
 
 
 async def plug_memory(machine: Machine, size: Bytes, clock: Clock, pause: Seconds) -> None:

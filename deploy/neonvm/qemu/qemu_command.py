@@ -231,15 +231,13 @@ def vm_arguments(text: str) -> list[str]:
         # The kernel truncates a command line that is too long, and our arguments are at its end.
         if left < 0:
             break
+        # The kernel treats "-" and "_" in names as equal.
+        name = argument.partition("=")[0].replace("-", "_")
+        is_reserved = name in _RESERVED_NAMES or (name.startswith("autoscale.") and name not in _VM_NAMES)
         # No quotes: an unclosed one would include the rest of the line. No "--": the kernel parses nothing after it.
-        if _ARGUMENT.fullmatch(argument) and not _is_reserved(argument.partition("=")[0].replace("-", "_")):
+        if _ARGUMENT.fullmatch(argument) and not is_reserved:
             accepted.append(argument)
     return accepted
-
-
-def _is_reserved(name: str) -> bool:
-    # The kernel treats "-" and "_" in names as equal, so the caller has replaced the former.
-    return name in _RESERVED_NAMES or (name.startswith("autoscale.") and name not in _VM_NAMES)
 
 
 def _interfaces(spec: GuestSpec) -> Iterator[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from deploy.kube.informer import Informer, ObjectChange
-from deploy.neonvm.access.connections import RunnerAccess, RunnerEndpoint
+from deploy.neonvm.access.connections import RunnerConnections, RunnerEndpoint
 from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
 from deploy.neonvm.dependencies import HostedGuest
 from deploy.neonvm.objects.boot_record import boot_record
@@ -57,7 +57,7 @@ class PodGuestsDependencies:
     """
 
     pods: Informer
-    runners: RunnerAccess
+    runners: RunnerConnections
     connect: Connect
     claims: AddressClaims
     clock: Clock

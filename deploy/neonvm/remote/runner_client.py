@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from deploy.neonvm.access.connections import RunnerAccess, RunnerEndpoint, RunnerHttpResponse
+from deploy.neonvm.access.connections import RunnerConnections, RunnerEndpoint, RunnerHttpResponse
 from deploy.neonvm.ports import GuestError, SleepRefusedError, TransferError, TransferFault, Woken
 from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.runner.pod_runner import RunnerStatus
@@ -88,7 +88,7 @@ _MAX_BODY: Final = 64 * 1024
 class RunnerClient:
     """Client of the pod at ``endpoint``. ``polls`` limits concurrent polls."""
 
-    requests: RunnerAccess
+    requests: RunnerConnections
     endpoint: RunnerEndpoint
     polls: PollLimiter
     poll_timeout: Seconds = _POLL_TIMEOUT

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from deploy.neonvm.ports import NetworkError
-from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.texts import runner as texts
 
 SOCKET: Final = "tap.sock"
@@ -29,30 +27,6 @@ class TapOffer(msgspec.Struct):
 
     address: str
     mtu: int
-
-
-class FlatInterface(Protocol):
-    """The pod's interface on the flat network."""
-
-    def announce(self) -> None:
-        """Redirect frames for the VM to this pod."""
-
-    async def prepare(self, machine: Machine) -> None:
-        """Prepare to send the guest: once it stops, return unread frames to the network. Raises ``GuestError`` if an
-        earlier preparation cannot be undone.
-        """
-
-    async def restore(self) -> None:
-        """Undo the last preparation. Raises ``GuestError`` if QEMU may still divert frames."""
-
-    def keep(self) -> None:
-        """Let the guest read its frames again, because it stays."""
-
-    def return_frames(self, frames: Iterable[tuple[bytes, bytes]]) -> None:
-        """Return these and later frames to the network, after a sleeping guest was handed over."""
-
-    def close(self) -> None:
-        """Close, after QEMU has ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ _RETRY_PAUSE: Final = 0.2
 
 
 class FrameReturn:
-    """The ``FlatInterface`` of an open tap. ``held_for`` is as for ``SourceFilters``."""
+    """The pod's interface on the flat network, an open tap. ``held_for`` is as for ``SourceFilters``."""
 
     def __init__(self, tap: FlatTap, held_for: Seconds) -> None:
         self._tap = tap

@@ -9,13 +9,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from deploy.neonvm.access.callers import may_use_monitor
 from deploy.neonvm.network.sockets import copy_stream, until_one_ends
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Machine
-from deploy.neonvm.runner.qmp_gate import MIGRATION_COMMANDS, GateState, refusal
+from deploy.neonvm.runner.pod_runner import PodRunner
+from deploy.neonvm.runner.qmp_gate import MIGRATION_COMMANDS, refusal
 
 _CHUNK: Final = 16 * 1024
 _MAX_COMMAND: Final = 64 * 1024  # bytes of one command
@@ -24,24 +25,10 @@ _CHANGED: Final = b'{"event": "MIGRATION", "timestamp": {"seconds": -1, "microse
 _DECODER: Final = json.JSONDecoder()
 
 
-class GatedPod(Protocol):
-    """The pod's state, by which the gate decides."""
-
-    def known_gate_state(self) -> GateState:
-        """The state that is known without asking QEMU."""
-
-    async def gate_state(self) -> GateState:
-        """The complete state. Raises ``GuestError``."""
-
-    @property
-    def migration_source(self) -> Machine | None:
-        """The sleeping guest as a migration source, in place of its QEMU; None if there is none."""
-
-
 class GateServer:
     """Serves the monitors at ``sockets``."""
 
-    def __init__(self, sockets: Sequence[Path], pod: GatedPod) -> None:
+    def __init__(self, sockets: Sequence[Path], pod: PodRunner) -> None:
         self._pod = pod
         self._free: asyncio.Queue[Path] = asyncio.Queue()
         for path in sockets:

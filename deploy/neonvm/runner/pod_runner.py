@@ -17,7 +17,7 @@ from deploy.neonvm.ports import FellAsleep, GuestError, GuestPhase, GuestState, 
 from deploy.neonvm.qemu.daemon import DaemonResponse
 from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.runner.decisions import Decisions
-from deploy.neonvm.runner.flat_tap import FlatInterface
+from deploy.neonvm.runner.frame_return import FrameReturn
 from deploy.neonvm.runner.pod_sleep import PodSleep
 from deploy.neonvm.runner.qmp_gate import GateState
 from deploy.neonvm.runner.sleep_migration import TARGET_NAME, PodDisk, SleepMigration
@@ -75,7 +75,7 @@ class PodRunner:
         guest: QemuGuest,
         tls: TlsIdentity,
         accelerator: tuple[str, str],
-        flat: FlatInterface | None,
+        flat: FrameReturn | None,
         receives: bool,
         *,
         sleeping_guest: SleepingGuest | None = None,

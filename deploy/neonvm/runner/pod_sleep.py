@@ -20,10 +20,6 @@ class NotAsleepError(GuestError):
     """The guest is not asleep."""
 
 
-class SupersededError(GuestError):
-    """A newer request has replaced this one."""
-
-
 class PodSleep:
     """Sleep of ``guest`` (None: it cannot sleep). ``sleeps`` counts its sleeps, and so identifies the last."""
 
@@ -92,7 +88,7 @@ class PodSleep:
 
     async def woken(self) -> str:
         """Wait until the sleeping guest must wake; return the reason in one line. Raises ``NotAsleepError``, and
-        ``SupersededError`` when another call starts to wait.
+        ``GuestError`` when another call starts to wait.
         """
         listening = self._listening
         if listening is None:
@@ -105,7 +101,7 @@ class PodSleep:
         finally:
             newer.cancel()
         if not listening.done():
-            raise SupersededError(texts.SUPERSEDED)
+            raise GuestError(texts.SUPERSEDED)
         if (woken_by := _wake_reason(listening)) is None:
             raise NotAsleepError(texts.NOT_ASLEEP)
         return woken_by

@@ -10,14 +10,13 @@ from typing import Final
 from deploy.neonvm.ports import CPU, MEMORY, GuestError, GuestPhase, GuestState, ResizableGuest
 from deploy.neonvm.runner.sleep_orders import SleepOrders
 from deploy.neonvm.texts.lines import one_line
-from protocol.backoff import Backoff
+from protocol.backoff import Backoff, Retries
 from protocol.guest.sleep import SLEEPING
 from protocol.runtime.clock import Clock
 from protocol.units import Amount, Bytes, Instant, MilliCpu, Resources, Seconds
 
-# Seconds before a refused or incomplete resize is retried; doubled each time.
-_FIRST_PAUSE: Final = 1.0
-_LONGEST_PAUSE: Final = 10.0
+# Before a refused or incomplete resize is retried.
+_BACKOFF: Final = Backoff(Seconds(1.0), Seconds(10.0), spread=0.0)
 STALLED_AFTER: Final = Seconds(60.0)
 """A guest that can be resized shows progress within seconds, even one that unplugs memory under load."""
 
@@ -198,18 +197,19 @@ class Resizer:
         return True
 
     async def _resize_forever(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
-        pause, wake = _FIRST_PAUSE, self._wakes[name]
+        retries, wake = Retries(_BACKOFF), self._wakes[name]
         while True:
             await self._run_step(name, step)
             self._note_progress()
             if self.is_quiet:
                 self._on_change()
             # Do not resize a sleeping guest; waking ends the wait.
-            until = None if self.sleep_orders.is_quiesced else Instant(self._clock.now() + pause)
+            until = None if self.sleep_orders.is_quiesced else Instant(self._clock.now() + retries.failed(0.0))
             await self._clock.wait(wake, until)
-            # A new size is tried at once, without backoff.
-            pause = _FIRST_PAUSE if wake.is_set() else min(pause * 2, _LONGEST_PAUSE)
-            wake.clear()
+            if wake.is_set():
+                # A new size is tried at once, without backoff.
+                retries.succeeded()
+                wake.clear()
 
     async def _run_step(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
         self._steps += 1

@@ -16,7 +16,7 @@ from deploy.neonvm.network.sockets import enable_keepalive, listening
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.daemon import GuestDaemon
 from deploy.neonvm.qemu.machine import Machine
-from deploy.neonvm.runner.flat_tap import FlatInterface
+from deploy.neonvm.runner.frame_return import FrameReturn
 from deploy.neonvm.runner.tls_identity import TlsIdentity
 from deploy.neonvm.sleep.disk_copy import receive_disk, send_disk
 from deploy.neonvm.sleep.migration_source import SleepingSource
@@ -124,14 +124,14 @@ class SleepMigration:
         context = self._context(is_server=False)
         return await asyncio.to_thread(_dial, host.removeprefix("[").removesuffix("]"), int(port), context)
 
-    async def hand_over(self, flat: FlatInterface | None) -> None:
+    async def hand_over(self, flat: FrameReturn | None) -> None:
         """Delete the image and stop the stand-in, before the target may run the guest."""
         # Shielded, because the caller may disconnect.
         if self._handing_over is None:
             self._handing_over = asyncio.ensure_future(self._hand_over(flat))
         await asyncio.shield(self._handing_over)
 
-    async def _hand_over(self, flat: FlatInterface | None) -> None:
+    async def _hand_over(self, flat: FrameReturn | None) -> None:
         sleep = None if self._disk is None else self._disk.asleep()
         if sleep is not None:
             sleep.image.delete()

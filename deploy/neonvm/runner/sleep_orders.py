@@ -23,13 +23,12 @@ from deploy.neonvm.ports import (
 )
 from deploy.neonvm.texts import runner as texts
 from deploy.neonvm.texts.lines import one_line
+from protocol.backoff import Backoff, Retries
 from protocol.guest.sleep import SLEEPING, SleepReport, SleepState
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, MilliCpu, Seconds
 
-_FIRST_PAUSE: Final = 1.0
-_LONGEST_PAUSE: Final = 10.0
-"""Seconds before the first and last retry of a wake or a poll; doubled each time."""
+_BACKOFF: Final = Backoff(Seconds(1.0), Seconds(10.0), spread=0.0)
 
 
 class SleepHost(Protocol):
@@ -162,14 +161,13 @@ class SleepOrders:
 
     async def _watch(self, guest: SleepingGuest) -> None:
         """Wait until the guest must wake, or is no longer asleep."""
-        pause = _FIRST_PAUSE
+        retries = Retries(_BACKOFF)
         while self.is_asleep:
             try:
                 who = await guest.woken()
             except GuestError as error:
                 await self._check_asleep(str(error))
-                await self._clock.sleep(Seconds(pause))
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                await self._clock.sleep(retries.failed(0.0))
             else:
                 self._set_fault("")
                 self.report = structs.replace(self.report, state=SleepState.WAKING, message=one_line(who))
@@ -188,14 +186,13 @@ class SleepOrders:
             self._woke(Woken(Seconds(0.0)), state)
 
     async def _wake(self, guest: SleepingGuest) -> None:
-        pause = _FIRST_PAUSE
+        retries = Retries(_BACKOFF)
         while True:
             try:
                 woken = await guest.wake()
             except GuestError as error:
                 self._set_fault(str(error))
-                await self._clock.sleep(Seconds(pause))
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                await self._clock.sleep(retries.failed(0.0))
             else:
                 phase = GuestPhase.BOOTING if woken.fault else GuestPhase.RUNNING
                 # If its size is unknown, the next poll reports it.

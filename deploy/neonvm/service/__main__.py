@@ -147,7 +147,7 @@ async def _run(options: argparse.Namespace) -> None:
         plain = HttpApi(lease_client, login.token)
         leadership = Leadership(plain, clock, LeaseTerms(ObjectName(namespace, name)), identity)
         authority = RunnerAuthority(plain, leadership, clock, namespace)
-        connections = RunnerConnections(authority.identity, authority.pod_of)
+        connections = RunnerConnections(authority.identity, authority.pod_of, lambda: leadership.leads)
         inner = probed_transport(login.tls, CONNECTIONS)
         fenced_client = httpx.AsyncClient(
             base_url=login.server,

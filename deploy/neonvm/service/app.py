@@ -13,7 +13,7 @@ from typing import Final
 from deploy.kube.client import ApiClient
 from deploy.kube.events import EventRecorder
 from deploy.kube.informer import Informer
-from deploy.neonvm.access.connections import RunnerAccess
+from deploy.neonvm.access.connections import RunnerConnections
 from deploy.neonvm.controller.controller import NeonVmController
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_controller import MigrationController
@@ -47,7 +47,7 @@ class ServiceDependencies:
 
     client: ApiClient
     leadership: Leadership
-    runners: RunnerAccess
+    runners: RunnerConnections
     connect: Connect
     clock: Clock
     form: RunnerForm
@@ -122,6 +122,11 @@ class ControllerService:
             raise LeadershipLostError
 
     async def _controllers(self) -> None:
+        # A watch may have been silent for up to 50 s, and a VM whose pod is not in the cache counts as failed. Lists
+        # that start now contain everything that earlier leaders wrote. Claims of addresses are checked when created.
+        async with asyncio.TaskGroup() as lists:
+            for kind in (PODS, VIRTUAL_MACHINES, MIGRATIONS):
+                lists.create_task(self.caches[kind].catch_up())
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.deps.authority.run())
             await self.deps.authority.ready.wait()  # each pod needs the CAs

@@ -16,8 +16,8 @@ from deploy.neonvm.qemu.machine import Machine, retried
 from deploy.neonvm.qemu.qemu_command import INCOMING
 from deploy.neonvm.sleep.frame_sources import Frame
 from deploy.neonvm.sleep.image import SleepImage
+from deploy.neonvm.sleep.network_stand_in import NetworkStandIn
 from deploy.neonvm.sleep.saving import load
-from deploy.neonvm.sleep.suspend import StandIn
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
@@ -44,7 +44,7 @@ class SleepDependencies:
     resumes its database, and ``adopt`` takes over the QEMU in which it runs.
     """
 
-    stand_in: StandIn
+    stand_in: NetworkStandIn
     image: SleepImage
     clock: Clock
     launch: Launch
@@ -151,7 +151,7 @@ class GuestSleep:
             except GuestError as error:
                 fault = str(error)
                 await self._discard()
-                machine = await self._boot()
+                machine = await retried(None, self._deps.boot, clock, _STARTED_WITHIN, _PAUSE)
             woken = Woken(Seconds(clock.now() - began), fault)
             # Before is_over is set: its waiters use the guest's QEMU next.
             self._deps.adopt(machine, woken)
@@ -160,17 +160,6 @@ class GuestSleep:
             self._deps.image.delete()
             stand_in.close()
             self.is_over.set()
-
-    async def _boot(self) -> Machine:
-        clock = self._deps.clock
-        deadline = clock.now() + _STARTED_WITHIN
-        while True:
-            try:
-                return await self._deps.boot()
-            except GuestError:
-                if clock.now() >= deadline:
-                    raise
-            await clock.sleep(_PAUSE)
 
     async def _load_with_retries(self) -> Machine:
         """A QEMU with the guest's memory. Another QEMU is tried as long as none has read the image: on a node where

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, Protocol, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -22,8 +22,8 @@ from deploy.neonvm.qemu.daemon import GuestDaemon
 from deploy.neonvm.qemu.frame_handover import SourceFilters, inject_frames, stop_diverting
 from deploy.neonvm.qemu.machine import Machine, plug_memory, retried
 from deploy.neonvm.sleep.connections import MAX_CONNECTIONS
-from deploy.neonvm.sleep.frame_sources import Frame
 from deploy.neonvm.sleep.image import SleepImage
+from deploy.neonvm.sleep.network_stand_in import NetworkStandIn
 from deploy.neonvm.sleep.saving import flush, save
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Seconds
@@ -44,30 +44,6 @@ _PLUG_PAUSE: Final = Seconds(0.05)
 OK: Final = 200
 
 
-class StandIn(Protocol):
-    """Reads and answers frames for a guest that is asleep or about to be."""
-
-    def read_diverted(self, end: socket.socket) -> None:
-        """Read the frames that QEMU diverts into ``end`` from now on, until it is closed."""
-
-    def read_network(self) -> None:
-        """Read the guest's network attachment from now on; QEMU must not."""
-
-    async def wait_for_wake(self) -> str:
-        """Wait for a frame that needs the guest; return sender and reason in one line."""
-
-    async def drain(self) -> None:
-        """Wait, briefly at most, until QEMU has closed its end of the diverted frames; read the rest, and stop."""
-
-    def queued_frames(self, header_size: int | None = None) -> list[Frame]:
-        """The frames to replay to the guest, with offload headers of ``header_size`` bytes (None: the attachment's
-        current size).
-        """
-
-    def close(self) -> None:
-        """Stop for good."""
-
-
 class _Frozen(msgspec.Struct):
     """Response to ``PUT /freeze``: number of open sessions."""
 
@@ -81,7 +57,7 @@ class Suspend:
     vm: str
     machine: Machine
     daemon: GuestDaemon
-    stand_in: StandIn
+    stand_in: NetworkStandIn
     image: SleepImage
     clock: Clock
     held_for: Seconds

@@ -19,5 +19,4 @@ FENCE_REMOVED: Final = "another program removed the nftables fence; loading it a
 TAP_NOT_HANDED_OUT: Final = "pod not connected yet; retrying"
 NO_VM: Final = "no tap for this pod: no VM names it in its status"
 TAP_HANDED_OUT: Final = "pod connected"
-LEFTOVER: Final = "cannot remove the folder of a deleted pod"
 ACCEPT_FAILED: Final = "cannot accept a pod's connection for its tap"

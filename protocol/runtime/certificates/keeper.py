@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
+from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi, Tolerating
 from protocol.kubernetes.objects import Json, JsonObject, texts, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MERGE_PATCH, SECRETS
@@ -78,13 +78,10 @@ def decoded(value: str) -> bytes:
 
 async def read_secret(api: KubernetesApi, namespace: str, name: str) -> JsonObject | None:
     """Get a Secret; None if it does not exist. Raises ``ApiError``."""
-    try:
+    # Programs that are not installed have no Secret.
+    with Tolerating(RefusalKind.NOT_FOUND):
         return await api.call(ApiCall("GET", SECRETS.path(namespace, name), TIMEOUT))
-    except ApiRefusedError as error:
-        # Programs that are not installed have no Secret.
-        if error.kind is RefusalKind.NOT_FOUND:
-            return None
-        raise
+    return None
 
 
 LOG: Final = logging.getLogger("autoscale.certificates")

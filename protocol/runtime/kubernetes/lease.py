@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Never
 
-from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
+from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi, Tolerating
 from protocol.kubernetes.objects import Json, JsonObject, child, integer, number, text, uid_of, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import LEASES, MERGE_PATCH
@@ -203,13 +203,9 @@ class Leadership:
             await self._take({} if self.holder == self.identity else begins)
 
     async def _read(self) -> tuple[JsonObject | None, _LeaseState]:
-        try:
-            lease = await self.api.call(ApiCall("GET", self.path, self._terms.call_timeout))
-        except ApiRefusedError as error:
-            if error.kind is RefusalKind.NOT_FOUND:
-                return self._note(None)
-            raise
-        return self._note(lease)
+        with Tolerating(RefusalKind.NOT_FOUND):
+            return self._note(await self.api.call(ApiCall("GET", self.path, self._terms.call_timeout)))
+        return self._note(None)
 
     def _note(self, lease: JsonObject | None) -> tuple[JsonObject | None, _LeaseState]:
         uid, version = ("", "") if lease is None else (uid_of(lease), version_of(lease))

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from protocol.kubernetes.objects import JsonObject, controller_of, number, text
 from protocol.messages import ObjectName
-from protocol.names import ANNOTATION_RESIZE
+from protocol.names import ANNOTATION_RESIZE, LABEL_WEIGHT
 from protocol.pod_database import PodDatabase, database_of, parse_pod_database
 from protocol.runtime.kubernetes.watches.informer import FactInformer
 from protocol.runtime.kubernetes.watches.kinds import FactChange, WatchReport
@@ -32,9 +32,10 @@ class ClusterDatabase(PodDatabase, frozen=True):
 def read_database(pod: JsonObject) -> ClusterDatabase:
     """Parse an opted-in pod. Raises ``InvalidObjectError``."""
     database = parse_pod_database(pod)
-    # Drop other annotations: they may have hundreds of kilobytes on thousands of pods.
+    # Drop other annotations and labels: they may have hundreds of kilobytes on thousands of pods.
     switch = {name: text for name, text in database.annotations.items() if name == ANNOTATION_RESIZE}
-    return ClusterDatabase(**asdict(database) | {"annotations": switch}, owner=_owner(pod, database))
+    labels = {name: text for name, text in database.labels.items() if name in {_MANAGED_BY, LABEL_WEIGHT}}
+    return ClusterDatabase(**asdict(database) | {"annotations": switch, "labels": labels}, owner=_owner(pod, database))
 
 
 def _owner(pod: JsonObject, database: PodDatabase) -> Target | None:

@@ -12,7 +12,8 @@ from typing import Final
 from protocol.kubernetes.objects import JsonObject
 from protocol.names import RUNNER_CONTAINER
 from protocol.units import Bytes, MilliCpu, Resources
-from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
+from protocol.wire.wire_quantities import WireQuantity
+from scheduler_plugin.cluster.pods.requests import counted_amount, without_overflow
 from scheduler_plugin.cluster.pods.shapes import MAX_PARTS, Container
 
 _CONTAINERS: Final = ("containers", "initContainers")
@@ -35,9 +36,9 @@ def most_requested(pod: JsonObject) -> Resources | None:
         parts = list(_amounts(pod))
         # Few different amounts, many times: each is parsed once.
         cpus, mems = (Counter(part[name] for part in parts if name in part) for name in ("cpu", "memory"))
-        cpu = sum(cpu_from_wire("", _quantity(amount)).value * count for amount, count in cpus.items())
-        mem = sum(mem_from_wire("", _quantity(amount)).value * count for amount, count in mems.items())
-        return Resources(MilliCpu(cpu), Bytes(mem))
+        cpu = sum(counted_amount(MilliCpu, "", _quantity(amount)).value * count for amount, count in cpus.items())
+        mem = sum(counted_amount(Bytes, "", _quantity(amount)).value * count for amount, count in mems.items())
+        return without_overflow(Resources(MilliCpu(cpu), Bytes(mem)))
     except (ValueError, TypeError):
         return None
 

@@ -42,8 +42,8 @@ from scheduler_plugin.cluster.pods.shapes import (
     PodStatus,
 )
 from scheduler_plugin.cluster.scheduling_fields import placed_traits, pod_traits, prefers
-from scheduler_plugin.cluster.scheduling_shapes import Affinity, Placed, PodToleration, Port, PreferringSpec, Volume
-from scheduler_plugin.constraints.model import PLAIN_POD, PodTraits
+from scheduler_plugin.cluster.scheduling_shapes import Affinity, Placed, PreferringSpec, Volume
+from scheduler_plugin.constraints.model import PLAIN_POD, HostPort, PodTraits, Toleration
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.texts import explanations
 
@@ -222,7 +222,7 @@ class _WatchedMetadata(PodMetadata, frozen=True):
 
 
 class _WatchedContainer(Container, frozen=True):
-    ports: list[Port] | None = None
+    ports: list[HostPort] | None = None
 
 
 class _WatchedSpec(PodSpec, frozen=True):
@@ -230,7 +230,7 @@ class _WatchedSpec(PodSpec, frozen=True):
         default_factory=list
     )
     volumes: list[Volume] | None = None
-    tolerations: list[PodToleration] | None = None
+    tolerations: tuple[Toleration, ...] | None = None
     affinity: Affinity | None = None
 
 

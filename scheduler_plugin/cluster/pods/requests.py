@@ -4,7 +4,7 @@ Rules:
 
 - As in kube-scheduler: the maximum of all containers together (including sidecars, which are init containers that
   restart always) and of each init container with the sidecars started before it; plus the overhead. Pod-level requests
-  replace the sum of the containers. Missing requests are zero.
+  replace the sum of the containers. Missing requests are zero, and so are those that overflow its integers.
 - Quantities are parsed as in Kubernetes; errors raise ``ValueError`` with the path of the field.
 """
 
@@ -13,15 +13,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Final
+from operator import or_
+from typing import Final, TypeVar
 
 from protocol.kubernetes.managed_fields import resized_by
 from protocol.names import RUNNER_CONTAINER, SCHEDULER_NAME
-from protocol.units import ZERO, Resources
-from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
+from protocol.units import ZERO, Bytes, HugeQuantityError, MilliCpu, QuantityError, Resources
+from protocol.wire.container_amounts import counted
+from protocol.wire.wire_quantities import LARGEST_AMOUNT, WireQuantity, mem_from_wire
 from scheduler_plugin.cluster.pods import shapes
 from scheduler_plugin.cluster.pods.shapes import Amounts, Container, PodSpec
 from scheduler_plugin.ledger.facts import RunnerRequests
+
+A = TypeVar("A", MilliCpu, Bytes)
 
 RESIZE_PENDING: Final = "PodResizePending"
 INFEASIBLE: Final = "Infeasible"
@@ -50,6 +54,7 @@ def runner_requests(meta: shapes.PodMetadata, spec: shapes.PodSpec, status: shap
         (container for container in status.containerStatuses or () if container.name == runner.name),
         shapes.ResourceStatus(),
     )
+    cpu = limits.get("cpu")
     allocated, requests = status_of_runner.allocatedResources, resources.requests or {}
     written = resized_by(SCHEDULER_NAME, meta.managedFields or ())
     return RunnerRequests(
@@ -60,7 +65,7 @@ def runner_requests(meta: shapes.PodMetadata, spec: shapes.PodSpec, status: shap
         by_us=amounts("requests by us", {name: amount for name, amount in requests.items() if name in written}),
         # 0: not reported by the kubelet, so its status counts as current.
         is_seen=not 0 < status.observedGeneration < meta.generation,
-        cpu_limit=cpu_from_wire("limits of the guest's container", limits["cpu"]) if "cpu" in limits else None,
+        cpu_limit=None if cpu is None else counted_amount(MilliCpu, "limits of the guest's container", cpu),
     )
 
 
@@ -113,31 +118,26 @@ def _counted(
         _size(f"spec.containers[{index}]", container, statuses.get(container.name), is_feasible=is_feasible)
         for index, container in enumerate(spec.containers)
     ]
-    sidecars, starting = _init_sizes(spec, status, is_feasible=is_feasible)
-    # Init containers run first: the maximum of both phases counts.
-    counted_requests = (Resources.sum(sizes) + sidecars).at_least(starting)
+    inits = _init_sizes(spec, status, is_feasible=is_feasible)
+    counted_requests, sidecars = counted(sizes, inits, ZERO, Resources.at_least)
     counted_requests = _pod_level(spec, status, counted_requests, is_feasible=is_feasible)
     overhead = amounts("spec.overhead", spec.overhead)
     # Otherwise the first container counts as the guest's.
     runner = next((index for index, container in enumerate(spec.containers) if container.name == guest), 0)
     other_containers = Resources.sum(size for index, size in enumerate(sizes) if index != runner)
-    return counted_requests + overhead, other_containers + sidecars + overhead
+    return without_overflow(counted_requests + overhead), without_overflow(other_containers + sidecars + overhead)
 
 
-def _init_sizes(spec: shapes.PodSpec, status: shapes.PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
-    """The sum of all sidecars, and the maximum need during start."""
+def _init_sizes(
+    spec: shapes.PodSpec, status: shapes.PodStatus, *, is_feasible: bool
+) -> Iterator[tuple[Resources, bool]]:
+    """The size of each init container, and True if it is a sidecar."""
     statuses = {container.name: container for container in status.initContainerStatuses or ()}
-    sidecars, starting = ZERO, ZERO
     for index, init in enumerate(spec.initContainers or ()):
         is_sidecar = init.restartPolicy == "Always"
         # Of init containers only sidecars can be resized in place.
         sidecar_status = statuses.get(init.name) if is_sidecar else None
-        size = _size(f"spec.initContainers[{index}]", init, sidecar_status, is_feasible=is_feasible)
-        # It runs with the sidecars started before it.
-        starting = starting.at_least(sidecars + size)
-        if is_sidecar:
-            sidecars = sidecars + size
-    return sidecars, starting
+        yield _size(f"spec.initContainers[{index}]", init, sidecar_status, is_feasible=is_feasible), is_sidecar
 
 
 def _size(
@@ -177,12 +177,36 @@ def _pod_level(
 
 
 def amounts(path: str, quantities: shapes.Amounts | None) -> Resources:
-    """CPU and memory among ``quantities``; zero if missing. Raises ``ValueError``."""
+    """CPU and memory among ``quantities``, as Kubernetes counts them; zero if missing. Raises ``ValueError``."""
     if not quantities:
         return ZERO
     return Resources(
-        cpu_from_wire(f"{path}.cpu", quantities.get("cpu", 0)),
-        mem_from_wire(f"{path}.memory", quantities.get("memory", 0)),
+        counted_amount(MilliCpu, f"{path}.cpu", quantities.get("cpu", 0)),
+        counted_amount(Bytes, f"{path}.memory", quantities.get("memory", 0)),
+    )
+
+
+def counted_amount(unit: type[A], path: str, quantity: WireQuantity) -> A:
+    """An amount as Kubernetes counts it. Raises ``ValueError`` with ``path``."""
+    try:
+        amount = unit.parse(quantity)
+    except HugeQuantityError:
+        return unit(0)
+    except QuantityError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return amount if amount.value <= LARGEST_AMOUNT else unit(0)
+
+
+def without_overflow(size: Resources) -> Resources:
+    """``size`` without amounts that exceed the integers of kube-scheduler and kubelets.
+
+    They count those as nothing, so such pods run on any node.
+    """
+    cpu, mem = size.cpu, size.mem
+    if cpu.value <= LARGEST_AMOUNT and mem.value <= LARGEST_AMOUNT:
+        return size
+    return Resources(
+        cpu if cpu.value <= LARGEST_AMOUNT else MilliCpu(0), mem if mem.value <= LARGEST_AMOUNT else Bytes(0)
     )
 
 
@@ -207,19 +231,11 @@ def other_requests(spec: PodSpec) -> tuple[tuple[str, int], ...]:
     # Fast path: most pods have none.
     if not (_ask(spec.containers) or _ask(inits)):
         return ()
-    running: Counter[str] = Counter()
-    for container in spec.containers:
-        running += _requests(container)
-    sidecars: Counter[str] = Counter()
-    starting: Counter[str] = Counter()
-    for container in inits:
-        needed = sidecars + _requests(container)
-        # Init containers run one after the other: take the maximum.
-        starting |= needed
-        # A sidecar keeps running.
-        sidecars = needed if container.restartPolicy == "Always" else sidecars
-    # Adding Counters drops zeros, which constrain nothing.
-    return tuple(sorted(((running + sidecars) | starting).items()))
+    none: Counter[str] = Counter()
+    starting = ((_requests(container), container.restartPolicy == "Always") for container in inits)
+    requests, _ = counted(map(_requests, spec.containers), starting, none, or_)
+    # The union of Counters drops zeros, which constrain nothing.
+    return tuple(sorted(requests.items()))
 
 
 def _ask(containers: Sequence[Container]) -> bool:

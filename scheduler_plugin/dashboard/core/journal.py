@@ -30,7 +30,6 @@ class Change:
 class Journal:
     """Rows in the order of their last change."""
 
-    most_gone: int = MOST_GONE
     revision: int = 0
     _rows: dict[Key, tuple[int, Row]] = field(default_factory=dict)
     _gone: dict[Key, tuple[int, str]] = field(default_factory=dict)
@@ -57,7 +56,7 @@ class Journal:
             return False
         self.revision += 1
         self._gone[kind, key] = self.revision, previous[1].namespace
-        if len(self._gone) > self.most_gone:
+        if len(self._gone) > MOST_GONE:
             oldest = next(iter(self._gone))
             # Pages with an earlier revision may not know of this removal, and get a snapshot.
             self._forgotten = self._gone.pop(oldest)[0]

@@ -74,14 +74,10 @@ def _larger(*pairs: Pair) -> Pair:
 
 def with_report(row: VmRow, report: SchedulerReport | None) -> VmRow:
     """Merge the scheduler's report into the row; None if the scheduler does not know the VM."""
+    new = SchedulerReport(NOTHING, ZERO, False) if report is None else report
     # The object of a pod has no permit.
-    if row_scope(row.key, row.namespace).of_pods:
-        row = msgspec.structs.replace(row, permit=NOTHING if report is None else report.permit)
-    if report is None:
-        # Remove the scheduler's earlier report.
-        return msgspec.structs.replace(row, reserved=NOTHING, denied=ZERO, promised=ZERO, migrating=False)
+    permit = new.permit if row_scope(row.key, row.namespace).of_pods else row.permit
     # The object's permit may be newer than the report, and whatever is permitted or used is reserved.
-    reserved = _larger(report.reserved, row.permit, row.use)
-    return msgspec.structs.replace(
-        row, reserved=reserved, denied=report.denied, promised=report.promised, migrating=report.migrating
-    )
+    reserved = NOTHING if report is None else _larger(report.reserved, permit, row.use)
+    amounts = {"permit": permit, "reserved": reserved, "denied": new.denied, "promised": new.promised}
+    return msgspec.structs.replace(row, **amounts, migrating=new.migrating)

@@ -83,7 +83,8 @@ class VmRow(Row, frozen=True):
 
 
 class NodeRow(Row, frozen=True):
-    """A node, from the scheduler's report. ``excess`` should still leave it; ``stuck`` is why it cannot.
+    """A node, from the scheduler's report. ``excess`` should still leave it; ``stuck`` is why it cannot. ``crowded``
+    is why a database there could not grow to its maximum.
 
     ``denied`` is what its VMs were denied, ``promised`` the part of that which others are about to free.
     """
@@ -97,6 +98,7 @@ class NodeRow(Row, frozen=True):
     promised: Pair = ZERO
     open: bool = True
     stuck: str = ""
+    crowded: str = ""
     state: str = states.CALM
 
 
@@ -309,6 +311,7 @@ def node_rows(nodes: JsonObject) -> list[NodeRow]:
                 promised=pair_at(node, "promised"),
                 open=flag(node, "open"),
                 stuck=text(node, "stuck"),
+                crowded=text(node, "noRoomToGrow"),
             )
         )
         for node in items(nodes, "nodes")

@@ -60,7 +60,6 @@ class Session:
 class Sessions:
     """All sessions, and the one-time link that can be used next."""
 
-    most: int = MOST
     _open: dict[bytes, Session] = field(default_factory=dict)
     _link: bytes = b""
 
@@ -84,7 +83,7 @@ class Sessions:
         # A user with many sign-ins ends only that user's own sessions, oldest first.
         if len(own) > MOST_OF_ONE:
             del self._open[own[0]]
-        elif len(self._open) > self.most:
+        elif len(self._open) > MOST:
             largest, _ = Counter(other.quota_key for other in self._open.values()).most_common(1)[0]
             del self._open[next(key for key, other in self._open.items() if other.quota_key == largest)]
         return session

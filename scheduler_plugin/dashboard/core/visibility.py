@@ -49,8 +49,8 @@ class VisibilityFilter:
         if self.has_all_vms:
             return row
         if isinstance(row, NodeRow):
-            # Sums reveal no names. The reason why a node is stuck may mention VMs.
-            return node_stated(msgspec.structs.replace(row, stuck=""))
+            # Sums reveal no names. The reasons why a node is stuck, or has no room to grow, may mention VMs.
+            return node_stated(msgspec.structs.replace(row, stuck="", crowded=""))
         if isinstance(row, StatusRow):
             # Hide cluster-wide data.
             return msgspec.structs.replace(row, waiting=0, unreadable=0, idle="", leader="")

@@ -142,14 +142,7 @@ class ObservedSources:
 
     def __init__(self, sources: Sources, on_response: OnResponse) -> None:
         self._sources, self._on_response = sources, on_response
-
-    async def of_scheduler(self, path: str) -> Json | None:
-        """See ``Sources``."""
-        return await self._sources.of_scheduler(path)
-
-    async def of_groups(self, path: str) -> Json | None:
-        """See ``Sources``."""
-        return await self._sources.of_groups(path)
+        self.of_scheduler, self.of_groups = sources.of_scheduler, sources.of_groups
 
     async def of_vm(self, vm: JsonObject) -> Json | None:
         """See ``Sources``."""

@@ -28,7 +28,8 @@ export class NodeView {
       .filter((each) => isActive(each) && (each.source === this.name || each.target === this.name));
     const others = [0, 1].map((at) => Math.max(0, node.reserved[at] - vms.reduce((sum, vm) => sum + Math.max(0, vm.reserved[at]), 0)));
     fill(this.body, h("p", { class: isUnderPressure(node) || node.isUnlisted ? "problem" : "" }, statusOf(node)),
-      Math.max(...node.denied) > 0 ? h("p", { class: "problem" }, `Databases ${waitingText(node)}.`) : null, node.isUnlisted ? null : amounts(node, others),
+      Math.max(...node.denied) > 0 ? h("p", { class: "problem" }, `Databases ${waitingText(node)}.`) : null,
+      node.crowded ? h("p", {}, `${node.crowded}.`) : null, node.isUnlisted ? null : amounts(node, others),
       vmTable(vms), moves.length ? movesTable("Migrations from and to this node", moves) : null);
   }
 

@@ -16,7 +16,7 @@ from typing import Final
 from prometheus_client import Counter
 
 from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
-from protocol.kubernetes.objects import Json, JsonObject, child, name_of, uid_of, version_of
+from protocol.kubernetes.objects import Json, JsonObject, child, controller_of, name_of, uid_of, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MERGE_PATCH, PODS, REPLICA_SETS, STRATEGIC_PATCH, Resource
 from protocol.kubernetes.timestamps import micro_timestamp
@@ -90,6 +90,15 @@ class Cache:
         for informer in self._informers.values():
             informer.read_again()
 
+    async def catch_up(self) -> None:
+        """Return once lists that started after this call are complete: they include all earlier writes.
+
+        ``run`` must be running.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            for informer in self._informers.values():
+                tasks.create_task(informer.refresh())
+
     async def run(self, api: KubernetesApi, clock: Clock) -> None:
         """Run all watches until cancelled."""
         async with asyncio.TaskGroup() as tasks:
@@ -117,6 +126,12 @@ def trimmed(kind: Resource, obj: JsonObject) -> Json:
         return trimmed_pod(obj)
     # `managedFields` can be larger than the rest, and only conflicts need it.
     metadata = {name: value for name, value in child(obj, "metadata").items() if name != "managedFields"}
+    if kind in TEMPLATED:
+        # Of the owners only the controller matters. A tenant's workload may have thousands, and tens of thousands of
+        # labels.
+        owner = controller_of(obj)
+        metadata = {name: value for name, value in metadata.items() if name not in {"labels", "ownerReferences"}}
+        metadata |= {"ownerReferences": [owner]} if owner else {}
     if kind is REPLICA_SETS and scalable_owner(obj):
         return {"metadata": metadata}
     return {**(trimmed_workload(obj) if kind in TEMPLATED else obj), "metadata": metadata}
@@ -209,13 +224,23 @@ WORKERS: Final = 4
 
 @dataclass(slots=True)
 class GroupsContext:
-    """Objects shared by all controllers. ``settings`` can change at any time."""
+    """Objects shared by all controllers. ``settings`` can change at any time.
+
+    ``listed_term`` is the term of leadership at whose start everything was listed.
+    """
 
     cache: Cache
     writer: Writer
     clock: Clock
     telemetry: GroupsTelemetry
     settings: GroupsSettings
+    listed_term: int = 0
+
+    @property
+    def acts(self) -> bool:
+        """True while this process leads and its caches have everything that earlier leaders wrote."""
+        leadership = self.writer.leadership
+        return leadership.leads and leadership.term == self.listed_term
 
     @property
     def interval(self) -> Seconds:

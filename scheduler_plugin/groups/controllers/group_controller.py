@@ -78,7 +78,7 @@ class GroupController(QueuedController):
         kind, context = self.kind, self._context
         group = context.cache.get(kind, name)
         # A standby only keeps its caches up to date.
-        if not context.writer.leadership.leads:
+        if not context.acts:
             return
         # Before the check below, because a terminating group must restore its changes too.
         await self._restore(name, group)

@@ -179,8 +179,7 @@ class HvpaPolicy:
 
     kind: Resource = HVPAS
 
-    def __init__(self, remembered: int = REMEMBERED) -> None:
-        self._remembered = remembered
+    def __init__(self) -> None:
         self._read: dict[str, tuple[int, Hvpa]] = {}
 
     def desired(self, group: JsonObject) -> DesiredState:
@@ -220,7 +219,7 @@ class HvpaPolicy:
             return cached[1]
         hvpa = decode(group)
         # Clearing is simpler than eviction, and a spec is decoded again when needed.
-        if len(self._read) >= self._remembered:
+        if len(self._read) >= REMEMBERED:
             self._read.clear()
         self._read[uid] = (generation, hvpa)
         return hvpa

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from protocol.kubernetes.api import ApiCall, ApiRefusedError, KubernetesApi
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, KubernetesApi, Tolerating
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, controller_of, is_terminating, name_of, text, uid_of, version_of
 from protocol.kubernetes.refusals import RefusalKind
@@ -96,7 +96,7 @@ class VmGroupController(QueuedController):
         """Reconcile one group. Raises ``ApiError`` and ``NotLeadingError``."""
         obj = self._context.cache.get(VM_GROUPS, name)
         # Only the leader acts. All progress is in the objects (names, marks, slice), so a successor can continue.
-        if obj is None or is_terminating(obj) or not self._context.writer.leadership.leads:
+        if obj is None or is_terminating(obj) or not self._context.acts:
             return
         try:
             group = parse_vm_group(obj)
@@ -326,10 +326,7 @@ async def write_endpoint(writer: Writer, group: VmGroup, endpoint: ReadEndpoint,
 
 async def read_object(api: KubernetesApi, resource: Resource, name: ObjectName) -> Json | None:
     """Read one object; None if missing. Raises ``ApiError``."""
-    try:
+    # Other refusals do not mean that it is missing; the caller would create it.
+    with Tolerating(RefusalKind.NOT_FOUND):
         return dict(await api.call(ApiCall("GET", resource.path(name.namespace, name.name), TIMEOUT)))
-    except ApiRefusedError as error:
-        # Other refusals do not mean that it is missing; the caller would create it.
-        if error.kind is not RefusalKind.NOT_FOUND:
-            raise
-        return None
+    return None

@@ -67,7 +67,7 @@ class VmRecommender:
         await self._context.cache.synced.wait()
         while True:
             # Check each time, because Lease and settings may change.
-            if self._context.writer.leadership.leads:
+            if self._context.acts:
                 # Copied, because the cache may change meanwhile.
                 for group in list(self._context.cache.objects(self._policy.kind).values()):
                     await self._reconcile(group, self._recommend if is_on() else self._remove_annotations)

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from protocol import names
-from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, items, labels_of, name_of, text
+from protocol.kubernetes.objects import (
+    Json,
+    JsonObject,
+    annotations_of,
+    child,
+    is_large_selector,
+    items,
+    labels_of,
+    name_of,
+    text,
+)
 from protocol.kubernetes.objects import texts as strings
 from protocol.kubernetes.resources import STATEFUL_SETS, Resource
 from protocol.pod_database import is_pod_database
@@ -50,8 +61,12 @@ def _requirement(obj: JsonObject) -> str:
     return f"{key} {operator.lower()} ({','.join(map(str, values if isinstance(values, list) else ()))})"
 
 
+MOST: Final = 100
+"""Maximum labels, containers and conditions to cache of an object. Anyone may create pods with 80,000 labels."""
+
+_SIZED: Final = ("cpu", "memory")
 _STATUS: Final = ("name", "allocatedResources", "resources", "state", "lastState")
-_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "generation", "labels", "deletionTimestamp")
+_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp")
 _ANNOTATIONS: Final = (
     names.ANNOTATION_BOUNDS,
     names.ANNOTATION_CONTAINER,
@@ -63,34 +78,53 @@ _ANNOTATIONS: Final = (
 def trimmed_pod(pod: JsonObject) -> Json:
     """The pod with only the fields on sizes and OOM kills, a tenth of it: there may be tens of thousands of pods."""
     metadata, status = child(pod, "metadata"), child(pod, "status")
-    containers = [_only(container, ("name", "resources")) for container in items(pod, "spec", "containers")]
-    sidecars = [
-        _only(container, ("name", "resources", "restartPolicy"))
-        for container in items(pod, "spec", "initContainers")
-        # Only sidecars run as long as the pod.
-        if container.get("restartPolicy") == "Always"
+    containers = _sizes(items(pod, "spec", "containers"))
+    # Only sidecars run as long as the pod.
+    inits = [
+        container for container in items(pod, "spec", "initContainers") if container.get("restartPolicy") == "Always"
     ]
+    sidecars = [{**container, "restartPolicy": "Always"} for container in _sizes(inits)]
     # Drop `Ready` unless it is True.
     conditions = [
         condition
         for condition in items(status, "conditions")
         if text(condition, "type").startswith("PodResize")
         or (text(condition, "type"), text(condition, "status")) == ("Ready", "True")
-    ]
-    statuses = [_only(container_status, _STATUS) for container_status in items(status, "containerStatuses")]
+    ][:MOST]
+    statuses = [_only(container_status, _STATUS) for container_status in items(status, "containerStatuses")[:MOST]]
     trimmed: Json = {"phase": text(status, "phase"), "conditions": conditions, "containerStatuses": statuses}
     spec: Json = {"containers": containers, **({"initContainers": sidecars} if sidecars else {})}
     annotations = _only(annotations_of(pod), _ANNOTATIONS) if is_pod_database(pod) else {}
-    about: Json = {**_only(metadata, _METADATA), **({"annotations": annotations} if annotations else {})}
+    about = _only(metadata, _METADATA)
+    about |= {"labels": dict(islice(labels_of(pod).items(), MOST))} if "labels" in metadata else {}
+    about |= {"annotations": annotations} if annotations else {}
     return {"metadata": about, "spec": spec, "status": trimmed}
 
 
 def trimmed_workload(workload: JsonObject) -> Json:
-    """The object with its template's sizes only: anyone may create workloads whose templates take 25 MiB in memory."""
-    listed = items(workload, "spec", "template", "spec", "containers")
-    containers = [_only(container, ("name", "resources")) for container in listed]
+    """The object with its template's sizes only: anyone may create workloads whose templates take 25 MiB in memory.
+
+    A large selector is dropped too; then no pods are known.
+    """
+    containers = _sizes(items(workload, "spec", "template", "spec", "containers"))
     template: Json = {"template": {"spec": {"containers": containers}}} if containers else {}
-    return {**workload, "spec": {**_only(child(workload, "spec"), ("replicas", "selector")), **template}}
+    spec = child(workload, "spec")
+    selector = {} if is_large_selector(child(spec, "selector")) else _only(spec, ("selector",))
+    return {**workload, "spec": {**_only(spec, ("replicas",)), **selector, **template}}
+
+
+def _sizes(containers: Sequence[JsonObject]) -> list[Json]:
+    return [
+        {
+            **_only(container, ("name",)),
+            **({"resources": _resources(child(container, "resources"))} if "resources" in container else {}),
+        }
+        for container in containers[:MOST]
+    ]
+
+
+def _resources(resources: JsonObject) -> Json:
+    return {part: _only(child(resources, part), _SIZED) for part in ("requests", "limits") if part in resources}
 
 
 def _only(fields: Mapping[str, object], names: tuple[str, ...]) -> Json:

@@ -20,6 +20,12 @@ class UnavailableError(Exception):
     """A check cannot be made; the message says what is missing."""
 
 
+def require(found: object, otherwise: str) -> None:
+    """Raise ``UnavailableError`` with the message ``otherwise`` if ``found`` is false or empty."""
+    if not found:
+        raise UnavailableError(otherwise)
+
+
 @dataclass(frozen=True, slots=True)
 class Observed(Generic[T_co]):
     """A successful observation of the cluster.
@@ -58,9 +64,8 @@ def observed_values(observations: Mapping[str, Observation[T_co]], otherwise: st
     Its message is the reason of the first one, or ``otherwise`` if ``observations`` is empty.
     """
     values = {name: one.value for name, one in observations.items() if isinstance(one, Observed)}
-    if not values:
-        reasons = (one.why for one in observations.values() if isinstance(one, Unavailable))
-        raise UnavailableError(next(reasons, otherwise))
+    reasons = (one.why for one in observations.values() if isinstance(one, Unavailable))
+    require(values, next(reasons, otherwise))
     return values
 
 

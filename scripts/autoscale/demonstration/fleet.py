@@ -39,17 +39,17 @@ def reserved_bars(node: Json) -> tuple[str, str]:
 def fleet_row(node: Json, moves: Sequence[ObservedMove]) -> tuple[str, str, str]:
     """A node's name, a bar of its vCPUs, and its VMs with their migrations."""
     picture, amount = _reserved(node, "cpu")
-    leaving = {move.vm.name: move for move in moves if move.is_under_way and move.source == text(node, "name")}
+    leaving = {
+        move.vm.name: f"{move.vm.name} ⇢ {move.target or '?'} {move.progress}".rstrip()
+        for move in moves
+        if move.is_under_way and move.source == text(node, "name")
+    }
     arriving = [f"⇠ {move.vm.name}" for move in moves if move.is_under_way and move.target == text(node, "name")]
     # Without the namespace: the demonstration uses only one.
     names = [text(pod, "vm").rpartition("/")[2] for pod in items(node, "pods") if text(pod, "vm")]
     # The pod of a migrating VM may already be on the target; list it once, as arriving.
-    here = [_leaving(leaving[name]) if name in leaving else name for name in names if f"⇠ {name}" not in arriving]
+    here = [leaving.get(name, name) for name in names if f"⇠ {name}" not in arriving]
     return text(node, "name"), f"{picture} {amount} vCPU", "  ".join([*here, *arriving])
-
-
-def _leaving(move: ObservedMove) -> str:
-    return f"{move.vm.name} ⇢ {move.target or '?'} {move.progress}".rstrip()
 
 
 def _reserved(node: Json, key: str) -> tuple[str, str]:

@@ -15,13 +15,13 @@ from protocol.kubernetes.objects import Json, child, integer, is_terminating, it
 from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_CONFIG, LABEL_GROUP
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import Clock, wait_until
 from protocol.units import Instant, MilliCpu, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import bar
 from scripts.autoscale.demonstration.loads import ReplicaLoad
 from scripts.autoscale.demonstration.report import GroupObservations
 from scripts.autoscale.demonstration.vm_database import make_password, postgres_vm
-from scripts.autoscale.demonstration.waiting import run_all, wait_until
+from scripts.autoscale.demonstration.waiting import run_all
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
 

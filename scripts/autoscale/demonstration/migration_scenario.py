@@ -18,14 +18,14 @@ from protocol.kubernetes.conditions import holds
 from protocol.kubernetes.objects import Json, child, items
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import Clock, poll_until
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.moves import SUCCEEDED, MoveWatch, ObservedMove
 from scripts.autoscale.demonstration.pgbench import Outcome
 from scripts.autoscale.demonstration.report import MigrationPoint
 from scripts.autoscale.demonstration.vm_clients import ClientReport, RunClients
 from scripts.autoscale.demonstration.vm_database import MAY_MOVE, create_vm, pinned, postgres_vm
-from scripts.autoscale.demonstration.waiting import poll_until, run_all
+from scripts.autoscale.demonstration.waiting import run_all
 from scripts.autoscale.site import Site, SiteError
 
 NEIGHBOURS: Final = (ObjectName("default", "neighbour-1"), ObjectName("default", "neighbour-2"))

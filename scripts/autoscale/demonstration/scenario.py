@@ -12,7 +12,7 @@ from protocol.kubernetes.objects import Json, child, items
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_CONFIG
 from protocol.runtime.background_jobs import background_jobs
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import Clock, wait_until
 from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import fleet_row
 from scripts.autoscale.demonstration.group_scenario import GroupScenario
@@ -24,7 +24,7 @@ from scripts.autoscale.demonstration.report import LoadPoint, Observations
 from scripts.autoscale.demonstration.screen import Fleet, Screen
 from scripts.autoscale.demonstration.sleep.sleep_scenario import SleepScenario
 from scripts.autoscale.demonstration.vm_database import create_vm, pinned, postgres_vm
-from scripts.autoscale.demonstration.waiting import wait_until, watch_for_ends
+from scripts.autoscale.demonstration.waiting import watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
 

@@ -1,9 +1,9 @@
-"""Waits with timeouts for demonstrations and measurements, and a watch that fails as soon as a VM ends."""
+"""Jobs of demonstrations and measurements, and a watch that fails as soon as a VM ends."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Final
 
 from deploy.kube.client import ApiClient
@@ -12,11 +12,9 @@ from protocol.kubernetes.objects import Json, integer, is_terminating, items, na
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from protocol.units import Seconds
 from scripts.autoscale.site import SiteError
 
 _ENDED: Final = frozenset({"Failed", "Succeeded"})
-_POLL: Final = Seconds(0.05)
 
 
 async def run_all(*jobs: Coroutine[object, object, None]) -> None:
@@ -24,25 +22,6 @@ async def run_all(*jobs: Coroutine[object, object, None]) -> None:
     async with asyncio.TaskGroup() as tasks:
         for job in jobs:
             tasks.create_task(job)
-
-
-async def wait_until(holds: Callable[[], bool], clock: Clock, at_most: Seconds) -> bool:
-    """Return True as soon as ``holds`` returns True, False after ``at_most``."""
-
-    async def poll() -> bool:
-        return holds()
-
-    return await poll_until(poll, clock, at_most)
-
-
-async def poll_until(holds: Callable[[], Awaitable[bool]], clock: Clock, at_most: Seconds) -> bool:
-    """Like ``wait_until``, for an asynchronous condition."""
-    deadline = clock.now() + at_most
-    while not await holds():
-        if clock.now() >= deadline:
-            return False
-        await clock.sleep(_POLL)
-    return True
 
 
 async def watch_for_ends(client: ApiClient, clock: Clock, only: ObjectName | None = None) -> None:

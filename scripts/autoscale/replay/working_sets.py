@@ -180,18 +180,15 @@ def _play(name: str) -> ScenarioOutcome:
     load = phases[-1][1]
     # The number of accesses if clients never waited for the disk.
     requested = min(load.rate, load.clients / CPU_PER_PAGE) * (player.now - began)
+    settled = [resize.at for resize in player.resizes_since(began + 2 * HOUR)]
     return ScenarioOutcome(
         name=name,
         # Programs and 100 MiB must also fit into three quarters of the memory.
         needed=max(player.guest.needed_size(load), (_USED + 100 * 2**20) / 0.75) / GIB,
         settled_at=Bytes(player.size).as_gib,
         resizes=len(player.resizes),
-        busiest_settled_hour=_busiest([resize.at for resize in player.resizes_since(began + 2 * HOUR)]),
+        # The busiest hour starts at one of the resizes.
+        busiest_settled_hour=max((sum(first <= at < first + HOUR for at in settled) for first in settled), default=0),
         served=(player.guest.done - done) / requested if requested else 1.0,
         explanation=explain(player.state, name, Instant(player.now)).working_set,
     )
-
-
-def _busiest(times: Sequence[float]) -> int:
-    # The busiest hour starts at one of the resizes.
-    return max((sum(first <= at < first + HOUR for at in times) for first in times), default=0)

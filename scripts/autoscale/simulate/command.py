@@ -86,7 +86,10 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
         # Savings hardly depend on the victim order.
         orders = _orders(order or ([LEAST_COST] if sleep_delay else list(ORDERS)))
         # NaN passes click's checks.
-        _check_numbers(hours=hours, step=step, watermark=watermark, fill=fill, spread=spread, speed=speed)
+        numbers = {"hours": hours, "step": step, "watermark": watermark, "fill": fill, "spread": spread, "speed": speed}
+        for name, value in numbers.items():
+            if not isfinite(value):
+                raise SimulationSettingsError(f"--{name}: {value} is not a finite number")
         settings = SimulationSettings(
             nodes=nodes,
             vms=vms,
@@ -139,12 +142,6 @@ def _bandwidth(text: str) -> Bytes:
     if not rate:
         raise SimulationSettingsError("--bandwidth: must be more than zero")
     return rate
-
-
-def _check_numbers(**options: float) -> None:
-    for name, value in options.items():
-        if not isfinite(value):
-            raise SimulationSettingsError(f"--{name}: {value} is not a finite number")
 
 
 def _simulate_all(fleet: SimulatedFleet, orders: list[str]) -> tuple[list[SimulationOutcome], bool]:

@@ -100,11 +100,7 @@ def make_fleet(settings: SimulationSettings) -> SimulatedFleet:
 def _node_size(table: VmTable, settings: SimulationSettings) -> Resources:
     """Reservable size of a node, in whole compute units. The largest VM fits below the watermark."""
     # VMs reserve more than they need, as agents hold recent needs and round up: `fill` should be below the watermark.
-    share = _peak_units(table, settings.steps) / (settings.nodes * settings.fill)
+    steps = range(0, max(1, settings.steps), max(1, settings.steps // PEAK_SAMPLES))
+    share = max(int(table.units_at(step).sum()) for step in steps) / (settings.nodes * settings.fill)
     largest = int(table.max_units.max()) / float(settings.watermark)
     return UNIT * ceil(max(share, largest))
-
-
-def _peak_units(table: VmTable, steps: int) -> int:
-    """Compute units that all VMs together need at the peak."""
-    return max(int(table.units_at(step).sum()) for step in range(0, max(1, steps), max(1, steps // PEAK_SAMPLES)))

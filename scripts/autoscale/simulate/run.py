@@ -221,16 +221,12 @@ class Run:
                         wakes.record_change(step, index)
                     elif vm.is_waiting:
                         wakes.wake_next(index)
-                    self._record_denial(vm)
+                    self._denied.pop(vm.index, None)
+                    if vm.is_denied:
+                        # Only more room than at the denial can change the decision.
+                        self._denied[vm.index] = self._cluster.ledger.rooms[vm.node].free
             wakes.may_shrink[index] = vm.may_shrink or vm.is_denied
         return acted
-
-    def _record_denial(self, vm: SimulatedVm) -> None:
-        if vm.is_denied:
-            # Only more room than at the denial can change the decision.
-            self._denied[vm.index] = self._cluster.ledger.rooms[vm.node].free
-        else:
-            self._denied.pop(vm.index, None)
 
     def _wake_short_nodes(self, now: Instant) -> None:
         """Wake the agents on short nodes: each sends a request at least once per step, and learns how far to shrink."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,8 +31,8 @@ from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, child, text
 from protocol.kubernetes.resources import NAMESPACES, SERVICE_ACCOUNTS, Resource
 from protocol.messages import ObjectName
-from protocol.runtime.clock import Clock
-from protocol.units import Instant, Seconds
+from protocol.runtime.clock import Clock, poll_until
+from protocol.units import Seconds
 from scripts.bench.kubernetes.fake_objects import NAMESPACE
 from scripts.bench.load_client import BenchError
 
@@ -45,7 +45,6 @@ _DELETE_WORKERS: Final = "--delete-collection-workers=16"
 AGENTS_PORT: Final = 10299
 _METRICS: Final = "127.0.0.1:10297"
 _TIMEOUT: Final = Seconds(90.0)
-_PAUSE: Final = Seconds(0.02)
 MANIFEST: Final = Path(__file__).parents[3] / "deploy" / "scheduler-deploy.yaml"
 
 
@@ -125,17 +124,15 @@ async def run_program(program: LocalProgram, name: str) -> AsyncIterator[Running
 
 async def wait_until_ready(holds: Callable[[], Awaitable[bool]], clock: Clock, log: Path) -> None:
     """Wait until ``holds`` returns True. Raises ``BenchError`` with the end of ``log`` after a timeout."""
-    deadline = Instant(clock.now() + _TIMEOUT)
-    while True:
-        try:
-            if await holds():
-                return
+
+    async def is_ready() -> bool:
         # Expected during startup.
-        except (httpx.HTTPError, ApiError):
-            pass
-        if clock.now() >= deadline:
-            raise BenchError(f"{log.stem} did not become ready within {_TIMEOUT:g} s: {_end_of(log)}")
-        await clock.sleep(_PAUSE)
+        with suppress(httpx.HTTPError, ApiError):
+            return await holds()
+        return False
+
+    if not await poll_until(is_ready, clock, _TIMEOUT):
+        raise BenchError(f"{log.stem} did not become ready within {_TIMEOUT:g} s: {_end_of(log)}")
 
 
 def _end_of(log: Path) -> str:

@@ -38,6 +38,18 @@ def test_leaves_a_pod_that_is_being_deleted() -> None:
     assert database_in(pod) is None
 
 
+def test_keeps_only_what_agents_read() -> None:
+    """Twenty pods of one tenant with 80,000 labels each took all memory of their node's agent."""
+    pod = pod_database()
+    read = {"autoscaling.neon.tech/keep-awake": "true"}
+    pod["metadata"]["labels"] |= {**read, **{str(number): "" for number in range(1000)}}
+    floor = {"autoscaling.neon.tech/floor": "{}"}
+    pod["metadata"]["annotations"] |= {**floor, "other": "x" * 100_000}
+    database = database_in(pod)
+    assert database is not None
+    assert (database.labels, database.annotations) == (read, floor)
+
+
 class PodServer:
     """An API server whose list has ``pods`` at ``version``; its watches end at once, after ``events``. None: 503."""
 

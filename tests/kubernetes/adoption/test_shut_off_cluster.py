@@ -23,6 +23,7 @@ from protocol import VERSION
 from scripts.manifests.__main__ import ROOT, helm
 from tests.deploy.images.debian_registry import registry_program, serving
 from tests.kubernetes.adoption.release import NAMESPACE, Release, ctr, nodes_of, telling
+from tests.kubernetes.adoption.steps import answers
 from tests.kubernetes.real_kubernetes import eventually
 
 pytestmark = pytest.mark.kubernetes
@@ -80,37 +81,34 @@ def test_a_cluster_without_a_way_out_is_installed_from_what_was_carried_there(
 ) -> None:
     """The chart is pushed too; kube-scheduler's image is the cluster's own."""
     with registries(release, tmp_path) as registry, telling(release.cluster):
-        done = subprocess.run(
-            [carried / "push_images.py", f"{registry}/{TEAM}", f"v{VERSION}"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        printed(carried / "push_images.py", f"{registry}/{TEAM}", f"v{VERSION}")
         place = f"oci://{registry}/charts"
-        subprocess.run(
-            [helm(), "push", carried / f"autoscale-{VERSION}.tgz", place, "--plain-http"],
-            check=True,
-            capture_output=True,
-        )
+        printed(helm(), "push", carried / f"autoscale-{VERSION}.tgz", place, "--plain-http")
         internal = f"localhost:{registry.rpartition(':')[2]}/{TEAM}"
         have_kube_scheduler(release, internal)
         values = ("--create-namespace", f"--set=global.imageRegistry={internal}", "--wait", "--timeout=6m")
         release.helm("install", f"{place}/autoscale", f"--version={VERSION}", "--plain-http", *values)
-        assert "Phase:          Succeeded" in release.helm("test", "--timeout=2m")
+        answers(release)
         assert images(release) - {"kube-scheduler"} <= {f"{name}@{each}" for name, each in digests(carried).items()}
         release.helm("uninstall", "--wait", "--timeout=2m")
         eventually(lambda: not release.objects("pods"), "no pod of it is left")
+
+
+def printed(*command: str | Path) -> str:
+    """What the command prints. Raises ``AssertionError`` with what it complains of."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def have_kube_scheduler(release: Release, registry: str) -> None:
     """Gives the nodes' own image of it the name that the chart asks for."""
     for pid in nodes_of(release.cluster):
         images = ctr(pid)
-        listed = subprocess.run([*images, "list", "--quiet"], capture_output=True, text=True, check=True).stdout.split()
-        own = next(each for each in listed if each.startswith("registry.k8s.io/kube-scheduler:"))
-        name = own.replace("registry.k8s.io", registry)
-        subprocess.run([*images, "tag", "--force", own, name], check=True, capture_output=True)
+        listed = printed(*images, "list", "--quiet").split()
+        own = [each for each in listed if each.startswith("registry.k8s.io/kube-scheduler:")]
+        assert own, listed
+        printed(*images, "tag", "--force", own[0], own[0].replace("registry.k8s.io", registry))
 
 
 def images(release: Release) -> set[str]:

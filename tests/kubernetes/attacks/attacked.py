@@ -10,10 +10,20 @@ from typing import Final
 
 import httpx2 as httpx
 
-from protocol.kubernetes.resources import NODES, SERVICE_ACCOUNTS
+from protocol.kubernetes.resources import MIGRATIONS, NODES, SERVICE_ACCOUNTS
 from tests.deploy.manifests import WITH_PODS, documents
 from tests.kubernetes.attacks.attempt import RBAC, Attempt
-from tests.kubernetes.attacks.world import ELSEWHERE, HOME, NAMESPACES, OBJECTS, SYSTEM, Obj, Who
+from tests.kubernetes.attacks.world import (
+    ADMIN,
+    ELSEWHERE,
+    HOME,
+    NAMESPACES,
+    OBJECTS,
+    SCHEDULER,
+    SYSTEM,
+    Obj,
+    Who,
+)
 from tests.kubernetes.failing.bare_control_plane import BareControlPlane
 from tests.kubernetes.failing.faulty_proxy import faulty_proxy
 from tests.kubernetes.failing.fleet import Fleet, until
@@ -41,7 +51,13 @@ _OPERATOR: Final[tuple[Obj, ...]] = (
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
         "metadata": {"name": "tenant", "namespace": HOME},
-        "rules": [{"apiGroups": ["vm.neon.tech"], "resources": ["virtualmachines"], "verbs": ["*"]}],
+        "rules": [
+            {
+                "apiGroups": ["vm.neon.tech"],
+                "resources": ["virtualmachines", "virtualmachinemigrations"],
+                "verbs": ["*"],
+            }
+        ],
     },
     {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -115,7 +131,10 @@ class Attacked:
         for kind, found in OBJECTS:
             meta = found["metadata"]
             namespace = meta.get("namespace", "")
-            await fleet.create(kind.path(namespace), found)
+            # Only the scheduler may label a migration as its own.
+            by = SCHEDULER if kind is MIGRATIONS and "labels" in meta else ADMIN
+            made = await self.http.post(kind.path(namespace), json=found, headers=await self._identity(by))
+            assert made.is_success, made.text
             if kind is NODES:
                 await fleet.patch(kind.path(name=meta["name"]), {"spec": {"taints": None}})
             if "status" in found:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES
+from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
 from tests.kubernetes.attacks.attempt import RBAC, Attempt, noted, patches, use
-from tests.kubernetes.attacks.world import ADMIN, OPERATOR, TENANT, Obj, pod, vm
+from tests.kubernetes.attacks.world import ADMIN, OPERATOR, TENANT, Obj, move, pod, vm
 
 _PERMITS: Final = "policy autoscaling-permit-writers"
 _PERMIT: Final = "autoscaling.neon.tech/permit"
@@ -41,6 +41,16 @@ BY_OTHERS: Final = (
         _taking("of-other-2", "example.com/gpu"),
     ),
     Attempt(TENANT, "creates a VM", "", "create", VIRTUAL_MACHINES, "new", vm("new", "", "")),
+    Attempt(TENANT, "creates a migration", "", "create", MIGRATIONS, "of-tenant", move("of-tenant")),
+    Attempt(
+        TENANT, "creates a migration in the scheduler's name", _PERMITS, "create", MIGRATIONS, "posing",
+        move("posing", "autoscale-scheduler"),
+    ),
+    *patches(MIGRATIONS, "by-hand", TENANT, {
+        "labels a migration as the scheduler's": (
+            {"metadata": {"labels": {"autoscaling.neon.tech/created-by": "autoscale-scheduler"}}}, _PERMITS,
+        ),
+    }),
     Attempt(TENANT, "creates a pod", RBAC, "create", PODS, "of-tenant", pod("of-tenant")),
     *patches(VIRTUAL_MACHINES, "theirs", ADMIN, {
         "resizes a VM beyond its permit": (use(4, 4), ""),

@@ -9,6 +9,7 @@ from protocol.kubernetes.resources import (
     LEASES,
     MIGRATIONS,
     NODES,
+    PERSISTENT_VOLUMES,
     PODS,
     VIRTUAL_MACHINES,
     VM_GROUPS,
@@ -38,6 +39,7 @@ from tests.kubernetes.attacks.world import (
     SYSTEM,
     THEIRS,
     beside,
+    claimed_by,
     device_claim,
     move,
     named,
@@ -50,6 +52,7 @@ _VMS: Final = "policy autoscaling-scheduler-vms"
 _NODES: Final = "policy autoscaling-scheduler-nodes"
 _PODS: Final = "policy autoscaling-scheduler-pods"
 _CLAIMS: Final = "policy autoscaling-scheduler-claims"
+_VOLUMES: Final = "policy autoscaling-scheduler-volumes"
 OWN_SLICE: Final = "autoscaling-scheduler-extender"
 
 
@@ -60,6 +63,7 @@ def slice_for(name: str, service: str = "", namespace: str = SYSTEM) -> dict[str
     return made
 
 
+CLAIMED_BY_DATA: Final[dict[str, Any]] = {"spec": {"claimRef": claimed_by("data")}}
 OF_US: Final = move("to-b", "autoscale-scheduler")
 BY_SCHEDULER: Final = (
     *patches(VIRTUAL_MACHINES, "theirs", SCHEDULER, {
@@ -111,6 +115,7 @@ BY_SCHEDULER: Final = (
         PODS, "web-1", SCHEDULER,
         {"sets a pod's Ready condition": (condition("Ready"), _PODS),
          "changes a pod's address": ({"status": {"podIP": "10.0.0.9"}}, _PODS),
+         "labels a pod through its status": ({"metadata": {"labels": {"a": "b"}}}, _PODS),
          "sets a pod's DisruptionTarget condition": (condition("DisruptionTarget"), "")}, subresource="status",
     ),
     Attempt(SCHEDULER, "preempts a pod of lower priority", "", "delete", PODS, "web-1"),
@@ -154,8 +159,12 @@ BY_SCHEDULER: Final = (
     Attempt(SCHEDULER, "reads secrets", RBAC, "get", SECRETS, ""),
     *patches(PERSISTENT_VOLUME_CLAIMS, "data", SCHEDULER, {
         "selects the node for a volume": (noted("volume.kubernetes.io/selected-node", "node-b"), ""),
-        "labels a volume claim": ({"metadata": {"labels": {"a": "b"}}}, "policy autoscaling-scheduler-volumes"),
+        "labels a volume claim": ({"metadata": {"labels": {"a": "b"}}}, _VOLUMES),
     }),
+    *patches(PERSISTENT_VOLUMES, "free", SCHEDULER, {"binds a free volume to a claim": (CLAIMED_BY_DATA, "")}),
+    *patches(
+        PERSISTENT_VOLUMES, "bound", SCHEDULER, {"binds another claim's volume to a claim": (CLAIMED_BY_DATA, _VOLUMES)}
+    ),
     Attempt(
         SCHEDULER, "creates a ResourceClaim for a pod", "", "create", RESOURCE_CLAIMS, "web-2-gpu",
         device_claim("web-2-gpu", "web-2"),

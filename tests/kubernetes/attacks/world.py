@@ -21,6 +21,7 @@ from protocol.kubernetes.resources import (
     MIGRATIONS,
     NETWORK_POLICIES,
     NODES,
+    PERSISTENT_VOLUMES,
     PODS,
     VIRTUAL_MACHINES,
     VM_GROUPS,
@@ -250,6 +251,17 @@ def hook(resource: str = "pods", authority: str = "") -> Obj:
     }
 
 
+def claimed_by(name: str) -> Obj:
+    """The reference of a volume to its claim."""
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": HOME, "name": name, "uid": f"u-{name}"}
+
+
+def volume(name: str, claim: str = "") -> Obj:
+    """A volume, of a claim or free."""
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/data"}}
+    return named(PERSISTENT_VOLUMES, name, spec=spec | ({"claimRef": claimed_by(claim)} if claim else {}))
+
+
 MINE: Final = vm("mine", "node-a", "mine-1")
 ASLEEP: Final = vm("asleep", "node-a", "asleep-1", enabled="false")
 THEIRS: Final = vm("theirs", "node-b", "theirs-1")
@@ -289,6 +301,7 @@ OBJECTS: Final[tuple[tuple[Resource, Obj], ...]] = (
     (HORIZONTAL_AUTOSCALERS, named(HORIZONTAL_AUTOSCALERS, "theirs", spec=HPA)),
     (ENDPOINT_SLICES, named(ENDPOINT_SLICES, "bank", addressType="IPv4", endpoints=[])),
     (PERSISTENT_VOLUME_CLAIMS, named(PERSISTENT_VOLUME_CLAIMS, "data", spec=CLAIM)),
+    *((PERSISTENT_VOLUMES, each) for each in (volume("free"), volume("bound", "bank"))),
     (LEASES, named(LEASES, "kube-scheduler", SYSTEM, {"holderIdentity": "it"})),
     *((SECRETS, named(SECRETS, name, SYSTEM)) for name in ("autoscaling-certificates-scheduler", "bank")),
     *((WEBHOOKS, named(WEBHOOKS, name, webhooks=[hook()])) for name in ("theirs", "autoscaling-injector")),

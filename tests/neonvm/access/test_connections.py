@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,59 @@ async def test_an_open_pod_is_spoken_to_plainly() -> None:
         known = connections(Reviews())
         assert await RunnerClient(known, place, PollLimiter()).cpu() == MilliCpu(2000)
         (await known.monitor(place)).close()
+
+
+@asynccontextmanager
+async def silent_runner(
+    tls: Callable[[], ssl.SSLContext] | None,
+) -> AsyncIterator[tuple[int, asyncio.Future[bytes | OSError]]]:
+    """The port of a runner that never answers, and how its only connection ends after a request."""
+    ended: asyncio.Future[bytes | OSError] = asyncio.get_running_loop().create_future()
+
+    async def serve(_: str, reader: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        try:
+            ended.set_result(await reader.read())
+        except OSError as error:
+            ended.set_result(error)
+
+    door = AuthenticatedListener(listening(tcp_socket(), "127.0.0.1", 0), serve, tls)
+    yield door.port, ended
+    await door.close()
+
+
+async def test_order_given_up_is_discarded() -> None:
+    """Otherwise the kernel sends it once the network is back, after newer orders: a guest would grow again."""
+    async with silent_runner(None) as (port, ended), asyncio.timeout(10):
+        place = RunnerEndpoint("default/db-x", "uid-1", "127.0.0.1", port, port, is_open=True)
+        order = asyncio.create_task(RunnerClient(connections(Reviews()), place, PollLimiter()).set_cpu(MilliCpu(4000)))
+        await asyncio.sleep(0.05)
+        order.cancel()
+        assert isinstance(await ended, ConnectionResetError)
+
+
+async def test_tls_connections_are_reset_too() -> None:
+    async with silent_runner(PodIdentity("any", pem(), Path()).context) as (port, ended), asyncio.timeout(10):
+        streams = Streams(*await asyncio.open_connection("127.0.0.1", port, ssl=showing().context))
+        order = asyncio.create_task(streams.ask("POST", "/cpu_change", b""))
+        await asyncio.sleep(0.05)
+        streams.reset()
+        assert isinstance(await ended, ConnectionResetError)
+        with pytest.raises(OSError, match="/cpu_change"):
+            await order
+
+
+async def test_only_the_leader_gives_orders(pod: SecuredPod) -> None:
+    leads = [True]
+    known = RunnerConnections(showing, Reviews().pod_of, lambda: leads[-1])
+    client = RunnerClient(known, pod.place, PollLimiter())
+    assert await client.set_cpu(MilliCpu(2500)) == MilliCpu(2500)
+    leads.append(False)
+    with pytest.raises(GuestError, match="does not hold the Lease"):
+        await client.set_cpu(MilliCpu(4000))
+    with pytest.raises(OSError, match="does not hold the Lease"):
+        await known.monitor(pod.place)
+    assert (await client.status()).cpu == 1000, "reading is no order"
 
 
 async def test_new_authorities_reach_a_pod_that_runs(pod: SecuredPod) -> None:

@@ -116,6 +116,23 @@ def test_large_pods_of_others_take_little_memory() -> None:
     assert len(json.dumps(cached_pod(posing))) < 1000
 
 
+def test_posing_runners_take_little_memory() -> None:
+    """Thirty pods with managed fields in our scheduler's name took all memory of the controller."""
+    pod = made()
+    entry = items(pod, "metadata", "managedFields")[0]
+    fields = {**child(entry, "fieldsV1"), **{f"f:{number}": {} for number in range(10_000)}}
+    large: Json = {**pod, "metadata": {**child(pod, "metadata"), "managedFields": [{**entry, "fieldsV1": fields}] * 2}}
+    assert cached_pod(large) == cached_pod(pod)
+    runner = next(each for each in items(made(cpu="1"), "spec", "containers") if each["name"] == RUNNER_CONTAINER)
+    limits = {"cpu": "1", **{f"example.com/{number}": "1" for number in range(10_000)}}
+    greedy: Json = {**made(), "spec": {"containers": [{**runner, "resources": {"limits": limits}}]}}
+    cached = items(cached_pod(greedy), "spec", "containers")
+    assert [child(each, "resources", "limits") for each in cached] == [{"cpu": "1"}]
+    states: list[Json] = [{"name": str(number), "type": str(number)} for number in range(2 * MOST)]
+    status = child(cached_pod({**pod, "status": {"conditions": states, "containerStatuses": states}}), "status")
+    assert [len(items(status, part)) for part in ("conditions", "containerStatuses")] == [MOST, MOST]
+
+
 def test_runner_with_many_labels_belongs_to_vm() -> None:
     """Otherwise its VM would get a second pod, and two guests would write to one disk."""
     pod = made()

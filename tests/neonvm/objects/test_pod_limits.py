@@ -53,7 +53,7 @@ def test_following_limit_does_not_cap_vm() -> None:
     entry = {"manager": "autoscale-scheduler", "subresource": "resize", "fieldsV1": fields}
     ours: Any = {**pod({"cpu": "1500m"}), "metadata": {"managedFields": [entry]}}
     assert within_limits(MACHINE, ours, SLOT) == MACHINE
-    for other in ({**entry, "manager": "kubectl"}, 7):
+    for other in ({**entry, "manager": "kubectl"}, {**entry, "manager": 7}, 7):
         theirs: Any = {**ours, "metadata": {"managedFields": [other]}}
         assert within_limits(MACHINE, theirs, SLOT).cpu_max == MilliCpu(1500)
 

@@ -101,3 +101,21 @@ def test_preferences_and_other_affinity_are_kept() -> None:
     found = child(made, "spec", "affinity")
     assert cast("Json", found["nodeAffinity"])[PREFERRED] == [theirs, ours]
     assert found["podAffinity"] == {PREFERRED: []}
+
+
+def test_many_terms_do_not_multiply() -> None:
+    """A VM and a migration of 10,000 terms each would have 100 million together, and one term may have megabytes."""
+    many = needs(*(zone(f"z{number}") for number in range(1000)))
+    large = needs(zone("z" * 500_000))
+
+    def combined(theirs: Json, ours: Json) -> list[Json]:
+        return terms_of(target_pod(migration(nodeAffinity=ours), vm(affinity={"nodeAffinity": theirs}), WANTED))
+
+    assert 500 < len(combined(many, many)) < 2622
+    # No node matches, rather than all.
+    assert combined(many, large) == combined(large, needs(zone("a"), zone("b"))) == [{}]
+
+
+def test_empty_term_matches_no_node() -> None:
+    made = target_pod(migration(nodeAffinity={REQUIRED: {"nodeSelectorTerms": [{}]}}), vm(), WANTED)
+    assert terms_of(made) == [{}]

@@ -224,17 +224,6 @@ async def test_rules_that_are_gone_are_loaded_again(
     assert commands.loads[1] == commands.loads[0]
 
 
-async def test_taps_of_an_earlier_version_are_fenced_too(node: Node, commands: Commands) -> None:
-    """From the first rules on: their VMs run, and must not lose a frame."""
-    uid = await node.pod("db-1")
-    commands.links.append({"ifname": tap_name(uid)})
-    commands.links.append({"ifname": tap_name("of a pod that is gone")})
-    await node.network.renew()
-    orders = [each for each in commands.ran if each[1] in {"-batch", "-f"}]
-    assert orders[0] == ("ip", "-batch", "-", f"link set {tap_name(uid)} alias {ADDRESS}")
-    assert f'add element bridge neonvm taps {{ "{tap_name(uid)}" . {ADDRESS} }}' in orders[1]
-
-
 async def test_dropped_frames_are_counted(node: Node, commands: Commands) -> None:
     """Also across a reload of the rules, which sets the kernel's counters to zero."""
     await node.network.renew()

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 
 import httpx2 as httpx
 
-from deploy.neonvm.access.connections import RunnerEndpoint, RunnerHttpResponse
+from deploy.neonvm.access.connections import RunnerConnections, RunnerEndpoint, RunnerHttpResponse
 
 Answer = Callable[[httpx.Request], httpx.Response] | Callable[[httpx.Request], Awaitable[httpx.Response]]
 
 
-class Asking:
+class Asking(RunnerConnections):
     """Asks ``answer``; what it raises of HTTP is a connection that cannot be made."""
 
     def __init__(self, answer: Answer) -> None:

@@ -147,11 +147,19 @@ class Written:
     after: Json | None
 
 
+class Silent(httpx.AsyncByteStream):
+    """A connection that nothing arrives on, and that nobody closes."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+
 @dataclass
 class Killable(httpx.AsyncBaseTransport):
     """A controller's only way out. ``writes`` counts; after ``dies_after`` of them nothing arrives any more.
 
-    Where ``keeps`` is set, ``written`` has each write with its object.
+    Where ``keeps`` is set, ``written`` has each write with its object. A watch of the path ``mute`` delivers nothing.
     """
 
     inner: httpx.AsyncBaseTransport
@@ -161,11 +169,14 @@ class Killable(httpx.AsyncBaseTransport):
     asked: list[httpx.Request] = field(default_factory=list)
     keeps: bool = False
     written: list[Written] = field(default_factory=list)
+    mute: str = ""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self.is_dead:
             raise httpx.ConnectError("this process is dead")
         self.asked.append(request)
+        if self.mute and request.url.path.endswith(self.mute) and "watch" in request.url.params:
+            return httpx.Response(200, stream=Silent())
         before = await self._before(request) if self.keeps else None
         answer = await self.inner.handle_async_request(request)
         if self.keeps and request.method != "GET" and answer.is_success:

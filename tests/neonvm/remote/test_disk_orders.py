@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from deploy.neonvm.access.connections import RunnerEndpoint, RunnerHttpResponse
+from deploy.neonvm.access.connections import RunnerConnections, RunnerEndpoint, RunnerHttpResponse
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.remote import runner_client
 from deploy.neonvm.remote.runner_client import PollLimiter, RunnerClient, SilentError
@@ -18,7 +18,7 @@ PLACE = RunnerEndpoint("default/db-x", "uid", "10.0.0.9", 25183, 20183)
 
 
 @dataclass
-class Sending:
+class Sending(RunnerConnections):
     """A runner that answers the next polls if ``answers`` says so, and ends sending after as many as ``polls``."""
 
     polls: int

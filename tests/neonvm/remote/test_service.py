@@ -10,8 +10,9 @@ import pytest
 from protocol.kubernetes.objects import Json, child, items, text
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.units import Seconds
 from tests.examples import THOROUGH
-from tests.neonvm.remote.pods_world import DB, World, world
+from tests.neonvm.remote.pods_world import DB, STEP, World, world
 
 ON_THE_NETWORK: Json = {"extraNetwork": {"enable": True}}
 
@@ -76,6 +77,34 @@ async def test_standby_takes_over_cleanly(tmp_path: Path) -> None:
             before["podName"],
             made.status.get("restartCount", 0),
         ) == ([pod], pod, 0)
+
+
+@pytest.mark.parametrize("moves", [False, True], ids=["created", "moved"])
+async def test_leader_with_silent_watch_restarts_nothing(tmp_path: Path, moves: bool) -> None:
+    """A dead connection goes unnoticed for up to 50 s. What happened meanwhile is listed before anything is decided."""
+    async with world(tmp_path) as made:
+        made.start()
+        if moves:
+            await made.create_vm()
+            await made.until(made.runs_well)
+        standby = made.start()
+        standby.mute = "/pods"
+        await made.until(lambda: len([each for each in standby.asked if "watch" in each.url.params]) == 4)
+        if moves:
+            await made.move()
+            await made.until(lambda: made.sending)
+            assert made.sending is not None
+            made.sending.has_sent()
+            await made.until(lambda: made.migration.get("phase") == "Succeeded")
+        else:
+            await made.create_vm()
+        await made.until(made.runs_well)
+        pod, began = made.status["podName"], len(made.began)
+        await made.kill(0)
+        await made.clock.advance(Seconds(10.0))
+        for _ in range(200):
+            await made.clock.advance(STEP)
+        assert (made.runs_well(), made.status["podName"], len(made.began)) == (True, pod, began)
 
 
 async def test_vm_moves_with_its_address(tmp_path: Path) -> None:

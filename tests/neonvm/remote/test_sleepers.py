@@ -10,7 +10,7 @@ import httpx2 as httpx
 import pytest
 
 from deploy.neonvm.access.callers import CONTROLLER
-from deploy.neonvm.access.connections import RunnerAccess, RunnerEndpoint, RunnerHttpResponse
+from deploy.neonvm.access.connections import RunnerConnections, RunnerEndpoint, RunnerHttpResponse
 from deploy.neonvm.objects.boot_record import boot_record
 from deploy.neonvm.ports import (
     FellAsleep,
@@ -41,7 +41,7 @@ ASLEEP = GuestState(GuestPhase.ASLEEP, MilliCpu(0), Bytes(0))
 SLEPT = FellAsleep(Bytes(200_000_000), 3)
 
 
-def guest(requests: RunnerAccess, place: RunnerEndpoint = PLACE) -> RemoteGuest:
+def guest(requests: RunnerConnections, place: RunnerEndpoint = PLACE) -> RemoteGuest:
     words = ["runner", "-vmspec", encode_dump(child(virtual_machine(), "spec")), "-vmstatus", "H4sI"]
     pod: Json = {"spec": {"containers": [{"name": "neonvm-runner", "command": words}]}}
     made = boot_record(pod)
@@ -60,7 +60,7 @@ async def pod(tmp_path: Path) -> AsyncIterator[SecuredPod]:
         yield made
 
 
-class Lossy:
+class Lossy(RunnerConnections):
     """The requests of a controller, of which the first ``lost`` answers do not arrive."""
 
     def __init__(self, lost: int) -> None:

@@ -18,6 +18,7 @@ from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.accelerator import Accelerator
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.qemu.qemu_command import Files
+from deploy.neonvm.runner.frame_return import FrameReturn
 from deploy.neonvm.runner.pod_runner import PodExit, PodRunner
 from deploy.neonvm.runner.runner_api import RunnerApi
 from deploy.neonvm.runner.sleep_migration import PodDisk
@@ -36,7 +37,7 @@ UP = {"GET /ready": (200, "ready"), "GET /cpu": (200, "1000"), "PUT /cpu 2500": 
 
 
 @dataclass
-class Place:
+class Place(FrameReturn):
     """A place on the flat network by what is done with it."""
 
     story: list[str] = field(default_factory=list)

@@ -17,8 +17,8 @@ from deploy.neonvm.access.callers import AGENT, ANONYMOUS, CONTROLLER
 from deploy.neonvm.access.connections import Streams
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.runner.gate_server import GateServer, split
+from deploy.neonvm.runner.pod_runner import PodRunner
 from deploy.neonvm.runner.qmp_gate import GateState, refusal
 from protocol.runtime.serving.tcp_listener import TcpListener
 from tests.fake_clock import settle
@@ -188,12 +188,12 @@ def test_values_are_found_however_they_are_cut(values: list[dict[str, int]], cut
 
 
 @dataclass
-class Pod:
+class Pod(PodRunner):
     """What the gate asks; ``is_lost``: its QEMU does not answer."""
 
     now: GateState = AT_REST
     is_lost: bool = False
-    migration_source: Machine | None = None
+    migration_source: None = None
 
     def known_gate_state(self) -> GateState:
         return self.now

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from deploy.neonvm.access.callers import CONTROLLER
-from deploy.neonvm.access.connections import RunnerEndpoint, RunnerHttpResponse
+from deploy.neonvm.access.connections import RunnerConnections, RunnerEndpoint, RunnerHttpResponse
 from deploy.neonvm.network.sockets import connected, free_port, tcp_socket
 from deploy.neonvm.qemu.machine import Decided, Route
 from deploy.neonvm.qemu.qemu_process import EventListeners
@@ -359,7 +359,7 @@ async def test_controller_hears_the_end_of_the_sending(pods: Pods) -> None:
 
 
 @dataclass
-class Direct:
+class Direct(RunnerConnections):
     """A controller's requests to one pod, without a network."""
 
     pod: Pod

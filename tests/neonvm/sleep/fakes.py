@@ -12,6 +12,7 @@ from pathlib import Path
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.daemon import DaemonResponse
 from deploy.neonvm.sleep.frame_sources import Frame
+from deploy.neonvm.sleep.network_stand_in import NetworkStandIn
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from tests.neonvm.qemu.fakes import FakeMachine
@@ -139,17 +140,17 @@ class FakeDaemon:
 
 
 @dataclass
-class FakeStandIn:
+class FakeStandIn(NetworkStandIn):
     """``calls_at`` is the moment at which a frame wakes the guest: a place that it was told to read."""
 
     frames: Sequence[Frame] = ()
     places: list[str] = field(default_factory=list)
     woken: asyncio.Event = field(default_factory=asyncio.Event)
-    _end: socket.socket | None = None
+    _diverted: socket.socket | None = None
 
     def read_diverted(self, end: socket.socket) -> None:
         self._leave()
-        self._end = end
+        self._diverted = end
         self.places.append("diverted")
 
     def read_network(self) -> None:
@@ -175,9 +176,9 @@ class FakeStandIn:
         self.places.append("closed")
 
     def _leave(self) -> None:
-        if self._end is not None:
-            self._end.close()
-            self._end = None
+        if self._diverted is not None:
+            self._diverted.close()
+            self._diverted = None
 
 
 @dataclass

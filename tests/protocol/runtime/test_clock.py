@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from protocol.runtime.clock import SystemClock
+from protocol.runtime.clock import SystemClock, wait_until
 from protocol.units import Instant, Seconds
 
 
@@ -23,3 +23,9 @@ async def test_it_waits_for_the_event_or_the_instant() -> None:
     assert not event.is_set()
     event.set()
     await clock.wait(event, None)
+
+
+async def test_wait_ends_with_its_condition_or_its_limit() -> None:
+    looks = iter((False, True))
+    assert await wait_until(lambda: next(looks), SystemClock(), Seconds(60.0))
+    assert not await wait_until(lambda: False, SystemClock(), Seconds(0.0))

@@ -19,4 +19,4 @@ def test_stale_entries_are_forgotten() -> None:
     writes: RecentWrites[int] = RecentWrites(Seconds(10.0))
     for number in range(100):
         writes.sent(number, Instant(float(number)))
-    assert len(writes) == 10
+    assert len(writes._sent_at) == 10

@@ -243,5 +243,5 @@ class SlowForStrangers:
 
 
 def test_explanation_fields_are_classified() -> None:
-    of_others = {"leader", "migrationsIdle", "stuck", "makingRoom", "gaveBack"}
+    of_others = {"leader", "migrationsIdle", "stuck", "makingRoom", "gaveBack", "noRoomToGrow"}
     assert {each.encode_name for each in msgspec.structs.fields(VmModel)} == OF_THE_VM_ALONE | of_others

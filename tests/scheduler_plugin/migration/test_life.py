@@ -236,6 +236,7 @@ async def test_people_see_who_moves_where_and_why() -> None:
             "migrationsIdle": None,
             "stuck": {},
             "makingRoom": [],
+            "noRoomToGrow": None,
             "gaveBack": None,
             "migrations": [shown],
         }

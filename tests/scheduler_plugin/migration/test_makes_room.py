@@ -11,6 +11,8 @@ from tests.scheduler_plugin.migration.moving_cluster import POD, MovingCluster, 
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
 
 BIG = vm_pod("big", "n1")
+LACKS = (("big", 1), ("db", 5))
+"""How many vCPUs the VMs of ``cluster_with_two_vms`` lack to grow to their maximums."""
 
 
 def cluster_with_two_vms() -> FakeCluster:
@@ -69,6 +71,17 @@ async def test_explain_names_who_makes_room() -> None:
         assert told(s) == [("VirtualMachine", "big", "VM default/db is migrating from n1 to n2 to make room")]
         await s.finished()
         assert await s.told(BIG, 8, 12) == (200, False, 8)
+
+
+async def test_explain_says_why_none_leaves_for_growth() -> None:
+    async with moving_cluster(cluster_with_two_vms(), "migration: {makeRoomToGrow: false}") as s:
+        sentence = "default/{} could not grow to its maximum, for which node n1 lacks {} vCPU: {}"
+        big = sentence.format("big", 1, "no planning round has run yet")
+        assert (await s.view("explain/default/big"))["noRoomToGrow"] == big
+        await s.passes(1)
+        big, db = (sentence.format(*lacks, "migration.makeRoomToGrow is false in the settings") for lacks in LACKS)
+        assert (await s.view("explain/default/big"))["noRoomToGrow"] == big
+        assert [node["noRoomToGrow"] for node in (await s.view("nodes"))["nodes"]] == [db, None]
 
 
 async def test_three_moves_end_denial_within_minute() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from protocol.units import Instant
 from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.planner import refused_targets
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.victims import MoveDelays
 from tests.scheduler_plugin.ledger.fleet import name
@@ -11,8 +14,8 @@ from tests.scheduler_plugin.ledger.fleet import name
 REST = MoveDelays()
 
 
-def noted(*pairs: tuple[str, str], most: int = 10) -> RefusedTargets:
-    refused = RefusedTargets(most)
+def noted(*pairs: tuple[str, str]) -> RefusedTargets:
+    refused = RefusedTargets()
     for second, (vm, node) in enumerate(pairs):
         refused.note(Ledger(), (name(vm), node), f"full {second}", Instant(float(second)), REST)
     return refused
@@ -35,6 +38,7 @@ def test_quiet_refusal_is_forgotten() -> None:
     assert (len(refused), by_node(refused, "a"), by_node(refused, "b")) == (1, {}, {"n1": ("full 1", 1)})
 
 
-def test_oldest_refusal_is_forgotten() -> None:
-    refused = noted(("a", "n1"), ("a", "n2"), ("b", "n1"), most=2)
+def test_oldest_refusal_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refused_targets, "MAX_PAIRS", 2)
+    refused = noted(("a", "n1"), ("a", "n2"), ("b", "n1"))
     assert (len(refused), by_node(refused, "a")) == (2, {"n2": ("full 1", 1)})

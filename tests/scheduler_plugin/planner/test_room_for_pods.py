@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.units import Resources
+from protocol.units import Resources, Seconds
 from scheduler_plugin.ledger.events import PodGone, PodSeen
 from scheduler_plugin.ledger.facts import MigrationPhase, PodFacts
 from scheduler_plugin.ledger.invariants import violations
@@ -46,6 +46,17 @@ def test_pod_asking_for_room_gets_it() -> None:
     assert (move.vm.name, move.target, move.cause) == ("large", "n2", MoveCause.DEFERRED_POD)
     assert move.reason.split(";")[0] == said
     check(fixture)
+
+
+def test_resize_without_verdict_counts_as_granted() -> None:
+    """Its kubelet may grant it. A cluster with short delays then moves a VM for the watermark first."""
+    fixture = world(plain_pod("web", amount(6), "n1"))
+    fixture.policy = MigrationPolicy(settle=Seconds(3.0), settle_denied=Seconds(3.0))
+    fixture.plan()
+    fixture.fleet.apply(PodSeen(waiting(2, 6)))
+    assert fixture.plan(after=0.5) == MovePlan()
+    (move,) = fixture.plan(after=2.5).moves
+    assert (move.vm.name, move.cause) == ("large", MoveCause.WATERMARK)
 
 
 def test_waiters_learn_who_makes_room() -> None:

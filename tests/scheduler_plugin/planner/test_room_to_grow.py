@@ -10,6 +10,7 @@ from protocol.ranking.config import RankingConfig, ScoreCurve
 from protocol.units import Instant, Seconds
 from scheduler_plugin.ledger.events import NodeSeen, PodSeen
 from scheduler_plugin.ledger.moves import Move, MoveCause
+from scheduler_plugin.planner.beneficiaries import no_room_to_grow
 from scheduler_plugin.planner.headroom import LASTING, Headroom
 from scheduler_plugin.planner.plan import MovePlan
 from tests.scheduler_plugin.ledger.fleet import amount, name, plain_pod
@@ -65,6 +66,67 @@ def test_share_of_growth_counts_as_in_scores(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(planner_fixture, "RANKING", RankingConfig(score=ScoreCurve(growth=0.8)))
     assert crowded().moves() == {}
     assert crowded(bound=8).moves() == {"idle": "n2"}
+
+
+def explained(fixture: PlannerFixture, share: float = 1.0) -> str:
+    """What people read of the VM of n1 that lacks the most room."""
+    claims = fixture.ledger.nodes["n1"].claims.values()
+    policy, planner, now = fixture.policy, fixture.planner, fixture.now
+    return no_room_to_grow(fixture.ledger, claims, share, lambda of: planner.growth_obstacle(of, policy, now))
+
+
+LACKS = "db/grows could not grow to its maximum, for which node n1 lacks 1 vCPU and 1 GiB: "
+
+
+def test_explains_who_leaves_for_growth() -> None:
+    fixture = crowded()
+    (move,) = fixture.settled().moves
+    fixture.carry_out(move)
+    assert explained(fixture) == f"{LACKS}VM db/idle is migrating from n1 to n2"
+    assert explained(fixture, share=0.8) == ""
+
+
+@pytest.mark.parametrize(
+    ("target", "there", "why"),
+    [
+        (1, 0, "no node has room below 50% of its watermark for 1 vCPU and 1 GiB"),
+        (5, 0, "no node has room below 50% of its watermark for any of 3 movable VMs"),
+        (10, 9, "no node has room below 50% of its watermark for any of 3 movable VMs"),
+    ],
+)
+def test_explains_why_nothing_moves_for_growth(target: float, there: float, why: str) -> None:
+    fixture = crowded(target)
+    if there:
+        fixture.add("there", "n2", 1, facts={"maximum": amount(there)})
+    assert fixture.settled() == MovePlan()
+    assert explained(fixture) == f"{LACKS}{why}"
+    fixture.tell("busy", amount(2))
+    assert fixture.plan(after=1) == MovePlan()
+    assert explained(fixture) == f"{LACKS}{why}"
+
+
+def test_explains_wait_before_move_for_growth() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2", is_open=False))
+    assert explained(fixture) == ""
+    fixture.add("grows", "n1", 4, facts={"maximum": amount(11)})
+    fixture.plan()
+    full = (
+        "no VM moves for growth until at most 85% of the cluster's watermarks have been reserved for an hour, counted"
+    )
+    assert explained(fixture) == f"{LACKS}{full} from the scheduler's start"
+    wait_for_room(fixture)
+    assert explained(fixture) == f"{LACKS}a VM may leave once this has lasted for 10 s"
+    fixture.policy = replace(fixture.policy, makes_room_to_grow=False)
+    assert explained(fixture) == f"{LACKS}migration.makeRoomToGrow is false in the settings"
+
+
+def test_pressure_comes_before_growth() -> None:
+    fixture = crowded(target=5)
+    fixture.tell("grows", amount(4))
+    fixture.plan()
+    assert explained(fixture) == f"{LACKS}its denials, its watermark or its drain come first"
+    fixture.fleet.apply(NodeSeen(planner_fixture.node("n1", is_open=False)), fixture.now)  # type: ignore[arg-type] # node facts
+    assert explained(fixture) == ""
 
 
 def test_node_without_target_is_tried_again() -> None:

@@ -46,6 +46,7 @@ async def test_nodes_are_shown_with_their_pods() -> None:
                     "promised": NOTHING,
                     "pressure": {"logical": NOTHING, "capacity": NOTHING, "migrating": NOTHING, "excess": NOTHING},
                     "stuck": None,
+                    "noRoomToGrow": None,
                     "pods": [
                         {
                             "pod": "default/db-pod",

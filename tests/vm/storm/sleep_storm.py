@@ -23,7 +23,7 @@ from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import micro_timestamp, timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.background_jobs import background_jobs
-from protocol.runtime.clock import SystemClock
+from protocol.runtime.clock import SystemClock, wait_until
 from protocol.runtime.error_groups import innermost
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.migration_scenario import small_vm
@@ -32,7 +32,7 @@ from scripts.autoscale.demonstration.pgbench import DatabaseServer
 from scripts.autoscale.demonstration.sleep.qemu_process import qemu_pids
 from scripts.autoscale.demonstration.sleep.sleep_scenario import let_requests_follow
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of, pinned
-from scripts.autoscale.demonstration.waiting import run_all, wait_until
+from scripts.autoscale.demonstration.waiting import run_all
 from scripts.autoscale.migrate import migration_of
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.sleep.outcomes import OrderOutcome, fell_asleep, woke

@@ -16,6 +16,7 @@ from typing import Final
 from deploy.local.apiserver.apimachinery.errors import FORBIDDEN, REQUIRED, Cause
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
 from protocol.units import ZERO, QuantityError, Resources, parse_quantity
+from protocol.wire.container_amounts import counted
 
 CONTAINER_LISTS: Final = ("containers", "initContainers")
 """The fields of a pod's spec that list its containers."""
@@ -111,18 +112,11 @@ def excess(pod: JsonObject, node: JsonObject | None) -> str:
 
 def _requested(pod: JsonObject) -> Resources:
     """The requests that kube-scheduler counts for a newly created pod."""
-    sidecars, starting = ZERO, ZERO
-    for init in field(pod, ("spec", "initContainers")) or []:
-        size = _size(_amounts(init, "requests"))
-        # An init container runs concurrently with the sidecars before it.
-        starting = starting.at_least(sidecars + size)
-        if init.get("restartPolicy") == "Always":
-            sidecars = sidecars + size
-    main = Resources.sum(
-        _size(_amounts(container, "requests")) for container in field(pod, ("spec", "containers")) or []
-    )
-    # Init containers end before the main containers start, so the maximum of both counts.
-    return (main + sidecars).at_least(starting) + _size(field(pod, ("spec", "overhead")) or {})
+    containers, inits = (field(pod, ("spec", kind)) or [] for kind in CONTAINER_LISTS)
+    running = (_size(_amounts(container, "requests")) for container in containers)
+    starting = ((_size(_amounts(init, "requests")), init.get("restartPolicy") == "Always") for init in inits)
+    requests, _ = counted(running, starting, ZERO, Resources.at_least)
+    return requests + _size(field(pod, ("spec", "overhead")) or {})
 
 
 def _size(amounts: JsonObject) -> Resources:

@@ -46,7 +46,9 @@ class Pki:
         private, public = signing_key()
         write_private(folder / "service-accounts.key", private.decode())
         write_private(folder / "service-accounts.pub", public.decode())
-        write_private(folder / "tokens.csv", kubeconfigs.token_list(pki.admin_token))
+        # Columns: token, user, uid, groups.
+        owner = (pki.admin_token, kubeconfigs.ADMIN, kubeconfigs.ADMIN, kubeconfigs.MASTERS)
+        write_private(folder / "tokens.csv", f"{','.join(owner)}\n")
         for name, user in _CONTROL_PLANE.items():
             write_private(folder / f"{name}.kubeconfig", pki.kubeconfig_of(Purpose(user)))
         return pki

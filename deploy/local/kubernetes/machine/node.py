@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,8 @@ from deploy.local.kubernetes.plan import arguments
 from deploy.local.kubernetes.plan.cluster_plan import BOOTED, CONTAINERD_SOCKET, IMAGES, PROGRAMS, NodePlan
 from deploy.local.process import LocalProgram, ProcessSupervisor, end, start
 from protocol.backoff import Backoff, Retries
-from protocol.runtime.clock import Clock
-from protocol.units import Instant, Seconds
+from protocol.runtime.clock import Clock, wait_until
+from protocol.units import Seconds
 
 _BOOT_SCRIPT: Final = Path(__file__).with_name("boot-node.sh")
 _TIMEOUT: Final = Seconds(60.0)
@@ -175,27 +175,22 @@ class Node:
         """Wait until the node has booted; return the pid of its init process."""
         # The init process is the child of `unshare --fork`.
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        async for _ in self._poll():
-            if process.returncode is not None:
-                raise NodeError(f"{self.plan.name} did not boot", self._paths.log("boot"))
-            child = _first_word(children)
+
+        def has_booted_or_ended() -> bool:
             # The boot script creates this file at its end.
-            if child and _exists(f"/proc/{child}/root{BOOTED}"):
-                return int(child)
-        raise NodeError(f"{self.plan.name} did not boot within {_TIMEOUT:g} s", self._paths.log("boot"))
+            return process.returncode is not None or _exists(f"/proc/{_first_word(children)}/root{BOOTED}")
+
+        if not await wait_until(has_booted_or_ended, self._clock, _TIMEOUT):
+            raise NodeError(f"{self.plan.name} did not boot within {_TIMEOUT:g} s", self._paths.log("boot"))
+        if not (child := _first_word(children)):
+            raise NodeError(f"{self.plan.name} did not boot", self._paths.log("boot"))
+        return int(child)
 
     async def _wait_for_containerd(self) -> None:
-        async for _ in self._poll():
-            if _exists(f"/proc/{self.pid}/root{CONTAINERD_SOCKET}"):
-                return
-        log = self._paths.log(CONTAINERD)
-        raise NodeError(f"containerd of {self.plan.name} did not start within {_TIMEOUT:g} s", log)
-
-    async def _poll(self) -> AsyncIterator[None]:
-        deadline = Instant(self._clock.now() + _TIMEOUT)
-        while self._clock.now() < deadline:
-            yield
-            await self._clock.sleep(_PAUSE)
+        socket = Path(f"/proc/{self.pid}/root{CONTAINERD_SOCKET}")
+        if not await wait_until(socket.exists, self._clock, _TIMEOUT):
+            log = self._paths.log(CONTAINERD)
+            raise NodeError(f"containerd of {self.plan.name} did not start within {_TIMEOUT:g} s", log)
 
     def _enter(self) -> Sequence[str]:
         return ("nsenter", f"--target={self.pid}", "--mount", "--pid", "--net", "--")

@@ -137,17 +137,13 @@ def run_go_build(command: Sequence[str], folder: Path, environment: Mapping[str,
         text=True,
     ) as process:
         for line in process.stderr or ():
-            if _is_package(line):
+            # -v prints only import paths; errors begin with `# package` or contain spaces.
+            if " " not in line.strip() and not line.startswith("#"):
                 progress.built()
             else:
                 lines.append(line.rstrip())
     if process.returncode:
         raise BuildFailedError(f"`go build` failed in {folder}: {_end(lines)}")
-
-
-def _is_package(line: str) -> bool:
-    # Errors begin with `# package` or contain spaces; -v prints only import paths.
-    return " " not in line.strip() and not line.startswith("#")
 
 
 def _end(lines: Sequence[str]) -> str:

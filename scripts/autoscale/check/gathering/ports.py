@@ -14,11 +14,11 @@ import msgspec
 from deploy.kube.kubectl import CannotForwardError, ForwardingError, Kubectl
 from protocol.kubernetes.conditions import holds
 from protocol.kubernetes.objects import Json, child, integer, name_of, text
+from protocol.runtime.certificates.keeper import decoded
 from protocol.runtime.trust import trusting
 from scripts.autoscale.check.facts import CheckFacts, Observation, Observed, Served, Unavailable, UnavailableError
 from scripts.autoscale.check.installed_programs import PROGRAMS, Program, leading_pod
 from scripts.autoscale.check.judges.certificate_ages import our_webhooks
-from scripts.autoscale.check.judges.stored_certificates import decoded
 
 _TIMEOUT: Final = 5.0
 _HOST: Final = "127.0.0.1"

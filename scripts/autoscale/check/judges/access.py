@@ -11,7 +11,7 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text, texts_at
 from protocol.names import MIGRATION_PLURAL, VM_GROUP, VM_PLURAL
-from scripts.autoscale.check.facts import CheckFacts, Right, UnavailableError
+from scripts.autoscale.check.facts import CheckFacts, Right, require
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, When, check_of
 from scripts.autoscale.check.installed_programs import has_argument
 
@@ -148,8 +148,7 @@ def programs_may_act(facts: CheckFacts) -> CheckResult:
     store permits and no VM grows; without `create tokenreviews` agents get 503.
     """
     rights_by_account = facts.account_rights.value
-    if not rights_by_account:
-        raise UnavailableError("no program is installed")
+    require(rights_by_account, "no program is installed")
     problems = [
         CheckProblem(account, f"the service account {account} may not {', '.join(map(str, missing))}")
         for account, rights in sorted(rights_by_account.items())

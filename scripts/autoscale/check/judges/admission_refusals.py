@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from protocol.kubernetes.objects import is_terminating, labels_of
-from scripts.autoscale.check.facts import CheckFacts, UnavailableError, observed_values
+from scripts.autoscale.check.facts import CheckFacts, UnavailableError, observed_values, require
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, When, check_of
 from scripts.autoscale.check.installed_programs import SCHEDULER, by_name, installed
 
@@ -85,8 +85,7 @@ def quota(facts: CheckFacts) -> CheckResult:
         return replace(result, problems=[_with_remedy(problem) for problem in result.problems])
     # A namespace that does not exist yet has no quota, which is a problem only if the cluster requires one.
     lacking = _refused(facts, lambda message: _has(message, _CLASSES)).problems
-    if not lacking:
-        raise UnavailableError(f"{facts.namespace} does not exist yet, so it has no quota")
+    require(lacking, f"{facts.namespace} does not exist yet, so it has no quota")
     return CheckResult(problems=[replace(_with_remedy(problem), level=Level.WARNING) for problem in lacking])
 
 

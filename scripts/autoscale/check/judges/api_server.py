@@ -8,7 +8,7 @@ from typing import Final
 
 from deploy.local.kubernetes.programs.versions import SUPPORTED
 from protocol.kubernetes.objects import labels_of, name_of, text
-from scripts.autoscale.check.facts import CheckFacts, Unavailable, UnavailableError
+from scripts.autoscale.check.facts import CheckFacts, Unavailable, UnavailableError, require
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, When, check_of
 from scripts.autoscale.check.installed_programs import (
     KUBE_SCHEDULER,
@@ -116,8 +116,7 @@ def addresses_are_ipv4(facts: CheckFacts) -> Verdict:
     """
     # The address of the API server's own Service is of the cluster's primary family, as are those of pods.
     addresses = [text(service, "spec", "clusterIP") for service in facts.api_services.value]
-    if not any(addresses):
-        raise UnavailableError("the Service default/kubernetes has no address")
+    require(any(addresses), "the Service default/kubernetes has no address")
     if other := [address for address in addresses if ":" in address]:
         message = f"the cluster's primary address family is IPv6 (the API server's Service has {other[0]})"
         return CheckProblem("", message)
@@ -141,8 +140,7 @@ def kube_scheduler_fits(facts: CheckFacts) -> CheckResult:
             if text(container, "name") == KUBE_SCHEDULER:
                 # An image pinned by digest has no tag; the label contains its version.
                 tags[name_of(pod).name] = image_tag(text(container, "image")) or labels_of(pod).get("version", "")
-    if not tags:
-        raise UnavailableError(f"no pod of {SCHEDULER} has a kube-scheduler")
+    require(tags, f"no pod of {SCHEDULER} has a kube-scheduler")
     for pod_name, tag in tags.items():
         minor = minor_of(tag)
         if minor is None or server is None:

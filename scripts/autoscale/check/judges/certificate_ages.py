@@ -12,7 +12,8 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text
-from scripts.autoscale.check.facts import CheckFacts, Observed, UnavailableError, observed_values
+from protocol.runtime.certificates.keeper import decoded
+from scripts.autoscale.check.facts import CheckFacts, Observed, UnavailableError, observed_values, require
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check_of
 from scripts.autoscale.check.installed_programs import INJECTOR
 from scripts.autoscale.check.judges.stored_certificates import (
@@ -21,7 +22,6 @@ from scripts.autoscale.check.judges.stored_certificates import (
     SECRETS,
     StoredCertificates,
     certificates,
-    decoded,
     read_certificates,
 )
 
@@ -82,8 +82,7 @@ def are_current(facts: CheckFacts) -> CheckResult:
     `neonvm-runners…`.
     """
     now, stored_certificates = _server_time(facts), read_certificates(facts)
-    if not facts.secrets.value:
-        raise UnavailableError(f"there is no Secret {SECRETS}")
+    require(facts.secrets.value, f"there is no Secret {SECRETS}")
     filled = {stored.secret for stored in stored_certificates}
     empty = sorted(name_of(secret).name for secret in facts.secrets.value if name_of(secret).name not in filled)
     problems = [CheckProblem(name, f"the Secret {name} has no certificate yet") for name in empty]
@@ -94,8 +93,7 @@ def are_current(facts: CheckFacts) -> CheckResult:
     ]
     decisive = _decisive(stored_certificates)
     described = ((stored, f"{stored} ({_named(stored.decisive)})") for stored in decisive)
-    age_problems = (_age_problem(what, stored.secret, stored.decisive, now) for stored, what in described)
-    problems += [problem for problem in age_problems if problem is not None]
+    problems += filter(None, (_age_problem(what, stored.secret, stored.decisive, now) for stored, what in described))
     # neonvm-controller issues the certificates of runners, so their remedy differs.
     problems = [
         replace(problem, remedy=_OF_RUNNERS) if problem.subject.startswith(RUNNERS) else problem for problem in problems
@@ -168,7 +166,7 @@ def are_served(facts: CheckFacts) -> CheckResult:
     observed = observed_values(dict(sorted(facts.served.items())), "no program with a TLS port is running")
     now, stored_leaves = _server_time(facts), {leaf for stored in _stored(facts) for leaf in stored.chain}
     port_problems = (_port_problem(port, served.certificate, stored_leaves, now) for port, served in observed.items())
-    return CheckResult(f"{len(observed)} ports", [problem for problem in port_problems if problem is not None])
+    return CheckResult(f"{len(observed)} ports", [*filter(None, port_problems)])
 
 
 def _port_problem(port: str, certificate: bytes, stored: set[x509.Certificate], now: datetime) -> CheckProblem | None:
@@ -197,8 +195,7 @@ def our_webhooks(facts: CheckFacts) -> list[tuple[str, Json]]:
         if name_of(configuration).name.startswith(WEBHOOKS)
         for webhook in items(configuration, "webhooks")
     ]
-    if not webhooks:
-        raise UnavailableError("none of our webhooks is installed")
+    require(webhooks, "none of our webhooks is installed")
     return webhooks
 
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, items, name_of, text
 from protocol.kubernetes.timestamps import parse_timestamp
-from scripts.autoscale.check.facts import CheckFacts, UnavailableError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check_of
+from scripts.autoscale.check.facts import CheckFacts, UnavailableError, require
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, When, check_of
 from scripts.autoscale.check.installed_programs import PROGRAMS
 
 check = partial(check_of, CheckSection.CLOCKS)
@@ -25,15 +25,15 @@ MUCH: Final = 60.0
     "timedatectl status; synchronize this machine's clock",
     When.ALWAYS,
 )
-def local_clock(facts: CheckFacts) -> CheckResult:
+def local_clock(facts: CheckFacts) -> Verdict:
     """The check compares the local clock with the `Date` header of a response. Ages in the output of this and other
     commands are off by the difference, and valid certificates and tokens may seem expired or not yet valid.
     """
     ahead, within = facts.server.value.ahead, facts.server.value.within
     if ahead is None:
         raise UnavailableError("the API server sends no Date header")
-    problem = _problem("", "this machine's clock", ahead, within)
-    return CheckResult(f"within {max(abs(ahead), within):.0f} s", [] if problem is None else [problem])
+    within_text = f"within {max(abs(ahead), within):.0f} s"
+    return _problem("", "this machine's clock", ahead, within) or CheckResult(within_text)
 
 
 @check(
@@ -70,14 +70,11 @@ def of_programs(facts: CheckFacts) -> CheckResult:
 
 def _of_leases(leases: Sequence[Json], source: str) -> CheckResult:
     ahead = {name_of(lease).name: skew for lease in leases if (skew := lead_of(lease)) is not None}
-    if not ahead:
-        raise UnavailableError("no Lease has both timestamps")
+    require(ahead, "no Lease has both timestamps")
     # `managedFields` have whole seconds.
-    problems = [_problem(name, source.format(name=name), skew, 1.0) for name, skew in sorted(ahead.items())]
+    verdicts = (_problem(name, source.format(name=name), skew, 1.0) for name, skew in sorted(ahead.items()))
     widest = max(ahead.values(), key=abs)
-    return CheckResult(
-        f"{len(ahead)} within {max(abs(widest), 1.0):.0f} s", [problem for problem in problems if problem is not None]
-    )
+    return CheckResult(f"{len(ahead)} within {max(abs(widest), 1.0):.0f} s", [*filter(None, verdicts)])
 
 
 def lead_of(lease: Json) -> float | None:

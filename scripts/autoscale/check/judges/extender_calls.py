@@ -16,7 +16,7 @@ from protocol.runtime.followed_file import SettingsError
 from protocol.yaml_text import YamlError, read_yaml
 from scheduler_plugin.ledger.accounts.waiting_pods import PERCENT
 from scheduler_plugin.settings.document import parse_settings
-from scripts.autoscale.check.facts import CheckFacts, Unavailable, UnavailableError, observed_values
+from scripts.autoscale.check.facts import CheckFacts, Unavailable, UnavailableError, observed_values, require
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, check_of
 from scripts.autoscale.check.installed_programs import KUBE_SCHEDULER, SCHEDULER, by_name, installed, pods_of
 
@@ -65,7 +65,10 @@ def is_configured(facts: CheckFacts) -> Verdict:
 def _configuration(document: Json) -> list[str]:
     names = [text(profile, "schedulerName") for profile in items(document, "profiles")]
     errors = [] if SCHEDULER_NAME in names else [f"no profile is named {SCHEDULER_NAME}"]
-    ours = [candidate for candidate in items(document, "extenders") if _leads_to_us(text(candidate, "urlPrefix"))]
+    hosts = [
+        (text(candidate, "urlPrefix").partition("://")[2], candidate) for candidate in items(document, "extenders")
+    ]
+    ours = [candidate for host, candidate in hosts if host.partition("/")[0].endswith(f":{PORT}")]
     if not ours:
         return [*errors, f"no extender has port {PORT}: kube-scheduler never calls ours"]
     extender = ours[0]
@@ -106,10 +109,6 @@ def _expected_percent(facts: CheckFacts) -> int:
         return PERCENT
 
 
-def _leads_to_us(url: str) -> bool:
-    return url.partition("://")[2].partition("/")[0].endswith(f":{PORT}")
-
-
 @check(
     "extender-in-force",
     "kube-scheduler uses the current configuration",
@@ -128,8 +127,7 @@ def is_in_force(facts: CheckFacts) -> CheckResult:
         for entry in items(config_map, "metadata", "managedFields")
         if (at := parse_timestamp(text(entry, "time"))) is not None
     ]
-    if not changed:
-        raise UnavailableError(f"the ConfigMap {CONFIG[0]} has no timestamp of its last change")
+    require(changed, f"the ConfigMap {CONFIG[0]} has no timestamp of its last change")
     problems = [
         CheckProblem(pod, f"kube-scheduler in pod {pod} started before its configuration was changed", Level.WARNING)
         for pod, since in _since(facts)
@@ -186,8 +184,7 @@ def extender_called(facts: CheckFacts) -> Verdict:
         )
         return CheckProblem(untried[0], f"{message} for {SCHEDULER_NAME}, but no kube-scheduler has made an attempt")
     # Counters are reset when the program starts, so zero proves nothing.
-    if not any(calls.values()):
-        raise UnavailableError("no calls since the scheduler started")
+    require(any(calls.values()), "no calls since the scheduler started")
     return CheckResult(f"{calls['filter']:.0f} filter and {calls['bind']:.0f} bind calls since the scheduler started")
 
 

@@ -11,7 +11,7 @@ from deploy.neonvm.objects.pod_form import is_open
 from deploy.neonvm.objects.runner_policy import selects_ingress
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, JsonObject, child, flag, has_finished, items, labels_of, name_of, text
-from scripts.autoscale.check.facts import CheckFacts, Observed, UnavailableError
+from scripts.autoscale.check.facts import CheckFacts, Observed, UnavailableError, require
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, When, check_of
 from scripts.autoscale.check.installed_programs import DEVICES, NETWORK, installed
 
@@ -145,8 +145,7 @@ def accelerate(facts: CheckFacts) -> CheckResult:
             continue
         # One VM per node is enough: all use the same /dev/kvm.
         acceleration[text(vm, "status", "node")] = (text(condition, "status") == "True", text(condition, "message"))
-    if not acceleration:
-        raise UnavailableError("no VM has the condition Accelerated yet")
+    require(acceleration, "no VM has the condition Accelerated yet")
     problems = [
         CheckProblem(node, f"guests on node {node} are emulated, which is many times slower: {why}", Level.WARNING)
         for node, (is_fast, why) in sorted(acceleration.items())
@@ -159,10 +158,11 @@ def accelerate(facts: CheckFacts) -> CheckResult:
 def has_pods_network(facts: CheckFacts) -> CheckResult:
     """A VM with `spec.extraNetwork.enable` runs without `status.extraNetIP`: a move would break its connections."""
     wants = [vm for vm in facts.vms.value if flag(vm, "spec", "extraNetwork", "enable")]
-    if not wants:
-        raise UnavailableError("no VM enables spec.extraNetwork")
+    require(wants, "no VM enables spec.extraNetwork")
     without_address = [
-        str(name_of(vm)) for vm in wants if text(vm, "status", "phase") == "Running" and not _address(vm)
+        str(name_of(vm))
+        for vm in wants
+        if text(vm, "status", "phase") == "Running" and not text(vm, "status", "extraNetIP")
     ]
     problems = [
         CheckProblem(vm, f"VM {vm} runs without a flat-network address (status.extraNetIP)") for vm in without_address
@@ -180,8 +180,7 @@ def may_grow(facts: CheckFacts) -> CheckResult:
     maximum plus QEMU's own memory. The VM does not grow beyond it, because the kubelet would kill QEMU.
     """
     running = [vm for vm in facts.vms.value if text(vm, "status", "phase") == "Running"]
-    if not running:
-        raise UnavailableError("no VM is running")
+    require(running, "no VM is running")
     problems = [
         CheckProblem(
             str(name_of(vm)),
@@ -218,7 +217,3 @@ def are_closed(facts: CheckFacts) -> CheckResult:
         if is_open(pod)
     ]
     return CheckResult(f"{len(pods) - len(problems)} pods require a certificate{_unguarded(facts, pods)}", problems)
-
-
-def _address(vm: Json) -> str:
-    return text(vm, "status", "extraNetIP")

@@ -7,7 +7,7 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, child, integer, items, name_of, text
 from protocol.kubernetes.timestamps import parse_timestamp
-from scripts.autoscale.check.facts import CheckFacts, UnavailableError
+from scripts.autoscale.check.facts import CheckFacts, require
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, check_of
 from scripts.autoscale.check.installed_programs import (
     LEADING,
@@ -48,9 +48,8 @@ def leases_held(facts: CheckFacts) -> CheckResult:
         for name in program.leases
         if _is_expected(facts, program, name, here, leases)
     ]
-    if not wanted:
-        raise UnavailableError("no installed program has a Lease")
-    problems = [why for program, name in wanted if (why := _wrong(facts, program, name, leases.get(name))) is not None]
+    require(wanted, "no installed program has a Lease")
+    problems = [*filter(None, (_wrong(facts, program, name, leases.get(name)) for program, name in wanted))]
     holders = [f"{name}: {_holder(leases[name])}" for _, name in wanted if name in leases]
     return CheckResult("; ".join(holders), problems)
 
@@ -78,8 +77,7 @@ def holders_lead(facts: CheckFacts) -> CheckResult:
         if is_leading is False and _held_for(lease) > SPARE:
             claim = f"{holder} of {program.name} holds the Lease {program.leases[0]} but does not lead"
             problems.append(CheckProblem(str(holder), f"{claim}; no other replica can take over"))
-    if not reporting:
-        raise UnavailableError("no Lease holder reports whether it leads")
+    require(reporting, "no Lease holder reports whether it leads")
     return CheckResult(", ".join(reporting), problems)
 
 
@@ -161,8 +159,7 @@ def one_leads(facts: CheckFacts) -> CheckResult:
         if len(leaders) > 1:
             message = f"{' and '.join(leaders)} of {program.name} report that they lead at the same time"
             problems.append(CheckProblem(leaders[0], message))
-    if not leading_pods:
-        raise UnavailableError("no replica reports whether it leads")
+    require(leading_pods, "no replica reports whether it leads")
     return CheckResult(", ".join(sorted(leading_pods)), problems)
 
 
@@ -179,10 +176,9 @@ def lead_to_leader(facts: CheckFacts) -> CheckResult:
     """
     template = child(installed(facts).get(SCHEDULER, {}), "spec", "template")
     wanted = argument_values(template, "--leader-endpoints")
-    if not wanted:
-        raise UnavailableError(
-            "no scheduler with --leader-endpoints is installed; Services select a single scheduler by its labels"
-        )
+    require(
+        wanted, "no scheduler with --leader-endpoints is installed; Services select a single scheduler by its labels"
+    )
     slices = by_name(facts.endpoint_slices.value)
     replicas = {name_of(pod).name for pod in pods_of(facts, SCHEDULER)}
     problems = [CheckProblem(name, why) for name in wanted if (why := _misled(name, slices.get(name), replicas))]

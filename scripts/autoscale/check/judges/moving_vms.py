@@ -10,7 +10,7 @@ from protocol.kubernetes.objects import Json, integer, items, labels_of, name_of
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
-from scripts.autoscale.check.facts import CheckFacts, Observed, UnavailableError
+from scripts.autoscale.check.facts import CheckFacts, Observed, UnavailableError, require
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check_of
 from scripts.autoscale.check.installed_programs import AGENT, pods_of, sidecar_pods, why_unscheduled
 
@@ -28,8 +28,7 @@ _ENDED: Final = frozenset({"Succeeded", "Failed"})
 def _enabled(facts: CheckFacts) -> list[Json]:
     """Running VMs with autoscaling enabled. Raises ``UnavailableError`` if there are none."""
     enabled = [vm for vm in facts.vms.value if labels_of(vm).get(LABEL_ENABLED) == "true" and _runs(vm)]
-    if not enabled:
-        raise UnavailableError(f"no running VM has the label {LABEL_ENABLED}=true")
+    require(enabled, f"no running VM has the label {LABEL_ENABLED}=true")
     return enabled
 
 
@@ -65,8 +64,7 @@ def agents_answered(facts: CheckFacts) -> CheckResult:
     the API).
     """
     explanations, problems, up_to_date = facts.agents.value, list[CheckProblem](), 0
-    if not explanations:
-        raise UnavailableError(f"no running VM has the label {LABEL_ENABLED}=true")
+    require(explanations, f"no running VM has the label {LABEL_ENABLED}=true")
     for vm, explanation in sorted(explanations.items()):
         age = None if explanation is None else explanation.get("scheduler_answered_seconds")
         if explanation is None:

@@ -20,7 +20,7 @@ from protocol.kubernetes.objects import (
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CNPG_POD_SPEC, ANNOTATION_FIRST_REQUESTS
 from protocol.pod_database import is_pod_database, objection_of, parse_pod_database
 from protocol.virtual_machine import InvalidObjectError
-from scripts.autoscale.check.facts import CheckFacts, Observed, UnavailableError
+from scripts.autoscale.check.facts import CheckFacts, Observed, require
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, When, check_of
 from scripts.autoscale.check.installed_programs import AGENT, containers, installed, pods_of
 from scripts.autoscale.check.judges.api_server import minor_of
@@ -43,8 +43,7 @@ _POLICIES: Final = (("cpuManagerPolicy", "static"), ("memoryManagerPolicy", "Sta
 def opted_in(facts: CheckFacts) -> list[Json]:
     """Pods that have opted in and have not ended. Raises ``UnavailableError``, also if there are none."""
     pods = [pod for pod in facts.database_pods.value if is_pod_database(pod) and not has_finished(pod)]
-    if not pods:
-        raise UnavailableError("no pod has opted in")
+    require(pods, "no pod has opted in")
     return pods
 
 

@@ -14,7 +14,7 @@ from protocol.yaml_text import YamlError
 from scheduler_plugin.groups.settings import parse_settings as parse_groups
 from scheduler_plugin.injector.settings import parse_settings as parse_injector
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
-from scripts.autoscale.check.facts import CheckFacts, UnavailableError
+from scripts.autoscale.check.facts import CheckFacts, require
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, Verdict, check_of
 from scripts.autoscale.check.installed_programs import (
     AGENT,
@@ -42,8 +42,7 @@ def _follows(facts: CheckFacts) -> bool:
     metrics = () if pod is None else samples_of(facts, name_of(pod).name)
     samples = [sample.value for sample in metrics if sample.name == _FOLLOWED]
     # A scheduler of an older release has no such metric.
-    if not samples:
-        raise UnavailableError("no scheduler reports whether VM pod requests follow what is reserved")
+    require(samples, "no scheduler reports whether VM pod requests follow what is reserved")
     return samples[0] == 1.0
 
 
@@ -86,8 +85,7 @@ def are_valid(facts: CheckFacts) -> CheckResult:
     maps = {name_of(config_map).name: texts(config_map, "data") for config_map in facts.config_maps.value}
     named = {program: _config_map(workload, program) for program, workload in installed(facts).items()}
     named = {program: name for program, name in named.items() if name}
-    if not named:
-        raise UnavailableError("no installed program has settings")
+    require(named, "no installed program has settings")
     refusals = {name: _wrong(program, name, maps.get(name)) for program, name in named.items()}
     problems = [CheckProblem(name, why) for name, why in refusals.items() if why]
     accepted = [name for name, why in refusals.items() if not why]
@@ -115,14 +113,10 @@ def are_as_set(facts: CheckFacts) -> Verdict:
 
 def _config_map(workload: Json, program: str) -> str:
     """The name of the ConfigMap with the program's settings; empty if it has none."""
+    wanted = SETTINGS[program].volume if program in SETTINGS else None
     volumes = items(workload, "spec", "template", "spec", "volumes")
     # An operator may mount another ConfigMap than ours.
-    config_maps = (text(volume, "configMap", "name") for volume in volumes if _has_settings(program, volume))
-    return next(config_maps, "")
-
-
-def _has_settings(program: str, volume: Json) -> bool:
-    return program in SETTINGS and text(volume, "name") == SETTINGS[program].volume
+    return next((text(volume, "configMap", "name") for volume in volumes if text(volume, "name") == wanted), "")
 
 
 def _wrong(program: str, name: str, data: Mapping[str, str] | None) -> str:

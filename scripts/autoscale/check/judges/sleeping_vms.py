@@ -9,7 +9,7 @@ from protocol.durations import DurationError, parse_duration
 from protocol.kubernetes.objects import Json, annotations_of, child, flag, name_of
 from protocol.names import ANNOTATION_CONFIG
 from protocol.yaml_text import YamlError, read_yaml
-from scripts.autoscale.check.facts import CheckFacts, UnavailableError
+from scripts.autoscale.check.facts import CheckFacts, require
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check_of
 
 check = partial(check_of, CheckSection.VMS)
@@ -39,8 +39,7 @@ def can_sleep(facts: CheckFacts) -> CheckResult:
     its own (`spec.extraNetwork.enable`): sessions with its pod would break. Enabling it needs a new pod.
     """
     configured = [vm for vm in facts.vms.value if sleeps_after(vm)]
-    if not configured:
-        raise UnavailableError("no VM has sleep.after in its annotation")
+    require(configured, "no VM has sleep.after in its annotation")
     problems = [
         CheckProblem(
             str(name_of(vm)),

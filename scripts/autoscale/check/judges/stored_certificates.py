@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass
 from typing import Final
 
 from cryptography import x509
 
 from protocol.kubernetes.objects import name_of, texts
+from protocol.runtime.certificates.keeper import decoded
 from scripts.autoscale.check.facts import CheckFacts
 
 SECRETS: Final = "autoscaling-certificates"
@@ -69,14 +69,6 @@ def read_certificates(facts: CheckFacts) -> list[StoredCertificates]:
 def has_certificates(secret: str) -> bool:
     """Return True if a Secret of that name is one of ours with certificates."""
     return secret.startswith((SECRETS, RUNNERS)) or secret in OF_THE_EXPANDER
-
-
-def decoded(value: str) -> bytes:
-    """Decodes the value of a Secret's key; empty if it is not base64."""
-    try:
-        return base64.b64decode(value)
-    except ValueError:
-        return b""
 
 
 def certificates(pem: bytes) -> list[x509.Certificate]:

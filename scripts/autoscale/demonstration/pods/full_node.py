@@ -11,12 +11,11 @@ from protocol.kubernetes.conditions import holds
 from protocol.kubernetes.objects import child, items, text
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import Clock, poll_until, wait_until
 from protocol.units import ZERO, MilliCpu, Resources, Seconds
 from scheduler_plugin.databases import database_url
 from scripts.autoscale.demonstration.pods.pod_database import idle_pod
 from scripts.autoscale.demonstration.report import RoomPoint
-from scripts.autoscale.demonstration.waiting import poll_until, wait_until
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
 

@@ -15,12 +15,11 @@ from protocol.kubernetes.objects import Json, annotations_of, items, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.names import ANNOTATION_PERMIT
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import Clock, poll_until
 from protocol.units import Resources, Seconds
 from scripts.autoscale.demonstration.pgbench import DatabaseServer
 from scripts.autoscale.demonstration.sleep.sleep_points import KEPT, TABLE_HAS, SleepPoint, answer_line, asleep_line
 from scripts.autoscale.demonstration.vm_database import database_of
-from scripts.autoscale.demonstration.waiting import poll_until
 from scripts.autoscale.demonstration.watcher import Watcher, sizes_of
 from scripts.autoscale.site import Site, SiteError
 from scripts.database_client import DatabaseError, DatabaseSession
@@ -93,7 +92,7 @@ class SleepScenario:
             await query()
             waited = Seconds(self.clock.now() - began)
             table = await _table(session)
-        awake = await self._awake()
+        awake = sleep_report(await self._until(lambda vm: sleep_report(vm).state in _ENDS, _AWAKE))
         point = msgspec.structs.replace(
             asleep,
             answer_seconds=round(waited, 3),
@@ -155,9 +154,6 @@ class SleepScenario:
 
         await poll_until(is_freed, self.clock, _FREED)
         return now
-
-    async def _awake(self) -> SleepReport:
-        return sleep_report(await self._until(lambda vm: sleep_report(vm).state in _ENDS, _AWAKE))
 
     async def _until(self, holds: Callable[[Json], bool], at_most: Seconds) -> Json:
         """The VM once ``holds`` is true for it, or after ``at_most``."""

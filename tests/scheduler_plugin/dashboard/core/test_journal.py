@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from unittest import mock
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler_plugin.dashboard.core import journal as journals
 from scheduler_plugin.dashboard.core.journal import Change, Journal
 from scheduler_plugin.dashboard.core.rows import NodeRow, Row, VmRow
 
@@ -27,8 +31,9 @@ def test_a_row_that_comes_back_is_not_gone() -> None:
     assert journal.since(1) == Change(3, [("vm", ONE)], [])
 
 
-def test_stale_or_future_reader_restarts() -> None:
-    journal = Journal(most_gone=1)
+def test_stale_or_future_reader_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "MOST_GONE", 1)
+    journal = Journal()
     for row in (ONE, OTHER):
         journal.put("vm", row)
     for row in (ONE, OTHER):
@@ -49,9 +54,10 @@ def test_a_kind_is_replaced_as_a_whole() -> None:
 steps = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=12)
 
 
+@mock.patch.object(journals, "MOST_GONE", 2)
 @given(steps, st.data())
 def test_snapshot_plus_changes_equals_state(history: list[tuple[str, int]], data: st.DataObject) -> None:
-    journal = Journal(most_gone=2)
+    journal = Journal()
     seen = data.draw(st.integers(0, len(history)))
     known: dict[str, Row] = {}
     read = 0

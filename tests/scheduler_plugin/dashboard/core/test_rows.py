@@ -127,13 +127,13 @@ def test_nodes_and_words_come_from_the_scheduler() -> None:
             denied=amounts("1", "0"),
             promised=amounts("500m", "0"),
         ),
-        a_node("n2", a_pod("default/db", "3", "2Gi", migrating=True), stuck="no room"),
+        a_node("n2", a_pod("default/db", "3", "2Gi", migrating=True), stuck="no room", noRoomToGrow="no target"),
         a_node("n3", open=False, total={}),
     )
     whole = NodeRow("", "", (16000, 65536), (4000, 8192), (12000, 57344), (14400, 59392))
     assert node_rows(answer) == [
         replace(whole, key="n1", excess=(500, 0), denied=(1000, 0), promised=(500, 0), state="over-watermark"),
-        replace(whole, key="n2", stuck="no room", state="cannot-drain"),
+        replace(whole, key="n2", stuck="no room", crowded="no target", state="cannot-drain"),
         replace(whole, key="n3", total=NOTHING, open=False, state="cordoned"),
     ]
     assert scheduler_reports(answer) == {

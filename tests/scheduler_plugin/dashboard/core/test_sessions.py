@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from protocol.kubernetes.access_reviews import Scope
 from protocol.units import Instant
+from scheduler_plugin.dashboard.core import sessions as dashboard_sessions
 from scheduler_plugin.dashboard.core.sessions import CHECKED_FOR, LASTS, MOST_OF_ONE, Sessions, Visitor
 from scheduler_plugin.dashboard.core.visibility import ALL, VisibilityFilter
 
@@ -45,8 +48,9 @@ def test_token_session_is_reviewed_link_not() -> None:
     assert sessions.find("two", later) is None
 
 
-def test_the_oldest_of_too_many_sessions_goes() -> None:
-    sessions = Sessions(most=1)
+def test_the_oldest_of_too_many_sessions_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard_sessions, "MOST", 1)
+    sessions = Sessions()
     sessions.begin("one", NAMELESS, BEGAN)
     second = sessions.begin("two", NAMELESS, BEGAN)
     assert (sessions.find("one", BEGAN), sessions.find("two", BEGAN)) == (None, second)
@@ -56,8 +60,9 @@ def test_nothing_of_a_token_is_told() -> None:
     assert "hush" not in repr(Sessions().begin("cookie", NAMELESS, BEGAN, token="hush"))
 
 
-def test_repeated_sign_in_ends_own_sessions() -> None:
-    sessions = Sessions(most=MOST_OF_ONE + 1)
+def test_repeated_sign_in_ends_own_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard_sessions, "MOST", MOST_OF_ONE + 1)
+    sessions = Sessions()
     of_bob = sessions.begin("bob's", Visitor("bob", ALL), BEGAN, "token")
     for number in range(MOST_OF_ONE + 5):
         sessions.begin(f"anna's {number}", Visitor("anna", ALL), BEGAN, "token")
@@ -66,9 +71,10 @@ def test_repeated_sign_in_ends_own_sessions() -> None:
     assert found == [False] * 5 + [True] * MOST_OF_ONE
 
 
-def test_service_accounts_displace_their_own_namespace() -> None:
+def test_service_accounts_displace_their_own_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever may make one may make many."""
-    sessions = Sessions(most=4)
+    monkeypatch.setattr(dashboard_sessions, "MOST", 4)
+    sessions = Sessions()
     of_bob = sessions.begin("bob's", Visitor("bob", ALL), BEGAN, "token")
     for number in range(9):
         sessions.begin(f"{number}", Visitor(f"system:serviceaccount:shop:user-{number}", ALL), BEGAN, "token")

@@ -40,9 +40,9 @@ def test_vm_shows_worst_state(row: VmRow, state: str) -> None:
 
 
 def test_namespace_reader_sees_no_drain_reasons() -> None:
-    node = NodeRow("n1", "", excess=(500, 0), stuck="bank/ledger may not move")
+    node = NodeRow("n1", "", excess=(500, 0), stuck="bank/ledger may not move", crowded="bank/b could not grow")
     seen = [visibility.row(node_stated(node)) for visibility in (ALL, VisibilityFilter(frozenset({Scope("shop")})))]
-    assert seen == [replace(node, state="cannot-drain"), replace(node, stuck="", state="over-watermark")]
+    assert seen == [replace(node, state="cannot-drain"), replace(node, stuck="", crowded="", state="over-watermark")]
 
 
 def test_page_uses_program_table() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from protocol.kubernetes.objects import Json, JsonObject, items, text
 from protocol.kubernetes.resources import HVPAS, Resource
+from scheduler_plugin.groups.controllers import policies
 from scheduler_plugin.groups.controllers.group_controller import refused, stopped
 from scheduler_plugin.groups.controllers.policies import DesiredState, GroupFacts, HvpaPolicy, PolicyDecision
 from scheduler_plugin.groups.controllers.reconcile import ReconcileResult, reconcile
@@ -113,8 +114,9 @@ def test_the_same_facts_give_the_same_result() -> None:
     assert reconcile(policy, facts, NOW) == reconcile(HvpaPolicy(), facts, NOW)
 
 
-def test_decoding_is_cached_per_generation() -> None:
-    policy = HvpaPolicy(remembered=1)
+def test_decoding_is_cached_per_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "REMEMBERED", 1)
+    policy = HvpaPolicy()
     first = policy.desired(hvpa())
     assert policy.desired(hvpa(scaleUpDelay="soon")) == first
     with pytest.raises(InvalidSpecError, match="scaleUpDelay"):

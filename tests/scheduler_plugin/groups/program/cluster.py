@@ -6,6 +6,7 @@ does, and everything that it wrote is kept to be looked at.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -166,13 +167,24 @@ class EmbeddedCluster:
 _moments = count()
 
 
+@asynccontextmanager
+async def _silent() -> AsyncIterator[AsyncIterator[bytes]]:
+    """A watch on which nothing arrives, and that nobody closes."""
+
+    async def lines() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    yield lines()
+
+
 @dataclass(slots=True)
 class Connection:
     """``KubernetesApi``. ``cut_at`` is the number of writes that are let through, ``cut_on`` is in that at which the
     process dies as ``METHOD path``; ``is_applied`` says whether the last
     one takes effect before the process dies. Renewals of the Lease do not count. ``held`` is the write that was not let
     through: a process that was only stopped (SIGSTOP) sends it when it wakes. Patches of a path with ``unchanged`` in
-    it change nothing.
+    it change nothing. Watches of a path that ends in ``mute`` deliver nothing.
     """
 
     cluster: EmbeddedCluster
@@ -183,6 +195,7 @@ class Connection:
     held: ApiCall | None = None
     no_dry_run: str = ""
     unchanged: str = ""
+    mute: str = ""
     refuse: dict[str, int] = field(default_factory=dict)
     applied: list[tuple[int, str]] = field(default_factory=list)
     asked: list[ApiCall] = field(default_factory=list)
@@ -198,6 +211,8 @@ class Connection:
         if self.is_cut:
             raise ApiUnknownError("the process is dead")
         self.asked.append(call)
+        if self.mute and call.path.endswith(self.mute):
+            return _silent()
         return self.cluster.stream(call.path, dict(call.query))
 
     async def _send(self, call: ApiCall) -> bytes:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from protocol.kubernetes.objects import Json
+from protocol.kubernetes.objects import Json, child, items
 from protocol.kubernetes.resources import (
     DEPLOYMENTS,
+    PODS,
     REPLICA_SETS,
     STATEFUL_SETS,
     VIRTUAL_MACHINES,
@@ -16,6 +17,7 @@ from protocol.kubernetes.resources import (
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.app import assemble
 from scheduler_plugin.groups.controllers.controller import Cache, trimmed
+from scheduler_plugin.groups.objects.pods import MOST, pod_selector
 from scheduler_plugin.groups.objects.targets import workload_of
 from scheduler_plugin.groups.settings import GroupsSettings
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
@@ -57,6 +59,45 @@ def test_workload_keeps_the_sizes_of_its_template() -> None:
     kept = trimmed(STATEFUL_SETS, found)
     assert kept == {**rest, "spec": {**spec, "template": {"spec": {"containers": [sizes]}}}}
     assert workload_of(kept, STATEFUL_SETS) == workload_of(found, STATEFUL_SETS)
+
+
+def test_pods_are_cached_up_to_a_limit() -> None:
+    """Seventeen pods with 80,000 labels each took all memory, and so did others with as many containers."""
+    many: list[Json] = [{"name": str(number)} for number in range(1000)]
+    amounts = {"cpu": "1", **{f"example.com/{number}": "1" for number in range(1000)}}
+    resources = {"requests": amounts, "limits": amounts, "claims": many}
+    sidecars = [{"name": str(number), "restartPolicy": "Always"} for number in range(1000)]
+    kept = trimmed(
+        PODS,
+        {
+            "metadata": {"name": "web", "labels": {str(number): "a" for number in range(1000)}},
+            "spec": {"containers": [{"name": "web", "resources": resources}, *many], "initContainers": sidecars},
+            "status": {"conditions": [{"type": "PodResizePending"}] * 1000, "containerStatuses": many},
+        },
+    )
+    assert child(kept, "spec")["containers"] == [
+        {"name": "web", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}},
+        *many[: MOST - 1],
+    ]
+    assert child(kept, "spec")["initContainers"] == sidecars[:MOST]
+    assert len(child(kept, "metadata", "labels")) == MOST
+    assert [len(items(kept, "status", part)) for part in ("conditions", "containerStatuses")] == [MOST] * 2
+
+
+def test_workload_keeps_only_its_controller() -> None:
+    """Its labels and other owners may be tens of thousands."""
+    found = of(DEPLOYMENTS, labels={"a": "b"})
+    metadata = child(found, "metadata")
+    others = {**metadata, "ownerReferences": [{"name": "a"}, *items(metadata, "ownerReferences")]}
+    assert trimmed(STATEFUL_SETS, {**found, "metadata": others}) == of(DEPLOYMENTS)
+
+
+def test_workload_drops_a_huge_selector() -> None:
+    """Fifty Deployments with 33,000 requirements each took all memory, and each looked at all pods for long."""
+    selector: Json = {"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}] * 200}
+    kept = trimmed(DEPLOYMENTS, {"metadata": {"name": "web"}, "spec": {"replicas": 3, "selector": selector}})
+    assert kept == {"metadata": {"name": "web"}, "spec": {"replicas": 3}}
+    assert pod_selector(kept) == {}
 
 
 async def test_restored_store_is_reread() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import JsonObject, name_of
-from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS
+from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS, VM_GROUPS
 from scheduler_plugin.groups.controllers.group_controller import GroupController
 from scheduler_plugin.groups.controllers.policies import DesiredState, GroupFacts, GroupPolicy, PolicyDecision
 from scheduler_plugin.groups.core.workload import Workload
@@ -13,6 +14,7 @@ from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, FOLLOWED, 
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
 from tests.scheduler_plugin.groups.program.test_killed import settled, short
 from tests.scheduler_plugin.groups.program.test_what_is_wrong import named
+from tests.scheduler_plugin.groups.program.vm_group_story import FOLLOWED_SOON, story
 
 
 async def test_one_acts_and_the_other_only_looks() -> None:
@@ -37,6 +39,22 @@ async def test_the_second_goes_on_within_fifteen_seconds() -> None:
         while (await run.size())[0] == 3:
             await run.passes(0.5)
         assert run.clock.now() - killed_at < 15
+
+
+async def test_silent_watch_hides_no_member() -> None:
+    """A dead connection goes unnoticed for up to 50 s. A successor lists everything before it takes VMs for deleted."""
+    async with story(FOLLOWED_SOON) as run:
+        first, second = run.cluster.connection(), run.cluster.connection()
+        second.mute = "/virtualmachines"
+        await run.start(first)
+        program = await run.start(second)
+        await run.create(replicas=2)
+        await run.pass_time(15)
+        first.is_cut = True
+        await run.pass_time(15)
+        assert program.leadership.leads
+        assert await run.offered() == ["replica-0", "replica-1"]
+        assert condition_of(await run.cluster.get(VM_GROUPS, "shop"), "PrimaryReady")["status"] == "True"
 
 
 async def test_orderly_end_hands_over_at_once() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from protocol.kubernetes.api import LONGEST_PAGE, ApiCall, PageTooLargeError
@@ -9,6 +11,7 @@ from protocol.kubernetes.pages import Page
 from protocol.runtime.kubernetes.watches.informer import LARGE_PAGE, PAGE
 from tests.fake_clock import FakeClock
 from tests.protocol.runtime.kubernetes.informer.informed import Pages, story_of
+from tests.scheduler_plugin.fake_cluster import Obj
 from tests.scheduler_plugin.objects import node
 
 
@@ -26,6 +29,33 @@ async def test_lists_and_watches_select_by_labels() -> None:
         (False, "team=a,!old"),
         (True, "team=a,!old"),
     }
+
+
+class Relabelled(Pages):
+    """The only object loses its label at version 10 and gets it back at 11."""
+
+    def __init__(self) -> None:
+        super().__init__(*(_event(kind, version) for kind, version in (("DELETED", "10"), ("ADDED", "11"))))
+
+    async def page(self, call: ApiCall) -> Page:
+        self.queries.append(dict(call.query))
+        is_first = len(self.queries) == 1
+        return Page("9", "", [_labelled("9")], []) if is_first else Page("12", "", [_labelled("11")], [])
+
+
+def _labelled(version: str) -> Obj:
+    obj = node("a", "1")
+    obj["metadata"] |= {"uid": "u-a", "resourceVersion": version}
+    return obj
+
+
+def _event(kind: str, version: str) -> bytes:
+    return json.dumps({"type": kind, "object": _labelled(version)}).encode()
+
+
+async def test_regained_label_proves_no_restore() -> None:
+    told = await story_of(Relabelled(), FakeClock(), 5, "team=a")
+    assert "restored" not in told
 
 
 async def test_bookmark_moves_version_and_reconnects_back_off() -> None:
