@@ -41,7 +41,7 @@ class Lifetime:
 def needs_authority(authorities: Sequence[Lifetime], now: float) -> bool:
     """Return True if another CA must be created.
 
-    >>> needs_authority([], 0.0), [needs_authority([Validity(0.0, 90.0)], now) for now in (29.0, 30.0)]
+    >>> needs_authority([], 0.0), [needs_authority([Lifetime(0.0, 90.0)], now) for now in (29.0, 30.0)]
     (True, [False, True])
     """
     # A CA from a clock ahead of ours is not valid yet, so another is needed.
@@ -53,7 +53,7 @@ def signer(authorities: Sequence[Lifetime], now: float) -> int:
     """The index of the CA that signs: the newest that was announced for long enough, else the oldest. At least one must
     be valid.
 
-    >>> signer([Validity(60.0, 150.0), Validity(30.0, 120.0), Validity(0.0, 90.0)], 65.0)
+    >>> signer([Lifetime(60.0, 150.0), Lifetime(30.0, 120.0), Lifetime(0.0, 90.0)], 65.0)
     1
     """
     valid = [(authority.made, at) for at, authority in enumerate(authorities) if authority.is_valid(now)]
@@ -65,7 +65,7 @@ def signer(authorities: Sequence[Lifetime], now: float) -> int:
 def is_due(certificate: Lifetime, now: float) -> bool:
     """Return True if a certificate must be renewed.
 
-    >>> is_due(Validity(0.0, 90.0), 59.0), is_due(Validity(0.0, 90.0), 60.0)
+    >>> is_due(Lifetime(0.0, 90.0), 59.0), is_due(Lifetime(0.0, 90.0), 60.0)
     (False, True)
     """
     # Every client would reject a certificate from a clock that was ahead.
