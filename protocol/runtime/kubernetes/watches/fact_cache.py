@@ -111,9 +111,6 @@ class FactCache(Generic[F]):
         # Reads may overtake the watch: an older version never replaces a newer one, and a deleted object stays deleted.
         if age < self._versions.get(name, 0) or age <= self._gone.get(uid, -1):
             return False
-        # An object that lost its labels counts as deleted until it has them again.
-        if self.kind.labels:
-            self._gone.pop(uid, None)
         self._versions[name], self._uids[name] = age, uid
         return True
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final, Never
 
@@ -121,10 +120,11 @@ class FactInformer(FactCache[F]):
         Raises ``ApiError``, also if the object is older than its known version, because the store was restored.
         """
         # Before awaiting the answer: the watch may deliver newer versions meanwhile, which prove nothing.
-        newest, gone = self._versions.get(name, 0), frozenset(self._gone)
+        newest, gone = self._versions.get(name, 0), dict(self._gone)
         obj = await answer
         # Reads are consistent, so an older object, or one that was deleted, means a restored store.
-        if 0 < number(version_of(obj)) < newest or uid_of(obj) in gone:
+        version = number(version_of(obj))
+        if 0 < version < newest or self._is_undeleted(uid_of(obj), version, gone):
             self.report.watch_restored(self.kind.name)
             self.read_again()
             self.on_restored()
@@ -212,7 +212,7 @@ class FactInformer(FactCache[F]):
         self._synced(on_synced)
 
     async def _list(self, api: KubernetesApi) -> None:
-        listed, gone, reads_all = set[ObjectName](), frozenset(self._gone), self._position is None
+        listed, gone, reads_all = set[ObjectName](), dict(self._gone), self._position is None
         continue_token = ""
         while True:
             page = await self._page(api, {"continue": continue_token} if continue_token else {})
@@ -220,7 +220,7 @@ class FactInformer(FactCache[F]):
             if self._is_restored(page, gone):
                 self._restart()
                 # Restart from the first page, whose objects may have been skipped as older than the known ones.
-                listed, gone, continue_token = set(), frozenset(), ""
+                listed, gone, continue_token = set(), {}, ""
                 continue
             listed |= await self._take(page, reread=reads_all)
             continue_token = page.continue_token
@@ -238,19 +238,24 @@ class FactInformer(FactCache[F]):
         """Relist in this round if the store is older than the last watch, like after a restore."""
         # One object is enough to get the version of the store.
         page = await api.page(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query={"limit": "1", **self.kind.query}))
-        if number(page.version) < number(self._position) or self._is_restored(page, frozenset(self._gone)):
+        if number(page.version) < number(self._position) or self._is_restored(page, self._gone):
             self._position = None
 
-    def _is_restored(self, page: Page, gone: AbstractSet[str]) -> bool:
+    def _is_restored(self, page: Page, gone: Mapping[str, int]) -> bool:
         """Return True if a page shows an earlier state of the store; ``gone`` are the UIDs of objects known to be
-        deleted before it was requested.
+        deleted before it was requested, with the versions of their deletions.
         """
         page_version = number(page.version)
         versions = [(name_of(obj), uid_of(obj), version_of(obj)) for obj in page.objects]
         versions += [(unreadable.name, unreadable.uid, unreadable.version) for unreadable in page.unreadable]
         return page_version < self.newest or any(
-            uid in gone or self.is_older(name, number(version), page_version) for name, uid, version in versions
+            self._is_undeleted(uid, number(version), gone) or self.is_older(name, number(version), page_version)
+            for name, uid, version in versions
         )
+
+    def _is_undeleted(self, uid: str, version: int, gone: Mapping[str, int]) -> bool:
+        # An object that lost the selected labels counts as deleted until it has them again, in a newer version.
+        return uid in gone and not (self.kind.labels and version > gone[uid])
 
     async def _page(self, api: KubernetesApi, query: Mapping[str, str]) -> Page:
         while True:
