@@ -13,19 +13,20 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
 from deploy.local.kubernetes.machine.credentials import INSIDE
 from deploy.neonvm.network.commands import ip_in
 from protocol.kubernetes.resources import ENDPOINT_SLICES
+from protocol.runtime.explaining.explain_access import AUDIENCE
 from scripts.manifests.__main__ import helm, template
 from scripts.manifests.rendering import VALUES
 from tests import plain_yaml
 from tests.deploy.manifests import Document
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually, kubectl_program
-from tests.kubernetes.scheduling.programs import AGENTS, METRICS, Programs, asked, rights_and_settings
+from tests.kubernetes.scheduling.programs import ACCOUNT, AGENTS, METRICS, Programs, asked, rights_and_settings
 
 NAME: Final = "autoscaling-scheduler"
 NAMESPACE: Final = "kube-system"
@@ -122,6 +123,12 @@ class ReplicatedPrograms(Programs):
             endpoints = self.cluster.get("endpointslice", name, f"--namespace={NAMESPACE}").get("endpoints") or []
             found |= {endpoint["addresses"][0] for endpoint in endpoints} or {""}
         return found.pop() if len(found) == 1 else ""
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """See ``Programs``; with a token, because the leader is not on loopback. Raises ``OSError``."""
+        audience = f"--audience={AUDIENCE}"
+        token = self.cluster.kubectl("create", "token", ACCOUNT, f"--namespace={NAMESPACE}", audience).strip()
+        return self.ask("GET", METRICS, path, token=token)
 
     def calls(self, address: str) -> dict[str, float]:
         """How often kube-scheduler has called that replica since it was started, by verb and outcome."""
