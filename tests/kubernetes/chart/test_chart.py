@@ -158,7 +158,7 @@ def test_without_its_policies_the_controller_has_no_right_to_any() -> None:
         ({"scheduler": {"enabld": False}}, "enabld"),
         ({"groups": {"replicas": 0}}, "replicas"),
         ({"test": {"image": {"repository": "a", "digest": "latest"}}}, "digest"),
-        ({"agent": {"sidecar": {"enabled": True}}}, "two agents would size the same VM"),
+        ({"agent": {"sidecar": {"enabled": True}}}, "two agents would resize the same VM"),
     ],
 )
 def test_values_that_cannot_be_meant_are_refused(values: dict[str, Any], said: str) -> None:
@@ -306,7 +306,7 @@ def test_a_scheduler_without_a_lease_is_not_multiplied_on_its_way_out(
     with applied(cluster, kind="Deployment", apiVersion="apps/v1", metadata=about, spec=spec):
         rendered_now = [each for each in plain_yaml.load_all(in_cluster(cluster, {}).stdout) if each]
         injecting = in_cluster(cluster, {"agent.node.enabled": False, "agent.sidecar.enabled": True})
-    assert ("leaveHttpAgents=true goes on" in injecting.stderr) == (replicas == 1)
+    assert ("leaveHttpAgents=true continues" in injecting.stderr) == (replicas == 1)
     (made,) = (each for each in rendered_now if named(each) == ("Deployment", "autoscaling-scheduler"))
     assert made["spec"]["replicas"] == replicas
 
