@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final, Never
 
@@ -100,7 +100,6 @@ class TokenAuthenticator:
         # Separate, so that bad tokens cannot evict good ones.
         self._accepted, self._refused = _Verdicts(ACCEPTED_FOR), _Verdicts(REFUSED_FOR)
         self._open: dict[bytes, _PendingReview] = {}
-        self._of_address: Counter[str] = Counter()
         # Bounded: further requests get 503 at once.
         self._waiting: asyncio.Queue[_PendingReview] = asyncio.Queue(QUEUE)
 
@@ -115,7 +114,6 @@ class TokenAuthenticator:
             for review in self._open.values():
                 review.fail(ApiUnknownError(refusals.ENDS))
             self._open.clear()
-            self._of_address.clear()
 
     def cached_identity(self, authorization: str, audience: str) -> CallerIdentity | None:
         """The owner of the token in an ``Authorization`` header, if cached."""
@@ -158,14 +156,13 @@ class TokenAuthenticator:
         return await answer
 
     def _put(self, review: _PendingReview) -> _PendingReview:
-        if self._of_address[review.address] >= QUEUE_OF_ONE:
+        if sum(pending.address == review.address for pending in self._open.values()) >= QUEUE_OF_ONE:
             raise OverloadedError
         try:
             self._waiting.put_nowait(review)
         except asyncio.QueueFull:
             raise OverloadedError from None
         self._open[review.key] = review
-        self._of_address[review.address] += 1
         return review
 
     async def _ask(self) -> Never:
@@ -185,9 +182,6 @@ class TokenAuthenticator:
                 review.answer(identity)
             # Last: until the verdict is cached, requests with this token join this review.
             del self._open[review.key]
-            self._of_address[review.address] -= 1
-            if not self._of_address[review.address]:
-                del self._of_address[review.address]
 
 
 def _key(token: str, audience: str) -> bytes:

@@ -16,7 +16,8 @@ from protocol.kubernetes.objects import JsonObject, child, text, texts
 from protocol.ranking.prices import is_accelerator, price_keys
 from protocol.runtime.kubernetes.watches.kinds import Kind
 from protocol.units import ZERO, Resources
-from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
+from protocol.wire.container_amounts import amounts
+from protocol.wire.wire_quantities import mem_from_wire
 from scheduler_plugin.cluster.pods.reading import decode_watched_pod, pod_at_most, read_pod
 from scheduler_plugin.cluster.pods.requests import other_resources
 from scheduler_plugin.cluster.pods.shapes import Amounts, Metadata
@@ -86,27 +87,17 @@ def _cluster_node(node: _ApiNode) -> ClusterNode:
     labels = node.metadata.labels or {}
     return ClusterNode(
         name=node.metadata.name,
-        allocatable=_room(*total),
+        allocatable=amounts(total[0], total[1] or {}),
         is_open=not spec.unschedulable,
         price_keys=price_keys(labels),
         gpus=_gpus(*total),
         traits=node_traits(labels, spec.taints, status.conditions, other_resources(total[1])),
-        capacity=_room("status.capacity", status.capacity),
+        capacity=amounts("status.capacity", status.capacity or {}),
     )
 
 
-def _room(path: str, amounts: Amounts | None) -> Resources:
-    if not amounts:
-        return ZERO
-    cpu, mem = (
-        cpu_from_wire(f"{path}.cpu", amounts.get("cpu", 0)),
-        mem_from_wire(f"{path}.memory", amounts.get("memory", 0)),
-    )
-    return Resources(cpu, mem)
-
-
-def _gpus(path: str, amounts: Amounts | None) -> int:
-    gpus = [(name, count) for name, count in (amounts or {}).items() if is_accelerator(name)]
+def _gpus(path: str, quantities: Amounts | None) -> int:
+    gpus = [(name, count) for name, count in (quantities or {}).items() if is_accelerator(name)]
     # Device counts are quantities too.
     return sum(mem_from_wire(f"{path}.{name}", count).value for name, count in gpus)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -117,8 +117,7 @@ class ReviewedAccess:
     audience: str
     _cached: OrderedDict[bytes, tuple[AccessDenial | None, Instant]] = field(default_factory=OrderedDict)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
-    _pending: dict[bytes, asyncio.Future[AccessDenial | None]] = field(default_factory=dict)
-    _of_peer: Counter[str] = field(default_factory=Counter)
+    _pending: dict[bytes, tuple[str, asyncio.Future[AccessDenial | None]]] = field(default_factory=dict)
 
     async def denial(self, caller: Caller, scope: Scope) -> AccessDenial | None:
         """See ``ExplainAccess``."""
@@ -136,21 +135,18 @@ class ReviewedAccess:
             return cached[0]
         # A caller that queries many VMs at once causes one review. Shield it, because others may wait for it as well.
         if (pending := self._pending.get(key)) is not None:
-            return await asyncio.shield(pending)
+            return await asyncio.shield(pending[1])
         # Limit the reviews that unauthenticated callers can cause.
-        if len(self._pending) >= MAX_WAITING or self._of_peer[caller.peer] >= MAX_OF_PEER:
+        of_peer = sum(peer == caller.peer for peer, _ in self._pending.values())
+        if len(self._pending) >= MAX_WAITING or of_peer >= MAX_OF_PEER:
             return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, "too many token reviews are pending; retry")
         # The result for other waiting callers if this one is cancelled.
         denial: AccessDenial | None = _CANCELLED
-        self._pending[key] = asyncio.get_running_loop().create_future()
-        self._of_peer[caller.peer] += 1
+        self._pending[key] = caller.peer, asyncio.get_running_loop().create_future()
         try:
             denial = await self._review(key, token, scope)
         finally:
-            self._pending.pop(key).set_result(denial)
-            self._of_peer[caller.peer] -= 1
-            # Without zeros, so that only present addresses are stored.
-            self._of_peer += Counter()
+            self._pending.pop(key)[1].set_result(denial)
         return denial
 
     async def _review(self, key: bytes, token: str, scope: Scope) -> AccessDenial | None:

@@ -189,12 +189,11 @@ def amounts(path: str, quantities: shapes.Amounts | None) -> Resources:
 def counted_amount(unit: type[A], path: str, quantity: WireQuantity) -> A:
     """An amount as Kubernetes counts it. Raises ``ValueError`` with ``path``."""
     try:
-        amount = unit.parse(quantity)
+        return _countable(unit.parse(quantity))
     except HugeQuantityError:
         return unit(0)
     except QuantityError as error:
         raise ValueError(f"{path}: {error}") from None
-    return amount if amount.value <= LARGEST_AMOUNT else unit(0)
 
 
 def without_overflow(size: Resources) -> Resources:
@@ -202,12 +201,11 @@ def without_overflow(size: Resources) -> Resources:
 
     They count those as nothing, so such pods run on any node.
     """
-    cpu, mem = size.cpu, size.mem
-    if cpu.value <= LARGEST_AMOUNT and mem.value <= LARGEST_AMOUNT:
-        return size
-    return Resources(
-        cpu if cpu.value <= LARGEST_AMOUNT else MilliCpu(0), mem if mem.value <= LARGEST_AMOUNT else Bytes(0)
-    )
+    return Resources(_countable(size.cpu), _countable(size.mem))
+
+
+def _countable(amount: A) -> A:
+    return amount if amount.value <= LARGEST_AMOUNT else type(amount)(0)
 
 
 ACCOUNTED: Final = frozenset({"cpu", "memory"})
