@@ -10,7 +10,7 @@ import pytest
 
 from tests.examples import examples
 from tests.fake_clock import FakeClock, settle
-from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault
+from tests.scheduler_plugin.fake_cluster import MIGRATIONS, NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.granted import POD, granted, settled
 from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.running import Running, running
@@ -78,6 +78,21 @@ async def test_nothing_is_decided_before_all_is_read_again(is_bumped: bool, slow
         response = await scheduler.ask(POD, 8, 4, sequence=100)
         assert (response.status_code, scheduler.parts.context.ledger.is_ready) == (503, False)
         held.set()
+        await clock.advance(5)
+        assert await permitted(scheduler, 8, 4) == "4"
+
+
+@BOTH
+async def test_cluster_without_migrations_is_served_again(is_bumped: bool) -> None:
+    """A kind that the cluster lacks counts as read again, too."""
+    clock, cluster = FakeClock(), granted()
+    cluster.faults.append(Fault(to("GET", MIGRATIONS), refuse=404, times=1000))
+    cluster.put(PODS, plain_pod("big", "6", "1Gi", "n1"))
+    async with settled(cluster, clock) as scheduler:
+        kept = cluster.backup()
+        cluster.remove(PODS, "default", "big")
+        await settle()
+        cluster.restore(kept, is_bumped=is_bumped)
         await clock.advance(5)
         assert await permitted(scheduler, 8, 4) == "4"
 

@@ -201,15 +201,13 @@ class FactInformer(FactCache[F]):
         self.on_restored()
 
     def _go_missing(self, on_synced: Callable[[], None]) -> None:
-        self.is_answered = True
-        if self.is_missing:
-            # ``on_synced`` has already run for the empty list; only waiting refreshes must continue.
-            self._synced(lambda: None)
-            return
-        self.is_missing = True
-        self.forget_all()
-        self.report.watch_missing(self.kind.name)
-        self._synced(on_synced)
+        self.is_answered, is_requested = True, self._taken < self._wanted
+        if not self.is_missing:
+            self.is_missing = is_requested = True
+            self.forget_all()
+            self.report.watch_missing(self.kind.name)
+        # Not at every check: ``on_synced`` has already run for the empty list, unless a new one was requested.
+        self._synced(on_synced if is_requested else lambda: None)
 
     async def _list(self, api: KubernetesApi) -> None:
         listed, gone, reads_all = set[ObjectName](), dict(self._gone), self._position is None
