@@ -31,12 +31,13 @@ class VmAccounts:
 
     def __init__(self, migrations: Migrations) -> None:
         self.named: dict[ObjectName, VmAccount] = {}
-        self._by_uid: dict[str, VmAccount] = {}
+        # With the name: any pod may state the UID of another namespace's VM.
+        self._by_owner: dict[tuple[ObjectName | None, str], VmAccount] = {}
         self._migrations = migrations
         self._undecided: dict[ObjectName, dict[str, Claim]] = {}
 
     def __iter__(self) -> Iterator[VmAccount]:
-        return iter({*self.named.values(), *self._by_uid.values()})
+        return iter({*self.named.values(), *self._by_owner.values()})
 
     def of(self, pod: PodFacts) -> VmAccount | None:
         """The account of the VM that the pod names, if it has one; see ``is_run_by`` for whether it runs the VM."""
@@ -44,7 +45,7 @@ class VmAccounts:
         if not pod.vm_uid:
             return named
         # An account without a UID was opened for a pod that does not name one; it may be the same VM.
-        return named if named is not None and not named.uid else self._by_uid.get(pod.vm_uid)
+        return named if named is not None and not named.uid else self._by_owner.get((pod.vm, pod.vm_uid))
 
     def is_run_by(self, pod: PodFacts) -> bool:
         """Return True if the pod runs a VM, or may."""
@@ -86,7 +87,7 @@ class VmAccounts:
 
     def find(self, name: ObjectName, uid: str) -> VmAccount | None:
         """The account of the VM with this UID, even if another VM has its name now; None if unknown."""
-        account = self._by_uid.get(uid) or self.named.get(name)
+        account = self._by_owner.get((name, uid)) or self.named.get(name)
         return None if account is None or (uid and account.uid not in ("", uid)) else account
 
     def open(self, name: ObjectName, uid: str) -> VmAccount:
@@ -96,7 +97,7 @@ class VmAccounts:
             account = VmAccount(name=name, is_replaced=name in self.named)
         if uid:
             account.uid = uid
-            self._by_uid[uid] = account
+            self._by_owner[name, uid] = account
         self.named.setdefault(name, account)
         return account
 
@@ -124,7 +125,7 @@ class VmAccounts:
         is_gone = account.facts is None or account.is_deleted
         if account.claims or not is_gone or self._is_named_by_others(account):
             return
-        self._by_uid.pop(account.uid, None)
+        self._by_owner.pop((account.name, account.uid), None)
         if account.name is not None and self.named.get(account.name) is account:
             del self.named[account.name]
 

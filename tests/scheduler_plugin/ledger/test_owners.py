@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
+from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.events import BindRequested, MigrationGone, MigrationSeen, PodGone, PodSeen, VmSeen
 from scheduler_plugin.ledger.facts import PodFacts, VmFacts
@@ -99,6 +100,14 @@ def test_reassigned_pod_counts_for_new_vm() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), owned("a", "n1"))
     fleet.apply(PodSeen(owned("a", "n1", by="stranger")))
     assert fleet.on("n1") == vm_pod("a").requests
+
+
+def test_uid_in_another_namespace_is_another_vm() -> None:
+    """Somebody's pod on a full node states the UID of a VM that is not theirs."""
+    full = plain_pod("full", amount(9), "n2")
+    fleet = Fleet(node("n1"), node("n2"), vm("a", amount(1)), owned("a", "n1"), full)
+    fleet.apply(PodSeen(owned("a", "n2", uid="foreign", vm=ObjectName("other", "a"))))
+    assert (fleet.grant("a", amount(5), number=1), fleet.on("n2")) == (amount(5), amount(9) + vm_pod("a").requests)
 
 
 @pytest.mark.parametrize(
