@@ -250,9 +250,9 @@ def _keeps_reservation(state: LedgerState, migration: Migration, account: VmAcco
         return False
     # Another VM has the name: this one may still be migrating.
     if reservation.vm is not None and reservation.vm is not account:
-        return (
-            not any(host.node == reservation.node for host in reservation.vm.hosts if host is not reservation)
-            and migration.is_active
+        may_begin = migration.is_active and not (migration.is_terminating or migration.is_stalled)
+        return may_begin and not any(
+            host.node == reservation.node for host in reservation.vm.hosts if host is not reservation
         )
     return _wants_reservation(state, migration, account)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.units import Instant
 from scheduler_plugin.ledger import moves as moves_module
 from scheduler_plugin.ledger.events import (
     BindRequested,
@@ -13,11 +14,14 @@ from scheduler_plugin.ledger.events import (
     MoveRequested,
     NodeGone,
     NodeSeen,
+    PodGone,
     PodSeen,
+    TimePassed,
     VmSeen,
     WriteOutcome,
 )
 from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.ledger.moves import START_TIMEOUT
 from scheduler_plugin.ledger.outcomes import RoomFreed
 from scheduler_plugin.placement.verdict import CORDONED, NO_FREE_CPU
 from tests.scheduler_plugin.ledger.fleet import (
@@ -91,6 +95,17 @@ def test_replaced_vm_keeps_reservation_until_end() -> None:
     assert on_both(fleet) == (2, 2)
     hear(fleet, BROKEN)
     assert on_both(fleet) == (2, 0)
+
+
+@pytest.mark.parametrize("is_terminating", [False, True])
+def test_replaced_vms_migration_never_begins(is_terminating: bool) -> None:
+    """Its VM was deleted and created again; the controller leaves the migration as it is, or its finalizer."""
+    fleet = reserved_move()
+    fleet.apply(VmSeen(vm("a", amount(1), uid="second")), LATER)
+    fleet.apply(PodGone("uid-a"))
+    hear(fleet, migration("a", PENDING, to="n2", is_terminating=is_terminating))
+    fleet.apply(TimePassed(), Instant(LATER + START_TIMEOUT))
+    assert (on_both(fleet), fleet.ledger.claims) == ((0, 0), {})
 
 
 def test_only_so_many_of_the_dead_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
