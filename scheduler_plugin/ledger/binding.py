@@ -116,14 +116,15 @@ def retry_elsewhere(state: LedgerState, pod: PodFacts, candidates: list[str]) ->
     """Make kube-scheduler retry a pod if ``candidates``, which refused it, are a sample and another node has room."""
     if pod.uid in state.claims or state.is_gone(pod.uid):
         return ()
-    # kube-scheduler has tried all nodes.
-    if not state.sampled.is_sample(len(candidates), len(state.rooms)):
+    elsewhere = None
+    # Otherwise kube-scheduler has tried all nodes.
+    if state.sampled.is_sample(len(candidates), len(state.rooms)):
+        elsewhere = next(iter(node_index(state, pod).fitting().difference(candidates)), None)
+    if elsewhere is None:
+        state.sampled.forget(pod.uid)  # it may preempt now
         return ()
-    fitting = node_index(state, pod).fitting()
-    elsewhere = next(iter(fitting.difference(candidates)), None)
-    if elsewhere is None or not state.sampled.should_retry(pod.uid, len(candidates), len(state.rooms)):
-        return ()
-    return (outcomes.RoomFreed(elsewhere),)
+    is_retried = state.sampled.should_retry(pod.uid, len(candidates), len(state.rooms))
+    return (outcomes.RoomFreed(elsewhere),) if is_retried else ()
 
 
 def add_unschedulable(state: LedgerState, pods: Iterable[PodFacts]) -> list[outcomes.Effect]:

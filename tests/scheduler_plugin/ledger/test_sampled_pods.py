@@ -46,6 +46,16 @@ def test_pod_waits_if_no_node_fits(asked: list[str]) -> None:
     assert not fleet.ledger.is_retried(POD.uid)
 
 
+@pytest.mark.parametrize("asked", [FULL, [*FULL, "free"]], ids=["sample", "all nodes"])
+def test_pod_may_preempt_once_no_node_fits(asked: list[str]) -> None:
+    """The room that the pod was sent round for went to another pod first."""
+    fleet = sampled("free")
+    refused(fleet, FULL)
+    fleet.apply(PodSeen(plain_pod("taker", amount(5), "free")))
+    assert refused(fleet, asked) == ()
+    assert not fleet.ledger.is_retried(POD.uid)
+
+
 def test_sampled_refusal_wakes_on_any_room() -> None:
     fleet = sampled("other")
     fleet.apply(PodSeen(plain_pod("taker", amount(5), "other")))
