@@ -44,7 +44,7 @@ class TargetRule:
 class ActiveMigrations:
     """Numbers of active migrations: in all (at most ``limit``), and leaving and entering each node.
 
-    ``of_others`` are those counted that users or other programs have created.
+    ``of_others`` are those counted that users or other programs have created, or that are being cancelled.
     """
 
     limit: int
@@ -55,12 +55,15 @@ class ActiveMigrations:
 
     @classmethod
     def of(cls, ledger: Ledger, policy: MigrationPolicy) -> ActiveMigrations:
-        """Count all running migrations, and users' migrations that may start, these up to half of each limit."""
+        """Count all running migrations, and users' migrations that may start. Those of users, and cancelled ones, count
+        up to half of each limit.
+        """
         active, of_others = cls(policy.at_once(len(ledger.rooms))), list[Migration]()
         for migration in ledger.migrations.values():
             if not (migration.is_active and _counts(ledger, migration)):
                 continue
-            if migration.is_ours:
+            # Whoever may edit a cancelled one of ours can keep it by a finalizer.
+            if migration.is_ours and not migration.is_terminating:
                 active.add(migration.source, migration.destination)
             else:
                 of_others.append(migration)
@@ -82,7 +85,7 @@ class ActiveMigrations:
         return max(0, min(policy.out_per_node - self.leaving[node], self.limit - self.total))
 
     def limit_reason(self) -> str | None:
-        """The reason why all nodes wait, if it includes migrations of others, which may never end."""
+        """The reason why all nodes wait, if it includes migrations that may never end."""
         if self.total < self.limit or not self.of_others:
             return None
         return explanations.all_moves_taken(self.limit, self.of_others)
@@ -99,8 +102,8 @@ def _counts(ledger: Ledger, migration: Migration) -> bool:
     # A migration of a VM without pods moves nothing. Otherwise anyone could block all moves with such objects.
     if account is None or not account.claims:
         return False
-    # A stalled migration of others does not count.
-    return migration.is_ours or not migration.is_stalled
+    # A stalled migration of others, or a cancelled one, does not count.
+    return not migration.is_stalled or (migration.is_ours and not migration.is_terminating)
 
 
 class Targets:

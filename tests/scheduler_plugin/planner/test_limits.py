@@ -75,7 +75,7 @@ def test_foreign_migration_takes_slot_until_stalled() -> None:
     fixture = crowd(2, MigrationPolicy(per_cluster=2))
     fixture.add("theirs", "t0", 1)
     fixture.migration(order_of_another("theirs"))
-    waits = StuckNode("n1", "concurrent migrations are at their limit of 2; ordered by others: db/theirs-1")
+    waits = StuckNode("n1", "concurrent migrations are at their limit of 2; ordered by others or being cancelled: db/theirs-1")
     for plan in (fixture.settled(), fixture.plan(after=START_TIMEOUT)):
         assert ([move.source for move in plan.moves], plan.stuck) == (["n0"], (waits,))
     fixture.fleet.apply(TimePassed(), fixture.now)
@@ -102,13 +102,23 @@ def test_foreign_migration_does_not_hold_its_node() -> None:
     assert (move.source, move.vm) == ("n0", name("v01"))
 
 
+@pytest.mark.parametrize("phase", [MigrationPhase.PENDING, MigrationPhase.RUNNING])
+def test_cancelled_migration_holds_its_node_no_more(phase: MigrationPhase) -> None:
+    """A tenant's finalizer keeps a migration of ours that was cancelled."""
+    fixture = crowd(1, MigrationPolicy(per_cluster=9, in_per_node=1))
+    for number, target in enumerate(("t0", "t1")):
+        fixture.migration(migration(f"v0{number}", phase, to=target, is_terminating=True))
+    (move,) = fixture.settled().moves
+    assert (move.source, move.vm) == ("n0", name("v02"))
+
+
 def test_of_many_of_others_three_are_named() -> None:
     fixture = crowd(6, MigrationPolicy(per_cluster=10, in_per_node=20))
     for number in range(6):
         fixture.add(f"theirs{number}", "t0", 1)
         fixture.migration(order_of_another(f"theirs{number}"))
     named = "db/theirs0-1, db/theirs1-1, db/theirs2-1 and 2 more"
-    waits = StuckNode("n5", f"concurrent migrations are at their limit of 10; ordered by others: {named}")
+    waits = StuckNode("n5", f"concurrent migrations are at their limit of 10; ordered by others or being cancelled: {named}")
     plan = fixture.settled()
     assert (len(plan.moves), plan.stuck) == (5, (waits,))
 
