@@ -203,7 +203,7 @@ def named(names: Sequence[str]) -> str:
 def all_moves_taken(limit: int, of_others: Sequence[ObjectName]) -> str:
     """Concurrent migrations are at their limit, including those of others or being cancelled, which may never end."""
     names = named([str(name) for name in sorted(of_others)])
-    return f"concurrent migrations are at their limit of {limit}; ordered by others or being cancelled: {names}"
+    return f"concurrent migrations are at their limit of {limit}; ordered by others or cancelled: {names}"
 
 
 def unrelieved(movable: int, others: Mapping[str, int], obstacles: Mapping[str, int], full_from: str | None) -> str:

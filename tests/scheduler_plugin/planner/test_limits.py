@@ -76,7 +76,7 @@ def test_foreign_migration_takes_slot_until_stalled() -> None:
     fixture.add("theirs", "t0", 1)
     fixture.migration(order_of_another("theirs"))
     waits = StuckNode(
-        "n1", "concurrent migrations are at their limit of 2; ordered by others or being cancelled: db/theirs-1"
+        "n1", "concurrent migrations are at their limit of 2; ordered by others or cancelled: db/theirs-1"
     )
     for plan in (fixture.settled(), fixture.plan(after=START_TIMEOUT)):
         assert ([move.source for move in plan.moves], plan.stuck) == (["n0"], (waits,))
@@ -120,9 +120,7 @@ def test_of_many_of_others_three_are_named() -> None:
         fixture.add(f"theirs{number}", "t0", 1)
         fixture.migration(order_of_another(f"theirs{number}"))
     named = "db/theirs0-1, db/theirs1-1, db/theirs2-1 and 2 more"
-    waits = StuckNode(
-        "n5", f"concurrent migrations are at their limit of 10; ordered by others or being cancelled: {named}"
-    )
+    waits = StuckNode("n5", f"concurrent migrations are at their limit of 10; ordered by others or cancelled: {named}")
     plan = fixture.settled()
     assert (len(plan.moves), plan.stuck) == (5, (waits,))
 

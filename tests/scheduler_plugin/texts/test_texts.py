@@ -54,8 +54,8 @@ def test_moves_name_their_price() -> None:
         "moving it frees 1 vCPU and 4 GiB and copies 1 GiB; its load is unknown",
         "moving it frees 1 vCPU and 4 GiB and copies 1 GiB; it is idle; move 2 within an hour",
         "moving it frees 1 vCPU and 4 GiB and copies 1 GiB; its load is 1.0",
-        "concurrent migrations are at their limit of 3; ordered by others or being cancelled: db/b, db/c, db/d",
-        "concurrent migrations are at their limit of 4; ordered by others or being cancelled: db/a, db/b, db/c and 1 more",
+        "concurrent migrations are at their limit of 3; ordered by others or cancelled: db/b, db/c, db/d",
+        "concurrent migrations are at their limit of 4; ordered by others or cancelled: db/a, db/b, db/c and 1 more",
     ]
 
 
