@@ -20,6 +20,9 @@ from protocol.units import Bytes, Instant, Seconds
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Target = Annotated[float, msgspec.Meta(ge=0.01, le=1)]
+"""A target utilization. A need is divided by it, so a tiny one would exceed every float."""
+
 MIN_QUIET: Final = Seconds(60.0)
 """Minimum idle time before sleep, and between two orders to sleep: guests report every 15 s."""
 
@@ -33,12 +36,12 @@ class PolicySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 class CpuPolicy(PolicySection, frozen=True):
     """Settings that turn CPU demand into a need.
 
-    ``target`` is the share of the CPU that should be busy (0..1]. Stalls up to the share ``pressure_deadband`` of an
+    ``target`` is the share of the CPU that should be busy (0.01..1). Stalls up to the share ``pressure_deadband`` of an
     interval do not count; longer ones count from the busy share ``pressure_from`` on, and fully from ``pressure_full``
     on. One decision adds at most ``reach`` times the current CPU to the busy cores.
     """
 
-    target: Share = 0.85
+    target: Target = 0.85
     pressure_deadband: Fraction = 0.1
     pressure_from: Fraction = 0.3
     pressure_full: Share = 0.7
@@ -83,13 +86,13 @@ class CachePolicy(PolicySection, frozen=True):
 class MemoryPolicy(PolicySection, frozen=True):
     """Settings that turn memory in use into a need.
 
-    ``target`` is the share of the memory that should be used (0..1]. ``kernel_allowance`` is memory that the guest does
+    ``target`` is the share of the memory that should be used (0.01..1). ``kernel_allowance`` is memory that the guest does
     not report. If tasks stall on memory for at least the share ``pressure_threshold`` of the time, the VM grows by at
     least ``pressure_step`` of its size, and likewise for each sample with OOM kills; it keeps that for ``kill_hold``
     seconds after the last kill (0: ignore kills).
     """
 
-    target: Share = 0.75
+    target: Target = 0.75
     kernel_allowance: Bytes = Bytes(100 * 1024**2)
     pressure_threshold: Share = 0.1
     pressure_step: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.25

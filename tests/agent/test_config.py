@@ -108,7 +108,9 @@ def test_json_is_yaml() -> None:
     ("text", "message"),
     [
         ("cpu: {target: 7}", "cpu.target: expected float <= 1.0"),
-        ("cpu: {target: 0}", "cpu.target: expected float > 0.0"),
+        ("cpu: {target: 0}", "cpu.target: expected float >= 0.01"),
+        ("cpu: {target: 1.0e-308}", "cpu.target: expected float >= 0.01"),
+        ("memory: {target: 1.0e-308}", "memory.target: expected float >= 0.01"),
         ("cpu: {reach: .nan}", "cpu.reach: "),
         ("cpu: {wish: 1}", "cpu: object contains unknown field wish"),
         ("smooth: {}", "document: object contains unknown field smooth"),
