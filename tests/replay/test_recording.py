@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,28 @@ def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "r.csv"
     path.write_bytes(b"\xef\xbb\xbfseconds,cpu_cores\n0,1\n5,2\n")
     assert read_recording(path).cores.tolist() == [1, 2]
+
+
+def test_long_file_is_read_in_little_memory(tmp_path: Path) -> None:
+    """A month of seconds once took gigabytes, because each number was a Python object."""
+    path = tmp_path / "r.csv"
+    path.write_text("seconds,cpu_cores\n" + "".join(f"{second},1.5\n" for second in range(20_000)))
+    tracemalloc.start()
+    try:
+        found = read_recording(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (len(found.seconds), found.seconds[-1]) == (20_000, 19_999.0)
+    # Two numbers of eight bytes each, in at most six copies.
+    assert peak < 20_000 * 2 * 8 * 6
+
+
+def test_line_of_an_error_counts_breaks_in_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    path.write_text('seconds,cpu_cores\n0,1\n"5\n",1\n\n5,2\n')
+    with pytest.raises(RecordingError, match=r"r\.csv:6: time does not advance after 5 s"):
+        read_recording(path)
 
 
 def test_too_long_recording_is_refused() -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil, floor
+from math import ceil, floor, inf
 from pathlib import Path
 from typing import Final
 
@@ -110,30 +111,42 @@ def read_recording(path: Path) -> Recording:
     try:
         # Spreadsheets write a byte order mark, which `utf-8-sig` drops.
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.reader(file))
+            header, numbers = _read_rows(file, path)
     except OSError as error:
         raise RecordingError(f"{path}: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise RecordingError(f"{path}: not a CSV file: {error}") from None
-    header = [column.strip().lower() for column in rows[0]] if rows else []
+    order = [header.index(column) for column in _COLUMNS if column in header]
+    table = np.asarray(numbers, dtype=np.float64).reshape(-1, len(header))[:, order]
+    if len(table) < 2 or table[:, 1].max() <= 0:
+        raise RecordingError(f"{path}: expected at least two rows, and a demand above zero")
+    # Times may be since 1970; a replay starts at 0.
+    return Recording(path.stem, table[:, 0] - table[0, 0], table[:, 1], table[:, 2] if len(header) > 2 else None)
+
+
+def _read_rows(file: Iterable[str], path: Path) -> tuple[list[str], array[float]]:
+    """The header, and all numbers row by row. Raises ``RecordingError`` and ``csv.Error``."""
+    rows = csv.reader(file)
+    header = [column.strip().lower() for column in next(rows, [])]
     if sorted(header) not in (sorted(_COLUMNS), sorted(_COLUMNS[:2])):
         raise RecordingError(
             f'{path}:1: expected the columns "seconds,cpu_cores[,mem_bytes]", got {",".join(header)[:80]!r}'
         )
-    # Line numbers of rows in the file, for messages.
-    lines = [line for line, row in enumerate(rows[1:], start=2) if any(cell.strip() for cell in row)]
-    values = [_numbers(rows[line - 1], len(header), f"{path}:{line}") for line in lines]
-    order = [header.index(column) for column in _COLUMNS if column in header]
-    table = np.array(values, dtype=np.float64).reshape(-1, len(header))[:, order]
-    if len(table) < 2 or table[:, 1].max() <= 0:
-        raise RecordingError(f"{path}: expected at least two rows, and a demand above zero")
-    if table[0, 0] >= SINCE_1970_IN_MILLISECONDS:
-        raise RecordingError(f"{path}:{lines[0]}: expected seconds, got {table[0, 0]:.0f}: divide milliseconds by 1000")
-    back = np.flatnonzero(np.diff(table[:, 0]) <= 0)
-    if len(back):
-        raise RecordingError(f"{path}:{lines[back[0] + 1]}: time does not advance after {table[back[0], 0]:g} s")
-    # Times may be since 1970; a replay starts at 0.
-    return Recording(path.stem, table[:, 0] - table[0, 0], table[:, 1], table[:, 2] if len(header) > 2 else None)
+    # Millions of rows as Python objects would take gigabytes.
+    numbers, place_of_time, last = array("d"), header.index(_COLUMNS[0]), -inf
+    for row in rows:
+        if not any(cell.strip() for cell in row):
+            continue
+        place = f"{path}:{rows.line_num}"
+        values = _numbers(row, len(header), place)
+        time = values[place_of_time]
+        if not numbers and time >= SINCE_1970_IN_MILLISECONDS:
+            raise RecordingError(f"{place}: expected seconds, got {time:.0f}: divide milliseconds by 1000")
+        if time <= last:
+            raise RecordingError(f"{place}: time does not advance after {last:g} s")
+        numbers.extend(values)
+        last = time
+    return header, numbers
 
 
 def _numbers(row: list[str], columns: int, place: str) -> list[float]:
@@ -180,9 +193,7 @@ def timeline(recording: Recording, speed: float = 1.0) -> Timeline:
     """Resamples a recording, ``speed`` (> 0) times faster, to its grid. Raises ``RecordingError`` if too long."""
     # Policies learn from the first 24 h (10 min of a fine recording), which are not scored.
     step, unscored = (FINE_STEP, FINE_WARM_UP) if recording.is_fine else (COARSE_STEP, COARSE_WARM_UP)
-    seconds = recording.seconds / speed
-    if seconds[-1] / step > MOST_STEPS:
-        raise RecordingError(f"{recording.name}: {seconds[-1] / 86400:g} days at this speed are too long to replay")
+    seconds = times_at(recording, speed, step)
     demand = step_means(seconds, recording.cores, step, floor(seconds[-1] / step + _NEAR) + 1)
     # At a higher speed, the warm-up is shorter, too.
     warm_up = round(unscored / speed / step)
@@ -191,6 +202,14 @@ def timeline(recording: Recording, speed: float = 1.0) -> Timeline:
         warm_up = len(demand) // 10
     # The maximum size of the VM is peak / 0.9.
     return Timeline(recording.name, step, demand, warm_up, round_up(float(demand.max()) / CAP_UTILISATION))
+
+
+def times_at(recording: Recording, speed: float, step: float) -> Floats:
+    """The times of a recording, ``speed`` (> 0) times faster. Raises ``RecordingError`` if it has too many steps."""
+    seconds = recording.seconds / speed
+    if seconds[-1] / step > MOST_STEPS:
+        raise RecordingError(f"{recording.name}: {seconds[-1] / 86400:g} days at this speed are too long to replay")
+    return seconds
 
 
 def step_means(seconds: Floats, values: Floats, step: float, steps: int) -> Floats:

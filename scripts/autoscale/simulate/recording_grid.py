@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from protocol.units import Seconds
 from scripts.autoscale.replay.generate import DAY, generate
-from scripts.autoscale.replay.recording import Floats, Recording, read_recordings, step_means
+from scripts.autoscale.replay.recording import Floats, Recording, read_recordings, step_means, times_at
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -56,7 +56,10 @@ def read_grid(paths: Sequence[Path], step: Seconds, speed: float, seed: int) -> 
 
 
 def resample(recordings: Sequence[Recording], weights: Sequence[float], step: Seconds, speed: float) -> RecordingGrid:
-    """Resample ``recordings`` to steps of ``step`` seconds, replayed ``speed`` (> 0) times faster."""
+    """Resample ``recordings`` to steps of ``step`` seconds, replayed ``speed`` (> 0) times faster.
+
+    Raises ``RecordingError``.
+    """
     parts = [_resample_one(recording, step, speed) for recording in recordings]
     length = np.array([len(cores) for cores, _ in parts], dtype=np.int64)
     # Recordings repeat, so the first step follows the last one.
@@ -72,7 +75,7 @@ def resample(recordings: Sequence[Recording], weights: Sequence[float], step: Se
 
 
 def _resample_one(recording: Recording, step: Seconds, speed: float) -> tuple[Floats, Floats]:
-    seconds = recording.seconds / speed
+    seconds = times_at(recording, speed, step)
     cores = _shares_of_peak(_step_means(seconds, recording.cores, step))
     if recording.mem_bytes is not None and recording.mem_bytes.max() > 0:
         # Rounded, because each change wakes an agent.

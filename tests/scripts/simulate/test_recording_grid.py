@@ -42,6 +42,13 @@ def test_played_faster_a_recording_is_shorter() -> None:
     assert (steps_of_a_day(Seconds(15.0), 1.0), steps_of_a_day(Seconds(15.0), 2.0)) == (5760, 2880)
 
 
+def test_too_long_recording_is_refused() -> None:
+    """A mistaken time, such as milliseconds, must not take all memory."""
+    times = np.array([0.0, 1_764_547_200.0, 1_764_547_205.0])
+    with pytest.raises(RecordingError, match=r"^r: 20423 days at this speed are too long to replay$"):
+        resample([Recording("r", times, np.ones(3))], [1.0], Seconds(15.0), 1.0)
+
+
 def test_missing_memory_follows_the_busiest_hour() -> None:
     recorded = resample([recording([1, 1, 1, 1], mem=[50, 100, 100, 100])], [1.0], Seconds(60.0), 1.0)
     assert recorded.mem.tolist() == [0.5, 1.0, 1.0, 1.0]
