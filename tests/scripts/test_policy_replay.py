@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from scheduler_plugin.history.core.samples import MINUTE, Size
-from scheduler_plugin.history.core.spans import sample_span
+from scheduler_plugin.history.core.samples import HOUR, MINUTE, Size
+from scheduler_plugin.history.core.spans import joined, sample_span
 from scripts.autoscale.costs.policy_replay import CPU, replayed
 from scripts.autoscale.replay.peers import PLAYERS
 
@@ -23,6 +23,17 @@ def test_a_gap_is_played_through_and_not_counted() -> None:
     low = replayed("db", spans, PLAYERS["fixed-peak"], (None, Size(500, GIB)), CPU)
     assert low is not None
     assert (low.played, low.missed_percent) == (Fraction(1), 50.0)
+
+
+def test_gap_within_old_span_is_not_counted() -> None:
+    """The recorder ran in the first and last quarter of each hour, which the history has since joined."""
+    row = (1000, GIB, 1000, GIB, *[None] * 6)
+    quarters = [(hour + part, hour + part + HOUR // 4) for hour in range(0, 4 * HOUR, HOUR) for part in (0, HOUR * 3 // 4)]
+    parts = [sample_span(since, until, row) for since, until in quarters]
+    for spans in (parts, [joined(parts[at : at + 2]) for at in range(0, len(parts), 2)]):
+        found = replayed("db", spans, PLAYERS["fixed-peak"], (None, None), CPU)
+        assert found is not None
+        assert (found.recorded, found.played, found.needed) == (Fraction(2), Fraction(2), Fraction(2))
 
 
 def test_no_policy_shrinks_below_the_minimum() -> None:

@@ -8,7 +8,6 @@ from fractions import Fraction
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scheduler_plugin.history.core.samples import COLUMN_INDEX, HOUR, MINUTE, Amount, Millis, Size
 from scheduler_plugin.history.core.spans import Span
@@ -83,8 +82,10 @@ def replayed(
     least, most = (None if limit is None else what.of(limit) / what.scale for limit in bounds)
     allocated = np.clip(player(line), least, most) if bounds != (None, None) else player(line)
     times = np.arange(len(line.demand)) * line.step
-    # Gaps between spans are replayed as well, so that the policy has a past, but they do not count.
-    counts = times < ends[np.searchsorted(starts, times + 1e-9, side="right") - 1] - 1e-9
+    # Gaps between and within spans are replayed as well, so that the policy has a past, but they do not count.
+    known_shares = np.array([span.known_times[what.size] / (span.until - span.since) for span in known_spans])
+    place = np.searchsorted(starts, times + 1e-9, side="right") - 1
+    counts = np.where(times < ends[place] - 1e-9, known_shares[place], 0.0)
     missed = np.maximum(0.0, line.demand - allocated)
     sums = (_hours(amounts, counts, line.step) for amounts in (allocated, missed, line.demand))
     return Replayed(Fraction(sum(span.sums[what.size] for span in known_spans), what.scale * HOUR), *sums)
@@ -99,5 +100,6 @@ def _timeline(name: str, starts: Floats, ends: Floats, needs: Floats) -> Timelin
     return Timeline(name, step, demand, 0, round_up(float(demand.max()) / CAP_UTILISATION))
 
 
-def _hours(amounts: Floats, counts: NDArray[np.bool_], step: float) -> Fraction:
-    return Fraction(round(float(amounts[counts].sum()) * step * 1000), 1000 * 3600)
+def _hours(amounts: Floats, counts: Floats, step: float) -> Fraction:
+    """The integral of ``amounts``, of which the share ``counts`` (0..1) of each step counts."""
+    return Fraction(round(float((amounts * counts).sum()) * step * 1000), 1000 * 3600)
