@@ -68,7 +68,8 @@ class Segments(Curve):
         if index < 0:
             return value
         every = self._steps[index]
-        exact = without_noise(value) if self._is_output else value - INPUT_SLACK * every
+        # The slack must not reach below the segment: with very wide steps, it would exceed the segment's start.
+        exact = without_noise(value) if self._is_output else max(self._starts[index], value - INPUT_SLACK * every)
         rounded = ceil(exact / every) * every
         following = self._starts[index + 1] if index + 1 < len(self._starts) else inf
         return min(rounded, max(following, value))

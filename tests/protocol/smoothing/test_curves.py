@@ -33,6 +33,11 @@ def test_a_finer_segment_never_makes_the_result_fall() -> None:
     assert [segments.at(value) for value in (11, 12, 12.5)] == [12, 12, 13]
 
 
+def test_very_wide_segment_never_makes_result_fall() -> None:
+    segments = Segments([(0, 1), (2, 2000)])
+    assert [segments.at(value) for value in (1.9, 2, 2.1, 2001)] == [2, 2000, 2000, 2000]
+
+
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 30)), min_size=1, max_size=5), levels, levels)
 def test_segments_rise_and_round_up(steps: list[tuple[int, int]], left: float, right: float) -> None:
     segments, low, high = Segments(steps), min(left, right), max(left, right)
