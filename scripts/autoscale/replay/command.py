@@ -64,7 +64,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
         Path | None,
         typer.Option(callback=check_picture_path, help="Draw a panel per recording into this file (PNG, SVG or PDF)."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of generated recordings.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of generated recordings.")] = 1,
     working_set: Annotated[
         str,
         typer.Option(

@@ -55,7 +55,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
         float, typer.Option(min=0.05, max=2000, help="Hours to simulate after one hour of warm-up.")
     ] = 24.0,
     step: Annotated[float, typer.Option(min=1, max=30, help="Simulated seconds per step.")] = 15.0,
-    seed: Annotated[int, typer.Option(help="Random seed; the same seed gives the same result.")] = DEFAULTS.seed,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed; the same seed gives the same result.")] = DEFAULTS.seed,
     trace: Recordings = None,
     order: VictimOrders = None,
     watermark: Annotated[

@@ -73,6 +73,7 @@ def test_json_is_one_document_next_to_picture(trace: str, tmp_path: Path) -> Non
         (["--step", "60"], "--step"),
         (["--watermark", "1.1"], "--watermark"),
         (["--fill", "0"], "--fill"),
+        (["--seed", "-1"], "--seed"),
         (
             ["--order", "youngest"],
             "--order: expected any of least-cost, least-loaded, random, oldest-first, none, got 'youngest'",
