@@ -189,8 +189,8 @@ def test_unwritable_picture_is_refused_before_the_replay(picture: str, problem: 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"[hold: {window", "not YAML: while parsing"),
-        (b"\xff\xfe", "not YAML: 'utf-8' codec"),
+        (b"[hold: {window", "invalid YAML: line 2"),
+        (b"\xff\xfe", "'utf-8' codec"),
         (b"- hold: {window: 0}", "[0].hold.window: expected a span above zero"),
         (
             b"{resource: memory, stages: [hold: {window: 5}]}",

@@ -135,7 +135,8 @@ def test_a_policy_file_is_played_under_its_name(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         (None, "nor a readable file"),
-        ("stages: [", "not YAML"),
+        ("stages: [", "invalid YAML"),
+        ("[" * 3000, "levels of nesting"),
         ("stages:\n- segments: {}\n", r"stages\[0\].segments: Object missing required field `steps`"),
     ],
 )

@@ -282,7 +282,12 @@ def test_prices_come_from_file_or_settings(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "local" / "scheduler.yaml").write_text("ranking: {newGroupFactor: 3}\n")
     found, said = price_table(None, "local")
     assert (found.new_group_factor, said) == (3.0, "the scheduler's price table")
-    for text, problem in (("- 1", "odd.yaml"), ("{", "not YAML")):
+    for text, problem in (
+        ("- 1", "odd.yaml"),
+        ("{", "invalid YAML"),
+        ("[" * 99, "levels of nesting"),
+        ("a: 2026-13-01", "invalid YAML"),
+    ):
         (tmp_path / "odd.yaml").write_text(text)
         with pytest.raises(typer.BadParameter, match=problem):
             price_table(tmp_path / "odd.yaml", "local")

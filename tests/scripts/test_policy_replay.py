@@ -28,7 +28,9 @@ def test_a_gap_is_played_through_and_not_counted() -> None:
 def test_gap_within_old_span_is_not_counted() -> None:
     """The recorder ran in the first and last quarter of each hour, which the history has since joined."""
     row = (1000, GIB, 1000, GIB, *[None] * 6)
-    quarters = [(hour + part, hour + part + HOUR // 4) for hour in range(0, 4 * HOUR, HOUR) for part in (0, HOUR * 3 // 4)]
+    quarters = [
+        (hour + part, hour + part + HOUR // 4) for hour in range(0, 4 * HOUR, HOUR) for part in (0, HOUR * 3 // 4)
+    ]
     parts = [sample_span(since, until, row) for since, until in quarters]
     for spans in (parts, [joined(parts[at : at + 2]) for at in range(0, len(parts), 2)]):
         found = replayed("db", spans, PLAYERS["fixed-peak"], (None, None), CPU)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-import yaml
 from rich.console import Console
 
 from deploy.local.cluster.folder import ClusterFolder
@@ -19,6 +18,7 @@ from protocol.kubernetes.resources import NODES, PODS
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ranking
 from protocol.smoothing.policy import SmoothingPolicyError
+from protocol.yaml_text import YamlError, read_yaml
 from scheduler_plugin.history.core.decoding import node_price_keys
 from scheduler_plugin.history.core.samples import HOUR, MINUTE, size_at
 from scheduler_plugin.history.costs.bills import LABEL, NONE, Bill, bill, key_of, line_of
@@ -69,11 +69,11 @@ def _read(path: Path) -> RankingConfig:
 
 def _document(path: Path) -> Mapping[str, object] | None:
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = read_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--prices") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{path}: not YAML: {' '.join(str(error).split())}", param_hint="--prices") from None
+    except (YamlError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{path}: {error}", param_hint="--prices") from None
     return document if isinstance(document, Mapping) or document is None else {"": document}
 
 

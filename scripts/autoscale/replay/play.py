@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 import numpy as np
-import yaml
 
 from protocol.smoothing.policy import SmoothingPolicyError, parse_policy
+from protocol.yaml_text import YamlError, read_yaml
 from scripts.autoscale.replay.peers import PLAYERS, Player, play_policy
 from scripts.autoscale.replay.recording import UNIT, Floats, Recording, Timeline, timeline
 
@@ -121,14 +121,13 @@ def _player(name: str) -> Player:
         return PLAYERS[name]
     path = Path(name)
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = read_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SmoothingPolicyError(
             name, f"neither one of {', '.join(PLAYERS)} nor a readable file ({error.strerror})"
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        # YAML's messages have several lines.
-        raise SmoothingPolicyError(name, f"not YAML: {' '.join(str(error).split())}") from None
+    except (YamlError, UnicodeDecodeError) as error:
+        raise SmoothingPolicyError(name, str(error)) from None
     try:
         policy = parse_policy(document)
     except SmoothingPolicyError as error:
