@@ -20,7 +20,7 @@ SHORTEST: Final = Seconds(0.2)
 """Minimum interval of a rate; rates over shorter ones are noise."""
 
 LONGEST: Final = Seconds(30.0)
-"""Maximum interval of a rate; rates over longer ones are outdated."""
+"""Maximum interval of a rate; rates over longer ones are outdated, unless scrapes are that far apart."""
 
 CLOCK_TOLERANCE: Final = Seconds(1.0)
 """Tolerated drift between the guest's clock and ours over an interval; beyond it, the guest's clock was set."""
@@ -172,8 +172,8 @@ NO_COUNT: Final = CpuCount()
 """The initial count."""
 
 
-def rates(before: ObservedSample | None, now: ObservedSample, cpus: int = 0) -> Rates:
-    """The rates between two samples; all None if they cannot be compared.
+def rates(before: ObservedSample | None, now: ObservedSample, cpus: int = 0, longest: Seconds = LONGEST) -> Rates:
+    """The rates between two samples at most ``longest`` seconds apart; all None if they cannot be compared.
 
     ``cpus`` is the minimum number of CPUs of the guest; those missing from ``now`` count as unknown.
     """
@@ -181,7 +181,7 @@ def rates(before: ObservedSample | None, now: ObservedSample, cpus: int = 0) -> 
     if before is None or is_other_boot(before.sample, now.sample):
         return NO_RATES
     span, was, sample = _span(before, now), before.sample, now.sample
-    if not SHORTEST <= span <= LONGEST:
+    if not SHORTEST <= span <= longest:
         return NO_RATES
     cores, counted = _cores(was.cpus, sample.cpus, span)
     per_second = {name: _rate(getattr(was, name), getattr(sample, name), span, most) for name, most in _MOST.items()}

@@ -11,7 +11,7 @@ from agent.core.memory.probing import Probing
 from agent.core.memory.rereading import cost
 from agent.core.state import State
 from agent.core.vm import Vm
-from protocol.units import Instant
+from protocol.units import Instant, Seconds
 
 
 def scraped(state: State, sample: GuestSample, now: Instant) -> None:
@@ -25,7 +25,7 @@ def scraped(state: State, sample: GuestSample, now: Instant) -> None:
     # An exporter with its own clock repeats a sample until it takes the next.
     if vm is not None and before is not None and guest.sampled_size is not None and sample.repeats(before.sample):
         # After too many repetitions the exporter has stopped sampling, and the sample is stale.
-        if now - before.at <= LONGEST:
+        if now - before.at <= _longest_interval(state):
             guest.observed = replace(before, again=now)
             _smooth(state, vm, now)
         return
@@ -45,7 +45,7 @@ def _apply(state: State, vm: Vm, before: ObservedSample | None, observed: Observ
         has = vm.up_to_limit(has)
     guest.sampled_size = vm.actual
     guest.kills = guest.kills.after(sample, has.mem, now, policy.memory, is_rebooted=is_rebooted)
-    guest.rates = rates(before, observed, min(guest.cpus, has.cpu.whole_cpus))
+    guest.rates = rates(before, observed, min(guest.cpus, has.cpu.whole_cpus), _longest_interval(state))
     guest.counted = guest.counted.plus(guest.rates)
     since = now if before is None else before.at
     if not vm.unfinished_shrink and state.vm.patching is None and is_calm(guest.rates, has, policy):
@@ -61,6 +61,12 @@ def _apply(state: State, vm: Vm, before: ObservedSample | None, observed: Observ
     state.monitor.check_alarm(guest.goal.cpu, now)
     _smooth(state, vm, now)
     _probe(state, vm, observed, settling=settling)
+
+
+def _longest_interval(state: State) -> Seconds:
+    """The maximum interval of a rate: without rates, a busy guest that is scraped rarely would never grow."""
+    # Two missed scrapes are tolerated.
+    return max(LONGEST, Seconds(3 * state.policy.timing.scrape))
 
 
 def _may_have_filled(sample: GuestSample) -> bool:

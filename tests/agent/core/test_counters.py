@@ -12,9 +12,9 @@ from agent.core.actions import PatchVm
 from agent.core.events import Scraped
 from agent.core.goal import goal, is_calm
 from agent.core.guest import COUNTER_JITTER, CpuSeconds, GuestSample, ObservedSample, Rates, rates
-from agent.core.policy import Policy
-from protocol.units import Bytes, Instant, MilliCpu, Resources
-from tests.agent.core.story import GIB, POLICY, Story, cu, holding, vm
+from agent.core.policy import Policy, Timing
+from protocol.units import Bytes, Instant, MilliCpu, Resources, Seconds
+from tests.agent.core.story import GIB, POLICY, Story, asks, cu, holding, settled, vm
 
 CPUS = 4
 FULL = cu(4 * CPUS)
@@ -166,6 +166,15 @@ def test_full_load_never_shrinks(
             assert found.busy <= CPUS + 0.001
             assert found.busy + found.unknown >= CPUS - 0.001 * CPUS - 4 * 0.01
         assert all(each.target.cpu == FULL.cpu for each in story.acts() if isinstance(each, PatchVm))
+
+
+@pytest.mark.parametrize("scrape", [1.0, 45.0])
+def test_busy_vm_grows_with_any_scrape_interval(scrape: float) -> None:
+    """Rates over more than 30 s counted as outdated, so an agent that scraped every 45 s never saw any CPU use."""
+    timing = Timing(scrape=Seconds(scrape))
+    story = settled(2, replace(POLICY, smoothing=holding(4.0, 3 * scrape), timing=timing))
+    busy = story.at(1.0 + scrape).looks(cores=0.5, span=1.0 + scrape).acts()
+    assert busy == [asks(cu(4), cu(2), 2)]
 
 
 def test_counter_of_several_cpus() -> None:
