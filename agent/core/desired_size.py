@@ -21,7 +21,7 @@ from agent.core.pods.requests import cpu_first
 from agent.core.stabilizer import Stabilizer
 from agent.core.state import State
 from agent.core.vm import Sizes, Vm
-from protocol.units import Amount, Bytes, ComputeUnit, Instant, MilliCpu, Resources
+from protocol.units import Amount, Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
 
 ASLEEP: Final = "asleep: holds no permit and requests this size on wake"
 FROZEN: Final = "frozen: the scheduler forbids resizing this pod and explains why"
@@ -171,14 +171,21 @@ def in_use(state: State, vm: Vm, now: Instant) -> Resources:
 
 
 def _fresh_goal(state: State, now: Instant) -> Goal:
+    timing = state.policy.timing
+    # A need lasts until the next scrape: otherwise the VM would withdraw a denied request between two scrapes.
+    is_current = _is_sampled_within(state, max(timing.stale, Seconds(2 * timing.scrape)), now)
     # Stale metrics are not evidence.
-    return state.guest.goal if is_fresh(state, now) else NO_GOAL
+    return state.guest.goal if is_current else NO_GOAL
 
 
 def is_fresh(state: State, now: Instant) -> bool:
     """Return True if the last sample is recent enough to count as evidence."""
+    return _is_sampled_within(state, state.policy.timing.stale, now)
+
+
+def _is_sampled_within(state: State, age: Seconds, now: Instant) -> bool:
     observed = state.guest.observed
-    return observed is not None and now - observed.last <= state.policy.timing.stale
+    return observed is not None and now - observed.last <= age
 
 
 def _because(vm: Vm, size: Resources, goal: Goal, sizes: Sizes) -> str:

@@ -86,9 +86,9 @@ class CachePolicy(PolicySection, frozen=True):
 class MemoryPolicy(PolicySection, frozen=True):
     """Settings that turn memory in use into a need.
 
-    ``target`` is the share of the memory that should be used (0.01..1). ``kernel_allowance`` is memory that the guest does
-    not report. If tasks stall on memory for at least the share ``pressure_threshold`` of the time, the VM grows by at
-    least ``pressure_step`` of its size, and likewise for each sample with OOM kills; it keeps that for ``kill_hold``
+    ``target`` is the share of the memory that should be used (0.01..1). ``kernel_allowance`` is memory that the guest
+    does not report. If tasks stall on memory for at least the share ``pressure_threshold`` of the time, the VM grows by
+    at least ``pressure_step`` of its size, and likewise for each sample with OOM kills; it keeps that for ``kill_hold``
     seconds after the last kill (0: ignore kills).
     """
 
@@ -136,8 +136,8 @@ class Timing(PolicySection, frozen=True):
     ``tick``: maximum time between requests to the scheduler, less up to ``tick_jitter``; ``migrating_tick``: the same
     during a migration. ``start_spread``: spread of the first requests after a start. ``unfinished_shrink``: how long an
     unfinished shrink blocks the next. ``settle``: how long a shrink may keep the guest busy, unless it has been calm
-    since; at least ``unfinished_shrink`` if the VM still has more than ordered. ``stale``: maximum age of metrics that
-    count as evidence. ``scrape``: interval of scrapes.
+    since; at least ``unfinished_shrink`` if the VM still has more than ordered. ``scrape``: interval of scrapes.
+    ``stale``: maximum age of metrics that count as evidence; a need lasts for at least two scrapes.
     """
 
     tick: Seconds = Seconds(15.0)

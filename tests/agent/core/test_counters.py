@@ -168,6 +168,15 @@ def test_full_load_never_shrinks(
         assert all(each.target.cpu == FULL.cpu for each in story.acts() if isinstance(each, PatchVm))
 
 
+def test_denied_vm_keeps_its_request_between_scrapes() -> None:
+    """With scrapes every 20 s, metrics were stale after 5 s: the request was withdrawn, so nothing moved for the VM."""
+    timing = Timing(scrape=Seconds(20.0))
+    story = settled(2, replace(POLICY, smoothing=holding(4.0, 60.0), timing=timing)).at(21.0)
+    assert story.looks(cores=0.5, span=21.0).acts() == [asks(cu(4), cu(2), 2)]
+    again = story.answers(cu(2)).at(40.0).acts()
+    assert again == [asks(cu(4), cu(2), 3)]
+
+
 @pytest.mark.parametrize("scrape", [1.0, 45.0])
 def test_busy_vm_grows_with_any_scrape_interval(scrape: float) -> None:
     """Rates over more than 30 s counted as outdated, so an agent that scraped every 45 s never saw any CPU use."""
