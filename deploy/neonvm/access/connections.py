@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import msgspec
 
 from deploy.neonvm.access.keys import Introduced, Introduction, fingerprint
 from deploy.neonvm.access.long_poll import LongPollConnection
-from deploy.neonvm.network.sockets import connected, copy_stream, tcp_socket, until_one_ends
+from deploy.neonvm.network.sockets import connected, copy_stream, discard_on_close, tcp_socket, until_one_ends
 from deploy.neonvm.texts import controller as texts
 
 CONNECT_SECONDS: Final = 3.0
@@ -126,16 +125,10 @@ class Streams:
 
     def reset(self) -> None:
         """Close the connection, and discard what the peer has not received."""
-        # Otherwise the kernel keeps sending it: after an outage, an order could arrive after newer ones.
-        end: socket.socket = self.writer.get_extra_info("socket")
         # It may be closed already.
         with suppress(OSError):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
+            discard_on_close(self.writer.get_extra_info("socket"))
         self.writer.transport.abort()
-
-
-_DISCARD: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER on, for 0 s."""
 
 
 class RunnerConnections:
@@ -191,6 +184,8 @@ class RunnerConnections:
         reader = asyncio.StreamReader()
         feeding = asyncio.create_task(connection.feed(reader))
         try:
+            if method != "GET":
+                self._require_lease()
             await connection.send(_request(method, path, body))
             return await _read_response(reader, method, path)
         finally:
@@ -242,7 +237,7 @@ class RunnerConnections:
         self._require_lease()
         if runner.is_open:
             end = await connected(tcp_socket(), runner.address, runner.monitor)
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
+            discard_on_close(end)
             return end
         if runner.uid not in self._verified:
             # QMP has no introduction; the API uses the same key.

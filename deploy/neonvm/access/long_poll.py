@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from deploy.neonvm.access.keys import fingerprint
-from deploy.neonvm.network.sockets import connected, enable_keepalive, tcp_socket
+from deploy.neonvm.network.sockets import connected, discard_on_close, enable_keepalive, tcp_socket
 
 _Done = TypeVar("_Done")
 
@@ -33,6 +33,7 @@ class LongPollConnection:
         try:
             # A lost response would leave the caller waiting forever.
             enable_keepalive(plain)
+            discard_on_close(plain)
             connection = cls(context.wrap_socket(plain, do_handshake_on_connect=False))
         except BaseException:
             plain.close()

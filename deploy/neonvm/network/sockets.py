@@ -11,6 +11,7 @@ import errno
 import random
 import re
 import socket
+import struct
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -28,12 +29,20 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
+_DISCARD: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER on, for 0 s."""
 
 
 def enable_keepalive(connection: socket.socket) -> None:
     """Enable TCP keepalive, so that ``connection`` fails within 25 seconds after its peer's node is gone."""
     for option in _KEEPALIVE:
         connection.setsockopt(*option)
+
+
+def discard_on_close(connection: socket.socket) -> None:
+    """Reset ``connection`` when it is closed, and discard what its peer has not received."""
+    # Otherwise the kernel keeps sending it: after an outage, an order could arrive after newer ones.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
 
 
 async def connected(unbound: socket.socket, host: str, port: int) -> socket.socket:

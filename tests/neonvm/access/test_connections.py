@@ -20,6 +20,7 @@ from deploy.neonvm.access.connections import (
     Streams,
 )
 from deploy.neonvm.access.keys import PodIdentity
+from deploy.neonvm.access.long_poll import LongPollConnection
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.qemu_process import EventListeners, Monitor
@@ -189,6 +190,16 @@ async def test_tls_connections_are_reset_too() -> None:
             await order
 
 
+async def test_order_to_sleep_is_discarded_too() -> None:
+    """The controller has reported it as refused; delivered late, it would put the guest to sleep unnoticed."""
+    async with silent_runner(PodIdentity("any", pem(), Path()).context) as (port, ended), asyncio.timeout(10):
+        connection = await LongPollConnection.opened("127.0.0.1", port, showing().context)
+        await connection.send(b"PUT /sleep HTTP/1.0\r\n\r\n")
+        await asyncio.sleep(0.05)
+        connection.close()
+        assert isinstance(await ended, ConnectionResetError)
+
+
 async def test_only_the_leader_gives_orders(pod: SecuredPod) -> None:
     leads = [True]
     known = RunnerConnections(showing, Reviews().pod_of, lambda: leads[-1])
@@ -197,9 +208,13 @@ async def test_only_the_leader_gives_orders(pod: SecuredPod) -> None:
     leads.append(False)
     with pytest.raises(GuestError, match="does not hold the Lease"):
         await client.set_cpu(MilliCpu(4000))
+    for order in (client.fall_asleep(0), client.wake(1)):
+        with pytest.raises(GuestError, match="does not hold the Lease"):
+            await order
     with pytest.raises(OSError, match="does not hold the Lease"):
         await known.monitor(pod.place)
     assert (await client.status()).cpu == 1000, "reading is no order"
+    assert not pod.pod.runner.sleep.is_on
 
 
 async def test_new_authorities_reach_a_pod_that_runs(pod: SecuredPod) -> None:
