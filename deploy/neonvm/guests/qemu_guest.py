@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -69,6 +70,7 @@ class QemuGuest:
         self._receives = False
         self._is_moving = False
         self.asleep: GuestSleep | None = None
+        self._falling = asyncio.Lock()
         self._daemon = GuestDaemon(spec, tools.sockets)
 
     async def start(self) -> None:
@@ -101,8 +103,7 @@ class QemuGuest:
     async def state(self) -> GuestState:
         """The guest's state; running means that its database accepts connections. Raises ``GuestError``."""
         if self.asleep is not None:
-            phase = GuestPhase.WAKING if self.asleep.is_wake_requested else GuestPhase.ASLEEP
-            return GuestState(phase, MilliCpu(0), Bytes(0))
+            return self.asleep.state
         machine = self._alive()
         if machine is None:
             return GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
@@ -156,9 +157,10 @@ class QemuGuest:
         while True:
             machine = self._machine
             reason = await machine.failed()
-            if self.asleep is not None:
-                await self.asleep.is_over.wait()
-            # After a sleep the guest runs in a new QEMU process.
+            async with self._falling:
+                if self.asleep is not None:
+                    await self.asleep.is_over.wait()
+            # After a sleep, or a failed attempt, the guest runs in a new QEMU process.
             if self._machine is machine:
                 message = f"{reason}; QEMU said {machine.output_tail()}; its console said "
                 return message + Files.of(self._spec).console_tail()
@@ -198,10 +200,7 @@ class QemuGuest:
         if self._machine is not None:
             await self._machine.end()
             self._machine = None
-            log = Files.of(self._spec).log
-            # Each pod of the VM leaves a log; remove empty ones.
-            if log.exists() and not log.stat().st_size:
-                log.unlink()
+            Files.of(self._spec).delete_empty_log()
 
     async def fall_asleep(self) -> FellAsleep:
         """Save the guest's memory and end QEMU. Raises ``SleepRefusedError`` if the guest keeps running."""
@@ -210,10 +209,9 @@ class QemuGuest:
             # Blocks migrations meanwhile.
             self._is_moving = True
             try:
-                self.asleep = await self._suspend(machine)
-                # If it has to boot, it must not get more than it had.
-                self._spec = replace(self._spec, cpu_use=self._daemon.last_cpu, mem_use=self._spec.mem_min)
-                await machine.end()
+                async with self._falling:
+                    self.asleep = await self._suspend(machine)
+                    await machine.end()
             finally:
                 self._is_moving = False
                 # Also after cancellation: the guest is asleep, and a frame must be able to wake it.
@@ -250,12 +248,14 @@ class QemuGuest:
 
     async def _suspend(self, machine: Machine) -> GuestSleep:
         spec, tools = self._spec, self._tools
-        clock, disk, has_device = tools.clock, Files.of(spec).disk, bool(self.max_plugged)
+        # If it has to boot, it must not get more than it had.
+        self._spec = replace(spec, cpu_use=self._daemon.last_cpu, mem_use=spec.mem_min)
+        clock, disk, boot, has_device = tools.clock, Files.of(spec).disk, self._launch, bool(self.max_plugged)
         stand_in = tools.stand_in(spec, await fetch_metrics_page(spec, tools.sockets), clock)
         image, held_for = SleepImage(spec.state_dir), tools.accelerator.frames_held
-        suspend = Suspend(str(spec.vm), machine, self._daemon, stand_in, image, clock, held_for, disk, has_device)
-        resume = partial(thaw, self._daemon, clock)
-        deps = SleepDependencies(stand_in, image, clock, self._process, self._launch, resume, self._adopt)
+        vm, daemon = str(spec.vm), self._daemon
+        suspend = Suspend(vm, machine, daemon, stand_in, image, clock, held_for, disk, has_device, boot)
+        deps = SleepDependencies(stand_in, image, clock, self._process, boot, partial(thaw, daemon, clock), self._adopt)
         return GuestSleep(await suspend.run(), deps)
 
     async def _launch(self, more: Sequence[str] = ()) -> Machine:

@@ -82,6 +82,11 @@ class Files:
         if self.console.exists():
             self.console.replace(self.console.with_name("console-before.log"))
 
+    def delete_empty_log(self) -> None:
+        """Delete the log if it is empty: each pod of a VM leaves one. Raises ``OSError``."""
+        if self.log.exists() and not self.log.stat().st_size:
+            self.log.unlink()
+
 
 FLAT_NETDEV: Final = "net0"
 """ID of the guest's network backend on the flat network."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from deploy.neonvm.ports import FellAsleep, GuestError, Woken
+from deploy.neonvm.ports import FellAsleep, GuestError, GuestPhase, GuestState, Woken
 from deploy.neonvm.qemu.frame_handover import diverting, inject_frames, stop_diverting
 from deploy.neonvm.qemu.machine import Machine, retried
 from deploy.neonvm.qemu.qemu_command import INCOMING
@@ -18,14 +18,10 @@ from deploy.neonvm.sleep.frame_sources import Frame
 from deploy.neonvm.sleep.image import SleepImage
 from deploy.neonvm.sleep.network_stand_in import NetworkStandIn
 from deploy.neonvm.sleep.saving import load
+from deploy.neonvm.sleep.suspend import START_PAUSE, STARTED_WITHIN, Boot, booted
 from protocol.runtime.clock import Clock
-from protocol.units import Instant, Seconds
+from protocol.units import Bytes, Instant, MilliCpu, Seconds
 
-_STARTED_WITHIN: Final = Seconds(30.0)
-"""How long to retry starting QEMU, for example while the node lacks memory: if that fails, the guest's pod ends, and
-its disk may be lost with it.
-"""
-_PAUSE: Final = Seconds(1.0)
 _UNUSED_FOR: Final = Seconds(10.0)
 """An empty QEMU is ended after waiting this long for a permit: on a full node hundreds of guests may wait for minutes.
 """
@@ -48,7 +44,7 @@ class SleepDependencies:
     image: SleepImage
     clock: Clock
     launch: Launch
-    boot: Callable[[], Awaitable[Machine]]
+    boot: Boot
     thaw: Callable[[], Awaitable[None]]
     adopt: Callable[[Machine, Woken], None]
 
@@ -75,6 +71,12 @@ class GuestSleep:
     def image(self) -> SleepImage:
         """The saved memory."""
         return self._deps.image
+
+    @property
+    def state(self) -> GuestState:
+        """State of the sleeping guest, which has no size."""
+        phase = GuestPhase.WAKING if self.is_wake_requested else GuestPhase.ASLEEP
+        return GuestState(phase, MilliCpu(0), Bytes(0))
 
     @property
     def is_waking(self) -> bool:
@@ -151,7 +153,7 @@ class GuestSleep:
             except GuestError as error:
                 fault = str(error)
                 await self._discard()
-                machine = await retried(None, self._deps.boot, clock, _STARTED_WITHIN, _PAUSE)
+                machine = await booted(self._deps.boot, clock)
             woken = Woken(Seconds(clock.now() - began), fault)
             # Before is_over is set: its waiters use the guest's QEMU next.
             self._deps.adopt(machine, woken)
@@ -166,7 +168,7 @@ class GuestSleep:
         hundreds wake at once one may fail, and the sessions should survive that.
         """
         clock = self._deps.clock
-        deadline = clock.now() + _STARTED_WITHIN
+        deadline = clock.now() + STARTED_WITHIN
         while True:
             try:
                 return await self._load()
@@ -174,7 +176,7 @@ class GuestSleep:
                 if self._deps.image.is_used or clock.now() >= deadline:
                     raise
             await self._end_empty()
-            await clock.sleep(_PAUSE)
+            await clock.sleep(START_PAUSE)
 
     async def _load(self) -> Machine:
         machine = await self._prepare()

@@ -42,6 +42,14 @@ _LATE: Final = Seconds(0.2)
 """How late the clock of a woken guest may be, if the guest is not too busy for it."""
 _PLUG_PAUSE: Final = Seconds(0.05)
 OK: Final = 200
+STARTED_WITHIN: Final = Seconds(30.0)
+"""How long to retry starting QEMU, for example while the node lacks memory: if that fails, the guest's pod ends, and
+its disk may be lost with it.
+"""
+START_PAUSE: Final = Seconds(1.0)
+
+Boot = Callable[[], Awaitable[Machine]]
+"""Boots the guest from its disk. Raises ``GuestError``."""
 
 
 class _Frozen(msgspec.Struct):
@@ -63,10 +71,12 @@ class Suspend:
     held_for: Seconds
     disk: Path
     has_memory_device: bool
+    boot: Boot
 
     async def run(self) -> FellAsleep:
         """Save the guest, and leave its QEMU stopped and ready to be ended. Raises ``SleepRefusedError`` if the guest
-        keeps running, as it does after every failure, unless QEMU cannot resume it and is killed.
+        keeps running, as it does after every failure, or boots because QEMU has ended or could not resume it, and
+        ``GuestError`` if it cannot boot.
         """
         try:
             async with AsyncExitStack() as undo:
@@ -74,10 +84,11 @@ class Suspend:
                 done = await self._steps(undo)
                 undo.pop_all()
                 return done
-        except SleepRefusedError:
-            raise
         except GuestError as error:
-            raise SleepRefusedError(str(error)) from error
+            if self.machine.alive:
+                raise SleepRefusedError(str(error)) from error
+            await booted(self.boot, self.clock)
+            raise SleepRefusedError(f"{error}; the guest boots from its disk") from error
 
     async def _steps(self, undo: AsyncExitStack) -> FellAsleep:
         # Unplug first, so that the guest only has to clear what remains. If either fails, the image is just larger.
@@ -174,6 +185,11 @@ class Suspend:
             task.cancel()
             # Let the cancelled step clean up before anything is undone.
             await asyncio.wait((task,))
+
+
+async def booted(boot: Boot, clock: Clock) -> Machine:
+    """Boot a guest with ``boot``, which is retried. Raises ``GuestError``."""
+    return await retried(None, boot, clock, STARTED_WITHIN, START_PAUSE)
 
 
 async def thaw(daemon: GuestDaemon, clock: Clock, *, has_stopped: bool = True) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,6 +50,19 @@ class SlowEnd(SavedMachine):
             self.alive = False
 
 
+class HungMachine(SlowEnd):
+    """A machine that fails to save its memory, and then does not resume."""
+
+    async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
+        if command == "cont":
+            raise GuestError("no response from QEMU to cont within 10 s")
+        return await super().call(command, arguments)
+
+    async def kill(self) -> None:
+        await super().kill()
+        self.fail("QEMU was killed by SIGKILL")
+
+
 @dataclass
 class World:
     """A running guest, and all around it."""
@@ -56,18 +70,26 @@ class World:
     daemon: FakeGuestDaemon
     guest: QemuGuest
     disk: Path
+    hypervisor: FakeHypervisor
     machine: SlowEnd
     stand_in: FakeStandIn = field(default_factory=FakeStandIn)
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with running(tmp_path, SlowEnd()) as world:
+        yield world
+
+
+@asynccontextmanager
+async def running(folder: Path, machine: SlowEnd) -> AsyncIterator[World]:
+    """A guest that runs in ``machine``."""
     daemon = FakeGuestDaemon(dict(ANSWERS))
     serving = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], daemon.serve)
     daemon.port = serving.port
-    spec, machine, stand_in = spec_in(tmp_path / "db"), SlowEnd(), FakeStandIn()
-    made_by = QemuTools(IMAGE, TCG, daemon, SteppedClock(), FakeHypervisor(machine), stand_in=lambda *_: stand_in)
-    world = World(daemon, QemuGuest(spec, made_by), Files.of(spec).disk, machine, stand_in)
+    spec, hypervisor, stand_in = spec_in(folder / "db"), FakeHypervisor(machine), FakeStandIn()
+    made_by = QemuTools(IMAGE, TCG, daemon, SteppedClock(), hypervisor, stand_in=lambda *_: stand_in)
+    world = World(daemon, QemuGuest(spec, made_by), Files.of(spec).disk, hypervisor, machine, stand_in)
     await world.guest.start()
     assert (await world.guest.state()).phase is GuestPhase.RUNNING
     yield world
@@ -89,6 +111,22 @@ async def test_guest_on_a_failing_disk_runs_on(world: World) -> None:
         await world.guest.fall_asleep()
     assert (world.machine.alive, world.machine.run_state) == (True, "running")
     assert (await world.guest.state()).phase is GuestPhase.RUNNING
+
+
+async def test_guest_that_does_not_resume_boots(tmp_path: Path) -> None:
+    """If its pod ended instead, the pod's volume with the disk would be deleted."""
+    async with running(tmp_path, HungMachine()) as world:
+        world.machine.status = "failed"
+        world.hypervisor.machine = booted = SavedMachine()
+        ended = asyncio.create_task(world.guest.ended())
+        with pytest.raises(SleepRefusedError, match="failed to save the memory: failed; the guest boots from its disk"):
+            await world.guest.fall_asleep()
+        assert (world.machine.alive, world.guest.machine) == (False, booted)
+        assert (ended.done(), len(world.hypervisor.disks)) == (False, 1)
+        # It has at most what was reserved for it: its CPU, and its minimum of memory.
+        assert any("requested-size=0" in argument for argument in world.hypervisor.launched[-1])
+        booted.fail("the guest panicked")
+        assert (await ended).startswith("the guest panicked")
 
 
 async def test_cancelled_end_leaves_a_listening_sleeper(world: World) -> None:

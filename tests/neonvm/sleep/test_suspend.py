@@ -31,11 +31,16 @@ class World:
     daemon: FakeDaemon = field(default_factory=FakeDaemon)
     stand_in: FakeStandIn = field(default_factory=FakeStandIn)
     disk: Path = Path(__file__)  # any file that can be flushed
+    boots: int = 0
+
+    async def _boot(self) -> SavedMachine:
+        self.boots += 1
+        return SavedMachine()
 
     def fall(self) -> Suspend:
         image, clock = SleepImage(self.folder), SteppedClock()
         parts = (self.machine, self.daemon, self.stand_in, image, clock, Seconds(0.02), self.disk)
-        return Suspend("default/db", *parts, has_memory_device=True)  # type: ignore[arg-type]  # the daemon is a fake
+        return Suspend("default/db", *parts, has_memory_device=True, boot=self._boot)  # type: ignore[arg-type]  # the daemon is a fake
 
     def runs_on(self) -> bool:
         """Nothing of the attempt is left: it runs, is not frozen, reads its frames, and has no image."""
@@ -238,12 +243,12 @@ async def _refused(world: World, command: str, seconds: float = 0.0, since: str 
     [("cont", 0.0), ("cont", 10.0), ("qom-list", 10.0)],
     ids=["refuses to continue", "does not answer", "keeps its frames"],
 )
-async def test_guest_that_never_continues_is_ended(world: World, command: str, seconds: float) -> None:
-    """It would be paused forever, and the end of the program would wait for it. Its owner starts it again. A QEMU that
-    is slow to finish its migration has half a minute, and one that does not answer has no more.
+async def test_guest_that_never_continues_boots(world: World, command: str, seconds: float) -> None:
+    """It would be paused forever, and the end of the program would wait for it. A QEMU that is slow to finish its
+    migration has half a minute, and one that does not answer has no more.
     """
     took = await _refused(world, command, seconds)
-    assert (world.machine.alive, list(world.folder.iterdir())) == (False, [])
+    assert (world.machine.alive, world.boots, list(world.folder.iterdir())) == (False, 1, [])
     assert ("PUT /thaw and the time" in world.daemon.log) == (command != "cont")
     assert 30.0 <= took < 42.0
 
@@ -251,7 +256,7 @@ async def test_guest_that_never_continues_is_ended(world: World, command: str, s
 async def test_guest_that_has_its_frames_is_not_ended(world: World) -> None:
     """QEMU does not answer before anything was diverted, so the guest is not unreachable."""
     assert await _refused(world, "qom-list", 10.0, since="qom-set") < 52.0
-    assert world.machine.alive
+    assert (world.machine.alive, world.boots) == (True, 0)
 
 
 async def test_guest_without_its_queued_frames_runs_on(world: World) -> None:
