@@ -26,9 +26,9 @@ _LENGTH: Final = 4
 """Bytes of the length prefix of a chunk."""
 _NONCE: Final = 12
 _TAG: Final = 16
-_FREE_PERCENT: Final = 10
-"""Percentage of the file system that an image leaves free. With less, kubelets evict pods by default, and other guests
-would fail their next write.
+_FREE_PERCENT: Final = 15
+"""Percentage of the file system that an image leaves free. With less, kubelets by default evict pods from a disk that
+also has the node's container images (``imagefs.available``), and their databases are lost with them.
 """
 _MORE: Final = b"more"
 _LAST: Final = b"last"

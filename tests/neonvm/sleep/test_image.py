@@ -139,11 +139,11 @@ def test_full_disk_is_an_error(tmp_path: Path) -> None:
         saved(tmp_path / "none")
 
 
-@pytest.mark.parametrize("free", [0, 9])
+@pytest.mark.parametrize("free", [0, 14])
 def test_image_leaves_room_to_others(free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their guests write to the same disk, and a kubelet ends pods before it is full."""
     monkeypatch.setattr(os, "fstatvfs", lambda _: os.statvfs_result((4096, 4096, 100, free, free, 0, 0, 0, 0, 255)))
-    with pytest.raises(ImageError, match="less than 10% of the disk free"):
+    with pytest.raises(ImageError, match="less than 15% of the disk free"):
         saved(tmp_path)
 
 
