@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -91,6 +91,9 @@ class Suspend:
             raise SleepRefusedError(f"{error}; the guest boots from its disk") from error
 
     async def _steps(self, undo: AsyncExitStack) -> FellAsleep:
+        # A busy database must keep the memory and the page cache that the next steps take from it.
+        async with self._thawed_after():
+            await self._freeze()
         # Unplug first, so that the guest only has to clear what remains. If either fails, the image is just larger.
         if self.has_memory_device:
             await plug_memory(self.machine, Bytes(0), self.clock, _PLUG_PAUSE)
@@ -98,8 +101,7 @@ class Suspend:
             await self.daemon.ask("PUT", "/spare", seconds=_SPARE_SECONDS)
         await self._divert(undo)
         # Register each undo before its step: a command without a response may still have taken effect.
-        async with AsyncExitStack() as undo_freeze:
-            undo_freeze.push_async_callback(thaw, self.daemon, self.clock, has_stopped=False)
+        async with self._thawed_after() as undo_freeze:
             sessions = await self._unless_woken(self._freeze())
             undo_freeze.pop_all()
         undo.push_async_callback(self._thaw_if_alive)
@@ -111,6 +113,13 @@ class Suspend:
         # flush fails, the guest can still resume.
         await self._unless_woken(asyncio.to_thread(flush, self.disk))
         return FellAsleep(saved, sessions)
+
+    @asynccontextmanager
+    async def _thawed_after(self) -> AsyncIterator[AsyncExitStack]:
+        """Thaw the guest, which has not stopped, at the end of the context, unless that was removed from the stack."""
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(thaw, self.daemon, self.clock, has_stopped=False)
+            yield undo
 
     async def _divert(self, undo: AsyncExitStack) -> None:
         ours, theirs = socket.socketpair()
