@@ -66,10 +66,9 @@ class QemuGuest:
         self._spec = spec
         self._tools = tools
         self._machine: Machine | None = None
-        self.is_booted = False
-        self._receives = False
-        self._is_moving = False
+        self.is_booted = self._receives = self._is_moving = False
         self.asleep: GuestSleep | None = None
+        self._last_sleep: GuestSleep | None = None  # relays the sessions that woke the guest at its pod's address
         self._falling = asyncio.Lock()
         self._daemon = GuestDaemon(spec, tools.sockets)
 
@@ -230,6 +229,7 @@ class QemuGuest:
         return await self._asleep().wake()
 
     def _adopt(self, machine: Machine, woken: Woken) -> None:
+        self._last_sleep = self.asleep
         self._machine, self.asleep, self._receives, self.is_booted = machine, None, False, not woken.fault
 
     def _asleep(self) -> GuestSleep:

@@ -92,9 +92,9 @@ class SleeperAddress:
         mac = bytes.fromhex(flat_mac(address).replace(":", ""))
         return cls(IPv4Address(address).packed, mac, frozenset(ports), mtu)
 
-    def is_quiet(self, segment: Segment) -> bool:
-        """Return True if the sender never wakes the guest."""
-        source = int.from_bytes(segment.source, "big")
+    def is_quiet(self, sender: bytes) -> bool:
+        """Return True if packets from the IPv4 address ``sender`` never wake the guest."""
+        source = int.from_bytes(sender, "big")
         return any(source & int(net.netmask) == int(net.network_address) for net in self.quiet_networks)
 
 
@@ -209,7 +209,7 @@ class _SegmentFilter:
 
     def _wake(self, why: str) -> FrameVerdict:
         segment = self.segment
-        if self.sleeper.is_quiet(segment):
+        if self.sleeper.is_quiet(segment.source):
             if segment.flags & SYN:
                 return self._reset(0, segment.end)
             # The client retransmits until the guest is awake. A later FIN must not be acknowledged before this data.

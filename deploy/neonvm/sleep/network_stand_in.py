@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from deploy.neonvm.sleep.asleep_page import asleep_response
 from deploy.neonvm.sleep.frame_filter import Action, SleeperAddress, StandInState, filter_frame
 from deploy.neonvm.sleep.frame_sources import DivertedFrames, Frame, FrameSource, NetworkAttachment, SourceClosedError
+from deploy.neonvm.sleep.pod_clients import PodClients
 from deploy.neonvm.texts import sleep as texts
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
@@ -29,26 +30,38 @@ _KEY: Final = 16
 
 
 class NetworkStandIn:
-    """Stand-in that reads nothing at first. ``page`` is the guest's last metrics page. Not thread-safe."""
+    """Stand-in that reads nothing at first. ``page`` is the guest's last metrics page, ``pod_ports`` are those of its
+    database at its pod's address, if any. Not thread-safe.
+    """
 
-    def __init__(self, address: SleeperAddress, page: bytes, clock: Clock, attachment: NetworkAttachment) -> None:
+    def __init__(
+        self,
+        address: SleeperAddress,
+        page: bytes,
+        clock: Clock,
+        attachment: NetworkAttachment,
+        pod_ports: Sequence[int] = (),
+    ) -> None:
         self.woken = asyncio.Event()
         self._address = address
         self._clock = clock
         self._attachment = attachment
         self._state = StandInState(asleep_response(page), secrets.token_bytes(_KEY))
         self._wake_reason = ""
+        self._pod_clients = PodClients(pod_ports, self._admits)
         self._end: FrameSource | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._diverted_end: asyncio.Event | None = None
 
     def read_diverted(self, end: socket.socket) -> None:
-        """Read the frames that QEMU diverts into ``end`` from now on, then close it."""
+        """Read the frames that QEMU diverts into ``end`` from now on, then close it. QEMU may start."""
+        self._pod_clients.release()
         self.read_from(DivertedFrames(end, self._attachment))
         self._diverted_end = asyncio.Event()
 
     def read_network(self) -> None:
-        """Read the guest's network attachment from now on; retry until it opens."""
+        """Read the guest's network attachment from now on, because QEMU has exited; retry until it opens."""
+        self._pod_clients.listen()
         try:
             self.read_from(self._attachment.open())
         except OSError:
@@ -86,7 +99,25 @@ class NetworkStandIn:
 
     def close(self) -> None:
         """Stop reading; QEMU reads the network attachment."""
+        self._pod_clients.release()
         self.read_from(None)
+
+    def pass_on_clients(self) -> None:
+        """Connect clients at the pod's address, which have waited, to the guest, which runs."""
+        self._pod_clients.pass_on()
+
+    def hang_up_clients(self) -> None:
+        """Close the connections of clients at the pod's address: the guest will not run here."""
+        self._pod_clients.hang_up()
+
+    def _admits(self, address: str, port: int) -> bool:
+        """Wake the guest for a client at the pod's address. Return False if the client must not wake it."""
+        if self._address.is_quiet(socket.inet_aton(address)):
+            return False
+        if not self._state.is_woken:
+            self._state.is_woken = True
+            self._wake(f"{address}:{port}", texts.NEW_SESSION)
+        return True
 
     def _listen(self) -> None:
         if self._end is not None:
@@ -126,8 +157,11 @@ class NetworkStandIn:
         for answer in verdict.answers:
             end.write(answer)
         if verdict.action is Action.WAKE:
-            self._wake_reason = texts.WOKEN_BY.format(who=verdict.who, why=verdict.why)
-            self.woken.set()
+            self._wake(verdict.who, verdict.why)
+
+    def _wake(self, who: str, why: str) -> None:
+        self._wake_reason = texts.WOKEN_BY.format(who=who, why=why)
+        self.woken.set()
 
     def _leave(self) -> None:
         if self._end is not None:

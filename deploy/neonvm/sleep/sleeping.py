@@ -157,10 +157,12 @@ class GuestSleep:
             woken = Woken(Seconds(clock.now() - began), fault)
             # Before is_over is set: its waiters use the guest's QEMU next.
             self._deps.adopt(machine, woken)
+            stand_in.pass_on_clients()
             return woken
         finally:
             self._deps.image.delete()
             stand_in.close()
+            stand_in.hang_up_clients()
             self.is_over.set()
 
     async def _load_with_retries(self) -> Machine:
@@ -211,6 +213,7 @@ class GuestSleep:
                 await self._discard()
                 self._preparing = None
         await self._deps.stand_in.drain()
+        self._deps.stand_in.hang_up_clients()
         return self._deps.stand_in.queued_frames(header_size)
 
     def stay(self) -> None:
@@ -235,6 +238,7 @@ class GuestSleep:
             await self._discard()
         self._deps.image.delete()
         self._deps.stand_in.close()
+        self._deps.stand_in.hang_up_clients()
         self.is_over.set()
 
 

@@ -23,13 +23,21 @@ def stand_in_for(spec: GuestSpec, page: bytes, clock: Clock) -> NetworkStandIn:
     network attachment.
     """
     address = address_of(spec)
-    return NetworkStandIn(address, page, clock, attachment_of(spec, address))
+    return NetworkStandIn(address, page, clock, attachment_of(spec, address), pod_ports_of(spec))
 
 
 def address_of(spec: GuestSpec) -> SleeperAddress:
     """Addresses and ports of the guest of ``spec``, and the networks that do not wake it."""
     address = SleeperAddress.of(spec.address, _DATABASES, spec.network.mtu or _USUAL_MTU)
     return replace(address, quiet_networks=ignored_networks(spec.ignores))
+
+
+def pod_ports_of(spec: GuestSpec) -> list[int]:
+    """Ports of the pod that QEMU forwards to the guest's database."""
+    kinds = (attachment.partition(":") for attachment in spec.network.attachments)
+    forwards = [forward for kind, _, value in kinds if kind == "ports" for forward in value.split(",")]
+    pairs = (forward.rpartition(":")[2].split("=") for forward in forwards)
+    return [int(outside) for outside, inside in pairs if int(inside) in _DATABASES]
 
 
 def attachment_of(spec: GuestSpec, address: SleeperAddress) -> NetworkAttachment:

@@ -146,6 +146,7 @@ class FakeStandIn(NetworkStandIn):
     frames: Sequence[Frame] = ()
     places: list[str] = field(default_factory=list)
     woken: asyncio.Event = field(default_factory=asyncio.Event)
+    clients: list[str] = field(default_factory=list)
     _diverted: socket.socket | None = None
 
     def read_diverted(self, end: socket.socket) -> None:
@@ -174,6 +175,12 @@ class FakeStandIn(NetworkStandIn):
     def close(self) -> None:
         self._leave()
         self.places.append("closed")
+
+    def pass_on_clients(self) -> None:
+        self.clients.append("passed on")
+
+    def hang_up_clients(self) -> None:
+        self.clients.append("hung up")
 
     def _leave(self) -> None:
         if self._diverted is not None:

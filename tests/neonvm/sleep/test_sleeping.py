@@ -96,6 +96,7 @@ async def test_frame_wakes_the_guest_with_its_memory(world: World) -> None:
     assert (world.machine.run_state, world.is_thawed) == ("running", True)
     # QEMU diverts frames before it answers, and would stop if nobody read them.
     assert world.stand_in.places == ["network", "diverted", "QEMU starts", "nothing", "closed"]
+    assert world.stand_in.clients[0] == "passed on"
     log = world.machine.log
     assert log.index("migrate-incoming") < log.index("give put-in") < log.index("cont")
     assert list(world.folder.iterdir()) == []
@@ -323,6 +324,7 @@ async def test_process_that_does_not_start(world: World) -> None:
         await world.sleep.wake()
     assert (world.sleep.is_over.is_set(), descriptors()) == (True, before)
     assert 60.0 <= world.clock.now() < 62.0
+    assert world.stand_in.clients == ["hung up"]
     assert world.stand_in.places[-4:] == ["diverted", "QEMU starts", "network", "closed"]
 
 

@@ -1,0 +1,141 @@
+"""A client at the pod's address wakes a sleeping guest, and is served once it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+
+from deploy.neonvm.network.sockets import connected, free_port, listening, tcp_socket
+from deploy.neonvm.ports import PodNetwork
+from deploy.neonvm.sleep import pod_clients
+from deploy.neonvm.sleep.network_stand_in import NetworkStandIn
+from deploy.neonvm.sleep.stand_in import pod_ports_of
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.serving.tcp_listener import TcpListener
+from tests.fake_clock import settle
+from tests.neonvm.qemu.fakes import spec_in
+from tests.neonvm.sleep.test_network_stand_in import Place
+from tests.neonvm.sleep.wire import GUEST, PAGE
+
+Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@dataclass
+class Pod:
+    """A pod whose guest sleeps, at 127.0.0.1, and whose QEMU forwards its port to an echo."""
+
+    port: int
+    stand_in: NetworkStandIn
+    clients: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    async def client(self) -> Client:
+        reader, writer = await asyncio.open_connection(sock=await connected(tcp_socket(), "127.0.0.1", self.port))
+        self.clients.append(writer)
+        return reader, writer
+
+    @asynccontextmanager
+    async def qemu(self) -> AsyncIterator[None]:
+        """Fails if the port is not free."""
+        self.stand_in.close()
+        echo = TcpListener([listening(tcp_socket(), "0.0.0.0", self.port)], _echo)
+        self.stand_in.pass_on_clients()
+        yield
+        await echo.close()
+
+
+@asynccontextmanager
+async def sleeping_pod(*quiet: str) -> AsyncIterator[Pod]:
+    """``quiet`` networks do not wake its guest."""
+    port, place = free_port(), Place()
+    address = replace(GUEST, quiet_networks=[IPv4Network(network) for network in quiet])
+    pod = Pod(port, NetworkStandIn(address, PAGE, SystemClock(), place, [port]))
+    pod.stand_in.read_network()
+    async with asyncio.timeout(5):
+        yield pod
+    pod.stand_in.close()
+    for writer in pod.clients:
+        writer.close()
+    for end in place.opened:
+        end.close()
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(await reader.read(100))
+
+
+async def test_client_wakes_the_guest_and_waits_for_it() -> None:
+    """Otherwise clients outside of the flat network, such as all pods, would be refused until somebody wakes the VM."""
+    async with sleeping_pod() as pod:
+        reader, writer = await pod.client()
+        writer.write(b"a query")
+        source = writer.get_extra_info("sockname")
+        assert await pod.stand_in.wait_for_wake() == f"127.0.0.1:{source[1]} opened a connection"
+        # Its tap has failed and is opened again.
+        pod.stand_in.read_network()
+        other, writer = await pod.client()
+        writer.write(b"another query")
+        async with pod.qemu():
+            assert (await reader.read(), await other.read()) == (b"a query", b"another query")
+
+
+async def test_client_that_must_not_wake_the_guest_is_refused() -> None:
+    async with sleeping_pod("127.0.0.0/8") as pod:
+        assert await (await pod.client())[0].read() == b""
+        assert not pod.stand_in.woken.is_set()
+
+
+async def test_waiting_client_is_left_if_the_guest_never_runs() -> None:
+    """Its pod ends, or the guest has moved: the client finds it with its next connection."""
+    async with sleeping_pod() as pod:
+        reader, _ = await pod.client()
+        await pod.stand_in.wait_for_wake()
+        pod.stand_in.close()
+        pod.stand_in.hang_up_clients()
+        assert await reader.read() == b""
+
+
+async def test_session_that_guest_refuses_ends() -> None:
+    """QEMU has ended again."""
+    async with sleeping_pod() as pod:
+        reader, _ = await pod.client()
+        await pod.stand_in.wait_for_wake()
+        pod.stand_in.close()
+        pod.stand_in.pass_on_clients()
+        assert await reader.read() == b""
+
+
+async def test_waiting_clients_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """QEMU takes the others itself once it runs; they have to connect again."""
+    monkeypatch.setattr(pod_clients, "MAX_WAITING", 1)
+    async with sleeping_pod() as pod:
+        (first, writer), (second, _) = await pod.client(), await pod.client()
+        await pod.stand_in.wait_for_wake()
+        async with pod.qemu():
+            with pytest.raises(ConnectionResetError):
+                await second.read()
+            writer.write(b"a query")
+            assert await first.read() == b"a query"
+
+
+async def test_taken_port_is_left_alone() -> None:
+    """The guest can still be woken by its flat address."""
+    async with sleeping_pod() as pod, pod.qemu():
+        pod.stand_in.read_network()
+        pod.stand_in.read_network()
+        await pod.client()
+        await settle()
+        assert not pod.stand_in.woken.is_set()
+
+
+def test_only_database_wakes_at_the_pods_address(tmp_path: Path) -> None:
+    """No client of the metrics, and nothing inside of the pod."""
+    forwards = "ports:0.0.0.0:9100=9100,0.0.0.0:5432=5432,127.0.0.1:25184=25183"
+    network = PodNetwork("10.100.128.1", (), "127.0.0.1", "", ("fd:7", forwards))
+    assert pod_ports_of(spec_in(tmp_path, network=network)) == [5432]
+    assert pod_ports_of(spec_in(tmp_path)) == []
