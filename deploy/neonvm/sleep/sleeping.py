@@ -153,6 +153,8 @@ class GuestSleep:
             except GuestError as error:
                 fault = str(error)
                 await self._discard()
+                # After a failed start it reads the network again, and has the pod's ports, which QEMU needs now.
+                stand_in.close()
                 machine = await booted(self._deps.boot, clock)
             woken = Woken(Seconds(clock.now() - began), fault)
             # Before is_over is set: its waiters use the guest's QEMU next.

@@ -61,6 +61,7 @@ class World:
         return self.machine
 
     async def _boot(self) -> Machine:
+        assert self.stand_in.places[-1] == "closed", "QEMU needs the pod's ports, and all frames"
         if self.boot_faults:
             raise self.boot_faults.pop(0)
         self.booting.set()
@@ -325,7 +326,7 @@ async def test_process_that_does_not_start(world: World) -> None:
     assert (world.sleep.is_over.is_set(), descriptors()) == (True, before)
     assert 60.0 <= world.clock.now() < 62.0
     assert world.stand_in.clients == ["hung up"]
-    assert world.stand_in.places[-4:] == ["diverted", "QEMU starts", "network", "closed"]
+    assert world.stand_in.places[-4:] == ["QEMU starts", "network", "closed", "closed"]
 
 
 async def test_abandoned_sleep_leaves_nothing(world: World) -> None:
