@@ -140,8 +140,8 @@ def read_refusal(status: int, body: bytes, retry_after: str = "") -> Refusal:
     try:
         parsed = _STATUS.decode(body)
     except (msgspec.MsgspecError, RecursionError, ValueError):
-        # Proxies respond with plain text or HTML.
-        parsed = _Status(message=body[: SHOWN * 4].decode(errors="replace"))
+        # Proxies respond with plain text or HTML, and the API server so to an unknown path: as one line.
+        parsed = _Status(message=" ".join(body[: SHOWN * 4].decode(errors="replace").split()))
     # For a 5xx ignore the reason in the body, which may come from a proxy.
     plain = classify(status, parsed.reason[:SHOWN] if status < 500 else "")
     return Refusal(plain.kind, status, parsed.message[:SHOWN], parsed.reason[:SHOWN], _seconds(retry_after))

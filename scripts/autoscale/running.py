@@ -24,6 +24,7 @@ from protocol.runtime.error_groups import innermost
 from scheduler_plugin.history.ports import HistoryError
 from scripts.autoscale.demonstration.pgbench import PgbenchError
 from scripts.autoscale.site import SiteError
+from scripts.autoscale.terminal.api_failures import api_failure
 from scripts.autoscale.terminal.visible import visible_lines
 
 P = ParamSpec("P")
@@ -34,7 +35,7 @@ CRASHED: Final = 70
 """The exit status of an internal error, and of nothing else (``EX_SOFTWARE``)."""
 
 _EXPECTED_ERRORS: Final = (
-    *(AlreadyRunningError, ApiError, CredentialsError, HistoryError),
+    *(AlreadyRunningError, CredentialsError, HistoryError),
     *(ControlError, PgbenchError, ProxyError, SiteError, SpecError),
 )
 """Errors that are printed without a traceback."""
@@ -55,6 +56,8 @@ _SYSTEM_ERRORS: Final = {
 def reason_of(error: BaseException) -> str:
     """Reason why a command failed, in one line; empty if the error is a bug in the command."""
     cause = innermost(error)
+    if isinstance(cause, ApiError):
+        return api_failure(cause)
     if isinstance(cause, _EXPECTED_ERRORS):
         return str(cause)
     # Any other error is a bug, which needs its traceback.

@@ -67,7 +67,7 @@ def silent(_: httpx.Request) -> httpx.Response:
     ("answer", "said"),
     [
         (untrusted, "the kubeconfig does not trust the server's certificate (CERTIFICATE_VERIFY_FAILED: self-signed)"),
-        (refused, "cannot connect (connection refused)"),
+        (refused, "cannot connect to http://api (connection refused)"),
         (silent, "no response in time"),
         (
             lambda _: status(401, "Unauthorized"),

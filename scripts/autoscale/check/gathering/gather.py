@@ -24,10 +24,11 @@ from protocol.names import LABEL_ENABLED, LABEL_VM_NAME, SCHEDULER_NAME
 from protocol.runtime.clock import Clock
 from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Objects, Observation, Observed, Right, Unavailable
 from scripts.autoscale.check.gathering import kubelets, ports, program_queries, rights, trials
-from scripts.autoscale.check.gathering.observing import failure_reason, objects
+from scripts.autoscale.check.gathering.observing import objects
 from scripts.autoscale.check.installed_programs import SCHEDULER, agent_container, installed, leading_pod
 from scripts.autoscale.check.judges.access import command_rights, exercised, install_rights, needed_rights
 from scripts.autoscale.check.judges.stored_certificates import has_certificates
+from scripts.autoscale.terminal.api_failures import NOT_KUBERNETES, REJECTED, failure_reason
 
 _DEPLOY: Final = Path(__file__).parents[4] / "deploy"
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -94,7 +95,7 @@ class Gathering:
             body, headers = await self.client.raw_response("/version")
         except ApiRefusedError as error:
             if error.kind is RefusalKind.UNAUTHORIZED:
-                return Unavailable("the API server rejected these credentials (401); they may have expired")
+                return Unavailable(REJECTED)
             return Unavailable(f"GET /version failed: {error}")
         except ApiUnknownError as error:
             return Unavailable(failure_reason(error))
@@ -105,7 +106,7 @@ class Gathering:
             version = ""
         # A proxy or another web server may also answer /version.
         if not version:
-            return Unavailable("the server at this address is not a Kubernetes API server")
+            return Unavailable(NOT_KUBERNETES)
         at = _date(headers.get("date", ""))
         # Date is truncated to a second, and was written at some time during the request.
         ahead = None if at is None else began[1] + duration / 2 - (at + 0.5)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Awaitable, Sequence
-from typing import Final, TypeVar
-
-import httpx2 as httpx
+from typing import TypeVar
 
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
@@ -15,8 +12,7 @@ from protocol.kubernetes.pages import UnreadableAnswerError, read_object
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import Resource
 from scripts.autoscale.check.facts import Observation, Observed, Unavailable
-
-_UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
+from scripts.autoscale.terminal.api_failures import failure_reason
 
 T = TypeVar("T")
 
@@ -53,30 +49,3 @@ def read_json(body: bytes, path: str) -> Json:
         return read_object(body)
     except UnreadableAnswerError as error:
         raise ApiUnknownError(f"GET {path}: {error}") from error
-
-
-def failure_reason(error: Exception) -> str:
-    """The reason of a failed request, as a sentence."""
-    chain = list(_causes(error))
-    if any(isinstance(cause, ssl.SSLCertVerificationError) or _UNTRUSTED in str(cause) for cause in chain):
-        return f"the kubeconfig does not trust the server's certificate ({_last(chain)})"
-    if any(isinstance(cause, (TimeoutError, httpx.TimeoutException)) for cause in chain):
-        return "no response in time"
-    if any(isinstance(cause, httpx.ConnectError) for cause in chain):
-        return f"cannot connect ({_last(chain)})"
-    return str(error)
-
-
-def _causes(error: BaseException | None) -> list[BaseException]:
-    chain = list[BaseException]()
-    # A chain of contexts may be cyclic.
-    while error is not None and error not in chain:
-        chain.append(error)
-        error = error.__cause__ or error.__context__
-    return chain
-
-
-def _last(chain: Sequence[BaseException]) -> str:
-    # The innermost exception quotes the operating system.
-    messages = [str(cause).strip() for cause in chain if str(cause).strip()]
-    return messages[-1] if messages else type(chain[-1]).__name__

@@ -13,9 +13,10 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS, SERVICE_ACCOUNTS
 from protocol.names import LABEL_ENABLED, LABEL_INJECT, LABEL_VM_NAME, RUNNER_CONTAINER
 from scripts.autoscale.check.facts import CheckFacts, Observation, Observed, Unavailable, UnavailableError
-from scripts.autoscale.check.gathering.observing import failure_reason, objects
+from scripts.autoscale.check.gathering.observing import objects
 from scripts.autoscale.check.installed_programs import agent_container
 from scripts.autoscale.check.judges.certificate_ages import our_webhooks
+from scripts.autoscale.terminal.api_failures import failure_reason
 
 AGENT_ACCOUNT: Final = "vm-agent"
 NO_AGENT: Final = "a dry run created a VM pod without an agent"
