@@ -46,8 +46,10 @@ class ClusterSampler:
                     await listed.wait()
         except TimeoutError:
             # A list may be slow or forbidden; the recorder retries.
-            unread = [kind.plural for kind, listed in self._listed.items() if not listed.is_set()]
-            raise SampleError(f"not read yet: {', '.join(unread)}") from None
+            unread = [kind for kind, listed in self._listed.items() if not listed.is_set()]
+            reasons = dict.fromkeys(reason for kind in unread if (reason := self._informers[kind].failure))
+            message = f"not read yet: {', '.join(kind.plural for kind in unread)}"
+            raise SampleError(f"{message} ({'; '.join(reasons)})" if reasons else message) from None
         return ClusterSample(
             at=round(self._clock.wall() * SECOND),
             vms=[

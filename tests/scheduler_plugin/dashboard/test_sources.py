@@ -129,6 +129,24 @@ async def test_sample_waits_for_lists(monkeypatch: pytest.MonkeyPatch) -> None:
         await sampler.sample()
 
 
+async def test_failed_lists_are_named_with_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorder whose credentials had expired waited without saying why."""
+    monkeypatch.setattr(cluster_sampler, "_PATIENCE", 0.01)
+    cluster = PageCluster()
+    cluster.is_away = True
+    sampler = ClusterSampler(cluster, Told(), FakeClock(), DashboardTelemetry())
+    running = asyncio.ensure_future(sampler.run())
+    try:
+        with pytest.raises(SampleError) as error:
+            await sampler.sample()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert str(error.value) == (
+        "not read yet: virtualmachines, pods, nodes, virtualmachinemigrations (the API is away)"
+    )
+
+
 def test_who_wrote_which_field_is_not_kept() -> None:
     assert doctest.testmod(cluster_sampler).failed == 0
     assert trimmed({"metadata": {"name": "a"}, "status": {}}, metadata_only=True) == {"metadata": {"name": "a"}}

@@ -65,13 +65,14 @@ LIST_AFTER: Final = 10
 @dataclass(slots=True, eq=False)
 class FactInformer(FactCache[F]):
     """A synchronized cache of one kind. ``is_missing`` while the cluster lacks the kind; ``is_answered`` from a
-    response of the API server until a list or watch fails.
+    response of the API server until a list or watch fails; ``failure`` is the reason of the last one.
 
     ``on_restored`` runs as soon as it is certain that the cluster's store was restored; then the kind is relisted.
     """
 
     is_missing: bool = False
     is_answered: bool = False
+    failure: str = ""
     on_restored: Callable[[], None] = lambda: None
     retries: Retries = field(default_factory=lambda: Retries(BACKOFF))
     _failures: int = 0
@@ -177,7 +178,7 @@ class FactInformer(FactCache[F]):
                 # The version is too old, or the kind was removed: relist. After any other failure the watch resumes.
                 if error.kind in (RefusalKind.GONE, RefusalKind.NOT_FOUND):
                     self._position = None
-            self.is_answered = False
+            self.is_answered, self.failure = False, str(error)
             self._failures += 1
             if self._failures >= LIST_AFTER:
                 self._position = None
