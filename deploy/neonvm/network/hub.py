@@ -30,6 +30,8 @@ from deploy.neonvm.qemu.qemu_command import launcher
 from protocol.messages import ObjectName
 
 _FLAT: Final = f"10.100.0.0/{FLAT_PREFIX}"
+_LONGEST_FOLDER: Final = 107 - len("/c999999")
+"""Bytes: paths of unix sockets have at most 107."""
 _LISTEN_SECONDS: Final = 10.0
 _GATEWAY: Final = "10.100.0.1"
 _BASE: Final = (
@@ -46,7 +48,6 @@ class HubNetwork(LoopbackNetwork):
         super().__init__(cluster, reason)
         self._hypervisor = hypervisor
         self._hub: Machine | None = None
-        # Short, because unix socket paths have at most 107 characters.
         folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
         self._sockets = folder / f"autoscale-{os.getuid()}-{cluster}"
         # Any user of the host can connect to loopback addresses, so the guests' daemons require a token.
@@ -181,7 +182,14 @@ def _hub_command(monitor_fd: int) -> list[str]:
 
 
 def _make_private(folder: Path) -> None:
-    """Create a folder with mode 0700. Raises ``NetworkError`` if it exists: another user may have created it."""
+    """Create a folder with mode 0700. Raises ``NetworkError`` if it exists, because another user may have created it,
+    or if its path is too long.
+    """
+    # A longer path would end the hub at the first pod, and with it all connections.
+    if len(os.fsencode(folder)) > _LONGEST_FOLDER:
+        raise NetworkError(
+            f"{folder}: too long for the hub's sockets; set XDG_RUNTIME_DIR to a folder with a short path"
+        )
     try:
         folder.mkdir(mode=0o700)
     except OSError as error:

@@ -123,6 +123,18 @@ async def test_cable_waits_for_listening_hub(hub: HubNetwork, hypervisor: FakeHy
     assert (hypervisor.machine.late < 0, orders(hypervisor)[-1]) == (True, ("netdev_add", "hub-c0"))
 
 
+async def test_too_long_folder_is_refused(
+    sockets: Path, hypervisor: FakeHypervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """QEMU exited when it opened the first pod's socket; the cluster was up, but all VMs failed."""
+    deep = sockets / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    with pytest.raises(NetworkError, match="too long for the hub's sockets; set XDG_RUNTIME_DIR to a folder"):
+        await HubNetwork("test", "a test", hypervisor).up()
+    assert inside(deep) == []
+
+
 async def test_a_removed_pod_has_its_cable_pulled(hub: HubNetwork, hypervisor: FakeHypervisor) -> None:
     await hub.add_pod("a", POD)
     hypervisor.machine.calls.clear()
