@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -148,7 +149,7 @@ async def _up(folder: ClusterFolder, spec: ClusterSpec, labels: Sequence[str], *
     try:
         with StepView(console) as view:
             await cluster.follow(view.show)
-        _print_ready(console, folder, spec)
+        print_ready(console, folder, spec)
         keep = detach
         if detach:
             return 0
@@ -185,14 +186,15 @@ async def _recorded(folder: ClusterFolder, spec: ClusterSpec, labels: Sequence[s
         yield
 
 
-def _print_ready(console: Console, folder: ClusterFolder, spec: ClusterSpec) -> None:
+def print_ready(console: Console, folder: ClusterFolder, spec: ClusterSpec) -> None:
+    """Prints commands to start with, which can be pasted into a shell."""
     name = "" if folder.name == "local" else f" --name {folder.name}"
     console.print(f"[bold green]The cluster {folder.name!r} is up.[/bold green]")
-    console.print(f"  export KUBECONFIG={folder.kubeconfig}", soft_wrap=True)
+    console.print(f"  export KUBECONFIG={quote(str(folder.kubeconfig))}", soft_wrap=True)
     if spec.kubernetes:
         console.print("  kubectl get nodes,pods --all-namespaces --output wide")
         return
-    applied = f"kubectl apply -f {_EXAMPLE} && " if _EXAMPLE.is_file() else ""
+    applied = f"kubectl apply -f {quote(str(_EXAMPLE))} && " if _EXAMPLE.is_file() else ""
     console.print(f"  {applied}kubectl get neonvm -w", soft_wrap=True)
     console.print(f"  autoscale top{name}")
     console.print(f"  autoscale web{name}   # the same in a browser")

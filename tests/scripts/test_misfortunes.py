@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from protocol.kubernetes.proxies import ProxyError
 from scripts import entry_points
 from scripts.autoscale import main as program
 from scripts.autoscale.history.finding import opened_history
+from scripts.autoscale.local import print_ready
 from scripts.autoscale.running import CRASHED, reason_of
 from scripts.autoscale.stages import show_failure
 from scripts.autoscale.terminal.streams import prepare_streams
@@ -124,6 +126,14 @@ def test_full_disk_is_named_at_start(tmp_path: Path, monkeypatch: pytest.MonkeyP
     enough = io.StringIO()
     show_failure(Console(file=enough), failure)
     assert enough.getvalue() == "✗ the api-server exited during start-up\n"
+
+
+def test_printed_commands_allow_spaces_in_folders(tmp_path: Path) -> None:
+    """Pasted, the line set KUBECONFIG to a part of the path, which no file has."""
+    folder, out = ClusterFolder("local", tmp_path / "a home" / "local"), io.StringIO()
+    print_ready(Console(file=out), folder, ClusterSpec())
+    exported = shlex.split(out.getvalue().splitlines()[1])
+    assert exported == ["export", f"KUBECONFIG={folder.kubeconfig}"]
 
 
 def test_proxy_for_everything_is_not_read(tmp_path: Path) -> None:
