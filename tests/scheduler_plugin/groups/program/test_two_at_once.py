@@ -6,7 +6,7 @@ from datetime import datetime
 
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import JsonObject, name_of
-from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS, VM_GROUPS
+from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS, VERTICAL_AUTOSCALERS, VM_GROUPS
 from scheduler_plugin.groups.controllers.group_controller import GroupController
 from scheduler_plugin.groups.controllers.policies import DesiredState, GroupFacts, GroupPolicy, PolicyDecision
 from scheduler_plugin.groups.core.workload import Workload
@@ -55,6 +55,24 @@ async def test_silent_watch_hides_no_member() -> None:
         assert program.leadership.leads
         assert await run.offered() == ["replica-0", "replica-1"]
         assert condition_of(await run.cluster.get(VM_GROUPS, "shop"), "PrimaryReady")["status"] == "True"
+
+
+async def test_new_leader_waits_for_lists() -> None:
+    """While one list fails, it neither scales nor writes a status; then it does both."""
+    async with world(FOLLOWED) as run:
+        await settled(run)
+        second = await run.start("second")
+        first_way, second_way = run.cluster.connections
+        first_way.is_cut = True
+        second_way.refuse = {f"GET {VERTICAL_AUTOSCALERS.path()}": 503}
+        before = run.cluster.writes()
+        await run.passes(20)
+        await run.recommend("hvpa-sample", 6, cpu="1500m", memory="1500Mi")
+        await run.passes(40)
+        assert (second.leadership.leads, run.cluster.writes()) == (True, before)
+        second_way.refuse.clear()
+        await run.passes(20)
+        assert await run.size() == (5, {"cpu": "1100m", "memory": "1100Mi"})
 
 
 async def test_orderly_end_hands_over_at_once() -> None:
