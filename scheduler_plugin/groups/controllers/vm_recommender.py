@@ -10,7 +10,7 @@ from typing import Final, Never
 
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.conditions import stamped
-from protocol.kubernetes.objects import Json, JsonObject, annotations_of, name_of, uid_of, version_of
+from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, name_of, uid_of, version_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VIRTUAL_MACHINES, Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.names import ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY
@@ -72,6 +72,9 @@ class VmRecommender:
                 for group in list(self._context.cache.objects(self._policy.kind).values()):
                     await self._reconcile(group, self._recommend if is_on() else self._remove_annotations)
                 self._forget_deleted()
+            else:
+                # Another process may scale meanwhile.
+                self._desired_counts.clear()
             await self._context.clock.sleep(self._context.interval)
 
     def _forget_deleted(self) -> None:
@@ -101,7 +104,10 @@ class VmRecommender:
         by_uid = {uid_of(vm): answer for vm, answer in zip(vms, answers, strict=True)}
         usage = [*uses(vms, by_uid)]
         if facts.hpa is not None:
-            await self._horizontal(facts.hpa, [replica for replica, _ in usage])
+            # A single VM has no count.
+            replicas = child(facts.target, "spec").get("replicas")
+            current = replicas if isinstance(replicas, int) else len(usage)
+            await self._horizontal(facts.hpa, current, [replica for replica, _ in usage])
         if facts.vpa is not None:
             await self._vertical(facts.vpa, [amounts for _, amounts in usage], self._killed(by_uid))
 
@@ -111,14 +117,14 @@ class VmRecommender:
                 # None removes it.
                 await self._annotate(kind, autoscaler, {ANNOTATION_RECOMMENDATION: None})
 
-    async def _horizontal(self, hpa: JsonObject, replicas: list[ReplicaUse]) -> None:
-        previous = self._desired_counts.get(uid_of(hpa), DesiredCounts())
+    async def _horizontal(self, hpa: JsonObject, current: int, replicas: list[ReplicaUse]) -> None:
         now = self._context.clock.wall()
-        # In memory only, as in the HPA controller.
+        # In memory only, as in the HPA controller. Without a memory the present count is kept for the whole window.
+        previous = self._desired_counts.get(uid_of(hpa), DesiredCounts(((now, current),)))
         recommendation, self._desired_counts[uid_of(hpa)] = horizontal(
-            rules_of(hpa), len(replicas), replicas, previous, now
+            rules_of(hpa), current, replicas, previous, now
         )
-        await self._note(HORIZONTAL_AUTOSCALERS, hpa, hpa_status(hpa, len(replicas), recommendation), {})
+        await self._note(HORIZONTAL_AUTOSCALERS, hpa, hpa_status(hpa, current, recommendation), {})
 
     def _killed(self, reports: Mapping[str, GuestUse]) -> Bytes | None:
         """Largest memory of a guest in which the kernel has OOM-killed a process since the last round; None if none.

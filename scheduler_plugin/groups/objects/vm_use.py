@@ -14,7 +14,18 @@ from dataclasses import dataclass
 
 from protocol.guest.sleep import is_asleep
 from protocol.kubernetes.conditions import condition, condition_of, holds
-from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, integer, items, name_of, text, uid_of
+from protocol.kubernetes.objects import (
+    Json,
+    JsonObject,
+    annotations_of,
+    child,
+    integer,
+    is_terminating,
+    items,
+    name_of,
+    text,
+    uid_of,
+)
 from protocol.names import ANNOTATION_RECOMMENDATION
 from protocol.units import Bytes, MilliCpu, QuantityError
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
@@ -33,10 +44,10 @@ from scheduler_plugin.groups.objects.writes import is_owned_by
 
 
 def target_vms(target: JsonObject, vms: Iterable[JsonObject]) -> list[JsonObject]:
-    """The VMs of ``target``: a VM itself, or the replicas of a group of VMs."""
+    """The VMs of ``target``: a VM itself, or the replicas of a group of VMs, without terminating ones."""
     if text(target, "kind") == "VirtualMachine":
         return [target]
-    group, owned = name_of(target).name, [vm for vm in vms if is_owned_by(vm, target)]
+    group, owned = name_of(target).name, [vm for vm in vms if is_owned_by(vm, target) and not is_terminating(vm)]
     return [vm for vm in owned if (role := role_of(group, name_of(vm).name)) and role[0] is Role.REPLICA]
 
 

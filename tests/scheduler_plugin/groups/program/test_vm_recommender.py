@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
 from protocol.kubernetes.conditions import condition
@@ -20,7 +21,7 @@ from protocol.kubernetes.resources import (
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_RECOMMENDATION
 from protocol.units import Bytes
 from scheduler_plugin.groups.objects.vm_use import GuestUse, has_recommendation, with_annotated_status
-from scheduler_plugin.groups.settings import GroupsSettings
+from scheduler_plugin.groups.settings import GroupsLease, GroupsSettings
 from tests.scheduler_plugin.groups.program.cluster import condition_of
 from tests.scheduler_plugin.groups.program.running import UNFOLLOWED
 from tests.scheduler_plugin.groups.program.test_in_place import VM
@@ -199,3 +200,56 @@ async def test_failed_recommendation_affects_one_group(caplog: pytest.LogCapture
         await run.pass_time(40)
         vpa = with_annotated_status(await run.cluster.get(VERTICAL_AUTOSCALERS, "sizes"))
         assert child(vpa, "status", "recommendation") != {}
+
+
+async def test_restart_keeps_replicas_for_five_minutes() -> None:
+    """As the HPA controller, which after a restart keeps the present number for its window."""
+    async with recommending() as run:
+        await run.create(replicas=1)
+        await run.pass_time(4)
+        run.databases.busy = {"shop-replica-0": 2.5}
+        await run.cluster.make(HVPAS, OF_GROUP)
+        await run.pass_time(40)
+        await run.stop()
+        run.databases.busy = {f"shop-replica-{number}": 0.1 for number in range(3)}
+        await run.start(settings=AGENTS)
+        await run.clock.advance(240)
+        assert await replicas(run) == 3
+        await run.clock.advance(120)
+        assert await replicas(run) == 1
+
+
+async def test_regained_lease_keeps_replicas() -> None:
+    """What it remembers from an earlier term is older than the window, and another process has scaled since."""
+    lease = GroupsLease(duration_seconds=20, renew_seconds=9.0)
+    async with story(msgspec.structs.replace(AGENTS, lease=lease)) as run:
+        first, second = run.cluster.connection(), run.cluster.connection()
+        await run.start(first)
+        await run.create(replicas=1)
+        await run.pass_time(4)
+        run.databases.busy = {"shop-replica-0": 0.5}
+        await run.cluster.make(HVPAS, OF_GROUP)
+        await run.pass_time(40)
+        await run.start(second)
+        first.is_cut = True
+        run.databases.busy = {"shop-replica-0": 2.5}
+        await run.clock.advance(340)
+        assert await replicas(run) == 3
+        first.is_cut, second.is_cut = False, True
+        run.databases.busy = {f"shop-replica-{number}": 0.1 for number in range(3)}
+        await run.clock.advance(120)
+        assert await replicas(run) == 3
+
+
+async def test_terminating_vm_is_no_replica() -> None:
+    """A node was dead, so a deleted VM stayed; a group of two had one more in each round, until its maximum."""
+    async with recommending() as run:
+        await run.create(replicas=2)
+        await run.pass_time(6)
+        finalizer: Json = {"metadata": {"finalizers": ["example.com/stays"]}}
+        await run.cluster.patch(VIRTUAL_MACHINES, "shop-replica-1", finalizer)
+        await run.cluster.delete(VIRTUAL_MACHINES, "shop-replica-1")
+        run.databases.busy = {"shop-replica-0": 1.5}
+        await run.cluster.make(HVPAS, OF_GROUP)
+        await run.pass_time(60)
+        assert await replicas(run) == 2
