@@ -1,13 +1,15 @@
 """A queue of object names to reconcile, without duplicates, and with retries after failures.
 
 A name is never processed twice at the same time; if added meanwhile, it is processed again afterwards. Failures are
-isolated per object: an unexpected error is logged with its object, and the others continue.
+isolated per object: an unexpected error is logged with its object, and the others continue. Namespaces take turns, so
+that thousands of objects in one do not delay those in the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from heapq import heappop, heappush
 from itertools import count
@@ -39,6 +41,8 @@ class WorkQueue:
         # adding a name needs no search.
         self._heap: list[tuple[Instant, int, ObjectName]] = []
         self._order = count()
+        # Names that are due, by namespace. The namespace whose turn it is comes first.
+        self._ready: OrderedDict[str, OrderedDict[ObjectName, None]] = OrderedDict()
         self._working: set[ObjectName] = set()
         self._deferred: set[ObjectName] = set()
         self._failures: dict[ObjectName, int] = {}
@@ -60,27 +64,36 @@ class WorkQueue:
             while True:
                 # Clear before looking, so that a name added meanwhile ends the wait below.
                 self._changed.clear()
-                first = self._first()
-                if first is not None and self._due[first] <= self._clock.now():
-                    heappop(self._heap)
-                    del self._due[first]
-                    self._working.add(first)
-                    return first
-                await self._clock.wait(self._changed, None if first is None else self._due[first])
+                name, due = self._next()
+                if name is not None:
+                    del self._due[name]
+                    self._working.add(name)
+                    return name
+                await self._clock.wait(self._changed, due)
 
-    def _first(self) -> ObjectName | None:
-        """The name that is due first; its entry is at the top. Names in progress are held back until they are done."""
+    def _next(self) -> tuple[ObjectName | None, Instant | None]:
+        """The name whose turn it is, if any is due, and else when the next one is."""
+        now = self._clock.now()
         while self._heap:
             due, _, name = self._heap[0]
             # The entry is outdated if the name was queued for an earlier time.
             counts = self._due.get(name) == due
-            if counts and name not in self._working:
-                return name
+            if counts and due > now:
+                break
             heappop(self._heap)
-            if counts:
+            if counts and name in self._working:
                 # Hold it back while in progress; ``_free`` queues it again.
                 self._deferred.add(name)
-        return None
+            elif counts:
+                self._ready.setdefault(name.namespace, OrderedDict())[name] = None
+        if not self._ready:
+            return None, self._heap[0][0] if self._heap else None
+        namespace, names = next(iter(self._ready.items()))
+        name, _ = names.popitem(last=False)
+        self._ready.move_to_end(namespace)
+        if not names:
+            del self._ready[namespace]
+        return name, None
 
     async def serve(
         self,

@@ -157,3 +157,26 @@ async def test_names_come_in_due_order(queue: WorkQueue, clock: FakeClock) -> No
     await clock.advance(10.0)
     assert taker.taken == [A, B, A]
     taker.task.cancel()
+
+
+async def test_namespaces_take_turns(queue: WorkQueue) -> None:
+    """A tenant with thousands of objects delayed those of all others until his own were done."""
+    for namespace, names in (("many", 1000), ("shop", 2), ("bank", 1)):
+        for number in range(names):
+            queue.add(ObjectName(namespace, str(number)))
+    taker = await taking(queue)
+    assert [str(name) for name in taker.taken[:6]] == ["many/0", "shop/0", "bank/0", "many/1", "shop/1", "many/2"]
+    assert len(taker.taken) == 1003
+    taker.task.cancel()
+
+
+async def test_name_due_twice_is_taken_once(queue: WorkQueue, clock: FakeClock) -> None:
+    queue.add(A, Seconds(3.0))
+    queue.add(A, Seconds(1.0))
+    taker = await taking(queue)
+    await clock.advance(1.0)
+    queue.done(A)
+    queue.add(A, Seconds(2.0))
+    await clock.advance(5.0)
+    assert taker.taken == [A, A]
+    taker.task.cancel()
