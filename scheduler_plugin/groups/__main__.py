@@ -73,6 +73,8 @@ def parser() -> argparse.ArgumentParser:
 
 NAME: Final = "autoscale-groups"
 CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)
+# Enough for the members that ``WAITING_WORKERS`` query at a time; each response may take 256 KiB.
+TO_AGENTS: Final = httpx.Limits(max_connections=256, max_keepalive_connections=64)
 LIMITS: Final = Limits(connections=256, per_peer=64)
 
 
@@ -92,7 +94,7 @@ async def _run(options: argparse.Namespace) -> None:
         # Two clients, because the first sends our credentials for the API server, which no other program must see.
         http_client(access, CONNECTIONS, NAME) as http,
         # For addresses in the cluster, so ignore a proxy in the environment.
-        httpx.AsyncClient(limits=CONNECTIONS, trust_env=False, cookies=no_cookies()) as to_programs,
+        httpx.AsyncClient(limits=TO_AGENTS, trust_env=False, cookies=no_cookies()) as to_programs,
     ):
         api = HttpApi(http, access.token)
         tokens = tokens_of(options.explain_token, api, access.token, clock)

@@ -181,7 +181,6 @@ BUSY: Final = (
 READY: Final = "ready"
 NOT_RESTORED: Final = "cannot restore an HPA or VPA that the group changed"
 NOT_RECOMMENDED: Final = "cannot write a recommendation"
-RECOMMENDING_FAILED: Final = "internal error while recommending for a group"
 
 
 def not_resized(pods: Sequence[str], why: str) -> str:

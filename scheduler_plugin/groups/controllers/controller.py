@@ -218,10 +218,6 @@ def _patch(write: Write, query: Mapping[str, str] | None = None) -> ApiCall:
     return ApiCall("PATCH", write.path, TIMEOUT, query=query or {}, body=write.guarded_body, content_type=kind)
 
 
-# More than one, so that a slow group does not block the others.
-WORKERS: Final = 4
-
-
 @dataclass(slots=True)
 class GroupsContext:
     """Objects shared by all controllers. ``settings`` can change at any time.
@@ -251,6 +247,9 @@ class GroupsContext:
 class QueuedController(ABC):
     """Reconciles groups of one ``kind``; subclasses implement ``reconcile``."""
 
+    workers: int = 4
+    """More than one, so that a slow group does not block the others."""
+
     def __init__(self, context: GroupsContext, kind: Resource) -> None:
         self.kind = kind
         self._context = context
@@ -270,7 +269,7 @@ class QueuedController(ABC):
         # Before the first list every target seems missing.
         await self._context.cache.synced.wait()
         async with asyncio.TaskGroup() as workers:
-            for _ in range(WORKERS):
+            for _ in range(self.workers):
                 # API errors and a lost Lease are expected; other exceptions are logged. All are retried.
                 workers.create_task(self._queue.serve(self.reconcile, (ApiError, NotLeadingError)))
 

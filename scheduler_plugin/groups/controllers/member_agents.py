@@ -29,6 +29,10 @@ from scheduler_plugin.own_tokens import Tokens, bearer_header, no_tokens
 AGENT_PORT: Final = 9101
 LARGEST: Final = 256 * 1024
 _TIMEOUT: Final = Seconds(5.0)
+
+WAITING_WORKERS: Final = 64
+"""Workers that query agents. If a node is down, its agents keep many of them waiting for ``_TIMEOUT``."""
+
 T = TypeVar("T")
 NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
 

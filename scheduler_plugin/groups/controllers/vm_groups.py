@@ -26,6 +26,7 @@ from scheduler_plugin.groups.controllers.controller import STALE_CACHE, TIMEOUT,
 from scheduler_plugin.groups.controllers.member_agents import (
     CHANGING_MAX_AGE,
     SERVING_MAX_AGE,
+    WAITING_WORKERS,
     MemberAgents,
     MemberObservations,
 )
@@ -80,6 +81,8 @@ class _ObservedGroup:
 
 class VmGroupController(QueuedController):
     """Reconciles the groups of VMs."""
+
+    workers = WAITING_WORKERS
 
     def __init__(
         self, context: GroupsContext, agents: MemberAgents, writers: Callable[[ObjectName], Sequence[str]]
@@ -184,7 +187,10 @@ class VmGroupController(QueuedController):
             if member.uid not in serving:
                 # Otherwise the window would include booting and copying.
                 self._observations.drop_load(member.uid)
-        loads = await self._observations.loads((vm for vm in vms if uid_of(vm) in serving), scaling.window)
+        # Agents that have just been silent are not waited for again.
+        silent = {member.uid for member in members if member.silent is not None}
+        queried = (vm for vm in vms if uid_of(vm) in serving - silent)
+        loads = await self._observations.loads(queried, scaling.window)
         return [replace(member, busy_cores=loads.get(member.uid)) for member in members]
 
     def _taken_names(self, group: VmGroup) -> frozenset[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, Never
 
 from protocol.kubernetes.api import ApiError
@@ -13,12 +14,14 @@ from protocol.kubernetes.conditions import stamped
 from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, name_of, uid_of, version_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VIRTUAL_MACHINES, Resource
 from protocol.kubernetes.timestamps import timestamp
+from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY
 from protocol.runtime.kubernetes.lease import NotLeadingError
+from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Bytes
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.controller import GroupsContext
-from scheduler_plugin.groups.controllers.member_agents import MemberAgents
+from scheduler_plugin.groups.controllers.member_agents import WAITING_WORKERS, MemberAgents
 from scheduler_plugin.groups.controllers.policies import GroupFacts, GroupPolicy
 from scheduler_plugin.groups.controllers.watches import GroupWatches
 from scheduler_plugin.groups.core.recommender.horizontal import DesiredCounts, ReplicaUse
@@ -61,16 +64,22 @@ class VmRecommender:
         self._agents = agents
         self._desired_counts: dict[str, DesiredCounts] = {}
         self._kills: dict[str, int] = {}
+        self._queue = WorkQueue(context.clock)
 
-    async def run(self, is_on: Callable[[], bool]) -> Never:
+    async def run(self, is_on: Callable[[], bool]) -> None:
         """Recommend for every group at each interval until cancelled; while not ``is_on``, remove our annotations."""
         await self._context.cache.synced.wait()
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(WAITING_WORKERS):
+                tasks.create_task(self._queue.serve(partial(self._reconcile, is_on)))
+            tasks.create_task(self._enqueue_all())
+
+    async def _enqueue_all(self) -> Never:
         while True:
-            # Check each time, because Lease and settings may change.
+            # Check each time, because the Lease may change.
             if self._context.acts:
-                # Copied, because the cache may change meanwhile.
-                for group in list(self._context.cache.objects(self._policy.kind).values()):
-                    await self._reconcile(group, self._recommend if is_on() else self._remove_annotations)
+                for name in self._context.cache.objects(self._policy.kind):
+                    self._queue.add(name)
                 self._forget_deleted()
             else:
                 # Another process may scale meanwhile.
@@ -86,13 +95,15 @@ class VmRecommender:
         self._kills = {uid: kills for uid, kills in self._kills.items() if uid in vms}
         self._desired_counts = {uid: desires for uid, desires in self._desired_counts.items() if uid in hpas}
 
-    async def _reconcile(self, group: JsonObject, act: Callable[[GroupFacts], Awaitable[None]]) -> None:
+    async def _reconcile(self, is_on: Callable[[], bool], name: ObjectName) -> None:
+        group = self._context.cache.get(self._policy.kind, name)
+        if group is None or not self._context.acts:
+            return
         try:
-            await act(self._watches.facts(self._policy, group))
+            facts = self._watches.facts(self._policy, group)
+            await (self._recommend(facts) if is_on() else self._remove_annotations(facts))
         except (ApiError, NotLeadingError) as error:
-            LOG.info(texts.NOT_RECOMMENDED, extra={"group": str(name_of(group)), "reason": str(error)})
-        except Exception:  # one group must not stop the others
-            LOG.exception(texts.RECOMMENDING_FAILED, extra={"group": str(name_of(group))})
+            LOG.info(texts.NOT_RECOMMENDED, extra={"group": str(name), "reason": str(error)})
 
     async def _recommend(self, facts: GroupFacts) -> None:
         # For pods the cluster's own VPA recommender and HPA controller recommend.
@@ -121,9 +132,7 @@ class VmRecommender:
         now = self._context.clock.wall()
         # In memory only, as in the HPA controller. Without a memory the present count is kept for the whole window.
         previous = self._desired_counts.get(uid_of(hpa), DesiredCounts(((now, current),)))
-        recommendation, self._desired_counts[uid_of(hpa)] = horizontal(
-            rules_of(hpa), current, replicas, previous, now
-        )
+        recommendation, self._desired_counts[uid_of(hpa)] = horizontal(rules_of(hpa), current, replicas, previous, now)
         await self._note(HORIZONTAL_AUTOSCALERS, hpa, hpa_status(hpa, current, recommendation), {})
 
     def _killed(self, reports: Mapping[str, GuestUse]) -> Bytes | None:

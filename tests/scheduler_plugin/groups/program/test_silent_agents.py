@@ -1,0 +1,81 @@
+"""Agents that do not answer, such as all of a node that is down, hold up no group but their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.guest.database import DatabaseState
+from protocol.kubernetes.objects import Json, JsonObject, integer, name_of
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, HVPAS, VIRTUAL_MACHINES, VM_GROUPS
+from protocol.units import Seconds
+from scheduler_plugin.groups.core.replicas.scaling import AgentCpuCount
+from scheduler_plugin.groups.objects.vm_use import GuestUse, with_annotated_status
+from tests.scheduler_plugin.groups.objects.sample_group import shop
+from tests.scheduler_plugin.groups.program.test_in_place import VM
+from tests.scheduler_plugin.groups.program.test_vm_recommender import AGENTS
+from tests.scheduler_plugin.groups.program.vm_group_story import Databases, story
+
+MANY = 15
+SCALING: Json = {"minReplicas": 1, "maxReplicas": 3, "window": "10s"}
+
+
+@dataclass
+class PartlySilent(Databases):
+    """VMs whose names begin with ``silent`` answer nothing, until the caller gives up."""
+
+    silent: str = "nobody"
+
+    async def database(self, vm: JsonObject) -> DatabaseState | None:
+        await self._wait(vm)
+        return await super().database(vm)
+
+    async def cpu_count(self, vm: JsonObject) -> AgentCpuCount | None:
+        await self._wait(vm)
+        return await super().cpu_count(vm)
+
+    async def use(self, vm: JsonObject) -> GuestUse:
+        await self._wait(vm)
+        return await super().use(vm)
+
+    async def _wait(self, vm: JsonObject) -> None:
+        if name_of(vm).name.startswith(self.silent):
+            await self.clock.sleep(Seconds(5.0))
+
+
+async def test_other_groups_still_scale_by_load() -> None:
+    """Each group of them held a worker for seconds; the others were looked at too seldom to know their load."""
+    async with story() as run:
+        run.databases = databases = PartlySilent(run.clock)
+        await run.start()
+        for number in range(MANY):
+            body = shop(replicas=1, scaling=SCALING)
+            body["metadata"] = {"name": f"silent-{number}", "namespace": "default"}
+            await run.cluster.request("POST", VM_GROUPS.path("default"), body)
+        await run.create(replicas=1, scaling=SCALING)
+        await run.pass_time(10)
+        databases.silent, databases.busy = "silent", {"shop-replica-0": 3.9}
+        await run.clock.advance(60)
+        assert integer(await run.cluster.get(VM_GROUPS, "shop"), "spec", "replicas") == 2
+
+
+HVPA = """
+metadata: {name: web}
+spec:
+  hpaTemplate: {maxReplicas: 3, metrics: [{type: Resource, resource: {name: cpu, target: {averageUtilization: 50}}}]}
+  targetRef: {apiVersion: vm.neon.tech/v1, kind: VirtualMachine, name: web}
+"""
+
+
+async def test_other_recommendations_stay_current() -> None:
+    """Agents were asked one after the other."""
+    async with story() as run:
+        run.databases = databases = PartlySilent(run.clock, silent="silent")
+        databases.busy = {"web": 0.5}
+        await run.start(settings=AGENTS)
+        for name in (*(f"silent-{number}" for number in range(MANY)), "web"):
+            await run.cluster.make(VIRTUAL_MACHINES, VM.replace("name: db", f"name: {name}"))
+            await run.cluster.make(HVPAS, HVPA.replace("name: web", f"name: {name}"))
+        await run.serve("web")
+        await run.clock.advance(40)
+        hpa = with_annotated_status(await run.cluster.get(HORIZONTAL_AUTOSCALERS, "web"))
+        assert integer(hpa, "status", "desiredReplicas") == 1
