@@ -8,7 +8,7 @@ from functools import partial
 from typing import Never
 
 from protocol.kubernetes.api import KubernetesApi
-from protocol.kubernetes.resources import HVPAS, PODS, TORTOISES, VM_GROUPS
+from protocol.kubernetes.resources import HVPAS, PODS, TORTOISES, VM_GROUPS, Resource
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership
 from scheduler_plugin.groups.controllers.controller import Cache, GroupsContext, QueuedController, Writer
@@ -37,7 +37,10 @@ class GroupsProgram:
     watches: GroupWatches = field(init=False)
     controllers: dict[str, QueuedController] = field(default_factory=dict)
     recommender: VmRecommender | None = None
-    _won: asyncio.Event = field(default_factory=asyncio.Event)
+    _won: dict[Resource, asyncio.Event] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._won = {kind: asyncio.Event() for kind in self.cache.kinds}
 
     async def run(self, api: KubernetesApi, clock: Clock) -> None:
         """Run until cancelled, then release the Lease if this process holds it."""
@@ -45,7 +48,8 @@ class GroupsProgram:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.cache.run(api, clock))
                 tasks.create_task(self.leadership.run())
-                tasks.create_task(self._begin_terms())
+                for kind in self.cache.kinds:
+                    tasks.create_task(self._begin_terms(kind))
                 tasks.create_task(self._log_ready())
                 for controller in self.controllers.values():
                     tasks.create_task(controller.run())
@@ -76,16 +80,18 @@ class GroupsProgram:
         """React to a Lease that was acquired or lost."""
         self.telemetry.leads(leads)
         if leads:
-            self._won.set()
+            for won in self._won.values():
+                won.set()
 
-    async def _begin_terms(self) -> Never:
+    async def _begin_terms(self, kind: Resource) -> Never:
+        won = self._won[kind]
         while True:
-            await self._won.wait()
-            self._won.clear()
+            await won.wait()
+            won.clear()
             term = self.leadership.term
             # A watch may have been silent for up to 50 s, and a VM that is not in the cache counts as deleted.
-            await self.cache.catch_up()
-            self.context.listed_term = term
+            await self.cache.refresh(kind)
+            self.context.listed_in[kind] = term
             # This process wrote nothing as a standby, so any group may need a write now.
             self.enqueue_all()
 

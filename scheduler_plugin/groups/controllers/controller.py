@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -18,7 +18,16 @@ from prometheus_client import Counter
 from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, child, controller_of, name_of, uid_of, version_of
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import MERGE_PATCH, PODS, REPLICA_SETS, STRATEGIC_PATCH, Resource
+from protocol.kubernetes.resources import (
+    HORIZONTAL_AUTOSCALERS,
+    HVPAS,
+    MERGE_PATCH,
+    PODS,
+    REPLICA_SETS,
+    STRATEGIC_PATCH,
+    TORTOISES,
+    Resource,
+)
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
@@ -90,14 +99,17 @@ class Cache:
         for informer in self._informers.values():
             informer.read_again()
 
-    async def catch_up(self) -> None:
-        """Return once lists that started after this call are complete: they include all earlier writes.
+    @property
+    def kinds(self) -> Collection[Resource]:
+        """The cached kinds."""
+        return self._informers.keys()
+
+    async def refresh(self, kind: Resource) -> None:
+        """Return once a list that started after this call is complete: it includes all earlier writes.
 
         ``run`` must be running.
         """
-        async with asyncio.TaskGroup() as tasks:
-            for informer in self._informers.values():
-                tasks.create_task(informer.refresh())
+        await self._informers[kind].refresh()
 
     async def run(self, api: KubernetesApi, clock: Clock) -> None:
         """Run all watches until cancelled."""
@@ -107,7 +119,6 @@ class Cache:
 
     def _was_listed(self, kind: Resource) -> None:
         self._listed.add(kind)
-        # Wait for all kinds: a target that is not listed yet looks deleted.
         if not self.missing:
             self.synced.set()
 
@@ -218,11 +229,15 @@ def _patch(write: Write, query: Mapping[str, str] | None = None) -> ApiCall:
     return ApiCall("PATCH", write.path, TIMEOUT, query=query or {}, body=write.guarded_body, content_type=kind)
 
 
+REPLICA_WRITERS: Final = (HVPAS, TORTOISES, HORIZONTAL_AUTOSCALERS)
+"""Kinds whose objects may write the replicas of any target."""
+
+
 @dataclass(slots=True)
 class GroupsContext:
     """Objects shared by all controllers. ``settings`` can change at any time.
 
-    ``listed_term`` is the term of leadership at whose start everything was listed.
+    ``listed_in`` is the last term of leadership in which each kind was listed.
     """
 
     cache: Cache
@@ -230,13 +245,15 @@ class GroupsContext:
     clock: Clock
     telemetry: GroupsTelemetry
     settings: GroupsSettings
-    listed_term: int = 0
+    listed_in: dict[Resource, int] = field(default_factory=dict)
 
-    @property
-    def acts(self) -> bool:
-        """True while this process leads and its caches have everything that earlier leaders wrote."""
+    def acts(self, *kinds: Resource) -> bool:
+        """Return True while this process leads and its caches of ``kinds`` have everything that earlier leaders wrote.
+
+        Only the kinds that a group depends on, so that a kind which cannot be listed stops no other group.
+        """
         leadership = self.writer.leadership
-        return leadership.leads and leadership.term == self.listed_term
+        return leadership.leads and all(self.listed_in.get(kind) == leadership.term for kind in kinds)
 
     @property
     def interval(self) -> Seconds:
@@ -266,8 +283,6 @@ class QueuedController(ABC):
 
     async def run(self) -> None:
         """Run until cancelled."""
-        # Before the first list every target seems missing.
-        await self._context.cache.synced.wait()
         async with asyncio.TaskGroup() as workers:
             for _ in range(self.workers):
                 # API errors and a lost Lease are expected; other exceptions are logged. All are retried.

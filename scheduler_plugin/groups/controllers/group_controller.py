@@ -35,7 +35,7 @@ from scheduler_plugin.groups.controllers.controller import STALE_CACHE, TIMEOUT,
 from scheduler_plugin.groups.controllers.denials import Denials
 from scheduler_plugin.groups.controllers.disputes import Disputes, dispute_message
 from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
-from scheduler_plugin.groups.controllers.policies import GroupFacts, GroupPolicy
+from scheduler_plugin.groups.controllers.policies import DEPENDENCIES, GroupFacts, GroupPolicy
 from scheduler_plugin.groups.controllers.reconcile import (
     CONTESTED,
     RESIZABLE,
@@ -75,10 +75,12 @@ class GroupController(QueuedController):
 
     async def reconcile(self, name: ObjectName) -> None:
         """Reconcile one group. Raises ``ApiError`` and ``NotLeadingError``."""
-        kind, context = self.kind, self._context
-        group = context.cache.get(kind, name)
-        # A standby only keeps its caches up to date.
-        if not context.acts:
+        context = self._context
+        group = context.cache.get(self.kind, name)
+        desired = None if group is None else self._watches.desired(self.policy, group)
+        target = () if desired is None else (desired.target.resource,)
+        # A standby only keeps its caches up to date. All groups are queued again once a kind is listed.
+        if not context.acts(*DEPENDENCIES, *target):
             return
         # Before the check below, because a terminating group must restore its changes too.
         await self._restore(name, group)

@@ -22,7 +22,14 @@ from protocol.runtime.kubernetes.events import EventRecord, EventSubject
 from protocol.runtime.kubernetes.watches.kinds import FactChange
 from protocol.units import Seconds
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.controllers.controller import STALE_CACHE, TIMEOUT, GroupsContext, QueuedController, Writer
+from scheduler_plugin.groups.controllers.controller import (
+    REPLICA_WRITERS,
+    STALE_CACHE,
+    TIMEOUT,
+    GroupsContext,
+    QueuedController,
+    Writer,
+)
 from scheduler_plugin.groups.controllers.member_agents import (
     CHANGING_MAX_AGE,
     SERVING_MAX_AGE,
@@ -59,6 +66,8 @@ from scheduler_plugin.groups.objects.vm_group import (
     taken_by,
 )
 from scheduler_plugin.groups.objects.writes import Write
+
+DEPENDENCIES: Final = (VM_GROUPS, VIRTUAL_MACHINES, *REPLICA_WRITERS)
 
 LOAD_INTERVAL: Final = Seconds(5.0)
 """Interval of reconciles of a group that scales itself."""
@@ -99,7 +108,7 @@ class VmGroupController(QueuedController):
         """Reconcile one group. Raises ``ApiError`` and ``NotLeadingError``."""
         obj = self._context.cache.get(VM_GROUPS, name)
         # Only the leader acts. All progress is in the objects (names, marks, slice), so a successor can continue.
-        if obj is None or is_terminating(obj) or not self._context.acts:
+        if obj is None or is_terminating(obj) or not self._context.acts(*DEPENDENCIES):
             return
         try:
             group = parse_vm_group(obj)

@@ -12,7 +12,14 @@ from typing import Final, Never
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.conditions import stamped
 from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, name_of, uid_of, version_of
-from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VIRTUAL_MACHINES, Resource
+from protocol.kubernetes.resources import (
+    HORIZONTAL_AUTOSCALERS,
+    HVPAS,
+    VERTICAL_AUTOSCALERS,
+    VIRTUAL_MACHINES,
+    VM_GROUPS,
+    Resource,
+)
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY
@@ -49,6 +56,7 @@ from scheduler_plugin.groups.objects.writes import Write
 
 LOG: Final = logging.getLogger("autoscale.groups")
 HISTORY: Final = "containers"
+DEPENDENCIES: Final = (HVPAS, HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VIRTUAL_MACHINES, VM_GROUPS)
 
 
 class VmRecommender:
@@ -68,7 +76,6 @@ class VmRecommender:
 
     async def run(self, is_on: Callable[[], bool]) -> None:
         """Recommend for every group at each interval until cancelled; while not ``is_on``, remove our annotations."""
-        await self._context.cache.synced.wait()
         async with asyncio.TaskGroup() as tasks:
             for _ in range(WAITING_WORKERS):
                 tasks.create_task(self._queue.serve(partial(self._reconcile, is_on)))
@@ -77,7 +84,7 @@ class VmRecommender:
     async def _enqueue_all(self) -> Never:
         while True:
             # Check each time, because the Lease may change.
-            if self._context.acts:
+            if self._context.acts(*DEPENDENCIES):
                 for name in self._context.cache.objects(self._policy.kind):
                     self._queue.add(name)
                 self._forget_deleted()
@@ -97,7 +104,7 @@ class VmRecommender:
 
     async def _reconcile(self, is_on: Callable[[], bool], name: ObjectName) -> None:
         group = self._context.cache.get(self._policy.kind, name)
-        if group is None or not self._context.acts:
+        if group is None or not self._context.acts(*DEPENDENCIES):
             return
         try:
             facts = self._watches.facts(self._policy, group)

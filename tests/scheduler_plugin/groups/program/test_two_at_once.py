@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from datetime import datetime
+from operator import attrgetter
+
+import pytest
 
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import JsonObject, name_of
-from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS, VERTICAL_AUTOSCALERS, VM_GROUPS
+from protocol.kubernetes.resources import CNPG_CLUSTERS, DEPLOYMENTS, HVPAS, VIRTUAL_MACHINES, VM_GROUPS, Resource
 from scheduler_plugin.groups.controllers.group_controller import GroupController
-from scheduler_plugin.groups.controllers.policies import DesiredState, GroupFacts, GroupPolicy, PolicyDecision
+from scheduler_plugin.groups.controllers.policies import (
+    DEPENDENCIES,
+    DesiredState,
+    GroupFacts,
+    GroupPolicy,
+    PolicyDecision,
+)
 from scheduler_plugin.groups.core.workload import Workload
+from tests.scheduler_plugin.groups.program.cluster import status_of
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, FOLLOWED, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
 from tests.scheduler_plugin.groups.program.test_killed import settled, short
@@ -57,14 +67,15 @@ async def test_silent_watch_hides_no_member() -> None:
         assert condition_of(await run.cluster.get(VM_GROUPS, "shop"), "PrimaryReady")["status"] == "True"
 
 
-async def test_new_leader_waits_for_lists() -> None:
+@pytest.mark.parametrize("kind", [*DEPENDENCIES, DEPLOYMENTS], ids=attrgetter("plural"))
+async def test_new_leader_waits_for_lists(kind: Resource) -> None:
     """While one list fails, it neither scales nor writes a status; then it does both."""
     async with world(FOLLOWED) as run:
         await settled(run)
         second = await run.start("second")
         first_way, second_way = run.cluster.connections
         first_way.is_cut = True
-        second_way.refuse = {f"GET {VERTICAL_AUTOSCALERS.path()}": 503}
+        second_way.refuse = {f"GET {kind.path()}": 503}
         before = run.cluster.writes()
         await run.passes(20)
         await run.recommend("hvpa-sample", 6, cpu="1500m", memory="1500Mi")
@@ -73,6 +84,46 @@ async def test_new_leader_waits_for_lists() -> None:
         second_way.refuse.clear()
         await run.passes(20)
         assert await run.size() == (5, {"cpu": "1100m", "memory": "1100Mi"})
+
+
+@pytest.mark.parametrize("kind", [VIRTUAL_MACHINES, VM_GROUPS, HVPAS], ids=attrgetter("plural"))
+async def test_new_leader_of_vms_waits(kind: Resource) -> None:
+    async with story(FOLLOWED_SOON) as run:
+        first, second = run.cluster.connection(), run.cluster.connection()
+        await run.start(first)
+        await run.create(replicas=1)
+        await run.start(second)
+        first.is_cut, second.refuse = True, {f"GET {kind.path()}": 503}
+        before = run.cluster.writes()
+        await run.pass_time(8)
+        await run.scale(2)
+        await run.pass_time(8)
+        assert run.cluster.writes() == before
+        second.refuse = {}
+        await run.pass_time(8)
+        assert await run.vms() == {"primary": "primary", "replica-0": "replica", "replica-1": "replica"}
+
+
+async def test_unlistable_kind_stops_only_its_groups() -> None:
+    """With Clusters that nobody can list (a webhook of their definition is down), a successor scaled nothing at all."""
+    async with world(FOLLOWED) as run:
+        await settled(run)
+        way = run.cluster.connection()
+        way.refuse = {f"GET {CNPG_CLUSTERS.path()}": 500}
+        second = await run.start("second", way)
+        run.cluster.connections[0].is_cut = True
+        await run.passes(20)
+        await run.recommend("hvpa-sample", 6, cpu="1500m", memory="1500Mi")
+        assert await run.size() == (5, {"cpu": "1100m", "memory": "1100Mi"})
+        of_cluster = (
+            named(INTERVALS, "pg").replace("apps/v1", CNPG_CLUSTERS.api_version).replace("Deployment", "Cluster")
+        )
+        await run.cluster.make(HVPAS, of_cluster)
+        await run.passes(20)
+        assert (second.cache.missing, status_of(await run.cluster.get(HVPAS, "pg"))) == (["clusters"], {})
+        way.refuse.clear()
+        await run.passes(20)
+        assert condition_of(await run.cluster.get(HVPAS, "pg"), "AbleToScale")["reason"] == "TargetMissing"
 
 
 async def test_orderly_end_hands_over_at_once() -> None:
