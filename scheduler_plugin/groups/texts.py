@@ -182,6 +182,19 @@ READY: Final = "ready"
 NOT_RESTORED: Final = "cannot restore an HPA or VPA that the group changed"
 NOT_RECOMMENDED: Final = "cannot write a recommendation"
 
+_MOST_RIVALS: Final = 3
+
+
+def rivals(names: Sequence[str]) -> str:
+    """Other groups with the same target, by name if they are few.
+
+    Otherwise each change of one of N rivals would change N statuses, and the statuses together would have N² names.
+
+    >>> rivals(["Hvpa a", "Hvpa b"]), rivals(["Hvpa a", "Hvpa b", "Hvpa c", "Hvpa d"])
+    ('Hvpa a and Hvpa b', 'more than 3 other groups')
+    """
+    return " and ".join(names) if len(names) <= _MOST_RIVALS else f"more than {_MOST_RIVALS} other groups"
+
 
 def not_resized(pods: Sequence[str], why: str) -> str:
     """Pods that cannot be resized, and why."""

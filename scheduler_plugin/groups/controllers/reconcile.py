@@ -117,7 +117,7 @@ def _target(facts: GroupFacts) -> ScalableTarget:
     if is_terminating(facts.target):
         raise StopError("TargetLeaving", texts.TARGET_LEAVING.format(target=reference))
     if facts.rivals:
-        raise StopError("TargetTaken", texts.TARGET_SHARED.format(target=reference, rivals=" and ".join(facts.rivals)))
+        raise StopError("TargetTaken", texts.TARGET_SHARED.format(target=reference, rivals=texts.rivals(facts.rivals)))
     # A target that scales itself is another writer of its replicas.
     if child(facts.target, "spec", "scaling"):
         raise StopError("TargetTaken", texts.TARGET_SCALES_ITSELF.format(target=reference))

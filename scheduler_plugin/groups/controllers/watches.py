@@ -35,6 +35,7 @@ from scheduler_plugin.groups.objects.pods import pod_selector
 from scheduler_plugin.groups.objects.targets import OF_PODS, TARGET_KINDS, InvalidSpecError, TargetRef, oom_kills
 from scheduler_plugin.groups.objects.vm_use import with_annotated_status
 from scheduler_plugin.groups.objects.writes import is_owned_by
+from scheduler_plugin.texts.explanations import named
 
 Key = tuple[str, str, ObjectName]
 """API group, kind and name of an object."""
@@ -243,14 +244,14 @@ class GroupWatches:
         key = _key(desired.target, name_of(group).namespace)
         if desired.hpa is not None:
             hpas = self._foreign(HORIZONTAL_AUTOSCALERS, key, group, desired.hpa.name)
-            if names := ", ".join(name for name, _ in hpas):
+            if names := named([name for name, _ in hpas]):
                 yield texts.SCALED_BY.format(kind=HORIZONTAL_AUTOSCALERS.kind, names=names)
         if desired.sizes:
             vpas = self._foreign(VERTICAL_AUTOSCALERS, key, group, "" if desired.vpa is None else desired.vpa.name)
             # A VPA with mode Off only recommends.
             modes = [texts.SIZING_MODE.format(name=name, mode=mode) for name, vpa in vpas if (mode := sizing_mode(vpa))]
             if modes:
-                yield texts.SIZED_BY.format(kind=VERTICAL_AUTOSCALERS.kind, names=", ".join(modes))
+                yield texts.SIZED_BY.format(kind=VERTICAL_AUTOSCALERS.kind, names=named(modes))
 
     def _foreign(self, kind: Resource, key: Key, group: JsonObject, own: str) -> Iterator[tuple[str, JsonObject]]:
         for name, autoscaler in self._autoscalers_of(kind, key):

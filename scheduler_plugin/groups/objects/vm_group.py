@@ -26,6 +26,7 @@ from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan
 from scheduler_plugin.groups.core.replicas.members import GroupSpec, Member, Role, primary_of, replicas_of
 from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingDecision, ScalingMemory
 from scheduler_plugin.groups.core.workload import ReplicaBounds
+from scheduler_plugin.texts.explanations import named
 
 
 class InvalidGroupError(ValueError):
@@ -277,7 +278,7 @@ def selector(group: VmGroup) -> str:
 
 def taken_by(rivals: Sequence[str]) -> str:
     """A sentence on the writers that keep a group from scaling itself."""
-    return texts.REPLICAS_CONTESTED.format(rivals=", ".join(rivals))
+    return texts.REPLICAS_CONTESTED.format(rivals=named(rivals))
 
 
 def _member(member: Member, plan: GroupPlan) -> Json:

@@ -88,6 +88,23 @@ async def test_rival_groups_both_stop() -> None:
         assert (await able(run))[0] == "True"
 
 
+async def test_many_rivals_are_not_named() -> None:
+    """Each new one changed the statuses of all others: a tenant's 2,000 made two million writes, and as many Events."""
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.start()
+        for number in range(12):
+            await run.cluster.make(HVPAS, named(INTERVALS, f"rival-{number}"))
+            await run.passes(1)
+        said = "Deployment resource-consumer is also the target of more than 3 other groups"
+        assert {await able(run, f"rival-{number}") for number in range(12)} == {("False", "TargetTaken", said)}
+        written = len([write for write in run.cluster.writes() if "hvpas" in write])
+        for number in range(8):
+            await run.cluster.delete(HVPAS, f"rival-{number}")
+            await run.passes(1)
+        assert len([write for write in run.cluster.writes() if "hvpas" in write]) == written + 4
+
+
 async def test_foreign_hpa_is_left_alone() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
