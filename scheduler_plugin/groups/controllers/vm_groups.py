@@ -5,16 +5,14 @@ A failure affects only its group.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from protocol.kubernetes.api import ApiCall, ApiRefusedError, KubernetesApi, Tolerating
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, controller_of, is_terminating, name_of, text, uid_of, version_of
-from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, VIRTUAL_MACHINES, VM_GROUPS, Resource
+from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_DRAINING
@@ -25,10 +23,8 @@ from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.controller import (
     REPLICA_WRITERS,
     STALE_CACHE,
-    TIMEOUT,
     GroupsContext,
     QueuedController,
-    Writer,
 )
 from scheduler_plugin.groups.controllers.member_agents import (
     CHANGING_MAX_AGE,
@@ -37,20 +33,21 @@ from scheduler_plugin.groups.controllers.member_agents import (
     MemberAgents,
     MemberObservations,
 )
+from scheduler_plugin.groups.controllers.read_endpoint import (
+    ReadEndpoint,
+    read_endpoint,
+    read_object,
+    write_endpoint,
+)
 from scheduler_plugin.groups.controllers.watches import Index, is_status_only
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, plan_group
 from scheduler_plugin.groups.core.replicas.members import NOT_QUERIED, Member, Role, member_name, replicas_of
 from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingDecision, decide
 from scheduler_plugin.groups.objects.group_members import (
     belongs_to,
-    differs,
-    endpoint_name,
-    endpoint_slice,
     is_impostor,
-    listed_uids,
     member_vm,
     read_member,
-    read_service,
     relevant_state,
 )
 from scheduler_plugin.groups.objects.vm_group import (
@@ -213,9 +210,31 @@ class VmGroupController(QueuedController):
         return frozenset(name_of(vm).name for vm in vms if vm is not None and not belongs_to(vm, group))
 
     async def _carry_out(self, observed: _ObservedGroup, plan: GroupPlan) -> None:
-        group, namespace = observed.group, observed.group.name.namespace
         # Collect refusals, so that a quota that refuses one member does not block marks, the endpoint and deletions.
         refusals = await self._create_members(observed, plan)
+        try:
+            await self._change_members(observed, plan)
+        except ApiRefusedError as error:
+            if error.kind in STALE_CACHE:
+                raise
+            refusals[texts.NOT_CHANGED.format(why=error)] = error
+        # Do not report refusals that only mean a stale cache.
+        unwritten = [message for message, why in refusals.items() if why.kind not in STALE_CACHE]
+        if observed.endpoint.foreign:
+            unwritten += [texts.FOREIGN_ENDPOINT.format(object=observed.endpoint.foreign)]
+        status = group_status(
+            observed.obj, observed.group, observed.members, plan, "; ".join(unwritten), observed.rivals, self._now()
+        )
+        if observed.decision is not None:
+            status["scaling"] = scaling_status(observed.decision)
+        await self._write_status(observed.obj, status)
+        # Raise at the end, so that the queue retries.
+        if refusals:
+            raise next(iter(refusals.values()))
+
+    async def _change_members(self, observed: _ObservedGroup, plan: GroupPlan) -> None:
+        """Write marks and the read endpoint, and delete VMs. The first refusal is raised."""
+        namespace = observed.group.name.namespace
         for member in plan.undrain:
             await self._mark(namespace, member, None)
             await self._write_event(observed, "MemberStays", texts.MEMBER_STAYS.format(vm=member.name))
@@ -225,7 +244,7 @@ class VmGroupController(QueuedController):
             await self._write_event(
                 observed, "MemberDrains", texts.MEMBER_DRAINS.format(vm=drained.member.name, why=drained.reason)
             )
-        await write_endpoint(self._context.writer, group, observed.endpoint, plan)
+        await write_endpoint(self._context.writer, observed.group, observed.endpoint, plan)
         # Delete last: the read endpoint must not list a deleted VM.
         for deleted in plan.delete:
             vm = self._context.cache.get(VIRTUAL_MACHINES, ObjectName(namespace, deleted.member.name))
@@ -235,31 +254,16 @@ class VmGroupController(QueuedController):
             await self._write_event(
                 observed, "MemberDeleted", texts.MEMBER_DELETED.format(vm=deleted.member.name, why=deleted.reason)
             )
-        # Do not report refusals that only mean a stale cache.
-        unwritten = [
-            texts.NOT_CREATED.format(vm=vm, why=why) for vm, why in refusals.items() if why.kind not in STALE_CACHE
-        ]
-        if observed.endpoint.foreign:
-            unwritten += [texts.FOREIGN_ENDPOINT.format(object=observed.endpoint.foreign)]
-        status = group_status(
-            observed.obj, group, observed.members, plan, "; ".join(unwritten), observed.rivals, self._now()
-        )
-        if observed.decision is not None:
-            status["scaling"] = scaling_status(observed.decision)
-        await self._write_status(observed.obj, status)
-        # Raise at the end, so that the queue retries.
-        if refusals:
-            raise next(iter(refusals.values()))
 
     async def _create_members(self, observed: _ObservedGroup, plan: GroupPlan) -> dict[str, ApiRefusedError]:
-        """Create the VMs of new members; return refusals by name."""
+        """Create the VMs of new members; return refusals by message."""
         refusals: dict[str, ApiRefusedError] = {}
         for new in plan.create:
             name = ObjectName(observed.group.name.namespace, new.name)
             try:
                 await self._do(Write("member", VIRTUAL_MACHINES, name, member_vm(observed.group, new), creates=True))
             except ApiRefusedError as error:
-                refusals[new.name] = error
+                refusals[texts.NOT_CREATED.format(vm=new.name, why=error)] = error
                 continue
             await self._write_event(observed, "MemberCreated", texts.MEMBER_CREATED.format(vm=new.name))
         return refusals
@@ -297,51 +301,3 @@ class VmGroupController(QueuedController):
 
     def _now(self) -> str:
         return timestamp(self._context.clock.wall())
-
-
-@dataclass(frozen=True, slots=True)
-class ReadEndpoint:
-    """The Service and EndpointSlice of one group; None if missing. ``foreign`` names one with another owner."""
-
-    service: Json | None
-    slice: Json | None
-    foreign: str = ""
-
-    @property
-    def listed(self) -> frozenset[str]:
-        """UIDs of the VMs to which it sends new clients."""
-        return frozenset() if self.foreign else listed_uids(self.slice or {})
-
-
-async def read_endpoint(api: KubernetesApi, group: VmGroup) -> ReadEndpoint:
-    """Read the group's endpoint. Raises ``ApiError``."""
-    name, kinds = endpoint_name(group.name), (SERVICES, ENDPOINT_SLICES)
-    # Read it each time, because a watch would cache every Service of the cluster.
-    service, slice_ = await asyncio.gather(*(read_object(api, kind, name) for kind in kinds))
-    pairs = zip(kinds, (service, slice_), strict=True)
-    # Write neither if one is foreign: a foreign Service could send its clients to the replicas.
-    foreign = [f"{kind.kind} {name.name}" for kind, obj in pairs if obj is not None and not belongs_to(obj, group)]
-    return ReadEndpoint(service, slice_, foreign[0] if foreign else "")
-
-
-async def write_endpoint(writer: Writer, group: VmGroup, endpoint: ReadEndpoint, plan: GroupPlan) -> None:
-    """Update the read endpoint to the serving replicas. Raises like ``Writer``."""
-    if endpoint.foreign:
-        return
-    name, desired = endpoint_name(group.name), endpoint_slice(group, plan)
-    if endpoint.service is None:
-        await writer.do(Write("endpoint", SERVICES, name, read_service(group), creates=True))
-    if endpoint.slice is None:
-        await writer.do(Write("endpoint", ENDPOINT_SLICES, name, desired, creates=True))
-    elif differs(endpoint.slice, desired):
-        # Labels and owner do not change.
-        body: Json = {key: desired[key] for key in ("endpoints", "ports")}
-        await writer.do(Write("endpoint", ENDPOINT_SLICES, name, body, version=version_of(endpoint.slice)))
-
-
-async def read_object(api: KubernetesApi, resource: Resource, name: ObjectName) -> Json | None:
-    """Read one object; None if missing. Raises ``ApiError``."""
-    # Other refusals do not mean that it is missing; the caller would create it.
-    with Tolerating(RefusalKind.NOT_FOUND):
-        return dict(await api.call(ApiCall("GET", resource.path(name.namespace, name.name), TIMEOUT)))
-    return None

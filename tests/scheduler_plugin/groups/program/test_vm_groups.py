@@ -338,3 +338,29 @@ async def test_refused_replica_is_reported() -> None:
         way.refuse = {}
         await run.pass_time(16)
         assert "replica-2" in await run.vms()
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        f"POST {SERVICES.path('default')}",
+        f"PATCH {ENDPOINT_SLICES.path('default')}",
+        f"DELETE {VIRTUAL_MACHINES.path('default')}",
+    ],
+)
+async def test_refused_change_is_reported(refused: str) -> None:
+    """A quota of Services, or a webhook that protects VMs: the group had no status at all, or an old one."""
+    async with story() as run:
+        way = run.cluster.connection()
+        way.refuse = {refused: 403}
+        await run.start(way)
+        await run.create(replicas=1)
+        await run.pass_time(6)
+        await run.scale(0)
+        await run.pass_time(20)
+        said = "the API server refuses a change of the group: 403: no"
+        assert condition_of(await run.cluster.get(VM_GROUPS, "shop"), "Ready") == ("False", "NotWritten", said)
+        way.refuse = {}
+        await run.pass_time(30)
+        assert await run.vms() == {"primary": "primary"}
+        assert condition_of(await run.cluster.get(VM_GROUPS, "shop"), "Ready")[0] == "True"
