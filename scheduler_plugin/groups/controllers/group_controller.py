@@ -25,6 +25,7 @@ from protocol.kubernetes.objects import (
     uid_of,
     version_of,
 )
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import CNPG_CLUSTERS, HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
@@ -87,7 +88,6 @@ class GroupController(QueuedController):
         if group is None or is_terminating(group):
             self._recent_denials.pop(name, None)
             return
-        # The outcome for exceptions that are not handled here.
         outcome = "failed"
         try:
             facts = await self._with_denial(await self._with_disputes(self._watches.facts(self.policy, group)))
@@ -101,10 +101,13 @@ class GroupController(QueuedController):
             await self._carry_out(facts, result)
             # A stopped group writes nothing.
             await self._keep_in_tandem(TandemWrites() if result.problem else tandem)
+            if result.intent is None and not result.status.get("kept"):
+                # All that was to be written is written.
+                await self._report_refusal(name, "")
             outcome = "stopped" if result.problem else "done"
         except ApiRefusedError as error:
-            # `STALE_CACHE`: the cache was stale, so the next reconcile sees the newer object.
-            if error.kind not in STALE_CACHE:
+            # The next reconcile sees the newer object, or completes the intent.
+            if error.kind not in STALE_CACHE and error.kind is not RefusalKind.TOO_MANY_REQUESTS:
                 await self._report_refusal(name, str(error))
             raise
         finally:
@@ -207,7 +210,7 @@ class GroupController(QueuedController):
             await self._context.writer.delete(HORIZONTAL_AUTOSCALERS, result.drop)
         if facts.target is not None and facts.desired is not None:
             unresized = await self._pods.resize_pods(facts.target, facts.desired.target.resource, result.sizes)
-            group = await self._write_status(group, pods_refused(group, unresized, self._context.clock.wall()))
+            group = await self._write_status(group, refused(group, RESIZABLE, unresized, self._context.clock.wall()))
         if result.scale_reset is not None:
             # The status write changed the version.
             await self._context.writer.do(replace(result.scale_reset, version=version_of(group)))
@@ -285,7 +288,7 @@ class GroupController(QueuedController):
         group = self._context.cache.get(self.kind, name)
         # The status write needs a precondition.
         if group is not None and text(group, "metadata", "resourceVersion"):
-            await self._write_status(group, refused(group, why, self._context.clock.wall()))
+            await self._write_status(group, refused(group, WRITABLE, why, self._context.clock.wall()))
 
 
 _LONGEST: Final = 200  # characters of a group's name in an event's name, which has at most 253
@@ -325,18 +328,15 @@ def without_intent(group: JsonObject, intent: Intent) -> Json:
     return {**status, "lastScaled": write_intent(intent)}
 
 
-def refused(group: JsonObject, why: str, wall: float) -> Json:
-    """The group's status, without its intent, after a write was refused for good. ``wall`` is in Unix seconds."""
-    writable = condition(group, WRITABLE, "False", "Refused", why)
-    return stamped(_status_with(group, WRITABLE, [writable]), timestamp(wall))
+def refused(group: JsonObject, kind: str, why: str, wall: float) -> Json:
+    """The group's status with the condition ``kind`` on refused writes, and then without its intent.
 
-
-def pods_refused(group: JsonObject, why: str, wall: float) -> Json:
-    """The group's status with the condition on refused pod resizes; ``why`` is empty if none was refused."""
-    if not why and not condition_of(group, RESIZABLE):
+    ``why`` is empty if no write is refused any more. ``wall`` is in Unix seconds.
+    """
+    if not why and not condition_of(group, kind):
         return child(group, "status")
-    resizable = [condition(group, RESIZABLE, "False", "Refused", why)] if why else []
-    return stamped(_status_with(group, RESIZABLE, resizable), timestamp(wall))
+    refusals = [condition(group, kind, "False", "Refused", why)] if why else []
+    return stamped(_status_with(group, kind, refusals), timestamp(wall))
 
 
 def _status_with(group: JsonObject, kind: str, new: list[Json]) -> Json:

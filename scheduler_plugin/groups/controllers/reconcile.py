@@ -82,7 +82,7 @@ ACTIVE: Final = "ScalingActive"
 LIMITED: Final = "ScalingLimited"
 
 WRITABLE: Final = "TargetWritable"
-"""False after a write was refused for good; removed by a successful scaling."""
+"""False after a write was refused for good; removed once nothing is left to write."""
 
 RESIZABLE: Final = "PodsResizable"
 """False while the API refuses to resize a running pod."""

@@ -12,7 +12,7 @@ from protocol.kubernetes.resources import HVPAS, Resource
 from scheduler_plugin.groups.controllers import policies
 from scheduler_plugin.groups.controllers.group_controller import refused, stopped
 from scheduler_plugin.groups.controllers.policies import DesiredState, GroupFacts, HvpaPolicy, PolicyDecision
-from scheduler_plugin.groups.controllers.reconcile import ReconcileResult, reconcile
+from scheduler_plugin.groups.controllers.reconcile import WRITABLE, ReconcileResult, reconcile
 from scheduler_plugin.groups.controllers.tortoise_policy import TortoisePolicy
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.workload import Workload
@@ -161,7 +161,7 @@ def test_notices_are_created_once() -> None:
     assert again.problem is not None
     assert stopped(HVPAS, said, again.problem) is None
     assert (stopped_because(said), stopped_because(group)) == ("InvalidSpec", "")
-    (condition,) = items(refused(group, "forbidden", 0.0), "conditions")
+    (condition,) = items(refused(group, WRITABLE, "forbidden", 0.0), "conditions")
     assert (condition["type"], condition["message"]) == ("TargetWritable", "forbidden")
 
 

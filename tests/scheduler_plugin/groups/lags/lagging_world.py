@@ -15,9 +15,9 @@ import yaml
 
 from protocol.kubernetes.objects import Json, child, integer, items, text
 from protocol.units import MilliCpu
-from scheduler_plugin.groups.controllers.group_controller import pods_refused, without_intent
+from scheduler_plugin.groups.controllers.group_controller import refused, without_intent
 from scheduler_plugin.groups.controllers.policies import GroupFacts, HvpaPolicy
-from scheduler_plugin.groups.controllers.reconcile import ReconcileResult, reconcile
+from scheduler_plugin.groups.controllers.reconcile import RESIZABLE, ReconcileResult, reconcile
 from scheduler_plugin.groups.core.recommender import horizontal, vertical
 from scheduler_plugin.groups.core.workload import ReplicaBounds, ResourceList
 from scripts.autoscale.replay.groups.lagging_group import NAME, LaggingGroup, Lags, Rollout
@@ -149,7 +149,7 @@ class LaggingWorld:
         if self.lags.rollout is not Rollout.IN_PLACE:
             self._template = size
         why = "shop-0 cannot be resized: Infeasible: the node is too small" if self.pods.is_refused else ""
-        self.group = {**self.group, "status": pods_refused(self.group, why, now.timestamp())}
+        self.group = {**self.group, "status": refused(self.group, RESIZABLE, why, now.timestamp())}
 
     def _target(self) -> Json:
         pods, template = self.pods, self._template

@@ -318,3 +318,37 @@ async def test_deleted_group_removes_hpa_and_vpa() -> None:
             (left,) = await run.cluster.every(kind)
             assert items(left, "metadata", "ownerReferences")[0]["kind"] == "Hvpa"
         assert len(run.cluster.writes()) == before
+
+
+async def test_accepted_writes_end_the_refusal() -> None:
+    """A quota of HPAs was raised, and the group said until its next scaling that its target cannot be written."""
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        way = run.cluster.connection()
+        way.refuse = {f"POST {HORIZONTAL_AUTOSCALERS.path('default')}": 403}
+        await run.start("first", way)
+        await run.cluster.make(HVPAS, INTERVALS)
+        await run.passes(1)
+        assert condition_of(await run.cluster.get(HVPAS, "hvpa-sample"), "TargetWritable")[:2] == ("False", "Refused")
+        way.refuse = {}
+        await run.passes(30)
+        assert condition_of(await run.cluster.get(HVPAS, "hvpa-sample"), "TargetWritable") == ("", "", "")
+
+
+async def test_overload_keeps_the_intent() -> None:
+    """A 429 says nothing about the write: it is repeated, and an API server with too much to do gets no status."""
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HVPAS, INTERVALS)
+        way = run.cluster.connection()
+        way.refuse = {"deployments/resource-consumer/scale": 429}
+        await run.start("first", way)
+        await run.recommend("hvpa-sample", 2)
+        before = run.cluster.writes()
+        await run.passes(20)
+        group = await run.cluster.get(HVPAS, "hvpa-sample")
+        assert (run.cluster.writes(), condition_of(group, "TargetWritable")) == (before, ("", "", ""))
+        assert child(group, "status", "intent")["replicas"] == {"from": 1, "to": 2}
+        way.refuse = {}
+        await run.passes(12)
+        assert (await run.size())[0] == 2
