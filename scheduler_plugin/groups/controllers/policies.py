@@ -17,7 +17,14 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from protocol.kubernetes.objects import Json, JsonObject, child, integer, items, name_of, uid_of
-from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, HVPAS, PODS, VERTICAL_AUTOSCALERS, Resource
+from protocol.kubernetes.resources import (
+    HORIZONTAL_AUTOSCALERS,
+    HVPAS,
+    PODS,
+    REPLICA_SETS,
+    VERTICAL_AUTOSCALERS,
+    Resource,
+)
 from protocol.kubernetes.timestamps import micro_timestamp, parse_datetime
 from protocol.pod_database import is_pod_database
 from protocol.units import Seconds
@@ -49,7 +56,7 @@ from scheduler_plugin.groups.objects.autoscalers import (
 from scheduler_plugin.groups.objects.hvpa.decoding import Hvpa, decode
 from scheduler_plugin.groups.objects.targets import OF_PODS, TargetRef, read_container, read_reference, write_container
 
-DEPENDENCIES: Final = (*REPLICA_WRITERS, VERTICAL_AUTOSCALERS, PODS)
+DEPENDENCIES: Final = (*REPLICA_WRITERS, VERTICAL_AUTOSCALERS, PODS, REPLICA_SETS)
 """Kinds that every group with a policy depends on, besides that of its target."""
 
 BY_AGENTS: Final = ("SizedByAgents", "OptedIn", texts.SIZED_BY_AGENTS)

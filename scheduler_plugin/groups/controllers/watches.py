@@ -31,7 +31,7 @@ from scheduler_plugin.groups.controllers.companions import original_of
 from scheduler_plugin.groups.controllers.controller import Cache, GroupsContext, QueuedController
 from scheduler_plugin.groups.controllers.policies import DesiredState, GroupFacts, GroupPolicy
 from scheduler_plugin.groups.objects.autoscalers import REFERENCES, sizing_mode, target_of
-from scheduler_plugin.groups.objects.pods import pod_selector
+from scheduler_plugin.groups.objects.pods import is_of_other, pod_selector
 from scheduler_plugin.groups.objects.targets import OF_PODS, TARGET_KINDS, InvalidSpecError, TargetRef, oom_kills
 from scheduler_plugin.groups.objects.vm_use import with_annotated_status
 from scheduler_plugin.groups.objects.writes import is_owned_by
@@ -134,7 +134,7 @@ class PodIndex:
         cache.listen(PODS, self._changed)
 
     def of(self, target: JsonObject) -> list[Json]:
-        """Pods of a Deployment, StatefulSet, ReplicaSet or Cluster, by name."""
+        """Pods of a Deployment, StatefulSet, ReplicaSet or Cluster, by name, without those of other controllers."""
         selector, namespace = pod_selector(target), name_of(target).namespace
         labels = strings(selector, "matchLabels").items()
         # A pod must have all labels, so search only those with the rarest one.
@@ -143,7 +143,8 @@ class PodIndex:
             # A selector with only `matchExpressions` has no label to look up.
             names = {name for name in self._cache.objects(PODS) if name.namespace == namespace}
         pods = (self._cache.get(PODS, name) for name in sorted(names, key=str))
-        return [pod for pod in pods if pod is not None and selects(selector, labels_of(pod))]
+        selected = (pod for pod in pods if pod is not None and selects(selector, labels_of(pod)))
+        return [pod for pod in selected if not is_of_other(pod, target, self._cache.get)]
 
     def _changed(self, change: FactChange[Json]) -> None:
         before, after = (
@@ -309,7 +310,6 @@ class GroupWatches:
 
     def _ran_out_of_memory(self, pod: JsonObject) -> None:
         for key in self._references.targets_in(name_of(pod).namespace):
-            # Find the workload by selectors, because owners of pods are not cached.
             target = self._cache.get(TARGET_KINDS[key[:2]], key[2])
             if target is not None and selects(pod_selector(target), labels_of(pod)):
                 self._enqueue_all(key)

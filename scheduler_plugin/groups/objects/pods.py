@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Final
 
@@ -12,14 +13,17 @@ from protocol.kubernetes.objects import (
     JsonObject,
     annotations_of,
     child,
+    controller_of,
     is_large_selector,
     items,
     labels_of,
     name_of,
     text,
+    uid_of,
 )
 from protocol.kubernetes.objects import texts as strings
-from protocol.kubernetes.resources import STATEFUL_SETS, Resource
+from protocol.kubernetes.resources import REPLICA_SETS, STATEFUL_SETS, Resource
+from protocol.messages import ObjectName
 from protocol.pod_database import is_pod_database
 
 _CLUSTER: Final = "cnpg.io/cluster"
@@ -45,6 +49,19 @@ def primary_of(pods: Sequence[JsonObject], kind: Resource) -> JsonObject | None:
     return primaries[0] if len(primaries) == 1 else None
 
 
+def is_of_other(pod: JsonObject, target: JsonObject, get: Callable[[Resource, ObjectName], JsonObject | None]) -> bool:
+    """Return True if another object than ``target`` controls the pod, directly or by a ReplicaSet.
+
+    A selector may match such pods, too: those of a canary have the labels of the main Deployment and one more.
+    """
+    owner = controller_of(pod)
+    if text(owner, "kind") == REPLICA_SETS.kind and text(owner, "uid") != uid_of(target):
+        replica_set = get(REPLICA_SETS, ObjectName(name_of(pod).namespace, text(owner, "name")))
+        owner = controller_of(replica_set or {}) or owner
+    # Without a controller it will be adopted by whoever selects it.
+    return bool(owner) and text(owner, "uid") != uid_of(target)
+
+
 def selector_of(target: JsonObject) -> str:
     """Label selector of the target's pods as text, as in ``/scale``; empty if there is none."""
     if from_status := text(target, "status", "selector"):
@@ -67,6 +84,7 @@ MOST: Final = 100
 _SIZED: Final = ("cpu", "memory")
 _STATUS: Final = ("name", "allocatedResources", "resources", "state", "lastState")
 _METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp")
+_OWNER: Final = ("kind", "name", "uid")
 _ANNOTATIONS: Final = (
     names.ANNOTATION_BOUNDS,
     names.ANNOTATION_CONTAINER,
@@ -96,9 +114,22 @@ def trimmed_pod(pod: JsonObject) -> Json:
     spec: Json = {"containers": containers, **({"initContainers": sidecars} if sidecars else {})}
     annotations = _only(annotations_of(pod), _ANNOTATIONS) if is_pod_database(pod) else {}
     about = _only(metadata, _METADATA)
+    about |= {"ownerReferences": _shared(*owner)} if (owner := _controller(pod)) else {}
     about |= {"labels": dict(islice(labels_of(pod).items(), MOST))} if "labels" in metadata else {}
     about |= {"annotations": annotations} if annotations else {}
     return {"metadata": about, "spec": spec, "status": trimmed}
+
+
+def _controller(pod: JsonObject) -> tuple[str, ...]:
+    owner = controller_of(pod)
+    # No real one is longer, and anyone may create pods with references of a megabyte.
+    return tuple(text(owner, name)[:253] for name in _OWNER) if owner else ()
+
+
+@lru_cache(10_000)
+def _shared(*owner: str) -> list[Json]:
+    """The owner references of all pods with this controller, one object for all of them."""
+    return [{**dict(zip(_OWNER, owner, strict=True)), "controller": True}]
 
 
 def trimmed_workload(workload: JsonObject) -> Json:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from protocol.kubernetes.objects import Json
+from protocol.kubernetes.objects import Json, child
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload
-from scheduler_plugin.groups.objects.pods import trimmed_pod
+from scheduler_plugin.groups.objects.pods import is_of_other, trimmed_pod
 from scheduler_plugin.groups.objects.targets import OomKill, oom_kills, with_defaults
 
 NOON = "2026-01-01T12:00:00Z"
@@ -28,6 +28,36 @@ def test_kill_is_read_from_both_states() -> None:
     assert list(oom_kills(pod)) == [OomKill("app", at), OomKill("app", at)]
     assert list(oom_kills(trimmed_pod(pod))) == list(oom_kills(pod))
     assert list(oom_kills({})) == []
+
+
+def test_pods_share_their_owner() -> None:
+    """Anyone may create pods with references of a megabyte, and there are tens of thousands of pods."""
+    reference: Json = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": "web-1",
+        "uid": "u" * 1000,
+        "controller": True,
+    }
+    pod: Json = {"metadata": {"name": "a", "ownerReferences": [{"name": "other"}, reference]}}
+    kept = [child(trimmed_pod(pod), "metadata")["ownerReferences"] for _ in range(2)]
+    assert kept[0] == [{"kind": "ReplicaSet", "name": "web-1", "uid": "u" * 253, "controller": True}]
+    assert kept[0] is kept[1]
+
+
+def test_pods_of_other_controllers() -> None:
+    """A Deployment's pods belong to its ReplicaSets; the selector may match those of others, and bare ones."""
+
+    def owned(kind: str, name: str, uid: str) -> Json:
+        return {"metadata": {"ownerReferences": [{"kind": kind, "name": name, "uid": uid, "controller": True}]}}
+
+    replica_sets = {"web-1": owned("Deployment", "web", "u-web"), "other-1": owned("Deployment", "other", "u-other")}
+    pods = [owned("ReplicaSet", name, name) for name in ("web-1", "other-1", "unknown")]
+    pods += [owned("StatefulSet", "web", "u-web"), owned("Job", "web", "u-job"), {}]
+    web: Json = {"metadata": {"uid": "u-web"}}
+    found = [is_of_other(pod, web, lambda _, name: replica_sets.get(name.name)) for pod in pods]
+    assert found == [False, True, True, False, True, False]
+    assert not is_of_other(pods[0], {"metadata": {"uid": "web-1"}}, lambda *_: None)
 
 
 def test_pods_keep_only_used_fields() -> None:
