@@ -116,7 +116,7 @@ class VmRecommender:
         # For pods the cluster's own VPA recommender and HPA controller recommend.
         if facts.desired is None or facts.target is None or facts.desired.target.resource in OF_PODS:
             return
-        vms = target_vms(facts.target, self._context.cache.objects(VIRTUAL_MACHINES).values())
+        vms = target_vms(facts.target, self._context.cache.objects(VIRTUAL_MACHINES))
         answers = await asyncio.gather(*(self._agents.use(vm) for vm in vms))
         # By UID, because a recreated VM is another guest.
         by_uid = {uid_of(vm): answer for vm, answer in zip(vms, answers, strict=True)}

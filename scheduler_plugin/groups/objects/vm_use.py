@@ -26,12 +26,13 @@ from protocol.kubernetes.objects import (
     text,
     uid_of,
 )
+from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_RECOMMENDATION
 from protocol.units import Bytes, MilliCpu, QuantityError
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.recommender.horizontal import HorizontalRules, MetricTarget, ReplicaUse
-from scheduler_plugin.groups.core.replicas.members import Role, role_of
+from scheduler_plugin.groups.core.replicas.members import Role, member_name
 from scheduler_plugin.groups.core.workload import (
     HorizontalRecommendation,
     ReplicaBounds,
@@ -40,15 +41,19 @@ from scheduler_plugin.groups.core.workload import (
 )
 from scheduler_plugin.groups.objects.autoscalers import least_replicas
 from scheduler_plugin.groups.objects.targets import write_amounts
+from scheduler_plugin.groups.objects.vm_group import MOST_REPLICAS
 from scheduler_plugin.groups.objects.writes import is_owned_by
 
 
-def target_vms(target: JsonObject, vms: Iterable[JsonObject]) -> list[JsonObject]:
+def target_vms(target: JsonObject, vms: Mapping[ObjectName, JsonObject]) -> list[JsonObject]:
     """The VMs of ``target``: a VM itself, or the replicas of a group of VMs, without terminating ones."""
     if text(target, "kind") == "VirtualMachine":
         return [target]
-    group, owned = name_of(target).name, [vm for vm in vms if is_owned_by(vm, target) and not is_terminating(vm)]
-    return [vm for vm in owned if (role := role_of(group, name_of(vm).name)) and role[0] is Role.REPLICA]
+    group = name_of(target)
+    # By name, because ``vms`` may be 100,000. Twice the maximum, because terminating replicas still use their numbers.
+    names = (member_name(group.name, Role.REPLICA, ordinal) for ordinal in range(MOST_REPLICAS * 2))
+    replicas = (vms.get(ObjectName(group.namespace, name)) for name in names)
+    return [vm for vm in replicas if vm is not None and is_owned_by(vm, target) and not is_terminating(vm)]
 
 
 @dataclass(frozen=True, slots=True)

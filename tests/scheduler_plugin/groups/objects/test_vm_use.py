@@ -43,8 +43,9 @@ def test_members_of_group_and_vm() -> None:
     group: Json = {"kind": "VirtualMachineGroup", "metadata": {"namespace": "default", "name": "shop", "uid": "us"}}
     there = [vm("shop-primary", owner="us"), vm("shop-replica-0", owner="us"), vm("other", owner="us")]
     others = [vm("shop-replica-1", owner="the group of that name before"), vm("shop-replica-2")]
-    assert [name_of(each).name for each in target_vms(group, [*there, *others])] == ["shop-replica-0"]
-    assert target_vms(there[0], there) == [there[0]]
+    vms = {name_of(each): each for each in (*there, *others)}
+    assert [name_of(each).name for each in target_vms(group, vms)] == ["shop-replica-0"]
+    assert target_vms(there[0], vms) == [there[0]]
 
 
 def test_vm_requests_its_maximum() -> None:
