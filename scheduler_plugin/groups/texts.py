@@ -91,6 +91,7 @@ PODS_DIFFER: Final = "until the pods match their spec: {difference}"
 MODE_OFF: Final = "update mode Off"
 NEED: Final = "{need.container}/{need.resource}: needs {amount} in each of {replicas} replicas"
 NEED_UNKNOWN: Final = "{subject}: its need is unknown, so no replica is removed"
+HPA_SILENT: Final = "the HPA recommends nothing, so no replica is removed, and no size that it measures shrinks"
 
 # What a Tortoise does, and why
 

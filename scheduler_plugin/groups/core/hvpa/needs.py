@@ -185,14 +185,20 @@ _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 def total_needs(
     spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes
 ) -> tuple[ContainerNeed, ...]:
-    """The need of each resource of each container for which there is a recommendation."""
+    """The need of each resource of each container for which there is a recommendation.
+
+    If an HPA should measure it and does not, such as without a metrics-server, it may be as large as the present sizes.
+    """
     needs = _vertical(spec, workload, recommendations, memory)
     for container in workload.containers:
-        for resource, _ in container.sizes:
+        for resource, size in container.sizes:
             key = (container.name, resource)
             measured = _measured(spec, workload, recommendations, memory, key)
             if measured is not None:
                 needs[key] = _larger_need(needs.get(key), key, measured)
+            elif key in needs and resource in spec.desired_by_utilization:
+                present = [_Measured(workload.serving, workload.serving * size.value, 0, 0)]
+                needs[key] = _larger_need(needs[key], key, present)
     return tuple(needs.values())
 
 
@@ -296,14 +302,14 @@ def replica_bounds(
 ) -> ReplicaBounds:
     """Bounds of the planned replica count. An HPA's count is a minimum unless it follows from utilisation.
 
-    Without a vertical recommendation, or with an unknown need, no replica is removed.
+    Without both recommendations, or with an unknown need, no replica is removed.
     """
     minimum, horizontal = spec.replicas.min, recommendations.horizontal
     # A count by utilisation depends on the size of the pods, so it is no minimum.
     if horizontal is not None and not spec.desired_by_utilization:
         minimum = max(minimum, horizontal.desired)
     # With an unknown need fewer replicas might be too few.
-    if recommendations.vertical is None or not needs or unknown_needs(spec, workload, needs):
+    if horizontal is None or recommendations.vertical is None or not needs or unknown_needs(spec, workload, needs):
         minimum = max(minimum, workload.replicas)
     return ReplicaBounds(spec.replicas.clamp(minimum), spec.replicas.max)
 

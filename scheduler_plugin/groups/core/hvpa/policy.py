@@ -53,11 +53,12 @@ WHY: Final = "effective intervals"
 
 @dataclass(frozen=True, slots=True)
 class ScalingPlan:
-    """The replica count for these needs. While a need is ``unknown``, no replica is removed."""
+    """The replica count for these needs. While a need is ``unknown``, or the HPA is silent, no replica is removed."""
 
     replicas: int
     needs: tuple[ContainerNeed, ...]
     unknown: tuple[str, ...] = ()
+    is_hpa_silent: bool = False
 
 
 def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes) -> ScalingPlan:
@@ -76,7 +77,7 @@ def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations
     # most half of the replicas per step, and order at most twice the certain need.
     replicas, step = fewest(0), fewest(max((_fewest_in_one_step(need, now) for need in needs), default=-(-now // 2)))
     replicas = step if replicas < step < now else replicas
-    return ScalingPlan(replicas, needs, unknown_needs(spec, workload, needs))
+    return ScalingPlan(replicas, needs, unknown_needs(spec, workload, needs), recommendations.horizontal is None)
 
 
 def _fewest_in_one_step(need: ContainerNeed, now: int) -> int:
@@ -212,7 +213,8 @@ def _explained(plan: ScalingPlan) -> tuple[str, ...]:
         )
         for need in plan.needs
     )
-    return (*lines, *(texts.NEED_UNKNOWN.format(subject=subject) for subject in plan.unknown))
+    unknown = (texts.NEED_UNKNOWN.format(subject=subject) for subject in plan.unknown)
+    return (*lines, *unknown, *([texts.HPA_SILENT] if plan.is_hpa_silent else []))
 
 
 def _decision(

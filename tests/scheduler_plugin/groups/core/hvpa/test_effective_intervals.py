@@ -56,7 +56,7 @@ TABLE = EffectiveIntervals(
 )
 
 
-def plan(spec: HvpaSpec, replicas: int, target: ResourceList, desired: int | None = None) -> int:
+def plan(spec: HvpaSpec, replicas: int, target: ResourceList, desired: int = 1) -> int:
     return planned(spec, running(replicas, target), wanted(desired, target), ScalingTimes()).replicas
 
 
@@ -82,7 +82,7 @@ def test_last_replicas_get_all_allowed() -> None:
     spec = replace(
         spec_for(HvpaMode.EFFECTIVE_INTERVALS, maximum=sized(8000)), effective=TABLE, replicas=ReplicaBounds(1, 4)
     )
-    decision = decided(spec, running(4, sized(4000)), wanted(None, sized(6000)))
+    decision = decided(spec, running(4, sized(4000)), wanted(1, sized(6000)))
     assert (decision.replicas, requests(decision)) == (None, sized(6000))
 
 
@@ -90,7 +90,7 @@ def test_last_replica_may_exceed_possible_size() -> None:
     """Nothing but a larger size is left, so a size that was refused is neither taken back nor the most."""
     spec = replace(spec_for(HvpaMode.EFFECTIVE_INTERVALS, maximum=sized(8000)), replicas=ReplicaBounds(1, 2))
     refused = ScalingTimes(pods=PodsMemory(possible=(PossibleSize("app", "cpu", 500, NOON),)))
-    decision = decided(spec, running(1, sized(1000)), wanted(None, sized(2400)), refused)
+    decision = decided(spec, running(1, sized(1000)), wanted(1, sized(2400)), refused)
     assert (decision.replicas, requests(decision)) == (2, sized(1200))
 
 
@@ -162,7 +162,7 @@ def test_use_measured_against_requests_counts_alone_too() -> None:
 
 def test_a_recommendation_may_describe_another_number_of_replicas() -> None:
     """The total is what counts: 2 vCPUs in each of four replicas are four in each of two."""
-    said = wanted(None, sized(2000))
+    said = wanted(1, sized(2000))
     assert said.vertical is not None
     of_four = replace(said, vertical=VerticalRecommendation(said.vertical.containers, replicas=4))
     decision = decided(EIGHT_CPUS, running(1, sized(1000)), of_four)
@@ -188,14 +188,14 @@ def test_base_share_is_not_divided() -> None:
 def test_pure_base_need_is_not_shared() -> None:
     whole = ResourceChangeParams(memory=ChangeParams(percentage=Fraction(100)))
     spec = replace(EIGHT_CPUS, effective=EffectiveIntervals(base=whole))
-    decision = decided(spec, running(1, sized(4000, 8000)), wanted(None, sized(20_000, 8000)))
+    decision = decided(spec, running(1, sized(4000, 8000)), wanted(1, sized(20_000, 8000)))
     assert decision.replicas == 3
-    later = decided(spec, running(3, sized(8000, 8000)), wanted(None, sized(6667, 8000)))
+    later = decided(spec, running(3, sized(8000, 8000)), wanted(1, sized(6667, 8000)))
     assert requests(later) == sized(6667)
 
 
 def test_scaling_out_shrinks_nothing_in_the_same_step() -> None:
-    decision = decided(EIGHT_CPUS, running(1, sized(8000, 8000)), wanted(None, sized(10_000, 8000)))
+    decision = decided(EIGHT_CPUS, running(1, sized(8000, 8000)), wanted(1, sized(10_000, 8000)))
     assert (decision.replicas, requests(decision)) == (2, NOTHING)
     assert decision.explanation == (
         "app/cpu: needs 5 in each of 2 replicas",
@@ -205,14 +205,14 @@ def test_scaling_out_shrinks_nothing_in_the_same_step() -> None:
 
 
 def test_scale_out_also_grows_sizes() -> None:
-    decision = decided(EIGHT_CPUS, running(1, sized(1000)), wanted(None, sized(10_000)))
+    decision = decided(EIGHT_CPUS, running(1, sized(1000)), wanted(1, sized(10_000)))
     assert (decision.replicas, requests(decision)) == (2, sized(5000))
 
 
 @pytest.mark.parametrize(("ready", "written"), [(2, 5000), (1, None), (0, None)])
 def test_sizes_shrink_by_ready_replicas(ready: int, written: int | None) -> None:
     workload = replace(running(2, sized(8000)), ready=ready)
-    decision = decided(EIGHT_CPUS, workload, wanted(None, sized(5000)))
+    decision = decided(EIGHT_CPUS, workload, wanted(1, sized(5000)))
     assert requests(decision).cpu == (None if written is None else sized(written).cpu)
     kept = WithheldChange("app/cpu", MilliCpu(5000), MilliCpu(8000), Rule.POLICY, "until all replicas are ready")
     assert decision.withheld == (() if written else (kept,))
@@ -221,13 +221,13 @@ def test_sizes_shrink_by_ready_replicas(ready: int, written: int | None) -> None
 def test_size_that_shrinks_in_part_says_so() -> None:
     """Three of four are ready: they need 7 vCPU each, until all four need 5.25."""
     workload, four = replace(running(4, sized(8000)), ready=3), replace(EIGHT_CPUS, replicas=ReplicaBounds(4, 4))
-    decision = decided(four, workload, wanted(None, sized(5250)))
+    decision = decided(four, workload, wanted(1, sized(5250)))
     assert (requests(decision), decision.withheld) == (sized(7000), ())
     assert decision.explanation[1:] == ("app/cpu: 8 to 7 of 5250m (effective intervals)",)
 
 
 def test_shrink_after_scale_out_is_kept_in_status() -> None:
-    decision = decided(EIGHT_CPUS, running(1, sized(8000)), wanted(None, sized(10_000)))
+    decision = decided(EIGHT_CPUS, running(1, sized(8000)), wanted(1, sized(10_000)))
     assert (decision.replicas, requests(decision)) == (2, NOTHING)
     kept = [(each.subject, each.message) for each in decision.withheld if each.rule is Rule.POLICY]
     assert kept == [("app/cpu", "until all replicas are ready")]
@@ -236,11 +236,11 @@ def test_shrink_after_scale_out_is_kept_in_status() -> None:
 def test_before_scaling_in_sizes_grow_however_little() -> None:
     """Two replicas of 3.4 become one of 6.9: it has to be that large before the other goes."""
     two = running(2, sized(6800))
-    grown = decided(EIGHT_CPUS, two, wanted(None, sized(3450)))
+    grown = decided(EIGHT_CPUS, two, wanted(1, sized(3450)))
     assert (grown.replicas, requests(grown)) == (None, sized(6900))
     assert [kept.rule for kept in grown.withheld] == [Rule.POLICY]
     assert grown.withheld[0] == WithheldChange("replicas", 1, 2, Rule.POLICY, "sizes grow first")
-    gone = decided(EIGHT_CPUS, grown.applied(two), wanted(None, sized(3450)))
+    gone = decided(EIGHT_CPUS, grown.applied(two), wanted(1, sized(3450)))
     assert (gone.replicas, requests(gone)) == (1, NOTHING)
 
 
@@ -255,13 +255,13 @@ def test_scale_in_needs_spare_tenth() -> None:
 def test_fixed_replicas_are_sized_alone() -> None:
     off = DirectionRules(UpdateMode.OFF)
     spec = replace(EIGHT_CPUS, horizontal=AxisRules(off, off))
-    decision = decided(spec, running(1, sized(4000)), wanted(None, sized(10_000)))
+    decision = decided(spec, running(1, sized(4000)), wanted(1, sized(10_000)))
     assert (decision.replicas, requests(decision), [kept.rule for kept in decision.withheld]) == (
         None,
         sized(8000),
         [Rule.UPDATE_MODE],
     )
-    shrinks = decided(spec, running(2, sized(4000)), wanted(None, sized(1000)))
+    shrinks = decided(spec, running(2, sized(4000)), wanted(1, sized(1000)))
     assert (shrinks.replicas, requests(shrinks)) == (None, sized(1000))
 
 
@@ -269,7 +269,7 @@ def test_waiting_replicas_do_not_flap_sizes() -> None:
     slow = AxisRules(down=DirectionRules(delay=Seconds(300.0)))
     spec = replace(EIGHT_CPUS, horizontal=slow, vertical=slow)
     recently = ScalingTimes(last_down=NOON)
-    decision = decided(spec, running(2, sized(3000)), wanted(None, sized(2000)), recently)
+    decision = decided(spec, running(2, sized(3000)), wanted(1, sized(2000)), recently)
     assert (decision.changes, {kept.rule for kept in decision.withheld}) == (False, {Rule.DELAY})
 
 
@@ -277,7 +277,7 @@ def test_recommendation_for_gone_container_is_ignored() -> None:
     off = replace(EIGHT_CPUS, containers=(ContainerPolicy("app", is_off=True),))
     memory = replace(EIGHT_CPUS, containers=(ContainerPolicy("app", resources=("memory",)),))
     gone = Workload(3, 3, (SizedContainer("other", sized(1000)),))
-    target = wanted(None, sized(20_000))
+    target = wanted(1, sized(20_000))
     assert decided(off, running(3, sized(1000)), target).changes is False
     assert decided(memory, running(3, sized(1000)), target).changes is False
     assert decided(EIGHT_CPUS, gone, target).changes is False

@@ -56,13 +56,7 @@ class Hours:
         self.used.append(load / self.workload.replicas)
         for _ in range(40):
             said = self._said(load, spec)
-            decision, self.memory = decide(
-                spec,
-                self.workload,
-                said if spec.desired_by_utilization else replace(said, horizontal=None),
-                self.memory,
-                self.now,
-            )
+            decision, self.memory = decide(spec, self.workload, said, self.memory, self.now)
             if not decision.changes:
                 break
             self.workload = decision.applied(self.workload)
@@ -78,7 +72,10 @@ class Hours:
         desired = self.workload.replicas if is_tolerated(ratio) else ceil(ratio * self.workload.replicas)
         ratios: tuple[tuple[Resource, float], ...] = (("cpu", round(ratio, 2)),) if self.says_ratio else ()
         horizontal = HorizontalRecommendation(max(1, desired), 1, 30, ratios=ratios)
-        return replace(said, horizontal=horizontal) if spec.desired_by_utilization else said
+        # One with other metrics, for which a single replica is enough.
+        return replace(
+            said, horizontal=horizontal if spec.desired_by_utilization else HorizontalRecommendation(1, 1, 30)
+        )
 
     @property
     def capacity(self) -> int:

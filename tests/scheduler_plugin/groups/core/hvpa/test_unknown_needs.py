@@ -83,3 +83,21 @@ def test_unknown_need_allows_scale_out() -> None:
     busy = replace(MEASURED, desired=10, ratios=(("cpu", 9.0),))
     decision = decided(SPEC, eight(), replace(recommended(app=sized(125)), horizontal=busy))
     assert decision.replicas == 9
+
+
+def test_lost_metrics_shrink_nothing() -> None:
+    """Without its metrics-server a group that used all of its 8 vCPU fell to the 1 that its VPA knew from before."""
+    known = replace(recommended(app=sized(125, 4000)), horizontal=None)
+    decision = decided(SPEC, eight(), known)
+    assert (decision.changes, decision.withheld) == (False, ())
+    assert decision.explanation[-1] == (
+        "the HPA recommends nothing, so no replica is removed, and no size that it measures shrinks"
+    )
+    by_requests = replace(SPEC, desired_by_utilization=())
+    assert decided(by_requests, eight(), known).replicas is None
+
+
+def test_lost_metrics_allow_growth() -> None:
+    known = replace(recommended(app=sized(2000, 5000)), horizontal=None)
+    (container,) = decided(SPEC, eight(), known).containers
+    assert container.requests == sized(2000, 5000)
