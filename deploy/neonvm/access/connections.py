@@ -10,15 +10,14 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from deploy.neonvm.access.keys import Introduced, Introduction, fingerprint
-from deploy.neonvm.access.long_poll import LongPollConnection
-from deploy.neonvm.network.sockets import connected, copy_stream, discard_on_close, tcp_socket, until_one_ends
+from deploy.neonvm.access.keys import Introduced, Introduction
+from deploy.neonvm.access.pod_connection import PodConnection
+from deploy.neonvm.network.sockets import copy_stream, until_one_ends
 from deploy.neonvm.texts import controller as texts
 
 CONNECT_SECONDS: Final = 3.0
@@ -34,6 +33,8 @@ _MAX_RETRIED_HANDSHAKES: Final = 16
 """The same for pods that were unreachable last time, so that they do not delay the others."""
 _MAX_BODY: Final = 256 * 1024
 """Bytes of a response's body."""
+_CHUNK: Final = 16 * 1024
+"""Bytes relayed to or from a monitor at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,15 @@ class RunnerHttpResponse:
     body: bytes
 
 
-def _request(method: str, path: str, body: bytes) -> bytes:
+def encode_request(method: str, path: str, body: bytes) -> bytes:
+    """Encode a request."""
     # HTTP/1.0: no chunked responses.
     head = f"{method} {path} HTTP/1.0\r\nHost: runner\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
     return f"{head}\r\n\r\n".encode() + body
 
 
-async def _read_response(reader: asyncio.StreamReader, method: str, path: str) -> RunnerHttpResponse:
+async def read_response(reader: asyncio.StreamReader, method: str, path: str) -> RunnerHttpResponse:
+    """Read the response to a request. Raises ``OSError``."""
     try:
         status, headers = _head((await reader.readuntil(b"\r\n\r\n")).decode("latin-1"))
         return RunnerHttpResponse(status, headers, await _body(reader, headers.get("content-length")))
@@ -106,29 +109,10 @@ class ImpostorError(OSError):
     """A program other than the pod's runner answers at its IP."""
 
 
-@dataclass(slots=True)
-class Streams:
-    """One open connection."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-    async def ask(self, method: str, path: str, body: bytes) -> RunnerHttpResponse:
-        """Send one request; the connection stays open. Raises ``OSError``."""
-        self.writer.write(_request(method, path, body))
-        await self.writer.drain()
-        return await _read_response(self.reader, method, path)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.writer.close()
-
-    def reset(self) -> None:
-        """Close the connection, and discard what the peer has not received."""
-        # It may be closed already.
-        with suppress(OSError):
-            discard_on_close(self.writer.get_extra_info("socket"))
-        self.writer.transport.abort()
+async def ask(connection: PodConnection, method: str, path: str, body: bytes) -> RunnerHttpResponse:
+    """Send one request; the connection stays open. Raises ``OSError``."""
+    await connection.send(encode_request(method, path, body))
+    return await read_response(connection.reader, method, path)
 
 
 class RunnerConnections:
@@ -164,40 +148,32 @@ class RunnerConnections:
         async with self._slots:
             try:
                 # Connections are not reused: another pod may have the IP at the next request.
-                streams = await self.api(runner)
+                connection = await self.api(runner)
             except TimeoutError as error:
                 raise OSError(texts.TIMED_OUT) from error
-            try:
-                # After connecting, because the process may have been suspended meanwhile.
-                if method != "GET":
-                    self._require_lease()
-                response = await streams.ask(method, path, body)
-            except BaseException:
-                streams.reset()
-                raise
-            streams.close()
-            return response
+            return await self._exchange(connection, method, path, body)
 
     async def long_poll(self, runner: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
         """Like ``ask``, for responses that may take days: any number may be pending, at little memory each."""
-        connection = await self._open_long_poll(runner)
-        reader = asyncio.StreamReader()
-        feeding = asyncio.create_task(connection.feed(reader))
+        return await self._exchange(await self._open_long_poll(runner), method, path, body)
+
+    async def _exchange(self, connection: PodConnection, method: str, path: str, body: bytes) -> RunnerHttpResponse:
+        """Send the only request of ``connection``, and close it."""
         try:
+            # After connecting, because the process may have been suspended meanwhile.
             if method != "GET":
                 self._require_lease()
-            await connection.send(_request(method, path, body))
-            return await _read_response(reader, method, path)
-        finally:
-            feeding.cancel()
-            # The event loop must stop watching the socket before it is closed.
-            await asyncio.wait((feeding,))
-            connection.close()
+            response = await ask(connection, method, path, body)
+        except BaseException:
+            connection.reset()
+            raise
+        connection.close()
+        return response
 
-    async def _open_long_poll(self, runner: RunnerEndpoint) -> LongPollConnection:
+    async def _open_long_poll(self, runner: RunnerEndpoint) -> PodConnection:
         async with self._retried_handshakes if runner.uid in self._unreachable else self._handshakes:
             try:
-                connection = await self._open_and_verify(runner)
+                connection = await self.api(runner)
             except TimeoutError as error:
                 self._unreachable.add(runner.uid)
                 raise OSError(texts.TIMED_OUT) from error
@@ -207,54 +183,40 @@ class RunnerConnections:
             self._unreachable.discard(runner.uid)
             return connection
 
-    async def _open_and_verify(self, runner: RunnerEndpoint) -> LongPollConnection:
-        identity = self._identity()
-        # Verified on an ordinary connection, with the same key; the runner also learns the current CAs.
-        if self._verified.get(runner.uid, (b"", ""))[1] != identity.authorities:
-            (await self.api(runner)).close()
-        async with asyncio.timeout(CONNECT_SECONDS):
-            connection = await LongPollConnection.opened(runner.address, runner.api, identity.context)
-        if connection.fingerprint != self._verified.get(runner.uid, (b"", ""))[0]:
-            connection.close()
-            raise _impostor(runner)
-        return connection
-
-    async def api(self, runner: RunnerEndpoint) -> Streams:
+    async def api(self, runner: RunnerEndpoint) -> PodConnection:
         """Connect to the runner's API. Raises ``OSError``, ``TimeoutError`` included."""
         if runner.is_open:
             return await _connect(runner.address, runner.api, None)
         identity = self._identity()
-        streams = await _connect(runner.address, runner.api, identity.context)
+        connection = await _connect(runner.address, runner.api, identity.context)
         try:
-            await self._verify(runner, streams, identity)
+            await self._verify(runner, connection, identity)
         except BaseException:
-            streams.close()
+            connection.close()
             raise
-        return streams
+        return connection
 
     async def monitor(self, runner: RunnerEndpoint) -> socket.socket:
         """Connect to QEMU's monitor through the pod's gate. Raises ``OSError``."""
         self._require_lease()
         if runner.is_open:
-            end = await connected(tcp_socket(), runner.address, runner.monitor)
-            discard_on_close(end)
-            return end
+            return self._as_socket(await _connect(runner.address, runner.monitor, None))
         if runner.uid not in self._verified:
             # QMP has no introduction; the API uses the same key.
             (await self.api(runner)).close()
-        streams = await _connect(runner.address, runner.monitor, self._identity().context)
+        connection = await _connect(runner.address, runner.monitor, self._identity().context)
         # The IP may belong to another pod by now.
-        if _key(streams) != self._verified.get(runner.uid, (b"", ""))[0]:
-            streams.close()
+        if connection.fingerprint != self._verified.get(runner.uid, (b"", ""))[0]:
+            connection.close()
             raise _impostor(runner)
-        return self._as_socket(streams)
+        return self._as_socket(connection)
 
     def _require_lease(self) -> None:
         if not self._leads():
             raise OSError(texts.NO_LEASE)
 
-    async def _verify(self, runner: RunnerEndpoint, streams: Streams, identity: ClientIdentity) -> None:
-        key, verified = _key(streams), self._verified.get(runner.uid)
+    async def _verify(self, runner: RunnerEndpoint, connection: PodConnection, identity: ClientIdentity) -> None:
+        key, verified = connection.fingerprint, self._verified.get(runner.uid)
         if verified == (key, identity.authorities):
             return
         # A runner never changes its key.
@@ -263,7 +225,7 @@ class RunnerConnections:
         # The introduction also sends the CAs to trust, which may change while the pod runs.
         body = msgspec.json.encode(Introduction(identity.authorities))
         async with asyncio.timeout(INTRODUCTION_SECONDS):
-            answer = await streams.ask("POST", "/introduce", body)
+            answer = await ask(connection, "POST", "/introduce", body)
         try:
             token = msgspec.json.decode(answer.body, type=Introduced).token if answer.status == 200 else ""
         # The peer may be any program, and may send deeply nested JSON.
@@ -273,36 +235,39 @@ class RunnerConnections:
             raise _impostor(runner)
         self._verified[runner.uid] = key, identity.authorities
 
-    def _as_socket(self, streams: Streams) -> socket.socket:
-        """A plain socket relayed to ``streams``, for QEMU's QMP client."""
+    def _as_socket(self, connection: PodConnection) -> socket.socket:
+        """A plain socket relayed to ``connection``, for QEMU's QMP client."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
-        task = asyncio.create_task(_relay(streams, theirs))
+        # The client decodes everything that has arrived at once.
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _CHUNK)
+        task = asyncio.create_task(_relay(connection, theirs))
         # The event loop keeps only weak references to tasks.
         self._bridges.add(task)
         task.add_done_callback(self._bridges.discard)
         return ours
 
 
-def _key(streams: Streams) -> bytes:
-    return fingerprint(streams.writer.get_extra_info("ssl_object"))
-
-
 def _impostor(runner: RunnerEndpoint) -> ImpostorError:
     return ImpostorError(texts.IMPOSTOR.format(address=runner.address))
 
 
-async def _connect(address: str, port: int, context: ssl.SSLContext | None) -> Streams:
+async def _connect(address: str, port: int, context: ssl.SSLContext | None) -> PodConnection:
     async with asyncio.timeout(CONNECT_SECONDS):
-        return Streams(*await asyncio.open_connection(address, port, ssl=context))
+        return await PodConnection.opened(address, port, context)
 
 
-async def _relay(streams: Streams, theirs: socket.socket) -> None:
+async def _relay(connection: PodConnection, theirs: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=theirs)
     try:
-        await until_one_ends(copy_stream(reader, streams.writer), copy_stream(streams.reader, writer))
+        await until_one_ends(_send_all(reader, connection), copy_stream(connection.reader, writer))
     finally:
         # The client waits for the response to each command: anything left belongs to a cancelled one.
-        streams.reset()
+        connection.reset()
         writer.close()
+
+
+async def _send_all(reader: asyncio.StreamReader, connection: PodConnection) -> None:
+    while part := await reader.read(_CHUNK):
+        await connection.send(part)

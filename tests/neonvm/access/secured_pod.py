@@ -19,7 +19,8 @@ from deploy.neonvm.access.connections import (
     RunnerConnections,
     RunnerEndpoint,
     RunnerHttpResponse,
-    Streams,
+    encode_request,
+    read_response,
 )
 from deploy.neonvm.access.keys import PodIdentity, client_context
 from deploy.neonvm.network.sockets import listening, tcp_socket
@@ -57,6 +58,22 @@ def stranger() -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
+
+
+@dataclass
+class Streams:
+    """A client's connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def ask(self, method: str, path: str, body: bytes) -> RunnerHttpResponse:
+        """Send one request; the connection stays open."""
+        self.writer.write(encode_request(method, path, body))
+        return await read_response(self.reader, method, path)
+
+    def close(self) -> None:
+        self.writer.close()
 
 
 @dataclass

@@ -19,9 +19,8 @@ from deploy.neonvm.access.authenticated_listener import (
     PER_ADDRESS,
     AuthenticatedListener,
 )
-from deploy.neonvm.access.connections import Streams
 from deploy.neonvm.network.sockets import listening, tcp_socket
-from tests.neonvm.access.secured_pod import secured_pod, stranger
+from tests.neonvm.access.secured_pod import Streams, secured_pod, stranger
 
 STRANGER, KUBELET = "127.0.0.2", "127.0.0.99"
 

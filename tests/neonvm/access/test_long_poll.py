@@ -35,9 +35,8 @@ async def own_runner(serve: Serve) -> AsyncIterator[tuple[RunnerConnections, Run
     async def introduced(who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if b"/introduce" in await reader.readuntil(b"\r\n\r\n"):
             writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n{"token":"token-1"}')
-            await reader.read()
-        else:
-            await serve(who, reader, writer)
+            await reader.readuntil(b"\r\n\r\n")
+        await serve(who, reader, writer)
 
     door = AuthenticatedListener(
         listening(tcp_socket(), "127.0.0.1", 0), introduced, PodIdentity("db-x", pem(), Path()).context

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.neonvm.access.callers import AGENT, ANONYMOUS, CONTROLLER
-from deploy.neonvm.access.connections import Streams
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.runner.gate_server import GateServer, split
@@ -22,6 +21,7 @@ from deploy.neonvm.runner.pod_runner import PodRunner
 from deploy.neonvm.runner.qmp_gate import GateState, refusal
 from protocol.runtime.serving.tcp_listener import TcpListener
 from tests.fake_clock import settle
+from tests.neonvm.access.secured_pod import Streams
 
 MI = 1024**2
 SIZE = {"path": "vm0", "property": "requested-size", "value": 1024 * MI}
