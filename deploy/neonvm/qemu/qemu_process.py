@@ -9,6 +9,7 @@ The kernel kills QEMU when the thread that launched it ends (PDEATHSIG), so run 
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from qemu.qmp import EventListener, Message, QMPClient, QMPError, Runstate
+from qemu.qmp import Message, QMPClient, QMPError, Runstate
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Machine
@@ -33,7 +34,9 @@ _CALL_SECONDS: Final = 10.0
 """QEMU responds within a second or two even with an emulated guest under full load; longer is a hang."""
 
 _ATTEMPTS: Final = 3
-_EVENTS: Final = ("MIGRATION", "STOP", "RESUME")
+_LONGEST_MESSAGE: Final = 256 * 1024
+"""Bytes. QEMU's longest response lists the slots of all CPUs, 200 bytes each. The library's default is 10 MiB."""
+_EVENTS: Final = frozenset({"MIGRATION", "STOP", "RESUME"})
 
 
 class EventListeners:
@@ -52,27 +55,45 @@ class EventListeners:
         finally:
             self._all.remove(listener)
 
-    def dispatch(self, message: Message) -> bool:
-        """Call the listeners of an event. Always return True: as an event filter it passes every event."""
+    def dispatch(self, event: str) -> None:
+        """Call the listeners of ``event``."""
         # A copy, because a listener may remove itself.
-        for listener in [listener for event, listener in self._all if event == message["event"]]:
+        for listener in [listener for name, listener in self._all if name == event]:
             listener()
-        return True
 
 
 class Monitor(EventListeners):
-    """One QMP connection. ``who`` names the machine in errors. ``listeners`` get its events, if they outlive it."""
+    """One QMP connection. ``who`` names the machine in errors. ``listeners`` get its events, if they outlive it. A pod
+    may send anything at the other end, so messages have a maximum length, and events take no memory.
+    """
 
     def __init__(self, who: str, listeners: EventListeners | None = None) -> None:
         super().__init__()
         self._who = who
-        self._client = QMPClient(who)
-        self._listener = EventListener(_EVENTS, (listeners or self).dispatch)
-        # A separate queue: on a shared one, each reader would consume the other's events.
-        self._failures = EventListener(FAILURE_EVENTS)
-        self._client.register_listener(self._listener)
-        self._client.register_listener(self._failures)
+        self._listeners = listeners or self
+        # Without a name, for each of which the library would keep a logger forever.
+        self._client = QMPClient(readbuflen=_LONGEST_MESSAGE)
+        # It logs each message that it does not expect; every failure is a ``GuestError`` anyway.
+        self._client.logger.setLevel(logging.CRITICAL)
+        self._client.events.event_filter = self._note
+        self._times: dict[str, float | None] = {}
+        self._progress = asyncio.Event()
+        self._failure = ""
+        self._suspicion = asyncio.Event()
         self._connected = asyncio.Event()
+
+    def _note(self, message: Message) -> bool:
+        """Note an event. Always return False: the library would keep the event as long as the connection."""
+        event = str(message["event"])
+        if event in _EVENTS:
+            self._times[event] = parse_timestamp(message.get("timestamp"))
+            self._progress.set()
+            self._listeners.dispatch(event)
+        if event in FAILURE_EVENTS:
+            self._failure = self._failure or failure_in_event(event, message.get("data"))
+            if self._failure or event == "STOP":
+                self._suspicion.set()
+        return False
 
     async def connect(self, end: socket.socket) -> None:
         """Negotiate QMP on the socket. Raises ``GuestError``."""
@@ -112,24 +133,20 @@ class Monitor(EventListeners):
         """Wait up to ``seconds`` for a STOP, RESUME or MIGRATION event."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._listener.get()
+                await self._progress.wait()
+        self._progress.clear()
 
     def event_time(self, event: str) -> float | None:
         """Unix time of the last ``event``, by QEMU's clock; None if never or unknown."""
-        for message in reversed(self._listener.history):
-            if message["event"] == event:
-                return parse_timestamp(message.get("timestamp"))
-        return None
+        return self._times.get(event)
 
     async def failure(self) -> str:
         """Wait until QEMU reports that its guest has failed; return the reason. Never returns if QEMU has exited."""
         await self._connected.wait()  # events may arrive before commands can be sent
         while True:
-            message = await self._failures.get()
-            event = str(message["event"])
-            if reason := failure_in_event(event, message.get("data")):
-                return reason
-            if event == "STOP" and (reason := failure_in_run_state(await self._run_state())):
+            await self._suspicion.wait()
+            self._suspicion.clear()
+            if reason := self._failure or failure_in_run_state(await self._run_state()):
                 return reason
 
     async def _run_state(self) -> str:
@@ -144,7 +161,7 @@ class Monitor(EventListeners):
             async with asyncio.timeout(_CALL_SECONDS):
                 await self._client.disconnect()
         # The client raises here the error that ended its reader.
-        except (QMPError, OSError, EOFError, TimeoutError, ValueError, RecursionError):
+        except (QMPError, OSError, EOFError, TimeoutError, ValueError, TypeError, RecursionError):
             return
 
 

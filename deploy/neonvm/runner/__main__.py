@@ -202,7 +202,6 @@ async def run_to_exit(arguments: RunnerArguments) -> PodExit:
 def main() -> int:
     """Run until the guest has ended. The exit code is 0 if the pod was stopped or the guest was migrated away."""
     log_as_json()
-    logging.getLogger("qemu").setLevel(logging.CRITICAL)  # this program logs failures of QEMU with more detail
     try:
         arguments = parse_arguments(sys.argv[1:], os.environ)
     except ArgumentsError as error:

@@ -14,8 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from qemu.qmp import Message
-
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.frame_handover import FrameHandover, inject_frames, stop_diverting
 from deploy.neonvm.qemu.machine import Decided, Machine, retried
@@ -103,7 +101,7 @@ class SleepingSource(EventListeners):
             self._status, self._fault = _FAILED, str(error)
         finally:
             self._changed.set()
-            self.dispatch(Message({"event": "MIGRATION"}))
+            self.dispatch("MIGRATION")
 
     def _count(self, part: int) -> None:
         self._sent += part

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
+import logging
 import socket
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -182,27 +186,67 @@ async def test_failed_move_loop_restarts(tmp_path: Path) -> None:
         assert (made.status["podName"] != source, made.doubled, child(made.migration, "info") != {}) == (True, [], True)
 
 
-async def test_oversized_qmp_message_is_guest_fault() -> None:
-    writers: list[asyncio.StreamWriter] = []
+GREETING = b'{"QMP": {"version": {"qemu": {}, "package": ""}, "capabilities": []}}\r\n'
+ANSWER = b'{"return": 7, "id": "__qmp#00000"}\r\n'
 
-    async def connect(place: RunnerEndpoint) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        for each in (ours, theirs):
+
+@asynccontextmanager
+async def monitor_that_says(*parts: bytes) -> AsyncIterator[RemoteMachine]:
+    """A pod's monitor that says this to the first command of each connection."""
+    saying: list[asyncio.Task[None]] = []
+
+    async def say(end: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with end:
+            for part in (GREETING, b'{"return": {}}\r\n', b"".join(parts)):
+                await loop.sock_sendall(end, part)
+                await loop.sock_recv(end, 4096)
+            while await loop.sock_recv(end, 4096):
+                pass
+
+    async def connect(_: RunnerEndpoint) -> socket.socket:
+        ends = socket.socketpair()
+        for each in ends:
             each.setblocking(False)
-        _, writer = await asyncio.open_connection(sock=theirs)
-        writer.write(b'{"QMP": {"version": {"qemu": {}, "package": ""}, "capabilities": []}}\r\n')
-        writer.write(b'{"return": {}, "id": "__qmp#00000"}\r\n')
-        writer.write(b"x" * (11 << 20))
-        writers.append(writer)
-        return ours
+        saying.append(asyncio.create_task(say(ends[1])))
+        return ends[0]
 
     async with RemoteMachine(PLACE, connect, lambda: True) as machine:
+        yield machine
+    await asyncio.gather(*saying, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"x" * (11 << 20), b'{"event": "STOP", "data": [' + b"[]," * 100_000 + b"[]]}\n", b'{"return": {}, "id": []}\n',
+     b"[" * 100_000 + b"\n"],
+    ids=["no line", "long", "no id", "deep"],
+)  # fmt: skip
+async def test_odd_qmp_message_is_guest_fault(said: bytes) -> None:
+    """An event of 9 MB took 290 MiB of the controller, whose limit is 512."""
+    async with monitor_that_says(said) as machine:
         for _ in range(2):
+            tracemalloc.start()
             with pytest.raises(GuestError):
                 await machine.call("query-status")
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert peak < 4 << 20
             await machine.wait_for_event(0.05)  # the connection ends by itself meanwhile
-    for each in writers:
-        each.close()
+
+
+async def test_events_of_a_pod_take_no_memory(caplog: pytest.LogCaptureFixture) -> None:
+    """Each was kept twice for as long as the connection, and each answer to nothing made a line of the log."""
+    events = b'{"event": "STOP", "timestamp": {"seconds": 3, "microseconds": 0}}\r\n{"event": []}\r\n' * 100
+    loggers = len(logging.root.manager.loggerDict)
+    async with monitor_that_says(*[events] * 100, b'{"return": {}, "id": "x"}\r\n' * 100, ANSWER) as machine:
+        tracemalloc.start()
+        assert await machine.call("query-status") == 7
+        gc.collect()
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert (held < 4 << 20, machine.event_time("STOP"), caplog.records) == (True, 3.0, [])
+    assert len(logging.root.manager.loggerDict) == loggers
 
 
 ENDLESS = b"HTTP/1.0 200 OK\r\n\r\n"
