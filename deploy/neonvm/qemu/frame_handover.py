@@ -193,16 +193,21 @@ async def stop_diverting(
     """Remove ``filters`` and ``chardevs`` if they exist, so that the guest reads its frames. Raises ``GuestError`` if
     that is not certain.
     """
-    # Before the first object is added, QEMU has no /objects and fails to list it.
-    has_any = "objects" in _named(await machine.call("qom-list", {"path": "/"}), "name")
-    objects = _named(await machine.call("qom-list", {"path": "/objects"}), "name") if has_any else {}
-    for name in filters:
-        if name in objects:
-            await machine.call("object-del", {"id": name})
+    await delete_objects(machine, filters)
     existing = _named(await machine.call("query-chardev"), "label")
     for name in chardevs:
         if name in existing:
             await machine.call("chardev-remove", {"id": name})
+
+
+async def delete_objects(machine: Machine, names: Sequence[str]) -> None:
+    """Delete those of ``names`` that exist, in this order. Raises ``GuestError`` if that is not certain."""
+    # Before the first object is added, QEMU has no /objects and fails to list it.
+    has_any = "objects" in _named(await machine.call("qom-list", {"path": "/"}), "name")
+    objects = _named(await machine.call("qom-list", {"path": "/objects"}), "name") if has_any else {}
+    for name in names:
+        if name in objects:
+            await machine.call("object-del", {"id": name})
 
 
 def _named(answer: object, key: str) -> dict[str, Mapping[str, object]]:

@@ -15,6 +15,7 @@ import msgspec
 from deploy.neonvm.guests.qemu_guest import QemuGuest
 from deploy.neonvm.ports import FellAsleep, GuestError, GuestPhase, GuestState, SleepingGuest, SleepRefusedError, Woken
 from deploy.neonvm.qemu.daemon import DaemonResponse
+from deploy.neonvm.qemu.frame_handover import delete_objects
 from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.runner.decisions import Decisions
 from deploy.neonvm.runner.frame_return import FrameReturn
@@ -298,10 +299,10 @@ class PodRunner:
             shutil.rmtree(folder, ignore_errors=True)
 
     async def _drop_credentials(self) -> None:
-        """Delete QEMU's TLS credentials, so that it cannot send the guest. Raises ``GuestError``."""
-        if self._has_credentials_for:
-            await self._guest.machine.call("object-del", {"id": CREDENTIALS})
-            self._has_credentials_for = ""
+        """Delete QEMU's TLS credentials, if any, so that it cannot send the guest. Raises ``GuestError``."""
+        self._has_credentials_for = ""
+        # QEMU may have them without our knowledge: its response to an earlier attempt was late.
+        await delete_objects(self._guest.machine, (CREDENTIALS,))
 
     async def fall_asleep(self, sleeps: int | None = None) -> FellAsleep:
         """Put the guest to sleep; idempotent. As ``PodSleep.fall_asleep``."""

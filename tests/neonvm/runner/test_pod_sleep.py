@@ -265,6 +265,7 @@ async def test_sleep_forgets_certificate_of_last_move(pod: Pod) -> None:
     given = {"move": "m1", "certificate": certificate, "authority": authority.certificate.decode()}
     assert (await answered(pod, "PUT", "/tls/certificate", given))[0] == 200
     pod.runner.decide("m1", Decided.KEPT)
+    pod.hypervisor.machine.answers["qom-list"] = [{"name": "objects"}, {"name": "migration-tls"}]
     pod.hypervisor.machine.calls.clear()
     await asleep(pod)
     told = [call for call in pod.hypervisor.machine.calls if not call[0].startswith(("query", "qom"))]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from deploy.neonvm.runner.pod_runner import PodExit
 from deploy.neonvm.runner.qmp_gate import GateState
 from deploy.neonvm.texts.runner import MIGRATED_AWAY
 from protocol.units import Seconds
-from tests.neonvm.qemu.fakes import FakeGuestDaemon
+from tests.neonvm.qemu.fakes import FakeGuestDaemon, FakeMachine
 from tests.neonvm.runner.one_pod import Pod, running, scripted_daemon
 
 
@@ -143,7 +144,8 @@ async def test_sending_requires_current_moves_certificate(pod: Pod) -> None:
     await pod.ask("POST", "/handover", {"move": "m1", "decision": "open"})
     assert await pod.runner.gate_state() == GateState(is_open=True, max_plugged=1792 * 1024**2)
     await certify(pod, "m1")
-    assert [name for name, _ in told if not name.startswith("query")] == ["object-add", "migrate-set-parameters"]
+    orders = [name for name, _ in told if not name.startswith("query")]
+    assert orders == ["qom-list", "object-add", "migrate-set-parameters"]
     route = {"tls-creds": "migration-tls", "tls-hostname": "target.migration.local"}
     assert dict(told)["migrate-set-parameters"] == route
     assert await pod.runner.gate_state() == GateState(is_open=True, has_certificate=True, max_plugged=1792 * 1024**2)
@@ -153,6 +155,40 @@ async def test_sending_requires_current_moves_certificate(pod: Pod) -> None:
     await pod.ask("POST", "/handover", {"move": "m2", "decision": "given"})
     now = await pod.runner.gate_state()
     assert (now.is_open, now.is_given, now.has_sent) == (False, True, True)
+
+
+@dataclass
+class QemuWithObjects(FakeMachine):
+    """Its object IDs are unique, and the response to ``late`` is lost once."""
+
+    late: str = ""
+    objects: set[str] = field(default_factory=set)
+
+    async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
+        about = arguments or {}
+        name = str(about.get("id"))
+        if (command == "object-add" and name in self.objects) or (command == "object-del" and name not in self.objects):
+            raise GuestError(f"{command}: {name}")
+        (self.objects.add if command == "object-add" else self.objects.discard)(name)
+        if command == self.late:
+            self.late = ""
+            raise GuestError("no response within 10 s")
+        if command == "qom-list":
+            return [{"name": each} for each in (self.objects if about["path"] == "/objects" else ["objects"])]
+        return await super().call(command, arguments)
+
+
+@pytest.mark.parametrize("late", ["object-add", "migrate-set-parameters", "object-del"])
+async def test_certificate_is_replaced_after_late_response(tmp_path: Path, daemon: FakeGuestDaemon, late: str) -> None:
+    """QEMU had credentials that the runner did not know of, and refused all others: the VM could never move again."""
+    pod, machine = Pod(tmp_path, daemon), QemuWithObjects()
+    pod.hypervisor.machine = machine
+    async with running(pod):
+        await certify(pod, "m1")
+        await pod.ask("POST", "/handover", {"move": "m2", "decision": "open"})
+        machine.late = late
+        assert [await certified(pod, "m2"), await certified(pod, "m2")] == [503, 200]
+        assert ((await pod.runner.gate_state()).has_certificate, machine.objects) == (True, {"migration-tls"})
 
 
 async def test_receiving_requires_certificate(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
@@ -171,12 +207,16 @@ async def test_receiving_requires_certificate(tmp_path: Path, daemon: FakeGuestD
 
 
 async def certify(pod: Pod, move: str) -> None:
-    """Gives the pod the certificate of a move, as a controller does."""
+    assert await certified(pod, move) == 200
+
+
+async def certified(pod: Pod, move: str) -> int:
+    """The status of the response to the certificate of a move, which the pod gets from a controller."""
     authority = MigrationAuthority(move, time.time())
     request = (await pod.ask("POST", "/tls/request", {"move": move})).body
     certificate = authority.signed(request, "source.migration.local").decode()
     given = {"move": move, "certificate": certificate, "authority": authority.certificate.decode()}
-    assert (await pod.ask("PUT", "/tls/certificate", given)).status == 200
+    return (await pod.ask("PUT", "/tls/certificate", given)).status
 
 
 async def test_frames_are_led_to_the_pod(pod: Pod) -> None:
