@@ -32,6 +32,7 @@ from deploy.neonvm.overlay.node_plan import (
 )
 from deploy.neonvm.overlay.taps import send_tap
 from deploy.neonvm.ports import NetworkError
+from deploy.neonvm.remote.address_choice import owner_of
 from deploy.neonvm.runner.flat_tap import TapOffer
 from deploy.neonvm.tap import open_tap
 from deploy.neonvm.texts import network as texts
@@ -129,7 +130,7 @@ class NodeNetwork:
 
     async def _fence(self, links: list[dict[str, object]]) -> None:
         """Load the rules if they are missing, and update their sets. Raises ``NetworkError``."""
-        taps, deps = tap_addresses(links), self._deps
+        taps, deps = tap_addresses(links, self._owners()), self._deps
         desired = elements(self._endpoints(), taps, self._peers(), deps.isolated, deps.underlay)
         if self._loaded is not None and not await self._is_fenced():
             LOG.warning(texts.FENCE_REMOVED)
@@ -167,6 +168,10 @@ class NodeNetwork:
         return FlatObjects(
             caches[IP_ADDRESSES].objects, caches[VIRTUAL_MACHINES].objects, list(caches[MIGRATIONS].objects.values())
         )
+
+    def _owners(self) -> dict[str, str]:
+        """The uid of the VM that owns each IP."""
+        return {name.name: owner_of(claim)[1] for name, claim in self._deps.caches[IP_ADDRESSES].objects.items()}
 
     def _endpoints(self) -> list[Endpoint]:
         return endpoints(self._objects())
@@ -209,11 +214,11 @@ class NodeNetwork:
         return True
 
     async def _hand_out(self, uid: str, address: str, connection: socket.socket) -> None:
-        name = tap_name(uid)
+        name, owner = tap_name(uid), self._owners().get(address, "")
         descriptor = open_tap(name)
         try:
             # The tap must have its alias and its rules before it joins the bridge.
-            await run("ip", "-batch", "-", lines=set_alias(name, address))
+            await run("ip", "-batch", "-", lines=set_alias(name, address, owner))
             async with self._lock:
                 await self._fence(await _json("ip", "-j", "link"))
             await run("ip", "-batch", "-", lines=attach_tap(name, self._node.mtu))

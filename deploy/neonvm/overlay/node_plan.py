@@ -63,9 +63,9 @@ def create_links(node: OverlayNode, existing: Iterable[str]) -> list[str]:
     ]
 
 
-def set_alias(tap: str, address: str) -> list[str]:
-    """Commands that store a tap's IP in its alias, where it survives a restart of this program."""
-    return [f"link set {tap} alias {address}"]
+def set_alias(tap: str, address: str, owner: str) -> list[str]:
+    """Commands that store IP and VM (its uid) of a tap in its alias, where they survive a restart of this program."""
+    return [f"link set {tap} alias {address}/{owner}"]
 
 
 def attach_tap(tap: str, mtu: int) -> list[str]:
@@ -74,13 +74,20 @@ def attach_tap(tap: str, mtu: int) -> list[str]:
     return [f"link set {tap} mtu {mtu} master {BRIDGE} addrgenmode none arp off", f"link set {tap} up"]
 
 
-def tap_addresses(links: Iterable[Mapping[str, object]]) -> dict[str, str]:
-    """The IP of each tap of this node, from its alias; without taps that have none."""
-    aliases = {str(link.get("ifname")): str(link["ifalias"]) for link in links if "ifalias" in link}
-    # Our names have the maximum length; other interfaces may have the same prefix.
-    return {
-        name: alias for name, alias in aliases.items() if len(name) == _LONGEST_NAME and name.startswith(TAP_PREFIX)
-    }
+def tap_addresses(links: Iterable[Mapping[str, object]], owners: Mapping[str, str]) -> dict[str, str]:
+    """The IP of each tap of this node, from its alias; without taps that have none, or no longer own theirs. ``owners``
+    are the uids of the VMs that own IPs.
+    """
+    taps = dict[str, str]()
+    for link in links:
+        name, (address, _, owner) = str(link.get("ifname")), str(link.get("ifalias", "")).partition("/")
+        # Our names have the maximum length; other interfaces may have the same prefix.
+        is_tap = len(name) == _LONGEST_NAME and name.startswith(TAP_PREFIX)
+        # The pod of a deleted VM may still run, and its tap must not become that of the IP's next VM. Aliases of older
+        # releases have no owner.
+        if is_tap and address and owner in ("", owners.get(address)):
+            taps[name] = address
+    return taps
 
 
 def tap_name(pod_uid: str) -> str:

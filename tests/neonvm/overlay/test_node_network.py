@@ -174,10 +174,25 @@ async def test_tap_is_fenced_before_it_is_plugged_in(node: Node, commands: Comma
     assert await node.served("db-1")
     name = tap_name(uid)
     orders = [each for each in commands.ran if each[1] in {"-batch", "-f"}]
-    assert orders[0] == ("ip", "-batch", "-", f"link set {name} alias {ADDRESS}")
+    assert orders[0] == ("ip", "-batch", "-", f"link set {name} alias {ADDRESS}/v1")
     assert f'add element bridge neonvm taps {{ "{name}" . {ADDRESS} }}' in orders[1]
     assert orders[2][3] == f"link set {name} mtu 1450 master neonvm0 addrgenmode none arp off"
     await stop(task)
+
+
+async def test_pod_of_deleted_vm_loses_its_address(node: Node, commands: Commands) -> None:
+    """The pod ignores its termination, and the IP has a new owner: a neighbour's packets went to the old guest."""
+    uid, other = await node.pod("db-1"), {**VM, "metadata": {"namespace": "shop", "name": "db", "uid": "v2"}}
+    task = await up(node)
+    assert await node.served("db-1")
+    await stop(task)
+    node.caches[IP_ADDRESSES]._facts.learn(claim(other, ADDRESS), reread=True)
+    node.caches[VIRTUAL_MACHINES]._facts.learn(other, reread=True)
+    await node.network.renew()
+    assert commands.loads[-1][3:5] == (
+        f'delete element bridge neonvm taps {{ "{tap_name(uid)}" . {ADDRESS} }}',
+        f'delete element bridge neonvm macs {{ "{tap_name(uid)}" . 52:54:00:6f:00:07 }}',
+    )
 
 
 @pytest.mark.parametrize(("pod", "on"), [("db-9", "a"), ("db-1", "b"), ("unknown", "")])

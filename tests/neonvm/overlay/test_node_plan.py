@@ -146,10 +146,14 @@ def test_frames_that_are_given_back_leave_no_trace() -> None:
 def test_tap_says_whose_it_is() -> None:
     """In its alias, which outlives the program; a tap has none while it is being created."""
     name = tap_name("uid-1")
+    earlier, orphan = tap_name("uid-3"), tap_name("uid-4")
     links: list[dict[str, object]] = [
         {"ifname": "eth0", "ifalias": "10.111.0.9"},
-        {"ifname": name, "ifalias": "10.111.0.1"},
+        {"ifname": name, "ifalias": "10.111.0.1/v1"},
         {"ifname": tap_name("uid-2")},
+        {"ifname": earlier, "ifalias": "10.111.0.2"},
+        {"ifname": orphan, "ifalias": "10.111.0.3/v3"},
     ]
-    assert set_alias(name, "10.111.0.1") == [f"link set {name} alias 10.111.0.1"]
-    assert tap_addresses(links) == {name: "10.111.0.1"}
+    assert set_alias(name, "10.111.0.1", "v1") == [f"link set {name} alias 10.111.0.1/v1"]
+    owners = {"10.111.0.1": "v1", "10.111.0.3": "v4"}
+    assert tap_addresses(links, owners) == {name: "10.111.0.1", earlier: "10.111.0.2"}
