@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -173,6 +174,10 @@ _QUIT_SECONDS: Final = 5.0
 _FAILED_QUIT_SECONDS: Final = 0.5
 _LAST_EVENT_SECONDS: Final = 0.2
 """How long to wait, after QEMU has exited, for an event that explains it."""
+_LONGEST_LOG: Final = 256 * 1024
+"""Bytes of QEMU's output; a longer log is truncated."""
+_LOG_CHECK: Final = 10.0
+"""Seconds between checks of the log's length."""
 
 
 class Qemu:
@@ -214,7 +219,8 @@ class QemuProcess(Monitor):
         ``GuestError`` with the end of the log if QEMU does not start.
         """
         ours, theirs = socket.socketpair()
-        with theirs, log.open("wb") as complaints:
+        # The first truncates the log, the second appends to it, also after the next truncation.
+        with theirs, log.open("wb"), log.open("ab") as complaints:
             try:
                 process = await asyncio.create_subprocess_exec(
                     *command(theirs.fileno()),
@@ -253,7 +259,9 @@ class QemuProcess(Monitor):
         gone = asyncio.ensure_future(self._process.wait())
         failure = asyncio.ensure_future(self.failure())
         try:
-            await asyncio.wait((gone, failure), return_when=asyncio.FIRST_COMPLETED)
+            tasks = gone, failure
+            while not (await asyncio.wait(tasks, timeout=_LOG_CHECK, return_when=asyncio.FIRST_COMPLETED))[0]:
+                self._truncate_log()
             if not failure.done():
                 # The monitor's last event may be still in flight, and explains more than the exit status.
                 await asyncio.wait((failure,), timeout=0 if self._is_ending else _LAST_EVENT_SECONDS)
@@ -261,6 +269,13 @@ class QemuProcess(Monitor):
         finally:
             gone.cancel()
             failure.cancel()
+
+    def _truncate_log(self) -> None:
+        """Truncate a log that is too long: a guest can make QEMU print thousands of lines a second."""
+        with suppress(OSError):
+            if self._log.stat().st_size > _LONGEST_LOG:
+                # Not rotated: only the last output matters.
+                os.truncate(self._log, 0)
 
     def _exit(self) -> str:
         code = self._process.returncode or 0

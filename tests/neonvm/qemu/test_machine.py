@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy.neonvm.ports import GuestError
+from deploy.neonvm.qemu import qemu_process
 from deploy.neonvm.qemu.qemu_process import Qemu, QemuProcess
 
 _PLAYED = """
@@ -32,6 +33,9 @@ for order in orders():
     named = {"id": order["id"]} if "id" in order else {}
     if order["execute"] == "hang up":
         sys.exit("terrible things happened")
+    if order["execute"] == "complain":
+        sys.stderr.write("bad guest\\n" * order["arguments"]["lines"])
+        sys.stderr.flush()
     if order["execute"] == "query-status":
         say({"return": {"status": sys.argv[2], "running": False}, **named})
         continue
@@ -69,6 +73,24 @@ async def test_dead_machine_refuses_orders(tmp_path: Path) -> None:
     await machine.end()
     assert not machine.alive
     assert (tmp_path / "log").read_text() == "terrible things happened\n"
+
+
+async def test_output_of_qemu_fills_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guest that breaks virtio's rules in a loop makes QEMU print a line each time: 40 GB a day."""
+    monkeypatch.setattr(qemu_process, "_LOG_CHECK", 0.01)
+    log = tmp_path / "log"
+    machine = await QemuProcess.launch("db", program(_PLAYED), log)
+    await machine.call("complain", {"lines": 1})
+    assert log.read_text() == "bad guest\n"
+    await machine.call("complain", {"lines": 100_000})
+    for _ in range(500):
+        if not log.stat().st_size:
+            break
+        await asyncio.sleep(0.01)
+    with pytest.raises(GuestError):
+        await machine.call("hang up")
+    await machine.end()
+    assert machine.output_tail() == "terrible things happened"
 
 
 async def test_failed_start_quotes_last_output(tmp_path: Path) -> None:
