@@ -108,6 +108,9 @@ def next_step(view: MigrationView) -> HandoverStep:
     return _HELD[view.source][view.target]
 
 
+UNDER_WAY: Final = frozenset({"setup", "active", "pre-switchover", "device"})
+"""Values of QEMU's ``MigrationStatus`` for an active migration."""
+
 PAUSED_BY_MIGRATION: Final = frozenset({"finish-migrate", "postmigrate", "paused"})
 """Run states of a source that is paused because it has sent its guest."""
 

@@ -21,11 +21,14 @@ from typing import Final
 from qemu.qmp import Message, QMPClient, QMPError, Runstate
 
 from deploy.neonvm.ports import GuestError
+from deploy.neonvm.qemu.handover import UNDER_WAY
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.qemu.reports import (
     FAILURE_EVENTS,
+    OUT_OF_SPACE,
     failure_in_event,
     failure_in_run_state,
+    parse_report,
     parse_run_state,
     parse_timestamp,
 )
@@ -35,6 +38,8 @@ _CALL_SECONDS: Final = 10.0
 """QEMU responds within a second or two even with an emulated guest under full load; longer is a hang."""
 
 _ATTEMPTS: Final = 3
+_SPACE_SECONDS: Final = 5.0
+"""Pause before a guest that is out of space is continued."""
 _LONGEST_MESSAGE: Final = 256 * 1024
 """Bytes. QEMU's longest response lists the slots of all CPUs, 200 bytes each. The library's default is 10 MiB."""
 _EVENTS: Final = frozenset({"MIGRATION", "STOP", "RESUME"})
@@ -147,8 +152,21 @@ class Monitor(EventListeners):
         while True:
             await self._suspicion.wait()
             self._suspicion.clear()
-            if reason := self._failure or failure_in_run_state(await self._run_state()):
+            run_state = await self._run_state()
+            if reason := self._failure or failure_in_run_state(run_state):
                 return reason
+            if run_state == OUT_OF_SPACE:
+                await asyncio.sleep(_SPACE_SECONDS)
+                await self._continue()
+
+    async def _continue(self) -> None:
+        """Continue a guest that is still out of space. Another check follows unless it runs."""
+        self._suspicion.set()
+        with suppress(GuestError):
+            # A migration that is under way may end at any moment, and its source must not run then.
+            is_moving = parse_report(await self.call("query-migrate")).status in UNDER_WAY
+            if not is_moving and parse_run_state(await self.call("query-status")) == OUT_OF_SPACE:
+                await self.call("cont")
 
     async def _run_state(self) -> str:
         for _ in range(_ATTEMPTS):

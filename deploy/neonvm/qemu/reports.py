@@ -135,10 +135,15 @@ _SHUTDOWNS: Final[Mapping[str, str]] = {
 _STANDSTILLS: Final[Mapping[str, str]] = {
     # KVM reports this for an instruction that it cannot emulate.
     "internal-error": "internal-error: KVM cannot execute an instruction of the guest",
-    "io-error": "io-error: its disk cannot be read or written",
     "guest-panicked": "its kernel panicked",
     "watchdog": "its watchdog stopped it",
 }
+
+
+OUT_OF_SPACE: Final = "io-error"
+"""Run state of a guest whose disk could not grow, because its node's is full. ``cont`` repeats the write; other errors
+of a disk are reported to the guest.
+"""
 
 
 def failure_in_event(event: str, data: object) -> str:

@@ -16,6 +16,7 @@ from deploy.neonvm.ports import GuestError, TransferError, TransferFault
 from deploy.neonvm.qemu.frame_handover import FrameHandover, FrameRouting
 from deploy.neonvm.qemu.handover import (
     PAUSED_BY_MIGRATION,
+    UNDER_WAY,
     HandoverStep,
     MigrationView,
     SourceState,
@@ -37,8 +38,6 @@ _POLL_SECONDS: Final = 0.2
 """Poll interval in seconds; events trigger an earlier poll."""
 
 _REPORT: Final = 1.0
-_UNDER_WAY: Final = frozenset({"setup", "active", "pre-switchover", "device"})
-"""Values of QEMU's ``MigrationStatus`` for an active migration."""
 _SILENCE_TIMEOUT: Final = Seconds(60.0)
 """How long a released target, or a source that resumes, may be silent before it counts as lost. Until then no other
 copy may run, and QEMU with an emulated guest on a busy host may miss some calls.
@@ -175,7 +174,7 @@ class Transfer:
         if source_state(status) is SourceState.SENT:
             # A running source may still report the migration by which its guest arrived.
             return parse_run_state(await source.call("query-status")) in PAUSED_BY_MIGRATION
-        return status in _UNDER_WAY
+        return status in UNDER_WAY
 
     async def _raise_downtime_limit(self) -> None:
         """Raise the downtime limit as the migration takes longer, and after the only pass of an emulated guest."""

@@ -17,6 +17,7 @@ from deploy.neonvm.ports import FellAsleep, GuestError, GuestPhase, GuestState, 
 from deploy.neonvm.qemu.daemon import DaemonResponse
 from deploy.neonvm.qemu.frame_handover import delete_objects
 from deploy.neonvm.qemu.machine import Decided
+from deploy.neonvm.qemu.reports import OUT_OF_SPACE, parse_run_state
 from deploy.neonvm.runner.decisions import Decisions
 from deploy.neonvm.runner.frame_return import FrameReturn
 from deploy.neonvm.runner.pod_sleep import PodSleep
@@ -165,9 +166,17 @@ class PodRunner:
         if (asleep := self.sleep.state()) is not None:
             return asleep
         await self._guest.arrived()
-        state = (await self._guest.paused_state() if is_last_enough else None) or await self._guest.state()
+        state = (await self._guest.paused_state() if is_last_enough else None) or await self._running_state()
         # It may have fallen asleep meanwhile.
         return self.sleep.state() or state
+
+    async def _running_state(self) -> GuestState:
+        try:
+            return await self._guest.state()
+        except GuestError as error:
+            if parse_run_state(await self._guest.machine.call("query-status")) == OUT_OF_SPACE:
+                raise GuestError(texts.OUT_OF_SPACE) from error
+            raise
 
     async def is_ready(self) -> bool:
         """Return True if the guest's database accepts connections, or if the guest is asleep."""

@@ -25,7 +25,7 @@ def test_event_gives_failure_reason(event: str, data: object, failure: str) -> N
 
 def test_pause_is_failure_unless_ordered() -> None:
     failed = {state for state in _RUN_STATES if failure_in_run_state(state)}
-    assert failed == {"internal-error", "io-error", "guest-panicked", "watchdog"}
+    assert failed == {"internal-error", "guest-panicked", "watchdog"}
 
 
 _RUN_STATES = (

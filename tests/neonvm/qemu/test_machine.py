@@ -124,7 +124,6 @@ async def test_a_program_that_is_missing_is_no_machine(tmp_path: Path) -> None:
             "internal-error",
             "internal-error: KVM cannot execute an instruction of the guest",
         ),
-        ([{"event": "STOP"}], "io-error", "io-error: its disk cannot be read or written"),
     ],
 )
 async def test_failure_reason_precedes_qemu_exit(
@@ -138,6 +137,46 @@ async def test_failure_reason_precedes_qemu_exit(
     assert await machine.call("echo", {"value": 1}) == {"value": 1}
     await machine.end()
     assert await machine.failed() == reason
+
+
+_FULL = _PLAYED.replace(
+    "for order in orders():",
+    """asked, tries = [], 0
+for order in orders():
+    asked.append(order["execute"])
+    if order["execute"] == "cont":
+        tries += 1
+        say({"event": "RESUME", "timestamp": {}})
+        if tries == 1:
+            say({"event": "STOP", "timestamp": {}})
+        else:
+            sys.argv[2] = "running"
+    if order["execute"] == "query-migrate":
+        status = "active" if asked.count("query-migrate") == 1 else ""
+        say({"return": {"status": status}, "id": order["id"]})
+        continue
+    if order["execute"] == "asked":
+        say({"return": asked, "id": order["id"]})
+        continue""",
+)
+
+
+async def test_guest_continues_once_there_is_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another had filled the node's disk, and the guest lost its own with its pod. It stays as it is during a move."""
+    monkeypatch.setattr(qemu_process, "_SPACE_SECONDS", 0.01)
+    machine = await QemuProcess.launch("db", program(_FULL, "io-error"), tmp_path / "log")
+    await machine.call("happen", {"events": [{"event": "STOP"}]})
+    asked: object = []
+    for _ in range(500):
+        if isinstance(asked := await machine.call("asked"), list) and asked.count("cont") == 2:
+            break
+        await asyncio.sleep(0.01)
+    check = ["query-status", "query-migrate", "query-status", "cont"]
+    assert isinstance(asked, list)
+    told = [order for order in asked if order in check]
+    assert told[:10] == [*check[:2], *check, *check]
+    assert machine.alive
+    await machine.end()
 
 
 async def test_hanging_failed_machine_is_killed(tmp_path: Path) -> None:

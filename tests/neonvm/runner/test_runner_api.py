@@ -219,6 +219,17 @@ async def certified(pod: Pod, move: str) -> int:
     return (await pod.ask("PUT", "/tls/certificate", given)).status
 
 
+async def test_status_says_that_guest_lacks_space(pod: Pod) -> None:
+    assert (await pod.ask("GET", "/status")).status == 200
+    pod.daemon.answers["GET /cpu"] = (500, "nothing")
+    answers, said = pod.hypervisor.machine.answers, list[bytes]()
+    for run_state in ("io-error", "running"):
+        answers["query-status"] = {"status": run_state}
+        said.append((await pod.ask("GET", "/cpu_current")).body)
+    assert said[0] == b"the node's disk is full: the guest is paused until there is space\n"
+    assert b"invalid CPU: nothing" in said[1]
+
+
 async def test_frames_are_led_to_the_pod(pod: Pod) -> None:
     await pod.ask("PUT", "/announce")
     assert pod.flat.story == ["announced"]
