@@ -25,7 +25,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Annotated, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -124,7 +123,7 @@ class RunnerApi:
 
     async def answer(self, who: str, method: str, target: str, body: bytes) -> HttpResponse:
         """The response to one request."""
-        path = urlsplit(target).path
+        path = target.partition("?")[0]
         if not may_request(who, method, path):
             return _text(texts.CONTROLLER_ONLY, HTTPStatus.FORBIDDEN)
         if (who, path) == (ANONYMOUS, "/ready"):

@@ -75,6 +75,7 @@ async def test_a_pod_is_ready_once_its_database_answers(pod: Pod) -> None:
         ("POST", "/handover", b'{"move": "m", "decision": "ours"}', 400),
         ("DELETE", "/cpu_change", b"", 405),
         ("GET", "/secrets", b"", 404),
+        ("GET", "//[", b"", 404),
     ],
 )
 async def test_what_makes_no_sense_is_refused(pod: Pod, method: str, path: str, body: bytes, status: int) -> None:
