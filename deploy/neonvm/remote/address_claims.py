@@ -66,6 +66,9 @@ class AddressClaims:
                 self._by_vm.pop(uid, None)
         if change.after is not None and (uid := owner_of(change.after)[1]):
             self._by_vm.setdefault(uid, {})[change.name] = change.after
+            # From here on the cache alone counts: whoever deletes the claim frees the address.
+            if self._created.get(uid) == change.name.name:
+                del self._created[uid]
 
     async def _create_claim(self, vm: Json) -> str:
         claimed = {name.name for name in self._claims.objects} | set(self._created.values())
