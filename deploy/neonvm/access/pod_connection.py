@@ -74,7 +74,8 @@ class PodConnection:
             await asyncio.get_running_loop().sock_sendall(self._socket, data)
             return
         # A write needs no input: TLS 1.3 has no renegotiation.
-        self._tls.write(data)
+        while data:
+            data = data[self._tls.write(data) :]
         await self._flush()
 
     def close(self) -> None:
