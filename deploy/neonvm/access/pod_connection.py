@@ -15,6 +15,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final, TypeVar
 
 from deploy.neonvm.access.keys import fingerprint
@@ -44,7 +45,7 @@ class PodConnection:
         self.reader = asyncio.StreamReader()
         # It calls `pause_reading` while it has too much.
         self.reader.set_transport(self)  # type: ignore[arg-type]  # these two methods are all that it uses
-        self._feeding: asyncio.Task[None] | None = None
+        self._feeding: asyncio.Task[None]
 
     @classmethod
     async def opened(cls, address: str, port: int, context: ssl.SSLContext | None) -> PodConnection:
@@ -80,10 +81,9 @@ class PodConnection:
 
     def close(self) -> None:
         """Close the connection."""
-        if self._feeding is not None:
-            self._feeding.cancel()
-            # The event loop must stop watching the socket before it is closed.
-            self._feeding.add_done_callback(lambda _: self._socket.close())
+        self._feeding.cancel()
+        # The event loop must stop watching the socket before it is closed.
+        self._feeding.add_done_callback(lambda _: self._socket.close())
 
     def reset(self) -> None:
         """Close the connection, and discard what the peer has not received."""
@@ -112,11 +112,8 @@ class PodConnection:
     async def _decrypted(self) -> bytes:
         if self._tls is None:
             return await self._received()
-        tls = self._tls
-        # A peer need not announce the end.
-        with suppress(ssl.SSLEOFError, ssl.SSLZeroReturnError):
-            return await self._done(lambda: tls.read(_CHUNK))
-        return b""
+        # Empty at the end, which a peer need not announce.
+        return await self._done(partial(self._tls.read, _CHUNK))
 
     async def _done(self, step: Callable[[], _Done]) -> _Done:
         """Run a TLS operation until it has read enough; return its result."""

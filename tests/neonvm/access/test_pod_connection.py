@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -50,10 +51,26 @@ async def test_flood_without_data_leaves_others_their_turns(tmp_path: Path, monk
     async with pod(lambda listener: flood(listener, context, tmp_path, SIZE)) as port:
         connection = await PodConnection.opened("127.0.0.1", port, showing().context)
         other = asyncio.create_task(others())
-        assert await connection.reader.read(1) == b"x"
+        assert await connection.reader.read() == b"x"
         other.cancel()
         connection.close()
     assert turns >= SIZE // (16 * 1024)
+
+
+async def test_lost_connection_is_a_fault() -> None:
+    async def resets(listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        client, _ = await loop.sock_accept(listener)
+        await loop.sock_recv(client, 1)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+
+    async with pod(resets) as port:
+        connection = await PodConnection.opened("127.0.0.1", port, None)
+        await connection.send(b"x")
+        with pytest.raises(ConnectionResetError):
+            await connection.reader.read()
+        connection.close()
 
 
 async def test_bytes_beyond_the_burst_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:

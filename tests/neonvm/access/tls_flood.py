@@ -37,7 +37,7 @@ def _derived(secret: bytes, label: bytes, length: int) -> bytes:
 
 
 async def flood(listener: socket.socket, context: ssl.SSLContext, folder: Path, size: int) -> None:
-    """Accept one connection; after the handshake send about ``size`` bytes of tickets, and then ``x``."""
+    """Accept one connection; after the handshake send about ``size`` bytes of tickets, then ``x``, and hang up."""
     loop = asyncio.get_running_loop()
     client, _ = await loop.sock_accept(listener)
     context.keylog_filename = str(folder / "keys")
@@ -58,4 +58,3 @@ async def flood(listener: socket.socket, context: ssl.SSLContext, folder: Path, 
         for _ in range(size // len(tickets)):
             await loop.sock_sendall(client, records.sealed(tickets, _HANDSHAKE))
         await loop.sock_sendall(client, records.sealed(b"x", _DATA))
-        await loop.sock_recv(client, 1)
