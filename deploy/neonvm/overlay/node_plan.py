@@ -64,8 +64,9 @@ def create_links(node: OverlayNode, existing: Iterable[str]) -> list[str]:
 
 
 def set_alias(tap: str, address: str, owner: str) -> list[str]:
-    """Commands that store IP and VM (its uid) of a tap in its alias, where they survive a restart of this program."""
-    return [f"link set {tap} alias {address}/{owner}"]
+    """Commands that store a tap's IP and VM (the uid ``owner``), where they survive a restart of this program."""
+    # The VM in a name of its own: an older release, after a rollback, takes all of the alias for the IP.
+    return [f"link set {tap} alias {address}", f"link property add dev {tap} altname {tap}-{owner}"]
 
 
 def attach_tap(tap: str, mtu: int) -> list[str]:
@@ -75,17 +76,18 @@ def attach_tap(tap: str, mtu: int) -> list[str]:
 
 
 def tap_addresses(links: Iterable[Mapping[str, object]], owners: Mapping[str, str]) -> dict[str, str]:
-    """The IP of each tap of this node, from its alias; without taps that have none, or no longer own theirs. ``owners``
-    are the uids of the VMs that own IPs.
+    """The IP of each tap of this node; without taps that have none, or whose VM no longer owns it. ``owners`` are the
+    uids of the VMs that own IPs.
     """
     taps = dict[str, str]()
     for link in links:
-        name, (address, _, owner) = str(link.get("ifname")), str(link.get("ifalias", "")).partition("/")
+        name, address, others = str(link.get("ifname")), str(link.get("ifalias", "")), link.get("altnames", [])
         # Our names have the maximum length; other interfaces may have the same prefix.
         is_tap = len(name) == _LONGEST_NAME and name.startswith(TAP_PREFIX)
-        # The pod of a deleted VM may still run, and its tap must not become that of the IP's next VM. Aliases of older
-        # releases have no owner.
-        if is_tap and address and owner in ("", owners.get(address)):
+        vm_names = [other for other in others if other.startswith(f"{name}-")] if isinstance(others, list) else []
+        # The pod of a deleted VM may still run, and its tap must not become that of the IP's next VM. Taps of older
+        # releases do not name their VM.
+        if is_tap and address and (not vm_names or f"{name}-{owners.get(address)}" in vm_names):
             taps[name] = address
     return taps
 

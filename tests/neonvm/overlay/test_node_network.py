@@ -39,7 +39,7 @@ class Commands:
 
     ran: list[tuple[str, ...]] = field(default_factory=list)
     refuses: set[str] = field(default_factory=set)
-    links: list[dict[str, str]] = field(default_factory=list)
+    links: list[dict[str, object]] = field(default_factory=list)
     packets: int = 0
     flushed: int = 0
 
@@ -51,6 +51,8 @@ class Commands:
         for line in given:
             if line.startswith("link set") and " alias " in line:
                 self.links.append({"ifname": line.split()[2], "ifalias": line.split()[4]})
+            if " altname " in line:
+                self.links[-1]["altnames"] = [line.split()[-1]]
         if command[:4] == ("nft", "-j", "list", "chains"):
             here = [{"chain": {"family": each, "table": "neonvm"}} for each in ("inet", "bridge")]
             return json.dumps({"nftables": [{"metainfo": {}}, *here[self.flushed :]]})
@@ -174,7 +176,8 @@ async def test_tap_is_fenced_before_it_is_plugged_in(node: Node, commands: Comma
     assert await node.served("db-1")
     name = tap_name(uid)
     orders = [each for each in commands.ran if each[1] in {"-batch", "-f"}]
-    assert orders[0] == ("ip", "-batch", "-", f"link set {name} alias {ADDRESS}/v1")
+    named = f"link set {name} alias {ADDRESS}", f"link property add dev {name} altname {name}-v1"
+    assert orders[0] == ("ip", "-batch", "-", *named)
     assert f'add element bridge neonvm taps {{ "{name}" . {ADDRESS} }}' in orders[1]
     assert orders[2][3] == f"link set {name} mtu 1450 master neonvm0 addrgenmode none arp off"
     await stop(task)

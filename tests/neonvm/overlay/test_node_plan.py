@@ -149,11 +149,14 @@ def test_tap_says_whose_it_is() -> None:
     earlier, orphan = tap_name("uid-3"), tap_name("uid-4")
     links: list[dict[str, object]] = [
         {"ifname": "eth0", "ifalias": "10.111.0.9"},
-        {"ifname": name, "ifalias": "10.111.0.1/v1"},
+        {"ifname": name, "ifalias": "10.111.0.1", "altnames": ["other", f"{name}-v1"]},
         {"ifname": tap_name("uid-2")},
         {"ifname": earlier, "ifalias": "10.111.0.2"},
-        {"ifname": orphan, "ifalias": "10.111.0.3/v3"},
+        {"ifname": orphan, "ifalias": "10.111.0.3", "altnames": [f"{orphan}-v3"]},
     ]
-    assert set_alias(name, "10.111.0.1", "v1") == [f"link set {name} alias 10.111.0.1/v1"]
+    assert set_alias(name, "10.111.0.1", "v1") == [
+        f"link set {name} alias 10.111.0.1",
+        f"link property add dev {name} altname {name}-v1",
+    ]
     owners = {"10.111.0.1": "v1", "10.111.0.3": "v4"}
     assert tap_addresses(links, owners) == {name: "10.111.0.1", earlier: "10.111.0.2"}
