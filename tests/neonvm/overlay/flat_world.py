@@ -99,6 +99,11 @@ class Guest:
                 return found
 
 
+def uid_of_vm(name: str) -> str:
+    """Like a real one, it may be part of an interface's name."""
+    return f"uid-{name.replace('/', '-')}"
+
+
 @dataclass
 class FlatWorld:
     """``networks`` are the programs of the nodes; what they know is in ``caches``."""
@@ -117,10 +122,10 @@ class FlatWorld:
         space, _, own = name.partition("/")
         status = {"extraNetIP": address, "node": node, "podName": f"{own}-1"}
         self.store(
-            VIRTUAL_MACHINES, {"metadata": {"namespace": space, "name": own, "uid": f"uid-{name}"}, "status": status}
+            VIRTUAL_MACHINES, {"metadata": {"namespace": space, "name": own, "uid": uid_of_vm(name)}, "status": status}
         )
         parent = {"group": "vm.neon.tech", "resource": "virtualmachines", "namespace": space, "name": own}
-        labels = {"autoscaling.neon.tech/flat-network-vm": f"uid-{name}"}
+        labels = {"autoscaling.neon.tech/flat-network-vm": uid_of_vm(name)}
         self.store(IP_ADDRESSES, {"metadata": {"name": address, "labels": labels}, "spec": {"parentRef": parent}})
 
     async def renew(self) -> None:
@@ -141,7 +146,7 @@ class FlatWorld:
     ) -> Guest:
         """The guest of a VM of the API, plugged in on ``node`` in the way of every pod."""
         space, _, own = name.partition("/")
-        kind, uid = owner if owner[0] else ("VirtualMachine", f"uid-{name}")
+        kind, uid = owner if owner[0] else ("VirtualMachine", uid_of_vm(name))
         metadata: Json = {
             "name": pod or f"{own}-1",
             "labels": {"vm.neon.tech/name": own},

@@ -283,7 +283,7 @@ async def test_pod_that_no_vm_names_gets_no_tap(world: FlatWorld) -> None:
     world.store(MIGRATIONS, {"metadata": names, "spec": {"vmName": "two"}, "status": status})
     await world.renew()
     for pod, owner in (
-        ("one-9", ("VirtualMachine", "uid-shop/one")),
+        ("one-9", ("VirtualMachine", "uid-shop-one")),
         ("one-8", ("VirtualMachineMigration", "m1")),
         ("two-2", ("VirtualMachineMigration", "invented")),
     ):
