@@ -168,8 +168,8 @@ class QemuGuest:
         """Return True if the guest runs here, even if another process drove the migration. Raises ``GuestError``."""
         machine = self._alive()
         if machine is not None and self._receives and not self._is_moving:
-            answer = await machine.call("query-status")
-            self._receives = target_state(parse_run_state(answer)) is not TargetState.RUNS
+            answer, has_run = await machine.call("query-status"), machine.event_time("RESUME") is not None
+            self._receives = target_state(parse_run_state(answer), has_run=has_run) is not TargetState.RUNS
         return machine is not None and not self._receives
 
     @property

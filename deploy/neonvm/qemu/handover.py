@@ -127,13 +127,18 @@ def source_state(status: str) -> SourceState:
             return SourceState.SENDING
 
 
-def target_state(run_state: str) -> TargetState:
-    """State of the target by ``query-status``; any run state not listed here means that it has run."""
+def target_state(run_state: str, *, has_run: bool = True) -> TargetState:
+    """State of the target by ``query-status``; any run state not listed here means that it has run. ``has_run``: False
+    if it certainly has not run.
+    """
     match run_state:
         case "inmigrate":
             return TargetState.FILLING
         # With -S, the state after the incoming migration differs between QEMU versions.
         case "paused" | "prelaunch":
+            return TargetState.READY
+        # The target takes over this state from a source that was out of space, and would stay paused.
+        case "io-error" if not has_run:
             return TargetState.READY
         case _:
             return TargetState.RUNS

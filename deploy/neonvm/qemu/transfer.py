@@ -221,7 +221,8 @@ class Transfer:
     async def _target(self) -> TargetState:
         target = self._endpoints.target
         try:
-            return target_state(parse_run_state(await target.call("query-status")))
+            run_state = parse_run_state(await target.call("query-status"))
+            return target_state(run_state, has_run=self._released is not None)
         except GuestError:
             return TargetState.SILENT if target.alive else TargetState.GONE
 

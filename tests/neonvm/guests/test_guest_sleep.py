@@ -169,6 +169,16 @@ async def test_sleeper_goes_on_in_another_process(world: World) -> None:
     await target.stop()
 
 
+async def test_guest_out_of_space_has_not_arrived(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes over that run state from its source, and runs only once it is told to."""
+    target, machine = await receiver(world)
+    machine.run_state = "io-error"
+    assert not await target.arrived()
+    monkeypatch.setattr(machine, "event_time", {"RESUME": 1.0}.get)
+    assert await target.arrived()
+    await target.stop()
+
+
 async def test_sleeper_that_is_not_sent_sleeps_on(world: World) -> None:
     """Nobody wakes it on its way."""
     await world.guest.fall_asleep()

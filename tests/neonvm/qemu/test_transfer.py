@@ -217,6 +217,26 @@ async def test_target_runs_after_source_completes(move: Move) -> None:
     assert [each.status for each in move.progress] == [TransferStatus.ACTIVE] * 3 + [TransferStatus.COMPLETED]
 
 
+async def test_guest_out_of_space_continues_at_target(move: Move) -> None:
+    """Nothing else would continue it: the target takes over the run state without an event."""
+    has_sent = move.source.at[2.0]
+
+    def sent_out_of_space() -> None:
+        has_sent()
+        move.target.run_state = "io-error"
+
+    move.source.at[2.0] = sent_out_of_space
+    await move.transfer.run()
+    assert (move.story.count("target: cont"), move.target.run_state) == (1, "running")
+
+
+async def test_target_may_run_out_of_space_again(move: Move) -> None:
+    """It has run, so the source must not."""
+    move.target.on_cont = lambda: setattr(move.target, "run_state", "io-error")
+    info = await move.transfer.run()
+    assert (info.status, move.source.alive, move.target.alive) == (TransferStatus.COMPLETED, False, True)
+
+
 async def test_refusing_target_returns_guest(move: Move) -> None:
     move.target.obeys = False
     assert await move.fails() == (TransferFault.TARGET_LOST, True)
