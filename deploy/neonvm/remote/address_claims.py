@@ -77,12 +77,16 @@ class AddressClaims:
             # It may exist: created by another controller, or by a request of ours whose response was lost.
             with Tolerating(RefusalKind.ALREADY_EXISTS):
                 await self._client.create(IP_ADDRESSES, "", claim(vm, address))
-                self._created[uid_of(vm)] = address
-                return address
+                return self._remembered(vm, address)
             if await self._is_of(vm, address):
-                self._created[uid_of(vm)] = address
-                return address
+                return self._remembered(vm, address)
         raise GuestError(texts.ADDRESSES_TAKEN.format(count=self._within.size))
+
+    def _remembered(self, vm: Json, address: str) -> str:
+        # The cache may have the claim already: its event can overtake the response.
+        if ObjectName("", address) not in self._of(uid_of(vm)):
+            self._created[uid_of(vm)] = address
+        return address
 
     async def _is_of(self, vm: Json, address: str) -> bool:
         """Return True if the claim of ``address`` is this VM's."""

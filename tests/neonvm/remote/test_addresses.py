@@ -14,7 +14,7 @@ from deploy.neonvm.remote.address_choice import AddressRange, claim, free_addres
 from deploy.neonvm.remote.address_claims import AddressClaims
 from protocol.kubernetes.api import ApiUnknownError
 from protocol.kubernetes.objects import Json, name_of
-from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, IP_ADDRESSES, VIRTUAL_MACHINES
+from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, IP_ADDRESSES, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
 from tests.fake_clock import FakeClock
 from tests.neonvm.in_process import InProcess
@@ -156,4 +156,21 @@ async def test_what_a_vanished_vm_has_left_is_swept() -> None:
     assert cluster.objects == []
     await cluster.listed()
     # It counted as claimed until the controller restarted: without their finalizers, VMs could use up all addresses.
+    assert len({await claims.claim_for(vm(name)) for name in "bcde"}) == 4
+
+
+async def test_swept_address_is_free_despite_early_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch reported the claim before its creation was answered, and then it counted as claimed for good."""
+    cluster = Cluster()
+    claims, create = await cluster.listed(), cluster.client.create
+
+    async def create_and_watch(resource: Resource, namespace: str, form: Json) -> Json:
+        created = await create(resource, namespace, form)
+        await cluster.cache.refresh()
+        return created
+
+    monkeypatch.setattr(cluster.client, "create", create_and_watch)
+    await claims.claim_for(vm("a"))
+    await claims.sweep()
+    await cluster.listed()
     assert len({await claims.claim_for(vm(name)) for name in "bcde"}) == 4
