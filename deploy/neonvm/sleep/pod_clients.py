@@ -75,14 +75,16 @@ class PodClients:
 
 
 async def _relay(client: socket.socket, port: int) -> None:
-    """Relay one session until it ends, or one side resets it."""
+    """Relay one session until the guest ends it, or one side resets it."""
     reader, writer = await asyncio.open_connection(sock=client)
     try:
         guest_reader, guest_writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             async with asyncio.TaskGroup() as both:
-                both.create_task(_copy(reader, guest_writer))
-                both.create_task(_copy(guest_reader, writer))
+                sending = both.create_task(_copy(reader, guest_writer))
+                await _copy(guest_reader, writer)
+                # The session is over, and a client that is gone would never end it.
+                sending.cancel()
         finally:
             guest_writer.close()
     except* OSError:
@@ -95,5 +97,5 @@ async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
     while part := await source.read(_CHUNK):
         target.write(part)
         await target.drain()
-    # Half-close: the other direction may still send.
+    # Half-close: the guest may still send.
     target.write_eof()

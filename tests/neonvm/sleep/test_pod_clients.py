@@ -110,6 +110,18 @@ async def test_session_that_guest_refuses_ends() -> None:
         assert await reader.read() == b""
 
 
+async def test_session_ends_once_the_guest_hangs_up() -> None:
+    """A client that is silent, or gone without a word, held its connections in the pod for good."""
+    async with sleeping_pod() as pod:
+        reader, writer = await pod.client()
+        writer.write(b"a query")
+        await pod.stand_in.wait_for_wake()
+        async with pod.qemu():
+            assert await reader.read() == b"a query"
+        await settle()
+        assert "_relay" not in str(asyncio.all_tasks())
+
+
 async def test_waiting_clients_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """QEMU takes the others itself once it runs; they have to connect again."""
     monkeypatch.setattr(pod_clients, "MAX_WAITING", 1)
