@@ -152,8 +152,10 @@ class Monitor(EventListeners):
         while True:
             await self._suspicion.wait()
             self._suspicion.clear()
+            if self._failure:
+                return self._failure
             run_state = await self._run_state()
-            if reason := self._failure or failure_in_run_state(run_state):
+            if reason := failure_in_run_state(run_state):
                 return reason
             if run_state == OUT_OF_SPACE:
                 await asyncio.sleep(_SPACE_SECONDS)

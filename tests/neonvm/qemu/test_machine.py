@@ -189,6 +189,17 @@ async def test_hanging_failed_machine_is_killed(tmp_path: Path) -> None:
     assert not machine.alive
 
 
+async def test_reported_failure_needs_no_further_answer(tmp_path: Path) -> None:
+    """It was known half a minute later, after three attempts to ask a QEMU that hangs for more."""
+    answer = 'say({"return": {"status": sys.argv[2], "running": False}, **named})'
+    assert answer in _PLAYED
+    machine = await QemuProcess.launch("db", program(_PLAYED.replace(answer, "pass")), tmp_path / "log")
+    await machine.call("happen", {"events": [{"event": "GUEST_PANICKED", "data": {"action": "poweroff"}}]})
+    async with asyncio.timeout(5):
+        assert await machine.failed() == "its kernel panicked"
+    await machine.end()
+
+
 async def test_migration_pause_is_no_failure(tmp_path: Path) -> None:
     machine = await QemuProcess.launch("db", program(_PLAYED, "postmigrate"), tmp_path / "log")
     await machine.call("happen", {"events": [{"event": "STOP"}, {"event": "RESUME"}]})
