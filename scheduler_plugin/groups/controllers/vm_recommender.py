@@ -71,6 +71,7 @@ class VmRecommender:
         self._watches = watches
         self._agents = agents
         self._desired_counts: dict[str, DesiredCounts] = {}
+        self._term = 0
         self._kills: dict[str, int] = {}
         self._queue = WorkQueue(context.clock)
 
@@ -88,9 +89,6 @@ class VmRecommender:
                 for name in self._context.cache.objects(self._policy.kind):
                     self._queue.add(name)
                 self._forget_deleted()
-            else:
-                # Another process may scale meanwhile.
-                self._desired_counts.clear()
             await self._context.clock.sleep(self._context.interval)
 
     def _forget_deleted(self) -> None:
@@ -136,7 +134,10 @@ class VmRecommender:
                 await self._annotate(kind, autoscaler, {ANNOTATION_RECOMMENDATION: None})
 
     async def _horizontal(self, hpa: JsonObject, current: int, replicas: list[ReplicaUse]) -> None:
-        now = self._context.clock.wall()
+        now, term = self._context.clock.wall(), self._context.writer.leadership.term
+        if term != self._term:
+            # Another process may have scaled since, even within one interval.
+            self._term, self._desired_counts = term, {}
         # In memory only, as in the HPA controller. Without a memory the present count is kept for the whole window.
         previous = self._desired_counts.get(uid_of(hpa), DesiredCounts(((now, current),)))
         recommendation, self._desired_counts[uid_of(hpa)] = horizontal(rules_of(hpa), current, replicas, previous, now)

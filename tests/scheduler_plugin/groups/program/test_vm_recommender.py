@@ -241,6 +241,30 @@ async def test_regained_lease_keeps_replicas() -> None:
         assert await replicas(run) == 3
 
 
+async def test_lease_regained_within_interval_keeps_replicas() -> None:
+    """Another process led between two rounds of the first, which then removed what the other had just added."""
+    lease = GroupsLease(duration_seconds=20, renew_seconds=9.0)
+    async with story(msgspec.structs.replace(AGENTS, lease=lease, interval_seconds=200.0)) as run:
+        first, second = run.cluster.connection(), run.cluster.connection()
+        await run.start(first)  # its rounds: 200 and 400
+        await run.create(replicas=1)
+        run.databases.busy = {"shop-replica-0": 0.5}
+        await run.cluster.make(HVPAS, OF_GROUP)
+        await run.clock.advance(97)
+        await run.start(second)  # its round: 300
+        await run.clock.advance(107)
+        first.is_cut = True
+        run.databases.busy = {"shop-replica-0": 2.5}
+        await run.clock.advance(95)
+        assert await replicas(run) == 3
+        await run.boot()
+        first.is_cut, second.is_cut = False, True
+        run.databases.busy = {f"shop-replica-{number}": 0.1 for number in range(3)}
+        await run.clock.advance(100)
+        hpa = with_annotated_status(await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers"))
+        assert child(hpa, "status")["desiredReplicas"] == 3
+
+
 async def test_terminating_vm_is_no_replica() -> None:
     """A node was dead, so a deleted VM stayed; a group of two had one more in each round, until its maximum."""
     async with recommending() as run:
