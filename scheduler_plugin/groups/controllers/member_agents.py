@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Annotated, Final, Protocol, TypeVar
 
 import httpx2 as httpx
@@ -29,6 +30,8 @@ from scheduler_plugin.own_tokens import Tokens, bearer_header, no_tokens
 AGENT_PORT: Final = 9101
 LARGEST: Final = 256 * 1024
 _TIMEOUT: Final = Seconds(5.0)
+_QUICK: Final = Seconds(1.0)
+_NEVER: Final = Instant(-inf)
 
 WAITING_WORKERS: Final = 64
 """Workers that query agents. If a node is down, its agents keep many of them waiting for ``_TIMEOUT``."""
@@ -134,6 +137,7 @@ class MemberObservations:
         self._clock = clock
         self._queries: dict[str, _Query] = {}
         self._windows: dict[str, LoadWindow] = {}
+        self._waited_at: dict[str, Instant] = {}
 
     async def observe(self, vms: Iterable[tuple[JsonObject, Seconds]]) -> dict[str, DatabaseObservation]:
         """States of the databases in ``vms``, by UID. Each VM comes with the maximum age of its state."""
@@ -154,15 +158,24 @@ class MemberObservations:
 
     async def loads(self, vms: Iterable[JsonObject], span: Seconds) -> dict[str, float | None]:
         """Mean busy CPUs of each VM over the last ``span``, by UID; None if unknown."""
-        queried = list(vms)
-        answers = await asyncio.gather(*(self._agents.cpu_count(vm) for vm in queried))
+        serving, asked_at = list(vms), self._clock.now()
+        # An agent that does not respond is not waited for each time.
+        queried = [vm for vm in serving if asked_at - self._waited_at.get(uid_of(vm), _NEVER) > SERVING_MAX_AGE]
+        answers = await asyncio.gather(*(self._count(vm) for vm in queried))
         # Take the time after the responses, so that a slow agent's count is not dated too early.
         now = self._clock.now()
         for vm, answer in zip(queried, answers, strict=True):
             before = self._windows.get(uid_of(vm), LoadWindow(span))
             # The group's spec may have changed the window.
             self._windows[uid_of(vm)] = replace(before, span=span).after(answer, now)
-        return {uid_of(vm): self._windows[uid_of(vm)].mean(now) for vm in queried}
+        return {uid_of(vm): self._windows.get(uid_of(vm), LoadWindow(span)).mean(now) for vm in serving}
+
+    async def _count(self, vm: JsonObject) -> AgentCpuCount | None:
+        began = self._clock.now()
+        answer = await self._agents.cpu_count(vm)
+        if answer is None and self._clock.now() - began > _QUICK:
+            self._waited_at[uid_of(vm)] = began
+        return answer
 
     def drop_load(self, uid: str) -> None:
         """Drop the counts of a VM that does not serve, because booting and copying is not the load of clients."""
@@ -171,4 +184,5 @@ class MemberObservations:
     def drop(self, uid: str) -> None:
         """Drop a deleted VM."""
         self._queries.pop(uid, None)
+        self._waited_at.pop(uid, None)
         self.drop_load(uid)

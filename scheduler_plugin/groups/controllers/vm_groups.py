@@ -5,6 +5,7 @@ A failure affects only its group.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -41,10 +42,11 @@ from scheduler_plugin.groups.controllers.read_endpoint import (
 )
 from scheduler_plugin.groups.controllers.watches import Index, is_status_only
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, plan_group
-from scheduler_plugin.groups.core.replicas.members import NOT_QUERIED, Member, Role, member_name, replicas_of
-from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingDecision, decide
+from scheduler_plugin.groups.core.replicas.members import NOT_QUERIED, Member, Role, member_name, replicas_of, role_of
+from scheduler_plugin.groups.core.replicas.scaling import ScalingDecision, decide
 from scheduler_plugin.groups.objects.group_members import (
     belongs_to,
+    is_available,
     is_impostor,
     member_vm,
     read_member,
@@ -178,26 +180,26 @@ class VmGroupController(QueuedController):
             # The primary is neither drained nor in the read endpoint, so do not query it.
             if name_of(vm).name != member_name(group.name.name, Role.PRIMARY)
         ]
-        observations = await self._observations.observe(queries)
+        # At the same time, because an agent that does not respond delays each query by seconds.
+        observations, loads = await asyncio.gather(self._observations.observe(queries), self._loads(vms, group))
         wall = self._context.clock.wall()
-        members = [read_member(vm, group, listed, observations.get(uid_of(vm), NOT_QUERIED), wall) for vm in vms]
-        present = [member for member in members if member is not None]
-        if group.scaling is not None:
-            present = await self._with_loads(present, vms, group.scaling)
+        members = (read_member(vm, group, listed, observations.get(uid_of(vm), NOT_QUERIED), wall) for vm in vms)
+        present = [replace(member, busy_cores=loads.get(member.uid)) for member in members if member is not None]
         return _ObservedGroup(obj, group, tuple(present), endpoint)
 
-    async def _with_loads(self, members: Sequence[Member], vms: Sequence[Json], scaling: GroupScaling) -> list[Member]:
-        """Add the loads of serving replicas."""
-        serving = {member.uid for member in replicas_of(members) if member.available}
-        for member in members:
-            if member.uid not in serving:
+    async def _loads(self, vms: Sequence[Json], group: VmGroup) -> dict[str, float | None]:
+        """Loads of serving replicas, by UID, if the group scales by them."""
+        if group.scaling is None:
+            return {}
+        serving = list[Json]()
+        for vm in vms:
+            role = role_of(group.name.name, name_of(vm).name)
+            if role is not None and role[0] is Role.REPLICA and is_available(vm):
+                serving.append(vm)
+            else:
                 # Otherwise the window would include booting and copying.
-                self._observations.drop_load(member.uid)
-        # Agents that have just been silent are not waited for again.
-        silent = {member.uid for member in members if member.silent is not None}
-        queried = (vm for vm in vms if uid_of(vm) in serving - silent)
-        loads = await self._observations.loads(queried, scaling.window)
-        return [replace(member, busy_cores=loads.get(member.uid)) for member in members]
+                self._observations.drop_load(uid_of(vm))
+        return await self._observations.loads(serving, group.scaling.window)
 
     def _taken_names(self, group: VmGroup) -> frozenset[str]:
         # Twice the maximum, because terminating replicas still use their numbers.

@@ -110,8 +110,7 @@ def read_member(
         source=source_of(vm),
         address=_address(vm),
         node=text(vm, "status", "node"),
-        # A sleeping VM wakes for a connection.
-        available=holds(vm, "Available") or is_asleep(vm),
+        available=is_available(vm),
         leaving=is_terminating(vm),
         draining=draining,
         has_invalid_mark=has_invalid_mark,
@@ -119,6 +118,12 @@ def read_member(
         database=observation.state,
         silent=None if is_asleep(vm) else observation.silent,
     )
+
+
+def is_available(vm: JsonObject) -> bool:
+    """Return True if the VM accepts connections."""
+    # A sleeping VM wakes for a connection.
+    return holds(vm, "Available") or is_asleep(vm)
 
 
 def relevant_state(vm: JsonObject) -> object:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from protocol.guest.database import DatabaseState
 from protocol.kubernetes.objects import Json, JsonObject, integer, name_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, HVPAS, VIRTUAL_MACHINES, VM_GROUPS
 from protocol.units import Seconds
+from scheduler_plugin.groups.controllers.member_agents import MemberObservations
 from scheduler_plugin.groups.core.replicas.scaling import AgentCpuCount
 from scheduler_plugin.groups.objects.vm_use import GuestUse, with_annotated_status
+from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.objects.sample_group import shop
 from tests.scheduler_plugin.groups.program.test_in_place import VM
 from tests.scheduler_plugin.groups.program.test_vm_recommender import AGENTS
@@ -24,6 +27,7 @@ class PartlySilent(Databases):
     """VMs whose names begin with ``silent`` answer nothing, until the caller gives up."""
 
     silent: str = "nobody"
+    waited: int = 0
 
     async def database(self, vm: JsonObject) -> DatabaseState | None:
         await self._wait(vm)
@@ -39,6 +43,7 @@ class PartlySilent(Databases):
 
     async def _wait(self, vm: JsonObject) -> None:
         if name_of(vm).name.startswith(self.silent):
+            self.waited += 1
             await self.clock.sleep(Seconds(5.0))
 
 
@@ -56,6 +61,27 @@ async def test_other_groups_still_scale_by_load() -> None:
         databases.silent, databases.busy = "silent", {"shop-replica-0": 3.9}
         await run.clock.advance(60)
         assert integer(await run.cluster.get(VM_GROUPS, "shop"), "spec", "replicas") == 2
+
+
+async def test_overloaded_database_still_scales_out() -> None:
+    """The guest is too busy to report on its database, and the agent says so, but the agent knows its load."""
+    async with story() as run:
+        await run.start()
+        await run.create(replicas=1, scaling=SCALING)
+        await run.pass_time(10)
+        run.databases.said, run.databases.busy = {"shop-replica-0": None}, {"shop-replica-0": 3.9}
+        await run.clock.advance(60)
+        assert integer(await run.cluster.get(VM_GROUPS, "shop"), "spec", "replicas") == 2
+
+
+async def test_silent_agent_is_waited_for_rarely() -> None:
+    clock = FakeClock()
+    databases = PartlySilent(clock, silent="silent")
+    observations, vm = MemberObservations(databases, clock), {"metadata": {"name": "silent", "uid": "of-silent"}}
+    for waited in (1, 1, 2):
+        loads = asyncio.create_task(observations.loads([vm], Seconds(10.0)))
+        await clock.advance(6)
+        assert (loads.result(), databases.waited) == ({"of-silent": None}, waited)
 
 
 HVPA = """
