@@ -118,6 +118,7 @@ class VmRecommender:
         answers = await asyncio.gather(*(self._agents.use(vm) for vm in vms))
         # By UID, because a recreated VM is another guest.
         by_uid = {uid_of(vm): answer for vm, answer in zip(vms, answers, strict=True)}
+        self._forget_earlier_terms()
         usage = [*uses(vms, by_uid)]
         if facts.hpa is not None:
             # A single VM has no count.
@@ -127,6 +128,12 @@ class VmRecommender:
         if facts.vpa is not None:
             await self._vertical(facts.vpa, [amounts for _, amounts in usage], self._killed(by_uid))
 
+    def _forget_earlier_terms(self) -> None:
+        """Forget what another leader may have acted on since, even if it led for less than an interval."""
+        term = self._context.writer.leadership.term
+        if term != self._term:
+            self._term, self._desired_counts, self._kills = term, {}, {}
+
     async def _remove_annotations(self, facts: GroupFacts) -> None:
         for kind, autoscaler in ((HORIZONTAL_AUTOSCALERS, facts.hpa), (VERTICAL_AUTOSCALERS, facts.vpa)):
             if autoscaler is not None and has_recommendation(autoscaler):
@@ -134,10 +141,7 @@ class VmRecommender:
                 await self._annotate(kind, autoscaler, {ANNOTATION_RECOMMENDATION: None})
 
     async def _horizontal(self, hpa: JsonObject, current: int, replicas: list[ReplicaUse]) -> None:
-        now, term = self._context.clock.wall(), self._context.writer.leadership.term
-        if term != self._term:
-            # Another process may have scaled since, even within one interval.
-            self._term, self._desired_counts = term, {}
+        now = self._context.clock.wall()
         # In memory only, as in the HPA controller. Without a memory the present count is kept for the whole window.
         previous = self._desired_counts.get(uid_of(hpa), DesiredCounts(((now, current),)))
         recommendation, self._desired_counts[uid_of(hpa)] = horizontal(rules_of(hpa), current, replicas, previous, now)

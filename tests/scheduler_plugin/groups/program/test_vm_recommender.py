@@ -265,6 +265,28 @@ async def test_lease_regained_within_interval_keeps_replicas() -> None:
         assert child(hpa, "status")["desiredReplicas"] == 3
 
 
+async def test_kill_counts_once_across_leaders() -> None:
+    """It was counted again by a process that had led before, with the size that the guest had by then."""
+    lease = GroupsLease(duration_seconds=20, renew_seconds=9.0)
+    async with story(msgspec.structs.replace(AGENTS, lease=lease)) as run:
+        first, second = run.cluster.connection(), run.cluster.connection()
+        await run.cluster.make(VIRTUAL_MACHINES, VM)
+        run.databases.used = {"db": GuestUse(memory=Bytes(2 * GIB), memory_total=Bytes(4 * GIB), kills=7)}
+        await run.cluster.make(HVPAS, OF_VM)
+        await run.start(first)
+        await run.clock.advance(40)
+        await run.start(second)
+        first.is_cut = True
+        await run.clock.advance(60)
+        run.databases.used = {"db": GuestUse(memory=Bytes(2 * GIB), memory_total=Bytes(4 * GIB), kills=8)}
+        await run.clock.advance(60)
+        assert await least_memory(run) == "6Gi"
+        run.databases.used = {"db": GuestUse(memory=Bytes(2 * GIB), memory_total=Bytes(6 * GIB), kills=8)}
+        first.is_cut, second.is_cut = False, True
+        await run.clock.advance(120)
+        assert await least_memory(run) == "6Gi"
+
+
 async def test_terminating_vm_is_no_replica() -> None:
     """A node was dead, so a deleted VM stayed; a group of two had one more in each round, until its maximum."""
     async with recommending() as run:
