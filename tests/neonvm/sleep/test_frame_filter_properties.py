@@ -117,6 +117,12 @@ FULL_PAGE = b"".join(
 def test_flood_takes_a_bounded_amount_of_memory(flags: int) -> None:
     """Of many sessions from many addresses at once, each of which is certain."""
     _flooded(flags, 200)  # what the first one takes for all that follow
+    # The smallest, because tracemalloc counts what else the process allocates meanwhile. What else a sleeper takes is
+    # in test_network_stand_in.py.
+    assert min(_memory_of_flood(flags) for _ in range(3)) < 13 * 1024
+
+
+def _memory_of_flood(flags: int) -> int:
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -125,8 +131,7 @@ def test_flood_takes_a_bounded_amount_of_memory(flags: int) -> None:
     finally:
         tracemalloc.stop()
     assert MAX_RESPONSE - 400 < len(remembered.response) <= MAX_RESPONSE
-    # What else a sleeper takes is in test_network_stand_in.py.
-    assert taken < 13 * 1024
+    return taken
 
 
 def _flooded(flags: int, sessions: int) -> StandInState:
