@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import pytest
 
 from deploy.neonvm.sleep.image import NAME
 from protocol.guest.sleep import SleepReport, sleep_report
+from protocol.names import ANNOTATION_SLEEP
 from protocol.units import ZERO
 from scheduler_plugin.ledger.accounts.pod_requests import MIN_REQUESTS
 from tests.kubernetes.pod_processes import processes_of
@@ -21,7 +26,7 @@ from tests.kubernetes.postgres_session import Session
 from tests.kubernetes.real_kubernetes import PATIENCE, NotYetError, RealKubernetes, eventually
 from tests.kubernetes.scheduling.books import permit_of
 from tests.kubernetes.test_node_failures import pid_of
-from tests.kubernetes.test_vms import until_moved
+from tests.kubernetes.test_vms import until_ended, until_moved
 from tests.kubernetes.vms import (
     PODS,
     booted,
@@ -39,6 +44,7 @@ pytestmark = pytest.mark.kubernetes
 
 LONG: Final = 180.0
 """Seconds. A Lease runs out and a VM is restored before a query is answered, on a machine that may be busy."""
+STORM_ROUNDS: Final = 12
 _QEMU: Final = "qemu-system"
 
 
@@ -112,6 +118,89 @@ def test_sleeping_vm_moves_with_its_sessions(vm: RealKubernetes, session: Sessio
     assert session.ask("select pg_backend_pid()") == backend
     until_books_agree(vm)
     print(f"answered {session.longest:.1f} s after it was asked; {report(vm)}")
+
+
+def test_storm_of_sleeps_loses_nothing(vm: RealKubernetes, session: Session) -> None:
+    """Sleeps, wakes, moves and killed controllers in random order: each row is there once, and the session goes on."""
+    seed = os.environ.get("AUTOSCALE_STORM_SEED") or str(secrets.randbelow(10**6))
+    print(f"AUTOSCALE_STORM_SEED={seed} repeats these actions")
+    storm = SleepStorm(vm, session, Random(seed))
+    session.ask("create table storm (n int)")
+    session.ask("create temporary table turns (n int)")
+    backend = session.ask("select pg_backend_pid()")
+    for _ in range(STORM_ROUNDS):
+        storm.round()
+    rows = session.ask("select coalesce(string_agg(n::text, ',' order by n), '') from storm")
+    assert rows == ",".join(str(row) for row in range(1, storm.rows + 1))
+    assert int(session.ask("select count(*) from turns")) == STORM_ROUNDS
+    assert session.ask("select pg_backend_pid()") == backend
+    assert storm.sleeps >= STORM_ROUNDS // 4, "most orders were refused or called off"
+    until_books_agree(vm)
+    print(f"{storm.sleeps} sleeps; answered {session.longest:.1f} s after it was asked at most")
+
+
+@dataclass
+class SleepStorm:
+    """Orders to sleep that actions of ``draw`` interrupt or follow, beside an idle ``session``."""
+
+    cluster: RealKubernetes
+    session: Session
+    draw: Random
+    rows: int = 0
+    sleeps: int = 0
+    actions: list[str] = field(default_factory=list)
+
+    def round(self) -> None:
+        """One order to sleep and one action, at a random moment of it; then the idle session asks."""
+        actions = {
+            "idle session": lambda: None,
+            "new session": self._new_session,
+            "order withdrawn": self._withdraw,
+            "migration": self._migrate,
+            "controller killed": self._kill_controller,
+        }
+        self.actions.append(self.draw.choice(list(actions)))
+        # Memory that an interrupted sleep took from it comes back first.
+        eventually(lambda: status(self.cluster)["phase"] == "Running", "it may sleep", LONG)
+        with ThreadPoolExecutor(1) as pool:
+            order = pool.submit(ordered, self.cluster)
+            wait([order], timeout=self.draw.uniform(0.0, 12.0))
+            actions[self.actions[-1]]()
+            self._insert(self.session)
+            self.session.ask("insert into turns values (1) returning n")
+            # Called off or refused, or the VM has slept: each is right.
+            done = order.result()
+        self.sleeps += done.returncode == 0
+        print(f"{self.actions[-1]}: {done.stdout}{done.stderr}".rstrip())
+
+    def _insert(self, by: Session) -> None:
+        self.rows += 1
+        assert by.ask(f"insert into storm values ({self.rows}) returning n") == str(self.rows)  # noqa: S608 - a number
+
+    def _new_session(self) -> None:
+        other = Session(self.session.namespace, status(self.cluster)["extraNetIP"], LONG)
+        self._insert(other)
+        other.close()
+
+    def _withdraw(self) -> None:
+        self.cluster.kubectl("annotate", "neonvm/db", f"{ANNOTATION_SLEEP}-")
+
+    def _migrate(self) -> None:
+        path = ("virtualmachinemigrations.vm.neon.tech", f"storm-{len(self.actions)}")
+        kind = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration", "metadata": {"name": path[1]}}
+        self.cluster.apply({**kind, "spec": {"vmName": "db", "completionTimeout": 120}})
+        until_ended(self.cluster, path)
+
+    def _kill_controller(self) -> None:
+        eventually(self._has_killed_leader, "a controller leads", LONG)
+
+    def _has_killed_leader(self) -> bool:
+        try:
+            os.kill(leading_controller(self.cluster), signal.SIGKILL)
+        except ValueError:
+            # The Lease is still that of the one killed before.
+            return False
+        return True
 
 
 def test_vm_deleted_asleep_leaves_nothing(vm: RealKubernetes) -> None:
