@@ -17,7 +17,8 @@ import msgspec
 
 from deploy.neonvm.access.keys import Introduced, Introduction
 from deploy.neonvm.access.pod_connection import PodConnection
-from deploy.neonvm.network.sockets import copy_stream, until_one_ends
+from deploy.neonvm.network.sockets import until_one_ends
+from deploy.neonvm.streams import copy_stream
 from deploy.neonvm.texts import controller as texts
 
 CONNECT_SECONDS: Final = 3.0

@@ -17,6 +17,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
+from deploy.neonvm.streams import copy_all
 from protocol.runtime.serving.tcp_listener import TcpListener
 
 _BACKLOG: Final = 128
@@ -150,8 +151,6 @@ def _has_socket(process: Path, inodes: set[str]) -> bool:
 Dial = Callable[[str, int], Awaitable[socket.socket]]
 """Connects to a host and port inside the network; raises ``OSError``."""
 
-_CHUNK: Final = 64 * 1024
-
 
 class Forwarder:
     """Forwards loopback ports into another network. Each target, or key, keeps its port."""
@@ -186,8 +185,8 @@ async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, insi
     inner_reader, inner_writer = await asyncio.open_connection(sock=inside)
     try:
         async with asyncio.TaskGroup() as both:
-            both.create_task(_copy_all(reader, inner_writer))
-            both.create_task(_copy_all(inner_reader, writer))
+            both.create_task(copy_all(reader, inner_writer))
+            both.create_task(copy_all(inner_reader, writer))
     finally:
         inner_writer.close()
 
@@ -201,17 +200,3 @@ async def until_one_ends(*works: Coroutine[object, object, None]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def copy_stream(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """Copy until EOF. Raises ``OSError``."""
-    while part := await source.read(_CHUNK):
-        target.write(part)
-        await target.drain()
-
-
-async def _copy_all(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    await copy_stream(source, target)
-    if target.can_write_eof():
-        # Half-close: the other direction may still send.
-        target.write_eof()

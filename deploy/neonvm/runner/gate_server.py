@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from deploy.neonvm.access.callers import may_use_monitor
-from deploy.neonvm.network.sockets import copy_stream, until_one_ends
+from deploy.neonvm.network.sockets import until_one_ends
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.runner.pod_runner import PodRunner
 from deploy.neonvm.runner.qmp_gate import MIGRATION_COMMANDS, refusal
+from deploy.neonvm.streams import copy_stream
 
 _CHUNK: Final = 16 * 1024
 _MAX_COMMAND: Final = 64 * 1024  # bytes of one command

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-_CHUNK: Final = 64 * 1024
+from deploy.neonvm.streams import copy_all
+
 MAX_WAITING: Final = 128
 """Maximum number of waiting clients. Others are reset when QEMU starts, which then accepts them itself."""
 
@@ -81,8 +82,8 @@ async def _relay(client: socket.socket, port: int) -> None:
         guest_reader, guest_writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             async with asyncio.TaskGroup() as both:
-                sending = both.create_task(_copy(reader, guest_writer))
-                await _copy(guest_reader, writer)
+                sending = both.create_task(copy_all(reader, guest_writer))
+                await copy_all(guest_reader, writer)
                 # The session is over, and a client that is gone would never end it.
                 sending.cancel()
         finally:
@@ -91,11 +92,3 @@ async def _relay(client: socket.socket, port: int) -> None:
         pass
     finally:
         writer.close()
-
-
-async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    while part := await source.read(_CHUNK):
-        target.write(part)
-        await target.drain()
-    # Half-close: the guest may still send.
-    target.write_eof()
