@@ -66,7 +66,7 @@ BATCH_INTERVAL = Seconds(5.0)
 """A third of the default tick, so that the requests of a node's VMs go in three batches."""
 
 DEFAULT_TIMEOUT = 30.0
-"""Time-out of the HTTP clients in seconds; every call also has its own, usually shorter deadline."""
+"""Timeout of the HTTP clients in seconds; every call also has its own, usually shorter deadline."""
 
 
 async def run(settings: AgentSettings, clock: Clock, stop: asyncio.Event) -> None:

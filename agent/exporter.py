@@ -217,7 +217,7 @@ def _vm_metrics(now: Instant) -> Iterator[VmMetric]:
     yield _counter("wakes", "Wakes of a VM, by source.", "by"), lambda runner: dict(runner.state.sleep.wakes)
     text = "Time since a client of a guest's database last did anything, as the guest reports."
     yield _gauge("database_quiet_seconds", text), lambda runner: {"": _quiet(runner)}
-    text = "Time since a VM has needed more than it has, otherwise 0."
+    text = "How long a VM has needed more than it has; otherwise 0."
     yield _gauge("growth_waiting_seconds", text), lambda runner: {"": _waiting(runner, now)}
     text = "1 while the kubelet has not carried out a pod's resize, by its verdict."
     yield _gauge("resize_objection", text, "verdict"), _objection

@@ -38,7 +38,7 @@ from protocol.runtime.error_groups import innermost
 from protocol.units import Instant, Seconds
 
 CHECK_INTERVAL: Final = Seconds(5.0)
-"""Interval of health checks, and time-out of their answers."""
+"""Interval of health checks, and timeout of their answers."""
 
 RECONNECT: Final = Backoff(Seconds(1.0), Seconds(15.0))
 """Delay before the next connection."""
@@ -74,7 +74,7 @@ class MonitorSession:
         retries, never = Retries(RECONNECT, STEADY), asyncio.Event()
         while True:
             began = self._clock.now()
-            # In a separate task: in Python 3.11, a failed task group breaks later time-outs in its task.
+            # In a separate task: in Python 3.11, a failed task group breaks later timeouts in its task.
             async with asyncio.TaskGroup() as tasks:
                 connection = tasks.create_task(self._connect_once())
             has_joined, error = connection.result()

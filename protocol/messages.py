@@ -41,8 +41,8 @@ class AgentRequest(msgspec.Struct, frozen=True, gc=False):
     ``sequence`` increases by one with every request for a pod, starting at the process's clock in nanoseconds. It
     identifies late and duplicate messages. A gap of more than 10,000 means a different process, whose messages it does
     not order.
-    ``needs`` is the smallest size that suffices for the VM now; a scheduler whose node is short may ask for the rest.
-    Zero CPU means that the VM may sleep.
+    ``needs`` is the smallest size that suffices for the VM now. If its node is short of room, the scheduler may ask for
+    the rest. Zero CPU means that the VM may sleep.
     ``sequence`` and ``needs`` are optional, because no published version has them.
     """
 

@@ -93,7 +93,7 @@ LABEL_MAKE_ROOM: Final = "autoscaling.neon.tech/make-room"
 """On a pod without a VM: ``true`` lets VMs move away if the pod's in-place resize is Deferred (B.14)."""
 
 LABEL_WEIGHT: Final = "autoscaling.neon.tech/weight"
-"""On a VirtualMachine: its weight, 1 to 100, in sharing room on a node that is short (B.17)."""
+"""On a VirtualMachine: its weight, 1 to 100, in sharing a node that is short of room (B.17)."""
 
 ANNOTATION_APPROVED: Final = "internal.autoscaling.neon.tech/resources-approved"
 """On a VirtualMachine: what the original project's scheduler granted its agent, in the format of our permits."""

@@ -47,10 +47,10 @@ not count pings, pongs and empty fragments.
 """
 
 ANSWER_TIMEOUT = Seconds(5.0)
-"""Time-out of an answer, for which the monitor may query its database."""
+"""Timeout of an answer, for which the monitor may query its database."""
 
 CLOSE_TIMEOUT = Seconds(0.5)
-"""Time-out of the closing handshake."""
+"""Timeout of the closing handshake."""
 
 
 class GuestMonitor:
@@ -109,7 +109,7 @@ async def _closing(socket: ClientConnection) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        # The closing handshake waits for the peer, so abort it after a time-out.
+        # The closing handshake waits for the peer, so abort it after a timeout.
         closing = asyncio.ensure_future(socket.close())
         try:
             await asyncio.wait((closing,), timeout=CLOSE_TIMEOUT)

@@ -105,7 +105,7 @@ class LightKubernetesApi:
                 async for chunk in answer.aiter_bytes():
                     for line in _read(lines.feed, chunk, texts.BAD_EVENT):
                         yield _event(path, line)
-        # The server would have ended the watch before this time-out, so the connection is dead.
+        # The server would have ended the watch before this timeout, so the connection is dead.
         except httpx.ReadTimeout:
             return
         except (httpx.HTTPError, OSError) as error:
@@ -139,7 +139,7 @@ class LightKubernetesApi:
             answer = await self._client.send(request, stream=True)
         try:
             if answer.status_code != httpx.codes.OK:
-                # The client's time-out is that of a watch.
+                # The client's timeout is that of a watch.
                 async with asyncio.timeout(self._deadline):
                     body = await answer.aread()
                 raise _refusal("GET", path, read_refusal(answer.status_code, body))

@@ -48,13 +48,13 @@ HOLD_STEPS: Final = 60
 """Steps that a hold lasts after approval. A kubelet lowers the limit within this time, or never."""
 
 ANSWER_TIMEOUT: Final = Seconds(60.0)
-"""Time-out of a trial: it takes up to 30 s, and each of its last steps may wait for reclaim."""
+"""Timeout of a trial: it takes up to 30 s, and each of its last steps may wait for reclaim."""
 
 REQUEST_TIMEOUT: Final = 5.0
-"""Time-out in seconds of one request to the reclaimer."""
+"""Timeout in seconds of one request to the reclaimer."""
 
 RELEASE_TIMEOUT: Final = 1.0
-"""Time-out in seconds for the end of a hold."""
+"""Timeout in seconds for the end of a hold."""
 
 MARGIN_V1: Final = 0.15
 """Share of a new limit to keep free: on v1 a pod is reclaimed once per step and fills again in between."""

@@ -37,8 +37,8 @@ class PatchVm:
 
 @dataclass(frozen=True, slots=True)
 class OrderSleep:
-    """Order the VM to sleep if its object is still at version ``base``. ``is_early``: its node is short and the
-    scheduler asked for it.
+    """Order the VM to sleep if its object is still at version ``base``. ``is_early``: the scheduler asked for it,
+    because the node is short of room.
 
     Outcomes: ``SleepOrdered`` or ``SleepNotOrdered``. One at a time.
     """

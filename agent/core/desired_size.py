@@ -75,12 +75,12 @@ def _without_monitor(state: State, vm: Vm, now: Instant) -> tuple[Resources, str
         least, _ = _policy_size(state, vm, unit, now, is_lean=True)
         most = least.at_least((state.scheduler.give_back.shrink_to or vm.use).at_most(vm.use))
         if not size.within(most):
-            return size.at_most(most), "giving back room on a short node: keeping only its recent need"
+            return size.at_most(most), "its node is short of room: keeping only its recent need"
     return size, because
 
 
 def least_size(state: State, report: Resources, now: Instant) -> Resources | None:
-    """The size that the VM could shrink to immediately if its node is short; None if it has nothing to offer.
+    """The size to which the VM could shrink at once if its node is short of room; None if it has nothing to offer.
 
     It does not offer a resource of which it requests more than it has (``report``).
     """

@@ -121,7 +121,7 @@ class SleepPolicy(PolicySection, frozen=True):
 
     @property
     def early(self) -> Seconds:
-        """Idle seconds before early sleep, if the node is short."""
+        """Idle seconds before early sleep, if the node is short of room."""
         return Seconds(max(MIN_QUIET, self.after / 4))
 
     @property
@@ -210,7 +210,7 @@ DENIED_BACKOFF: Final = Backoff(Seconds(2.0), Seconds(3.0), factor=1.5)
 
 POD_PERMIT_LASTS: Final = Seconds(18.0)
 """Lifetime of a pod's permit. It is not stored, and a new scheduler reserves its room for 30 s: longer than this plus
-the time-outs of a request (5 s) and a patch (5 s).
+the timeouts of a request (5 s) and a patch (5 s).
 """
 
 WATCH_LAG: Final = Seconds(0.1)

@@ -19,7 +19,7 @@ from protocol.smoothing.stage import Sample
 from protocol.units import Amount, Bytes, Instant, MilliCpu, Resources, Seconds
 
 RECENT: Final = Seconds(20.0)
-"""On a short node, a VM keeps what it needed within this time."""
+"""On a node that is short of room, a VM keeps what it needed within this time."""
 
 
 @dataclass(slots=True)

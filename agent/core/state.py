@@ -73,7 +73,7 @@ class Denial:
 
 @dataclass(slots=True)
 class GiveBack:
-    """Room given back to a short node (B.17).
+    """Room given back to a node that is short of it (B.17).
 
     ``shrink_to`` is the size that the scheduler last asked for, None if it does not ask; ``asks_sleep``: it asks for
     sleep. The VM never gives up its recent need. Until ``lean_until`` it keeps only that, without what its policy would

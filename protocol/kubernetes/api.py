@@ -46,7 +46,7 @@ class ApiRefusedError(ApiError):
 
 
 class ApiUnknownError(ApiError):
-    """No usable answer: a time-out, a broken connection or a server error. A write may have been applied."""
+    """No usable answer: a timeout, a broken connection or a server error. A write may have been applied."""
 
     def __init__(self, message: str, retry_after: Seconds | None = None) -> None:
         super().__init__(message)
@@ -98,7 +98,7 @@ class ApiCall(msgspec.Struct, frozen=True):
 
     method: str
     path: str
-    # No default, so that no call waits for the API without a time-out.
+    # No default, so that no call waits for the API without a timeout.
     timeout: Seconds
     query: Mapping[str, str] = {}
     body: JsonObject | None = None
@@ -107,12 +107,12 @@ class ApiCall(msgspec.Struct, frozen=True):
     longest: int = LONGEST_PAGE
 
     def within(self, timeout: Seconds, not_after: Instant | None = None) -> ApiCall:
-        """The call with this time-out, which is also sent to the API server.
+        """The call with this timeout, which is also sent to the API server.
 
         >>> ApiCall("DELETE", "/api/v1/nodes/n1", Seconds(3.0)).within(Seconds(1.5)).query
         {'timeout': '1500ms'}
         """
-        least_ms = 1  # for the server, 0 means no time-out
+        least_ms = 1  # for the server, 0 means no timeout
         # The server aborts the request after this time, so that a write is not applied after its sender gave up.
         query = {**self.query, "timeout": f"{max(least_ms, int(timeout * 1000))}ms"}
         return ApiCall(self.method, self.path, timeout, query, self.body, self.content_type, not_after)

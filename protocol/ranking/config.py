@@ -71,7 +71,7 @@ PREFERRED_SIZES: Final = (
 
 
 class ScoreCurve(RankingSection, frozen=True):
-    """A node's score by utilisation: ``empty`` at 0, 1 at ``peak``, ``full`` at 1, linear in between (S2.8b).
+    """A node's score by utilization: ``empty`` at 0, 1 at ``peak``, ``full`` at 1, linear in between (S2.8b).
 
     The share ``growth`` of the largest possible growth of one VM, there or to be placed, counts as used (B.17).
     """

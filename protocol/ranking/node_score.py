@@ -1,4 +1,4 @@
-"""Scores of existing nodes by utilisation relative to the watermark; price only breaks ties (S2.8b)."""
+"""Scores of existing nodes by utilization relative to the watermark; price only breaks ties (S2.8b)."""
 
 from __future__ import annotations
 

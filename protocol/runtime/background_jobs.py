@@ -12,7 +12,7 @@ async def background_jobs(*jobs: Coroutine[object, object, None]) -> AsyncIterat
     """Run ``jobs`` in the background during the block. An error in one cancels the block, and is raised in a group."""
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(job) for job in jobs]
-        # A task that is cancelled before its first step does not run at all, not even its clean-up.
+        # A task that is cancelled before its first step does not run at all, not even its cleanup.
         await asyncio.sleep(0)
         try:
             yield

@@ -1,4 +1,4 @@
-"""The maximum over a sliding window, in constant amortised time and bounded memory (S0.4)."""
+"""The maximum over a sliding window, in constant amortized time and bounded memory (S0.4)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from agent.core.vm import Vm
 from protocol.kubernetes.objects import Json
 from protocol.units import Instant
 
-EARLY: Final = "; ordered early, because its node is short"
+EARLY: Final = "; ordered early, because its node is short of room"
 
 
 def sleep_state(  # noqa: PLR0913, PLR0917 - the complete state

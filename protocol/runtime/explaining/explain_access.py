@@ -172,7 +172,7 @@ class ReviewedAccess:
             return None
         where = f"in namespace {scope.namespace}" if scope.namespace else "in all namespaces"
         lacks = "get pods" if scope.of_pods else "list virtualmachines.vm.neon.tech"
-        return AccessDenial(HTTPStatus.FORBIDDEN, f"{user['username']} may not {lacks} {where}")
+        return AccessDenial(HTTPStatus.FORBIDDEN, f"{user['username']} cannot {lacks} {where}")
 
 
 def _bearer(caller: Caller) -> str:

@@ -32,7 +32,7 @@ class DirectApi:
     """``RawApi`` on one ``ConnectionPool``. The program's ``name`` appears in the API server's logs and
     ``managedFields``.
 
-    If ``is_patient``, the time-out of a call starts once it has a connection, no matter how long it waited for one.
+    If ``is_patient``, the timeout of a call starts once it has a connection, no matter how long it waited for one.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ from protocol.runtime.keep_alive import probed_transport
 from protocol.runtime.kubernetes.large_pages import decoded, joined, lines
 
 CONNECT: Final = 5.0
-"""Time-out of connecting in seconds: a list or a watch may take long, but not accepting a connection."""
+"""Timeout of connecting in seconds: a list or a watch may take long, but not accepting a connection."""
 
 _FAILURES: Final = (httpx.HTTPError, CredentialsError, TimeoutError, UnreadableAnswerError)
 
@@ -81,7 +81,7 @@ class HttpApi:
 
     @asynccontextmanager
     async def _opened(self, call: ApiCall) -> AsyncIterator[httpx.Response]:
-        # For a watch the time-out bounds the silence between two reads, not the whole response.
+        # For a watch the timeout bounds the silence between two reads, not the whole response.
         response = await self._client.send(self._request(call), stream=True)
         try:
             if not response.is_success:

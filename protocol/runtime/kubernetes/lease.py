@@ -62,7 +62,7 @@ class LeaseTerms:
 
     @property
     def call_timeout(self) -> Seconds:
-        """Time-out of one call about the Lease: short enough to retry before the Lease ends."""
+        """Timeout of one call about the Lease: short enough to retry before the Lease ends."""
         return Seconds(min(CALL_TIMEOUT, self.duration * 2 / 9))
 
 
@@ -124,7 +124,7 @@ class Leadership:
         return Seconds(max(0.0, self._until - self._clock.now()))
 
     def allowed(self, wanted: Seconds) -> Seconds:
-        """The time-out for a write, at most ``wanted``. Raises ``NotLeadingError``."""
+        """The timeout for a write, at most ``wanted``. Raises ``NotLeadingError``."""
         remaining = self.remaining
         if remaining <= 0:
             raise NotLeadingError("this process does not hold the Lease")

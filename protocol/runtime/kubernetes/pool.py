@@ -20,7 +20,7 @@ from protocol.units import Seconds
 # A load balancer or NAT may silently drop an idle connection.
 IDLE: Final = Seconds(20.0)
 CONNECT: Final = Seconds(5.0)
-"""Time-out of connecting, TLS handshake included: a watch has a long time-out, but must start sooner."""
+"""Timeout of connecting, TLS handshake included: a watch has a long timeout, but must start sooner."""
 
 # ``struct linger``: on, 0 seconds.
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
@@ -68,7 +68,7 @@ class ConnectionPool:
         Raises ``OSError`` if the connection fails, and ``TimeoutError``.
         """
         if not self._slots.locked():
-            await self._slots.acquire()  # returns immediately; a time-out would cost more than the rest
+            await self._slots.acquire()  # returns immediately; a timeout would cost more than the rest
         else:
             async with asyncio.timeout_at(deadline):
                 await self._slots.acquire()

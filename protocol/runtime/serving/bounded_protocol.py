@@ -1,6 +1,6 @@
 """HTTP over one connection, within the limits of its listener.
 
-A request must be complete, head and body, within a time-out that starts with the connection or with the request's first
+A request must be complete, head and body, within a timeout that starts with the connection or with the request's first
 byte; otherwise the response is 408 and the connection closes.
 """
 
@@ -121,7 +121,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_progress_checks()
 
     def data_received(self, data: bytes) -> None:
-        """See ``asyncio.Protocol``. The time-out runs until the request is complete."""
+        """See ``asyncio.Protocol``. The timeout runs until the request is complete."""
         if self.transport.is_closing():
             return
         if not self._is_expected:  # only now: a response before the request would be lost on close

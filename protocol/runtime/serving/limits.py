@@ -26,7 +26,7 @@ SHOWN: Final = 100
 class Limits:
     """Maximum concurrent ``connections`` of the listener, and ``per_peer`` address.
 
-    Time-outs: ``request`` for receiving a request, ``idle`` for a connection without one (``idle_unauthenticated``
+    Timeouts: ``request`` for receiving a request, ``idle`` for a connection without one (``idle_unauthenticated``
     before authentication), ``handshake`` for TLS setup and shutdown, and ``stall`` for a client that stops reading a
     response. ``bodies`` is the maximum size in bytes of all unanswered requests' bodies; beyond it, the address with
     the most loses its oldest connection.

@@ -229,7 +229,7 @@ class Run:
         return acted
 
     def _wake_short_nodes(self, now: Instant) -> None:
-        """Wake the agents on short nodes: each sends a request at least once per step, and learns how far to shrink."""
+        """Wake the agents on nodes short of room: each sends a request once per step, and learns how far to shrink."""
         ledger = self._cluster.ledger
         short = [node for node in ledger.nodes.values() if lacking(node, now).any]
         self._on_short_node = set(self._indexes(claim for node in short for claim in node.claims.values()))

@@ -1,4 +1,4 @@
-"""Stories of a VM on a node that is short: what it offers, gives, keeps and regrets (B.17)."""
+"""Stories of a VM on a node that is short of room: what it offers, gives, keeps and regrets (B.17)."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_lean_vm_grows_for_its_need_alone() -> None:
     """Its policy would have all eight units back at once, and take the room that its neighbour waits for."""
     story = busy_lately(COARSE)
     assert passes(story, 40, 0.1, cu(2)) == [cu(2)]
-    assert story.plans().because == "giving back room on a short node: keeping only its recent need"
+    assert story.plans().because == "its node is short of room: keeping only its recent need"
     lean_until = story.state.scheduler.give_back.lean_until
     assert passes(story, 100, 0.1) == []
     assert passes(story, lean_until - 1, 0.4) == [cu(4)]

@@ -1,4 +1,4 @@
-"""A node that is short asks idle VMs to sleep, for what its others cannot give back without sleep."""
+"""A node that is short of room asks idle VMs to sleep, for what its others cannot give back without sleep."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class FactInformer(FactCache[F]):
                 self._interruption = interruption
                 await work
         except TimeoutError:
-            # The time-out comes from the work itself.
+            # The timeout comes from the work itself.
             if not interruption.expired():
                 raise
         finally:

@@ -1,4 +1,4 @@
-"""A VM that is idle goes to sleep before its time if its node is short and asks for that."""
+"""A VM that is idle goes to sleep before its time if its node is short of room and the scheduler asks for that."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.agent.core.sleep.sleepers import idle, orders, quiet_since, seen, sho
 from tests.agent.core.story import POLICY, UNIT, Story, cu, vm
 
 PATIENT = replace(POLICY, sleep=SleepPolicy(Seconds(400.0)))
-"""A VM sleeps after 400 s, and after 100 s if its node is short."""
+"""A VM sleeps after 400 s, and after 100 s if its node is short of room."""
 
 MAY_SLEEP = Resources(MilliCpu(0), cu(1).mem)
 
@@ -58,7 +58,7 @@ def test_idle_vm_sleeps_early_if_its_node_asks() -> None:
     story = asked()
     assert explain(story.state, "default/vm-1", story.instant).giving["asked"] == {"cpu": "0", "mem": "0"}
     assert story.acts() == [OrderSleep(1, is_early=True)]
-    early = "; ordered early, because its node is short"
+    early = "; ordered early, because its node is short of room"
     assert why(story) == f"awake: the order is being written{early}"
     story.happens(SleepOrdered(structs.replace(seen(story), order="a", version=2)))
     assert offer(story) == MAY_SLEEP, "it is on its way, so no other VM has to go"
