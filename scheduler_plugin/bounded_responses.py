@@ -19,7 +19,7 @@ async def bounded_body(
 
     Raises ``httpx.HTTPError``, also for an error status, ``httpx.InvalidURL`` and ``TimeoutError``.
     """
-    # The client's time-outs are per read, and a peer could send single bytes.
+    # The client's timeouts are per read, and a peer could send single bytes.
     async with (
         asyncio.timeout(seconds),
         http.stream("GET", url, headers={**_AS_IT_IS, **headers}) as response,

@@ -68,7 +68,7 @@ def _add_lease(parser: argparse.ArgumentParser) -> None:
         type=partial(_seconds, least=0),
         default=int(SETTLE),
         metavar="SECONDS",
-        help="without a Lease: wait after reading the cluster, because writes of a predecessor may still be in flight,"
+        help="without a Lease: wait after listing the cluster, because writes of a predecessor may still be in flight,"
         " 0 to 60 whole seconds (default: %(default)s)",
     )
     parser.add_argument(
@@ -185,5 +185,5 @@ def _tls(name: str, prefix: str, certificate: Path | None, key: Path | None, ca:
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
-        raise ListenError(f"--{prefix}tls-cert and --{prefix}tls-key go together")
+        raise ListenError(f"--{prefix}tls-cert and --{prefix}tls-key must be set together")
     return server_tls(name, certificate, key, ca)

@@ -48,7 +48,7 @@ class Replica:
         self.authenticator = TokenAuthenticator(ports.reviews.review, ports.clock)
         self._writes = Writes(ports.clock)
         ledger, queues = Ledger(), OrderQueues()
-        # Without an identity: a standby has no permits of its own to recognise.
+        # Without an identity: a standby has no permits of its own to recognize.
         self.feed = Feed(ledger, queues, ports.telemetry, clock=ports.clock, settings=settings, identity=None)
         self._standby = self._context(ledger, queues, self._term())
         self._active: Parts | None = None

@@ -193,7 +193,7 @@ def _of_monitor(monitor: Json) -> Iterator[str]:
         yield f"  The guest's monitor refused {rounded_memory(refused)}: {text(monitor, 'refused_because')}"
     right, wrong = integer(monitor, "right_reports"), integer(monitor, "false_reports")
     if right or wrong:
-        yield f"  The guest's monitor reported {right} loads that were confirmed and {wrong} that were not."
+        yield f"  Load reports of the guest's monitor that made the VM grow: {right} confirmed, {wrong} not."
 
 
 def _of_sleep(sleep: Json) -> Iterator[str]:

@@ -33,7 +33,7 @@ its own.
 """
 
 REQUEST_SECONDS: Final = Seconds(10.0)
-"""Time-out of a request. Anyone may call, and send nothing."""
+"""Timeout of a request. Anyone may call, and send nothing."""
 
 MOST_CALLS: Final = 64
 """Maximum calls that gRPC passes on, including those that are about to be displaced."""
@@ -65,7 +65,7 @@ class Expander:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Handler for a ``grpc.aio`` server."""
-        # A stream of one request, because gRPC waits for that of a unary call without a time-out.
+        # A stream of one request, because gRPC waits for that of a unary call without a timeout.
         method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_unary_rpc_method_handler(self._call)
         return grpc.method_handlers_generic_handler(SERVICE, {"BestOptions": method})
 

@@ -28,7 +28,7 @@ AUTOSCALER_ELSEWHERE: Final = "{kind} {name} targets {subject}"
 OWNED: Final = "{kind} {name} belongs to {owner}"
 AUTOSCALER_KEPT: Final = "the HPA or VPA is not changed: {error}"
 TOO_LARGE: Final = "its spec has more than {kib} KiB and could not be restored"
-POD_UNREADABLE: Final = "a pod of {target.desired.target}: {error}"
+POD_UNREADABLE: Final = "cannot decode a pod of {target.desired.target}: {error}"
 REPLICAS_CONTESTED: Final = "spec.scaling and {rivals} would both write the replicas: remove one"
 
 # Databases in pods
@@ -41,7 +41,9 @@ SIZED_BY_AGENTS_TOO: Final = (
     f" {LABEL_ENABLED} from the pods"
 )
 
-NO_ROOM: Final = "{primary.name} has been denied {primary.desired} since {since:%H:%M} UTC, its node is full: {why}"
+NO_ROOM: Final = (
+    "{primary.name} has been denied {primary.desired} since {since:%H:%M} UTC because its node is full: {why}"
+)
 SWITCHOVER_WAITING: Final = (
     "a standby will be promoted once the primary has been denied for {minutes} of the last {window} minutes"
 )
@@ -62,8 +64,8 @@ NO_VPAS: Final = "the cluster has no VerticalPodAutoscalers, so nothing recommen
 INTERVALS_OVERLAP: Final = "for replica counts in both {one} and {other}, the interval listed first applies"
 IGNORED: Final = "settings of the global configuration without effect: {names}"
 OUT_OF_MEMORY: Final = "{kill.container} ran out of memory at {kill.at:%H:%M:%S} UTC"
-FLOOR: Final = "floor of {size}, from the need at this hour of earlier days"
-NO_FLOOR: Final = "no floor, from the need at this hour of earlier days"
+FLOOR: Final = "floor of {size}, from the need at this hour on earlier days"
+NO_FLOOR: Final = "no floor, from the need at this hour on earlier days"
 AGENTS_SILENT: Final = "no agent reports the CPU load of its VM"
 FROM_AGENTS: Final = "reported by the agents of the VMs"
 
@@ -170,7 +172,7 @@ SCALED_TO_ZERO: Final = "scaled to zero: nothing is decided until there is a rep
 OUT_OF_BOUNDS: Final = "{bounds.min} to {bounds.max} replicas are allowed"
 NO_REPLICA_SERVES: Final = "no replica serves"
 LOADS_UNKNOWN: Final = "no replica's load over the whole window is known yet"
-LOAD_FITS: Final = "the load fits the present replicas"
+LOAD_FITS: Final = "the load fits the current replicas"
 DELAYED: Final = "{reason}; the delay of {delay:g} s is not over"
 BUSY_ON: Final = " on {known} of {serving} replicas"
 BUSY: Final = (

@@ -146,7 +146,7 @@ def _size_by_room(
     if not account.has_agent:
         # Autoscaling is off: the VM gets what it has.
         return wanted, wanted.at_most(account.in_use)
-    # A wake that the previous process may have granted is reserved, but all VMs may wake at once after a fail-over.
+    # A wake that the previous process may have granted is reserved, but all VMs may wake at once after a failover.
     is_doubt = account.uncertain_wake.any and claim.woken_at is None
     if wanted.within(account.reserved) and not is_doubt and not _is_over(state, account):
         return wanted, wanted

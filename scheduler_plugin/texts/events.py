@@ -36,7 +36,7 @@ def permit_not_stored(permit: Resources, why: str) -> EventText:
 
 def unreadable(why: str) -> EventText:
     """An object cannot be read."""
-    return "Unreadable", f"cannot be read; accounting it at its maximum: {why}"
+    return "Unreadable", f"cannot be read: {why}; accounting it at its maximum"
 
 
 def not_resized(why: str) -> EventText:
@@ -57,7 +57,7 @@ def room_being_made(vm: object, source: str, target: str) -> EventText:
 
 def migration_waits(migration: str, why: str) -> EventText:
     """kube-scheduler refuses the target pod of a migration that a user created."""
-    return "MigrationWaits", f"{migration} waits: {why}"
+    return "MigrationWaits", f"{migration} is waiting: {why}"
 
 
 def migration_started(source: str, target: str, reason: str) -> EventText:
@@ -68,7 +68,7 @@ def migration_started(source: str, target: str, reason: str) -> EventText:
 def migration_stalled(migration: str, problem: str | None, refusal: str) -> EventText:
     """A migration has not started and no longer counts; its creator can cancel it."""
     says = f" ({REFUSED.format(refusal=refusal)})" if refusal else ""
-    return "MigrationStalled", f"{problem}{says}: {migration}"
+    return "MigrationStalled", f"{migration}: {problem}{says}"
 
 
 def migration_succeeded(source: str, target: str, numbers: str) -> EventText:

@@ -225,7 +225,7 @@ async def test_users_see_namespaces_they_may_list() -> None:
         await seen.tab.get_by_label("Token").fill("clerk")
         await seen.tab.get_by_role("button", name="Sign in").click()
         namespaces = seen.tab.get_by_label("Namespace").locator("option")
-        await expect(namespaces).to_have_text(["Every namespace", "shop"], timeout=PATIENCE)
+        await expect(namespaces).to_have_text(["All namespaces", "shop"], timeout=PATIENCE)
         assert "bank" not in await seen.tab.content()
         cluster.people.clear()
         run.dashboard.authenticator.sessions = type(run.dashboard.authenticator.sessions)()

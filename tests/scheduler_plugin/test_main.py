@@ -107,8 +107,8 @@ def test_it_says_why_it_cannot_start(
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--tls-cert=x.pem"], "--tls-cert and --tls-key go together"),
-        (["--extender-tls-key=x.pem"], "--extender-tls-cert and --extender-tls-key go together"),
+        (["--tls-cert=x.pem"], "--tls-cert and --tls-key must be set together"),
+        (["--extender-tls-key=x.pem"], "--extender-tls-cert and --extender-tls-key must be set together"),
         (["--extender-client-ca=x.pem"], "--extender-client-ca needs --extender-tls-cert and --extender-tls-key"),
         (["--extender-client-name=x"], "--extender-client-name needs --extender-client-ca"),
         (["--tls-cert=x.pem", "--tls-key=y.pem"], "invalid certificate of agents: "),

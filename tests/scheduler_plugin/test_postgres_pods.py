@@ -185,7 +185,7 @@ async def test_explanation_takes_the_name_of_a_pod(cluster: FakeCluster) -> None
     assert pod["reservedBecause"] == {
         "permit the agent may hold": {"cpu": "6", "mem": "6208Mi"},
         "requests of the container": {"cpu": "1100m", "mem": "4160Mi"},
-        "what the container has": {"cpu": "1100m", "mem": "4160Mi"},
+        "actual resources of the container": {"cpu": "1100m", "mem": "4160Mi"},
         "requests of the pod": {"cpu": "1100m", "mem": "4160Mi"},
     }
     (event,) = [each for each in cluster.notices if each["reason"] == "GrowthDenied"]

@@ -21,7 +21,7 @@ const slept = (total) => !total.asleep_hours ? "" : ` Sleep saved ${money(total.
 const prices = (found) => `Prices: ${found.prices} (per hour, in the currency of the price table).`;
 
 const usePart = (line) => line.use_known_hours > 0 && line.use_known_hours < 0.995 * line.known_hours
-  ? ` of the ${money(line.use_known_cost)} that was reserved while its use is known, ${Math.round(100 * line.use_known_hours / line.known_hours)} % of the time` : "";
+  ? ` of the ${money(line.use_known_cost)} reserved while its use was recorded (${Math.round(100 * line.use_known_hours / line.known_hours)} % of the time)` : "";
 
 export async function fetchCosts(seconds, by, only = "") {
   const query = new URLSearchParams({ seconds, by, ...(only ? { only } : {}) });
@@ -54,7 +54,7 @@ function spanText(seconds) {
 function figures(found) {
   if (!found) return h("p", { class: "empty" }, found === undefined ? NO_RESPONSE : NO_HISTORY);
   const [line] = found.lines;
-  if (!line) return h("p", { class: "empty" }, "The history has nothing about it in this time range.");
+  if (!line) return h("p", { class: "empty" }, "The history has no data for this time range.");
   const rows = [["Reserved", `${money(line.reserved_cost)} for ${hours(line.reserved_cpu_hours)} vCPU-h, ${hours(line.reserved_gib_hours)} GiB-h`],
     ["Used", `${money(line.used_cost)}${usePart(line)}`],
     ["At its maximum", `${money(line.max_cost)}, saved ${money(line.saved)}`],

@@ -128,7 +128,7 @@ export class FleetView {
       const mark = sorted.join("\n");
       if (select.mark === mark) continue;
       select.mark = mark;
-      fill(select, h("option", { value: "" }, `Every ${name}`), sorted.map((each) => h("option", { value: each }, each)));
+      fill(select, h("option", { value: "" }, `All ${name}s`), sorted.map((each) => h("option", { value: each }, each)));
       select.value = prefs.filter[name];
     }
   }

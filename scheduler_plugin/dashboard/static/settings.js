@@ -14,7 +14,7 @@ export class SettingsView {
     try {
       const response = await fetch("api/settings");
       const settings = response.ok ? await response.json() : null;
-      if (!settings) fill(this.body, h("p", { class: "empty" }, "The scheduler does not respond, or you may not see its settings."));
+      if (!settings) fill(this.body, h("p", { class: "empty" }, "The scheduler does not respond, or you are not allowed to see its settings."));
       else fill(this.body, table("The scheduler's settings", [{ text: "Setting" }, { text: "Value" }], flat("", settings)));
     } catch { fill(this.body, h("p", { class: "problem" }, "The server does not respond.")); }
   }

@@ -67,7 +67,7 @@ class HttpDenials:
         path = f"/explain/{database_url(database_of(pod))}"
         try:
             headers = bearer_header(await self.tokens(AUDIENCE))
-            # The client's time-outs are per read.
+            # The client's timeouts are per read.
             async with asyncio.timeout(_TIMEOUT):
                 answer = await self.http.get(f"{self.scheduler.rstrip('/')}{path}", headers=headers)
             pods = msgspec.json.decode(answer.raise_for_status().content, type=_ExplainedDatabase).pods

@@ -96,7 +96,7 @@ class Disputes:
         # Ignore the record in the annotations, unless only annotations are written.
         body = {name: value for name, value in write.body.items() if name != "metadata"} or write.body
         fields = body if old is None else child({"all": _merged(old.fields, body)}, "all")
-        # Remember what the API stored, because it may normalise or complete the fields.
+        # Remember what the API stored, because it may normalize or complete the fields.
         claim = WrittenFields(fields, part_of(after, fields), now, uid=uid_of(after))
         self._claims[key] = (
             claim if old is None else replace(claim, reverts=old.reverts, lost=old.lost, manager=old.manager)

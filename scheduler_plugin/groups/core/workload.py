@@ -225,7 +225,7 @@ class VerticalRecommendation:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredUse:
-    """Mean use of the ready pods divided by the target utilisation, in thousandths of a vCPU or bytes.
+    """Mean use of the ready pods divided by the target utilization, in thousandths of a vCPU or bytes.
 
     It does not depend on requests. ``container`` is empty for whole pods.
     """
@@ -240,7 +240,7 @@ class HorizontalRecommendation:
     """Recommended replica count: HPA's ``status.desiredReplicas`` and the bounds of its spec.
 
     ``limited`` is True if the HPA would recommend more than ``max`` (its condition ScalingLimited). For resources that
-    it measures against requests, ``ratios`` are utilisation over target, and ``uses`` the same as amounts, if reported.
+    it measures against requests, ``ratios`` are utilization over target, and ``uses`` the same as amounts, if reported.
     An HPA truncates percentages, so each ratio may be up to ``cuts`` larger.
     """
 

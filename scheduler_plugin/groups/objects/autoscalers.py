@@ -56,7 +56,7 @@ def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
 
 
 def _utilisations(hpa: JsonObject) -> list[tuple[Resource, int, int]]:
-    """Resource, utilisation and target (in percent) of each metric of whole pods that has both."""
+    """Resource, utilization and target (in percent) of each metric of whole pods that has both."""
     targets = {text(metric, "resource", "name"): metric for metric in items(hpa, "spec", "metrics")}
     percents = {}
     for metric in items(hpa, "status", "currentMetrics"):
@@ -229,7 +229,7 @@ def _metric(obj: Json) -> Metric:
     container = child(obj, "containerResource")
     resource = next((resource for resource in RESOURCES if resource == text(container, "name")), None)
     if text(obj, "type") == "ContainerResource" and resource is not None:
-        # Without a utilisation the target is an amount: keep the API's metric.
+        # Without a utilization the target is an amount: keep the API's metric.
         target = integer(container, "target", "averageUtilization")
         return ContainerTarget(text(container, "container"), resource, target or None, {} if target else obj)
     if text(obj, "type") == "Resource":

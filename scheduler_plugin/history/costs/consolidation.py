@@ -153,7 +153,7 @@ def _emptied(node: PlacedNode, targets: Mapping[str, str]) -> Emptied:
 
 
 _Room = tuple[float, str, Size, Size]
-"""A possible target: utilisation (reservation by watermark), name, reservation, watermark."""
+"""A possible target: utilization (reservation by watermark), name, reservation, watermark."""
 
 
 def _targets(vms: Sequence[PlacedVm], others: Sequence[PlacedNode]) -> list[str] | None:

@@ -63,7 +63,7 @@ def recorder_lock(path: Path) -> Iterator[None]:
             # The kernel releases the lock when the process ends.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise StoreError(f"another recorder writes {path}") from error
+            raise StoreError(f"another recorder is writing to {path}") from error
         yield
     finally:
         os.close(file)
@@ -151,8 +151,8 @@ def _refuse_newer(path: Path, connection: sqlite3.Connection) -> None:
     application, version = _mark(connection)
     if application == APPLICATION and version > VERSION:
         raise StoreError(
-            f"a newer release wrote the history {path}: it has version {version}, this program knows version {VERSION};"
-            " upgrade this program, or move the file away to begin a new one"
+            f"a newer release wrote the history {path}: it has version {version}, this program supports version"
+            f" {VERSION}; upgrade this program, or move the file away to begin a new one"
         )
 
 

@@ -25,7 +25,7 @@ def test_denial_names_node_and_time() -> None:
             "permit being written": amount(3, 2),
             "permit the API may hold": amount(3, 2),
             "spec.guest use": amount(2),
-            "what the guest has": amount(1),
+            "current size of the guest": amount(1),
             "requests of the pod": vm_pod("a").requests,
         },
         denied_for=12.0,  # type: ignore[arg-type] # Seconds is a float at run time

@@ -207,7 +207,7 @@ def test_explanation_says_what_keeps_a_database_small(
     assert (explained.requests, explained.requests_problem) == (None, problem)
     assert explained.floors == {
         "requests of the container": amount(2.5),
-        "what the container has": amount(2.5),
+        "actual resources of the container": amount(2.5),
         "requests of the pod": amount(2.5),
     }
 

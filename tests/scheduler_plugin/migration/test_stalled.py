@@ -22,7 +22,7 @@ async def test_stalled_migration_is_named_everywhere() -> None:
         assert "autoscale_scheduler_migrations_stalled 1.0" in await s.metrics()
         (shown,) = (await s.view("explain/default/db"))["migrations"]
         assert (shown["name"], shown["problem"]) == ("default/by-hand", WHY)
-        assert s.events[-1] == ("db", "MigrationStalled", f"{WHY}: by-hand")
+        assert s.events[-1] == ("db", "MigrationStalled", f"by-hand: {WHY}")
         s.let_go()
         await s.passes(10)
         assert "autoscale_scheduler_migrations_stalled 0.0" in await s.metrics()
@@ -41,7 +41,7 @@ async def test_refusal_of_its_target_pod_is_told() -> None:
         assert s.events[-1] == (
             "db",
             "MigrationStalled",
-            f"{WHY} (kube-scheduler says: no node matches): by-hand",
+            f"by-hand: {WHY} (kube-scheduler says: no node matches)",
         )
         await s.passes(600)
         assert [turn for _, turn, _ in s.events].count("MigrationStalled") == 1

@@ -35,7 +35,7 @@ async def test_nearest_node_is_named_once() -> None:
     async with moving_cluster(cluster, "migration: {enabled: false}") as s:
         order_and_refuse(s)
         await s.passes(3)
-        why = "by-hand waits: no node has room for 2 vCPU and 8 GiB; closest is n2, which lacks 1 vCPU"
+        why = "by-hand is waiting: no node has room for 2 vCPU and 8 GiB; closest is n2, which lacks 1 vCPU"
         assert waits(s) == [("VirtualMachineMigration", "by-hand", why), ("VirtualMachine", "db", why)]
         await s.passes(5)
         assert len(waits(s)) == 2
@@ -46,7 +46,7 @@ async def test_refusal_for_other_reasons_is_repeated() -> None:
     async with moving_cluster(full_cluster(), "migration: {enabled: false}") as s:
         order_and_refuse(s)
         await s.passes(3)
-        assert [why for _, _, why in waits(s)] == [f"by-hand waits: kube-scheduler says: {WHY}"] * 2
+        assert [why for _, _, why in waits(s)] == [f"by-hand is waiting: kube-scheduler says: {WHY}"] * 2
 
 
 async def test_our_own_migration_is_called_off_instead() -> None:

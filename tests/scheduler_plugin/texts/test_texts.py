@@ -28,13 +28,13 @@ def test_events_name_what_is_known() -> None:
     ] == [
         ("GrowthDenied", f"asked for {UNIT + UNIT}, got {UNIT}: it has reached its upper bound"),
         ("PermitNotStored", f"the permit {UNIT} could not be stored: no answer"),
-        ("Unreadable", "cannot be read; accounting it at its maximum: spec: garbage"),
+        ("Unreadable", "cannot be read: spec: garbage; accounting it at its maximum"),
         ("RoomBeingMade", "VM db/a is migrating from n1 to n2 to make room"),
-        ("MigrationWaits", "m waits: no other node accepts pods"),
+        ("MigrationWaits", "m is waiting: no other node accepts pods"),
         ("MigrationStarted", "migrating from n1 to a node not chosen yet"),
         ("MigrationStarted", "migrating from n1 to n2: node n1 is cordoned"),
-        ("MigrationStalled", "its target pod has no node: m"),
-        ("MigrationStalled", "its target pod has no node (kube-scheduler says: Too many pods): m"),
+        ("MigrationStalled", "m: its target pod has no node"),
+        ("MigrationStalled", "m: its target pod has no node (kube-scheduler says: Too many pods)"),
         ("MigrationSucceeded", "migrated from n1 to n2 in 2500 ms with a downtime of an unknown time"),
         ("MigrationFailed", "did not migrate from n1 to n2: its controller gave no reason"),
     ]

@@ -49,7 +49,7 @@ MEASURED_WITHIN: Final = timedelta(seconds=90)
 """Metrics are up to 60 s old, and an HPA evaluates them every 15 s."""
 
 PATIENCE: Final = timedelta(minutes=5)
-"""How long decisions wait for pods to match their spec: the initialisation period of the HPA controller."""
+"""How long decisions wait for pods to match their spec: the initialization period of the HPA controller."""
 
 REFUSED_PATIENCE: Final = timedelta(minutes=1)
 """The same after a refused in-place resize, when waiting helps little."""

@@ -300,12 +300,12 @@ def _vertical(
 def replica_bounds(
     spec: HvpaSpec, workload: Workload, recommendations: Recommendations, needs: Sequence[ContainerNeed]
 ) -> ReplicaBounds:
-    """Bounds of the planned replica count. An HPA's count is a minimum unless it follows from utilisation.
+    """Bounds of the planned replica count. An HPA's count is a minimum unless it follows from utilization.
 
     Without both recommendations, or with an unknown need, no replica is removed.
     """
     minimum, horizontal = spec.replicas.min, recommendations.horizontal
-    # A count by utilisation depends on the size of the pods, so it is no minimum.
+    # A count by utilization depends on the size of the pods, so it is no minimum.
     if horizontal is not None and not spec.desired_by_utilization:
         minimum = max(minimum, horizontal.desired)
     # With an unknown need fewer replicas might be too few.

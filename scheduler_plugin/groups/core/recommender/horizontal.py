@@ -69,7 +69,7 @@ def is_tolerated(ratio: float, tolerance: float = TOLERANCE) -> bool:
 def utilization_replicas(
     current: int, replicas: Sequence[ReplicaUse], target: int, tolerance: float = TOLERANCE
 ) -> tuple[int, int] | None:
-    """Desired replicas and utilisation in percent, for a target in percent of requests (> 0).
+    """Desired replicas and utilization in percent, for a target in percent of requests (> 0).
 
     None if no ready replica with a request was measured.
     """

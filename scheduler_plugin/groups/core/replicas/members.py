@@ -1,7 +1,7 @@
 """The desired group of VMs and its actual members (pure).
 
 - Members are named ``GROUP-primary``, ``GROUP-replica-0`` and so on. The role follows from the name, so a restarted
-  controller recognises existing members and creates none twice.
+  controller recognizes existing members and creates none twice.
 - Times are ages in seconds at the time when the members were read.
 """
 

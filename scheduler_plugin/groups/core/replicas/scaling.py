@@ -1,6 +1,6 @@
 """Replica count of a group by its own load: effective intervals, vertical first (S1.12).
 
-- The need is the mean CPU use of all replicas over a window, divided by the target utilisation. Agents size each
+- The need is the mean CPU use of all replicas over a window, divided by the target utilization. Agents size each
   replica. A replica is added only if the need exceeds the maximum size of the present ones, and removed only if the
   others have room to spare.
 - As in an HPA, a replica with unknown load counts as idle when scaling up and as full when scaling down. Nothing

@@ -61,13 +61,13 @@ class Autoscaler:
     metrics: tuple[Metric, ...] = ()
 
     def target(self, container: str, resource: Resource) -> int | None:
-        """Target utilisation of a container's resource in percent; None if none."""
+        """Target utilization of a container's resource in percent; None if none."""
         targets = [metric for metric in self.metrics if isinstance(metric, ContainerTarget)]
         by_place = {(metric.container, metric.resource): metric.utilisation for metric in reversed(targets)}
         return by_place.get((container, resource))
 
     def with_target(self, container: str, resource: Resource, utilisation: int) -> Autoscaler:
-        """Set the target utilisation of an existing metric."""
+        """Set the target utilization of an existing metric."""
         metrics: list[Metric] = []
         for metric in self.metrics:
             is_same = isinstance(metric, ContainerTarget) and (metric.container, metric.resource) == (
@@ -109,7 +109,7 @@ class Autoscaler:
         return [
             ContainerTarget(container, resource, utilisation)
             for container, resource in places
-            # A `Resource` metric with an amount as target stays: it cannot be converted to a utilisation.
+            # A `Resource` metric with an amount as target stays: it cannot be converted to a utilization.
             if (utilisation := targets.get(resource, INITIAL_TARGET)) is not None
         ]
 

@@ -22,7 +22,7 @@ SLOT_DECAY: Final = Fraction("0.95")
 """Factor of a slot's number each time that the slot recurs."""
 
 INITIAL_TARGET: Final = 70
-"""Target utilisation of a new metric, in percent."""
+"""Target utilization of a new metric, in percent."""
 
 DOWN_INTERVAL: Final = timedelta(hours=1)
 """Minimum interval between decreases of a container's request, because each may replace every pod."""
@@ -37,7 +37,7 @@ CLOSE: Final = Fraction("0.8")
 """Above this fraction of ``preferred_max_replicas`` no container shrinks: that would add replicas."""
 
 UNDER_USED: Final = Fraction("0.9")
-"""Below this fraction of its target utilisation a container is under-used."""
+"""Below this fraction of its target utilization a container is under-used."""
 
 FLOOR_SHARE: Final = Fraction("0.5")
 """A VM's floor as a fraction of the slot's peak (S3.7)."""

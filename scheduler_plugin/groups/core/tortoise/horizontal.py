@@ -1,4 +1,4 @@
-"""Bounds and target utilisation of the HPA (S3.1-S3.3, S3.6).
+"""Bounds and target utilization of the HPA (S3.1-S3.3, S3.6).
 
 The target leaves headroom for peaks: the HPA sees the mean of all replicas, and a new replica needs time to start.
 """
@@ -145,7 +145,7 @@ def with_targets(
     autoscaler: Autoscaler, configuration: Configuration, workload: Workload, memory: TortoiseMemory
 ) -> Autoscaler:
     """Set the targets that the recommendations imply, regardless of delays."""
-    # At the maximum replica count utilisation does not show the need.
+    # At the maximum replica count utilization does not show the need.
     if workload.replicas >= configuration.maximum_max_replicas:
         return autoscaler
     for container, resource in horizontal(memory.policies):

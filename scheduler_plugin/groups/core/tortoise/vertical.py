@@ -3,7 +3,7 @@
 - Vertical: the recommendation plus a buffer. A change may restart pods, so containers grow further than needed, and
   shrink only by a large step.
 - Horizontal: sizes change if the replica count should not. Containers grow if there are too many replicas, and shrink
-  at the minimum count. A container far below its target utilisation shrinks if other containers drive the count.
+  at the minimum count. A container far below its target utilization shrinks if other containers drive the count.
 - Sizes are within the bounds, and one decrease keeps ``max_allowed_scaling_down_ratio`` of the present size.
 """
 
@@ -62,7 +62,7 @@ class ReplicaCounts:
 class SizeFacts:
     """One resource of one container, in thousandths of a vCPU or bytes; all above zero except ``minimum``.
 
-    ``recommended`` is the highest recent recommendation, ``target`` the HPA's target utilisation in percent, if any.
+    ``recommended`` is the highest recent recommendation, ``target`` the HPA's target utilization in percent, if any.
     ``several`` is True if more than one resource scales horizontally. ``maximum`` takes precedence over ``minimum``.
     """
 

@@ -301,7 +301,7 @@ def utilization_resources(hpa: Fields) -> tuple[Resource, ...] | None:
     """Resources measured against requests; None if there are other metrics too."""
     metrics = Fields(hpa_template(hpa), hpa.path).each("metrics")
     measured = [resource for metric in metrics if (resource := _utilized(metric)) is not None]
-    # With other metrics the total need cannot be computed from utilisation.
+    # With other metrics the total need cannot be computed from utilization.
     if measured and len(measured) < len(metrics):
         return None
     return tuple(resource for resource in RESOURCES if resource in measured)

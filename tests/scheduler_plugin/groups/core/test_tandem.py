@@ -104,7 +104,7 @@ def test_only_standby_with_room_is_promoted(standby: Instance) -> None:
     decision = tandem.switchover(HEALTHY, PATIENCE, NOW)
     assert decision is not None
     assert tandem.sentence(decision) == (
-        "pg-1 has been denied 4 cpu, 8Gi since 11:55 UTC, its node is full: no ready standby has that size"
+        "pg-1 has been denied 4 cpu, 8Gi since 11:55 UTC because its node is full: no ready standby has that size"
     )
     both = Tandem(DENIED, (standby, replace(STANDBY, name="pg-3"))).switchover(HEALTHY, PATIENCE, NOW)
     assert both is not None

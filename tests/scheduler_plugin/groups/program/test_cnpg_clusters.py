@@ -177,8 +177,8 @@ async def test_standby_with_room_is_promoted() -> None:
         }
         assert child(cluster, "status") == {**child(before, "status"), **changes}
         note = (
-            f"pg-1 has been denied 4 cpu, 8Gi since {since[11:16]} UTC, its node is full: promoting pg-2, which has"
-            " that size; writes are refused for about 8 s"
+            f"pg-1 has been denied 4 cpu, 8Gi since {since[11:16]} UTC because its node is full: promoting pg-2, which"
+            " has that size; writes are refused for about 8 s"
         )
         assert ("Switchover", note) in await run.events()
         assert b"autoscale_groups_switchovers_total 1.0" in run.processes["first"].page()
@@ -196,9 +196,9 @@ async def test_owner_has_to_allow_switchover() -> None:
         assert (status, reason, message) == (
             "True",
             "NotAllowed",
-            f"pg-1 has been denied 4 cpu, 8Gi since {since[11:16]} UTC, its node is full: to promote a standby with"
-            ' room, annotate the Cluster with autoscaling.neon.tech/switchover: "true"; writes are refused for about'
-            " 8 s",
+            f"pg-1 has been denied 4 cpu, 8Gi since {since[11:16]} UTC because its node is full: to promote a standby"
+            ' with room, annotate the Cluster with autoscaling.neon.tech/switchover: "true"; writes are refused for'
+            " about 8 s",
         )
         assert not [write for write in run.cluster.writes() if write.endswith("clusters/pg/status")]
 

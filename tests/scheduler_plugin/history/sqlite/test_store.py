@@ -164,7 +164,7 @@ async def test_names_are_data(path: Path, store: SqliteStore, name: str) -> None
 
 
 def test_a_second_recorder_is_refused(path: Path, store: SqliteStore) -> None:
-    with pytest.raises(StoreError, match="another recorder writes"):
+    with pytest.raises(StoreError, match="another recorder is writing to"):
         SqliteStore(path, lambda: 0.0)
     store.close()
     SqliteStore(path, lambda: 0.0).close()
@@ -205,7 +205,7 @@ async def test_newer_history_is_left_alone(path: Path) -> None:
         connection.execute("PRAGMA user_version = 7")
     before = {each.name: each.read_bytes() for each in path.parent.iterdir()}
     for _ in range(2):
-        with pytest.raises(StoreError, match="it has version 7, this program knows version 1; upgrade this program"):
+        with pytest.raises(StoreError, match="it has version 7, this program supports version 1; upgrade this program"):
             SqliteStore(path, lambda: NOW / 1000)
         with pytest.raises(HistoryError, match="it has version 7"):
             await SqliteHistory(path).extent()

@@ -44,7 +44,7 @@ def test_replica_is_added_at_maximum_size(busy: tuple[float, ...], replicas: int
 
 def test_it_says_what_it_saw() -> None:
     assert decided(1.9).reason == "1.9 CPUs busy over 30 s; target per replica: 70% of at most 2 CPUs"
-    assert decided(1.0).reason == "the load fits the present replicas"
+    assert decided(1.0).reason == "the load fits the current replicas"
 
 
 @pytest.mark.parametrize(
