@@ -47,7 +47,7 @@ def test_progress_names_the_recording_that_is_played() -> None:
     status = Status("")
     recordings = [generate(shape, 1) for shape in ("step", "spike")]
     seen = [(recording.name, status.status) for recording in announced(recordings, status)]
-    assert seen == [("step", "playing step (1 of 2)"), ("spike", "playing spike (2 of 2)")]
+    assert seen == [("step", "replaying step (1 of 2)"), ("spike", "replaying spike (2 of 2)")]
 
 
 def test_without_a_terminal_no_progress_is_printed(trace: str) -> None:
@@ -194,7 +194,7 @@ def test_unwritable_picture_is_refused_before_the_replay(picture: str, problem: 
         (b"- hold: {window: 0}", "[0].hold.window: expected a span above zero"),
         (
             b"{resource: memory, stages: [hold: {window: 5}]}",
-            "resource: expected cpu, because recordings are played on",
+            "resource: expected cpu, because recordings are of CPU",
         ),
     ],
 )

@@ -55,7 +55,7 @@ def test_growth_and_shrink_without_failures_succeed() -> None:
         (seen((2.0, SMALL), (12.0, LARGE), (40.0, SMALL), failed=3), "3 transactions failed"),
         (seen((2.0, SMALL), (12.0, LARGE), (40.0, SMALL), transactions=0), "no transactions were run"),
         (Observations(load_problem="no KVM"), "no KVM"),
-        (Observations(), "it ended before the load had run"),
+        (Observations(), "the run ended before the load"),
     ],
 )
 def test_each_failure_is_named(observed: Observations, problem: str) -> None:

@@ -147,7 +147,7 @@ async def test_migration_never_watched_times_out(person: Person) -> None:
 
 NO_ROOM = "the target pod cannot be scheduled: 0/2 nodes are available: 2 Insufficient cpu."
 UNPLACED = {"type": "Migrated", "status": "Unknown", "reason": "Unschedulable", "message": NO_ROOM}
-NEAREST = "db-1 waits: no node has room for 3 vCPU and 4 GiB; closest is node-7, which lacks 1 vCPU"
+NEAREST = "db-1 is waiting: no node has room for 3 vCPU and 4 GiB; closest is node-7, which lacks 1 vCPU"
 
 
 async def test_what_it_waits_for_is_printed_at_once(person: Person) -> None:

@@ -116,8 +116,8 @@ def test_bench_refuses_simulated_guests(tmp_path: Path) -> None:
 
 
 def test_full_disk_is_named_at_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is empty then, and "the api-server exited during start-up" was all."""
-    failure = StepFailedError("the api-server exited during start-up", str(tmp_path / "api-server.log"))
+    """The log is empty then, and "the api-server exited during startup" was all."""
+    failure = StepFailedError("the api-server exited during startup", str(tmp_path / "api-server.log"))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: (2**30, 2**30 - 4096, 4096))
     out = io.StringIO()
     show_failure(Console(file=out, width=300), failure)
@@ -125,7 +125,7 @@ def test_full_disk_is_named_at_start(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(shutil, "disk_usage", lambda _: (2**30, 0, 2**30))
     enough = io.StringIO()
     show_failure(Console(file=enough), failure)
-    assert enough.getvalue() == "✗ the api-server exited during start-up\n"
+    assert enough.getvalue() == "✗ the api-server exited during startup\n"
 
 
 def test_printed_commands_allow_spaces_in_folders(tmp_path: Path) -> None:

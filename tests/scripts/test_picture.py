@@ -99,9 +99,9 @@ def test_simulated_run_without_growth_is_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("seen", "why"),
     [
-        (Observations(), "no picture: it ended before the load had run"),
+        (Observations(), "no picture: the run ended before the load"),
         (Observations(load_problem="pgbench is not installed"), "no picture: pgbench is not installed"),
-        (Observations(load_began=Seconds(1.0)), "no picture: it ended before the load had run"),
+        (Observations(load_began=Seconds(1.0)), "no picture: the run ended before the load"),
     ],
 )
 def test_run_without_load_has_no_picture(seen: Observations, why: str, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_the_story_of_a_vm_answers_every_question() -> None:
         "Its bounds are 500m to 4 vCPU and 1 to 8 slots of 1Gi; its spec asks for 2 vCPU and 2 slots.",
         "Its agent: growing for cpu busy.",
         "The guest's monitor refused 512Mi: in use",
-        "The guest's monitor reported 3 loads that were confirmed and 1 that were not.",
+        "Load reports of the guest's monitor that made the VM grow: 3 confirmed, 1 not.",
         "- memory used needs 238Mi: 0.17 GiB in use",
         "The goal is 3 vCPU, 2Gi; a compute unit is 500m vCPU, 512Mi.",
         "  Policy: no proof yet",

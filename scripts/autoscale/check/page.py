@@ -41,7 +41,7 @@ warnings, and causes before their effects. `-o short` uses that order.
 
 The command changes nothing. It tests permissions with access reviews, and pods and webhooks with dry runs. It reads
 metrics through the API server's proxy, or by port-forward if the proxy reaches no pod (as on EKS; the proxy's error
-goes to standard error), and explanations and TLS ports by port-forward. It skips what you may not read; a query that
+goes to standard error), and explanations and TLS ports by port-forward. It skips what you cannot read; a query that
 fails for another reason is a warning ([api-looks](#api-looks)). It detects the namespace of the installation;
 `--namespace` overrides it. Before installation the default is `autoscale-system`. `--context` and `--kubeconfig` are
 kubectl's. Without either, the command uses a running local cluster (`autoscale local up --kubernetes`), otherwise

@@ -43,7 +43,7 @@ def draw(report: Report, path: Path) -> None:
     """Draws a VM's or pod's report. Raises ``NothingToDrawError`` if there was no load, and ``OSError``."""
     began, ended = report.load_began, report.load_ended
     if began is None or ended is None or not report.sizes:
-        why = report.problems[0] if report.problems else "it ended before the load had run"
+        why = report.problems[0] if report.problems else "the run ended before the load"
         raise NothingToDrawError(f"no picture: {why}")
     with style():
         figure = Figure(figsize=(9, 5.6), layout="constrained", facecolor="white")

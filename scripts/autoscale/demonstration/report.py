@@ -293,7 +293,7 @@ def _problems(
         return sleep_problems(observed.sleeps, observed.load_problem)
     if start is None or top is None or last is None:
         # Nothing else can be judged.
-        return [observed.load_problem or "it ended before the load had run"]
+        return [observed.load_problem or "the run ended before the load"]
     problems = []
     if observed.load_problem:
         problems.append(observed.load_problem)

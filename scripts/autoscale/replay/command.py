@@ -68,7 +68,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     working_set: Annotated[
         str,
         typer.Option(
-            help="Play working sets in the page cache of a simulated guest instead: all, or one of "
+            help="Replay working sets in the page cache of a simulated guest instead: all, or one of "
             f"{', '.join(SCENARIOS)}."
         ),
     ] = "",
@@ -122,7 +122,7 @@ def progress() -> Status:
 def announced(recordings: Sequence[Recording], status: Status) -> Iterator[Recording]:
     """Yields the recordings, and shows the current one in ``status``."""
     for number, recording in enumerate(recordings, 1):
-        status.update(escape(visible(f"playing {recording.name} ({number} of {len(recordings)})")))
+        status.update(escape(visible(f"replaying {recording.name} ({number} of {len(recordings)})")))
         yield recording
 
 

@@ -127,7 +127,7 @@ def hpa_load(timeline: Timeline) -> Floats:
 
 
 def hpa_utilisation(timeline: Timeline) -> Floats:
-    """The HPA's rule for utilisation: target 80 %, tolerance 10 %, every 15 s, at most doubled, 300 s stabilisation."""
+    """The HPA's rule for utilization: target 80 %, tolerance 10 %, every 15 s, at most doubled, 300 s stabilization."""
     step, every = timeline.step, max(1, round(HPA_SYNC / timeline.step))
     window, allocation = WindowMax(HPA_STABILISATION), []
     current = min(timeline.cap, round_up(float(timeline.demand[0]) / HPA_TARGET))

@@ -134,7 +134,7 @@ def _player(name: str) -> Player:
         raise SmoothingPolicyError(name, str(error)) from None
     if policy.resource != "cpu":
         raise SmoothingPolicyError(
-            name, f"resource: expected cpu, because recordings are played on CPU, got {policy.resource}"
+            name, f"resource: expected cpu, because recordings are of CPU, got {policy.resource}"
         )
     return play_policy(policy)
 

@@ -56,7 +56,7 @@ def draw(fleet: SimulatedFleet, orders: Sequence[SimulationOutcome], path: Path)
     denied.set_yscale("symlog", linthresh=1, linscale=0.5)
     # Plain numbers instead of powers of ten.
     denied.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    _format_panel(utilisation, "mean utilisation of nodes, %", "shaded: CPU demand of all guests")
+    _format_panel(utilisation, "mean utilization of nodes, %", "shaded: CPU demand of all guests")
     # The demand is the same for every order.
     _shade_demand(utilisation, fleet, counted[:1])
     utilisation.set_xlabel("hours")

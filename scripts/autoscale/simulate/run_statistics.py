@@ -28,7 +28,7 @@ CURVES: Final = (
     "short",
     "sharing",
 )
-"""Nodes over their watermark; mean and maximum utilisation of nodes (0 to 1); denied VMs and vCPUs; migrations started
+"""Nodes over their watermark; mean and maximum utilization of nodes (0 to 1); denied VMs and vCPUs; migrations started
 so far; nodes under pressure that no VM can leave; demand in vCPUs, and the part that guests had no CPU for; members
 on a node that another member of their group already uses."""
 
@@ -42,11 +42,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     Denials: ``denied_vm_seconds`` and ``denied_vcpu_hours`` add up all denials; ``longest_denial_seconds`` is the
     longest uninterrupted one of a VM. ``worst_vm`` was denied the longest in total, and ``unfairness_percent`` is its
     share of ``denied_vm_seconds``; empty and 0 without denials.
-    Shrinks: ``shrinks`` counts those of VMs on short nodes. ``regrown_percent`` is the share of them after which the VM
-    requested more within a minute.
+    Shrinks: ``shrinks`` counts those on nodes that are short of room. ``regrown_percent`` is the share of them after
+    which the VM requested more within a minute.
     Migrations: ``moved_again`` counts migrations of VMs that had moved within the last hour. ``disturbed_vcpu_hours``
     is the load of migrating VMs. ``stuck_node_hours``: nodes were under pressure, and no VM could leave.
-    Utilisation (0 to 1) is reserved / reservable, of CPU or memory, whichever is higher. ``short_percent`` is the share
+    Utilization (0 to 1) is reserved / reservable, of CPU or memory, whichever is higher. ``short_percent`` is the share
     of the CPU demand, capped at the VMs' bounds, that guests had no CPU for.
     Groups: ``replicas`` counts those of all groups. ``sharing_percent`` is the share of members' time on a node that
     another member of their group already uses.

@@ -247,7 +247,7 @@ FAULTS: Final = (
     ),
     Fault(
         "rights-programs",
-        "may not patch virtualmachines.vm.neon.tech",
+        "cannot patch virtualmachines.vm.neon.tech",
         _without_rights,
         _rights,
     ),

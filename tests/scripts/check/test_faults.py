@@ -230,7 +230,7 @@ def test_fatal_check_ends_evaluation() -> None:
 
 def test_unscheduled_and_other_pods_pass() -> None:
     pending = of_pod(lambda pod: (pod["spec"].pop("nodeName"), pod["status"].update(phase="Pending")))
-    assert wrong(both(pending, changed(kubelets={"node-1": Unavailable("you may not get nodes/proxy")}))(good())) == {}
+    assert wrong(both(pending, changed(kubelets={"node-1": Unavailable("you cannot get nodes/proxy")}))(good())) == {}
     of_a_vm = of_pod(lambda pod: pod["metadata"]["labels"].update({"vm.neon.tech/name": "db"}))
     found = {each.check.id: each.message for each in evaluate(of_a_vm(good()), before=False)}
     assert found["pods-readable"] == found["pods-agents"] == "no pod has opted in"
@@ -240,9 +240,9 @@ def test_unavailable_facts_skip_with_reason() -> None:
     assert good().now == NOW
     found = list(evaluate(CheckFacts(NAMESPACE, NOW, Observed(ApiServerFacts("v1.36.2")), "0.2.0"), before=False))
     assert {each.level for each in found[3:]} == {Level.SKIPPED}
-    refused_look = Unavailable("you may not list secrets in autoscale-system")
+    refused_look = Unavailable("you cannot list secrets in autoscale-system")
     skipped = {each.check.id: each.message for each in evaluate(replace(good(), secrets=refused_look), before=False)}
-    assert skipped["certificates-current"] == "you may not list secrets in autoscale-system"
+    assert skipped["certificates-current"] == "you cannot list secrets in autoscale-system"
 
 
 def test_unguarded_ports_of_vms_are_named() -> None:

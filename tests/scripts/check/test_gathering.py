@@ -139,8 +139,8 @@ async def test_missing_right_is_named() -> None:
         return httpx.Response(200, json={"gitVersion": "v1.36.0"}) if version else status(403, "Forbidden", "no")
 
     said = {each.check.id: each.message for each in await findings(forbidden)}
-    assert said["nodes-ready"] == "you may not list nodes"
-    assert said["certificates-current"] == "you may not list secrets in kube-system"
+    assert said["nodes-ready"] == "you cannot list nodes"
+    assert said["certificates-current"] == "you cannot list secrets in kube-system"
     assert said["rights-programs"] == "no program is installed"
 
 
@@ -148,7 +148,7 @@ async def test_missing_right_is_named() -> None:
     ("answer", "expected"),
     [
         (httpx.Response(200, json={"kubeletconfig": {}}), Observed({"kubeletconfig": {}})),
-        (status(403, "Forbidden", "no"), Unavailable("you may not get nodes/proxy")),
+        (status(403, "Forbidden", "no"), Unavailable("you cannot get nodes/proxy")),
         (httpx.Response(200, text="<html>"), None),
     ],
 )

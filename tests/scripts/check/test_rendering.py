@@ -18,7 +18,7 @@ def check(name: str, section: CheckSection, title: str) -> Check:
 
 FINDINGS = [
     Finding(check("api-answers", CheckSection.API, "the API server answers"), Level.OK, "Kubernetes v1.36.2"),
-    Finding(check("rights", CheckSection.RIGHTS, "you may"), Level.SKIPPED, "you may not look"),
+    Finding(check("rights", CheckSection.RIGHTS, "you may"), Level.SKIPPED, "you cannot look"),
     Finding(
         check("nodes-ready", CheckSection.NODES, "nodes are ready"),
         Level.WARNING,
@@ -34,7 +34,7 @@ Kubernetes API
   ✓ the API server answers: Kubernetes v1.36.2
 
 Permissions
-  - you may: skipped, you may not look
+  - you may: skipped, you cannot look
 
 Nodes
   ! nodes are ready

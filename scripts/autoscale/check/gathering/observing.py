@@ -23,7 +23,7 @@ async def observe(request: Awaitable[T], what: str) -> Observation[T]:
         return Observed(await request)
     except ApiRefusedError as error:
         if error.kind is RefusalKind.FORBIDDEN:
-            return Unavailable(f"you may not {what}")
+            return Unavailable(f"you cannot {what}")
         # A list of a kind whose CRD is not installed gives 404.
         if error.kind is RefusalKind.NOT_FOUND:
             return Unavailable(f"cannot {what}: not found (404)")

@@ -108,7 +108,7 @@ async def _dry_run(
         message = error.refusal.message
         # Admission plugins (Pod Security, quotas) also answer Forbidden; only the text identifies a missing permission.
         if error.kind is RefusalKind.FORBIDDEN and _BY_RIGHTS in message:
-            return Unavailable(f"you may not create pods in {namespace}, not even as a dry run")
+            return Unavailable(f"you cannot create pods in {namespace}, not even as a dry run")
         if error.kind is RefusalKind.NOT_FOUND:
             return Unavailable(f"there is no namespace {namespace}")
         # The API server refuses dry runs if a webhook declares side effects.

@@ -133,7 +133,7 @@ def _own_rights(facts: CheckFacts, wanted: Iterable[Right]) -> CheckResult:
     rights = facts.own_rights.value
     # A right without a review counts as granted.
     missing = [right for right in wanted if not rights.get(right, True)]
-    return CheckResult("", [CheckProblem(str(right), f"you may not {right}") for right in missing])
+    return CheckResult("", [CheckProblem(str(right), f"you cannot {right}") for right in missing])
 
 
 @check(
@@ -150,7 +150,7 @@ def programs_may_act(facts: CheckFacts) -> CheckResult:
     rights_by_account = facts.account_rights.value
     require(rights_by_account, "no program is installed")
     problems = [
-        CheckProblem(account, f"the service account {account} may not {', '.join(map(str, missing))}")
+        CheckProblem(account, f"the service account {account} cannot {', '.join(map(str, missing))}")
         for account, rights in sorted(rights_by_account.items())
         if (missing := sorted(right for right, is_allowed in rights.items() if not is_allowed))
     ]

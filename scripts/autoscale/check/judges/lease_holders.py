@@ -190,7 +190,7 @@ def _misled(name: str, endpoint_slice: Json | None, replicas: set[str]) -> str:
         return f"there is no EndpointSlice {name}, so clients cannot reach the scheduler through the Service {name}"
     pods = [text(endpoint, "targetRef", "name") for endpoint in items(endpoint_slice, "endpoints")]
     if not pods:
-        return f"the EndpointSlice {name} has no endpoint: no scheduler leads, or the leader may not write it"
+        return f"the EndpointSlice {name} has no endpoint: no scheduler leads, or the leader is not allowed to write it"
     # A leader that crashed leaves its endpoint behind until another takes over.
     gone = [pod for pod in pods if pod not in replicas]
     return f"the EndpointSlice {name} points to {gone[0]}, which is not a running pod of {SCHEDULER}" if gone else ""

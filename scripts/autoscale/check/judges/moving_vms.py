@@ -48,7 +48,7 @@ def have_agents(facts: CheckFacts) -> CheckResult:
     for vm in _enabled(facts):
         name, has_node_agent = name_of(vm), text(vm, "status", "node") in nodes
         if (name.namespace, name.name) in sidecars and has_node_agent:
-            message = f"VM {name} has two agents, a sidecar and its node's: they overrule each other"
+            message = f"VM {name} has two agents, a sidecar and its node's: the scheduler serves only one of them"
             problems.append(CheckProblem(str(name), message, Level.WARNING))
         elif (name.namespace, name.name) not in sidecars and not has_node_agent:
             problems.append(

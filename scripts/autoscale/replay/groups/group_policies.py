@@ -46,7 +46,7 @@ from scripts.autoscale.replay.groups.group_model import (
 from scripts.autoscale.replay.groups.lagging_group import NAME
 
 TARGET: Final = 80
-"""The HPA's target utilisation in percent."""
+"""The HPA's target utilization in percent."""
 
 
 class Recommenders:
