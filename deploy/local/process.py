@@ -21,7 +21,7 @@ from protocol.units import Seconds
 _GRACE_PERIOD: Final = Seconds(4.0)
 _BACKOFF: Final = Backoff(Seconds(1.0), Seconds(15.0))
 _RESET_AFTER: Final = Seconds(30.0)
-"""A program that ran this long counts as healthy: after its next exit, the back-off starts from the beginning."""
+"""A program that ran this long counts as healthy: after its next exit, the backoff starts from the beginning."""
 _MISLEADING: Final = ("CONTAINERD_", "ETCD_", "ETCDCTL_", "KUBECONFIG", "KUBERNETES_")
 
 
@@ -92,7 +92,7 @@ async def end(process: asyncio.subprocess.Process, grace_period: Seconds = _GRAC
 
 
 class ProcessSupervisor:
-    """Keeps one program running: restarts it when it exits, with back-off."""
+    """Keeps one program running: restarts it when it exits, with backoff."""
 
     def __init__(self, program: LocalProgram, clock: Clock) -> None:
         self._program = program

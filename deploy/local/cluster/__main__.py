@@ -65,14 +65,14 @@ def _take_lock(folder: ClusterFolder) -> None:
 
 
 async def _run(folder: ClusterFolder, progress: Progress, recorder: Sequence[str]) -> None:
-    """Run the cluster until a signal; a signal stops it at any step, but does not interrupt its clean-up."""
+    """Run the cluster until a signal; a signal stops it at any step, but does not interrupt its cleanup."""
     stop = asyncio.Event()
     spec = folder.read_spec()
     cluster = RealCluster(folder, spec, progress) if spec.kubernetes else Cluster(folder, spec, progress, recorder)
     running = asyncio.ensure_future(cluster.run(stop))
 
     def on_signal() -> None:
-        # A second signal must not interrupt the clean-up.
+        # A second signal must not interrupt the cleanup.
         if not stop.is_set():
             stop.set()
             running.cancel()

@@ -1,4 +1,4 @@
-"""Start-up and shutdown of an embedded cluster, step by step.
+"""Startup and shutdown of an embedded cluster, step by step.
 
 The API server's objects stay in the cluster's folder: the next start finds the VMs and boots them again.
 """

@@ -131,7 +131,7 @@ class StartupProbes:
         while not await check():
             # The supervisor restarts it, but the user should see the error.
             if supervisor.restarts:
-                raise StepFailedError(f"the {part} exited during start-up", log)
+                raise StepFailedError(f"the {part} exited during startup", log)
             if self.clock.now() >= deadline:
                 raise StepFailedError(f"the {part} was not ready after {_TIMEOUT:g} s", log)
             await self.clock.sleep(_PAUSE)
@@ -177,4 +177,4 @@ async def run_until_stopped(bring_up: Callable[[AsyncExitStack], Awaitable[None]
             await bring_up(stack)
             await stop.wait()
         finally:
-            stop.set()  # from now on, a signal must not interrupt the clean-up
+            stop.set()  # from now on, a signal must not interrupt the cleanup

@@ -1,4 +1,4 @@
-"""Progress of a cluster's start-up: one JSON line per event."""
+"""Progress of a cluster's startup: one JSON line per event."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class StepFailedError(Exception):
-    """A step of the start-up failed; ``log`` is the file with details, if any."""
+    """A step of the startup failed; ``log`` is the file with details, if any."""
 
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)

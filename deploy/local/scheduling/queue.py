@@ -1,4 +1,4 @@
-"""kube-scheduler's scheduling queue as a pure state machine: order of attempts, and retries with back-off.
+"""kube-scheduler's scheduling queue as a pure state machine: order of attempts, and retries with backoff.
 
 A pod is in one state: ready (FIFO), in flight, or waiting.
 """
@@ -74,7 +74,7 @@ class SchedulingQueue:
         if pod is not None:
             del self._ready[pod]
         else:
-            # Pods woken by an event may skip their back-off, but only if no other pod is ready.
+            # Pods woken by an event may skip their backoff, but only if no other pod is ready.
             woken = [candidate for candidate, waiting in self._waiting.items() if waiting.is_woken]
             pod = min(woken, key=lambda candidate: self._waiting[candidate].backoff_ends, default=None)
             if pod is not None:
@@ -92,7 +92,7 @@ class SchedulingQueue:
         backoff_ends = Instant(now + BACKOFF.delay(count.errors or count.without_node, jitter))
         # The attempt may have missed an event that happened meanwhile.
         is_woken = failure is AttemptFailure.NO_NODE and events_before != self._events
-        # After an error or a rejected bind, only the back-off must pass.
+        # After an error or a rejected bind, only the backoff must pass.
         needs_event = failure is AttemptFailure.NO_NODE and not is_woken
         retry_at = Instant(now + MAX_WAIT) if needs_event else backoff_ends
         self._waiting[pod] = _WaitingPod(backoff_ends, retry_at, is_woken)

@@ -1,4 +1,4 @@
-"""A VM's own init containers, built from an allow-list (pure).
+"""A VM's own init containers, built from an allowlist (pure).
 
 The controller creates the pods of VMs, and a user who may create VMs need not be allowed to create pods. So these
 containers must conform to Pod Security ``restricted``, and can access only the disk. Fields that are not listed below,

@@ -128,7 +128,7 @@ COUNT: Final = 1000
 
 _CALL_SECONDS: Final = 5.0
 _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
-"""A shared subchannel would stay in back-off after a restart of the kubelet."""
+"""A shared subchannel would stay in backoff after a restart of the kubelet."""
 
 
 def grant_sockets(sockets: TapSockets, requests: list[list[str]]) -> list[Grant]:

@@ -1,6 +1,6 @@
 """Chooses the accelerator of this host: KVM if a guest boots on it, otherwise TCG.
 
-With nested virtualisation ``/dev/kvm`` may open and create a VM and a vCPU, and still not run an ordinary kernel. So
+With nested virtualization ``/dev/kvm`` may open and create a VM and a vCPU, and still not run an ordinary kernel. So
 KVM is used only after a successful trial boot.
 """
 
@@ -78,5 +78,5 @@ def _device_fault(device: Path) -> str | None:
     if not device.exists():
         return f"there is no {device}"
     if not os.access(device, os.R_OK | os.W_OK):
-        return f"this user may not open {device} (sudo usermod -aG kvm $USER; in a pod: docs/vms-on-kubernetes.md)"
+        return f"no permission to open {device} (sudo usermod -aG kvm $USER; in a pod: docs/vms-on-kubernetes.md)"
     return None

@@ -26,7 +26,7 @@ _HEAD: Final = 64 * 1024
 _FEATURES: Final = 80
 """Offset after the incompatible features in a qcow2 header."""
 _STEP_TIMEOUT: Final = 60.0
-"""Seconds for the connection, for each chunk, and for the answer. The time-out of the migration bounds the whole."""
+"""Seconds for the connection, for each chunk, and for the answer. The timeout of the migration bounds the whole."""
 _SPARE: Final = 64 * 1024**2
 """Bytes of metadata that an image may have on top of its content and an eighth of that."""
 

@@ -23,7 +23,7 @@ VERSION: Final[JsonObject] = {
     "compiler": "",
     "platform": "linux/amd64",
 }
-"""The Kubernetes release whose behavior this server follows."""
+"""The Kubernetes release whose behaviour this server follows."""
 
 _SUBRESOURCE_KINDS: Final = {
     "binding": ("", "v1", "Binding", ("create",)),

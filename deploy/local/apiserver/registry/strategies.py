@@ -29,7 +29,7 @@ _UNDELETABLE_NAMESPACES: Final = frozenset({"default", "kube-system", "kube-publ
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """Behavior of one resource.
+    """Behaviour of one resource.
 
     ``complete(body, now)`` sets defaults of a new or changed object; ``check(before, body)`` yields its errors;
     ``grace(body)`` is its grace period in seconds (0: deleted immediately); ``is_held(body)`` is true while it must not

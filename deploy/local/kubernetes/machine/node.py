@@ -93,7 +93,7 @@ class Node:
             try:
                 await self._boot_and_wait(api_server)
             except NodeError as error:
-                # A failure of the first boot ends the cluster's start-up; later ones are retried.
+                # A failure of the first boot ends the cluster's startup; later ones are retried.
                 if not self._has_booted:
                     raise
                 pause = retries.failed(self._clock.jitter(), Seconds(self._clock.now() - began))
@@ -167,7 +167,7 @@ class Node:
         # machine.
         unshare = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
         programs = [f"{name}={folder}" for name, folder in self._paths.programs.items()]
-        # Enter the network first: the clean-up finds processes by their network namespace.
+        # Enter the network first: the cleanup finds processes by their network namespace.
         boot = ("sh", str(_BOOT_SCRIPT), str(self._paths.folder), str(self._paths.images), *programs)
         return LocalProgram((*unshare, "--", *boot), self._paths.log("boot"), self._paths.enter_network)
 
