@@ -29,6 +29,9 @@ A = TypeVar("A", bound=Amount)
 RUNNING: Final = "Running"
 """Phase of a VM whose guest runs and is neither resized nor migrated."""
 
+PRE_MIGRATING: Final = "PreMigrating"
+"""Phase of a VM whose migration is being prepared."""
+
 WITHOUT_GUEST: Final = frozenset({"Pending", "Succeeded", "Failed"})
 """Phases without a guest, in which the status may still show an earlier guest's size."""
 

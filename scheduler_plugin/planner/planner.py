@@ -22,7 +22,7 @@ from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.constraints.checker import EMPTY_CONTEXT, ConstraintContext
-from scheduler_plugin.ledger.facts import MigrationPhase
+from scheduler_plugin.ledger.facts import PRE_MIGRATING, MigrationPhase
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Migration, Move, MoveCause
 from scheduler_plugin.planner.cost import Selection, least_cost
@@ -125,7 +125,7 @@ class Planner:
                     self._note_stuck(need, stuck, now.monotonic)
             moves = tuple(drain.moves)
         cancels = tuple(self._cancels(ledger, policy, now.monotonic, is_current=constraint_context.is_current))
-        forget = _deletable(ledger, policy, now)
+        forget = tuple(self._deletable(ledger, policy, now))
         return MovePlan(moves, tuple(self._stuck.values()), cancels, forget)
 
     def _note_stuck(self, need: RoomNeed, stuck: StuckNode, now: Instant) -> None:
@@ -294,6 +294,21 @@ class Planner:
             elif since is not None and now - since >= min(policy.settle, SHORT_SETTLE):
                 yield Cancel(migration.name, explanations.NOT_NEEDED.format(node=migration.source))
 
+    def _deletable(self, ledger: Ledger, policy: MigrationPolicy, now: PlanningTime) -> Iterator[ObjectName]:
+        """Ended migrations of ours that are no longer needed, or that hold their VM."""
+        delays = policy.delays
+        over = {migration.vm: None for migration in ledger.migrations.values() if not migration.is_active}
+        for vm in over:
+            account, migrations = ledger.vms.get(vm), ledger.migrations_of(vm)
+            if account is None or account.facts is None or account.facts.phase != PRE_MIGRATING:
+                yield from (gone.name for gone in delays.deletable(migrations, now) if not gone.is_terminating)
+            elif (holding := delays.holding(migrations, now)) is not None:
+                # Its failure can no longer be read from the API once it is deleted.
+                rest = min(delays.cooldown, CANCEL_COOLDOWN)
+                self._cooling_down[vm] = Instant(now.monotonic + rest)
+                if not holding.is_terminating:
+                    yield holding.name
+
 
 def _lasting(previous: RoomNeed | None, policy: MigrationPolicy) -> LastingExcess | None:
     lasting = None if previous is None else previous.lasting
@@ -322,12 +337,3 @@ def _unneeded(ledger: Ledger, policy: MigrationPolicy, ours: list[Migration]) ->
             relieved[claim.node] = left
             unneeded.append(migration)
     return unneeded
-
-
-def _deletable(ledger: Ledger, policy: MigrationPolicy, now: PlanningTime) -> tuple[ObjectName, ...]:
-    """Ended migrations of ours that are no longer needed."""
-    if not ledger.migrations:
-        return ()
-    over = {migration.vm: None for migration in ledger.migrations.values() if not migration.is_active}
-    deletable = (migration for vm in over for migration in policy.delays.deletable(ledger.migrations_of(vm), now))
-    return tuple(migration.name for migration in deletable if not migration.is_terminating)

@@ -28,6 +28,9 @@ COPY_TIME: Final = Seconds(5.0)
 RECENT: Final = Seconds(3600.0)
 """How long a move makes the next move of the same VM more expensive."""
 
+HELD_AFTER_FAILURE: Final = Seconds(15.0)
+"""How long a VM may stay held after a failed migration; our own controller releases it at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanningTime:
@@ -120,6 +123,18 @@ class MoveDelays:
             return []
         names = set(self.expired(migrations, now))
         return [migration for migration in migrations if migration.is_ours and migration.name in names]
+
+    def holding(self, migrations: Sequence[Migration], now: PlanningTime) -> Migration | None:
+        """The failed migration of ours to delete now because it holds the VM, which is in phase ``PreMigrating``.
+
+        If a target pod fails, NeonVM's controller neither resizes nor restarts the VM until its migration is deleted.
+        In this phase it deletes the target pod of any deleted migration, also one in which the VM runs.
+        """
+        ended = _ended(migrations, now)
+        last = ended[-1][1] if ended and len(ended) == len(migrations) else None
+        if last is None or last.phase is MigrationPhase.SUCCEEDED or not last.is_ours or last.over_since is None:
+            return None
+        return last if now.monotonic - last.over_since >= HELD_AFTER_FAILURE else None
 
     def may_have_expired(self, migrations: Sequence[Migration], now: PlanningTime) -> bool:
         """Return False if certainly none of the VM's migrations has ``expired``; a cheap check for the usual case."""
