@@ -8,6 +8,9 @@ VM_PLURAL: Final = "virtualmachines"
 MIGRATION_PLURAL: Final = "virtualmachinemigrations"
 VM_KIND: Final = "VirtualMachine"
 
+FINALIZER: Final = "vm.neon.tech/finalizer"
+"""On a VirtualMachine or VirtualMachineMigration: its controller must clean up before the object may go."""
+
 LABEL_VM_NAME: Final = "vm.neon.tech/name"
 """On a pod: the VirtualMachine that the pod runs, in the same namespace."""
 

@@ -28,6 +28,7 @@ class _MigrationMetadata(msgspec.Struct, frozen=True):
     annotations: dict[str, str] | None = None
     creationTimestamp: str | None = None  # noqa: N815 - the name in the API
     deletionTimestamp: str | None = None  # noqa: N815 - the name in the API
+    finalizers: tuple[str, ...] | None = None
 
 
 class _MigrationSpec(msgspec.Struct, frozen=True):
@@ -79,6 +80,7 @@ class ClusterMigration:
     downtime: Seconds | None = None
     reason: str = ""  # why a scheduler ordered it
     why: str = ""  # message of its latest condition
+    finalizers: tuple[str, ...] = ()
 
 
 def read_migration(obj: JsonObject) -> ClusterMigration:
@@ -100,6 +102,7 @@ def read_migration(obj: JsonObject) -> ClusterMigration:
         downtime=_seconds(info.downtime_ms),
         reason=(migration.metadata.annotations or {}).get(names.ANNOTATION_REASON, ""),
         why="" if last is None else last[1].message or last[1].reason,
+        finalizers=migration.metadata.finalizers or (),
     )
 
 

@@ -5,6 +5,7 @@ No retries here: only the caller knows whether the write is still needed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -140,6 +141,11 @@ class ClusterWriter:
         # The name may have been reused.
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
         await self._write(_call("DELETE", _path(MIGRATIONS, name), body))
+
+    async def release_migration(self, name: ObjectName, uid: str, version: int, finalizers: Sequence[str]) -> None:
+        """Replace the finalizers of this version of the migration, 409 if it has changed."""
+        metadata = {"uid": uid, "resourceVersion": str(version), "finalizers": list(finalizers)}
+        await self._write(_patch(_path(MIGRATIONS, name), metadata))
 
     async def _write(self, call: ApiCall) -> JsonObject:
         # Without the Lease the call is refused here; otherwise its timeout ends before the Lease does.

@@ -19,6 +19,7 @@ from protocol.units import Instant, Seconds
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger.events import MoveRequested
 from scheduler_plugin.ledger.moves import Move
+from scheduler_plugin.migration.abandoned import AbandonedMigrations
 from scheduler_plugin.migration.creation import MigrationCreator
 from scheduler_plugin.migration.reporter import MigrationReporter
 from scheduler_plugin.order_queues import for_each
@@ -50,11 +51,12 @@ class Mover:
         context.migration_status.growth_obstacle = planner.growth_obstacle
         self._creator = MigrationCreator(context, planner.refused_orders)
         self._remover = MigrationRemover(context)
+        self._abandoned = AbandonedMigrations(context)
 
     async def run(self) -> None:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for work in (self._reconcile(), self._creator.run(), self._remover.run()):
+            for work in (self._reconcile(), self._creator.run(), self._remover.run(), self._abandoned.run()):
                 tasks.create_task(work)
 
     async def _reconcile(self) -> Never:

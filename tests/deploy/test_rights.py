@@ -188,7 +188,7 @@ async def test_the_scheduler_may_do_what_it_does() -> None:
         informer: FactInformer[Any] = FactInformer(kind, lambda _: None, Telemetry(clock.now))
         with pytest.raises((StopWaitingError, ApiError)):
             await informer.run(api, clock, lambda: None)
-    moving = {(VM_GROUP, MIGRATION_PLURAL, verb) for verb in ("get", "list", "watch", "create", "delete")}
+    moving = {(VM_GROUP, MIGRATION_PLURAL, verb) for verb in ("get", "list", "watch", "create", "patch", "delete")}
     assert api.rights | moving == granted("ClusterRole", "autoscaling-scheduler")
 
 

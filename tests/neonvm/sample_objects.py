@@ -2,9 +2,10 @@
 
 from deploy.neonvm.controller.vm_facts import VmObservation
 from deploy.neonvm.objects.pods import runner_pod
-from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
+from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import GuestPhase, GuestState
 from protocol.kubernetes.objects import Json, items
+from protocol.names import FINALIZER
 from protocol.units import Bytes, MilliCpu, Resources
 
 GI = 1024**3

@@ -358,6 +358,11 @@ class FakeCluster:
         changed = _copied(found)
         if "annotations" in wanted:
             changed["metadata"].setdefault("annotations", {}).update(wanted["annotations"])
+        if "finalizers" in wanted:
+            changed["metadata"]["finalizers"] = wanted["finalizers"]
+            if "deletionTimestamp" in changed["metadata"] and not wanted["finalizers"]:
+                self.remove(path, *_key(found))
+                return changed
         for name, value in body.items():
             if name != "metadata":
                 changed[name] = {**changed.get(name, {}), **value} if isinstance(value, dict) else value

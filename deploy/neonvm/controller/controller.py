@@ -20,7 +20,6 @@ from deploy.neonvm.objects.pods import metadata_patch, runner_pod, usage_annotat
 from deploy.neonvm.objects.vm_index import VmIndex
 from deploy.neonvm.objects.vm_spec import (
     ENDED,
-    FINALIZER,
     RUNNING,
     finalizers_of,
     is_under_way,
@@ -51,7 +50,7 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
 from protocol.messages import ObjectName
-from protocol.names import ANNOTATION_USAGE, LABEL_VM_NAME
+from protocol.names import ANNOTATION_USAGE, FINALIZER, LABEL_VM_NAME
 from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine

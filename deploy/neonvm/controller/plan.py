@@ -17,7 +17,6 @@ from deploy.neonvm.objects.pods import MOVED, pod_end
 from deploy.neonvm.objects.vm_spec import (
     ENDED,
     FAILED,
-    FINALIZER,
     MIGRATING,
     PENDING,
     PRE_MIGRATING,
@@ -43,6 +42,7 @@ from protocol.kubernetes.objects import (
     text,
 )
 from protocol.messages import ObjectName
+from protocol.names import FINALIZER
 from protocol.running_machine import RunningMachine
 from protocol.units import Resources
 from protocol.virtual_machine import VirtualMachine

@@ -11,7 +11,7 @@ from deploy.neonvm.migration.migration_facts import WAITS, MigrationInputs, Migr
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.owners import is_owned_by, owner_reference
 from deploy.neonvm.objects.target_pod import target_pod, with_guest_of
-from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, machine_of, other_finalizers, vm_of
+from deploy.neonvm.objects.vm_spec import finalizers_of, machine_of, other_finalizers, vm_of
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts.controller import reasoned
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
@@ -22,6 +22,7 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
+from protocol.names import FINALIZER
 from protocol.units import Bytes, Seconds
 
 _DOWNTIME: Final = Seconds(0.02)

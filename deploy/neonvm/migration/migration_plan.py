@@ -24,7 +24,6 @@ from deploy.neonvm.objects.pods import MOVED, pod_end
 from deploy.neonvm.objects.vm_spec import (
     ENDED,
     FAILED,
-    FINALIZER,
     MIGRATING,
     PENDING,
     PRE_MIGRATING,
@@ -39,6 +38,7 @@ from deploy.neonvm.texts.controller import Reasoned, reasoned
 from protocol.guest.sleep import SLEEPING, SleepState, is_asleep, sleep_report
 from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, has_finished, is_terminating, node_of, pod_phase, text
+from protocol.names import FINALIZER
 
 _NOTHING: Final = MigrationPlan()
 _HELD: Final = frozenset({PRE_MIGRATING, MIGRATING})

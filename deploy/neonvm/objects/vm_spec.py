@@ -8,10 +8,8 @@ from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
 from protocol.kubernetes.objects import Json, annotations_of, child, controller_of, integer, labels_of, name_of, text
 from protocol.kubernetes.resources import VM_GROUPS
 from protocol.messages import ObjectName
-from protocol.names import ANNOTATION_BOUNDS, LABEL_GROUP, PASSWORD_SUFFIX
+from protocol.names import ANNOTATION_BOUNDS, FINALIZER, LABEL_GROUP, PASSWORD_SUFFIX
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
-
-FINALIZER = "vm.neon.tech/finalizer"
 
 
 def finalizers_of(source: Json) -> list[object]:

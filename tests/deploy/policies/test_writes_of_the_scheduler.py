@@ -11,6 +11,7 @@ from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.resources import ENDPOINT_SLICES, MIGRATIONS, NODES
 from protocol.messages import ObjectName
+from protocol.names import FINALIZER
 from protocol.units import Bytes, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scheduler_plugin.cluster.write import ClusterWriter
@@ -58,6 +59,50 @@ async def test_its_writes_pass() -> None:
     writes = [write_by(SCHEDULER.username, *each) for each in api.writes]
     assert [any(is_judged(policy, each) for policy in POLICIES) for each in writes] == [True] * len(writes)
     assert [refusal(POLICIES, each) for each in writes] == [""] * len(writes)
+
+
+ABANDONED: Document = merge_patch(
+    move("by-us", "autoscale-scheduler"),
+    {
+        "metadata": {
+            "uid": "u-1",
+            "deletionTimestamp": "2026-01-01T00:00:00Z",
+            "finalizers": [FINALIZER, "example.com/audit"],
+        }
+    },
+)
+RELEASED: Document = merge_patch(ABANDONED, {"metadata": {"finalizers": ["example.com/audit"]}})
+
+
+async def test_releases_abandoned_migration() -> None:
+    api = Answering(ABANDONED)
+    writer = ClusterWriter(api, "autoscaling-scheduler-1.7", Term(FakeClock()).writing)  # type: ignore[arg-type]
+    await writer.release_migration(ObjectName("default", "by-us"), "u-1", 7, ["example.com/audit"])
+    ((method, path, before, after),) = api.writes
+    assert refusal(POLICIES, write_by(SCHEDULER.username, method, path, before, after)) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (ABANDONED, merge_patch(ABANDONED, {"metadata": {"finalizers": None}})),
+        (ABANDONED, merge_patch(RELEASED, {"metadata": {"finalizers": ["example.com/audit", "a/b"]}})),
+        (ABANDONED, merge_patch(RELEASED, {"metadata": {"annotations": {"a": "b"}}})),
+        (ABANDONED, merge_patch(RELEASED, {"spec": {"vmName": "theirs"}})),
+        (
+            merge_patch(ABANDONED, {"metadata": {"deletionTimestamp": None}}),
+            merge_patch(RELEASED, {"metadata": {"deletionTimestamp": None}}),
+        ),
+        (
+            merge_patch(ABANDONED, {"metadata": {"labels": {"autoscaling.neon.tech/created-by": "a-person"}}}),
+            merge_patch(RELEASED, {"metadata": {"labels": {"autoscaling.neon.tech/created-by": "a-person"}}}),
+        ),
+    ],
+)
+def test_changes_no_other_migrations(before: Document, after: Document) -> None:
+    path = MIGRATIONS.path("default", "by-us")
+    why = refusal(POLICIES, write_by(SCHEDULER.username, "PATCH", path, before, after))
+    assert "autoscaling-scheduler-vms: the scheduler may remove only NeonVM's finalizer" in why
 
 
 async def test_binds_only_helm_test_in_own_namespace() -> None:

@@ -14,10 +14,11 @@ from deploy.neonvm.migration.migration_plan import plan_migration
 from deploy.neonvm.objects.owners import is_owned_by, migration_of, owner_reference
 from deploy.neonvm.objects.pods import runner_pod
 from deploy.neonvm.objects.target_pod import target_pod
-from deploy.neonvm.objects.vm_spec import FINALIZER, is_under_way, machine_of, needs_cleanup
+from deploy.neonvm.objects.vm_spec import is_under_way, machine_of, needs_cleanup
 from deploy.neonvm.ports import GuestPhase, GuestState, PodRole
 from protocol.kubernetes.objects import Json, child, has_finished, is_terminating, items, name_of, node_of, text, uid_of
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
+from protocol.names import FINALIZER
 from protocol.units import Bytes, MilliCpu, Resources
 from tests.neonvm.migration.fake_api import FakeApi, Objects, RefusedError
 from tests.neonvm.sample_objects import GI, virtual_machine

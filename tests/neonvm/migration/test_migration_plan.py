@@ -9,9 +9,9 @@ import pytest
 
 from deploy.neonvm.migration.migration_facts import MigrationInputs, MigrationPlan, Sending, TransferState
 from deploy.neonvm.migration.migration_plan import plan_migration
-from deploy.neonvm.objects.vm_spec import FINALIZER
 from deploy.neonvm.ports import PodRole
 from protocol.kubernetes.objects import Json, child, items, text
+from protocol.names import FINALIZER
 from tests.neonvm.sample_objects import runner, virtual_machine
 
 LEAVING: Json = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
