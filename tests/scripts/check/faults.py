@@ -527,6 +527,11 @@ FAULTS = (
     ),
     Fault(
         "migrations-end",
+        "has been terminating for 70 s",
+        added("migrations", {**migration(deletionTimestamp=stamp(70.0)), "status": {"phase": "Succeeded"}}),
+    ),
+    Fault(
+        "migrations-end",
         "should move off node node-1 but cannot: no room",
         changed(ledger=Observed({"nodes": [{"name": "node-1", "stuck": "no room"}]})),
         WARNING,

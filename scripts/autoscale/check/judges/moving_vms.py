@@ -149,15 +149,16 @@ def are_placed(facts: CheckFacts) -> CheckResult:
 @check(
     "migrations-end",
     "migrations end",
-    "kubectl describe vmm {subject}; kubectl get lease -n {namespace} neonvm-controller",
+    "kubectl describe neonvmm {subject}; kubectl get lease -n {namespace} neonvm-controller",
 )
 def moves_end(facts: CheckFacts) -> CheckResult:
     """A migration has exceeded its timeout or cannot be deleted, or VMs should move off a node and none can."""
     now = facts.server_now
-    active = [migration for migration in facts.migrations.value if text(migration, "status", "phase") not in _ENDED]
+    migrations = facts.migrations.value
+    active = [migration for migration in migrations if text(migration, "status", "phase") not in _ENDED]
     problems = [
         CheckProblem(f"-n {name_of(migration).namespace} {name_of(migration).name}", why)
-        for migration in active
+        for migration in migrations
         if (why := _hangs(migration, now))
     ]
     if isinstance(facts.ledger, Observed):
@@ -178,7 +179,7 @@ def _hangs(migration: Json, now: float) -> str:
     # Only its controller removes the finalizer.
     if leaving is not None and now - leaving > _STUCK:
         return f"migration {name_of(migration)} has been terminating for {now - leaving:.0f} s: a finalizer remains"
-    if made is not None and now - made > longest + _STUCK:
-        phase = text(migration, "status", "phase") or "not started"
+    phase = text(migration, "status", "phase") or "not started"
+    if phase not in _ENDED and made is not None and now - made > longest + _STUCK:
         return f"migration {name_of(migration)} is {phase} after {now - made:.0f} s; its timeout is {longest:.0f} s"
     return ""
