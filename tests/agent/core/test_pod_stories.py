@@ -21,13 +21,14 @@ from agent.core.events import (
 from agent.core.explain import explain
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.core.pods.pauses import NO_PAUSES, ResizePause, Resource
+from agent.core.policy import Policy, Timing
 from agent.core.vm import Vm, view
 from protocol.guest.monitor_messages import DownscaleRequest, DownscaleResult, UpscaleConfirmation, UpscaleNotification
 from protocol.messages import Metrics
 from protocol.pod_database import DEFERRED, ERROR, INFEASIBLE, MEMORY_STEP, ResizeObjection, parse_pod_database
-from protocol.units import Bytes, Instant, Resources
+from protocol.units import Bytes, Instant, Resources, Seconds
 from protocol.virtual_machine import Bounds
-from tests.agent.core.story import GIB, Story, sample
+from tests.agent.core.story import GIB, POLICY, Story, holding, sample
 from tests.pod_databases import pod_database
 
 
@@ -44,9 +45,9 @@ def pod(use: Resources, version: int = 1, *, actual: Resources | None = None, ve
     return Vm(Bounds(FLOOR, MOST), use, actual or use, MEMORY_STEP, version, is_pod=True, objection=objection)
 
 
-def settled_pod(use: Resources = FLOOR, *, is_frozen: bool = False) -> Story:
+def settled_pod(use: Resources = FLOOR, *, is_frozen: bool = False, policy: Policy = POLICY) -> Story:
     """An agent at one second that knows its pod, its permit, one sample of metrics, and a reclaimer."""
-    story = Story().sees(pod(use)).looks()
+    story = Story(policy).sees(pod(use)).looks()
     story.acts()
     story.answers(use, migrate=is_frozen).happens(MonitorJoined(2))
     return says(story, UpscaleNotification(use), UpscaleConfirmation(2)).at(1.0)
@@ -333,6 +334,18 @@ def test_trial_is_called_off_for_cpu() -> None:
     story.at(8.0).looks(cores=0.25)
     says(story, UpscaleNotification(size("250m", "2Gi")), UpscaleConfirmation(4))
     assert patches_in(story) == [patched_to(size("500m", "2Gi"), 1)]
+
+
+def test_trial_continues_between_rare_scrapes() -> None:
+    """Each trial evicts page cache, and takes longer than metrics are fresh."""
+    rare = Policy(POLICY.cpu, POLICY.memory, holding(20.0, max_gap=15.0), Timing(scrape=Seconds(10.0)))
+    story = settled_pod(size("250m", "2Gi"), policy=rare)
+    for at in (10.0, 20.0, 30.0, 40.0):
+        story.at(at).looks(used=0.1)
+    says(story, DownscaleRequest(FLOOR), None).at(49.0)
+    assert story.plans().message is None, "the trial goes on"
+    story.happens(MonitorAnswered(DownscaleResult(2, ok=True)))
+    assert patches_in(story) == [patched_to(FLOOR, 1)]
 
 
 def test_agreement_lapses_while_cpu_grows() -> None:
