@@ -171,7 +171,8 @@ class MonitorSide:
         need = min(wanted, vm.bounds.max.cpu)
         # If an alarm is active, compare the report with the size before the alarm.
         before = vm.use.cpu if self.alarm is None else self.alarm.before
-        current = MilliCpu(0) if self.alarm is None else self.alarm.need
+        # Without scrapes an alarm stays after its end, but must not block the next report of the same load.
+        current = MilliCpu(0) if self.alarm is None or now >= self.alarm.until else self.alarm.need
         if need <= max(vm.use.cpu, current):
             return
         is_right = self.alarm is not None and self.alarm.is_right

@@ -285,6 +285,16 @@ def test_only_stronger_report_replaces_alarm() -> None:
     assert (second.before, second.need > first.need) == (first.before, True)
 
 
+def test_denied_load_is_reported_again_without_scrapes() -> None:
+    """The guest is too busy to be scraped, and its node is full until later."""
+    story = monitored(1).at(1.2).happens(MonitorNotified(LOAD))
+    assert story.acts() == [asks(cu(8), cu(1), 2)]
+    story.answers(cu(1)).at(4.5)
+    assert story.acts() == [asks(cu(1), cu(1), 3)], "the report is outdated"
+    story.answers(cu(1)).at(5.2).happens(MonitorNotified(LOAD))
+    assert story.acts() == [asks(cu(8), cu(1), 4)]
+
+
 def test_reports_are_ignored() -> None:
     """If the policy says so, without a monitor, and while the guest settles after a shrink."""
     silent = Story(replace(POLICY, monitor=MonitorPolicy(hold=POLICY.timing.settle.__class__(0.0))))
