@@ -38,6 +38,35 @@ def test_gap_within_old_span_is_not_counted() -> None:
         assert (found.recorded, found.played, found.needed) == (Fraction(2), Fraction(2), Fraction(2))
 
 
+def test_interrupted_spans_count_in_full() -> None:
+    """The VM moved away for ten minutes of each hour: the hour on its usual node spans those of the other node."""
+    row = (1000, GIB, 1000, GIB, *[None] * 6)
+    spans = []
+    for hour in range(0, 4 * HOUR, HOUR):
+        away, back = hour + HOUR // 3, hour + HOUR // 2
+        spans.append(joined([sample_span(hour, away, row), sample_span(back, hour + HOUR, row)]))
+        spans.append(sample_span(away, back, row))
+    found = replayed("db", spans, PLAYERS["fixed-peak"], (None, None), CPU)
+    assert found is not None
+    assert (found.recorded, found.played, found.needed) == (Fraction(4), Fraction(4), Fraction(4))
+
+
+def test_sleep_is_free_with_any_policy() -> None:
+    """The VM slept for half of each hour; its agent's last response from before counted for the first minute."""
+    awake, asleep = (1000, GIB, 1000, GIB, *[None] * 6), (0, 0, None, None, *[None] * 6)
+    falling = (0, 0, 1000, GIB, *[None] * 6)
+    spans = []
+    for hour in range(0, 4 * HOUR, HOUR):
+        sleep = hour + HOUR // 2
+        spans.append(sample_span(hour, sleep, awake))
+        spans.append(
+            joined([sample_span(sleep, sleep + MINUTE, falling), sample_span(sleep + MINUTE, hour + HOUR, asleep)])
+        )
+    found = replayed("db", spans, PLAYERS["fixed-peak"], (None, None), CPU)
+    assert found is not None
+    assert (found.recorded, found.played, found.needed) == (Fraction(2), Fraction(2), Fraction(2))
+
+
 def test_no_policy_shrinks_below_the_minimum() -> None:
     row = (1000, GIB, 100, GIB, *[None] * 6)
     spans = [sample_span(at * MINUTE, (at + 1) * MINUTE, row) for at in range(60)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Final
@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from scheduler_plugin.history.core.samples import COLUMN_INDEX, HOUR, MINUTE, Amount, Millis, Size
-from scheduler_plugin.history.core.spans import Span
+from scheduler_plugin.history.core.spans import Span, joined
 from scheduler_plugin.history.costs.bills import NOTHING
 from scheduler_plugin.history.costs.prices import KIB_OF_GIB, MILLI
 from scripts.autoscale.replay.peers import Player
@@ -70,8 +70,8 @@ def replayed(
     name: str, spans: Sequence[Span], player: Player, bounds: Bounds, what: ReplayedResource
 ) -> Replayed | None:
     """Replays a VM's need through a policy, within its bounds; None if too little of it is known."""
-    # Only time in which both the need and the size were known counts.
-    known_spans = [span for span in spans if span.known_times[what.need] and span.known_times[what.size]]
+    # Only time in which both the need and the size were known counts. A VM without a size is asleep.
+    known_spans = _disjoint(span for span in spans if span.known_times[what.need] and span.sums[what.size])
     if len(known_spans) < _LEAST_MOMENTS or not any(span.sums[what.need] for span in known_spans):
         return None
     begin = known_spans[0].since
@@ -89,6 +89,21 @@ def replayed(
     missed = np.maximum(0.0, line.demand - allocated)
     sums = (_hours(amounts, counts, line.step) for amounts in (allocated, missed, line.demand))
     return Replayed(Fraction(sum(span.sums[what.size] for span in known_spans), what.scale * HOUR), *sums)
+
+
+def _disjoint(spans: Iterable[Span]) -> list[Span]:
+    """Join overlapping spans, which are in the order of their start: of a VM that moved away and back within an hour,
+    the history has one span on each node.
+    """
+    groups: list[list[Span]] = []
+    end = 0
+    for span in spans:
+        if span.since < end:
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+        end = max(end, span.until)
+    return [joined(group) for group in groups]
 
 
 def _timeline(name: str, starts: Floats, ends: Floats, needs: Floats) -> Timeline:
