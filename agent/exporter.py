@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from agent import texts
 from agent.assignments import Assignment
+from agent.core.desired_size import is_current
 from agent.core.explain import explain
 from agent.ports import PortError
 from agent.runner import Runner
@@ -186,8 +187,8 @@ VmMetric = tuple[CounterMetricFamily | GaugeMetricFamily, Callable[[Runner], Val
 
 def _vm_metrics(now: Instant) -> Iterator[VmMetric]:
     """The metric families of VMs, each with the function that computes a VM's values."""
-    yield _gauge("cpu_cores", "CPU of a VM, by kind.", "kind"), _cpu
-    yield _gauge("memory_bytes", "Memory of a VM, by kind.", "kind"), _memory
+    yield _gauge("cpu_cores", "CPU of a VM, by kind.", "kind"), lambda runner: _cpu(runner, now)
+    yield _gauge("memory_bytes", "Memory of a VM, by kind.", "kind"), lambda runner: _memory(runner, now)
     text = "1 while less is granted than requested."
     yield _gauge("denied", text), lambda runner: {"": runner.state.scheduler.denial is not None}
     yield (
@@ -233,23 +234,26 @@ def _counter(name: str, text: str, *label: str) -> CounterMetricFamily:
     return CounterMetricFamily(f"autoscale_agent_{name}", text, labels=(*VM_LABELS, *label))
 
 
-def _sizes(runner: Runner) -> Iterator[tuple[str, Resources]]:
+def _sizes(runner: Runner, now: Instant) -> Iterator[tuple[str, Resources]]:
     state, vm = runner.state, runner.state.vm.observed
+    # The last values of a guest that hangs would be billed as its use.
+    need = state.guest.goal.need if is_current(state, now) else None
     if vm is not None:
         yield from (("actual", vm.actual), ("ordered", vm.use), ("least", vm.bounds.min), ("most", vm.bounds.max))
-    for kind, amounts in (("permit", state.scheduler.permit), ("goal", state.guest.goal.need)):
+    for kind, amounts in (("permit", state.scheduler.permit), ("goal", need)):
         if amounts is not None:
             yield kind, amounts
 
 
-def _cpu(runner: Runner) -> Values:
-    return {**{kind: size.cpu.as_cores for kind, size in _sizes(runner)}, "used": runner.state.guest.rates.used}
+def _cpu(runner: Runner, now: Instant) -> Values:
+    used = runner.state.guest.rates.used if is_current(runner.state, now) else None
+    return {**{kind: size.cpu.as_cores for kind, size in _sizes(runner, now)}, "used": used}
 
 
-def _memory(runner: Runner) -> Values:
+def _memory(runner: Runner, now: Instant) -> Values:
     observed = runner.state.guest.observed
-    used = None if observed is None else observed.sample.mem_used
-    sizes = {kind: size.mem.value for kind, size in _sizes(runner)}
+    used = observed.sample.mem_used if observed is not None and is_current(runner.state, now) else None
+    sizes = {kind: size.mem.value for kind, size in _sizes(runner, now)}
     return {**sizes, "used": None if used is None else used.value}
 
 

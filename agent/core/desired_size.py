@@ -162,7 +162,7 @@ def _cache_memory(state: State, vm: Vm, sizes: Sizes, goal: Goal) -> Resources:
 def in_use(state: State, vm: Vm, now: Instant) -> Resources:
     """The memory that must not be taken away: memory in use, or all of it if the guest does not report usage."""
     observed = state.guest.observed
-    if observed is None or not _is_current(state, now) or observed.sample.mem_used is None:
+    if observed is None or not is_current(state, now) or observed.sample.mem_used is None:
         return Resources(NOTHING.cpu, vm.use.mem)
     # Of the size at the time of the sample, the kernel uses what the guest does not report.
     has = state.guest.sampled_size or vm.actual
@@ -172,10 +172,11 @@ def in_use(state: State, vm: Vm, now: Instant) -> Resources:
 
 def _fresh_goal(state: State, now: Instant) -> Goal:
     # Stale metrics are not evidence.
-    return state.guest.goal if _is_current(state, now) else NO_GOAL
+    return state.guest.goal if is_current(state, now) else NO_GOAL
 
 
-def _is_current(state: State, now: Instant) -> bool:
+def is_current(state: State, now: Instant) -> bool:
+    """Return True if the need and the use of memory in the last sample still count."""
     timing = state.policy.timing
     # A need lasts until the next scrape: otherwise, between two scrapes, a VM would withdraw a denied request, and a
     # pod would call off the trial of less memory.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable
 from http import HTTPStatus
 
@@ -83,6 +84,18 @@ async def test_metrics_are_what_the_runners_know(served: Served) -> None:
     assert found["autoscale_agent_events_total", "scrape_ok"] == 3
     assert found["autoscale_agent_denied", ""] == 0
     assert "process_resident_memory_bytes" in text
+
+
+async def test_use_of_a_hanging_guest_is_unknown(served: Served) -> None:
+    fixture, supervisor, http = served
+    supervisor.runners[ASSIGNMENT] = fixture.runner
+    async with fixture:
+        await fixture.clock.advance(2.0)
+        fixture.guest.error = PortError(Fault.GUEST, "hangs")
+        await fixture.clock.advance(60.0)
+        text = (await http.get("/metrics")).text
+    kinds = re.findall(r'autoscale_agent_(?:cpu_cores|memory_bytes)\{kind="(\w+)"', text)
+    assert sorted(kinds) == sorted(2 * ["actual", "ordered", "permit", "least", "most"])
 
 
 async def test_kills_of_a_guest_are_counted(served: Served) -> None:

@@ -236,6 +236,8 @@ _NUMBERS: Final = re.compile(r"[0-9.]+")
 _LONGEST: Final = 300
 _MOST_SENTENCES: Final = 12
 _MOST_CORES: Final = 1e6
+_OLDEST_METRICS: Final = 300.0
+"""Older metrics of a guest, in seconds, do not show its present need and use."""
 
 
 class AgentExplanation(msgspec.Struct, frozen=True, gc=False):
@@ -266,10 +268,12 @@ def read_explanation(at: Millis, obj: JsonObject) -> AgentExplanation:
     >>> explanation.used_cpu, explanation.used_mem, explanation.sentences
     (250, 1024, ('idle',))
     """
-    metrics = child(obj, "metrics")
+    age = child(obj, "metrics").get("age_seconds")
+    is_old = isinstance(age, (int, float)) and age > _OLDEST_METRICS
+    metrics = {} if is_old else child(obj, "metrics")
     return AgentExplanation(
         at=at,
-        need=size_at(obj, "goal"),
+        need=None if is_old else size_at(obj, "goal"),
         used_cpu=_cores(metrics.get("cores_busy")),
         used_mem=_kib(text(metrics, "mem_used")),
         sentences=_sentences(obj),

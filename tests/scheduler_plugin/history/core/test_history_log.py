@@ -129,6 +129,14 @@ def test_what_cannot_be_read_is_left_out() -> None:
     assert vm_statuses(None) == {}
 
 
+@pytest.mark.parametrize(("age", "need", "used"), [(299.0, Size(250, 1024), 250), (301.0, None, None)])
+def test_old_metrics_are_not_recorded(age: float, need: Size | None, used: int | None) -> None:
+    """An agent still answers while its guest hangs."""
+    metrics = {"cores_busy": 0.25, "mem_used": "1Mi", "age_seconds": age}
+    found = read_explanation(0, {"metrics": metrics, "goal": {"cpu": "250m", "mem": "1Mi"}})
+    assert (found.need, found.used_cpu, found.used_mem) == (need, used, used and 1024)
+
+
 def test_recorded_needs_are_rounded() -> None:
     """``explain --since`` says them as ``explain`` does, not in ten digits of bytes."""
     needs: list[Json] = [{"name": "memory used", "need": "1234567890", "because": "1.00 GiB in use"}]
