@@ -13,6 +13,7 @@ from __future__ import annotations
 from math import exp
 from typing import ClassVar
 
+from protocol.smoothing.curves import without_noise
 from protocol.smoothing.stage import Sample, Stage
 from protocol.smoothing.window import WindowMax
 from protocol.units import Instant, Seconds
@@ -61,7 +62,8 @@ class Surge(Stage):
 
     def step(self, now: Instant, value: float, sample: Sample) -> float:
         """The larger of the value and the surge that is still held."""
-        is_short = sample.current is not None and value > sample.current
+        # A weighted mean may stay one float above the need, which is not short of anything.
+        is_short = sample.current is not None and without_noise(value) > sample.current
         # Also add zeros: only ``add`` drops old values, so without them a surge would never end.
         self._window.add(value * self._factor if is_short else 0.0, now)
         surge = self._window.max() or 0.0

@@ -151,6 +151,14 @@ def test_surge_adds_headroom_for_a_while() -> None:
     assert stage.explain() == "covered"
 
 
+def test_surge_ignores_float_noise_of_mean() -> None:
+    """A load of five and then three vCPUs: the mean stays above three by one float, for ever."""
+    sustain, surge = Sustain(Seconds(2.25)), Surge(1.2, Seconds(5.0))
+    means = play(sustain, [(0, 5, None), *((float(at), 3, None) for at in range(1, 300))])
+    assert means[-1] > 3.0
+    assert play(surge, [(300, means[-1], 3.0)]) == [means[-1]]
+
+
 STAGES: list[Callable[[], Stage]] = [
     lambda: Hold(Seconds(30.0), pause=Seconds(15.0), keep=0.8, extra=0.1),
     lambda: Percentile(Seconds(30.0)),
