@@ -20,12 +20,13 @@ from typing import Final
 from msgspec.structs import replace
 from prometheus_client import Histogram
 
+from agent import texts
 from agent.assignments import Assignment
 from agent.config import PolicyError, for_pod, read_policy
 from agent.core import events
 from agent.core.actions import Action, OrderSleep, PatchVm, RequestPermit
 from agent.core.advance import advance
-from agent.core.events import Event
+from agent.core.events import Event, Fault
 from agent.core.growth import PendingGrowth, follow
 from agent.core.plan import plan
 from agent.core.policy import BatchSchedule, Policy
@@ -178,8 +179,14 @@ class Runner:
 
     async def _patch(self, action: PatchVm) -> None:
         try:
-            patched = await self._ports.vm_api.patch(action.target, action.slot_size, action.base)
-            self._take(events.Patched(self._view(patched)))
+            patched = self._view(await self._ports.vm_api.patch(action.target, action.slot_size, action.base))
+            if patched.use == action.target:
+                self._take(events.Patched(patched))
+            else:
+                # Without a backoff the next plan would repeat the patch at once, and so on.
+                self._take(events.VmSeen(patched))
+                reason = texts.PATCH_ALTERED.format(stored=patched.use, target=action.target)
+                self._take(events.PatchFailed(Fault.VM_API, reason, refused=True))
         except ConflictError as error:
             self._take(events.PatchConflicted(error.reason))
             # Read the new version; a patch based on the old one would conflict again.
@@ -194,8 +201,13 @@ class Runner:
     async def _order_sleep(self, action: OrderSleep) -> None:
         try:
             # Each order has a new text, so that the controller never executes one twice.
-            ordered = await self._ports.vm_api.order_sleep(micro_timestamp(self._ports.clock.wall()), action.base)
-            self._take(events.SleepOrdered(self._view(ordered)))
+            order = micro_timestamp(self._ports.clock.wall())
+            ordered = self._view(await self._ports.vm_api.order_sleep(order, action.base))
+            if ordered.order == order:
+                self._take(events.SleepOrdered(ordered))
+            else:
+                self._take(events.VmSeen(ordered))
+                self._take(events.SleepNotOrdered(Fault.VM_API, texts.ORDER_ALTERED))
         except PortError as error:
             self._take(events.SleepNotOrdered(error.fault, error.reason))
             # The object may have changed: read it before the next order.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -145,7 +145,10 @@ class FakeScheduler:
 
 
 class FakeVmApi:
-    """One VirtualMachine object; calls fail with the next of their ``errors``."""
+    """One VirtualMachine object; calls fail with the next of their ``errors``.
+
+    A webhook changes sizes to what ``stores`` returns, and drops orders to sleep unless ``stores_orders``.
+    """
 
     def __init__(self) -> None:
         self.found = VirtualMachine(
@@ -173,6 +176,8 @@ class FakeVmApi:
         self.tell_errors: list[PortError] = []
         self.told: list[tuple[str, str]] = []
         self.gets = 0
+        self.stores: Callable[[Resources], Resources] = lambda use: use
+        self.stores_orders = True
         self._changes: asyncio.Queue[VirtualMachine | PortError | None] = asyncio.Queue()
 
     async def get(self) -> VirtualMachine:
@@ -199,6 +204,7 @@ class FakeVmApi:
             raise self.patch_errors.pop(0)
         if base != int(self.found.resource_version):
             raise ConflictError(Fault.VM_API, "changed")
+        use = self.stores(use)
         self.change(shown=False, use=use, actual=use)
         return self.found
 
@@ -209,7 +215,8 @@ class FakeVmApi:
             raise self.order_errors.pop(0)
         if base != int(self.found.resource_version):
             raise ConflictError(Fault.VM_API, "changed")
-        self.change(shown=False, annotations={**self.found.annotations, ANNOTATION_SLEEP: order})
+        orders = {ANNOTATION_SLEEP: order} if self.stores_orders else {}
+        self.change(shown=False, annotations={**self.found.annotations, **orders})
         return self.found
 
     async def write_event(self, reason: str, note: str, wall: float) -> None:

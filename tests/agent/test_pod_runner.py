@@ -65,7 +65,7 @@ class FakePod(FakeVmApi):
             raise self.patch_errors.pop(0)
         if base != int(self.found.resource_version):
             raise ConflictError(Fault.VM_API, "changed")
-        self.change(shown=False, use=use, objection=None)
+        self.change(shown=False, use=self.stores(use), objection=None)
         answer = self.found
         self.looks()
         return answer
@@ -185,6 +185,20 @@ async def test_quota_is_reported_and_affects_one_resource() -> None:
         assert fixture.pod.told == [("ResizeRefused", f"{refused}; no room is reserved for it until the next try")]
         assert fixture.because.endswith("CPU growth is retried in 4 s (try 2): exceeded quota: team")
         await fixture.clock.advance(60.0)
+        assert fixture.pod.found.use == size("500m", "1Gi")
+
+
+async def test_resize_altered_by_webhook_pauses_one_resource() -> None:
+    async with PodFixture() as fixture:
+        await fixture.clock.advance(1.0)
+        fixture.pod.stores = lambda use: use.at_most(size("300m", "8Gi"))
+        fixture.guest.cores = 0.25
+        await fixture.clock.advance(1.0)
+        assert fixture.pod.targets == [size("500m", "1Gi")] * 2, "again once the kubelet has applied a part"
+        why = "the API server stored 300m cpu, 1Gi instead of 500m cpu, 1Gi; an admission webhook may have changed it"
+        assert fixture.because.endswith(f"CPU growth is retried in 4 s (try 2): {why}")
+        fixture.pod.stores = lambda use: use
+        await fixture.clock.advance(5.0)
         assert fixture.pod.found.use == size("500m", "1Gi")
 
 

@@ -133,6 +133,33 @@ async def test_failed_patch_retries_after_five_seconds(error: PortError) -> None
         assert "not resized" in fixture.log.messages
 
 
+async def test_growth_altered_by_webhook_backs_off() -> None:
+    """A webhook caps the size: without a pause the agent would patch as fast as the API server answers."""
+    async with RunnerFixture() as fixture:
+        fixture.vm_api.stores = lambda use: use.at_most(cu(2))
+        await fixture.clock.advance(1.0)
+        fixture.guest.cores = 1.0
+        await fixture.clock.advance(1.0)
+        assert fixture.vm_api.patched == [(cu(8), 1)]
+        assert fixture.scheduler.asked[-2:] == [cu(8), cu(2)], "unusable room is given back"
+        why = "the API server stored 500m cpu, 2Gi instead of 2 cpu, 8Gi; an admission webhook may have changed it"
+        refused = f"growth to 2 cpu, 8Gi was refused: {why}; no room is reserved for it until the next try"
+        assert fixture.vm_api.told == [("ResizeRefused", refused)]
+        await fixture.clock.advance(60.0)
+        assert fixture.vm_api.patched == [(cu(8), version) for version in range(1, 5)], "after 5, 10 and 20 s"
+
+
+async def test_shrink_altered_by_webhook_backs_off() -> None:
+    async with RunnerFixture() as fixture:
+        fixture.vm_api.stores = lambda use: use.at_least(cu(4))
+        fixture.guest.cores = 1.0
+        await fixture.clock.advance(2.0)
+        fixture.guest.cores = 0.0
+        await fixture.clock.advance(60.0)
+        assert fixture.vm_api.patched == [(cu(8), 1), *((cu(1), version) for version in range(2, 6))]
+        assert fixture.vm_api.found.use == cu(4)
+
+
 async def test_watch_restarts_after_pause() -> None:
     async with RunnerFixture() as fixture:
         assert fixture.vm_api.gets == 1

@@ -113,6 +113,20 @@ async def test_order_that_fails_is_tried_again() -> None:
         ]
 
 
+async def test_order_dropped_by_webhook_backs_off() -> None:
+    async with sleeper() as fixture:
+        fixture.vm_api.stores_orders = False
+        await fixture.clock.advance(80.0)
+        assert [text for text, _ in fixture.vm_api.ordered] == [
+            "2026-01-01T00:01:00.000000Z",
+            "2026-01-01T00:01:05.000000Z",
+            "2026-01-01T00:01:15.000000Z",
+        ]
+        assert fixture.log.lines[-1][2]["reason"] == (
+            "the API server did not store the order; an admission webhook may have changed it"
+        )
+
+
 async def test_window_keeps_awake_to_the_minute() -> None:
     """The clock of the fakes begins on a Thursday at midnight, UTC: one in the afternoon in Tongatapu."""
     window = "Thu 12:00-13:05 Pacific/Tongatapu"
