@@ -204,7 +204,7 @@ def victim_of(ledger: Ledger, claim: Claim, index: int, now: PlanningTime, *, op
         return explanations.NOT_KNOWN
     if not ledger.schedules(claim.pod):
         return explanations.OTHER_SCHEDULER
-    why = stays_because(facts, opt_in=opt_in) or _busy_reason(ledger, claim, facts)
+    why = stays_because(facts, opt_in=opt_in) or _busy_reason(ledger, claim, facts) or _lost_reason(ledger, claim, now)
     if why is not None:
         return why
     recent_moves = count_recent_moves(ledger.migrations_of(facts.name), now)
@@ -221,6 +221,16 @@ def _busy_reason(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:
         return explanations.NOT_IN_ONE_POD
     may_move = facts.phase == RUNNING or facts.phase in SLEEPING
     return None if may_move else explanations.IN_PHASE.format(phase=facts.phase)
+
+
+def _lost_reason(ledger: Ledger, claim: Claim, now: PlanningTime) -> str | None:
+    """The reason why nothing can be copied from the VM's node."""
+    node = ledger.nodes[claim.node].facts
+    if node is None or claim.vm is None or explanations.NOT_READY not in node.traits.faults:
+        return None
+    # Such a migration would not end before the pod is deleted, which may take hours. If only the kubelet is down, the
+    # agents still report.
+    return explanations.NODE_LOST if ledger.is_silent(claim.vm, now.monotonic) else None
 
 
 def _load(claim: Claim) -> float:

@@ -8,11 +8,13 @@ from fractions import Fraction
 
 import pytest
 
+from scheduler_plugin.constraints.model import NodeTraits
 from scheduler_plugin.ledger.events import PodGone, PodSeen, TimePassed
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
 from scheduler_plugin.ledger.moves import START_TIMEOUT, Move, MoveCause
 from scheduler_plugin.planner import planner as planner_module
 from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan, StuckNode
+from scheduler_plugin.texts.explanations import NOT_READY
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node, pressed
 
@@ -158,6 +160,18 @@ def test_undrainable_node_is_explained() -> None:
     assert fixture.settled() == MovePlan()
     fixture.add("a", "n1", 1, facts={"stays_because": "not autoscaled"})
     assert fixture.settled().stuck == (StuckNode("n1", "no VM may move: 1 not autoscaled"),)
+
+
+def test_lost_node_takes_no_slot() -> None:
+    """n1 was cordoned because its machine is gone: no migration from there can end before its pods are deleted."""
+    lost = replace(node("n1", is_open=False), traits=NodeTraits(faults=(NOT_READY,)))  # type: ignore[type-var]
+    fixture = PlannerFixture(lost, node("n2"))
+    fixture.add("a", "n1", 1)
+    assert fixture.moves() == {"a": "n2"}, "as long as its agent reports, only its kubelet is down"
+    why = "no VM may move: 1 on a node that is not ready, with a silent agent"
+    assert fixture.plan(after=60.0) == MovePlan(stuck=(StuckNode("n1", why),))
+    fixture.tell("a", amount(1))
+    assert len(fixture.plan().moves) == 1
 
 
 def test_full_cluster_rotates_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
