@@ -8,7 +8,6 @@ and the record.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,8 +24,8 @@ from protocol.kubernetes.objects import (
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_ORIGINAL, ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY
-from protocol.units import QuantityError, parse_quantity
 from scheduler_plugin.groups import texts
+from scheduler_plugin.groups.controllers.disputes import is_as_written
 from scheduler_plugin.groups.controllers.policies import DesiredState, GroupFacts, PolicyDecision
 from scheduler_plugin.groups.core.workload import SizedContainer, Workload
 from scheduler_plugin.groups.objects.autoscalers import target_of
@@ -229,7 +228,7 @@ def changed(obj: JsonObject, group: JsonObject, fields: JsonObject) -> Original:
     before, written = dict(record.before), dict(record.written)
     for name, value in fields.items():
         # On the first write, or after a change by others, record the present value.
-        if name not in written or not _is_unchanged(spec.get(name), written[name]):
+        if name not in written or not is_as_written(spec.get(name), written[name]):
             before.pop(name, None)
             before |= {name: spec[name]} if name in spec else {}
         written[name] = value
@@ -250,7 +249,7 @@ def restore(resource: Resource, obj: JsonObject) -> Write | None:
         return None
     restored = dict(spec)
     for name, value in record.written.items():
-        if _is_unchanged(spec.get(name), value):
+        if is_as_written(spec.get(name), value):
             restored.pop(name, None)
             restored |= {name: record.before[name]} if name in record.before else {}
     minimum, maximum = restored.get("minReplicas"), restored.get("maxReplicas")
@@ -263,20 +262,3 @@ def restore(resource: Resource, obj: JsonObject) -> Write | None:
     if patch := difference(spec, restored):
         body["spec"] = patch
     return Write("original", resource, name_of(obj), body, version=version_of(obj))
-
-
-def _is_unchanged(current: object, written: object) -> bool:
-    """Return True if a field still has the written value, apart from defaults and the spelling of quantities."""
-    if isinstance(current, Mapping) and isinstance(written, Mapping):
-        return all(_is_unchanged(current.get(name), value) for name, value in written.items())
-    if isinstance(current, list) and isinstance(written, list):
-        return len(current) == len(written) and all(map(_is_unchanged, current, written))
-    if current == written:
-        return True
-    if not isinstance(current, str | int | float) or not isinstance(written, str | int | float):
-        return False
-    try:
-        # `1000m` equals `1`.
-        return parse_quantity(current) == parse_quantity(written)
-    except QuantityError:
-        return False

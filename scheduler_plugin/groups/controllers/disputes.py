@@ -1,6 +1,7 @@
 """Detects disputes: another writer keeps overwriting the fields that a group writes (pure).
 
-- A field that no longer has the written value was reverted. A revert counts once per write.
+- A field that no longer has the written value was reverted, and so was one that an admission webhook changed at once.
+  A revert counts once per write.
 - After ``REVERTS`` reverts the fields are not written during a backoff; then one write tries again.
 - The state is in memory only, because a successor detects a dispute again after a few writes.
 """
@@ -17,7 +18,7 @@ from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of,
 from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
-from protocol.units import Instant, Seconds
+from protocol.units import Instant, QuantityError, Seconds, parse_quantity
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.objects.writes import Write
 
@@ -33,7 +34,7 @@ REPORTED_FOR: Final = Seconds(300.0)
 REMEMBERED: Final = 10_000
 """Maximum number of writes to remember."""
 
-UNKNOWN: Final = "another writer"
+UNKNOWN: Final = "another writer or a webhook"
 
 Key = tuple[Resource, ObjectName, str]
 """An object, and the kind of write to it (``Write.what``)."""
@@ -41,7 +42,8 @@ Key = tuple[Resource, ObjectName, str]
 
 @dataclass(frozen=True, slots=True)
 class WrittenFields:
-    """The last write: its ``fields``, their values as ``stored`` by the API, and its time ``at``.
+    """The last write: its ``fields``, their values as ``stored`` by the API (as written, if a webhook changed them),
+    and its time ``at``.
 
     ``noticed`` is since when the values have differed, None if they do not. ``lost`` are the fields that differed last,
     ``manager`` is the field manager that overwrote them, if known. ``uid`` is the object's, empty if unknown.
@@ -97,7 +99,11 @@ class Disputes:
         body = {name: value for name, value in write.body.items() if name != "metadata"} or write.body
         fields = body if old is None else child({"all": _merged(old.fields, body)}, "all")
         # Remember what the API stored, because it may normalize or complete the fields.
-        claim = WrittenFields(fields, part_of(after, fields), now, uid=uid_of(after))
+        stored = part_of(after, fields)
+        if not is_as_written(part_of(after, body), body):
+            # Otherwise a write that a webhook changes would be repeated by each reconcile.
+            stored = _merged(stored, body)
+        claim = WrittenFields(fields, stored, now, uid=uid_of(after))
         self._claims[key] = (
             claim if old is None else replace(claim, reverts=old.reverts, lost=old.lost, manager=old.manager)
         )
@@ -186,6 +192,27 @@ def part_of(current: object, fields: object) -> object:
         entries = {entry.get("name"): entry for entry in listed if isinstance(entry, Mapping)}
         return [part_of(entries.get(entry["name"]), entry) for entry in fields]
     return current
+
+
+def is_as_written(current: object, written: object) -> bool:
+    """Return True if ``current`` has the ``written`` value, apart from defaults and the spelling of quantities.
+
+    >>> is_as_written({"cpu": "1", "memory": "1Gi"}, {"cpu": "1000m"}), is_as_written({"cpu": "2"}, {"cpu": "1"})
+    (True, False)
+    """
+    if isinstance(current, Mapping) and isinstance(written, Mapping):
+        return all(is_as_written(current.get(name), value) for name, value in written.items())
+    if isinstance(current, list) and isinstance(written, list):
+        return len(current) == len(written) and all(map(is_as_written, current, written))
+    if current == written:
+        return True
+    if not isinstance(current, str | int | float) or not isinstance(written, str | int | float):
+        return False
+    try:
+        # `1000m` equals `1`.
+        return parse_quantity(current) == parse_quantity(written)
+    except QuantityError:
+        return False
 
 
 def _lost(fields: JsonObject, stored: object, present: object) -> Json:

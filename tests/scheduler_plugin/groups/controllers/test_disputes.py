@@ -127,7 +127,7 @@ def test_dispute_over_containers_covers_all_written_fields() -> None:
         found.check(DEPLOYMENTS, deployment(of("proxy", "3"), of("app", "1")), now)
     ((what, claim),) = found.current(DEPLOYMENTS, WEB, now)
     assert dispute_message(DEPLOYMENTS, "web", what, claim, 0.0) == (
-        "another writer has overwritten requests of Deployment web 3 times: it is not written until "
+        "another writer or a webhook has overwritten requests of Deployment web 3 times: it is not written until "
         "1970-01-01T00:00:00Z; only one of the two may manage it"
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -184,7 +184,7 @@ class Connection:
     process dies as ``METHOD path``; ``is_applied`` says whether the last
     one takes effect before the process dies. Renewals of the Lease do not count. ``held`` is the write that was not let
     through: a process that was only stopped (SIGSTOP) sends it when it wakes. Patches of a path with ``unchanged`` in
-    it change nothing. Watches of a path that ends in ``mute`` deliver nothing.
+    it change nothing. Watches of a path that ends in ``mute`` deliver nothing. A ``webhook`` alters calls.
     """
 
     cluster: EmbeddedCluster
@@ -196,6 +196,7 @@ class Connection:
     no_dry_run: str = ""
     unchanged: str = ""
     mute: str = ""
+    webhook: Callable[[ApiCall], ApiCall] = lambda call: call
     refuse: dict[str, int] = field(default_factory=dict)
     applied: list[tuple[int, str]] = field(default_factory=list)
     asked: list[ApiCall] = field(default_factory=list)
@@ -235,6 +236,7 @@ class Connection:
             raise ApiRefusedError(read_refusal(400, json.dumps({"message": self.no_dry_run}).encode(), ""))
         if self.unchanged and call.method == "PATCH" and self.unchanged in call.path:
             return await self.cluster.request("GET", call.path)
+        call = self.webhook(call)
         query = urlencode(dict(call.query))
         before = await self.cluster.found(call)
         answer = await self.cluster.request(call.method, call.path, call.body, call.content_type, query)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 import yaml
+from msgspec import structs
 
+from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import Json, child
 from protocol.kubernetes.resources import (
     DEPLOYMENTS,
@@ -24,7 +28,7 @@ from scheduler_plugin.groups.controllers.disputes import part_of
 from tests.scheduler_plugin.groups.program import running
 from tests.scheduler_plugin.groups.program.cluster import condition_of
 from tests.scheduler_plugin.groups.program.running import World, world
-from tests.scheduler_plugin.groups.program.test_in_place import HVPA, POD, requests
+from tests.scheduler_plugin.groups.program.test_in_place import HVPA, POD, SIZED, pair, requests, sized
 from tests.scheduler_plugin.groups.program.test_put_back import THEIR_HPA
 from tests.scheduler_plugin.groups.program.test_tortoise import DEPLOYMENT, HPA, TORTOISE, WORKING
 from tests.scheduler_plugin.groups.program.test_two_writers import ONLY_REPLICAS
@@ -239,7 +243,7 @@ async def test_dispute_with_unknown_writer_is_paused() -> None:
         dispute.run.cluster.connections[0].refuse[f"GET {listed}"] = 403
         await dispute.minutes(3)
         status, _, message = await dispute.said()
-        assert (status, message.partition(" has ")[0]) == ("True", "another writer")
+        assert (status, message.partition(" has ")[0]) == ("True", "another writer or a webhook")
 
 
 async def test_pods_resized_by_another_writer_are_skipped() -> None:
@@ -261,4 +265,44 @@ async def test_pods_resized_by_another_writer_are_skipped() -> None:
         resizes = [each for each in run.cluster.writes()[before:] if "resize" in each]
         assert len(resizes) <= 5
         said = condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable")
-        assert said == ("False", "Refused", "one cannot be resized: another writer keeps overwriting its sizes")
+        why = "another writer or a webhook keeps overwriting its sizes"
+        assert said == ("False", "Refused", f"one cannot be resized: {why}")
+
+
+def webhook_with_cpu(part: str, cpu: str) -> Callable[[ApiCall], ApiCall]:
+    """An admission webhook that stores another CPU request in patches of paths with ``part``."""
+
+    def alter(call: ApiCall) -> ApiCall:
+        if call.method != "PATCH" or part not in call.path or call.body is None:
+            return call
+        body = re.sub(rb'"cpu":"[^"]+"', f'"cpu":"{cpu}"'.encode(), msgspec.json.encode(call.body))
+        return structs.replace(call, body=msgspec.json.decode(body))
+
+    return alter
+
+
+async def test_write_altered_by_webhook_is_paused() -> None:
+    """A webhook caps the requests: each reconcile wrote the template again, with an Event and a change of its time."""
+    async with over_requests() as dispute:
+        run = dispute.run
+        dispute.stopped = True
+        run.cluster.connections[0].webhook = webhook_with_cpu("deployments/resource-consumer", "800m")
+        await run.recommend("sizes", cpu="2", memory="1Gi")
+        assert await dispute.minutes(10) <= 5
+        assert (await run.size())[1] == {"cpu": "800m", "memory": "1Gi"}
+        assert (await dispute.said())[:2] == ("True", "Overwritten")
+        run.cluster.connections[0].webhook = lambda call: call
+        await dispute.minutes(130)
+        assert ((await run.size())[1]["cpu"], await dispute.said()) == ("2", ("", "", ""))
+
+
+async def test_standby_altered_by_webhook_blocks_no_primary() -> None:
+    """The standby never gets the size that was written, so the primary waited for it without end."""
+    async with pair("small") as run:
+        run.cluster.connections[0].webhook = webhook_with_cpu("pods/db-1/resize", "1")
+        await run.recommend("sizes", None, **SIZED["large"])
+        for _ in range(8):
+            await run.passes(15)
+        assert await sized(run) == ("large",)
+        resizes = [write for write in run.cluster.writes() if write.endswith("db-1/resize")]
+        assert len(resizes) <= 4
