@@ -2,7 +2,8 @@
 
 - All pods of the target get the same sizes. A recreated pod starts with the template's sizes and is resized again.
 - Standbys of a database grow before the primary, which waits until the kubelets of ready standbys have applied or
-  refused the resize. The primary shrinks first. So a failover never finds a smaller standby.
+  refused the resize, for ``PATIENCE`` at most: older kubelets do neither. The primary shrinks first. So a failover
+  hardly ever finds a smaller standby.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from scheduler_plugin.groups.core import workload
 from scheduler_plugin.groups.core.workload import RESOURCES, SizedContainer, by_name
 from scheduler_plugin.groups.objects.pod_resizes import (
     LONGEST,
+    PATIENCE,
     REFUSED,
     PodResizeRefusal,
     cpu_first,
@@ -64,6 +66,8 @@ class PodResizer:
     pods: Callable[[JsonObject], Sequence[JsonObject]]
     disputes: Disputes
     _holds: dict[_Key, _Hold] = field(default_factory=dict)
+    _growing: dict[str, Instant] = field(default_factory=dict)
+    """Since when each standby, by UID, has been growing."""
 
     async def resize_pods(self, target: JsonObject, kind: Resource, sizes: tuple[SizedContainer, ...]) -> str:
         """Resize the pods of ``target`` to ``sizes``; without ``sizes`` they keep those of their template.
@@ -76,6 +80,7 @@ class PodResizer:
         # One time for the whole round.
         now, behind, unresized = self.writer.clock.now(), None, list[tuple[str, str]]()
         self._holds = {key: hold for key, hold in self._holds.items() if hold.until + LONGEST > now}
+        self._growing = {uid: since for uid, since in self._growing.items() if since + LONGEST > now}
         pods = [pod for pod in self.pods(target) if not is_terminating(pod)]
         for pod in self._in_order(pods, primary_of(pods, kind), sizes, now):
             try:
@@ -101,12 +106,17 @@ class PodResizer:
             return pods
         if not grows(primary, sizes):
             return [primary, *standbys]
-        return standbys if any(self._is_growing(pod, sizes, now) for pod in standbys) else [*standbys, primary]
+        # Of all standbys, because each has its own time.
+        growing = [pod for pod in standbys if self._is_growing(pod, sizes, now)]
+        return standbys if growing else [*standbys, primary]
 
     def _is_growing(self, pod: JsonObject, sizes: Sequence[SizedContainer], now: Instant) -> bool:
         """Return True if the pod's kubelet has neither applied nor refused ``sizes``, but may do so soon."""
         is_answered = objection_of(pod) is not None or any(self._is_active(key, sizes, now) for key in self._of(pod))
-        return holds(pod, "Ready") and not is_answered and reached(pod, sizes) != RESOURCES
+        if is_answered or not holds(pod, "Ready") or reached(pod, sizes) == RESOURCES:
+            self._growing.pop(uid_of(pod), None)
+            return False
+        return now - self._growing.setdefault(uid_of(pod), now) < PATIENCE
 
     async def _resize_pod(self, pod: JsonObject, sizes: tuple[SizedContainer, ...], now: Instant) -> None:
         self.disputes.check(PODS, pod, now)

@@ -367,6 +367,16 @@ async def test_primary_grows_if_standby_cannot() -> None:
         assert await sized(run) == ("large", "large")
 
 
+async def test_primary_waits_five_minutes_for_silent_kubelet() -> None:
+    """Kubelets before 1.33 neither carry out a resize nor refuse it."""
+    async with pair("small") as run:
+        await run.recommend("sizes", None, **SIZED["large"])
+        await run.passes(285)
+        assert await sized(run) == ("small", "large")
+        await run.passes(30)
+        assert await sized(run) == ("large", "large")
+
+
 async def test_primary_shrinks_before_standby() -> None:
     async with pair("large") as run:
         await run.recommend("sizes", None, **SIZED["small"])
