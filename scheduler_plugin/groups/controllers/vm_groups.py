@@ -13,6 +13,7 @@ from typing import Final
 from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, controller_of, is_terminating, name_of, text, uid_of, version_of
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
@@ -100,6 +101,8 @@ class VmGroupController(QueuedController):
         self._writers = writers
         self._observations = MemberObservations(agents, context.clock)
         self._vms: Index[ObjectName, ObjectName] = Index()
+        self._not_scaled: dict[ObjectName, str] = {}
+        """Why the last scaling of each group was refused, while its load needs one."""
         context.cache.listen(VM_GROUPS, self._group_changed)
         context.cache.listen(VIRTUAL_MACHINES, self._vm_changed)
 
@@ -108,6 +111,7 @@ class VmGroupController(QueuedController):
         obj = self._context.cache.get(VM_GROUPS, name)
         # Only the leader acts. All progress is in the objects (names, marks, slice), so a successor can continue.
         if obj is None or is_terminating(obj) or not self._context.acts(*DEPENDENCIES):
+            self._not_scaled.pop(name, None)
             return
         try:
             group = parse_vm_group(obj)
@@ -129,6 +133,7 @@ class VmGroupController(QueuedController):
     async def _scaled(self, observed: _ObservedGroup) -> _ObservedGroup:
         """Scale the group if its load requires it; return the group with the new count."""
         group = observed.group
+        refusal = self._not_scaled.pop(group.name, "")
         if group.scaling is None:
             return observed
         # Replicas may have only one writer, so report the other one.
@@ -143,6 +148,9 @@ class VmGroupController(QueuedController):
             group.scaling, current, replicas_of(observed.members), group.scaled, self._context.clock.wall()
         )
         if decision.replicas == current:
+            # It is retried after the delay.
+            if refusal and decision.desired != current:
+                self._not_scaled[group.name] = refusal
             return replace(observed, decision=decision)
         remembered = {**child(observed.obj, "status"), "scaling": scaling_status(decision)}
         # Before the scaling: a crash in between delays it, but no successor scales twice within the delays.
@@ -150,7 +158,14 @@ class VmGroupController(QueuedController):
         body: Json = {"spec": {"replicas": decision.replicas}}
         # The status write changed the version.
         scale = Write("replicas", VM_GROUPS, group.name, body, "scale", version_of(updated))
-        await self._context.writer.do(scale)
+        try:
+            await self._context.writer.do(scale)
+        except ApiRefusedError as error:
+            if error.kind in STALE_CACHE or error.kind is RefusalKind.TOO_MANY_REQUESTS:
+                raise
+            # Members and endpoint must not wait for it.
+            self._not_scaled[group.name] = texts.NOT_SCALED.format(replicas=decision.replicas, why=error)
+            return replace(observed, obj=dict(updated), decision=replace(decision, replicas=current))
         direction = "up" if decision.replicas > current else "down"
         self._context.telemetry.scalings.labels(VM_GROUPS.kind, "horizontal", direction).inc()
         await self._write_event(observed, "Scaled", texts.SCALED.format(before=current, decision=decision))
@@ -222,6 +237,7 @@ class VmGroupController(QueuedController):
             refusals[texts.NOT_CHANGED.format(why=error)] = error
         # Do not report refusals that only mean a stale cache.
         unwritten = [message for message, why in refusals.items() if why.kind not in STALE_CACHE]
+        unwritten += [self._not_scaled[name]] if (name := observed.group.name) in self._not_scaled else []
         if observed.endpoint.foreign:
             unwritten += [texts.FOREIGN_ENDPOINT.format(object=observed.endpoint.foreign)]
         status = group_status(

@@ -14,6 +14,7 @@ from scheduler_plugin.groups.core.replicas.scaling import AgentCpuCount
 from scheduler_plugin.groups.objects.vm_use import GuestUse, with_annotated_status
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.objects.sample_group import shop
+from tests.scheduler_plugin.groups.program.cluster import condition_of
 from tests.scheduler_plugin.groups.program.test_in_place import VM
 from tests.scheduler_plugin.groups.program.test_vm_recommender import AGENTS
 from tests.scheduler_plugin.groups.program.vm_group_story import Databases, story
@@ -72,6 +73,36 @@ async def test_overloaded_database_still_scales_out() -> None:
         run.databases.said, run.databases.busy = {"shop-replica-0": None}, {"shop-replica-0": 3.9}
         await run.clock.advance(60)
         assert integer(await run.cluster.get(VM_GROUPS, "shop"), "spec", "replicas") == 2
+
+
+async def test_refused_scaling_stops_nothing_else() -> None:
+    """A policy limits the replicas: under load the group kept neither its members nor its endpoint up to date."""
+    async with story() as run:
+        way = run.cluster.connection()
+        await run.start(way)
+        await run.create(replicas=2, scaling=SCALING)
+        await run.pass_time(10)
+        way.refuse = {"virtualmachinegroups/shop/scale": 403}
+        run.databases.busy = {"shop-replica-0": 3.9, "shop-replica-1": 3.9}
+        await run.pass_time(30)
+        run.databases.said["shop-replica-0"] = DatabaseState(is_standby=True, streaming=False)
+        said = ("False", "NotWritten", "the API server refuses to scale the group to 3 replicas: 403: no")
+        for _ in range(30):
+            await run.pass_time(2)
+            assert condition_of(await run.cluster.get(VM_GROUPS, "shop"), "Ready") == said
+        assert await run.offered() == ["replica-1"]
+        tried = [call for call in way.asked if call.method == "PATCH" and call.path.endswith("/scale")]
+        assert len(tried) <= 4, "after its delay"
+        del run.databases.said["shop-replica-0"]
+        way.refuse = {"virtualmachinegroups/shop/scale": 429}
+        await run.pass_time(60)
+        assert condition_of(await run.cluster.get(VM_GROUPS, "shop"), "Ready")[0] == "True", "only overloaded"
+        way.refuse.clear()
+        await run.pass_time(60)
+        assert (integer(await run.cluster.get(VM_GROUPS, "shop"), "spec", "replicas"), await run.offered()) == (
+            3,
+            ["replica-0", "replica-1", "replica-2"],
+        )
 
 
 async def test_silent_agent_is_waited_for_rarely() -> None:
