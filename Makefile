@@ -31,7 +31,7 @@ FIRST_HOUR_TESTS := $(addprefix tests/kubernetes/,attacks chart/test_pipelines.p
 ALONE_TESTS := tests/kubernetes/alone
 # Run after ADOPTION_TESTS, one after the other.
 LAST_TESTS := $(addprefix tests/kubernetes/,vm_group demo)
-SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
+SHELL_FILES = $(shell git -c safe.directory='$(CURDIR)' ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
 .PHONY: help docs top-picture demo test test-pythons coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-first-hour kubernetes-programs test-failovers test-monitoring test-page explore lint format manifests bench-kubernetes bench-migration bench-reaction bench-sleep bench-agents bench-fleet bench-scarcity bench-ledger env clean

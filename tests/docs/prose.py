@@ -74,7 +74,7 @@ class Prose:
 
 
 def read_prose() -> Prose:
-    """All tracked Python files and documents of this checkout."""
+    """All tracked Python files and documents of this checkout; nothing if git cannot list them."""
     prose, classes = Prose(), defaultdict(list)
     for path in _tracked("*.py"):
         text = (ROOT / path).read_text()
@@ -98,21 +98,23 @@ def read_prose() -> Prose:
 
 def long_subjects(since: str) -> list[str] | None:
     """Commit subjects after ``since`` that are too long; None if this checkout does not have that commit."""
-    log = subprocess.run(
-        ["git", "log", "--no-merges", "--format=%s", f"{since}..HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if log.returncode:
-        return None
-    return [subject for subject in log.stdout.splitlines() if len(subject) > SUBJECT_LENGTH]
+    subjects = _git("log", "--no-merges", "--format=%s", f"{since}..HEAD")
+    return None if subjects is None else [each for each in subjects if len(each) > SUBJECT_LENGTH]
 
 
 def _tracked(pattern: str) -> list[str]:
-    listed = subprocess.run(["git", "ls-files", pattern], cwd=ROOT, capture_output=True, text=True, check=True)
-    return [path for path in listed.stdout.splitlines() if (ROOT / path).exists()]
+    return [path for path in _git("ls-files", pattern) or () if (ROOT / path).exists()]
+
+
+def _git(*words: str) -> list[str] | None:
+    """Lines of git's output; None if this is no clone, or without git."""
+    # In a container, the checkout often belongs to another user, and git then refuses it.
+    command = ["git", "-c", f"safe.directory={ROOT}", *words]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return None if done.returncode else done.stdout.splitlines()
 
 
 def _percent(part: int, whole: int) -> float:

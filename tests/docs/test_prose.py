@@ -23,7 +23,10 @@ SINCE = "c0a1d7ea"
 
 def test_prose_gets_no_worse() -> None:
     """A count above its bound fails; ``python -m tests.docs.prose KIND`` prints the places."""
-    counts = read_prose().counts()
+    prose = read_prose()
+    if not prose.code_lines:
+        pytest.skip("git cannot list the files of this checkout")
+    counts = prose.counts()
     assert counts.keys() == AT_MOST.keys() | AT_LEAST.keys()
     assert {kind: counts[kind] for kind, bound in AT_MOST.items() if counts[kind] > bound} == {}
     assert {kind: counts[kind] for kind, bound in AT_LEAST.items() if counts[kind] < bound} == {}

@@ -25,13 +25,12 @@ _TOP_FILES: Final = ("pyproject.toml", "README.md", "LICENSE")
 
 
 def build_wheel(folder: Path) -> tuple[Path, Path]:
-    """A copy of the packages as git has them, and the wheel built of it. The build leaves files beside its sources."""
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *OURS]
-    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    """A copy of the packages, and the wheel built of it. The build leaves files beside its sources."""
     copy = folder / "sources"
-    for name in filter(None, [*names, *_TOP_FILES]):
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
+    for package in OURS:
+        shutil.copytree(ROOT / package, copy / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in _TOP_FILES:
+        shutil.copy2(ROOT / name, copy / name)
     subprocess.run([sys.executable, "-c", _BUILD, folder], cwd=copy, capture_output=True, check=True)
     (wheel,) = folder.glob("*.whl")
     return copy, wheel

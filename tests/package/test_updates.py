@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from typing import Any
 
 import pytest
@@ -17,12 +16,11 @@ OPTIONS = {"--generate-hashes", "--python-version", "--extra", "--output-file"}
 """Options of uv that Renovate's manager takes, each with ``=``. It refuses files made with others."""
 
 
-def tracked(pattern: str) -> list[str]:
-    listed = subprocess.run(["git", "ls-files", pattern], cwd=ROOT, capture_output=True, text=True, check=True)
-    return listed.stdout.split()
+def files(pattern: str) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern))
 
 
-@pytest.mark.parametrize("name", tracked("requirements*.txt"))
+@pytest.mark.parametrize("name", files("requirements*.txt"))
 def test_lock_is_updated_with_its_command(name: str) -> None:
     (pattern,) = RENOVATE["pip-compile"]["managerFilePatterns"]
     assert re.search(pattern.strip("/"), name)
@@ -34,7 +32,7 @@ def test_lock_is_updated_with_its_command(name: str) -> None:
     assert {option.partition("=")[0] for option in options} <= OPTIONS
 
 
-@pytest.mark.parametrize("name", tracked("requirements*.txt"))
+@pytest.mark.parametrize("name", files("requirements*.txt"))
 def test_lock_names_no_registry(name: str) -> None:
     assert "://" not in (ROOT / name).read_text()
 
@@ -46,5 +44,5 @@ def test_decision_has_the_command_of_the_lock() -> None:
 def test_actions_are_pinned_by_digest() -> None:
     """Renovate updates the digest with the comment that names its version."""
     uses = re.compile(r"^\s*(?:- )?uses: (.+)$", re.MULTILINE)
-    found = [line for name in tracked(".github/workflows/*.yml") for line in uses.findall((ROOT / name).read_text())]
+    found = [line for name in files(".github/workflows/*.yml") for line in uses.findall((ROOT / name).read_text())]
     assert [line for line in found if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", line)] == []
