@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from errno import ENOENT
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +22,19 @@ Report = Callable[[str], None]
 
 
 def cache_root() -> Path:
-    """``$AUTOSCALE_CACHE``, else ``autoscale`` in the user's cache directory."""
-    configured = os.environ.get("AUTOSCALE_CACHE")
-    return Path(configured or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "autoscale"))
+    """``$AUTOSCALE_CACHE``, else ``autoscale`` in the user's cache directory.
+
+    Raises ``FileNotFoundError`` if the user has no home folder.
+    """
+    if configured := os.environ.get("AUTOSCALE_CACHE"):
+        return Path(configured)
+    if caches := os.environ.get("XDG_CACHE_HOME"):
+        return Path(caches, "autoscale")
+    try:
+        return Path.home() / ".cache" / "autoscale"
+    # The user has neither HOME nor an entry in the user database.
+    except RuntimeError:
+        raise FileNotFoundError(ENOENT, "no home folder: set AUTOSCALE_CACHE or HOME") from None
 
 
 class Store:

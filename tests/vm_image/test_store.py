@@ -94,6 +94,21 @@ def test_the_cache_is_where_the_user_says_or_where_caches_are(monkeypatch: pytes
     assert cache_root() == Path("/home/me/.cache/autoscale")
 
 
+def test_cache_without_home_needs_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user of a container often has neither HOME nor an account. An empty variable counts as none."""
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.delenv("AUTOSCALE_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert cache_root() == Path("/caches/autoscale")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    with pytest.raises(FileNotFoundError, match="no home folder: set AUTOSCALE_CACHE or HOME"):
+        cache_root()
+
+
+def homeless() -> Path:
+    raise RuntimeError
+
+
 def test_a_folder_that_lost_content_with_the_power_is_made_anew(tmp_path: Path) -> None:
     store = Store(tmp_path)
     said: list[str] = []
