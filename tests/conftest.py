@@ -8,6 +8,7 @@ import atexit
 import gc
 import logging
 import os
+import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -22,9 +23,14 @@ from tests.examples import EXPLORES, THOROUGH, examples
 if TYPE_CHECKING:
     from tests.kubernetes.real_kubernetes import RealKubernetes
 
-# What a person's shell says of proxies is for the world outside: no test goes there.
-for _name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+# Tests use no proxy, and compare what programs print: the width is the default, and typer colours nothing.
+_PRINTING = {"COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS"}
+for _name in [name for name in os.environ if name.lower().endswith("_proxy") or name in _PRINTING]:
     del os.environ[_name]
+
+# Tests make Unix sockets below pytest's folder, and a socket's path has at most 107 bytes.
+if len(tempfile.gettempdir()) > 16:
+    tempfile.tempdir = os.environ["TMPDIR"] = "/tmp"  # noqa: S108 - each run makes a folder of its own there
 
 # Collected modules and tests live to the end: the garbage collector need not look for cycles among
 # them all the time (a fifteenth of the suite's CPU, for 40 MB more).
