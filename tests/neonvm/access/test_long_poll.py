@@ -105,6 +105,7 @@ async def test_unreachable_pods_delay_no_others(pod: SecuredPod, monkeypatch: py
     place = RunnerEndpoint("default/db-y", "uid-2", "127.0.0.1", silent.port, 1)
     with pytest.raises(OSError, match="timed out"):
         await known.long_poll(place, "GET", "/woken", b"")
+    monkeypatch.setattr("deploy.neonvm.access.connections.CONNECT_SECONDS", 60.0)
     again = [asyncio.create_task(known.long_poll(place, "GET", "/woken", b"")) for _ in range(5)]
     await asyncio.sleep(0)
     await slept(pod, known)

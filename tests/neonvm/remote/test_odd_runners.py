@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from deploy.neonvm.access.connections import RunnerEndpoint
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError
+from deploy.neonvm.qemu import qemu_process
 from deploy.neonvm.remote.remote_guest import RemoteMachine
 from deploy.neonvm.remote.runner_client import PollLimiter, RunnerClient
 from protocol.kubernetes.objects import child, items, text
@@ -235,8 +236,11 @@ async def test_odd_qmp_message_is_guest_fault(said: bytes) -> None:
             await machine.wait_for_event(0.05)  # the connection ends by itself meanwhile
 
 
-async def test_events_of_a_pod_take_no_memory(caplog: pytest.LogCaptureFixture) -> None:
+async def test_events_of_a_pod_take_no_memory(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each was kept twice for as long as the connection, and each answer to nothing made a line of the log."""
+    monkeypatch.setattr(qemu_process, "_CALL_SECONDS", 600.0)  # tracemalloc makes it slow, more so on a busy machine
     events = b'{"event": "STOP", "timestamp": {"seconds": 3, "microseconds": 0}}\r\n{"event": []}\r\n' * 100
     loggers = len(logging.root.manager.loggerDict)
     async with monitor_that_says(*[events] * 100, b'{"return": {}, "id": "x"}\r\n' * 100, ANSWER) as machine:
