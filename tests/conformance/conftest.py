@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import httpx2 as httpx
 import pytest
 
+from deploy.owned_process import owned
 from tests.conformance.cluster import Cluster, client_of, done
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def our_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     command = [sys.executable, "-m", "deploy.local.apiserver", "--data-dir", str(directory)]
     command += ["--listen-tls", "127.0.0.1:0", "--kubeconfig-out", str(kubeconfig)]
     command += ["--admin-token-file", str(directory / "token")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    # A run that is interrupted kills its workers, and they cannot end the server.
+    with subprocess.Popen(owned(command), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         started = json.loads(process.stderr.readline())
         assert (started["msg"], started["url"][:18]) == ("serving", "https://127.0.0.1:")
