@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.units import ZERO, Bytes, ComputeUnit, MilliCpu, Resources
-from scheduler_plugin.ledger.accounts.sharing import VmShare, fair_shares
+from scheduler_plugin.ledger.accounts.fair_shares import VmShare, fair_shares
 
 UNIT = ComputeUnit(MilliCpu(3), Bytes(1))
 AMOUNTS = st.builds(Resources, st.integers(0, 25).map(MilliCpu), st.integers(0, 25).map(Bytes))
