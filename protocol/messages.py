@@ -59,8 +59,9 @@ class PluginResponse(msgspec.Struct, frozen=True, gc=False):
     """The scheduler's answer: the VM's permit, the node's compute unit, and whether the VM is to migrate.
 
     ``shrink_to`` asks the VM to give room that it does not need to its neighbours; with zero CPU it asks a VM that may
-    sleep to do so. ``ask_again`` asks for the next request within this time, so that the agent soon learns that room
-    is short. Both are only for agents that send ``needs``.
+    sleep to do so, and with the permit's size it asks the VM to grow only by need. ``ask_again`` asks for the next
+    request within this time, so that the agent soon learns that room is short. Agents that send neither ``sequence``
+    nor ``needs`` get neither.
     """
 
     permit: Resources

@@ -241,6 +241,12 @@ class RequestsFollow(msgspec.Struct, frozen=True, gc=False):
     limits_cpu: bool = False
 
 
+class HeadroomSeen(msgspec.Struct, frozen=True, gc=False):
+    """After a look at all nodes: has the cluster lacked headroom for long (``planner/headroom.py``)?"""
+
+    is_lacking: bool
+
+
 Fact = (
     Listed
     | NodeSeen
@@ -256,6 +262,13 @@ Fact = (
     | TimePassed
 )
 Report = (
-    BindEnded | PodRefused | MigrationCreateEnded | ResizeRefused | ResizeOutcomeUnknown | SettingsRead | RequestsFollow
+    BindEnded
+    | PodRefused
+    | MigrationCreateEnded
+    | ResizeRefused
+    | ResizeOutcomeUnknown
+    | SettingsRead
+    | HeadroomSeen
+    | RequestsFollow
 )
 Event = PermitRequested | BindRequested | MoveRequested | RaiseRequested | ResizeDue | PermitWritten | Fact | Report

@@ -284,6 +284,8 @@ def _reported(state: LedgerState, event: events.Report, now: Instant) -> outcome
         case events.SettingsRead(ranking):
             state.node_indexes.rank_by(ranking)
             state.scheduler, state.sampled.percent = event.scheduler, event.percent_of_nodes
+        case events.HeadroomSeen(is_lacking):
+            state.lacks_headroom = is_lacking
         case events.RequestsFollow():
             request_orders.set_following(state, event)
         case _:

@@ -25,7 +25,7 @@ from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
 from scheduler_plugin.ledger.accounts.early_sleep import update_asleep_size
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.permit_account import Message
-from scheduler_plugin.ledger.accounts.sharing import PATIENCE, room_due_to_others, shrink_request
+from scheduler_plugin.ledger.accounts.sharing import PATIENCE, room_due_to_others, should_stay, shrink_request
 from scheduler_plugin.ledger.accounts.wake_order import is_next_to_wake
 from scheduler_plugin.ledger.effective_facts import effective_facts, node_maximum, reevaluate, size_limit
 from scheduler_plugin.ledger.events import PermitRequested, PermitWritten, WriteOutcome
@@ -65,14 +65,18 @@ def decide(state: LedgerState, event: PermitRequested, now: Instant) -> outcomes
         state.settle_vm(account)
     effects = state.finish(outside=outside)
     update_asleep_size(claim, permit, request.needs, follows_requests=state.follows_requests)
-    shrink = shrink_request(state.nodes[claim.node], claim, permit, request.needs, now)
+    node = state.nodes[claim.node]
+    shrink = shrink_request(node, claim, permit, request.needs, now)
+    shrink_to = shrink.shrink_to
+    if shrink_to is None and state.lacks_headroom and should_stay(node, permit, request, now):
+        shrink_to = permit
     return outcomes.PermitDecision(
         permit,
         policy.compute_unit,
         (claim.is_frozen and not account.sleeps) or (account.facts is not None and account.facts.refused != ""),
         persist,
         effects,
-        shrink.shrink_to,
+        shrink_to,
         shrink.ask_again,
         wakes_since=account.wake_asked_at if is_granted else None,
     )

@@ -34,6 +34,7 @@ class LedgerState:
     """Mutable state of a ``Ledger``, private to it.
 
     ``vms`` are keyed by the names that VMs have now. ``is_ready`` is False until the first complete lists.
+    ``lacks_headroom``: the cluster has lacked headroom for long.
     """
 
     def __init__(self) -> None:
@@ -52,6 +53,7 @@ class LedgerState:
         self.crowded: set[str] = set()
         self.scheduler = SCHEDULER_NAME
         self.follows_requests, self.returns_requests, self.limits_cpu = False, True, False
+        self.lacks_headroom = False
         self.orders: list[Effect] = []
         self._changed_vms: dict[VmAccount, None] = {}
         self._revision = 0

@@ -17,7 +17,7 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger.events import MoveRequested
+from scheduler_plugin.ledger.events import HeadroomSeen, MoveRequested
 from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.migration.abandoned import AbandonedMigrations
 from scheduler_plugin.migration.creation import MigrationCreator
@@ -74,6 +74,8 @@ class Mover:
         except Exception:  # noqa: BLE001 - one odd VM must not stop the scheduler for all others
             self._note_failure()
             return
+        ledger, now = self._context.ledger, self._context.clock.now()
+        self._context.queues.add(ledger.apply(HeadroomSeen(self._planner.lacks_headroom(now)), now))
         idle = self._idle()
         self._publish(plan, idle)
         if idle is None:

@@ -15,9 +15,12 @@ MAX_RESERVED_SHARE: Final = Fraction(17, 20)
 LASTING: Final = Seconds(3600.0)
 """How long the cluster must have had headroom."""
 
+LACKING: Final = Seconds(600.0)
+"""After so long without headroom, the VMs of nodes that are short of room grow only by need."""
+
 
 class Headroom:
-    """Tracks how long the cluster has had headroom.
+    """Tracks how long the cluster has had headroom, or none.
 
     A fuller cluster needs its emptiest nodes for denied VMs, and a moved VM stays in cooldown for an hour. So a cluster
     that load fills every hour or so never counts as having headroom.
@@ -25,17 +28,25 @@ class Headroom:
 
     def __init__(self) -> None:
         self._full_at: Instant | None = None
+        self._roomy_at: Instant | None = None
 
     def has_lasted(self, rooms: Mapping[str, Room], now: Instant) -> bool:
         """Record the current ``rooms``. Return True if the cluster has had headroom for all of ``LASTING``."""
+        has_headroom = _has_headroom(rooms)
         # After a start, the past is unknown.
-        if self._full_at is None or not _has_headroom(rooms):
+        if self._full_at is None or not has_headroom:
             self._full_at = now
+        if self._roomy_at is None or has_headroom:
+            self._roomy_at = now
         return self.was_lasting(now)
 
     def was_lasting(self, now: Instant) -> bool:
         """Return True if the cluster had had headroom for ``LASTING`` when last observed."""
         return self._full_at is not None and now - self._full_at >= LASTING
+
+    def is_lacking(self, now: Instant) -> bool:
+        """Return True if the cluster had had no headroom for ``LACKING`` when last observed."""
+        return self._roomy_at is not None and now - self._roomy_at >= LACKING
 
 
 def _has_headroom(rooms: Mapping[str, Room]) -> bool:

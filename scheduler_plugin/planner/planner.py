@@ -148,6 +148,10 @@ class Planner:
         obstacle = "" if need is None else need.obstacle
         return obstacle or explanations.GROWTH_SETTLES.format(span=policy.settle)
 
+    def lacks_headroom(self, now: Instant) -> bool:
+        """Return True if, at the last plan, the cluster had had no headroom for long."""
+        return self._headroom.is_lacking(now)
+
     @property
     def unrelieved_since(self) -> Instant | None:
         """Since when a node denies requests without enough VMs leaving; None if none does."""

@@ -173,7 +173,8 @@ class Permits:
             raise _refusal(error) from None
         if decision.effects:
             context.queues.add(decision.effects)
-        if decision.shrink_to is not None:
+        # Not if the VM should only stay at its size.
+        if decision.shrink_to not in {None, decision.permit}:
             context.telemetry.shrinks.inc()
         is_whole = request.resources.within(decision.permit)
         context.telemetry.permit("migrate" if decision.migrate else "whole" if is_whole else "partly").inc()

@@ -6,6 +6,8 @@ Rules:
   moves.
 - The node asks the largest VMs for their weight first, down to a common level. It asks no VM for more than it offers,
   and all together for no more than the node lacks.
+- While the cluster has lacked headroom for long, the node also asks the others to stay at their sizes: they grow only
+  by need, so that no VM is denied room because of another's margin.
 - The next VMs in that order poll more often, even before the node lacks anything: the scheduler cannot call agents.
 - An offer reserves and frees nothing. It expires if the agent does not repeat it, or does not shrink within
   ``SHRINK_TIMEOUT``, so that an agent that never shrinks, or is gone, delays no move.
@@ -18,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from protocol.messages import ObjectName
+from protocol.messages import AgentRequest, ObjectName
 from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import POD_SHRINK_TIMEOUT, SHRINK_TIMEOUT, Claim, FreedRoom
 from scheduler_plugin.ledger.accounts.early_sleep import (
@@ -181,6 +183,12 @@ def _next_donors(node: NodeAccount, shortfall: Resources, now: Instant) -> froze
 def lacking(node: NodeAccount, now: Instant) -> Resources:
     """Room to free on the node: what denied VMs lack, and what is reserved above ``shrink_threshold``."""
     return _scarce_room(node, now).minus_or_zero(node.shrink_threshold + node.migrating)
+
+
+def should_stay(node: NodeAccount, permit: Resources, request: AgentRequest, now: Instant) -> bool:
+    """Return True if a VM of the node that gets ``permit`` for ``request`` should not grow beyond its recent need."""
+    # A size of zero would ask for sleep. The original's agents send no sequence.
+    return permit.cpu.value > 0 and request.sequence is not None and lacking(node, now).any
 
 
 def _scarce_room(node: NodeAccount, now: Instant) -> Resources:

@@ -13,6 +13,7 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger.events import (
+    HeadroomSeen,
     MigrationCreateEnded,
     MigrationGone,
     MigrationSeen,
@@ -129,6 +130,7 @@ class SimulatedMigrations:
         ledger, self._loads = self._cluster.ledger, loads
         steps = self._planner.plan(ledger, self._policy, self._ranking, PlanningTime(now, now), self._random.randint)
         plan = run_steps(steps)
+        ledger.apply(HeadroomSeen(self._planner.lacks_headroom(now)), now)
         for name in plan.forget:
             ledger.apply(MigrationGone(name), now)
         for move in plan.moves:

@@ -10,7 +10,7 @@ from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import POD_SHRINK_TIMEOUT, SHRINK_TIMEOUT
 from scheduler_plugin.ledger.accounts.sharing import FAST_POLL, PATIENCE, donors, lacking, promised
-from scheduler_plugin.ledger.events import MigrationSeen, PermitRequested, PodGone, VmSeen
+from scheduler_plugin.ledger.events import HeadroomSeen, MigrationSeen, PermitRequested, PodGone, VmSeen
 from scheduler_plugin.ledger.invariants import violations
 from tests.scheduler_plugin.ledger.fleet import LATER, UNIT, Fleet, amount, migration, name, node, vm, vm_pod
 
@@ -71,6 +71,28 @@ def test_tallest_gives_first() -> None:
     assert [fleet.asks("a", 40, 30), fleet.asks("b", 30, 5)] == [amount(33), None]
     fleet = Asking(a=50, b=30)
     assert [fleet.asks("a", 50, 40), fleet.asks("b", 30, 5)] == [amount(40), amount(23)]
+
+
+def test_vms_stay_while_cluster_is_full() -> None:
+    """The node is short: those that offer nothing, denied or not, are asked to grow by need only."""
+    fleet = Asking(a=50, b=30)
+    fleet.fleet.apply(HeadroomSeen(is_lacking=True))
+    assert [fleet.asks("b", 30), fleet.asks("a", 90), fleet.asks("b", 30, 20)] == [amount(30), amount(70), amount(20)]
+    fleet.fleet.apply(HeadroomSeen(is_lacking=False))
+    assert [fleet.asks("b", 20), fleet.asks("a", 70)] == [None, None]
+
+
+def test_vms_of_roomy_node_may_grow() -> None:
+    fleet = Asking(a=30, b=30)
+    fleet.fleet.apply(HeadroomSeen(is_lacking=True))
+    assert [fleet.asks("a", 30), fleet.asks("b", 40), fleet.asks("a", 30)] == [None, amount(40), amount(30)]
+
+
+def test_original_agent_is_not_asked_to_stay() -> None:
+    fleet = Asking(a=50, b=40).fleet
+    fleet.apply(HeadroomSeen(is_lacking=True))
+    request = AgentRequest(name("a-pod"), amount(50), amount(50))
+    assert fleet.ledger.apply(PermitRequested("uid-a", request), LATER).shrink_to is None
 
 
 def test_equals_give_alike() -> None:

@@ -11,7 +11,7 @@ from protocol.units import Instant, Seconds
 from scheduler_plugin.ledger.events import NodeSeen, PodSeen
 from scheduler_plugin.ledger.moves import Move, MoveCause
 from scheduler_plugin.planner.beneficiaries import no_room_to_grow
-from scheduler_plugin.planner.headroom import LASTING, Headroom
+from scheduler_plugin.planner.headroom import LACKING, LASTING, Headroom
 from scheduler_plugin.planner.plan import MovePlan
 from tests.scheduler_plugin.ledger.fleet import amount, name, plain_pod
 from tests.scheduler_plugin.planner import planner_fixture
@@ -226,3 +226,17 @@ def test_cluster_is_full_at_85_percent(cpu: float, mem: float, is_roomy: bool) -
     headroom.has_lasted(rooms, Instant(1800.0))
     fixture.add("large", "n1", amount(1, 1))
     assert headroom.has_lasted(rooms, Instant(3600.0)) is is_roomy
+
+
+def test_lack_of_headroom_counts_after_a_while() -> None:
+    fixture = PlannerFixture(node("n1", 20))
+    headroom, rooms = Headroom(), fixture.ledger.rooms
+    headroom.has_lasted(rooms, Instant(5.0))
+    fixture.add("large", "n1", amount(12, 12))
+    seen = []
+    for seconds in (10.0, 5.0 + LACKING - 1, 5.0 + LACKING):
+        headroom.has_lasted(rooms, Instant(seconds))
+        seen.append(headroom.is_lacking(Instant(seconds)))
+    fixture.add("large", "n1", amount(1, 1))
+    headroom.has_lasted(rooms, Instant(700.0))
+    assert [*seen, headroom.is_lacking(Instant(700.0))] == [False, False, True, False]

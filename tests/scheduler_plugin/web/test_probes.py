@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from protocol.kubernetes.timestamps import timestamp
 from scheduler_plugin.ledger.ledger import SILENT_AFTER
+from scheduler_plugin.planner.headroom import LACKING
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.objects import node, plain_pod, postgres_pod, vm, vm_pod
@@ -94,6 +95,21 @@ async def test_neighbour_gives_back_to_denied_vm() -> None:
         (node_of,) = (await scheduler.probe("nodes")).json()["nodes"]
         assert [pod["gaveBack"] for pod in node_of["pods"]] == [None, gift]
         assert (await scheduler.probe("explain/default/db")).json()["gaveBack"] == gift
+
+
+async def test_long_full_cluster_asks_vms_to_stay() -> None:
+    """No room has been freed, so the metric counts nothing."""
+    cluster, clock = small_cluster(), FakeClock()
+    cluster.put(VMS, vm("db", 6, 4))
+    cluster.put(VMS, vm("db-7", 3, 4))
+    cluster.put(PODS, vm_pod("db-7", "n1"))
+    async with running(cluster, clock) as scheduler:
+        assert "shrinkTo" not in (await scheduler.ask(POD, 6, 4, sequence=1)).json()
+        await clock.advance(LACKING + 5)
+        answer = (await scheduler.ask(POD, 6, 4, sequence=2)).json()
+        assert answer["shrinkTo"] == answer["permit"] == {"vCPUs": 6.0, "mem": 4}
+        lines = (await scheduler.probe("metrics")).text.splitlines()
+        assert "autoscale_scheduler_shrinks_asked_total 0.0" in lines
 
 
 async def test_pod_reports_agent_contact() -> None:

@@ -15,8 +15,8 @@ from scripts.autoscale.simulate.run_statistics import Figures
 from scripts.autoscale.simulate.simulated_vm import SimulatedVm
 
 MINUTE = 60.0
-HELD_DENIALS = (113, 80, 33, 1860.0, 240.0)
-HELD_MOVES = (17, 37.53332537878305, 0.8393888888888889, 1.529038037773931)
+HELD_DENIALS = (114, 78, 36, 2010.0, 240.0)
+HELD_MOVES = (16, 42.478420462459326, 0.8362222222222222, 1.3523354005146628)
 SMALL = SimulationSettings(nodes=4, vms=40, hours=0.5, step=Seconds(30.0), fill=0.85)
 
 
