@@ -20,13 +20,15 @@ from agent.core.monitor.monitor_plan import mem_to_propose, requested_size, reta
 from agent.core.pods.requests import cpu_first
 from agent.core.stabilizer import Stabilizer
 from agent.core.state import State
-from agent.core.vm import Sizes, Vm
+from agent.core.vm import Sizes, Vm, whole_slots
 from protocol.units import Amount, Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
 
 ASLEEP: Final = "asleep: holds no permit and requests this size on wake"
 FROZEN: Final = "frozen: the scheduler forbids resizing this pod and explains why"
 MIGRATING: Final = "migrating: size frozen until the scheduler releases it"
 WAKING: Final = "waking: requesting a permit for this size"
+SHORT_NODE_GIVES: Final = "its node is short of room: keeping only its recent need"
+SHORT_NODE_STAYS: Final = "its node is short of room: growing only by its recent need"
 
 A = TypeVar("A", bound=Amount)
 
@@ -73,10 +75,19 @@ def _without_monitor(state: State, vm: Vm, now: Instant) -> tuple[Resources, str
     size, because = _policy_size(state, vm, unit, now)
     if state.scheduler.give_back.is_lean(now):
         least, _ = _policy_size(state, vm, unit, now, is_lean=True)
-        most = least.at_least((state.scheduler.give_back.shrink_to or vm.use).at_most(vm.use))
+        most = least.at_least(_size_to_keep(vm, state.scheduler.give_back.shrink_to))
         if not size.within(most):
-            return size.at_most(most), "its node is short of room: keeping only its recent need"
+            size = size.at_most(most)
+            return size, SHORT_NODE_STAYS if vm.use.within(size) else SHORT_NODE_GIVES
     return size, because
+
+
+def _size_to_keep(vm: Vm, shrink_to: Resources | None) -> Resources:
+    """The part of its size that the VM was not asked to give back."""
+    least = vm.use if shrink_to is None else shrink_to.at_most(vm.use)
+    # No permit contains a pod's memory beyond whole slots, so the scheduler does not ask for it.
+    is_whole = least.mem >= whole_slots(vm.use, vm.slot_size).mem
+    return Resources(least.cpu, vm.use.mem) if is_whole else least
 
 
 def least_size(state: State, report: Resources, now: Instant) -> Resources | None:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import structs
 
 from agent.core.actions import Action, PatchVm, RequestPermit
-from agent.core.desired_size import least_size
+from agent.core.desired_size import desired_size, least_size
 from agent.core.events import Fault, MonitorAnswered, MonitorJoined, MonitorLost, SchedulerAnswered, Started
 from agent.core.explain import explain
 from agent.core.policy import Policy
@@ -18,11 +18,13 @@ from agent.core.vm import VmFloor
 from protocol.guest.monitor_messages import DownscaleRequest, DownscaleResult
 from protocol.messages import PluginResponse
 from protocol.smoothing.policy import parse_policy
-from protocol.units import Instant, Resources, Seconds
+from protocol.units import Bytes, Instant, Resources, Seconds
 from tests.agent.core.story import POLICY, UNIT, Story, cu, holding, vm
 
 SLOW = replace(POLICY, smoothing=holding(600.0))
 """A policy that keeps a need for ten minutes."""
+
+BY_NEED = "its node is short of room: growing only by its recent need"
 
 COARSE = replace(
     POLICY,
@@ -98,6 +100,12 @@ def test_vm_never_gives_what_it_needs() -> None:
     assert passes(story, 60, 0.1, cu(1)) == [cu(1)]
 
 
+def test_giving_vm_explains_why_it_shrinks() -> None:
+    story = busy_lately()
+    story.state.scheduler.give_back.apply(cu(5), story.instant)
+    assert story.plans().because == "its node is short of room: keeping only its recent need"
+
+
 def test_floor_is_kept() -> None:
     story = busy_lately()
     seen = story.state.vm.observed
@@ -110,11 +118,29 @@ def test_lean_vm_grows_for_its_need_alone() -> None:
     """Its policy would have all eight units back at once, and take the room that its neighbour waits for."""
     story = busy_lately(COARSE)
     assert passes(story, 40, 0.1, cu(2)) == [cu(2)]
-    assert story.plans().because == "its node is short of room: keeping only its recent need"
+    assert story.plans().because == BY_NEED
     lean_until = story.state.scheduler.give_back.lean_until
     assert passes(story, 100, 0.1) == []
     assert passes(story, lean_until - 1, 0.4) == [cu(4)]
     assert passes(story, lean_until, 0.4) == [cu(8)]
+
+
+def test_vm_that_should_stay_gives_nothing_back() -> None:
+    """Its policy would give it eight units, but it gets by with four, and then with five."""
+    story = Story(COARSE).sees(vm(cu(4))).looks(cores=0.4)
+    assert (passes(story, 35, 0.4, cu(4)), story.plans().because) == ([], BY_NEED)
+    assert (passes(story, 40, 0.6, cu(5)), story.plans().because) == ([cu(5)], BY_NEED)
+
+
+def test_pod_that_should_stay_keeps_odd_memory() -> None:
+    """Its permit is in whole steps of memory, and says nothing about the rest."""
+    odd = Resources(cu(4).cpu, Bytes(cu(2).mem.value + 1))
+    view = structs.replace(vm(odd), is_pod=True)
+    story = Story(SLOW).sees(view).looks()
+    passes(story, 40, 0.1, Resources(cu(4).cpu, cu(2).mem))
+    assert desired_size(story.state, view, story.instant).proposed == odd
+    story.state.scheduler.give_back.apply(cu(1), story.instant)
+    assert desired_size(story.state, view, story.instant).proposed == cu(1)
 
 
 def test_vm_that_regrets_offers_nothing_for_a_while() -> None:
