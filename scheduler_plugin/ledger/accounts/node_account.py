@@ -94,6 +94,7 @@ class NodeAccount:
     shrink_threshold: Resources = field(init=False)  # above it the node asks VMs to shrink
     fast_poll_threshold: Resources = field(init=False)  # above it the node may ask within seconds
     next_donors: tuple[Instant, frozenset[str]] | None = None  # pods that it would ask, and when that was computed
+    scarce_room: tuple[tuple[Resources, Resources], Instant, Resources] | None = None  # cache of ``sharing``
     _placed: PodsOnNode | None = None
 
     def __post_init__(self) -> None:

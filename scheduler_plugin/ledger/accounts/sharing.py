@@ -32,6 +32,7 @@ from scheduler_plugin.ledger.accounts.early_sleep import (
 )
 from scheduler_plugin.ledger.accounts.fair_shares import VmShare, fair_shares
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.facts import NodePolicy
 
 MAX_NAMED: Final = 3
 """Maximum number of VMs to name as receivers of freed room: those that lacked the most at that time."""
@@ -203,9 +204,20 @@ def _scarce_room(node: NodeAccount, now: Instant) -> Resources:
     long_denied = [claim for claim in claims if claim.denied_since is not None and now - claim.denied_since >= PATIENCE]
     if not long_denied:
         return wanted
+    # All VMs of a short node may need it, and it takes long for many claims.
+    sums, cached = (node.reserved, node.unmet), node.scarce_room
+    if cached is None or cached[0] != sums or now - cached[1] >= FAST_POLL:
+        cached = node.scarce_room = sums, now, _scarce_room_by_shares(node, node.policy, claims, long_denied)
+    return cached[2]
+
+
+def _scarce_room_by_shares(
+    node: NodeAccount, policy: NodePolicy, claims: list[Claim], long_denied: list[Claim]
+) -> Resources:
+    wanted = node.reserved + node.unmet
     claimants = [VmShare(ZERO, claim.reserved + claim.unmet, claim.weight, (0.0, claim.pod.uid)) for claim in claims]
     others = node.reserved.minus_or_zero(Resources.sum(claim.reserved for claim in claims))
-    shares = fair_shares(node.shrink_threshold.minus_or_zero(others), claimants, node.policy.compute_unit)
+    shares = fair_shares(node.shrink_threshold.minus_or_zero(others), claimants, policy.compute_unit)
     of_each = list(zip(claims, shares, strict=True))
     beyond = Resources.sum(claim.reserved + claim.unmet - share for claim, share in of_each if claim in long_denied)
     # A VM above its share must not hide what others lack of theirs.
