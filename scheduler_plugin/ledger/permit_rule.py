@@ -42,7 +42,8 @@ def decide(state: LedgerState, event: PermitRequested, now: Instant) -> outcomes
     state.require_ready()
     claim, request = claim_of(state, event.uid), event.request
     account = _account(claim)
-    policy = state.nodes[claim.node].policy
+    node = state.nodes[claim.node]
+    policy = node.policy
     if policy is None:
         raise outcomes.NotReadyError(refusals.NODE_UNKNOWN.format(node=claim.node, pod=request.pod))
     agent = event.agent or event.uid
@@ -65,7 +66,6 @@ def decide(state: LedgerState, event: PermitRequested, now: Instant) -> outcomes
         state.settle_vm(account)
     effects = state.finish(outside=outside)
     update_asleep_size(claim, permit, request.needs, follows_requests=state.follows_requests)
-    node = state.nodes[claim.node]
     shrink = shrink_request(node, claim, permit, request.needs, now)
     shrink_to = shrink.shrink_to
     if shrink_to is None and state.lacks_headroom and should_stay(node, permit, request, now):
