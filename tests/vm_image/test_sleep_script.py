@@ -393,12 +393,14 @@ async def test_time_that_is_none_is_refused(database: RealDatabase) -> None:
             assert await database.thaw(text, path=path) == (400, "the time is SECONDS.NANOSECONDS"), text
 
 
-async def test_spare_drops_caches_and_fills_free_memory(template: Path, tmp_path: Path) -> None:
+async def test_spare_drops_caches_compacts_and_fills_free_memory(template: Path, tmp_path: Path) -> None:
     (tmp_path / "sys/vm").mkdir(parents=True)
     (tmp_path / "self").mkdir()
     (tmp_path / "sys/vm/drop_caches").touch()
+    (tmp_path / "sys/vm/compact_memory").touch()
     (tmp_path / "meminfo").write_text("MemTotal: 99999 kB\nMemFree: 40960 kB\n")
     async with real_database(template) as database:
         await database.watch(every=EVERY, proc=tmp_path)
         assert await database.order("spare") == (200, "what was not needed is gone")
     assert (tmp_path / "sys/vm/drop_caches").read_text() == "3"
+    assert (tmp_path / "sys/vm/compact_memory").read_text() == "1"
