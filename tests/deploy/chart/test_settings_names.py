@@ -16,6 +16,7 @@ from scheduler_plugin.expander.settings import ExpanderSettings
 from scheduler_plugin.groups.settings import GroupsSettings
 from scheduler_plugin.injector.settings import InjectorSettings
 from scheduler_plugin.settings import document as scheduler_settings
+from scripts.manifests.values_table import resolved
 from tests.deploy.chart.test_values import SCHEMA
 
 Model = type[BaseModel] | type[msgspec.Struct]
@@ -54,9 +55,16 @@ def names_of(model: Model) -> dict[str, Any]:
     return {"propertyNames": {"enum": sorted(known)}, **({"properties": within} if within else {})}
 
 
+def inlined(schema: Any) -> Any:
+    """The schema without references."""
+    return (
+        {name: inlined(part) for name, part in resolved(SCHEMA, schema).items()} if isinstance(schema, dict) else schema
+    )
+
+
 @pytest.mark.parametrize("path", DOCUMENTS)
 def test_chart_knows_names_of_settings(path: str) -> None:
     found: dict[str, Any] = SCHEMA
     for part in path.split("."):
         found = found["properties"][part]
-    assert found["allOf"] == [names_of(DOCUMENTS[path])]
+    assert [inlined(part) for part in found["allOf"]] == [names_of(DOCUMENTS[path])]
