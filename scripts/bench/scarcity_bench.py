@@ -171,7 +171,7 @@ def simulate(minutes: float, seed: int = 1) -> DenialLog:
     """Simulate the fleet and sample it every second."""
     table = _table()
     settings = SimulationSettings(nodes=NODES, vms=VMS, hours=minutes / 60, step=Seconds(1.0), seed=seed)
-    run, history = Run(SimulatedFleet(settings, table, NODE), "least-cost"), DenialLog()
+    run, history = Run(SimulatedFleet(settings, table, NODE)), DenialLog()
     for steps_done in run.execute():
         second = steps_done - 1 - SETTLE
         if second >= 60 * minutes:
