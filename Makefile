@@ -34,7 +34,7 @@ LAST_TESTS := $(addprefix tests/kubernetes/,vm_group demo)
 SHELL_FILES = $(shell git -c safe.directory='$(CURDIR)' ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help docs top-picture demo test test-pythons coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-first-hour kubernetes-programs test-failovers test-monitoring test-page explore lint format manifests bench-kubernetes bench-migration bench-reaction bench-sleep bench-agents bench-fleet bench-scarcity bench-ledger env clean
+.PHONY: help docs top-picture demo test test-pythons coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-first-hour kubernetes-programs test-failovers test-monitoring test-page explore lint format manifests bench-kubernetes bench-migration bench-reaction bench-sleep bench-agents bench-fleet bench-ledger env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -138,9 +138,6 @@ bench-agents: env ## Memory and CPU of agents, as sidecars and per node (4 minut
 
 bench-fleet: env ## Nearly full simulated fleets: moves, denials and fairness against their targets (half an hour; BENCH_ARGS='--trace FOLDER', '--seed 1')
 	@$(BIN)/python -m scripts.bench.fleet_bench $(BENCH_ARGS)
-
-bench-scarcity: env ## The quick start's fleet in virtual time: does a VM wait for idle neighbours? (ten seconds)
-	@$(BIN)/python -m scripts.bench.scarcity_bench $(BENCH_ARGS)
 
 bench-ledger: env ## CPU time of ledger and planner for 5,000 nodes (3 minutes)
 	@$(BIN)/python -m scripts.bench.ledger_bench $(BENCH_ARGS)
