@@ -119,11 +119,6 @@ class Run:
             yield step + 1
 
     @property
-    def cluster(self) -> SimulatedCluster:
-        """Current ledger and objects; read-only."""
-        return self._cluster
-
-    @property
     def problems(self) -> list[str]:
         """Violations so far; must stay empty."""
         return self._checks.problems

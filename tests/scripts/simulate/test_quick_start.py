@@ -1,4 +1,4 @@
-"""The quick start's fleet in virtual time: no VM is denied for long beside idle neighbours (B.17)."""
+"""The quick start's fleet on smaller nodes, in virtual time: no VM is denied for long beside idle neighbours (B.17)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from scripts.autoscale.simulate.vm_table import UNIT, VmTable
 from tests.scripts.simulate.simulation_fixture import GIB
 
 NODES, VMS = 10, 60
-NODE = UNIT * 62
-"""16 vCPU, of which the system has a half."""
+NODE = UNIT * 56
+"""14 vCPU. On nodes with 15.5, as in the quick start, no VM is denied at all."""
 
 SETTLE = MEASURED = 300
 """Seconds."""
@@ -41,8 +41,8 @@ def fleet() -> SimulatedFleet:
 
 def waiting(run: Run, demand: list[float]) -> list[str]:
     """The VMs denied CPU while the others of their node hold more than twice what they use."""
-    found, vms = [], run.cluster.vms
-    for node in run.cluster.ledger.nodes.values():
+    found, vms = [], run._cluster.vms
+    for node in run._cluster.ledger.nodes.values():
         claims = {claim.pod.vm: claim for claim in node.claims.values() if claim.pod.vm is not None}
         used = {name: min(demand[vms[name].index], vms[name].use.cpu.as_cores) for name in claims}
         for name, claim in claims.items():
@@ -60,4 +60,4 @@ def test_no_vm_waits_long_for_idle_neighbours() -> None:
             demand = simulated.table.at(step - run.warm_up)[0].tolist()
             seconds = Counter({name: seconds[name] + 1 for name in waiting(run, demand)})
             longest = max([longest, *seconds.values()])
-    assert longest <= 30
+    assert 0 < longest <= 30
