@@ -150,11 +150,10 @@ def _replica(
 
 def listeners(options: argparse.Namespace, replica: ActiveService, access: ExplainAccess) -> list[Listener]:
     """The program's listeners. Raises ``ListenError``."""
-    plain, caller = options.listen_plain_agents, options.extender_client_name
+    caller = options.extender_client_name
     extender, extender_context = extender_app(replica), extender_tls(options)
     return [
         Listener("agents", agents_app(replica), options.listen_agents, agents_tls(options), AGENTS_LIMITS),
-        *([Listener("plain-agents", agents_app(replica), plain, limits=AGENTS_LIMITS)] if plain else []),
         Listener("extender", extender, options.listen_extender, extender_context, EXTENDER_LIMITS, client=caller),
         Listener(
             "metrics", GuardedExplanations(probes_app(replica), access), options.listen_metrics, limits=METRICS_LIMITS

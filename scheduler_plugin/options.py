@@ -142,11 +142,6 @@ def _add_listeners(parser: argparse.ArgumentParser) -> None:
             metavar="HOST:PORT",
             help=f"address for {what} (default: %(default)s); each port has /openapi.json",
         )
-    parser.add_argument(
-        "--listen-plain-agents",
-        metavar="HOST:PORT",
-        help="additional address for agents without TLS (default: none)",
-    )
     for prefix, client in (("", "agents"), ("extender-", "kube-scheduler, whose extender then needs https://")):
         parser.add_argument(f"--{prefix}tls-cert", type=Path, metavar="FILE", help=f"certificate for {client}, in PEM")
         parser.add_argument(f"--{prefix}tls-key", type=Path, metavar="FILE", help="that certificate's key, in PEM")
