@@ -96,16 +96,16 @@ def whole_pod(name: str = "db") -> Obj:
     return found
 
 
-def growing_pod(name: str = "db") -> Obj:
+def growing_pod() -> Obj:
     """The same, and its kubelet says nothing against what it requests."""
-    found = whole_pod(name)
+    found = whole_pod("db")
     found["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
     return found
 
 
-def whole_postgres(name: str = "pg") -> Obj:
+def whole_postgres() -> Obj:
     """A pod whose postgres is resized in place, which its kubelet has put off."""
-    found = postgres_pod(name, "2", "4Gi", "n1")
+    found = postgres_pod("pg", "2", "4Gi", "n1")
     found["metadata"] |= {"resourceVersion": "7", "ownerReferences": [owner_of("pg", "u", "StatefulSet")]}
     found["status"]["conditions"] = [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}]
     return found
@@ -121,8 +121,8 @@ CONFLICTS: Final = (
 )
 
 
-def whole_node(name: str = "n1") -> Obj:
-    found = node(name)
+def whole_node() -> Obj:
+    found = node("n1")
     found["metadata"] |= {"resourceVersion": "7", "labels": {"zone": "a", "node.kubernetes.io/instance-type": "m5"}}
     found["spec"]["taints"] = [{"key": "a", "value": "b", "effect": "NoSchedule"}]
     found["status"]["conditions"] = [{"type": "Ready", "status": "True"}]

@@ -30,9 +30,9 @@ USED = 1.5 * GIB
 NEEDED = CacheGuest(0, USED).needed_size(HOT)
 
 
-def player(size: float = 4, used: float = USED, maximum: float = 16, step: float = 0.25) -> Player:
+def player(size: float = 4, used: float = USED, maximum: float = 16) -> Player:
     """A VM of 1 to ``maximum`` GiB."""
-    unit = int(step * GIB)
+    unit = GIB // 4
     return Player(CacheGuest(size * GIB, used), GIB, int(maximum * GIB), unit, unit, scrape_interval=10.0)
 
 

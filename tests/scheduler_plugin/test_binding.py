@@ -26,8 +26,8 @@ def cluster() -> FakeCluster:
     return cluster
 
 
-def waiting_pod(cluster: FakeCluster, name: str, cpu: str = "6", mem: str = "1Gi") -> dict[str, object]:
-    return cluster.put(PODS, plain_pod(name, cpu, mem))
+def waiting_pod(cluster: FakeCluster, name: str, cpu: str = "6") -> dict[str, object]:
+    return cluster.put(PODS, plain_pod(name, cpu, "1Gi"))
 
 
 async def test_racing_binds_have_one_winner(cluster: FakeCluster, clock: FakeClock) -> None:

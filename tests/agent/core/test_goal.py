@@ -25,8 +25,8 @@ def seen(at: float, **fields: object) -> ObservedSample:
     return ObservedSample(structs.replace(GuestSample(boot_time=100.0), **fields), Instant(at))
 
 
-def parts_of(sample: GuestSample, over: Rates, has: Resources = ONE) -> dict[str, MilliCpu | Bytes]:
-    return {part.name: part.need for part in goal(sample, over, has, POLICY, settling=False).parts}
+def parts_of(sample: GuestSample, over: Rates) -> dict[str, MilliCpu | Bytes]:
+    return {part.name: part.need for part in goal(sample, over, ONE, POLICY, settling=False).parts}
 
 
 def test_rates_are_means_over_the_interval() -> None:

@@ -23,9 +23,9 @@ def of(smoothing: Smoothing) -> Policy:
     return replace(POLICY, smoothing=smoothing)
 
 
-def looking_for(story: Story, seconds: int, cores: float, used: float = 0.0) -> Story:
+def looking_for(story: Story, seconds: int, cores: float) -> Story:
     for _ in range(seconds):
-        story.at(story.now + 1.02).looks(cores=cores, span=1.02, used=used)
+        story.at(story.now + 1.02).looks(cores=cores, span=1.02)
     return story
 
 

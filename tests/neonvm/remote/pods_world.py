@@ -34,7 +34,7 @@ from deploy.neonvm.service.__main__ import FencedTransport
 from deploy.neonvm.service.app import ControllerService, ServiceDependencies
 from deploy.neonvm.service.runner_authority import AUTHORITIES, OF_AGENTS, OWN, RunnerAuthority
 from protocol.kubernetes.api import ApiRefusedError
-from protocol.kubernetes.objects import Json, child, has_finished, is_terminating, items, name_of, text, texts, uid_of
+from protocol.kubernetes.objects import Json, child, has_finished, is_terminating, items, name_of, text, uid_of
 from protocol.kubernetes.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     IP_ADDRESSES,
@@ -397,9 +397,6 @@ class World:
             await self.clock.advance(STEP)
             await asyncio.sleep(REAL_PAUSE if step >= PATIENCE else 0)
         raise AssertionError(f"never: {self.status} {self.migration} {self.running} {list(self.pods)}")
-
-    async def vm_annotations(self) -> dict[str, str]:
-        return texts(await self.client.get(VIRTUAL_MACHINES, DB), "metadata", "annotations")
 
 
 async def _lived(runner: PodRunner, stop: asyncio.Event, fault: str) -> PodExit:

@@ -35,11 +35,11 @@ def kept(made: World) -> list[str]:
     return sorted(text(each, "metadata", "name") for each in made.api.objects("networkpolicies", "networking.k8s.io"))
 
 
-def deny_all(name: str = "deny") -> Json:
+def deny_all() -> Json:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": name},
+        "metadata": {"name": "deny"},
         "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
     }
 

@@ -53,9 +53,9 @@ class SleepyGuest(ObedientGuest):
             raise self.errors[what].pop(0)
 
 
-async def fallen_asleep(resized: ResizerFixture, order: str = "a") -> None:
+async def fallen_asleep(resized: ResizerFixture) -> None:
     await resized.boot()
-    resized.resizer.sleep_orders.sleep(order)
+    resized.resizer.sleep_orders.sleep("a")
     await settle()
     assert resized.resizer.state == ASLEEP
 

@@ -39,9 +39,8 @@ from tests.scheduler_plugin.ledger.fleet import (
 RESERVED = Reservation(FITS, needs_bind=True)
 
 
-def tentative(pod: PodFacts | None = None) -> tuple[Fleet, PodFacts]:
-    fleet = Fleet(node("n1"), node("n2"))
-    pod = pod or plain_pod("a", amount(2))
+def tentative() -> tuple[Fleet, PodFacts]:
+    fleet, pod = Fleet(node("n1"), node("n2")), plain_pod("a", amount(2))
     assert fleet.ledger.apply(BindRequested(pod, "n1"), LATER) == RESERVED
     return fleet, pod
 

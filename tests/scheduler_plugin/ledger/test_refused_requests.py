@@ -67,10 +67,10 @@ def test_refusal_ends_one_doubtful_write() -> None:
     assert at.fleet.reserved("a") == amount(4)
 
 
-def gets_of(at: Requested, wanted: Resources, most: Resources, times: int = 8) -> list[Resources]:
+def gets_of(at: Requested, wanted: Resources, most: Resources) -> list[Resources]:
     """What is tried for an agent that asks so often, where a LimitRange allows ``most``."""
     found = []
-    for _ in range(times):
+    for _ in range(8):
         at.pass_time(0.5)
         while (raised := at.raising(wanted)) is not None:
             found.append(raised.size)

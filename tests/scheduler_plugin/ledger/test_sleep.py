@@ -30,9 +30,9 @@ from tests.scheduler_plugin.ledger.sleeping import SleepingFleet, sleeper, sleep
 REQUESTS = vm_pod("a").requests
 
 
-def awake_vm(size: float = 3) -> SleepingFleet:
+def awake_vm() -> SleepingFleet:
     """One VM that runs with a permit for what it has."""
-    running = vm("a", amount(size), actual=amount(size), permit=amount(size), pod=name("a-pod"))
+    running = vm("a", amount(3), actual=amount(3), permit=amount(3), pod=name("a-pod"))
     return sleeping_fleet(node(), running)
 
 

@@ -25,10 +25,10 @@ from tests.scheduler_plugin.ledger.fleet import (
 )
 
 
-def two_vms(total: float = 11) -> Fleet:
+def two_vms() -> Fleet:
     """``a`` and ``b`` have 2 each, on a node with room for 10."""
     vms = (vm("a", amount(2), permit=amount(2)), vm("b", amount(2), permit=amount(2)))
-    fleet = Fleet(node(total=total), *vms, vm_pod("a", "n1"), vm_pod("b", "n1"))
+    fleet = Fleet(node(total=11), *vms, vm_pod("a", "n1"), vm_pod("b", "n1"))
     for each in ("a", "b"):
         fleet.grant(each, amount(2), number=1, now=Instant(NOW + SETTLE))
     return fleet

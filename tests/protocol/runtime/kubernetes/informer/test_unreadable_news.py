@@ -43,9 +43,9 @@ class Bodies(Pages):
         return read_page(self.body)
 
 
-async def told_of(api: Pages, *, knows_most: bool = True) -> tuple[FactInformer[str], list[object]]:
+async def told_of(api: Pages) -> tuple[FactInformer[str], list[object]]:
     story = Story()
-    kind = Kind(resources.NODES, cpu_of, at_most=at_most if knows_most else None)
+    kind = Kind(resources.NODES, cpu_of, at_most=at_most)
     informer, clock = FactInformer(kind, story.changed, story), FakeClock()
     task = asyncio.create_task(informer.run(api, clock, lambda: None))
     async with asyncio.timeout(20):
