@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 
 import httpx2 as httpx
@@ -46,6 +46,21 @@ async def served() -> AsyncIterator[tuple[RunnerFixture, Supervisor, httpx.Async
 
 
 Served = tuple[RunnerFixture, Supervisor, httpx.AsyncClient]
+Exported = tuple[RunnerFixture, Callable[[], Awaitable[str]]]
+
+
+@pytest_asyncio.fixture
+async def exported(served: Served) -> AsyncIterator[Exported]:
+    """A runner after two seconds, and what reads its page of metrics."""
+    fixture, supervisor, http = served
+    supervisor.runners[ASSIGNMENT] = fixture.runner
+
+    async def page() -> str:
+        return (await http.get("/metrics")).text
+
+    async with fixture:
+        await fixture.clock.advance(2.0)
+        yield fixture, page
 
 
 async def test_readiness_waits_until_every_vm_was_read(served: Served) -> None:
@@ -64,12 +79,9 @@ async def test_readiness_waits_until_every_vm_was_read(served: Served) -> None:
     assert (await http.get("/healthz")).text == "ok\n"
 
 
-async def test_metrics_are_what_the_runners_know(served: Served) -> None:
-    fixture, supervisor, http = served
-    supervisor.runners[ASSIGNMENT] = fixture.runner
-    async with fixture:
-        await fixture.clock.advance(2.0)
-        text = (await http.get("/metrics")).text
+async def test_metrics_are_what_the_runners_know(exported: Exported) -> None:
+    _, page = exported
+    text = await page()
     found = {
         (s.name, s.labels.get("kind", "")): s.value
         for family in text_string_to_metric_families(text)
@@ -86,26 +98,20 @@ async def test_metrics_are_what_the_runners_know(served: Served) -> None:
     assert "process_resident_memory_bytes" in text
 
 
-async def test_use_of_a_hanging_guest_is_unknown(served: Served) -> None:
-    fixture, supervisor, http = served
-    supervisor.runners[ASSIGNMENT] = fixture.runner
-    async with fixture:
-        await fixture.clock.advance(2.0)
-        fixture.guest.error = PortError(Fault.GUEST, "hangs")
-        await fixture.clock.advance(60.0)
-        text = (await http.get("/metrics")).text
+async def test_use_of_a_hanging_guest_is_unknown(exported: Exported) -> None:
+    fixture, page = exported
+    fixture.guest.error = PortError(Fault.GUEST, "hangs")
+    await fixture.clock.advance(60.0)
+    text = await page()
     kinds = re.findall(r'autoscale_agent_(?:cpu_cores|memory_bytes)\{kind="(\w+)"', text)
     assert sorted(kinds) == sorted(2 * ["actual", "ordered", "permit", "least", "most"])
 
 
-async def test_kills_of_a_guest_are_counted(served: Served) -> None:
-    fixture, supervisor, http = served
-    supervisor.runners[ASSIGNMENT] = fixture.runner
-    async with fixture:
-        await fixture.clock.advance(2.0)
-        fixture.guest.oom_kills = 3.0
-        await fixture.clock.advance(1.0)
-        text = (await http.get("/metrics")).text
+async def test_kills_of_a_guest_are_counted(exported: Exported) -> None:
+    fixture, page = exported
+    fixture.guest.oom_kills = 3.0
+    await fixture.clock.advance(1.0)
+    text = await page()
     assert 'autoscale_agent_guest_oom_kills_total{namespace="default",vm="vm-1"} 3.0' in text
 
 
@@ -125,29 +131,26 @@ async def test_sleep_and_quiet_are_exported(served: Served) -> None:
     assert "autoscale_agent_database_quiet_seconds{" not in asleep
 
 
-async def test_wakes_are_exported(served: Served) -> None:
+async def test_wakes_are_exported(exported: Exported) -> None:
     """How long it wakes, who woke it by kind, and that nobody used it then; never an address."""
-    fixture, supervisor, http = served
-    supervisor.runners[ASSIGNMENT] = fixture.runner
-    async with fixture:
+    fixture, page = exported
+    packet, order = (
+        SleepReport(state=SleepState.WAKING, message=message)
+        for message in ("10.1.2.3:40312 opened a connection", "the order to sleep was removed")
+    )
+    for report in (packet, order):
+        fixture.vm_api.change(phase="Asleep", actual=None)
         await fixture.clock.advance(2.0)
-        packet, order = (
-            SleepReport(state=SleepState.WAKING, message=message)
-            for message in ("10.1.2.3:40312 opened a connection", "the order to sleep was removed")
-        )
-        for report in (packet, order):
-            fixture.vm_api.change(phase="Asleep", actual=None)
-            await fixture.clock.advance(2.0)
-            fixture.vm_api.change(phase="Waking", actual=None, sleep=report)
-            await fixture.clock.advance(2.0)
-        text = (await http.get("/metrics")).text
-        reading = SleepReport(state=SleepState.WAKING, message=order.message, saved=100 * 2**20)
-        fixture.vm_api.change(phase="Running", actual=None, sleep=reading)
-        await fixture.clock.advance(31.0)
-        starting = (await http.get("/metrics")).text
-        fixture.vm_api.change(sleep=SleepReport(state=SleepState.AWAKE, message=order.message))
-        await fixture.clock.advance(1.0)
-        running = (await http.get("/metrics")).text
+        fixture.vm_api.change(phase="Waking", actual=None, sleep=report)
+        await fixture.clock.advance(2.0)
+    text = await page()
+    reading = SleepReport(state=SleepState.WAKING, message=order.message, saved=100 * 2**20)
+    fixture.vm_api.change(phase="Running", actual=None, sleep=reading)
+    await fixture.clock.advance(31.0)
+    starting = await page()
+    fixture.vm_api.change(sleep=SleepReport(state=SleepState.AWAKE, message=order.message))
+    await fixture.clock.advance(1.0)
+    running = await page()
     assert 'autoscale_agent_wakes_total{by="packet",namespace="default",vm="vm-1"} 1.0' in text
     assert 'autoscale_agent_wakes_total{by="order",namespace="default",vm="vm-1"} 1.0' in text
     assert 'autoscale_agent_waking_seconds{namespace="default",vm="vm-1"} 2.0' in text
@@ -160,17 +163,14 @@ async def test_wakes_are_exported(served: Served) -> None:
     assert "10.1.2.3" not in text
 
 
-async def test_a_growth_and_a_trouble_are_told(served: Served) -> None:
-    fixture, supervisor, http = served
-    supervisor.runners[ASSIGNMENT] = fixture.runner
-    async with fixture:
-        await fixture.clock.advance(2.0)
-        fixture.guest.cores = 0.25
-        fixture.scheduler.errors = [PortError(Fault.SCHEDULER, "away")]
-        await fixture.clock.advance(1.5)
-        waits = (await http.get("/metrics")).text
-        await fixture.clock.advance(4.0)
-        grown = (await http.get("/metrics")).text
+async def test_a_growth_and_a_trouble_are_told(exported: Exported) -> None:
+    fixture, page = exported
+    fixture.guest.cores = 0.25
+    fixture.scheduler.errors = [PortError(Fault.SCHEDULER, "away")]
+    await fixture.clock.advance(1.5)
+    waits = await page()
+    await fixture.clock.advance(4.0)
+    grown = await page()
     assert 'autoscale_agent_trouble{about="scheduler",namespace="default",vm="vm-1"} 1.0' in waits
     assert 'autoscale_agent_growth_seconds_count{stage="size"} 0.0' in waits
     assert 'autoscale_agent_trouble{about="scheduler",namespace="default",vm="vm-1"} 0.0' in grown

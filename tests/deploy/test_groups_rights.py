@@ -54,8 +54,7 @@ async def of_hvpas() -> set[Right]:
 
 
 async def of_pods() -> set[Right]:
-    async with world() as run:
-        await test_in_place.begun(run)
+    async with test_in_place.begun() as run:
         await run.recommend("sizes", cpu="1500m", memory="1500Mi")
         return rights(run.cluster)
 

@@ -14,10 +14,16 @@ from protocol.units import Bytes, MilliCpu, Resources
 from tests.agent.core.story import GIB, NETWORK, Story, asks, cu, patches, planned, settled, vm
 
 
-def test_a_failed_patch_is_repeated_after_five_seconds() -> None:
+def patching() -> Story:
+    """An agent that grows its busy VM from one unit to two: the patch is in flight."""
     story = settled(1).looks(cores=0.25)
     story.acts()
     story.answers(cu(2)).acts()
+    return story
+
+
+def test_a_failed_patch_is_repeated_after_five_seconds() -> None:
+    story = patching()
     story.at(1.5).happens(PatchFailed(Fault.VM_API, "500", refused=False)).sees(vm(cu(1), version=2))
     assert story.plans() == planned((), 6.5, "growing for cpu busy")
     assert story.at(6.5).looks(cores=0.25, span=5.5).acts() == [patches(cu(2), 2)]
@@ -25,9 +31,7 @@ def test_a_failed_patch_is_repeated_after_five_seconds() -> None:
 
 def test_refused_growth_stays_reserved_for_no_one() -> None:
     """A webhook forbids the size: until the next try the agent asks for what the VM has."""
-    story = settled(1).looks(cores=0.25)
-    story.acts()
-    story.answers(cu(2)).acts()
+    story = patching()
     story.at(1.5).happens(PatchFailed(Fault.VM_API, "denied by a webhook", refused=True))
     assert story.acts() == [asks(cu(1), cu(2), 3)]
     story.answers(cu(1))
@@ -69,9 +73,7 @@ def test_refused_shrink_bars_no_growth() -> None:
 
 
 def test_unknown_patch_counts_until_newer_version() -> None:
-    story = settled(1).looks(cores=0.25)
-    story.acts()
-    story.answers(cu(2)).acts()
+    story = patching()
     story.happens(PatchFailed(NETWORK, "no answer", refused=False)).sees(vm(cu(1)))
     assert story.state.held == cu(2)
     assert story.at(8.0).acts() == [asks(cu(2), cu(2), 3)]
@@ -79,9 +81,7 @@ def test_unknown_patch_counts_until_newer_version() -> None:
 
 
 def test_two_unknown_patches_of_one_version_count_together() -> None:
-    story = settled(1).looks(cores=0.25)
-    story.acts()
-    story.answers(cu(2)).acts()
+    story = patching()
     story.happens(PatchFailed(NETWORK, "no answer", refused=False))
     wide = Resources(MilliCpu(250), Bytes(2 * GIB))
     story.at(6.0).looks(used=1.0, span=5.0)
@@ -91,26 +91,20 @@ def test_two_unknown_patches_of_one_version_count_together() -> None:
 
 
 def test_newer_version_settles_failed_patch() -> None:
-    story = settled(1).looks(cores=0.25)
-    story.acts()
-    story.answers(cu(2)).acts()
+    story = patching()
     story.sees(vm(cu(1), version=2)).happens(PatchFailed(NETWORK, "no answer", refused=False))
     assert story.state.held == cu(1)
 
 
 def test_conflict_waits_for_newer_view() -> None:
-    story = settled(1).looks(cores=0.25)
-    story.acts()
-    story.answers(cu(2)).acts()
+    story = patching()
     story.happens(PatchConflicted())
     assert story.plans().actions == ()
     assert story.sees(vm(cu(1), version=4)).acts() == [patches(cu(2), 4)]
 
 
 def test_conflict_with_newer_view_retries_at_once() -> None:
-    story = settled(1).looks(cores=0.25)
-    story.acts()
-    story.answers(cu(2)).acts()
+    story = patching()
     story.sees(vm(cu(1), version=3)).happens(PatchConflicted())
     assert story.acts() == [patches(cu(2), 3)]
 

@@ -34,6 +34,11 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return texts
 
 
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path, V2).make()
+
+
 def holds_of(tree: Tree) -> Holds:
     made = Holds(tree.root, tree.root / "holds")
     made.restore()
@@ -54,9 +59,8 @@ def records(tree: Tree) -> list[str]:
     return [path.name for path in (tree.root / "holds").iterdir()]
 
 
-def test_version_2_holds_until_release(tmp_path: Path, written: list[str]) -> None:
+def test_version_2_holds_until_release(tree: Tree, written: list[str]) -> None:
     """Each call reclaims again; a page is the smallest step. The record is there exactly as long as the hold."""
-    tree = Tree(tmp_path, V2).make()
     held = holds_of(tree)
     assert [held.hold(UID, SIZE + 1), held.hold(UID, SIZE)] == [USED, USED]
     assert (limit(tree), records(tree)) == (str(SIZE), [UID])
@@ -81,12 +85,11 @@ def test_version_2_reclaims_before_it_limits(  # noqa: PLR0917 - a story with it
     found: int,
     lowered: int,
     writes: list[int],
-    tmp_path: Path,
+    tree: Tree,
     monkeypatch: pytest.MonkeyPatch,
     written: list[str],
 ) -> None:
     """A limit far below what is used would stop the database: it follows what has been reclaimed, and no further."""
-    tree = Tree(tmp_path, V2).make()
     tree.write("memory.reclaim", "", of_pod=True)
     write = holds._write
 
@@ -131,8 +134,7 @@ def test_long_reclaim_goes_on_with_the_next_call(tmp_path: Path, monkeypatch: py
     assert limit(tree) == str(SIZE)
 
 
-def test_reclaim_that_fails_limits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = Tree(tmp_path, V2).make()
+def test_reclaim_that_fails_limits_nothing(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.write("memory.reclaim", "", of_pod=True)
 
     def failing(file: Path, text: bytes) -> None:
@@ -199,8 +201,7 @@ def test_hold_never_goes_below_what_is_needed(layout: Layout, tmp_path: Path, wr
     assert len(written) == (1 if layout.is_v2 else 2)
 
 
-def test_hold_never_goes_below_what_is_protected(tmp_path: Path) -> None:
-    tree = Tree(tmp_path, V2).make()
+def test_hold_never_goes_below_what_is_protected(tree: Tree) -> None:
     tree.write("memory.min", f"{SIZE}\n", of_pod=True)
     with pytest.raises(RefusedHoldError, match="headroom included"):
         holds_of(tree).hold(UID, SIZE)
@@ -216,9 +217,8 @@ def test_lower_limit_of_others_stays(layout: Layout, tmp_path: Path, written: li
     assert written == []
 
 
-def test_limit_that_others_set_meanwhile_stays(tmp_path: Path, written: list[str]) -> None:
+def test_limit_that_others_set_meanwhile_stays(tree: Tree, written: list[str]) -> None:
     """Release puts back only its own value; the next hold remembers the new one."""
-    tree = Tree(tmp_path, V2).make()
     held = holds_of(tree)
     held.hold(UID, SIZE)
     set_limit(tree, str(350 * MIB))
@@ -231,9 +231,8 @@ def test_limit_that_others_set_meanwhile_stays(tmp_path: Path, written: list[str
     assert (limit(tree), records(tree)) == (str(360 * MIB), [])
 
 
-def test_hold_never_exceeds_previous_limit(tmp_path: Path) -> None:
+def test_hold_never_exceeds_previous_limit(tree: Tree) -> None:
     """A limit of somebody else's is not lifted, not even while its pod is held."""
-    tree = Tree(tmp_path, V2).make()
     set_limit(tree, str(350 * MIB))
     held = holds_of(tree)
     held.hold(UID, SIZE)
@@ -283,8 +282,7 @@ def test_pod_that_goes_is_not_settled(tmp_path: Path) -> None:
     assert held.unsettled() == []
 
 
-def test_hold_may_be_raised(tmp_path: Path) -> None:
-    tree = Tree(tmp_path, V2).make()
+def test_hold_may_be_raised(tree: Tree) -> None:
     held = holds_of(tree)
     held.hold(UID, SIZE)
     held.hold(UID, SIZE + MIB)
@@ -309,10 +307,9 @@ def test_next_process_reverts_after_a_crash(layout: Layout, tmp_path: Path, monk
 
 @pytest.mark.parametrize(("owner", "name"), [(Path, "write_text"), (holds, "_write")], ids=["record", "limit"])
 def test_limit_is_restored_after_crash_between_steps(
-    owner: object, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    owner: object, name: str, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hold follows what was reclaimed, so its record is written again and again."""
-    tree = Tree(tmp_path, V2).make()
     held = holds_of(tree)
     held.hold(UID, SIZE + MIB)
 
@@ -331,10 +328,9 @@ def test_limit_is_restored_after_crash_between_steps(
 
 
 def test_next_process_reverts_what_it_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One file that cannot be written keeps neither the program from starting nor its record from the one after."""
-    tree = Tree(tmp_path, V2).make()
     holds_of(tree).hold(UID, SIZE)
 
     def failing(file: Path, text: bytes) -> None:
@@ -351,18 +347,16 @@ def test_next_process_reverts_what_it_can(
 
 
 @pytest.mark.parametrize("name", ["not-a-uid", "11111111-2222-4333-8444-555555555555", UID])
-def test_record_that_means_nothing_is_removed(name: str, tmp_path: Path, written: list[str]) -> None:
+def test_record_that_means_nothing_is_removed(name: str, tree: Tree, tmp_path: Path, written: list[str]) -> None:
     """Of a pod that is gone, or cut off by a full disk."""
-    tree = Tree(tmp_path, V2).make()
     (tmp_path / "holds").mkdir()
     (tmp_path / "holds" / name).write_text("max\n")
     assert holds_of(tree).restore() == []
     assert (records(tree), written) == ([], [])
 
 
-def test_folder_of_another_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_another_is_refused(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent shares the folder above: it could lead this program anywhere."""
-    tree = Tree(tmp_path, V2).make()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "holds").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PermissionError, match="not a folder owned by this program's user"):
@@ -373,8 +367,7 @@ def test_folder_of_another_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         holds_of(tree)
 
 
-def test_pod_that_goes_during_its_hold(tmp_path: Path) -> None:
-    tree = Tree(tmp_path, V2).make()
+def test_pod_that_goes_during_its_hold(tree: Tree) -> None:
     held = holds_of(tree)
     held.hold(UID, SIZE)
     shutil.rmtree(tree.file("memory.high", of_pod=True).parent)
@@ -384,9 +377,8 @@ def test_pod_that_goes_during_its_hold(tmp_path: Path) -> None:
     assert records(tree) == []
 
 
-def test_pod_that_goes_while_its_limit_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_that_goes_while_its_limit_is_read(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel answers ENODEV for a file that was opened before its group went."""
-    tree = Tree(tmp_path, V2).make()
     held = holds_of(tree)
     held.hold(UID, SIZE)
 
@@ -398,8 +390,7 @@ def test_pod_that_goes_while_its_limit_is_read(tmp_path: Path, monkeypatch: pyte
     assert records(tree) == []
 
 
-def test_release_that_fails_may_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = Tree(tmp_path, V2).make()
+def test_release_that_fails_may_be_repeated(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     held = holds_of(tree)
     held.hold(UID, SIZE)
 
@@ -428,7 +419,6 @@ def test_malformed_group_is_not_touched(layout: Layout, name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("uid", ["", "..", f"../{UID}", "/", "system.slice"])
-def test_only_pods_are_held(uid: str, tmp_path: Path) -> None:
-    tree = Tree(tmp_path, V2).make()
+def test_only_pods_are_held(uid: str, tree: Tree) -> None:
     with pytest.raises(RefusedHoldError, match="expected a UUID"):
         holds_of(tree).hold(uid, SIZE)

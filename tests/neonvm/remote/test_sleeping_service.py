@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from protocol.guest.sleep import sleep_order_patch, sleep_report
@@ -13,6 +15,16 @@ from protocol.units import Resources
 from tests.examples import THOROUGH
 from tests.neonvm.remote.pods_world import DB, World, world
 from tests.neonvm.runner.fake_sleeper import FRAME
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[World]:
+    """A VM that runs well."""
+    async with world(folder) as made:
+        made.start()
+        await made.create_vm()
+        await made.until(made.runs_well)
+        yield made
 
 
 async def permit(made: World, cpu: str, mem: str) -> None:
@@ -41,10 +53,7 @@ async def wake(made: World, pod: str) -> None:
 
 
 async def test_next_leader_wakes_sleeper(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        made.start()
-        await made.create_vm()
-        await made.until(made.runs_well)
+    async with running(tmp_path) as made:
         pod = await fall_asleep(made)
         await made.kill()
         made.start()
@@ -80,10 +89,7 @@ async def test_leader_may_die_after_any_write_about_sleep(tmp_path: Path) -> Non
 
 async def test_leader_may_die_during_each_order(tmp_path: Path) -> None:
     """The order goes on in the pod, and the next leader has its end."""
-    async with world(tmp_path) as made:
-        made.start()
-        await made.create_vm()
-        await made.until(made.runs_well)
+    async with running(tmp_path) as made:
         sleeper = made.pods[text(made.status, "podName")].sleeper
         sleeper.falls.clear()
         await made.client.merge_patch(VIRTUAL_MACHINES, DB, {"metadata": {"labels": {LABEL_ENABLED: "true"}}})
@@ -105,10 +111,7 @@ async def test_leader_may_die_during_each_order(tmp_path: Path) -> None:
 
 
 async def test_sleeper_wakes_and_moves(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        made.start()
-        await made.create_vm()
-        await made.until(made.runs_well)
+    async with running(tmp_path) as made:
         pod = await fall_asleep(made)
         await made.move()
         await made.until(lambda: made.status.get("phase") == "Waking")
@@ -121,10 +124,7 @@ async def test_sleeper_wakes_and_moves(tmp_path: Path) -> None:
 
 
 async def test_deleted_sleeper_leaves_nothing(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        made.start()
-        await made.create_vm()
-        await made.until(made.runs_well)
+    async with running(tmp_path) as made:
         pod = await fall_asleep(made)
         life = made.pods[pod].life
         await made.client.delete(VIRTUAL_MACHINES, DB)

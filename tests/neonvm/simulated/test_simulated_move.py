@@ -65,6 +65,12 @@ class MoveFixture:
 
         return asyncio.ensure_future(moving())
 
+    async def moving(self) -> tuple[Guest, Guest, asyncio.Task[TransferInfo]]:
+        source, target = await self.pair()
+        move = self.move(source, target)
+        await settle()
+        return source, target, move
+
     async def get(self, pod: str, path: str) -> str:
         url = f"{(await self.place(pod)).metrics_url.removesuffix('/metrics')}{path}"
         async with plain_client() as client:
@@ -138,9 +144,7 @@ async def test_sleeper_moves_and_runs(pods: MoveFixture) -> None:
 
 @pytest.mark.parametrize(("failing", "fault"), [(0, TransferFault.SOURCE_LOST), (1, TransferFault.TARGET_LOST)])
 async def test_failing_end_ends_move(pods: MoveFixture, failing: int, fault: TransferFault) -> None:
-    source, target = await pods.pair()
-    move = pods.move(source, target)
-    await settle()
+    source, target, move = await pods.moving()
     failed = (source, target)[failing]
     assert isinstance(failed, SimulatedGuest)
     failed.fail("internal-error: a test")
@@ -166,9 +170,7 @@ async def test_moved_guest_has_ended_at_source(pods: MoveFixture) -> None:
 
 
 async def test_progress_is_reported_every_second(pods: MoveFixture) -> None:
-    source, target = await pods.pair()
-    move = pods.move(source, target)
-    await settle()
+    _, target, move = await pods.moving()
     await passing(pods, SPAN + 0.5)
     await move
     assert [info.status for info in pods.heard] == [
@@ -196,9 +198,7 @@ async def test_load_survives_round_trip(pods: MoveFixture) -> None:
 
 
 async def test_lost_target_leaves_source_running(pods: MoveFixture) -> None:
-    source, target = await pods.pair()
-    move = pods.move(source, target)
-    await settle()
+    source, target, move = await pods.moving()
     await target.stop()
     await pods.clock.advance(1.0)
     with pytest.raises(TransferError, match="the target is gone") as caught:
@@ -209,9 +209,7 @@ async def test_lost_target_leaves_source_running(pods: MoveFixture) -> None:
 
 
 async def test_lost_source_leaves_no_guest(pods: MoveFixture) -> None:
-    source, target = await pods.pair()
-    move = pods.move(source, target)
-    await settle()
+    source, target, move = await pods.moving()
     await source.stop()
     await pods.clock.advance(1.0)
     with pytest.raises(TransferError, match="ended during the migration") as caught:
@@ -233,9 +231,7 @@ async def test_slow_move_times_out(pods: MoveFixture) -> None:
 
 
 async def test_cancelled_move_runs_source_stops_target(pods: MoveFixture) -> None:
-    source, target = await pods.pair()
-    move = pods.move(source, target)
-    await settle()
+    source, target, move = await pods.moving()
     move.cancel()
     await asyncio.wait((move,))
     assert move.cancelled()
@@ -256,9 +252,7 @@ async def test_other_hardware_at_the_target_is_refused(pods: MoveFixture, change
 
 
 async def test_target_without_listener_is_lost(pods: MoveFixture) -> None:
-    source, target = await pods.pair()
-    move = pods.move(source, target)
-    await settle()
+    source, target, move = await pods.moving()
     await pods.network.remove_pod(ObjectName("default", "two"))
     await passing(pods, SPAN + 0.5)
     with pytest.raises(TransferError, match="cannot listen") as caught:

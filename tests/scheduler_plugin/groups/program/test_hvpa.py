@@ -5,6 +5,9 @@ Read it beside the document: each manifest is its example, each story its figure
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from protocol.kubernetes.objects import child, items, text
 from protocol.kubernetes.resources import DEPLOYMENTS, HORIZONTAL_AUTOSCALERS, HVPAS, VERTICAL_AUTOSCALERS
 from tests.scheduler_plugin.groups.program.cluster import condition_of, status_of
@@ -141,17 +144,19 @@ spec:
 {_REST}"""
 
 
-async def begun(run: World, manifest: str, replicas: int = 1) -> None:
+@asynccontextmanager
+async def begun(manifest: str, replicas: int = 1) -> AsyncIterator[World]:
     """The Deployment and the Hvpa are there, and the program has looked at them."""
-    await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
-    await run.cluster.patch(DEPLOYMENTS, "resource-consumer", {"spec": {"replicas": replicas}}, "scale")
-    await run.cluster.make(HVPAS, manifest)
-    await run.start()
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.patch(DEPLOYMENTS, "resource-consumer", {"spec": {"replicas": replicas}}, "scale")
+        await run.cluster.make(HVPAS, manifest)
+        await run.start()
+        yield run
 
 
 async def test_hvpa_creates_recommending_hpa_and_vpa() -> None:
-    async with world() as run:
-        await begun(run, INTERVALS)
+    async with begun(INTERVALS) as run:
         hpa = await run.cluster.get(HORIZONTAL_AUTOSCALERS, "hvpa-sample")
         vpa = await run.cluster.get(VERTICAL_AUTOSCALERS, "hvpa-sample")
         group = await run.cluster.get(HVPAS, "hvpa-sample")
@@ -181,8 +186,7 @@ async def test_hvpa_creates_recommending_hpa_and_vpa() -> None:
 
 
 async def test_document_stages_example() -> None:
-    async with world() as run:
-        await begun(run, STAGES)
+    async with begun(STAGES) as run:
         await run.recommend("hvpa-sample", 3, cpu="1500m", memory="1500Mi")
         assert await run.size() == (3, {"cpu": "500m", "memory": "500Mi"})
         await run.recommend("hvpa-sample", 8)
@@ -196,8 +200,7 @@ async def test_document_stages_example() -> None:
 
 
 async def test_intervals_keep_blocked_wishes() -> None:
-    async with world() as run:
-        await begun(run, INTERVALS, replicas=3)
+    async with begun(INTERVALS, replicas=3) as run:
         await run.recommend("hvpa-sample", 6, cpu="1500m", memory="1500Mi")
         first = await run.size()
         assert first == (5, {"cpu": "1100m", "memory": "1100Mi"})
@@ -223,8 +226,7 @@ async def test_intervals_keep_blocked_wishes() -> None:
 
 
 async def test_weight_one_grows_vertically_untrapped() -> None:
-    async with world() as run:
-        await begun(run, VERTICAL_FIRST)
+    async with begun(VERTICAL_FIRST) as run:
         await run.recommend("hvpa-sample", cpu="4", memory="2000Mi")
         assert await run.size() == (1, {"cpu": "4", "memory": "2000Mi"})
         await run.recommend("hvpa-sample", 10)
@@ -234,15 +236,13 @@ async def test_weight_one_grows_vertically_untrapped() -> None:
 
 
 async def test_beyond_max_replicas_only_vertical_scaling_is_left() -> None:
-    async with world() as run:
-        await begun(run, VERTICAL_LAST, replicas=10)
+    async with begun(VERTICAL_LAST, replicas=10) as run:
         await run.recommend("hvpa-sample", 10, cpu="4", memory="2500Mi")
         assert await run.size() == (10, {"cpu": "4", "memory": "2500Mi"})
 
 
 async def test_hvpa_scale_mirrors_target() -> None:
-    async with world() as run:
-        await begun(run, INTERVALS, replicas=3)
+    async with begun(INTERVALS, replicas=3) as run:
         scale = await run.cluster.get(HVPAS, "hvpa-sample/scale")
         assert (child(scale, "spec"), child(scale, "status")) == (
             {"replicas": 3},
@@ -255,8 +255,7 @@ async def test_hvpa_scale_mirrors_target() -> None:
 
 
 async def test_what_is_settled_is_not_written_again() -> None:
-    async with world() as run:
-        await begun(run, INTERVALS, replicas=3)
+    async with begun(INTERVALS, replicas=3) as run:
         await run.recommend("hvpa-sample", 3, cpu="500m", memory="500Mi")
         await run.passes(60)
         settled = len(run.cluster.writes())

@@ -58,17 +58,19 @@ async def requests(run: World, pod: str) -> Json:
     return child(container, "resources", "requests")
 
 
-async def begun(run: World) -> None:
-    await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
-    await run.cluster.make(SERVICE_ACCOUNTS, "{metadata: {name: default}}")
-    await run.cluster.make(PODS, POD.replace("NAME", "one"))
-    await run.cluster.make(HVPAS, HVPA)
-    await run.start()
+@asynccontextmanager
+async def begun() -> AsyncIterator[World]:
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(SERVICE_ACCOUNTS, "{metadata: {name: default}}")
+        await run.cluster.make(PODS, POD.replace("NAME", "one"))
+        await run.cluster.make(HVPAS, HVPA)
+        await run.start()
+        yield run
 
 
 async def test_running_pods_resize_then_new_ones() -> None:
-    async with world() as run:
-        await begun(run)
+    async with begun() as run:
         await run.recommend("sizes", cpu="1500m", memory="1500Mi")
         larger = {"cpu": "1500m", "memory": "1500Mi"}
         assert (await requests(run, "one"), (await run.size())[1]) == (larger, {"cpu": "500m", "memory": "500Mi"})
@@ -78,8 +80,7 @@ async def test_running_pods_resize_then_new_ones() -> None:
 
 
 async def test_infeasible_resize_is_retried_later() -> None:
-    async with world() as run:
-        await begun(run)
+    async with begun() as run:
         await run.recommend("sizes", cpu="1500m", memory="1500Mi")
         pending = condition({}, "PodResizePending", "True", "Infeasible", "the node is too small")
         allocated: Json = {"name": "resource-consumer", "allocatedResources": {"cpu": "500m", "memory": "500Mi"}}
@@ -112,8 +113,7 @@ async def resizable(run: World) -> tuple[str, str, str]:
 
 async def test_failed_memory_shrink_leaves_cpu_free() -> None:
     """CPU grows before memory shrinks. A shrink that ends in Error is withdrawn, and CPU grows meanwhile."""
-    async with world() as run:
-        await begun(run)
+    async with begun() as run:
         await run.recommend("sizes", cpu="1500m", memory="300Mi")
         assert await requests(run, "one") == {"cpu": "1500m", "memory": "500Mi"}
         had: Json = {"cpu": "1500m", "memory": "500Mi"}
@@ -134,8 +134,7 @@ async def test_failed_memory_shrink_leaves_cpu_free() -> None:
 
 async def test_refused_withdrawal_backs_off() -> None:
     """Kubernetes 1.33 does not lower memory limits: then a resize that waits cannot be withdrawn either."""
-    async with world() as run:
-        await begun(run)
+    async with begun() as run:
         await run.recommend("sizes", cpu="1500m", memory="1500Mi")
         way = run.cluster.connections[0]
         way.refuse = {"pods/one/resize": 422}
@@ -151,8 +150,7 @@ async def test_refused_withdrawal_backs_off() -> None:
 
 async def test_resize_carried_out_after_all_ends_hold() -> None:
     """The kubelet carries out what it called infeasible, because the withdrawal was refused."""
-    async with world() as run:
-        await begun(run)
+    async with begun() as run:
         await run.recommend("sizes", cpu="1500m", memory="1500Mi")
         run.cluster.connections[0].refuse = {"pods/one/resize": 422}
         had: Json = {"cpu": "500m", "memory": "500Mi"}
@@ -167,8 +165,7 @@ async def test_resize_carried_out_after_all_ends_hold() -> None:
 
 
 async def test_accepted_resize_ends_count_of_refusals() -> None:
-    async with world() as run:
-        await begun(run)
+    async with begun() as run:
         way = run.cluster.connections[0]
         way.refuse = {"pods/one/resize": 403}
         await run.recommend("sizes", cpu="1500m", memory="1500Mi")
@@ -191,8 +188,7 @@ async def test_accepted_resize_ends_count_of_refusals() -> None:
 
 async def test_repeated_infeasible_resize_waits_longer() -> None:
     """A retry that the kubelet has not judged yet is no success, and neither is a smaller size in between."""
-    async with world() as run:
-        await begun(run)
+    async with begun() as run:
         large, had = {"cpu": "1500m", "memory": "1500Mi"}, {"cpu": "500m", "memory": "500Mi"}
         await run.recommend("sizes", cpu="1500m", memory="1500Mi")
         infeasible = condition({}, "PodResizePending", "True", "Infeasible", "the node is too small")
@@ -220,8 +216,7 @@ async def test_repeated_infeasible_resize_waits_longer() -> None:
 )
 async def test_conflict_of_withdrawal_records_no_hold(status: int, outcome: tuple[str, str, str]) -> None:
     """After a conflict the objection may be out of date; after an unknown outcome the withdrawal may be written."""
-    async with world() as run:
-        await begun(run)
+    async with begun() as run:
         await run.recommend("sizes", cpu="1500m", memory="1500Mi")
         run.cluster.connections[0].refuse = {"pods/one/resize": status}
         had: Json = {"cpu": "500m", "memory": "500Mi"}
@@ -233,8 +228,7 @@ async def test_conflict_of_withdrawal_records_no_hold(status: int, outcome: tupl
 
 
 async def test_refused_pod_backs_off_alone() -> None:
-    async with world() as run:
-        await begun(run)
+    async with begun() as run:
         for name in ("two", "three"):
             await run.cluster.make(PODS, POD.replace("NAME", name))
         way = run.cluster.connections[0]
@@ -258,8 +252,7 @@ async def test_refused_pod_backs_off_alone() -> None:
 
 
 async def test_conflicting_pod_blocks_no_other() -> None:
-    async with world() as run:
-        await begun(run)
+    async with begun() as run:
         await run.cluster.make(PODS, POD.replace("NAME", "two"))
         way = run.cluster.connections[0]
         way.refuse = {"pods/one/resize": 409}
@@ -272,8 +265,7 @@ async def test_conflicting_pod_blocks_no_other() -> None:
 
 
 async def test_changed_template_ends_resizes() -> None:
-    async with world() as run:
-        await begun(run)
+    async with begun() as run:
         await run.recommend("sizes", cpu="1500m", memory="1500Mi")
         container = {"name": "resource-consumer", "image": "new", "resources": {"requests": {"cpu": "1400m"}}}
         body: Json = {"spec": {"template": {"spec": {"containers": [container]}}}}

@@ -6,14 +6,13 @@ import yaml
 
 from protocol.kubernetes.objects import name_of, uid_of
 from protocol.kubernetes.resources import DEPLOYMENTS, PODS, REPLICA_SETS
-from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, world
+from tests.scheduler_plugin.groups.program.running import DEPLOYMENT
 from tests.scheduler_plugin.groups.program.test_in_place import POD, begun, requests
 
 
 async def test_pods_of_others_are_left_alone() -> None:
     """A canary's pods have the labels of the main Deployment and one more; they were resized to its sizes, too."""
-    async with world() as run:
-        await begun(run)
+    async with begun() as run:
         main = await run.cluster.get(DEPLOYMENTS, "resource-consumer")
         of_main = await run.cluster.make(REPLICA_SETS, replica_set("main-1", uid_of(main)))
         of_canary = await run.cluster.make(REPLICA_SETS, replica_set("canary-1", "uid-of-the-canary"))

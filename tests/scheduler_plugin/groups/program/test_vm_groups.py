@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 
 from protocol.guest.database import DatabaseState
@@ -14,11 +17,18 @@ from tests.scheduler_plugin.groups.program.cluster import Connection, condition_
 from tests.scheduler_plugin.groups.program.vm_group_story import FOLLOWED_SOON, Story, story, with_sessions
 
 
-async def test_group_becomes_primary_replicas_endpoint() -> None:
+@asynccontextmanager
+async def grown() -> AsyncIterator[Story]:
+    """A group whose primary and replicas serve."""
     async with story() as run:
         await run.start()
         await run.create()
         await run.pass_time(6)
+        yield run
+
+
+async def test_group_becomes_primary_replicas_endpoint() -> None:
+    async with grown() as run:
         assert await run.vms() == {"primary": "primary", "replica-0": "replica", "replica-1": "replica"}
         assert await run.offered() == ["replica-0", "replica-1"]
         assert (await run.cluster.get(SERVICES, "shop-read"))["spec"]["clusterIP"] == "None"  # type: ignore[index]
@@ -67,10 +77,7 @@ async def test_group_without_room_waits_for_events() -> None:
 
 
 async def test_leaving_replica_is_drained() -> None:
-    async with story() as run:
-        await run.start()
-        await run.create()
-        await run.pass_time(6)
+    async with grown() as run:
         run.databases.said["shop-replica-1"] = with_sessions(2, 1.0)
         run.databases.said["shop-replica-0"] = with_sessions(4)
         await run.pass_time(16)
@@ -106,10 +113,7 @@ async def test_a_replica_marked_by_a_clock_ahead_leaves() -> None:
 
 
 async def test_wanted_replica_returns() -> None:
-    async with story() as run:
-        await run.start()
-        await run.create()
-        await run.pass_time(6)
+    async with grown() as run:
         run.databases.said.update({name: with_sessions(1) for name in ("shop-replica-0", "shop-replica-1")})
         await run.scale(1)
         await run.pass_time(2)
@@ -122,10 +126,7 @@ async def test_wanted_replica_returns() -> None:
 
 
 async def test_lost_primary_is_reported() -> None:
-    async with story() as run:
-        await run.start()
-        await run.create()
-        await run.pass_time(6)
+    async with grown() as run:
         await run.cluster.delete(VIRTUAL_MACHINES, "shop-primary")
         await run.pass_time(16)
         assert await run.vms() == {"replica-0": "replica", "replica-1": "replica"}
@@ -267,10 +268,7 @@ async def replicas(run: Story) -> int:
 
 
 async def test_silent_replica_leaves_endpoint() -> None:
-    async with story() as run:
-        await run.start()
-        await run.create()
-        await run.pass_time(6)
+    async with grown() as run:
         run.databases.said["shop-replica-0"] = None
         await run.pass_time(15)
         assert await run.offered() == ["replica-0", "replica-1"]

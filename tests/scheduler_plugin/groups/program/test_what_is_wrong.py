@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 import yaml
 
@@ -40,6 +43,16 @@ def owned(manifest: str, kind: str) -> str:
     return yaml.safe_dump({**found, "metadata": {**found["metadata"], "ownerReferences": [owner]}})
 
 
+@asynccontextmanager
+async def started() -> AsyncIterator[World]:
+    """The program, with an Hvpa of a Deployment."""
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HVPAS, INTERVALS)
+        await run.start()
+        yield run
+
+
 async def able(run: World, name: str = "hvpa-sample") -> tuple[str, str, str]:
     """Whether the Hvpa can scale, the reason and the message."""
     return condition_of(await run.cluster.get(HVPAS, name), "AbleToScale")
@@ -58,10 +71,7 @@ async def test_missing_target_is_awaited() -> None:
 
 
 async def test_deleted_target_is_reported() -> None:
-    async with world() as run:
-        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
-        await run.cluster.make(HVPAS, INTERVALS)
-        await run.start()
+    async with started() as run:
         await run.cluster.delete(DEPLOYMENTS, "resource-consumer")
         await run.recommend("hvpa-sample", 5)
         await run.passes(60)
@@ -70,10 +80,7 @@ async def test_deleted_target_is_reported() -> None:
 
 
 async def test_rival_groups_both_stop() -> None:
-    async with world() as run:
-        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
-        await run.cluster.make(HVPAS, INTERVALS)
-        await run.start()
+    async with started() as run:
         assert (await able(run))[0] == "True"
         await run.cluster.make(HVPAS, named(INTERVALS, "another"))
         await run.recommend("hvpa-sample", 5)
@@ -174,10 +181,7 @@ async def test_unreadable_group_names_field() -> None:
 
 
 async def test_intervals_that_overlap_are_allowed_and_said() -> None:
-    async with world() as run:
-        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
-        await run.cluster.make(HVPAS, INTERVALS)
-        await run.start()
+    async with started() as run:
         said = "for replica counts in both 3-7 and 7-10, the interval listed first applies"
         overlap = condition_of(await run.cluster.get(HVPAS, "hvpa-sample"), "IntervalsOverlap")
         assert overlap == ("True", "FirstMatchWins", said)
@@ -228,10 +232,7 @@ async def test_defaulted_fields_are_not_rewritten() -> None:
 
 
 async def test_vpa_without_amount_is_silent() -> None:
-    async with world() as run:
-        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
-        await run.cluster.make(HVPAS, INTERVALS)
-        await run.start()
+    async with started() as run:
         await run.recommend("hvpa-sample", cpu="a lot")
         active = condition_of(await run.cluster.get(HVPAS, "hvpa-sample"), "ScalingActive")
         assert active[:2] == ("False", "NoRecommendation")
@@ -307,10 +308,7 @@ async def test_unaskable_webhook_decides_on_write() -> None:
 
 
 async def test_deleted_group_removes_hpa_and_vpa() -> None:
-    async with world() as run:
-        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
-        await run.cluster.make(HVPAS, INTERVALS)
-        await run.start()
+    async with started() as run:
         await run.cluster.delete(HVPAS, "hvpa-sample")
         before = len(run.cluster.writes())
         await run.passes(30)
