@@ -83,6 +83,11 @@ class Served:
             await self.serving
 
 
+def link(run: Served) -> str:
+    """The page's address with the token of the last start."""
+    return f"{run.url}#token={run.links[-1]}"
+
+
 @asynccontextmanager
 async def served(
     cluster: PageCluster,

@@ -9,7 +9,7 @@ import pytest
 from tests.scheduler_plugin.fake_cluster import VMS
 
 pytest.importorskip("playwright")
-from tests.browser.chromium import PATIENCE, Served, browsing, served, visit
+from tests.browser.chromium import PATIENCE, browsing, link, served, visit
 from tests.browser.made_up_fleet import fleet, running_vm
 
 pytestmark = pytest.mark.browser
@@ -19,10 +19,6 @@ HIDDEN = """isHidden => {
   document.dispatchEvent(new Event("visibilitychange"));
 }"""
 """As a browser does when another tab is chosen; a headless one shows all of them."""
-
-
-def link(run: Served) -> str:
-    return f"{run.url}#token={run.links[-1]}"
 
 
 async def test_hidden_tab_disconnects_and_resumes() -> None:

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("playwright")
 
-from tests.browser.chromium import browsing, served, visit
+from tests.browser.chromium import browsing, link, served, visit
 from tests.browser.made_up_fleet import fleet, past_of
-from tests.browser.test_page_in_a_browser import VIEWS, a_vm, link, opened
+from tests.browser.test_page_in_a_browser import VIEWS, a_vm, opened
 
 pytestmark = pytest.mark.browser
 

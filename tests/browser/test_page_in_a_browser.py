@@ -19,7 +19,7 @@ from tests.slowness import Slowness
 pytest.importorskip("playwright")
 from playwright.async_api import expect
 
-from tests.browser.chromium import PATIENCE, Served, Visit, browsing, served, visit
+from tests.browser.chromium import PATIENCE, Served, Visit, browsing, link, served, visit
 from tests.browser.made_up_fleet import DECIDED, a_move, fleet, past_of, running_vm
 
 pytestmark = pytest.mark.browser
@@ -38,10 +38,6 @@ FRAMES = """milliseconds => new Promise(done => {
   let drawn = 0; const until = performance.now() + milliseconds;
   requestAnimationFrame(function step(now) { drawn++; now < until ? requestAnimationFrame(step) : done(drawn); });
 })"""
-
-
-def link(run: Served) -> str:
-    return f"{run.url}#token={run.links[-1]}"
 
 
 def dated(move: Obj, at: float) -> Obj:

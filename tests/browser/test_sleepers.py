@@ -11,7 +11,7 @@ from tests.scheduler_plugin.dashboard.page_cluster import PageCluster
 from tests.scheduler_plugin.fake_cluster import VMS, Obj
 
 pytest.importorskip("playwright")
-from tests.browser.chromium import Served, browsing, served, visit
+from tests.browser.chromium import browsing, link, served, visit
 from tests.browser.made_up_fleet import fleet, running_vm
 
 pytestmark = pytest.mark.browser
@@ -23,10 +23,6 @@ OUTLINES = """() => {
     return stroke.apply(this, at);
   };
 }"""
-
-
-def link(run: Served) -> str:
-    return f"{run.url}#token={run.links[-1]}"
 
 
 def sleeper(name: str, phase: str = "Asleep") -> Obj:

@@ -9,14 +9,10 @@ from tests.scheduler_plugin.fake_cluster import VMS
 
 pytest.importorskip("playwright")
 from protocol.units import Seconds
-from tests.browser.chromium import PATIENCE, Served, Visit, browsing, served, visit
+from tests.browser.chromium import PATIENCE, Visit, browsing, link, served, visit
 from tests.browser.made_up_fleet import fleet, running_vm
 
 pytestmark = pytest.mark.browser
-
-
-def link(run: Served) -> str:
-    return f"{run.url}#token={run.links[-1]}"
 
 
 async def rows(seen: Visit, table: str) -> list[str]:

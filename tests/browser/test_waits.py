@@ -5,16 +5,12 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("playwright")
-from tests.browser.chromium import Served, browsing, served, visit
+from tests.browser.chromium import browsing, link, served, visit
 from tests.browser.made_up_fleet import a_move, fleet
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS
 
 pytestmark = pytest.mark.browser
 WHY = "no node has room for 3 vCPU; closest is node-2"
-
-
-def link(run: Served) -> str:
-    return f"{run.url}#token={run.links[-1]}"
 
 
 async def test_move_without_a_target_says_what_it_waits_for() -> None:

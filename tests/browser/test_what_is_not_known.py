@@ -7,17 +7,13 @@ from unittest.mock import patch
 import pytest
 
 pytest.importorskip("playwright")
-from tests.browser.chromium import Served, Visit, browsing, served, visit
+from tests.browser.chromium import Visit, browsing, link, served, visit
 from tests.browser.made_up_fleet import fleet
 
 pytestmark = pytest.mark.browser
 HURRIED = "Date.now = (now => { const from = now(); return () => from + 20 * (now() - from); })(Date.now)"
 """To the page ten seconds without a heartbeat are more than three minutes."""
 WELL = "No problems: every database has what it requested."
-
-
-def link(run: Served) -> str:
-    return f"{run.url}#token={run.links[-1]}"
 
 
 async def claims(seen: Visit) -> list[str]:

@@ -13,11 +13,6 @@ from tests.scheduler_plugin.running import running
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def cluster() -> FakeCluster:
     """Two nodes of 10 vCPUs and 40Gi."""
     cluster = FakeCluster()

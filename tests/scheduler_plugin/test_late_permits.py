@@ -9,7 +9,6 @@ import copy
 import json
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from protocol.kubernetes.api import ApiCall
@@ -33,16 +32,6 @@ class Dropping(FakeCluster):
             del body["metadata"]["annotations"][ANNOTATION_PERMIT_WRITER]
             call = replace(call, body=body)
         return await super().call(call)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def cluster() -> FakeCluster:
-    return granted()
 
 
 def persisted(cluster: FakeCluster) -> Any:

@@ -19,11 +19,6 @@ RESULTS = ("Effect", "Decision", "Reservation")
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def cluster() -> FakeCluster:
     """Two nodes of 10 vCPUs; n2 is full."""
     cluster = FakeCluster()

@@ -28,11 +28,6 @@ NODE_AGENT = plain_pod("agent-x", node="n1", namespace="kube-system", uid="pod-a
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def cluster() -> FakeCluster:
     """Three VMs on ``n1`` and one on ``n2``, each granted 1 vCPU and 4Gi; the agent of ``n1``."""
     found = FakeCluster()

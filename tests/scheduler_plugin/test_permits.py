@@ -11,20 +11,9 @@ import pytest
 from scheduler_plugin.settings.document import parse_settings
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
-from tests.scheduler_plugin.granted import POD, granted, said, settled, with_permit
+from tests.scheduler_plugin.granted import POD, said, settled, with_permit
 from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.running import SETTINGS, running
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def cluster() -> FakeCluster:
-    return granted()
-
 
 UNIT = {"vCPUs": "250m", "mem": 1}
 

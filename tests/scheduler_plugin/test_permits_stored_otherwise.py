@@ -23,11 +23,6 @@ NEIGHBOUR = vm_pod("neighbour", "n1")
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def cluster() -> FakeCluster:
     """Two VMs of 1 CPU each on a node of 10."""
     found = granted()

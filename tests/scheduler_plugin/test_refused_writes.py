@@ -21,11 +21,6 @@ from tests.scheduler_plugin.objects import Obj, plain_pod
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def cluster() -> FakeCluster:
     return made()
 

@@ -29,11 +29,6 @@ from tests.scheduler_plugin.running import SETTINGS, agent_request, running, usu
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def cluster() -> FakeCluster:
     return made()
 

@@ -6,18 +6,8 @@ import pytest
 
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import FakeCluster
-from tests.scheduler_plugin.granted import POD, granted, said, settled
+from tests.scheduler_plugin.granted import POD, said, settled
 from tests.scheduler_plugin.objects import Obj, token_of, token_text, vm_pod
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def cluster() -> FakeCluster:
-    return granted()
 
 
 @pytest.mark.parametrize(

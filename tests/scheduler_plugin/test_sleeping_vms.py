@@ -6,26 +6,15 @@ import asyncio
 import json
 from typing import Any
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from protocol.guest.sleep import ASLEEP, WAKING
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.followed_pod import following, made, requested, sized
-from tests.scheduler_plugin.granted import POD, granted, settled
+from tests.scheduler_plugin.granted import POD, settled
 from tests.scheduler_plugin.objects import plain_pod
 from tests.scheduler_plugin.running import Running
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def cluster() -> FakeCluster:
-    return granted()
 
 
 def becomes(cluster: FakeCluster, phase: str) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -13,7 +11,7 @@ import pytest
 from deploy.local.apiserver.storage.database import Key
 from protocol.kubernetes.objects import text
 from tests.local.apiserver.bad_input import changed, seed_of
-from tests.neonvm.runtime_fixture import RuntimeFixture, running_runtime
+from tests.neonvm.runtime_fixture import RuntimeFixture
 
 OBJECTS: Final = int(os.environ.get("AUTOSCALE_FUZZ_OBJECTS", "120"))
 NEON: Final = "vm.neon.tech"
@@ -23,12 +21,6 @@ KINDS: Final = {
     f"virtualmachines.{NEON}": "VirtualMachine",
     f"virtualmachinemigrations.{NEON}": "VirtualMachineMigration",
 }
-
-
-@pytest.fixture
-async def runtime(tmp_path: Path) -> AsyncIterator[RuntimeFixture]:
-    async with running_runtime(tmp_path) as opened:
-        yield opened
 
 
 def put(runtime: RuntimeFixture, resource: str, name: str, body: Any) -> None:

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu
-from tests.neonvm.runtime_fixture import DB, RuntimeFixture, running_runtime
+from tests.neonvm.runtime_fixture import DB, RuntimeFixture
 from tests.neonvm.sample_objects import GI
-
-
-@pytest.fixture
-async def runtime(tmp_path: Path) -> AsyncIterator[RuntimeFixture]:
-    async with running_runtime(tmp_path) as opened:
-        yield opened
 
 
 async def test_machine_of_its_pod_and_size_of_today(runtime: RuntimeFixture) -> None:

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from protocol.kubernetes.objects import Json, child, is_terminating, items, node_of, text
 from protocol.kubernetes.resources import NODES, PODS
 from protocol.messages import ObjectName
-from tests.neonvm.runtime_fixture import RuntimeFixture, running_runtime
-
-
-@pytest.fixture
-async def runtime(tmp_path: Path) -> AsyncIterator[RuntimeFixture]:
-    async with running_runtime(tmp_path) as opened:
-        yield opened
+from tests.neonvm.runtime_fixture import RuntimeFixture
 
 
 async def assert_says_why(runtime: RuntimeFixture, pod: str) -> None:

@@ -19,10 +19,11 @@ import pytest
 
 from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, labels_of, name_of, text
-from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
+from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
 from tests.examples import THOROUGH
+from tests.local.moving.test_failures import agents_are_restarted, scheduler_is_restarted, target_node_is_deleted
 from tests.local.moving.world import DB, World, world_in
 
 OTHER = ObjectName("default", "other")
@@ -35,16 +36,6 @@ async def nothing(_: World) -> None:
     return
 
 
-async def scheduler_is_restarted(world: World) -> None:
-    await world.scheduler.kill()
-    world.scheduler.start()
-
-
-async def agents_are_restarted(world: World) -> None:
-    for pod in list(world.agents.by_pod):
-        await world.agents.kill(pod)
-
-
 async def runtime_is_restarted(world: World) -> None:
     await world.kill_runtime()
     await world.start_runtime()
@@ -52,10 +43,6 @@ async def runtime_is_restarted(world: World) -> None:
 
 async def api_server_goes_away(world: World) -> None:
     world.api.go_away()
-
-
-async def target_node_is_deleted(world: World) -> None:
-    await world.client.delete(NODES, ObjectName("", "n2"))
 
 
 async def target_node_is_cordoned(world: World) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from deploy.neonvm.access.authenticated_listener import PER_ADDRESS
 from deploy.neonvm.access.callers import AGENT, CONTROLLER
-from tests.neonvm.access.secured_pod import GREETING, SecuredPod, pem, secured_pod, showing, stranger
+from tests.neonvm.access.secured_pod import GREETING, SecuredPod, pem, showing, stranger
 
 MOVE = {"move": "m1", "decision": "open"}
 ATTACKS = [
@@ -33,12 +31,6 @@ ORDERS = [
     {"execute": "migrate", "arguments": {"uri": "tcp:10.9.9.9:20187"}},
     {"execute": "quit"},
 ]
-
-
-@pytest.fixture
-async def pod(tmp_path: Path) -> AsyncIterator[SecuredPod]:
-    async with secured_pod(tmp_path) as made:
-        yield made
 
 
 def clients() -> dict[str, ssl.SSLContext | None]:

@@ -29,12 +29,6 @@ from protocol.units import MilliCpu
 from tests.neonvm.access.secured_pod import Reviews, SecuredPod, Streams, connections, pem, secured_pod, showing
 
 
-@pytest.fixture
-async def pod(tmp_path: Path) -> AsyncIterator[SecuredPod]:
-    async with secured_pod(tmp_path) as made:
-        yield made
-
-
 async def test_a_pod_proves_once_which_it_is(pod: SecuredPod) -> None:
     reviews = Reviews()
     client = RunnerClient(connections(reviews), pod.place, PollLimiter())

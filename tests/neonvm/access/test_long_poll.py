@@ -16,16 +16,10 @@ from deploy.neonvm.access.connections import ImpostorError, RunnerConnections, R
 from deploy.neonvm.access.keys import PodIdentity
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from protocol.runtime.serving.tcp_listener import TcpListener
-from tests.neonvm.access.secured_pod import Reviews, SecuredPod, connections, pem, secured_pod, showing
+from tests.neonvm.access.secured_pod import Reviews, SecuredPod, connections, pem, showing
 from tests.neonvm.runner.fake_sleeper import FRAME
 
 Serve = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-@pytest.fixture
-async def pod(tmp_path: Path) -> AsyncIterator[SecuredPod]:
-    async with secured_pod(tmp_path) as made:
-        yield made
 
 
 @asynccontextmanager
