@@ -35,7 +35,6 @@ class Kubectl:
 
     def __init__(self, program: str, cluster: Cluster, directory: Path, cache: Path) -> None:
         self._program = program
-        self._directory = directory
         self._flags = ["--kubeconfig", str(cluster.kubeconfig), "--namespace", cluster.namespace]
         self._flags += ["--cache-dir", str(cache)]
         self._environment = {**os.environ, "HOME": str(directory), "GOGC": "off"}

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import httpx2 as httpx
 import pytest
@@ -39,7 +38,6 @@ from tests.neonvm.runner.test_resizer import ObedientGuest
 from tests.neonvm.runtime_fixture import definition
 from tests.neonvm.sample_objects import WANTED, virtual_machine
 
-CRDS_HERE = Path(__file__).parents[3] / "deploy" / "kubernetes" / "crds"
 DB = ObjectName("default", "db")
 
 
