@@ -386,6 +386,18 @@ class World:
     def sending(self) -> FakeQemu | None:
         return next((each.qemu for each in self.pods.values() if each.qemu.migration == "active"), None)
 
+    async def boot(self) -> None:
+        """A controller starts, and a VM runs well."""
+        self.start()
+        await self.create_vm()
+        await self.until(self.runs_well)
+
+    async def send(self) -> None:
+        """A pod sends its guest, and is done."""
+        await self.until(lambda: self.sending)
+        assert self.sending is not None
+        self.sending.has_sent()
+
     def runs_well(self) -> bool:
         """One guest, in the pod that the VM names."""
         return self.status.get("phase") == "Running" and self.running == [self.status.get("podName")]

@@ -24,9 +24,7 @@ EDITS: dict[str, Json] = {
 
 async def run_and_edit(made: World, edit: Json) -> None:
     """A VM of 1 to 8 slots of 1Gi that runs with 4 when its spec is edited."""
-    made.start()
-    await made.create_vm()
-    await made.until(made.runs_well)
+    await made.boot()
     await order(made, {"guest": {"memorySlots": {"use": 4}}})
     await made.until(lambda: made.status["memorySize"] == "4Gi")
     await order(made, edit)
@@ -89,9 +87,7 @@ async def test_target_of_a_move_has_booted_hardware(tmp_path: Path, edit: Json) 
         await made.until(lambda: made.status["phase"] == "Running")
         before = made.status["machine"]
         await made.move()
-        await made.until(lambda: made.sending)
-        assert made.sending is not None
-        made.sending.has_sent()
+        await made.send()
         await made.until(lambda: text(made.migration, "phase") == "Succeeded" and made.runs_well())
         await order_bytes(made, 6 * GI)
         await made.until(lambda: made.status["memorySize"] == "6Gi" and made.status["phase"] == "Running")

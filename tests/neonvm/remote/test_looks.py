@@ -49,9 +49,7 @@ async def pass_by(made: World, seconds: float) -> None:
 
 async def test_pod_event_triggers_next_query(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        made.start()
-        await made.create_vm()
-        await made.until(made.runs_well)
+        await made.boot()
         asked, pod = counted(made), ObjectName("default", str(made.status["podName"]))
         await made.client.merge_patch(PODS, pod, {"metadata": {"annotations": {"note": "of anyone"}}})
         await pass_by(made, 8.0)

@@ -65,9 +65,7 @@ def answering(made: World, answers: Answers) -> None:
 
 
 async def has_run(made: World) -> str:
-    made.start()
-    await made.create_vm()
-    await made.until(made.runs_well)
+    await made.boot()
     return text(made.status, "podName")
 
 
@@ -180,9 +178,7 @@ async def test_failed_move_loop_restarts(tmp_path: Path) -> None:
         await made.move()
         await made.until(lambda: events(made, "FailedMove"))
         answers.clear()
-        await made.until(lambda: made.sending)
-        assert made.sending is not None
-        made.sending.has_sent()
+        await made.send()
         await made.until(lambda: made.migration.get("phase") == "Succeeded" and made.runs_well())
         assert (made.status["podName"] != source, made.doubled, child(made.migration, "info") != {}) == (True, [], True)
 

@@ -107,9 +107,7 @@ async def test_policies_of_a_cluster_network_are_respected(tmp_path: Path) -> No
         await made.client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition)
         body: Json = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "deny"}}
         await made.client.create(kind, "default", body)
-        made.start()
-        await made.create_vm()
-        await made.until(made.runs_well)
+        await made.boot()
         await pass_by(made)
         assert kept(made) == []
 
@@ -117,9 +115,7 @@ async def test_policies_of_a_cluster_network_are_respected(tmp_path: Path) -> No
 async def test_a_program_without_a_home_makes_none(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         made.policy_namespace = ""
-        made.start()
-        await made.create_vm()
-        await made.until(made.runs_well)
+        await made.boot()
         await pass_by(made)
         assert kept(made) == []
 

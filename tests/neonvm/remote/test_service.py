@@ -92,9 +92,7 @@ async def test_leader_with_silent_watch_restarts_nothing(tmp_path: Path, moves: 
         await made.until(lambda: len([each for each in standby.asked if "watch" in each.url.params]) == 4)
         if moves:
             await made.move()
-            await made.until(lambda: made.sending)
-            assert made.sending is not None
-            made.sending.has_sent()
+            await made.send()
             await made.until(lambda: made.migration.get("phase") == "Succeeded")
         else:
             await made.create_vm()
@@ -112,9 +110,7 @@ async def test_vm_moves_with_its_address(tmp_path: Path) -> None:
         source = await running(made, **ON_THE_NETWORK)
         address = made.status["extraNetIP"]
         await made.move()
-        await made.until(lambda: made.sending)
-        assert made.sending is not None
-        made.sending.has_sent()
+        await made.send()
         await made.until(lambda: made.migration.get("phase") == "Succeeded" and made.runs_well())
         assert (made.status["podName"] != source, made.status["extraNetIP"], made.doubled) == (True, address, [])
         await made.until(lambda: list(made.pods) == [made.status["podName"]])
@@ -125,9 +121,7 @@ async def test_vm_can_move_again(tmp_path: Path) -> None:
         await running(made)
         for name in ("move-1", "move-2"):
             await made.move(name)
-            await made.until(lambda: made.sending)
-            assert made.sending is not None
-            made.sending.has_sent()
+            await made.send()
             await made.until(lambda: made.migration.get("phase") == "Succeeded" and made.runs_well())
             await made.until(lambda: list(made.pods) == [made.status["podName"]])
         assert (made.status["podIP"], made.doubled) == ("10.1.0.3", [])

@@ -202,9 +202,7 @@ async def test_endless_reason_is_refused(body: bytes) -> None:
 
 async def test_new_leader_follows_sleeping_guest(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        made.start()
-        await made.create_vm()
-        await made.until(made.runs_well)
+        await made.boot()
         name = text(made.status, "podName")
         await made.kill()
         sleeping = made.pods[name]

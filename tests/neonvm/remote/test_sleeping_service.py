@@ -21,9 +21,7 @@ from tests.neonvm.runner.fake_sleeper import FRAME
 async def running(folder: Path) -> AsyncIterator[World]:
     """A VM that runs well."""
     async with world(folder) as made:
-        made.start()
-        await made.create_vm()
-        await made.until(made.runs_well)
+        await made.boot()
         yield made
 
 
@@ -116,9 +114,7 @@ async def test_sleeper_wakes_and_moves(tmp_path: Path) -> None:
         await made.move()
         await made.until(lambda: made.status.get("phase") == "Waking")
         await permit(made, "2", "2Gi")
-        await made.until(lambda: made.sending)
-        assert made.sending is not None
-        made.sending.has_sent()
+        await made.send()
         await made.until(lambda: made.migration.get("phase") == "Succeeded" and made.runs_well())
         assert (made.status["podName"] != pod, made.doubled) == (True, [])
 

@@ -24,9 +24,7 @@ NOTHING_OPEN = {"", "Succeeded", "Failed"}
 
 async def begin(made: World) -> tuple[str, FakeQemu]:
     """A VM of which the guest is being sent; its pod, and that one's QEMU."""
-    made.start()
-    await made.create_vm()
-    await made.until(made.runs_well)
+    await made.boot()
     source = text(made.status, "podName")
     await made.move()
     await made.until(lambda: made.sending)

@@ -195,3 +195,13 @@ async def moving_cluster(cluster: FakeCluster | None = None, more: str = "") -> 
         made.scheduler.check()
     finally:
         await made.stop()
+
+
+@asynccontextmanager
+async def on_its_way() -> AsyncIterator[MovingCluster]:
+    """A VM on its way."""
+    async with moving_cluster() as made:
+        await made.started()
+        await made.placed()
+        made.controller.transfer()
+        yield made

@@ -18,6 +18,7 @@ from tests.scheduler_plugin.migration.moving_cluster import (
     MovingCluster,
     full_cluster,
     moving_cluster,
+    on_its_way,
 )
 from tests.scheduler_plugin.migration.test_restarts import PHASES, Disturbance
 from tests.scheduler_plugin.objects import node, vm, vm_pod
@@ -110,10 +111,7 @@ async def test_deleted_vm_frees_migration_and_room(count: int) -> None:
 
 
 async def test_dead_source_restarts_in_new_pod() -> None:
-    async with moving_cluster() as s:
-        await s.started()
-        await s.placed()
-        s.controller.transfer()
+    async with on_its_way() as s:
         await s.passes(1)
         s.cluster.remove(PODS, "default", "db-pod")
         s.controller.fail("the source's guest died")
@@ -130,10 +128,7 @@ async def test_dead_source_restarts_in_new_pod() -> None:
 
 
 async def test_endless_migration_is_cancelled() -> None:
-    async with moving_cluster() as s:
-        await s.started()
-        await s.placed()
-        s.controller.transfer()
+    async with on_its_way() as s:
         await s.passes(340)
         s.controller.obey_deletion()
         await s.passes(1)
@@ -142,10 +137,7 @@ async def test_endless_migration_is_cancelled() -> None:
 
 
 async def test_event_is_written_after_outage() -> None:
-    async with moving_cluster() as s:
-        await s.started()
-        await s.placed()
-        s.controller.transfer()
+    async with on_its_way() as s:
         await s.passes(1)
         s.cluster.faults.append(Fault(to("POST", "/events"), times=100))
         s.controller.fail("its target died")
@@ -198,10 +190,7 @@ async def test_deletion_is_not_repeated_once_wanted_again() -> None:
 
 
 async def test_gone_migration_succeeded_if_vm_moved() -> None:
-    async with moving_cluster() as s:
-        await s.started()
-        await s.placed()
-        s.controller.transfer()
+    async with on_its_way() as s:
         await s.passes(1)
         s.controller.hand_over()
         s.cluster.remove(PODS, "default", "db-pod")

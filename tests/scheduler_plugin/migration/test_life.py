@@ -17,6 +17,7 @@ from tests.scheduler_plugin.migration.moving_cluster import (
     SUCCEEDED,
     full_cluster,
     moving_cluster,
+    on_its_way,
 )
 from tests.scheduler_plugin.objects import node, vm, vm_pod
 from tests.scheduler_plugin.running import SETTINGS
@@ -73,10 +74,7 @@ async def test_moved_vm_rests_on_full_node() -> None:
 
 
 async def test_failed_migration_is_retried_later() -> None:
-    async with moving_cluster() as s:
-        await s.started()
-        await s.placed()
-        s.controller.transfer()
+    async with on_its_way() as s:
         await s.passes(1)
         s.controller.fail("the target's guest died")
         await s.passes(1)

@@ -16,6 +16,7 @@ from tests.scheduler_plugin.migration.moving_cluster import (
     SUCCEEDED,
     MovingCluster,
     moving_cluster,
+    on_its_way,
 )
 from tests.scheduler_plugin.objects import node
 
@@ -161,10 +162,7 @@ async def test_late_scheduler_adopts_running_moves(after: int) -> None:
 
 
 async def test_missed_migration_end_is_reported() -> None:
-    async with moving_cluster() as s:
-        await s.started()
-        await s.placed()
-        s.controller.transfer()
+    async with on_its_way() as s:
         await s.passes(1)
         await s.stop()
         s.controller.hand_over()
