@@ -168,10 +168,10 @@ async def remove_leftovers(folder: ClusterFolder) -> None:
     folder.control.unlink(missing_ok=True)
 
 
-def log_tail(log: str, lines: int = 12) -> str:
+def log_tail(log: str) -> str:
     """The last lines of a log; empty if it cannot be read."""
     try:
         with open(log, errors="replace") as file:  # noqa: PTH123 - the path came as text
-            return "".join(file.readlines()[-lines:]).rstrip()
+            return "".join(file.readlines()[-12:]).rstrip()
     except OSError:
         return ""

@@ -51,9 +51,9 @@ def machine_size(meminfo: Path = Path("/proc/meminfo")) -> Resources:
     return Resources(MilliCpu.cores(os.cpu_count() or 1), Bytes(int(meminfo_fields["MemTotal"].split()[0]) * 1024))
 
 
-def can_overcommit_cpus(nodes: Path = Path("/sys/devices/system/node")) -> bool:
+def can_overcommit_cpus() -> bool:
     """Return True if a node can have more CPUs than this machine, which requires the kernel's list of NUMA nodes."""
-    return (nodes / "node0" / "distance").exists()
+    return Path("/sys/devices/system/node/node0/distance").exists()
 
 
 def _without_go() -> str:
