@@ -75,11 +75,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     if a node was overcommitted.
     """
     with reporting_bad_input("autoscale simulate", RecordingError, SimulationSettingsError):
-        # NaN passes click's checks.
-        numbers = {"hours": hours, "step": step, "watermark": watermark, "fill": fill, "spread": spread, "speed": speed}
-        for name, value in numbers.items():
-            if not isfinite(value):
-                raise SimulationSettingsError(f"--{name}: {value} is not a finite number")
+        _check_finite(hours=hours, step=step, watermark=watermark, fill=fill, spread=spread, speed=speed)
         settings = SimulationSettings(
             nodes=nodes,
             vms=vms,
@@ -114,6 +110,13 @@ def _report(
         from scripts.autoscale.simulate.plot import draw  # noqa: PLC0415 - matplotlib takes a second to import
 
         draw(fleet, outcome, plot)
+
+
+def _check_finite(**numbers: float) -> None:
+    for name, value in numbers.items():
+        # NaN passes click's checks.
+        if not isfinite(value):
+            raise SimulationSettingsError(f"--{name}: {value} is not a finite number")
 
 
 def _bandwidth(text: str) -> Bytes:
