@@ -28,6 +28,9 @@ from scripts.autoscale.outputs import (
 from scripts.autoscale.replay.generate import SHAPES, generate
 from scripts.autoscale.replay.groups.group_command import (
     AsGroup,
+    BrokenPods,
+    FlappingPods,
+    LargestPod,
     MetricsAge,
     PodRollout,
     PodStart,
@@ -71,13 +74,18 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     pod_start: PodStart = None,
     metrics_age: MetricsAge = None,
     rollout: PodRollout = None,
+    largest_pod: LargestPod = None,
+    broken_pods: BrokenPods = None,
+    flapping_pods: FlappingPods = None,
     sleep: SleepAfter = "0",
     save: Annotated[Path | None, typer.Option(help="Also write the recordings to this folder.")] = None,
 ) -> None:
     """Replay recorded workloads with several scaling policies, and compare their cost and missed demand."""
+    lag_options = {"pod_start": pod_start, "metrics_age": metrics_age, "rollout": rollout, "largest_pod": largest_pod}
+    lag_options |= {"broken_pods": broken_pods, "flapping_pods": flapping_pods}
     with reporting_bad_input("autoscale replay", ValueError), progress() as status:
         # Check combinations of options before reading or generating anything.
-        lags, after = lags_of(pod_start, metrics_age, rollout, is_group=group), parse_sleep_after(sleep)
+        lags, after = lags_of(lag_options, is_group=group), parse_sleep_after(sleep)
         if after and (group or working_set):
             raise typer.BadParameter("cannot be combined with --group or --working-set", param_hint="--sleep")
         show: Callable[[OutputFiles], None]

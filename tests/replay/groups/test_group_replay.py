@@ -151,7 +151,9 @@ def test_a_picture_is_the_same_each_time(tmp_path: Path) -> None:
     [
         ("--pod-start", "30", "--metrics-age", "15"),
         ("--rollout", "on-delete"),
-        ("--rollout", "in-place"),
+        ("--rollout", "in-place", "--largest-pod", "0.5"),
+        ("--broken-pods", "1"),
+        ("--flapping-pods", "1"),
     ],
 )
 def test_lags_of_pods_and_metrics_are_played(tmp_path: Path, options: tuple[str, ...]) -> None:
@@ -165,11 +167,14 @@ def test_lags_of_pods_and_metrics_are_played(tmp_path: Path, options: tuple[str,
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--pod-start", "30"), "--pod-start, --metrics-age, --rollout: need --group"),
+        (("--pod-start", "30"), "--pod-start: needs --group"),
         (("--group", "--pod-start", "nan"), "'--pod-start': Input should be less than"),
         (("--group", "--pod-start", "-1"), "'--pod-start': Input should be greater than or equal to 0"),
         (("--group", "--metrics-age", "inf"), "'--metrics-age': Input should be less than"),
         (("--group", "--rollout", "sideways"), "'sideways' is not one of"),
+        (("--group", "--largest-pod", "1"), "--largest-pod: needs --rollout in-place"),
+        (("--group", "--broken-pods", "2"), "'--broken-pods': Input should be less than or equal to 1"),
+        (("--group", "--broken-pods", "1", "--flapping-pods", "1"), "expected at most 1 together, got 2"),
     ],
 )
 def test_lags_that_mean_nothing_are_refused(options: tuple[str, ...], said: str) -> None:
