@@ -25,8 +25,8 @@ from scripts.autoscale.running import CRASHED, INTERRUPTED, reason_of
 from scripts.autoscale.terminal.streams import prepare_streams
 from scripts.autoscale.terminal.visible import visible_lines
 
-MULTI_VALUE_OPTIONS: Final = ("--trace", "--policy")
-"""Options of ``autoscale replay`` and ``autoscale simulate`` that accept several values."""
+MULTI_VALUE_OPTIONS: Final = ("--trace", "--traces", "--policy")
+"""Options of ``autoscale replay`` and ``autoscale simulate`` that accept several values, with their aliases."""
 
 
 class MultiValueCommand(TyperCommand):

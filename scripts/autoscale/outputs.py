@@ -21,7 +21,11 @@ OutputFiles = Literal["text", "json", "yaml"]
 
 Recordings = Annotated[
     list[Path] | None,
-    typer.Option(help="Recordings (seconds,cpu_cores[,mem_bytes]) or folders of them (default: generated ones)."),
+    typer.Option(
+        "--trace",
+        "--traces",
+        help="Recordings (seconds,cpu_cores[,mem_bytes]) or folders of them (default: generated ones).",
+    ),
 ]
 ReportForm = Annotated[OutputFiles, typer.Option("--output", "-o", help="text: tables; json or yaml: for scripts.")]
 SleepAfter = Annotated[
@@ -32,6 +36,7 @@ SleepAfter = Annotated[
         help="Also report what sleep would save after this time without load, such as 15m.",
     ),
 ]
+JsonFlag = Annotated[bool, typer.Option("--json", hidden=True, help="The same as -o json.")]
 
 
 def write_report(document: bytes, form: OutputFiles) -> None:

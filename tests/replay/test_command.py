@@ -59,7 +59,7 @@ def test_working_set_is_played_and_explained(monkeypatch: pytest.MonkeyPatch) ->
     status, out, _ = run("--working-set", "idle-hour")
     assert status == 0
     assert "idle-hour: it gives memory back: the database has been idle for 5" in out
-    found = json.loads(run("--working-set", "idle-hour", "-o", "json")[1])
+    found = json.loads(run("--working-set", "idle-hour", "--json")[1])
     assert [(each["name"], each["came_to_rest_at"], each["busiest_settled_hour"]) for each in found] == [
         ("idle-hour", 2.25, 0)
     ]
@@ -72,7 +72,7 @@ def test_working_set_is_played_and_explained(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_folder_stands_for_every_recording_in_it(trace: str, tmp_path: Path) -> None:
     folder = str(Path(trace).parent)
-    status, out, _ = run("--trace", folder, trace, "--policy", "default", "fixed-peak", "-o", "json")
+    status, out, _ = run("--trace", folder, trace, "--policy", "default", "fixed-peak", "--json")
     assert (status, len(json.loads(out)["recordings"])) == (0, 2)
     (tmp_path / "empty").mkdir()
     assert (
@@ -84,7 +84,7 @@ def test_a_folder_stands_for_every_recording_in_it(trace: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        (["--trace", "a", "b", "-o", "json"], ["--trace", "a", "--trace", "b", "-o", "json"]),
+        (["--trace", "a", "b", "--json"], ["--trace", "a", "--trace", "b", "--json"]),
         (["--trace=a", "b", "--speed", "2"], ["--trace=a", "--trace", "b", "--speed", "2"]),
         (["--policy", "x", "--trace", "a"], ["--policy", "x", "--trace", "a"]),
         (["a"], ["a"]),
@@ -96,19 +96,25 @@ def test_an_option_may_be_followed_by_several_values(typed: list[str], meant: li
 
 def test_scripts_read_the_same_in_every_form(trace: str) -> None:
     for asked in (["--trace", trace, "--policy", "vpa"], ["--trace", trace, "--group", "--policy", "vertical"]):
-        assert json.loads(run(*asked, "-o", "json")[1]) == yaml.safe_load(run(*asked, "-o", "yaml")[1])
+        found = json.loads(run(*asked, "--json")[1])
+        assert json.loads(run(*asked, "-o", "json")[1]) == yaml.safe_load(run(*asked, "-o", "yaml")[1]) == found
 
 
 def test_gap_is_told_beside_json(tmp_path: Path) -> None:
     path = tmp_path / "gap.csv"
     path.write_text("seconds,cpu_cores\n0,1\n60,1\n120,2\n90000,1\n90060,1\n")
-    status, out, complaints = run("--trace", str(path), "--policy", "vpa", "-o", "json")
+    status, out, complaints = run("--trace", str(path), "--policy", "vpa", "--json")
     assert (status, "gap" in json.dumps(json.loads(out))) == (0, True)
     assert complaints == "gap: no value for 25.0 h from second 120 on: the last one is used\n"
 
 
+@pytest.mark.parametrize("option", ["--trace", "--traces"])
+def test_recordings_have_two_spellings(option: str, trace: str) -> None:
+    assert run(option, trace, trace, "--policy", "vpa", "--json")[0] == 0
+
+
 def test_json_is_one_document(trace: str) -> None:
-    status, out, _ = run("--trace", trace, "--policy", "vpa", "-o", "json", "--speed", "2")
+    status, out, _ = run("--trace", trace, "--policy", "vpa", "--json", "--speed", "2")
     assert (status, list(json.loads(out)["overall"])) == (0, ["vpa"])
 
 
@@ -208,5 +214,5 @@ def test_policy_files_have_unambiguous_names(trace: str, tmp_path: Path) -> None
         path.parent.mkdir(exist_ok=True)
         path.write_text("- hold: {window: 60}")
     names = [str(path) for path in files]
-    status, out, _ = run("--trace", trace, "--policy", "default", "default", *names, "-o", "json")
+    status, out, _ = run("--trace", trace, "--policy", "default", "default", *names, "--json")
     assert (status, list(json.loads(out)["overall"])) == (0, ["default", "mine", *names[1:]])

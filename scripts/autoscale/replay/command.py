@@ -16,6 +16,7 @@ from rich.status import Status
 from rich.table import Table
 
 from scripts.autoscale.outputs import (
+    JsonFlag,
     OutputFiles,
     Recordings,
     ReportForm,
@@ -58,6 +59,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     ] = None,
     speed: Annotated[float, typer.Option(min=0.001, help="Replay the recordings this many times faster.")] = 1.0,
     output: ReportForm = "text",
+    as_json_: JsonFlag = False,
     plot: Annotated[
         Path | None,
         typer.Option(callback=check_picture_path, help="Draw a panel per recording into this file (PNG, SVG or PDF)."),
@@ -81,6 +83,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     save: Annotated[Path | None, typer.Option(help="Also write the recordings to this folder.")] = None,
 ) -> None:
     """Replay recorded workloads with several scaling policies, and compare their cost and missed demand."""
+    form = "json" if as_json_ else output
     lag_options = {"pod_start": pod_start, "metrics_age": metrics_age, "rollout": rollout, "largest_pod": largest_pod}
     lag_options |= {"broken_pods": broken_pods, "flapping_pods": flapping_pods}
     with reporting_bad_input("autoscale replay", ValueError), progress() as status:
@@ -107,7 +110,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
                 show = partial(_show, results, _COLUMNS, speed, plot, sleeps=sleeps)
     # A ValueError of a table or picture is a bug, not bad input.
     with reporting_bad_input("autoscale replay"):
-        show(output)
+        show(form)
 
 
 def progress() -> Status:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from protocol.units import Bytes, QuantityError, Seconds
 from scripts.autoscale.outputs import (
+    JsonFlag,
     OutputFiles,
     Recordings,
     ReportForm,
@@ -65,6 +66,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     migration: Annotated[bool, typer.Option(help="Migrate VMs.")] = True,
     speed: Annotated[float, typer.Option(min=0.001, help="Replay recordings this many times faster.")] = 1.0,
     output: ReportForm = "text",
+    as_json_: JsonFlag = False,
     plot: Annotated[
         Path | None, typer.Option(callback=check_picture_path, help="Write a plot to this file (PNG, SVG or PDF).")
     ] = None,
@@ -94,7 +96,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
         )
         fleet = make_fleet(settings)
         outcome, finished = _simulate(fleet)
-        _report(fleet, outcome, output, plot, finished=finished)
+        _report(fleet, outcome, "json" if as_json_ else output, plot, finished=finished)
     # An interrupted run is neither a success nor a failure.
     raise typer.Exit(int(bool(outcome.problems)) if finished else INTERRUPTED)
 

@@ -132,7 +132,7 @@ def test_the_tables_name_every_policy_and_the_whole(tmp_path: Path) -> None:
     assert status == 0
     assert out.count("short: 0.9 h scored every 60 s") == 2
     assert out.count("tortoise") == 3
-    status, out, _ = run("--trace", str(path), "--group", "--policy", "vertical", "-o", "json")
+    status, out, _ = run("--trace", str(path), "--group", "--policy", "vertical", "--json")
     found = json.loads(out)
     assert (status, list(found["overall"]), found["recordings"][0]["name"]) == (0, ["vertical"], "short")
 
@@ -159,8 +159,8 @@ def test_a_picture_is_the_same_each_time(tmp_path: Path) -> None:
 def test_lags_of_pods_and_metrics_are_played(tmp_path: Path, options: tuple[str, ...]) -> None:
     path = tmp_path / "short.csv"
     path.write_text("seconds,cpu_cores\n" + "".join(f"{at * 60},{1 + at % 3}\n" for at in range(60)))
-    plain = run("--trace", str(path), "--group", "--policy", "hvpa", "-o", "json")
-    status, out, _ = run("--trace", str(path), "--group", "--policy", "hvpa", "-o", "json", *options)
+    plain = run("--trace", str(path), "--group", "--policy", "hvpa", "--json")
+    status, out, _ = run("--trace", str(path), "--group", "--policy", "hvpa", "--json", *options)
     assert (status, out != plain[1]) == (0, True)
 
 

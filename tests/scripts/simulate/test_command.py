@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -32,7 +33,7 @@ def trace(tmp_path: Path) -> str:
 
 
 def test_table_is_printed(trace: str) -> None:
-    status, out, complaints = simulate(*TINY, "--trace", trace)
+    status, out, complaints = simulate(*TINY, "--traces", trace)
     assert (status, complaints) == (0, "")
     assert out.startswith("12 VMs on 2 nodes of ")
 
@@ -40,13 +41,14 @@ def test_table_is_printed(trace: str) -> None:
 def test_partly_idle_recording_is_played(tmp_path: Path) -> None:
     path = tmp_path / "idle.csv"
     path.write_text("seconds,cpu_cores\n0,2\n60,0\n120,1e-9\n180,2\n240,0\n")
-    status, out, complaints = simulate(*TINY, "--trace", str(path), "-o", "json")
+    status, out, complaints = simulate(*TINY, "--traces", str(path), "--json")
     assert (status, complaints, json.loads(out)["finished"]) == (0, "", True)
 
 
-def test_scripts_read_the_same_in_every_form(trace: str) -> None:
-    (_, as_json, _), (_, as_yaml, _) = (simulate(*TINY, "--trace", trace, "-o", form) for form in ("json", "yaml"))
-    found, same = json.loads(as_json), yaml.safe_load(as_yaml)
+@pytest.mark.parametrize(("flags", "read"), [(["-o", "json"], json.loads), (["-o", "yaml"], yaml.safe_load)])
+def test_scripts_read_the_same_in_every_form(trace: str, flags: list[str], read: Callable[[str], Any]) -> None:
+    (_, out, _), (_, as_json, _) = (simulate(*TINY, "--traces", trace, *each) for each in (flags, ["--json"]))
+    found, same = read(out), json.loads(as_json)
     for each in (found, same):
         each["figures"].pop("cpu_seconds")
     assert found == same
@@ -54,7 +56,7 @@ def test_scripts_read_the_same_in_every_form(trace: str) -> None:
 
 def test_json_is_one_document_next_to_picture(trace: str, tmp_path: Path) -> None:
     picture = tmp_path / "day.svg"
-    status, out, _ = simulate(*TINY, "--trace", trace, "-o", "json", "--plot", str(picture))
+    status, out, _ = simulate(*TINY, "--traces", trace, "--json", "--plot", str(picture))
     found = json.loads(out)
     assert (status, found["finished"], found["nodes"], found["vms"]) == (0, True, 2, 12)
     assert found["figures"]["hours"] == 0.1
@@ -76,7 +78,7 @@ def test_json_is_one_document_next_to_picture(trace: str, tmp_path: Path) -> Non
         (["--watermark", "nan"], "--watermark"),
         (["--plot", "day.txt"], "Invalid value for '--plot': 'day.txt' does not end in .png, .svg, .pdf"),
         (["--plot", "missing/day.svg"], "Invalid value for '--plot': folder 'missing' does not exist"),
-        (["--trace", "missing.csv"], "missing.csv"),
+        (["--traces", "missing.csv"], "missing.csv"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
@@ -101,7 +103,7 @@ def test_overcommitment_is_reported_with_exit_code(trace: str, monkeypatch: pyte
         self.problems.append("15 s: a test says so")
 
     monkeypatch.setattr(InvariantChecks, "after_step", found)
-    status, out, _ = simulate(*TINY, "--trace", trace)
+    status, out, _ = simulate(*TINY, "--traces", trace)
     assert status == 1
     assert "15 s: a test says so" in out
 
@@ -125,7 +127,7 @@ def test_ctrl_c_prints_and_draws_partial_results(trace: str, tmp_path: Path, mon
     monkeypatch.setattr(draw, lambda _, outcome, path: drawn.append((outcome.figures.hours, path)))
     interrupted_after(125, monkeypatch)
     picture = tmp_path / "day.svg"
-    status, out, _ = simulate(*TINY, "--trace", trace, "-o", "json", "--plot", str(picture))
+    status, out, _ = simulate(*TINY, "--traces", trace, "--json", "--plot", str(picture))
     found = json.loads(out)
     assert (status, found["finished"], found["figures"]["hours"]) == (130, False, 0.05)
     assert drawn == [(0.05, picture)]
@@ -133,7 +135,7 @@ def test_ctrl_c_prints_and_draws_partial_results(trace: str, tmp_path: Path, mon
 
 def test_ctrl_c_during_warm_up_is_no_error(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted_after(1, monkeypatch)
-    status, out, complaints = simulate(*TINY, "--trace", trace)
+    status, out, complaints = simulate(*TINY, "--traces", trace)
     assert (status, complaints) == (130, "")
     assert "0 h counted" in out
 
@@ -143,4 +145,4 @@ def test_ctrl_c_during_placement_prints_nothing(trace: str, monkeypatch: pytest.
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Run, "_place", interrupt)
-    assert simulate(*TINY, "--trace", trace, "-o", "json") == (130, "", "")
+    assert simulate(*TINY, "--traces", trace, "--json") == (130, "", "")

@@ -45,7 +45,7 @@ def test_members_of_groups_stay_awake() -> None:
 
 def test_command_has_rows_for_sleep() -> None:
     small = ["simulate", "--nodes", "3", "--vms", "12", "--hours", "0.1"]
-    runs: tuple[list[str], ...] = ([], ["--sleep", "1m"], ["--sleep", "1m", "-o", "json"])
+    runs: tuple[list[str], ...] = ([], ["--sleep", "1m"], ["--sleep", "1m", "--json"])
     plain, with_sleep, as_json = (CliRunner().invoke(app(["simulate"]), [*small, *more]) for more in runs)
     assert (plain.exit_code, with_sleep.exit_code) == (0, 0)
     assert ("sleep" in plain.stdout, "sleep saves, GiB-hours" in with_sleep.stdout) == (False, True)
