@@ -101,6 +101,17 @@ def least_cost(victims: Sequence[Victim], need: RoomGoal | None, has_target: Has
     return several if alone is None or _rate(several, need) < _rate([alone], need) else [alone]
 
 
+def ordered_by(order: Callable[[Victim, Resources | None], tuple[float, ...]]) -> Selection:
+    """Select VMs by ``order``, lowest first and ties by name, until there is enough room."""
+
+    def select(victims: Sequence[Victim], need: RoomGoal | None, has_target: HasTarget) -> Iterable[Victim]:
+        excess = None if need is None else need.excess
+        ranked = sorted(victims, key=lambda victim: (order(victim, excess), victim.vm))
+        return filter(has_target, ranked) if excess is None else select_enough(ranked, excess, has_target)
+
+    return select
+
+
 def select_enough(victims: Sequence[Victim], excess: Resources, has_target: HasTarget) -> list[Victim]:
     """The first of ``victims`` with a target that cover ``excess`` together; all that help if that is not enough."""
     chosen, left = [], excess

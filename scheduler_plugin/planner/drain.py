@@ -70,11 +70,11 @@ class DrainPlan:
         """The VMs that may move, by name, and the reasons against the others."""
         movable: list[Victim] = []
         others: Counter[str] = Counter()
-        for claim in need.account.claims.values():
+        for index, claim in enumerate(need.account.claims.values()):
             # Skip ordinary pods and reservations of arriving VMs.
             if not claim.runs_vm or claim.state is ClaimState.INCOMING:
                 continue
-            victim = victim_of(self._ledger, claim, self._now, opt_in=self._policy.opt_in)
+            victim = victim_of(self._ledger, claim, index, self._now, opt_in=self._policy.opt_in)
             if isinstance(victim, str):
                 others[victim] += 1
                 continue

@@ -48,6 +48,7 @@ class Victim:
     claim: Claim
     load: float  # load average in vCPUs; infinite if unknown
     to_copy: int  # bytes, as far as known
+    index: int  # position among the node's claims, oldest first
     recent_moves: int  # successful ones within ``RECENT``
 
     @property
@@ -196,7 +197,7 @@ def is_being_deleted(delays: MoveDelays, migrations: Sequence[Migration], now: P
     return leaving or bool(delays.deletable(migrations, now))
 
 
-def victim_of(ledger: Ledger, claim: Claim, now: PlanningTime, *, opt_in: bool) -> Victim | str:
+def victim_of(ledger: Ledger, claim: Claim, index: int, now: PlanningTime, *, opt_in: bool) -> Victim | str:
     """The VM of ``claim`` as a candidate to move, or the reason why it cannot move."""
     facts = None if claim.vm is None else claim.vm.facts
     if facts is None:
@@ -207,7 +208,7 @@ def victim_of(ledger: Ledger, claim: Claim, now: PlanningTime, *, opt_in: bool) 
     if why is not None:
         return why
     recent_moves = count_recent_moves(ledger.migrations_of(facts.name), now)
-    return Victim(facts.name, claim, _load(claim), _to_copy(ledger, facts, claim.metrics), recent_moves)
+    return Victim(facts.name, claim, _load(claim), _to_copy(ledger, facts, claim.metrics), index, recent_moves)
 
 
 def _busy_reason(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:

@@ -25,7 +25,7 @@ from scripts.autoscale.running import CRASHED, INTERRUPTED, reason_of
 from scripts.autoscale.terminal.streams import prepare_streams
 from scripts.autoscale.terminal.visible import visible_lines
 
-MULTI_VALUE_OPTIONS: Final = ("--trace", "--traces", "--policy")
+MULTI_VALUE_OPTIONS: Final = ("--trace", "--traces", "--policy", "--order")
 """Options of ``autoscale replay`` and ``autoscale simulate`` that accept several values, with their aliases."""
 
 

@@ -20,6 +20,7 @@ from scripts.autoscale.outputs import Recordings, reporting_bad_input
 from scripts.autoscale.replay.recording import RecordingError, read_recordings
 from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.simulate.fleet import SimulationSettings, make_fleet
+from scripts.autoscale.simulate.migration_model import LEAST_COST
 from scripts.autoscale.simulate.run import Run
 from scripts.autoscale.simulate.run_statistics import Figures
 
@@ -220,7 +221,7 @@ def _settings(case: FleetCase, seed: int, traces: tuple[Path, ...], part: float)
 
 def _simulate(settings: SimulationSettings) -> Figures:
     """Simulate one fleet in a worker process."""
-    run = Run(make_fleet(settings))
+    run = Run(make_fleet(settings), LEAST_COST)
     # The fleet lives until the end: exclude it from garbage collection.
     gc.freeze()
     for _ in run.execute():

@@ -15,7 +15,7 @@ from scripts.autoscale.simulate.run_statistics import Figures
 from scripts.bench import fleet_bench
 from scripts.bench.fleet_bench import FAST, OWN_SPEED, BenchRow, FleetCase, header
 
-NONE: dict[str, object] = dict.fromkeys(Figures.__struct_fields__, 0) | {"worst_vm": "vm-7"}
+NONE: dict[str, object] = dict.fromkeys(Figures.__struct_fields__, 0) | {"order": "least-cost", "worst_vm": "vm-7"}
 
 
 def figures(**values: float) -> Figures:

@@ -30,6 +30,7 @@ from scripts.autoscale.outputs import (
 from scripts.autoscale.replay.recording import RecordingError
 from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.simulate.fleet import SimulatedFleet, SimulationSettings, SimulationSettingsError, make_fleet
+from scripts.autoscale.simulate.migration_model import LEAST_COST, ORDERS
 from scripts.autoscale.simulate.run import Run
 from scripts.autoscale.simulate.simulated_groups import SimulatedGroups
 from scripts.autoscale.simulate.tables import SimulationOutcome, as_json, print_tables
@@ -37,6 +38,10 @@ from scripts.autoscale.simulate.tables import SimulationOutcome, as_json, print_
 DEFAULTS: Final = SimulationSettings()
 GC_THRESHOLDS: Final = (50_000, 20, 1_000)
 
+VictimOrders = Annotated[
+    list[str] | None,
+    typer.Option(help=f"Victim order: {', '.join(ORDERS)} (repeatable). Default: all; with --sleep only {LEAST_COST}."),
+]
 PeakShare = Annotated[
     float,
     typer.Option(min=0.05, max=1, help="Share of all nodes that the fleet needs at its peak; sets the node size."),
@@ -52,6 +57,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     step: Annotated[float, typer.Option(min=1, max=30, help="Simulated seconds per step.")] = 15.0,
     seed: Annotated[int, typer.Option(min=0, help="Random seed; the same seed gives the same result.")] = DEFAULTS.seed,
     trace: Recordings = None,
+    order: VictimOrders = None,
     watermark: Annotated[
         float, typer.Option(min=0.05, max=1, help="Share of a node above which VMs migrate away.")
     ] = 0.9,
@@ -63,7 +69,6 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     replicas: Annotated[int, typer.Option(min=0, max=64, help="Read replicas per group, as additional VMs.")] = 2,
     sleep: SleepAfter = "0",
     bandwidth: Annotated[str, typer.Option(help="Bytes per second that a migration copies.")] = "256Mi",
-    migration: Annotated[bool, typer.Option(help="Migrate VMs.")] = True,
     speed: Annotated[float, typer.Option(min=0.001, help="Replay recordings this many times faster.")] = 1.0,
     output: ReportForm = "text",
     as_json_: JsonFlag = False,
@@ -73,10 +78,13 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
 ) -> None:
     """Simulate a day of a whole fleet in virtual time, with the real agents, ledger and migration planner.
 
-    With --nodes 50 --vms 1000, 24 hours take six to ten minutes of CPU. Ctrl-C prints the results so far. Exits with 1
-    if a node was overcommitted.
+    Compares victim orders: rules that choose which VM migrates. With --nodes 50 --vms 1000, each order takes six to ten
+    minutes of CPU for 24 hours. Ctrl-C prints the results so far. Exits with 1 if a node was overcommitted.
     """
     with reporting_bad_input("autoscale simulate", RecordingError, SimulationSettingsError):
+        sleep_delay = parse_sleep_after(sleep)
+        # Savings hardly depend on the victim order.
+        orders = _orders(order or ([LEAST_COST] if sleep_delay else list(ORDERS)))
         _check_finite(hours=hours, step=step, watermark=watermark, fill=fill, spread=spread, speed=speed)
         settings = SimulationSettings(
             nodes=nodes,
@@ -91,27 +99,35 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
             spread=spread,
             bandwidth=_bandwidth(bandwidth),
             groups=SimulatedGroups(groups, replicas),
-            sleep=parse_sleep_after(sleep),
-            migration=migration,
+            sleep=sleep_delay,
         )
+        # One fleet, so that all orders run the same day.
         fleet = make_fleet(settings)
-        outcome, finished = _simulate(fleet)
-        _report(fleet, outcome, "json" if as_json_ else output, plot, finished=finished)
+        outcomes, finished = _simulate_all(fleet, orders)
+        _report(fleet, outcomes, "json" if as_json_ else output, plot, finished=finished)
     # An interrupted run is neither a success nor a failure.
-    raise typer.Exit(int(bool(outcome.problems)) if finished else INTERRUPTED)
+    raise typer.Exit(int(any(outcome.problems for outcome in outcomes)) if finished else INTERRUPTED)
 
 
 def _report(
-    fleet: SimulatedFleet, outcome: SimulationOutcome, form: OutputFiles, plot: Path | None, *, finished: bool
+    fleet: SimulatedFleet, outcomes: list[SimulationOutcome], form: OutputFiles, plot: Path | None, *, finished: bool
 ) -> None:
     if form == "text":
-        print_tables(Console(), fleet, outcome)
+        print_tables(Console(), fleet, outcomes)
     else:
-        write_report(as_json(fleet, outcome, finished=finished), form)
+        write_report(as_json(fleet, outcomes, finished=finished), form)
     if plot is not None:
         from scripts.autoscale.simulate.plot import draw  # noqa: PLC0415 - matplotlib takes a second to import
 
-        draw(fleet, outcome, plot)
+        draw(fleet, outcomes, plot)
+
+
+def _orders(names: list[str]) -> list[str]:
+    unknown = [name for name in names if name not in ORDERS]
+    if unknown:
+        raise SimulationSettingsError(f"--order: expected any of {', '.join(ORDERS)}, got {unknown[0]!r}")
+    # Drops duplicates and keeps the order.
+    return list(dict.fromkeys(names))
 
 
 def _check_finite(**numbers: float) -> None:
@@ -131,19 +147,34 @@ def _bandwidth(text: str) -> Bytes:
     return rate
 
 
-def _simulate(fleet: SimulatedFleet) -> tuple[SimulationOutcome, bool]:
-    """Simulate the fleet; return the outcome, and True unless interrupted."""
-    began, finished = time.process_time(), True
+def _simulate_all(fleet: SimulatedFleet, orders: list[str]) -> tuple[list[SimulationOutcome], bool]:
+    """Simulate all orders; return their outcomes, and True unless interrupted."""
+    outcomes: list[SimulationOutcome] = []
     with _progress() as progress, _rare_collections():
-        run = Run(fleet)
+        for order in orders:
+            outcome, finished = _simulate(fleet, order, progress)
+            outcomes += [outcome] if outcome is not None else []
+            if not finished:
+                return outcomes, False
+    return outcomes, True
+
+
+def _simulate(fleet: SimulatedFleet, order: str, progress: Progress) -> tuple[SimulationOutcome | None, bool]:
+    """Simulate one order; return its outcome (None if no step began), and True unless interrupted."""
+    began, run = time.process_time(), None
+    task = progress.add_task(order, total=None)
+    try:
+        run = Run(fleet, order)
         # The fleet lives until the end: exclude it from garbage collection.
         gc.freeze()
-        task = progress.add_task("simulating", total=run.steps)
-        try:
-            for steps_done in run.execute():
-                progress.update(task, completed=steps_done)
-        except KeyboardInterrupt:
-            finished = False
+        for steps_done in run.execute():
+            progress.update(task, completed=steps_done, total=run.steps)
+        finished = True
+    except KeyboardInterrupt:
+        finished = False
+    # Interrupted while placing VMs.
+    if run is None:
+        return None, finished
     return SimulationOutcome(run.figures(time.process_time() - began), run.curves, run.problems), finished
 
 
@@ -151,7 +182,7 @@ def _progress() -> Progress:
     # stdout is for tables or JSON.
     console = Console(stderr=True)
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description:>12}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f} %"),
         TimeElapsedColumn(),

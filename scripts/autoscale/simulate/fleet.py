@@ -33,9 +33,8 @@ class SimulationSettings:
     """Options of a simulation.
 
     ``traces``: recordings; empty for generated ones. ``speed``: replay speed (> 0). ``fill``: share of the nodes that
-    the fleet needs at its peak. ``spread``: maximum shift of a VM's daily peak in hours. ``migration``: False if no VM
-    migrates; otherwise a migration takes ``setup`` plus used memory / ``bandwidth`` (bytes/s). ``sleep``: seconds of
-    idleness before a VM sleeps; 0 for never.
+    the fleet needs at its peak. ``spread``: maximum shift of a VM's daily peak in hours. A migration takes ``setup``
+    plus used memory / ``bandwidth`` (bytes/s). ``sleep``: seconds of idleness before a VM sleeps; 0 for never.
     """
 
     nodes: int = 500
@@ -50,7 +49,6 @@ class SimulationSettings:
     spread: float = 4.0
     bandwidth: Bytes = Bytes.parse("256Mi")
     setup: Seconds = Seconds(5.0)
-    migration: bool = True
     groups: SimulatedGroups = NO_GROUPS
     sleep: Seconds = Seconds(0.0)
 

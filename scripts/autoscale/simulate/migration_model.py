@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from math import inf
 from random import Random
 from typing import Final
 
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
-from protocol.units import Instant, Seconds
+from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger.events import (
     HeadroomSeen,
     MigrationCreateEnded,
@@ -23,7 +24,7 @@ from scheduler_plugin.ledger.events import (
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
 from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.placement.verdict import FITS
-from scheduler_plugin.planner.cost import HasTarget, RoomGoal, least_cost
+from scheduler_plugin.planner.cost import HasTarget, RoomGoal, Selection, least_cost, ordered_by
 from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan
 from scheduler_plugin.planner.planner import Planner, run_steps
 from scheduler_plugin.planner.victims import PlanningTime, Victim
@@ -31,11 +32,46 @@ from scripts.autoscale.simulate.fleet import SimulationSettings
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
 from scripts.autoscale.simulate.simulated_vm import NAMESPACE, NEVER, SimulatedVm
 
+NO_MIGRATION: Final = "none"
 Loads = tuple[list[float], list[float]]
 """Demand in vCPUs and used memory in bytes, per VM."""
 
 REPEAT_WINDOW: Final = Seconds(3600.0)
 """A VM that migrates twice within this time counts as moved again."""
+
+LOAD_STEP: Final = 0.5
+"""``least-loaded`` treats loads within this many vCPUs as equal."""
+
+
+def least_loaded_first(victim: Victim, excess: Resources | None) -> tuple[float, ...]:
+    """Sort key: load, then the number of such VMs that would have to leave, then the bytes to copy."""
+    return victim.load // LOAD_STEP, _vms_to_move(victim.size, excess), float(victim.to_copy)
+
+
+def _vms_to_move(size: Resources, excess: Resources | None) -> float:
+    """Number of VMs of ``size`` that cover ``excess``; infinite if they free nothing that is short."""
+    if excess is None:
+        return 1.0
+    pairs = ((excess.cpu.value, size.cpu.value), (excess.mem.value, size.mem.value))
+    # -(-a // b) rounds up.
+    return max((float(-(-needed // freed)) if freed else inf for needed, freed in pairs if needed), default=1.0)
+
+
+def oldest_first(victim: Victim, _: Resources | None) -> tuple[float, ...]:
+    """Sort key of the original autoscaler: the VM that has been on the node longest."""
+    return (float(victim.index),)
+
+
+LEAST_COST: Final = "least-cost"
+
+ORDERS: Final[dict[str, Callable[[Random], Selection]]] = {
+    LEAST_COST: lambda _: least_cost,
+    "least-loaded": lambda _: ordered_by(least_loaded_first),
+    "random": lambda random: ordered_by(lambda _, __: (random.random(),)),
+    "oldest-first": lambda _: ordered_by(oldest_first),
+    NO_MIGRATION: lambda _: least_cost,
+}
+"""Victim orders by name: the scheduler's own, and others to compare. ``none`` disables migration."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,15 +92,15 @@ class SimulatedMigrations:
     ``disturbed`` is the load of migrating VMs over time, in vCPU-seconds.
     """
 
-    def __init__(self, cluster: SimulatedCluster, settings: SimulationSettings) -> None:
+    def __init__(self, cluster: SimulatedCluster, settings: SimulationSettings, order: str) -> None:
         self.started = self.failed = self.repeated = 0
         self.copied = self.disturbed = 0.0
         self._last_started: dict[ObjectName, Instant] = {}
-        self._policy = MigrationPolicy(enabled=settings.migration)
+        self._policy = MigrationPolicy(enabled=order != NO_MIGRATION)
         self._cluster, self._settings = cluster, settings
-        # A separate random stream: with or without migration, the rest draws the same numbers. Its name keeps the
-        # published figures.
-        self._random = Random(f"{settings.seed} least-cost")
+        # A separate random stream per order, so that orders do not affect each other.
+        self._random = Random(f"{settings.seed} {order}")
+        self._select = ORDERS[order](self._random)
         self._loads: Loads = ([], [])
         self._planner = Planner(self._select_victims)
         self._ranking = RankingConfig()
@@ -109,7 +145,7 @@ class SimulatedMigrations:
     def _select_victims(
         self, victims: Sequence[Victim], need: RoomGoal | None, has_target: HasTarget
     ) -> Iterable[Victim]:
-        return least_cost([self._with_load(victim) for victim in victims], need, has_target)
+        return self._select([self._with_load(victim) for victim in victims], need, has_target)
 
     def _with_load(self, victim: Victim) -> Victim:
         # As if every agent had just reported its load.

@@ -16,7 +16,7 @@ from scheduler_plugin.ledger.accounts.sharing import lacking
 from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.simulate.fleet import SimulatedFleet
 from scripts.autoscale.simulate.invariant_checks import InvariantChecks
-from scripts.autoscale.simulate.migration_model import Loads, SimulatedMigrations
+from scripts.autoscale.simulate.migration_model import NO_MIGRATION, Loads, SimulatedMigrations
 from scripts.autoscale.simulate.recording_grid import Flags, Ints
 from scripts.autoscale.simulate.run_statistics import Figures, RunStatistics
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
@@ -87,24 +87,25 @@ START_SAMPLES: Final = 48
 
 
 class Run:
-    """Simulates one fleet."""
+    """Simulates one fleet with one victim order."""
 
-    def __init__(self, fleet: SimulatedFleet) -> None:
+    def __init__(self, fleet: SimulatedFleet, order: str) -> None:
         settings = fleet.settings
+        self.order = order
         # The first hour fills the agents' windows and spreads the VMs. Checked, but not counted.
         self.warm_up = round(WARM_UP / settings.step)
         self.steps = self.warm_up + settings.steps
         # The planner runs every second, as the real one does: its pace decides how long a node stays over watermark.
         self._planner_rounds = max(1, round(settings.step / PLANNER_PERIOD))
         self._fleet = fleet
-        # All random choices are seeded: the same fleet gives the same result.
+        # All random choices are seeded: the same fleet and order give the same result.
         self._random = Random(f"{settings.seed} chance")
         self._cluster = SimulatedCluster(fleet)
         policy = agent_policy(settings.step)
         self._vms = [SimulatedVm(index, fleet.table.bounds(index), UNIT, policy) for index in range(settings.vms)]
         self._place()
         self._wakes = WakeSchedule(settings.vms, recheck_delays(policy.smoothing, settings.step))
-        self._moves = SimulatedMigrations(self._cluster, settings)
+        self._moves = SimulatedMigrations(self._cluster, settings, order)
         self._checks = InvariantChecks(self._cluster, fleet, self._vms)
         self._statistics = RunStatistics(fleet, self._cluster, self._moves, self._vms, self.warm_up)
         self._denied: dict[int, Resources] = {}
@@ -125,7 +126,7 @@ class Run:
 
     def figures(self, cpu_seconds: float) -> Figures:
         """Figures of the steps counted so far."""
-        return self._statistics.figures(len(self.problems), cpu_seconds)
+        return self._statistics.figures(self.order, len(self.problems), cpu_seconds)
 
     @property
     def curves(self) -> Mapping[str, Floats]:
@@ -168,7 +169,7 @@ class Run:
             if number and number % RETRY_ROUNDS == 0:
                 self._acted_late += self._run_denying_nodes(step, loads, now)
             # Without migration, one round is enough.
-            if number and not self._fleet.settings.migration:
+            if number and self.order == NO_MIGRATION:
                 continue
             leaving, plan = self._moves.reconcile(now, loads)
             for vm in leaving:

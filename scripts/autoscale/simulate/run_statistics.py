@@ -34,7 +34,7 @@ on a node that another member of their group already uses."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of a simulation over ``hours``, the time after the warm-up.
+    """Figures of one victim order over ``hours``, the time after the warm-up.
 
     Requests: ``asked`` counts growths, requests for more than the agent holds, without repeats of denied ones.
     ``denied`` counts growths that were not granted in full at first. ``in_place_percent`` is the share that was granted
@@ -55,6 +55,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     ``violations`` must be 0. ``cpu_seconds`` is the CPU time of the simulation.
     """
 
+    order: str
     hours: float
     asked: int
     granted: int
@@ -232,7 +233,7 @@ class RunStatistics:
             moves.disturbed / 3600,
         )
 
-    def figures(self, violations: int, cpu_seconds: float) -> Figures:
+    def figures(self, order: str, violations: int, cpu_seconds: float) -> Figures:
         """Figures of the steps counted so far."""
         step, curve = self._settings.step, self.curves.since(self._warm_up)
         steps, groups = len(curve["denied"]), self._settings.groups
@@ -244,6 +245,7 @@ class RunStatistics:
         worst, denied_steps = int(self._denied_steps.argmax()), int(self._denied_steps.sum())
         demand = float(curve["demand"].sum())
         return Figures(
+            order=order,
             hours=round(hours, 3),
             asked=count.growths,
             granted=count.granted,

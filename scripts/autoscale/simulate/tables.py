@@ -23,7 +23,7 @@ POINTS: Final = 288
 
 @dataclass(frozen=True)
 class SimulationOutcome:
-    """Figures, curves and violations of a simulation."""
+    """Figures, curves and violations of one victim order."""
 
     figures: Figures
     curves: Mapping[str, Floats]
@@ -56,7 +56,7 @@ ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
     ("over-commit violations", lambda figures: f"{figures.violations:,}"),
     ("CPU seconds of the simulation", lambda figures: f"{figures.cpu_seconds:,.1f}"),
 )
-"""Rows of the table. Violations must be 0."""
+"""Rows of the table. Violations must be 0 in every column."""
 
 GROUP_ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
     ("groups, replicas", lambda figures: f"{figures.groups:,}, {figures.replicas:,}"),
@@ -75,23 +75,26 @@ SLEEP_ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
 UPPER_BOUND: Final = "recordings do not show sessions, so these savings are upper bounds"
 
 
-def print_tables(console: Console, fleet: SimulatedFleet, outcome: SimulationOutcome) -> None:
-    """Print the figures as a table, and up to ten violations."""
-    figures, settings = outcome.figures, fleet.settings
-    console.print(f"{describe(fleet)}; {figures.hours:g} h counted", highlight=False, soft_wrap=True)
+def print_tables(console: Console, fleet: SimulatedFleet, outcomes: Sequence[SimulationOutcome]) -> None:
+    """Print a table with one column per order, and up to ten violations per order."""
+    hours = max((outcome.figures.hours for outcome in outcomes), default=0.0)
+    console.print(f"{describe(fleet)}; {hours:g} h counted", highlight=False, soft_wrap=True)
     table = Table("")
-    table.add_column("value", justify="right")
+    for outcome in outcomes:
+        table.add_column(outcome.figures.order, justify="right")
+    settings = fleet.settings
     extra_rows = (*(GROUP_ROWS if settings.groups.count else ()), *(SLEEP_ROWS if settings.sleep else ()))
     for name, cell in (*ROWS, *extra_rows):
-        table.add_row(name, cell(figures))
+        table.add_row(name, *(cell(outcome.figures) for outcome in outcomes))
     print_table(console, table)
     if settings.sleep:
         # A polled VM looks idle, too.
         line = f"asleep: below {IDLE:g} vCPU for {format_duration(settings.sleep)}; {UPPER_BOUND}"
         console.print(line, highlight=False, soft_wrap=True)
-    # A violation often repeats in each step.
-    for problem in outcome.problems[:10]:
-        console.print(f"[red]{problem}")
+    for outcome in outcomes:
+        # A violation often repeats in each step.
+        for problem in outcome.problems[:10]:
+            console.print(f"[red]{outcome.figures.order}: {problem}")
 
 
 def describe(fleet: SimulatedFleet) -> str:
@@ -103,8 +106,8 @@ def describe(fleet: SimulatedFleet) -> str:
     )
 
 
-def as_json(fleet: SimulatedFleet, outcome: SimulationOutcome, *, finished: bool) -> bytes:
-    """Encode the results as JSON, with curves downsampled to at most ``POINTS`` values."""
+def as_json(fleet: SimulatedFleet, outcomes: Sequence[SimulationOutcome], *, finished: bool) -> bytes:
+    """Encode all results as JSON, with curves downsampled to at most ``POINTS`` values."""
     settings = fleet.settings
     document = {
         "finished": finished,
@@ -115,9 +118,14 @@ def as_json(fleet: SimulatedFleet, outcome: SimulationOutcome, *, finished: bool
         "seed": settings.seed,
         "step_seconds": settings.step,
         "watermark": float(settings.watermark),
-        "figures": outcome.figures,
-        "problems": list(outcome.problems),
-        "curves": {name: _rounded(curve, outcome.figures.hours) for name, curve in outcome.curves.items()},
+        "orders": [
+            {
+                "figures": outcome.figures,
+                "problems": list(outcome.problems),
+                "curves": {name: _rounded(curve, outcome.figures.hours) for name, curve in outcome.curves.items()},
+            }
+            for outcome in outcomes
+        ],
     }
     if settings.groups.count:
         document["groups"] = {"count": settings.groups.count, "replicas": settings.groups.replicas}
@@ -131,7 +139,7 @@ def _rounded(curve: Floats, hours: float) -> list[float]:
 def downsampled(curve: Floats, hours: float, points: int) -> tuple[Floats, Floats]:
     """Downsample a curve of ``hours`` to means over at most ``points`` equal intervals: (middles in hours, means)."""
     count = min(points, len(curve))
-    # An interrupted simulation may have no counted step.
+    # An interrupted order may have no counted step.
     if not count:
         return np.zeros(0), np.zeros(0)
     edges = np.linspace(0, len(curve), count + 1).astype(np.int64)

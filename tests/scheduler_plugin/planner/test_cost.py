@@ -23,7 +23,7 @@ def victim(of: str, size: Resources | float, gib: float = 1.0, load: float = 0.0
     """A VM of that size, with so much to copy and such a load, that has moved so often within the hour."""
     reserved = size if isinstance(size, Resources) else amount(size)
     claim = Claim(vm_pod(of), "n1", ClaimState.BOUND, None, reserved=reserved)
-    return Victim(name(of), claim, load, int(gib * GIB), moved)
+    return Victim(name(of), claim, load, int(gib * GIB), 0, moved)
 
 
 def chosen(victims: list[Victim], excess: Resources, *, homeless: tuple[str, ...] = ()) -> list[str]:

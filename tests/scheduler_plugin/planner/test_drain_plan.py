@@ -10,7 +10,9 @@ from protocol.units import Bytes, Instant, Resources
 from scheduler_plugin.ledger.events import NodeGone, NodeSeen, PodGone, PodSeen, TimePassed, VmGone, VmSeen
 from scheduler_plugin.ledger.facts import MigrationPhase
 from scheduler_plugin.ledger.moves import START_TIMEOUT, Move, MoveCause
+from scheduler_plugin.planner.cost import ordered_by
 from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan, StuckNode
+from scheduler_plugin.planner.victims import Victim
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod, vm_pod
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
 from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node, pressed
@@ -185,6 +187,13 @@ def test_dirty_rate_raises_copy_cost() -> None:
     fixture.migration(failed)
     fixture.migration(replace(failed, version=2, dirty_rate=Bytes.parse("200Mi")))
     assert list(fixture.moves()) == ["reads"]
+
+
+def test_another_order_may_be_given() -> None:
+    def oldest_first(victim: Victim, _: Resources | None) -> tuple[float, ...]:
+        return (float(victim.index),)
+
+    assert pressed(select=ordered_by(oldest_first)).moves() == {"a": "n2"}
 
 
 # Who may not move ----------------------------------------------------------------------------------------------------

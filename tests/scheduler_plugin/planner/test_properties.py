@@ -23,7 +23,7 @@ SIZES = st.builds(amount, st.integers(0, 8), st.integers(0, 8))
 
 def victim(number: int, size: Resources) -> Victim:
     claim = Claim(vm_pod(f"v{number}"), "n1", ClaimState.BOUND, None, reserved=size)
-    return Victim(name(f"v{number}"), claim, inf, 0, 0)
+    return Victim(name(f"v{number}"), claim, inf, 0, number, 0)
 
 
 @given(st.lists(SIZES, max_size=8), SIZES)

@@ -28,16 +28,15 @@ MOST = UNIT * 64
 GIB = 1024**3
 
 
-def a_fleet(vms: int, bandwidth: str = "256Mi", *, migration: bool = True) -> SimulatedFleet:
+def a_fleet(vms: int, bandwidth: str = "256Mi") -> SimulatedFleet:
     """Two nodes for so many VMs, each of which may take a whole one, and plays nothing."""
     one, none = np.ones(1), np.zeros(vms, dtype=np.int64)
     grid = RecordingGrid(one, one, np.zeros(1, dtype=np.bool_), none[:1], none[:1] + 1, one)
     table = VmTable(grid, none, none + 1, none, none + 16, np.ones(vms), np.full(vms, 1.0 * GIB))
     half, speed = Fraction(1, 2), Bytes.parse(bandwidth)
-    settings = SimulationSettings(
-        nodes=2, vms=vms, hours=1.0, step=STEP, watermark=half, bandwidth=speed, migration=migration
+    return SimulatedFleet(
+        SimulationSettings(nodes=2, vms=vms, hours=1.0, step=STEP, watermark=half, bandwidth=speed), table, MOST
     )
-    return SimulatedFleet(settings, table, MOST)
 
 
 class SimulationFixture:
@@ -46,15 +45,13 @@ class SimulationFixture:
     ``cores`` and ``mem`` are what the VMs need: one vCPU and 1 GiB, until a test says otherwise.
     """
 
-    def __init__(
-        self, first: Sequence[int], second: Sequence[int], *, migration: bool = True, bandwidth: str = "256Mi"
-    ) -> None:
+    def __init__(self, first: Sequence[int], second: Sequence[int], *, order: str, bandwidth: str = "256Mi") -> None:
         self.now = Instant(0.0)
-        self.fleet = a_fleet(len(first) + len(second), bandwidth, migration=migration)
+        self.fleet = a_fleet(len(first) + len(second), bandwidth)
         self.cluster = SimulatedCluster(self.fleet)
         sizes = [(units, "node-0") for units in first] + [(units, "node-1") for units in second]
         self.vms = [self._begin(index, UNIT * units, node) for index, (units, node) in enumerate(sizes)]
-        self.moves = SimulatedMigrations(self.cluster, self.fleet.settings)
+        self.moves = SimulatedMigrations(self.cluster, self.fleet.settings, order)
         self.cores, self.mem = [1.0] * len(self.vms), [1.0 * GIB] * len(self.vms)
 
     def _begin(self, index: int, size: Resources, node: str) -> SimulatedVm:

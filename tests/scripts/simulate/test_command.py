@@ -17,7 +17,7 @@ from scripts.autoscale.main import app
 from scripts.autoscale.simulate.invariant_checks import InvariantChecks
 from scripts.autoscale.simulate.run import Run
 
-TINY = ("--nodes", "2", "--vms", "12", "--hours", "0.1", "--step", "30", "--no-migration")
+TINY = ("--nodes", "2", "--vms", "12", "--hours", "0.1", "--step", "30", "--order")
 
 
 def simulate(*arguments: str) -> tuple[int, str, str]:
@@ -32,34 +32,36 @@ def trace(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_table_is_printed(trace: str) -> None:
-    status, out, complaints = simulate(*TINY, "--traces", trace)
+def test_each_order_is_simulated_once(trace: str) -> None:
+    status, out, complaints = simulate(*TINY, "random", "none", "random", "--traces", trace)
     assert (status, complaints) == (0, "")
     assert out.startswith("12 VMs on 2 nodes of ")
+    assert out.count("random") == out.count("none") == 1
 
 
 def test_partly_idle_recording_is_played(tmp_path: Path) -> None:
     path = tmp_path / "idle.csv"
     path.write_text("seconds,cpu_cores\n0,2\n60,0\n120,1e-9\n180,2\n240,0\n")
-    status, out, complaints = simulate(*TINY, "--traces", str(path), "--json")
+    status, out, complaints = simulate(*TINY, "none", "--traces", str(path), "--json")
     assert (status, complaints, json.loads(out)["finished"]) == (0, "", True)
 
 
 @pytest.mark.parametrize(("flags", "read"), [(["-o", "json"], json.loads), (["-o", "yaml"], yaml.safe_load)])
 def test_scripts_read_the_same_in_every_form(trace: str, flags: list[str], read: Callable[[str], Any]) -> None:
-    (_, out, _), (_, as_json, _) = (simulate(*TINY, "--traces", trace, *each) for each in (flags, ["--json"]))
+    (_, out, _), (_, as_json, _) = (simulate(*TINY, "none", "--traces", trace, *each) for each in (flags, ["--json"]))
     found, same = read(out), json.loads(as_json)
-    for each in (found, same):
-        each["figures"].pop("cpu_seconds")
+    for each in (*found["orders"], *same["orders"]):
+        each["figures"].pop("cpu_seconds", None)
     assert found == same
 
 
 def test_json_is_one_document_next_to_picture(trace: str, tmp_path: Path) -> None:
     picture = tmp_path / "day.svg"
-    status, out, _ = simulate(*TINY, "--traces", trace, "--json", "--plot", str(picture))
+    status, out, _ = simulate(*TINY, "none", "--traces", trace, "--json", "--plot", str(picture))
     found = json.loads(out)
     assert (status, found["finished"], found["nodes"], found["vms"]) == (0, True, 2, 12)
-    assert found["figures"]["hours"] == 0.1
+    assert [each["figures"]["order"] for each in found["orders"]] == ["none"]
+    assert found["orders"][0]["figures"]["hours"] == 0.1
     assert picture.read_text().startswith("<?xml")
 
 
@@ -72,6 +74,10 @@ def test_json_is_one_document_next_to_picture(trace: str, tmp_path: Path) -> Non
         (["--watermark", "1.1"], "--watermark"),
         (["--fill", "0"], "--fill"),
         (["--seed", "-1"], "--seed"),
+        (
+            ["--order", "youngest"],
+            "--order: expected any of least-cost, least-loaded, random, oldest-first, none, got 'youngest'",
+        ),
         (["--bandwidth", "fast"], "--bandwidth: "),
         (["--bandwidth", "0"], "--bandwidth: must be more than zero"),
         (["--speed", "inf"], "--speed: inf is not a finite number"),
@@ -93,7 +99,7 @@ def test_invalid_settings_are_refused_at_start(
 
 def test_too_full_fleet_suggests_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ledger, "filter", lambda *_: Filtered([], {}, {}))
-    status, out, complaints = simulate(*TINY)
+    status, out, complaints = simulate(*TINY, "none")
     assert (status, out) == (2, "")
     assert complaints.startswith("autoscale simulate: --fill: no node has room")
 
@@ -103,18 +109,19 @@ def test_overcommitment_is_reported_with_exit_code(trace: str, monkeypatch: pyte
         self.problems.append("15 s: a test says so")
 
     monkeypatch.setattr(InvariantChecks, "after_step", found)
-    status, out, _ = simulate(*TINY, "--traces", trace)
+    status, out, _ = simulate(*TINY, "none", "--traces", trace)
     assert status == 1
-    assert "15 s: a test says so" in out
+    assert "none: 15 s: a test says so" in out
 
 
 def interrupted_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C arrives."""
-    play = Run.execute
+    """Ctrl-C arrives during the second order."""
+    play, runs = Run.execute, []
 
     def played(self: Run) -> Iterator[int]:
+        runs.append(self)
         for step in play(self):
-            if step > steps:
+            if len(runs) == 2 and step > steps:
                 raise KeyboardInterrupt
             yield step
 
@@ -122,27 +129,30 @@ def interrupted_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ctrl_c_prints_and_draws_partial_results(trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[tuple[float, Path]] = []
+    drawn: list[tuple[list[str], Path]] = []
     draw = "scripts.autoscale.simulate.plot.draw"
-    monkeypatch.setattr(draw, lambda _, outcome, path: drawn.append((outcome.figures.hours, path)))
+    monkeypatch.setattr(draw, lambda _, told, path: drawn.append(([each.figures.order for each in told], path)))
     interrupted_after(125, monkeypatch)
     picture = tmp_path / "day.svg"
-    status, out, _ = simulate(*TINY, "--traces", trace, "--json", "--plot", str(picture))
+    orders = ("none", "--order", "random", "--order", "oldest-first")
+    status, out, _ = simulate(*TINY, *orders, "--traces", trace, "--json", "--plot", str(picture))
     found = json.loads(out)
-    assert (status, found["finished"], found["figures"]["hours"]) == (130, False, 0.05)
-    assert drawn == [(0.05, picture)]
+    told = {each["figures"]["order"]: each["figures"]["hours"] for each in found["orders"]}
+    assert (status, found["finished"], told) == (130, False, {"none": 0.1, "random": 0.05})
+    assert drawn == [(["none", "random"], picture)]
 
 
 def test_ctrl_c_during_warm_up_is_no_error(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted_after(1, monkeypatch)
-    status, out, complaints = simulate(*TINY, "--traces", trace)
+    status, out, complaints = simulate(*TINY, "none", "--order", "random", "--traces", trace)
     assert (status, complaints) == (130, "")
-    assert "0 h counted" in out
+    assert "random" in out
 
 
-def test_ctrl_c_during_placement_prints_nothing(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_during_placement_omits_the_order(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Run, "_place", interrupt)
-    assert simulate(*TINY, "--traces", trace, "--json") == (130, "", "")
+    status, out, _ = simulate(*TINY, "none", "--traces", trace, "--json")
+    assert (status, json.loads(out)["orders"]) == (130, [])

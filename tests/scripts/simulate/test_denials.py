@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from protocol.units import Instant, Seconds
 from scheduler_plugin.ledger.events import PodGone
 from scripts.autoscale.simulate.fleet import SimulationSettings, make_fleet
+from scripts.autoscale.simulate.migration_model import LEAST_COST, NO_MIGRATION
 from scripts.autoscale.simulate.run import Run
 from scripts.autoscale.simulate.simulated_vm import AgentCluster, SimulatedVm
 from tests.scripts.simulate.simulation_fixture import SimulationFixture
@@ -34,7 +33,7 @@ def asks(fixture: SimulationFixture, vm: SimulatedVm, cores: float, times: int =
 
 
 def test_repeated_denied_request_is_one_growth() -> None:
-    fixture = SimulationFixture([40, 10], [12], migration=False)
+    fixture = SimulationFixture([40, 10], [12], order="none")
     vm = fixture.vms[1]
     assert asks(fixture, vm, 6.0, times=5) == (1, 0, 1)
     assert asks(fixture, vm, 8.0, times=5) == (2, 0, 2), "it needs more than it was denied"
@@ -43,7 +42,7 @@ def test_repeated_denied_request_is_one_growth() -> None:
     assert asks(fixture, vm, 14.0) == (3, 1, 2)
 
 
-def moments_of_denied(migration: bool, monkeypatch: pytest.MonkeyPatch) -> set[float]:
+def moments_of_denied(order: str, monkeypatch: pytest.MonkeyPatch) -> set[float]:
     """The seconds of a step of 30 in which agents that were denied act."""
     moments, act = set(), SimulatedVm.act
 
@@ -53,12 +52,12 @@ def moments_of_denied(migration: bool, monkeypatch: pytest.MonkeyPatch) -> set[f
         act(self, cluster, now, jitter)
 
     monkeypatch.setattr(SimulatedVm, "act", noted)
-    run = Run(make_fleet(replace(CROWDED, migration=migration)))
+    run = Run(make_fleet(CROWDED), order)
     assert len(list(run.execute())) == run.steps
     assert run.problems == []
     return moments
 
 
-@pytest.mark.parametrize("migration", [True, False])
-def test_denied_agents_ask_every_three_seconds(migration: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert moments_of_denied(migration, monkeypatch) == {float(second) for second in range(0, 30, 3)}
+@pytest.mark.parametrize("order", [LEAST_COST, NO_MIGRATION])
+def test_denied_agents_ask_every_three_seconds(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert moments_of_denied(order, monkeypatch) == {float(second) for second in range(0, 30, 3)}

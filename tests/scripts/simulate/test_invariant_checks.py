@@ -21,7 +21,7 @@ def checked(fixture: SimulationFixture) -> InvariantChecks:
 
 
 def crowd() -> SimulationFixture:
-    return SimulationFixture([30, 30], [20])
+    return SimulationFixture([30, 30], [20], order="least-loaded")
 
 
 def test_guest_above_its_permit_is_found() -> None:

@@ -7,13 +7,14 @@ import pytest
 from protocol.units import Instant
 from scheduler_plugin.ledger.events import PodGone
 from scheduler_plugin.ledger.moves import Move
+from scripts.autoscale.simulate.migration_model import NO_MIGRATION, ORDERS
 from scripts.autoscale.simulate.vm_table import UNIT
 from tests.scripts.simulate.simulation_fixture import GIB, SETTLE, SimulationFixture
 
 
-def on_the_way(bandwidth: str = "256Mi") -> SimulationFixture:
+def on_the_way(order: str = "least-loaded", bandwidth: str = "256Mi") -> SimulationFixture:
     """A node with 40 of 64 units has 8 too many: its idle VM number 1, of 10 units, sets out soon."""
-    fixture = SimulationFixture([30, 10], [4], bandwidth=bandwidth)
+    fixture = SimulationFixture([30, 10], [4], order=order, bandwidth=bandwidth)
     fixture.cores = [5.0, 0.5, 0.5]
     fixture.step()
     assert (fixture.moves.active, fixture.reserved()) == (0, (40, 4))
@@ -63,7 +64,7 @@ def test_growth_after_move_is_not_in_place() -> None:
 
 
 def test_reserved_room_on_target_stays_reserved() -> None:
-    fixture = SimulationFixture([30, 10], [18])
+    fixture = SimulationFixture([30, 10], [18], order="least-loaded")
     fixture.cores = [5.0, 0.5, 15.0]
     fixture.step()
     fixture.step(SETTLE)
@@ -74,7 +75,7 @@ def test_reserved_room_on_target_stays_reserved() -> None:
 
 
 def test_moved_vm_stays_during_cooldown() -> None:
-    fixture = SimulationFixture([30, 10], [18])
+    fixture = SimulationFixture([30, 10], [18], order="least-loaded")
     fixture.cores = [5.0, 0.5, 9.0]
     for seconds in (15.0, SETTLE, 15.0):
         fixture.step(seconds)
@@ -114,17 +115,21 @@ def test_ledger_forgets_old_migrations() -> None:
     assert len(fixture.cluster.ledger.migrations) == 0
 
 
-@pytest.mark.parametrize(("migration", "goes"), [(True, [1]), (False, [])])
-def test_idle_vm_moves_unless_none_may(migration: bool, goes: list[int]) -> None:
-    fixture = SimulationFixture([12, 12, 12], [], migration=migration)
+@pytest.mark.parametrize(
+    ("order", "goes"),
+    [("least-cost", 1), ("least-loaded", 1), ("oldest-first", 0), ("random", 2), (NO_MIGRATION, None)],
+    ids=ORDERS,
+)
+def test_each_order_selects_another_vm(order: str, goes: int | None) -> None:
+    fixture = SimulationFixture([12, 12, 12], [], order=order)
     fixture.cores = [2.0, 0.5, 1.0]
     fixture.step()
     fixture.step(SETTLE)
-    assert [vm.index for vm in fixture.vms if vm.is_migrating] == goes
+    assert [vm.index for vm in fixture.vms if vm.is_migrating] == ([] if goes is None else [goes])
 
 
 def test_node_without_movable_vms_counts_as_stuck() -> None:
-    fixture = SimulationFixture([40], [30])
+    fixture = SimulationFixture([40], [30], order="least-loaded")
     fixture.step()
     plan = fixture.step(SETTLE)
     assert [stuck.node for stuck in plan.stuck] == ["node-0"]
@@ -132,7 +137,7 @@ def test_node_without_movable_vms_counts_as_stuck() -> None:
 
 
 def test_refused_move_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    fixture = SimulationFixture([30, 10], [60])
+    fixture = SimulationFixture([30, 10], [60], order="least-loaded")
     move = Move(fixture.vms[1].name, "vm-1-0", "node-0", "node-1", "a test says so")
     with pytest.raises(RuntimeError, match=r"the ledger refuses the planner's move "):
         fixture.moves._start(move, Instant(15.0))

@@ -27,16 +27,17 @@ def noted(fixture: SimulationFixture, record: RunStatistics, steps: int, stuck: 
     for _ in range(steps):
         fixture.step()
         record.after_step(fixture.cluster.take_touched(), fixture.vms, np.array(fixture.cores), stuck)
-    return record.figures(3, 1.26)
+    return record.figures("an order", 3, 1.26)
 
 
 def test_denials_and_shortages_are_integrated() -> None:
-    fixture = SimulationFixture([40, 10], [12], migration=False)
+    fixture = SimulationFixture([40, 10], [12], order="none")
     record = begun(fixture)
     fixture.cores = [10.0, 8.0, 2.0]
     fixture.run_agent(fixture.vms[1])  # wants 48 units, of which 24 are there
     assert asdict(noted(fixture, record, 4, stuck=1)) == pytest.approx(
         {
+            "order": "an order",
             "hours": 0.017,
             "asked": 1,
             "granted": 0,
@@ -75,7 +76,7 @@ def test_denials_and_shortages_are_integrated() -> None:
 
 
 def test_ended_denial_stops_counting() -> None:
-    fixture = SimulationFixture([40, 10], [12], migration=False)
+    fixture = SimulationFixture([40, 10], [12], order="none")
     record = begun(fixture)
     fixture.cores[1] = 8.0
     fixture.run_agent(fixture.vms[1])
@@ -88,7 +89,7 @@ def test_ended_denial_stops_counting() -> None:
 
 
 def test_worst_vm_is_named() -> None:
-    fixture = SimulationFixture([40, 10], [60, 2], migration=False)
+    fixture = SimulationFixture([40, 10], [60, 2], order="none")
     record = begun(fixture)
     fixture.cores = [10.0, 8.0, 10.0, 4.0]
     fixture.run_agent(fixture.vms[3])
@@ -99,7 +100,7 @@ def test_worst_vm_is_named() -> None:
 
 
 def test_shrinks_count_after_warm_up() -> None:
-    fixture = SimulationFixture([30, 20], [4], migration=False)
+    fixture = SimulationFixture([30, 20], [4], order="none")
     fixture.vms[1].shrinks, fixture.cluster.growths, fixture.cluster.in_place = NeighbourShrinks(7, 5), 10, 1
     record = begun(fixture)
     fixture.vms[0].shrinks, fixture.cluster.growths, fixture.cluster.in_place = NeighbourShrinks(4, 1), 14, 4
@@ -108,7 +109,7 @@ def test_shrinks_count_after_warm_up() -> None:
 
 
 def test_denial_from_warm_up_counts_from_its_end() -> None:
-    fixture = SimulationFixture([40, 10], [12], migration=False)
+    fixture = SimulationFixture([40, 10], [12], order="none")
     record = RunStatistics(fixture.fleet, fixture.cluster, fixture.moves, fixture.vms, WARM_UP)
     fixture.cores[1] = 8.0
     fixture.run_agent(fixture.vms[1])
@@ -117,7 +118,7 @@ def test_denial_from_warm_up_counts_from_its_end() -> None:
 
 
 def test_migrations_are_counted_from_when_they_begin() -> None:
-    fixture = SimulationFixture([30, 10], [4])
+    fixture = SimulationFixture([30, 10], [4], order="least-loaded")
     fixture.cores = [5.0, 0.5, 0.5]
     for _ in range(round(SETTLE / STEP) - 1):
         fixture.step()

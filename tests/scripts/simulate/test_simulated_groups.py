@@ -17,7 +17,7 @@ SETTINGS = SimulationSettings(nodes=4, vms=24, hours=0.1, step=Seconds(30.0), fi
 
 
 def played(settings: SimulationSettings) -> Run:
-    run = Run(make_fleet(settings))
+    run = Run(make_fleet(settings), "least-loaded")
     for _ in run.execute():
         pass
     return run
@@ -33,7 +33,7 @@ def test_groups_spread_reproducibly() -> None:
 
 def test_many_members_spread_as_evenly_as_possible() -> None:
     crowded = replace(SETTINGS, groups=SimulatedGroups(count=2, replicas=5), fill=0.5)
-    cluster = Run(make_fleet(crowded))._cluster
+    cluster = Run(make_fleet(crowded), "none")._cluster
     on = np.array([cluster.nodes.index(vm.node) for vm in cluster.vms.values()])
     assert crowded.groups.colocated(on) == 2 * 2
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from scripts.autoscale.simulate.fleet import SimulatedFleet
+from scripts.autoscale.simulate.migration_model import ORDERS
 from scripts.autoscale.simulate.run_statistics import CURVES, Figures
 from scripts.autoscale.simulate.simulated_groups import SimulatedGroups
 from scripts.autoscale.simulate.tables import (
@@ -29,49 +29,58 @@ from tests.scripts.simulate.simulation_fixture import a_fleet
 
 FLEET = a_fleet(4)
 GROUPS = SimulatedGroups(1, 1)
-NUMBERED: dict[str, object] = {name: number for number, name in enumerate(Figures.__struct_fields__)}
+NUMBERED: dict[str, object] = {name: number for number, name in enumerate(Figures.__struct_fields__[1:], start=1)}
 NUMBERED["worst_vm"] = "vm-1"
 NONE = dict.fromkeys(NUMBERED, 0) | {"worst_vm": ""}
 
 
-def outcome(*problems: str, steps: int = 240) -> SimulationOutcome:
-    figures = msgspec.convert((NUMBERED if steps else NONE) | {"hours": steps / 240}, Figures)
-    return SimulationOutcome(figures, {name: np.arange(steps, dtype=np.float64) for name in CURVES}, problems)
+def figures(order: str, steps: int) -> Figures:
+    return msgspec.convert({"order": order} | (NUMBERED if steps else NONE) | {"hours": steps / 240}, Figures)
 
 
-def printed(outcome: SimulationOutcome, fleet: SimulatedFleet = FLEET) -> str:
+def outcome(order: str, *problems: str, steps: int = 240) -> SimulationOutcome:
+    return SimulationOutcome(
+        figures(order, steps), {name: np.arange(steps, dtype=np.float64) for name in CURVES}, problems
+    )
+
+
+def printed(*outcomes: SimulationOutcome) -> str:
     out = io.StringIO()
-    print_tables(Console(file=out, width=100), fleet, outcome)
+    print_tables(Console(file=out, width=120), FLEET, outcomes)
     return out.getvalue()
 
 
-def test_table_has_a_row_per_figure() -> None:
-    lines = printed(outcome()).splitlines()
+def test_table_has_a_column_per_order() -> None:
+    lines = printed(outcome("random"), outcome("none")).splitlines()
     assert lines[0] == "4 VMs on 2 nodes of 16 vCPU and 64 GiB, VM maximums 2.00 times that, seed 1; 1 h counted"
     cells = [[cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")] for line in lines[2:]]
-    assert cells[0] == ["", "value"]
+    assert cells[0] == ["", "random", "none"]
     assert [row[0] for row in cells[2:-1]] == [name for name, _ in ROWS]
-    assert cells[2][1:] == ["1"]
+    assert cells[2][1:] == ["2", "2"]
 
 
-def test_groups_add_rows() -> None:
-    lines = printed(outcome(), replace(FLEET, settings=replace(FLEET.settings, groups=GROUPS))).splitlines()
-    assert len(lines) == len(ROWS) + len(GROUP_ROWS) + 5
+def test_table_fits_100_columns() -> None:
+    out, orders = io.StringIO(), [outcome(order) for order in ORDERS]
+    print_tables(Console(file=out, width=100), replace(FLEET, settings=replace(FLEET.settings, groups=GROUPS)), orders)
+    lines = out.getvalue().splitlines()[1:]
+    assert len(lines) == len(ROWS) + len(GROUP_ROWS) + 4
+    assert max(map(len, lines)) <= 100
 
 
 def test_violations_are_listed_below_the_table() -> None:
-    text = printed(outcome(*(f"{at} s: broken" for at in range(1000))))
-    assert text.endswith("\n9 s: broken\n")
+    text = printed(outcome("random", *(f"{at} s: broken" for at in range(1000))), outcome("none"))
+    assert text.endswith("random: 9 s: broken\n")
     assert text.count("broken") == 10
 
 
 def test_run_without_counted_steps_is_printed() -> None:
-    assert "0 h counted" in printed(outcome(steps=0))
+    assert "0 h counted" in printed(outcome("random", steps=0))
+    assert "0 h counted" in printed()
 
 
 def test_the_document_holds_settings_figures_problems_and_curves() -> None:
-    found = json.loads(as_json(FLEET, outcome("broken", steps=576), finished=True))
-    curves = found.pop("curves")
+    found = json.loads(as_json(FLEET, [outcome("random", "broken", steps=576)], finished=True))
+    (order,) = found.pop("orders")
     assert found == {
         "finished": True,
         "nodes": 2,
@@ -81,11 +90,11 @@ def test_the_document_holds_settings_figures_problems_and_curves() -> None:
         "seed": 1,
         "step_seconds": 15.0,
         "watermark": 0.5,
-        "figures": NUMBERED | {"hours": 2.4},
-        "problems": ["broken"],
     }
-    assert list(curves) == list(CURVES)
-    assert curves["denied"] == [2 * at + 0.5 for at in range(POINTS)]
+    assert order["figures"] == {"order": "random"} | NUMBERED | {"hours": 2.4}
+    assert order["problems"] == ["broken"]
+    assert list(order["curves"]) == list(CURVES)
+    assert order["curves"]["denied"] == [2 * at + 0.5 for at in range(POINTS)]
 
 
 @pytest.mark.parametrize(
@@ -104,19 +113,19 @@ def test_curve_is_downsampled_to_means(
     assert (at.tolist(), found.tolist()) == (middles, means)
 
 
-def draw(outcome: SimulationOutcome, path: Path) -> None:
+def draw(outcomes: list[SimulationOutcome], path: Path) -> None:
     from scripts.autoscale.simulate import plot  # noqa: PLC0415 - matplotlib takes a second to import
 
-    plot.draw(FLEET, outcome, path)
+    plot.draw(FLEET, outcomes, path)
 
 
 def test_a_picture_is_drawn_of_what_was_counted(tmp_path: Path) -> None:
-    draw(outcome(), tmp_path / "day.svg")
+    draw([outcome("least-loaded"), outcome("none", steps=0)], tmp_path / "day.svg")
     assert (tmp_path / "day.svg").stat().st_size > 10_000
 
 
 def test_picture_of_empty_run_is_drawn(tmp_path: Path) -> None:
-    draw(outcome(steps=0), tmp_path / "day.png")
+    draw([outcome("none", steps=0)], tmp_path / "day.png")
     assert (tmp_path / "day.png").read_bytes().startswith(b"\x89PNG")
 
 
