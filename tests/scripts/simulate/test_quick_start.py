@@ -11,6 +11,7 @@ from deploy.local.cluster.guests import wave_period, waves
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scripts.autoscale.simulate.fleet import SimulatedFleet, SimulationSettings
+from scripts.autoscale.simulate.migration_model import LEAST_COST
 from scripts.autoscale.simulate.recording_grid import RecordingGrid
 from scripts.autoscale.simulate.run import Run
 from scripts.autoscale.simulate.vm_table import UNIT, VmTable
@@ -54,7 +55,7 @@ def waiting(run: Run, demand: list[float]) -> list[str]:
 
 def test_no_vm_waits_long_for_idle_neighbours() -> None:
     simulated, seconds, longest = fleet(), Counter[str](), 0
-    run = Run(simulated)
+    run = Run(simulated, LEAST_COST)
     for step, _ in zip(range(SETTLE + MEASURED), run.execute(), strict=False):
         if step >= SETTLE:
             demand = simulated.table.at(step - run.warm_up)[0].tolist()
