@@ -94,6 +94,7 @@ class RankingConfig(RankingSection, frozen=True):
     damper: Damper = Damper()
     suppress_over: float = 15.0
     preferred_sizes: tuple[PreferredSize, ...] = PREFERRED_SIZES
+    preferred_mib_per_vcpu: float = msgspec.field(default=3750.0, name="preferredMiBPerVCPU")
     unwanted_gpu_unfitness: float = msgspec.field(default=1000.0, name="unwantedGPUUnfitness")
     new_group_factor: float = 2.0
     score: ScoreCurve = ScoreCurve()

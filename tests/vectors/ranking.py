@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any, Final
 
 from protocol.ranking.config import Damper, PreferredSize, Prices, RankingConfig
@@ -20,11 +21,14 @@ from scheduler_plugin.expander.scaleup import ScaleUp
 from scheduler_plugin.expander.wire import GB, LOCAL_STORAGE, decode_scale_up, encode_groups
 from tests.protocol.ranking.best_options import best_options
 from tests.vectors.case import Case
-from tests.vectors.registry import Check, Family
+from tests.vectors.registry import Check, Declined, Family
 
 DEFAULTS: Final = RankingConfig()
 _VCPUS_PER_PRICE: Final = 1e9
 """So many vCPUs cost 1 where a case names prices: a thousandth of a vCPU is then no rounding."""
+
+_UPSTREAM_SIZES: Final = ((2, 1), (6, 2), (20, 4), (60, 8), (200, 16), (inf, 32))
+"""The original's preferred vCPUs by the number of nodes in the cluster."""
 
 
 def needs(cpu: float, mem_gib: float = 0.0, gpus: int = 0, storage_gb: float = 0.0) -> Needs:
@@ -88,6 +92,14 @@ def rank_options_of(case: Case) -> dict[str, Any]:
 
 def _costs(price: float) -> Needs:
     return Needs(Resources(MilliCpu(round(price * _VCPUS_PER_PRICE * 1000)), Bytes(0)))
+
+
+def preferred_memory(case: Case) -> float:
+    nodes = case.input["cluster_nodes"]
+    preferred = preferred_vcpus(nodes, DEFAULTS)
+    if case.semantics == "upstream" and preferred != next(size for most, size in _UPSTREAM_SIZES if nodes <= most):
+        raise Declined("the seed's sizes change at 80 and 300 nodes, the original's at 60 and 200 (S2.6)")
+    return preferred * DEFAULTS.preferred_mib_per_vcpu
 
 
 def rank_ties(case: Case) -> list[str]:
@@ -161,12 +173,12 @@ FAMILY: Final = Family(
             expected=lambda case: case.expected["seed"],
             ignores={"expected.code": "the seed's table is binding, not the original's (S2.6)"},
         ),
+        "preferred_memory_mib": preferred_memory,
         "pod_price": pod_price,
         "grpc_wire_request": Check(read_request, expected=expected_request, ignores=_NOT_FOR_A_DECISION),
         "grpc_wire_response": lambda case: {"hex": encode_groups([(g, 0, "") for g in case.input["options"]]).hex()},
     },
     declined={
-        "preferred_memory_mib": "a node's fitness is that of its vCPUs (S2.3)",
         "linear_combination_w2": "the seed document rejects its own linear combination (S2)",
         "billing_hours": "rates per hour are compared; nothing is billed, so nothing is rounded to minutes (S2.1)",
         "priority_filter": "the autoscaler's own priority expander, which can stand in front of ours (S2.8a)",

@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 def test_every_case_passes_or_is_declined(family: str) -> None:
     outcomes = run_files([HERE / f"{family}_vectors.json"])
     assert [f"{outcome.case.id}: {outcome.failure}" for outcome in outcomes if outcome.failure] == []
-    assert sum(outcome.passed for outcome in outcomes) >= 45
+    assert sum(outcome.passed for outcome in outcomes) >= 50
 
 
 @pytest.mark.parametrize("family", ["smoothing", "ranking", "hvpa", "tortoise"])

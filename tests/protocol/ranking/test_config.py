@@ -26,6 +26,7 @@ def test_everything_can_be_written() -> None:
             "damper": {"cpu": 1, "memMib": 1},
             "suppressOver": 5,
             "preferredSizes": [{"nodes": 10, "vCPUs": 4}, {"vCPUs": 8}],
+            "preferredMiBPerVCPU": 4096,
             "unwantedGPUUnfitness": 50,
             "newGroupFactor": 1,
             "score": {"empty": 0.2, "full": 0.1, "peak": 0.9},
