@@ -171,7 +171,8 @@ def _order(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
     if claim.is_migrating is not any(is_source(migration, claim) for migration in migrations):
         broken.append(f"pod {uid}: is_migrating is {claim.is_migrating}, its migrations say otherwise")
     if claim.is_frozen is not any(
-        is_source(migration, claim) and target_has_node(migration, claim.vm) for migration in migrations
+        is_source(migration, claim) and target_has_node(migration, [] if claim.vm is None else claim.vm.claims)
+        for migration in migrations
     ):
         broken.append(f"pod {uid}: is_frozen is {claim.is_frozen}, its migrations say otherwise")
     if claim.state is ClaimState.INCOMING:

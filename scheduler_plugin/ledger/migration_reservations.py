@@ -13,7 +13,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from protocol.messages import ObjectName
@@ -143,11 +143,11 @@ def cap_left_claims(state: LedgerState) -> None:
     """
     for account in state.vms.values():
         state.mark_left_claims(account)
+        named = account.known_pod
         for claim in account.claims:
             over = state.nodes[claim.node].overcommit
-            if over.any and (
-                claim.left_with is not None or (claim.pod.migration is None and account.runs_elsewhere(claim))
-            ):
+            runs_elsewhere = claim.pod.migration is None and named not in (None, claim.pod.name)
+            if over.any and (claim.left_with is not None or runs_elsewhere):
                 claim.left_with = claim.reserved.minus_or_zero(over)
                 state.change(claim)
 
@@ -162,40 +162,66 @@ def settle(state: LedgerState) -> None:
         del state.migrations.dirty[vm]
         account = state.vms.get(vm)
         migrations = state.migrations.of(vm)
-        for migration in migrations:
-            _update_nodes(migration, account)
+        index = _ClaimIndex(account)
+        related = [(migration, index.of(migration)) for migration in migrations]
+        for migration, claims in related:
+            _update_nodes(migration, claims)
         state.mark_left_claims(account)  # first: reservations depend on where the VM runs
-        for migration in migrations:
+        for migration, claims in related:
             # For any migration: while its target pod finds no node the VM stays, and no room is reserved. It counts
             # again once the pod has a node.
             migration.is_stalled = (
-                migration.is_active and migration.is_overdue and not target_has_node(migration, account)
+                migration.is_active and migration.is_overdue and not target_has_node(migration, claims)
             )
-            if not _keeps_reservation(state, migration, account):
+        # Once for all of them, because anyone may create thousands of migrations of a VM.
+        current = current_migration(migrations)
+        for migration in migrations:
+            if not _keeps_reservation(state, migration, account, current):
                 state.close_claim(migration.reservation_uid)
         for migration in migrations:
-            migration.problem = _reserve(state, migration, account)
+            migration.problem = _reserve(state, migration, account, current)
+        leaving: dict[Claim, bool] = {}
+        for migration, claims in related:
+            for claim in claims:
+                # Frozen only once the target pod has a node: until then the move may be refused and the VM may grow.
+                if is_source(migration, claim):
+                    leaving[claim] = leaving.get(claim, False) or target_has_node(migration, claims)
         for claim in [] if account is None else account.claims:
-            leaving = [migration for migration in migrations if is_source(migration, claim)]
-            state.change(claim, is_migrating=bool(leaving))
-            # Only once the target pod has a node: until then the move may be refused and the VM may grow.
-            claim.is_frozen = any(target_has_node(migration, account) for migration in leaving)
+            state.change(claim, is_migrating=claim in leaving)
+            claim.is_frozen = leaving.get(claim, False)
 
 
-def _update_nodes(migration: Migration, account: VmAccount | None) -> None:
-    for claim in [] if account is None else account.claims:
+def _update_nodes(migration: Migration, claims: Iterable[Claim]) -> None:
+    for claim in claims:
         if is_target(migration, claim):
             migration.placed_on = claim.node
         elif is_source(migration, claim):
             migration.source, migration.source_pod = claim.node, claim.pod.name
 
 
-def target_has_node(migration: Migration, account: VmAccount | None) -> bool:
-    """Return True if the target pod has a node; before that it may never get one."""
+def target_has_node(migration: Migration, claims: Iterable[Claim]) -> bool:
+    """Return True if the target pod has a node, by the VM's ``claims``; before that it may never get one."""
     # The controller has started it, or it is over.
     if migration.phase is not MigrationPhase.PENDING:
         return True
-    return any(is_target(migration, claim) for claim in ([] if account is None else account.claims))
+    return any(is_target(migration, claim) for claim in claims)
+
+
+class _ClaimIndex:
+    """The claims of a VM by pod and migration: of thousands, few concern one migration."""
+
+    def __init__(self, account: VmAccount | None) -> None:
+        self._named = None if account is None or account.facts is None else account.facts.pod
+        self._claims: dict[tuple[str, ObjectName | None], list[tuple[int, Claim]]] = {}
+        for number, claim in enumerate([] if account is None else account.claims):
+            self._claims.setdefault(("pod", claim.pod.name), []).append((number, claim))
+            self._claims.setdefault(("migration", claim.pod.migration), []).append((number, claim))
+
+    def of(self, migration: Migration) -> list[Claim]:
+        """All claims that may be the migration's source or target, in the order of the account."""
+        pods = (migration.source_pod, migration.target_pod, self._named)
+        keys = [("migration", migration.name), *(("pod", pod) for pod in pods)]
+        return list(dict(sorted(entry for key in keys for entry in self._claims.get(key, ()))).values())
 
 
 def is_target(migration: Migration, claim: Claim) -> bool:
@@ -219,14 +245,14 @@ def is_source(migration: Migration, claim: Claim) -> bool:
     return migration.phase is MigrationPhase.SUCCEEDED and migration.source_pod == claim.pod.name and not runs_here
 
 
-def _wants_reservation(state: LedgerState, migration: Migration, account: VmAccount | None) -> bool:
+def _wants_reservation(migration: Migration, account: VmAccount | None, current: Migration | None) -> bool:
     if migration.target is None or account is None or account.facts is None or account.is_deleted:
         return False
     if migration.is_stalled:
         return False
     if migration.is_active:
         # There may be any number of migrations of a VM; it moves by one at a time.
-        is_expected = current_migration(state.migrations.of(migration.vm)) is migration
+        is_expected = current is migration
     else:
         # A success seen before its target pod keeps the room until the pod is seen.
         runs_in, pods = account.facts.pod, (migration.source_pod, migration.target_pod)
@@ -243,7 +269,9 @@ def _room(state: LedgerState, node: str | None) -> Room | None:
     return None if account is None or account.facts is None else account.room
 
 
-def _keeps_reservation(state: LedgerState, migration: Migration, account: VmAccount | None) -> bool:
+def _keeps_reservation(
+    state: LedgerState, migration: Migration, account: VmAccount | None, current: Migration | None
+) -> bool:
     reservation = state.claims.get(migration.reservation_uid)
     room = _room(state, migration.target)
     if reservation is None or room is None or not room.is_open or reservation.node != room.node:
@@ -254,14 +282,16 @@ def _keeps_reservation(state: LedgerState, migration: Migration, account: VmAcco
         return may_begin and not any(
             host.node == reservation.node for host in reservation.vm.hosts if host is not reservation
         )
-    return _wants_reservation(state, migration, account)
+    return _wants_reservation(migration, account, current)
 
 
-def _reserve(state: LedgerState, migration: Migration, account: VmAccount | None) -> str | None:
+def _reserve(
+    state: LedgerState, migration: Migration, account: VmAccount | None, current: Migration | None
+) -> str | None:
     """Reserve the room if needed; return the reason if that is impossible."""
     if migration.is_stalled:
         return STALLED
-    if migration.reservation_uid in state.claims or not _wants_reservation(state, migration, account):
+    if migration.reservation_uid in state.claims or not _wants_reservation(migration, account, current):
         return None
     room = _room(state, migration.target)
     if room is None or account is None:

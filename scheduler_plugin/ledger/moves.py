@@ -5,7 +5,7 @@ A migration is active from its order until it has ended or is gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -221,16 +221,14 @@ class Migrations:
         if existing is not None:
             existing.waiting_target = waiting
 
-    def has_moved_from(self, pod: PodFacts, runs_elsewhere: bool) -> bool:
-        """Return True if the VM has left this pod, which its status does not name, for good.
+    def moved_from(self, vm: ObjectName | None) -> Set[ObjectName | None]:
+        """The pods that the VM has left for good by a migration."""
+        moves = () if vm is None else self.of(vm)
+        return {migration.source_pod for migration in moves if migration.phase is MigrationPhase.SUCCEEDED}
 
-        ``runs_elsewhere``: the status names another existing pod.
-        """
-        moved = [] if pod.vm is None else self.of(pod.vm)
-        # A pod that is being deleted may be the VM's only one.
-        return (pod.is_terminating and runs_elsewhere) or any(
-            migration.phase is MigrationPhase.SUCCEEDED and migration.source_pod == pod.name for migration in moved
-        )
+    def pods_of(self, vm: ObjectName) -> Set[ObjectName | None]:
+        """The pods that the VM's migrations name."""
+        return {pod for migration in self.of(vm) for pod in (migration.source_pod, migration.target_pod)}
 
     def expire(self, now: Instant) -> None:
         """Mark migrations as overdue that have not started within ``START_TIMEOUT``."""

@@ -190,7 +190,9 @@ class LedgerState:
 
     def mark_left_claims(self, account: VmAccount | None) -> None:
         """Update claims of pods that the VM has left; they keep their reservation and ignore the VM."""
-        for claim in [] if account is None else account.mark_left_claims(self.migrations.has_moved_from):
+        if account is None:
+            return
+        for claim in account.mark_left_claims(self.migrations.moved_from(account.name)):
             self.change(claim)
 
     def settle_vm(self, account: VmAccount) -> None:

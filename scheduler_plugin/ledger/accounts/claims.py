@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Container
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -231,28 +231,29 @@ class VmAccount(PermitAccount):
         """Claims of the pods in which the guest runs, will run, or may run."""
         return [claim for claim in self.claims if claim.left_with is None]
 
-    def runs_elsewhere(self, claim: Claim) -> bool:
-        """Return True if the VM's status names another existing pod."""
+    @property
+    def known_pod(self) -> ObjectName | None:
+        """The pod that the VM's status names, if it exists."""
         named = None if self.facts is None else self.facts.pod
-        return claim.pod.name != named and any(other.pod.name == named for other in self.claims)
+        return named if any(claim.pod.name == named for claim in self.claims) else None
 
-    def mark_left_claims(self, has_moved_from: Callable[[PodFacts, bool], bool]) -> list[Claim]:
+    def mark_left_claims(self, moved_from: Container[ObjectName]) -> list[Claim]:
         """Mark claims of pods that the VM has left, and unmark a pod that its status names again. Return the claims to
-        update.
+        update. ``moved_from``: pods that it has left by a migration.
         """
         named, claims = None if self.facts is None else self.facts.pod, self.claims
         # Fast path: runs once per pod event.
         if len(claims) == 1 and claims[0].left_with is None and claims[0].pod.name == named:
             return []
-        pods = [claim for claim in claims if claim.state is not ClaimState.INCOMING]
+        pods, runs_elsewhere = [claim for claim in claims if claim.state is not ClaimState.INCOMING], self.known_pod
         for claim in pods:
             if claim.pod.name == named:
                 claim.left_with = None
             elif claim.left_with is None:
-                runs_elsewhere = self.runs_elsewhere(claim)
-                # A guest that slept here and was not permitted to wake has not run here since.
-                has_slept = runs_elsewhere and claim.wake_need.missing.any
-                if has_slept or has_moved_from(claim.pod, runs_elsewhere):
+                # A guest that slept here and was not permitted to wake has not run here since. A pod that is being
+                # deleted may be the VM's only one.
+                is_over = runs_elsewhere is not None and (claim.wake_need.missing.any or claim.pod.is_terminating)
+                if is_over or claim.pod.name in moved_from:
                     claim.left_with = claim.reserved
         # No pod can run the guest, so there is no agent either.
         if pods and not self.hosts:

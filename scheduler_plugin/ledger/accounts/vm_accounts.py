@@ -15,7 +15,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from protocol.messages import ObjectName
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
@@ -47,13 +47,13 @@ class VmAccounts:
         # An account without a UID was opened for a pod that does not name one; it may be the same VM.
         return named if named is not None and not named.uid else self._by_owner.get((pod.vm, pod.vm_uid))
 
-    def is_run_by(self, pod: PodFacts) -> bool:
-        """Return True if the pod runs a VM, or may."""
+    def is_run_by(self, pod: PodFacts, moving: Set[ObjectName | None] | None = None) -> bool:
+        """Return True if the pod runs a VM, or may. ``moving``: pods that the VM's migrations name, if known."""
         if pod.vm is None:
             return False
         if pod.migration is not None:
             return self._is_target(pod, pod.migration)
-        return pod.has_runner or not pod.vm_uid or self._is_named(pod, pod.vm)
+        return pod.has_runner or not pod.vm_uid or self._is_named(pod, pod.vm, moving)
 
     def _is_target(self, pod: PodFacts, migration: ObjectName) -> bool:
         """Return False if the migration that controls the pod has another UID or belongs to another VM."""
@@ -63,12 +63,12 @@ class VmAccounts:
             return True
         return owner.vm == pod.vm and (owner.facts is None or pod.migration_uid in ("", owner.facts.uid))
 
-    def _is_named(self, pod: PodFacts, vm: ObjectName) -> bool:
+    def _is_named(self, pod: PodFacts, vm: ObjectName, moving: Set[ObjectName | None] | None) -> bool:
         """Return True if the VM's status or a migration of it names the pod, or may do so later."""
         account = self.of(pod)
         if account is None or account.facts is None or account.facts.pod in (None, pod.name):
             return True
-        return any(pod.name in (migration.source_pod, migration.target_pod) for migration in self._migrations.of(vm))
+        return pod.name in (self._migrations.pods_of(vm) if moving is None else moving)
 
     def run_by_pod(self, pod: PodFacts) -> VmAccount | None:
         """The account of the VM that the pod runs; opens it if the VM is new. None if the pod runs none."""
@@ -77,11 +77,15 @@ class VmAccounts:
     def miscounted(self, vm: ObjectName | None) -> list[Claim]:
         """Claims of pods that name ``vm`` and wrongly count as its own, or wrongly do not."""
         undecided = {} if vm is None else self._undecided.get(vm, {})
-        return [claim for claim in undecided.values() if self._is_miscounted(claim)]
+        if vm is None or not undecided:
+            return []
+        # Once for all: a tenant may create thousands of pods and migrations of a VM.
+        moving = self._migrations.pods_of(vm)
+        return [claim for claim in undecided.values() if self._is_miscounted(claim, moving)]
 
-    def _is_miscounted(self, claim: Claim) -> bool:
+    def _is_miscounted(self, claim: Claim, moving: Set[ObjectName | None]) -> bool:
         """Return True if the claim wrongly counts as the VM's, or wrongly does not."""
-        is_run = self.is_run_by(claim.pod)
+        is_run = self.is_run_by(claim.pod, moving)
         # Keep a target that has counted as its VM's: another migration of that name proves nothing about it.
         return is_run if claim.vm is None else not (is_run or claim.pod.migration is not None)
 
