@@ -11,6 +11,7 @@ from typing import Final
 
 from protocol.messages import ObjectName
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
+from scheduler_plugin.constraints.cost import CostLimit, with_nodes, with_pods
 from scheduler_plugin.constraints.model import (
     UNCONSTRAINED,
     HostPort,
@@ -136,18 +137,26 @@ class ConstraintChecker:
     def __init__(self, view: ClusterView) -> None:
         self._view = view
         self._cached: dict[tuple[PodConstraints, VolumeTerms], dict[str, str | None]] = {}
+        self._limit = CostLimit()
 
     def check(self, candidate: Candidate) -> NodeConstraints:
         """Constraints of ``candidate`` on every node. Valid until pods are added to the view."""
         constraints, namespace, labels = candidate.constraints, candidate.namespace, candidate.traits.labels
+        # Pods with the same constraints share results that depend on one node only.
+        by_node = self._cached.get((constraints, candidate.volumes))
+        cost = with_pods(constraints, namespace, labels, self._view)
+        cost += 0 if by_node is not None else with_nodes(constraints, self._view)
+        if not self._limit.allows(cost, self._view):
+            by_node = dict.fromkeys(self._view.nodes, explanations.COSTLY_CONSTRAINTS)
+            return NodeConstraints(candidate, PodAffinity(), (), by_node, self._view, ignores_pods=True, prefers=False)
+        by_node = self._cached.setdefault((constraints, candidate.volumes), {})
         affinity = pod_affinity(constraints, namespace, labels, self._view)
         spreads = spread_limits(constraints, namespace, labels, self._view)
         return NodeConstraints(
             candidate,
             affinity,
             spreads,
-            # Pods with the same constraints share results that depend on one node only.
-            self._cached.setdefault((constraints, candidate.volumes), {}),
+            by_node,
             self._view,
             ignores_pods=not (affinity.excludes_nodes or spreads or candidate.traits.host_ports),
             prefers=bool(affinity.preferred or constraints.preferred_nodes) or self._view.discourages,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Final
 
 from scheduler_plugin.constraints.model import (
     PODS,
@@ -17,6 +19,11 @@ from scheduler_plugin.constraints.model import (
     Selector,
 )
 from scheduler_plugin.constraints.selectors import DISCOURAGING, with_keys
+
+MAX_REPULSIONS: Final = 1_000
+"""Maximum number of different anti-affinity terms of placed pods in one namespace: each is compared with each VM that
+may move.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,7 @@ class ClusterView:
     """Nodes and placed pods, which ``add`` may extend.
 
     ``namespaces`` are the labels of all namespaces, None if unknown. ``discourages``: some node has a PreferNoSchedule
-    taint. ``full`` are the nodes at their maximum number of pods.
+    taint. ``taints`` is the number of all taints. ``full`` are the nodes at their maximum number of pods.
     """
 
     def __init__(
@@ -67,6 +74,7 @@ class ClusterView:
         self.nodes = nodes
         self.namespaces = namespaces
         self.discourages = any(taint.effect == DISCOURAGING for node in nodes.values() for taint in node.taints)
+        self.taints = sum(len(node.taints) for node in nodes.values())
         # A node without an allocatable number of pods is not full.
         self.full = {name for name, node in nodes.items() if node.other_allocatable.get(PODS, 1) < 1}
         self._pod_slots = {
@@ -75,10 +83,12 @@ class ClusterView:
         self._unrequested: dict[str, dict[str, int]] = {}
         self._pods: list[PlacedPod] | None = None
         self._by_label: dict[str, dict[str, list[PlacedPod]]] = {}
+        self._by_namespace: dict[str, list[PlacedPod]] | None = None
         self._by_node: dict[str, Sequence[PlacedPod]] = {}
         self._repulsions: dict[tuple[PodTerm, str], Repulsion] = {}
         self._repelling: dict[tuple[str, str], list[Repulsion]] = {}
         self._repelling_any: list[Repulsion] = []
+        self._terms_of: Counter[str] = Counter()
         for pod in pods:
             self.add(pod)
 
@@ -98,6 +108,8 @@ class ClusterView:
         self._by_node[pod.node] = (*self._by_node.get(pod.node, ()), pod)
         if self._pods is not None:
             self._pods.append(pod)
+        if self._by_namespace is not None:
+            self._by_namespace.setdefault(pod.namespace, []).append(pod)
         self._occupy(pod.node, 1)
         if pod.traits.other_requests and pod.node in self._unrequested:
             _subtract(self._unrequested[pod.node], pod.traits.other_requests)
@@ -133,18 +145,40 @@ class ClusterView:
             if self._pod_slots[node] < 1:
                 self.full.add(node)
 
-    def candidates(self, selector: Selector) -> list[PlacedPod]:
-        """All pods that the selector may select; few if it requires a label value."""
+    def candidates(self, selector: Selector, namespaces: Iterable[str] | None) -> Iterator[PlacedPod]:
+        """All pods in ``namespaces`` (None: in all) that the selector may select, and others; few if it requires a
+        label value.
+        """
+        return chain.from_iterable(self._lists(selector, namespaces))
+
+    def count(self, selector: Selector, namespaces: Iterable[str] | None) -> int:
+        """The number of ``candidates``."""
+        return sum(map(len, self._lists(selector, namespaces)))
+
+    def _lists(self, selector: Selector, namespaces: Iterable[str] | None) -> list[Sequence[PlacedPod]]:
+        if selector is None:
+            return []
         narrow = _narrow(selector)
-        if narrow is None:
-            return [] if selector is None else self._all
-        by_value = self._by_label.get(narrow.key)
-        if by_value is None:
-            by_value = self._by_label[narrow.key] = {}
+        if narrow is not None:
+            by_value = self._indexed(narrow.key)
+            return [by_value.get(value, ()) for value in dict.fromkeys(narrow.values)]
+        if namespaces is None:
+            return [self._all]
+        if self._by_namespace is None:
+            self._by_namespace = {}
             for pod in self._all:
-                if narrow.key in pod.traits.labels:
-                    by_value.setdefault(pod.traits.labels[narrow.key], []).append(pod)
-        return [pod for value in dict.fromkeys(narrow.values) for pod in by_value.get(value, ())]
+                self._by_namespace.setdefault(pod.namespace, []).append(pod)
+        return [self._by_namespace.get(namespace, ()) for namespace in dict.fromkeys(namespaces)]
+
+    def _indexed(self, key: str) -> dict[str, list[PlacedPod]]:
+        """The pods with this label, by its value."""
+        by_value = self._by_label.get(key)
+        if by_value is None:
+            by_value = self._by_label[key] = {}
+            for pod in self._all:
+                if key in pod.traits.labels:
+                    by_value.setdefault(pod.traits.labels[key], []).append(pod)
+        return by_value
 
     def repulsions(self, labels: Labels) -> Iterator[Repulsion]:
         """Anti-affinity of placed pods that may repel a pod with these labels."""
@@ -162,6 +196,10 @@ class ClusterView:
         if repulsion is not None:
             repulsion.nodes.add(pod.node)
             return
+        # kube-scheduler refuses nodes because of the rest.
+        if self._terms_of[pod.namespace] >= MAX_REPULSIONS:
+            return
+        self._terms_of[pod.namespace] += 1
         made = self._repulsions[term, pod.namespace] = Repulsion(term, pod.namespace, {pod.node})
         narrow = _narrow(term.selector)
         if narrow is not None:
@@ -169,6 +207,11 @@ class ClusterView:
                 self._repelling.setdefault((narrow.key, value), []).append(made)
         elif term.selector is not None:
             self._repelling_any.append(made)
+
+
+def namespaces_of(term: PodTerm, owner: str) -> tuple[str, ...] | None:
+    """The namespaces to which a term of a pod in namespace ``owner`` is restricted; None if to none by name."""
+    return None if term.namespace_selector is not None else term.namespaces or (owner,)
 
 
 def resolved(term: PodTerm, labels: Labels) -> PodTerm:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod, resolved
+from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod, namespaces_of, resolved
 from scheduler_plugin.constraints.model import Labels, PodConstraints, PodTerm
 from scheduler_plugin.constraints.selectors import matches, selects
 from scheduler_plugin.texts import refusals
@@ -77,7 +77,7 @@ def _attract(affinity: PodAffinity, terms: list[PodTerm], namespace: str, labels
     # As in kube-scheduler, a pod counts only if all terms select it.
     matching = [
         pod
-        for pod in view.candidates(terms[0].selector)
+        for pod in view.candidates(terms[0].selector, namespaces_of(terms[0], namespace))
         if all(_is_about(term, namespace, pod.namespace, pod.traits.labels, view, unknown=True) for term in terms)
     ]
     affinity.affinity_keys = tuple(term.topology_key for term in terms)
@@ -93,7 +93,7 @@ def _domains(term: PodTerm, namespace: str, view: ClusterView) -> Iterator[Domai
     """Topology domains of the pods that the term matches, one per pod."""
     about: list[PlacedPod] = [
         pod
-        for pod in view.candidates(term.selector)
+        for pod in view.candidates(term.selector, namespaces_of(term, namespace))
         if _is_about(term, namespace, pod.namespace, pod.traits.labels, view, unknown=False)
     ]
     return _values(term.topology_key, (pod.node for pod in about), view)

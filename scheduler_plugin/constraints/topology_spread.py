@@ -35,15 +35,19 @@ def spread_limits(
     """The limits, computed once for all nodes. Only nodes with the topology keys of all constraints count."""
     if not constraints.spreads:
         return ()
-    keys = [spread.topology_key for spread in constraints.spreads]
+    keys = {spread.topology_key for spread in constraints.spreads}
     # As in kube-scheduler.
     complete = {name: node for name, node in view.nodes.items() if all(key in node.labels for key in keys)}
+    # Once for all of them: a VM may have a hundred, and as many terms for each node.
+    policies = {(spread.honors_affinity, spread.honors_taints) for spread in constraints.spreads}
+    counted = {
+        policy: [(name, node) for name, node in complete.items() if _counts(policy, constraints, name, node)]
+        for policy in policies
+    }
     limits = []
     for spread in constraints.spreads:
-        key = spread.topology_key
-        domains = {
-            name: node.labels[key] for name, node in complete.items() if _counts(spread, constraints, name, node)
-        }
+        nodes = counted[spread.honors_affinity, spread.honors_taints]
+        domains = {name: node.labels[spread.topology_key] for name, node in nodes}
         limits.append(_limit(spread, domains, namespace, labels, view))
     return tuple(limits)
 
@@ -52,7 +56,7 @@ def _limit(spread: Spread, domains: dict[str, str], namespace: str, labels: Labe
     """The limit of one constraint. ``domains`` has the domain of each node that counts."""
     selector = with_keys(spread.selector, labels, spread.match_label_keys)
     counts = dict.fromkeys(domains.values(), 0)
-    for pod in view.candidates(selector):
+    for pod in view.candidates(selector, (namespace,)):
         # As in kube-scheduler, terminating pods do not count.
         if pod.node in domains and pod.namespace == namespace and not pod.traits.is_terminating:
             counts[domains[pod.node]] += selects(selector, pod.traits.labels)
@@ -61,7 +65,8 @@ def _limit(spread: Spread, domains: dict[str, str], namespace: str, labels: Labe
     return SpreadLimit(spread.topology_key, counts, int(selects(selector, labels)), global_minimum + spread.max_skew)
 
 
-def _counts(spread: Spread, constraints: PodConstraints, name: str, node: NodeTraits) -> bool:
-    if spread.honors_affinity and not node_matches(constraints, name, node):
+def _counts(policy: tuple[bool, bool], constraints: PodConstraints, name: str, node: NodeTraits) -> bool:
+    honors_affinity, honors_taints = policy
+    if honors_affinity and not node_matches(constraints, name, node):
         return False
-    return not (spread.honors_taints and untolerated(node.taints, constraints.tolerations))
+    return not (honors_taints and untolerated(node.taints, constraints.tolerations))
