@@ -36,7 +36,7 @@ class _Lines(httpx.AsyncByteStream):
 
 class InProcess(httpx.AsyncBaseTransport):
     """A transport to one API server. ``busy`` counts requests that have not been answered; ``patched`` has the status
-    and path of each answered patch.
+    and path of each answered patch, ``read`` the path of each read.
 
     Of the next request whose method and path end so, ``unanswered`` loses the answer, and ``lost`` the request itself;
     ``failing`` has it answered with the status ``fault``, and nothing done. ``refused``, a pattern, has every
@@ -49,6 +49,7 @@ class InProcess(httpx.AsyncBaseTransport):
         self._closing = asyncio.Event()
         self.busy = 0
         self.patched: list[tuple[int, str]] = []
+        self.read: list[str] = []
         self.is_away = False
         self.unanswered = ""
         self.lost = ""
@@ -87,6 +88,8 @@ class InProcess(httpx.AsyncBaseTransport):
             answer = await self._asgi.handle_async_request(request)
         finally:
             self.busy -= 1
+        if request.method == "GET":
+            self.read.append(request.url.path)
         if request.method == "PATCH":
             self.patched.append((answer.status_code, request.url.path))
         if self.unanswered and f"{request.method} {request.url.path}".endswith(self.unanswered):

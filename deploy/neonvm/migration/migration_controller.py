@@ -30,6 +30,8 @@ from protocol.virtual_machine import InvalidObjectError
 _WORKERS: Final = 4
 _NEXT: Final = Seconds(0.1)
 _LATER: Final = Seconds(1.0)
+_MOST_REFUSED: Final = 20
+"""Maximum number of new migrations to refuse in one go because another one is under way."""
 _POLL_TIMEOUT: Final = Seconds(10.0)
 """How long a running migration waits for a runner to respond: twice the timeout of a request."""
 _PENDING_TIMEOUT: Final = Seconds(60.0)
@@ -75,8 +77,13 @@ class MigrationController:
         if not self._forget_all_but(name, {uid_of(migration) for migration in migrations}):
             return  # requeued when the transfer of the deleted migration has ended
         fresh = [migration for migration in migrations if not text(migration, "status", "phase")]
-        for due in [*(migration for migration in migrations if migration not in fresh), *fresh[:1]]:
-            facts = self._facts(due, vm, migrations)
+        admitted = [migration for migration in migrations if text(migration, "status", "phase")]
+        # Once for all of them, because anyone may create thousands of migrations of a VM.
+        rivals = [migration for migration in migrations if is_under_way(migration)]
+        uncleaned = [migration for migration in migrations if needs_cleanup(migration)]
+        # Admit only the oldest; the decision on the next depends on its outcome. All that come too late are refused.
+        for due in [*admitted, *fresh[: _MOST_REFUSED if rivals else 1]]:
+            facts = self._facts(due, vm, rivals, uncleaned)
             # A new leader has polled no guest yet; a decision now could end a healthy migration.
             if unpolled := self._unpolled_pods(facts):
                 self._queue.add(name, _LATER)
@@ -88,7 +95,6 @@ class MigrationController:
             # This wait is bounded, and no watch event marks its end.
             if facts.pending_cleanup:
                 self._queue.add(name, _LATER)
-        # Admit only the oldest; the decision on the next depends on its outcome.
         if len(fresh) > 1:
             self._queue.add(name, _NEXT)
 
@@ -116,19 +122,21 @@ class MigrationController:
             del self._pod_uids[vm]
         return not active
 
-    def _facts(self, migration: Json, vm: Json | None, migrations: Sequence[Json]) -> MigrationInputs:
-        """Inputs of the plan for one of the ``migrations`` of ``vm``."""
+    def _facts(
+        self, migration: Json, vm: Json | None, rivals: Sequence[Json], uncleaned: Sequence[Json]
+    ) -> MigrationInputs:
+        """Inputs of the plan for a migration of ``vm``; ``rivals`` are all under way, ``uncleaned`` all failed ones."""
         deps = self._deps
         source = self._pod(migration, text(migration, "status", "sourcePodName") or text(vm or {}, "status", "podName"))
         target = self._pod(migration, text(migration, "status", "targetPodName"))
-        others = [other for other in migrations if uid_of(other) != uid_of(migration)]
+        rival, failed = (_first_other(migration, others) for others in (rivals, uncleaned))
         guest = deps.guest_host.guest(source)
         return MigrationInputs(
             migration=migration,
             fault=_fault(migration, vm),
             vm=vm,
-            rival=next((name_of(other).name for other in others if is_under_way(other)), ""),
-            pending_cleanup=self._pending_cleanup(others) if self._age(migration) < _PENDING_TIMEOUT else "",
+            rival="" if rival is None else name_of(rival).name,
+            pending_cleanup=self._pending_cleanup(failed) if self._age(migration) < _PENDING_TIMEOUT else "",
             source=source,
             target=target,
             source_role=guest.role,
@@ -141,8 +149,7 @@ class MigrationController:
             moves_asleep=guest.moves_asleep,
         )
 
-    def _pending_cleanup(self, migrations: Sequence[Json]) -> str:
-        failed = next((migration for migration in migrations if needs_cleanup(migration)), None)
+    def _pending_cleanup(self, failed: Json | None) -> str:
         if failed is None:
             return ""
         target = self._pod(failed, text(failed, "status", "targetPodName"))
@@ -174,6 +181,10 @@ class MigrationController:
         now = self._deps.clock.now()
         # Monotonic clock of this process; a new leader starts counting from zero.
         return Seconds(self._deadlines.setdefault(uid_of(migration), Instant(now + span)) - now)
+
+
+def _first_other(migration: Json, migrations: Sequence[Json]) -> Json | None:
+    return next((other for other in migrations if uid_of(other) != uid_of(migration)), None)
 
 
 def _fault(migration: Json, vm: Json | None) -> str:

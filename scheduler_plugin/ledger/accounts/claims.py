@@ -237,7 +237,7 @@ class VmAccount(PermitAccount):
         named = None if self.facts is None else self.facts.pod
         return named if any(claim.pod.name == named for claim in self.claims) else None
 
-    def mark_left_claims(self, moved_from: Container[ObjectName]) -> list[Claim]:
+    def mark_left_claims(self, moved_from: Container[ObjectName | None]) -> list[Claim]:
         """Mark claims of pods that the VM has left, and unmark a pod that its status names again. Return the claims to
         update. ``moved_from``: pods that it has left by a migration.
         """

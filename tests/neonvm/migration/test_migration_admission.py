@@ -34,6 +34,21 @@ async def test_simultaneous_migrations_never_both_run(runtime: RuntimeFixture) -
     await runtime.assert_well(str((await runtime.status())["podName"]))
 
 
+async def test_late_migrations_are_refused_together(runtime: RuntimeFixture) -> None:
+    """Each round lists the migrations of the namespace, where a tenant may have created thousands."""
+    await runtime.run_vm()
+    await runtime.begin_to_move()
+    spec: Json = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration", "spec": {"vmName": "db"}}
+    names = [f"late-{number}" for number in range(15)]
+    runtime.api.read.clear()
+    for name in names:
+        await runtime.client.create(MIGRATIONS, "default", {**spec, "metadata": {"name": name}})
+    await runtime.pass_time(1)
+    outcomes = {await runtime.outcome(ObjectName("default", name)) for name in names}
+    assert outcomes == {("Failed", "AlreadyMigrating")}
+    assert runtime.api.read.count(MIGRATIONS.path("default")) < 10
+
+
 async def test_migration_of_missing_vm_fails(runtime: RuntimeFixture) -> None:
     await runtime.ask_to_move()
     assert await runtime.outcome() == ("Failed", "VMGone")
