@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agent.adapters.scrape import LARGEST, NodeExporter
+from agent.adapters.scrape import BYTES_PER_SECOND, LARGEST, NodeExporter
 from agent.core.events import Fault
 from agent.core.guest import GuestSample
 from agent.ports import PortError
@@ -146,3 +146,14 @@ async def test_silent_guest_times_out() -> None:
         expected = Fault.NETWORK, f"the guest's metrics at {served.url} did not respond within 0.02 s"
         assert await failure(exporter) == expected
     assert served.asked
+
+
+async def test_large_pages_are_read_less_often() -> None:
+    """Guests that served a megabyte four times a second would take all time of the agent of their node."""
+    page = PAGE + b"#" * 64 * 1024
+    async with guest(answer(), answer(body=page), answer()) as (exporter, _):
+        loop, ends = asyncio.get_running_loop(), []
+        for _ in range(3):
+            await exporter.scrape()
+            ends.append(loop.time())
+    assert ends[2] - ends[1] >= len(page) / BYTES_PER_SECOND > 0.1
