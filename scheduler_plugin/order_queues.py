@@ -57,6 +57,45 @@ class OrderQueue(Generic[K, V]):
         return orders
 
 
+class FairQueue(Generic[K, V]):
+    """At most ``most`` orders by namespace and key. Namespaces take turns, so none delays or displaces the others."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._orders: dict[str, dict[K, V]] = {}
+        self._any = asyncio.Event()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._orders.values()))
+
+    def put(self, namespace: str, key: K, order: V) -> None:
+        """Add an order, or replace the one with the same key in place. If the queue is full, the namespace with most
+        orders loses its newest.
+        """
+        own = self._orders.setdefault(namespace, {})
+        own[key] = order
+        if len(self) > self._most:
+            # At a tie the newest of all.
+            largest = max(reversed(self._orders.values()), key=len)
+            fullest = own if len(own) == len(largest) else largest
+            fullest.popitem()
+            if not own:
+                del self._orders[namespace]
+        self._any.set()
+
+    async def take(self) -> V:
+        """Wait for an order and remove the oldest of the namespace whose turn it is."""
+        while not self._orders:
+            self._any.clear()
+            await self._any.wait()
+        namespace = next(iter(self._orders))
+        orders = self._orders.pop(namespace)
+        order = orders.pop(next(iter(orders)))
+        if orders:
+            self._orders[namespace] = orders
+        return order
+
+
 class OrderQueues:
     """All queues. ``requests_seen`` has an event for each pod whose kubelet is awaited."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final, Never
 
 import msgspec
@@ -22,7 +23,7 @@ REMEMBERED: Final = Seconds(3600.0)
 """How long an ended pod is remembered: longer than it takes to replace it in an upgrade or after the loss of a node."""
 
 AT_MOST: Final = 4096
-"""Maximum number of ended pods to remember; the latest are kept."""
+"""Maximum number of ended pods to remember. Beyond it, the namespace with most of them loses its oldest."""
 
 
 class PodSize(msgspec.Struct, frozen=True):
@@ -74,11 +75,12 @@ class Predecessors:
 
     def _forget_old(self) -> None:
         oldest = self._clock.now() - REMEMBERED
-        while self._ended:
-            name, (_, at) = next(iter(self._ended.items()))
-            if at >= oldest and len(self._ended) <= AT_MOST:
-                return
-            del self._ended[name]
+        while self._ended and next(iter(self._ended.values()))[1] < oldest:
+            del self._ended[next(iter(self._ended))]
+        if len(self._ended) > AT_MOST:
+            # Otherwise, whoever creates and deletes thousands of pods would displace those of all others.
+            largest, _ = Counter(name.namespace for name in self._ended).most_common(1)[0]
+            del self._ended[next(name for name in self._ended if name.namespace == largest)]
 
 
 def _read(pod: JsonObject) -> PodSize | None:

@@ -12,7 +12,7 @@ from protocol.runtime.kubernetes.events import EventRecord, about_vm
 from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.order_queues import OrderQueue
+from scheduler_plugin.order_queues import FairQueue
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import events, logs
 
@@ -32,7 +32,7 @@ class SchedulerEvents:
 
     def __init__(self, context: SchedulerContext) -> None:
         self._context = context
-        self._queue: OrderQueue[str, EventRecord] = OrderQueue()
+        self._queue: FairQueue[str, EventRecord] = FairQueue(MAX_QUEUED)
         self._last_event_at: dict[ObjectName, Instant] = {}
 
     def denied(self, vm: VirtualMachine, uid: str, wanted: Resources, permit: Resources) -> None:
@@ -63,8 +63,7 @@ class SchedulerEvents:
         """Queue an event; it replaces one with the same name, or else one about the same object."""
         key = f"{event.path}/{event.name}" if event.name else str(event.about.name)
         # Users can create thousands of objects with new problems. Metrics and ``/explain`` have them too.
-        if len(self._queue) < MAX_QUEUED or self._queue.find(key) is not None:
-            self._queue.put(key, event)
+        self._queue.put(event.namespace, key, event)
 
     async def run(self) -> Never:
         """Write events until cancelled."""

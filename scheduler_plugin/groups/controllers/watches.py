@@ -124,6 +124,10 @@ def key_of(resource: Resource, name: ObjectName) -> Key:
     return resource.group, resource.kind, name
 
 
+_ANY: Final = ("", "")
+"""Stands for a label that all pods have; a real one has a key."""
+
+
 class PodIndex:
     """Index of all cached pods. ``on_kill`` is called with a pod in which a container was OOM-killed."""
 
@@ -141,14 +145,14 @@ class PodIndex:
         names = min((self._by_label.at((namespace, key, value)) for key, value in labels), key=len, default=None)
         if names is None:
             # A selector with only `matchExpressions` has no label to look up.
-            names = {name for name in self._cache.objects(PODS) if name.namespace == namespace}
+            names = self._by_label.at((namespace, *_ANY))
         pods = (self._cache.get(PODS, name) for name in sorted(names, key=str))
         selected = (pod for pod in pods if pod is not None and selects(selector, labels_of(pod)))
         return [pod for pod in selected if not is_of_other(pod, target, self._cache.get)]
 
     def _changed(self, change: FactChange[Json]) -> None:
         before, after = (
-            {(change.name.namespace, key, value) for key, value in labels_of(pod or {}).items()}
+            set() if pod is None else {(change.name.namespace, *label) for label in (_ANY, *labels_of(pod).items())}
             for pod in (change.before, change.after)
         )
         self._by_label.move(change.name, before, after)

@@ -216,6 +216,20 @@ async def test_without_the_flag_no_pod_is_followed(tmp_path: Path) -> None:
         assert not [call for call in way.asked if call.path == PODS.path()]
 
 
+async def test_ended_pods_of_others_stay_remembered() -> None:
+    """However many pods a team creates and deletes."""
+    predecessors = Predecessors(FakeClock(), InjectorTelemetry())
+    informer = predecessors._pods
+    for number in range(AT_MOST + 2):
+        pod = postgres(f"pg-{number}")
+        namespace = "theirs" if number < 2 else "default"
+        pod["metadata"] |= {"namespace": namespace, "uid": f"u-{number}", "resourceVersion": str(number + 1)}
+        informer.learn(pod)
+        informer.forget(name_of(pod))
+    names = [ObjectName("theirs", "pg-0"), ObjectName("theirs", "pg-1"), ObjectName("default", "pg-2")]
+    assert [predecessors.size_before(name, "") is not None for name in names] == [True, True, False]
+
+
 async def test_oldest_ended_pods_are_dropped() -> None:
     predecessors = Predecessors(FakeClock(), InjectorTelemetry())
     informer = predecessors._pods

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from protocol.kubernetes.objects import Json, child, items
+from protocol.kubernetes.objects import Json, child, items, name_of
 from protocol.kubernetes.resources import (
     DEPLOYMENTS,
     PODS,
@@ -17,6 +17,7 @@ from protocol.kubernetes.resources import (
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.app import assemble
 from scheduler_plugin.groups.controllers.controller import Cache, trimmed
+from scheduler_plugin.groups.controllers.watches import PodIndex
 from scheduler_plugin.groups.objects.pods import MOST, pod_selector
 from scheduler_plugin.groups.objects.targets import workload_of
 from scheduler_plugin.groups.settings import GroupsSettings
@@ -98,6 +99,18 @@ def test_workload_drops_a_huge_selector() -> None:
     kept = trimmed(DEPLOYMENTS, {"metadata": {"name": "web"}, "spec": {"replicas": 3, "selector": selector}})
     assert kept == {"metadata": {"name": "web"}, "spec": {"replicas": 3}}
     assert pod_selector(kept) == {}
+
+
+def test_pods_are_found_by_expressions_alone() -> None:
+    """Among those of the namespace, however many others there are."""
+    cache = Cache([PODS], GroupsTelemetry())
+    index = PodIndex(cache, lambda _: None)
+    for number, (namespace, app) in enumerate((("default", "web"), ("default", "db"), ("other", "web"))):
+        metadata = {"namespace": namespace, "name": f"pod-{number}", "uid": f"u-{number}", "labels": {"app": app}}
+        cache.learn(PODS, {"metadata": {**metadata, "resourceVersion": str(number + 1)}})
+    selector: Json = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]}
+    found = index.of({"metadata": {"namespace": "default", "name": "web"}, "spec": {"selector": selector}})
+    assert [name_of(pod).name for pod in found] == ["pod-0"]
 
 
 async def test_restored_store_is_reread() -> None:
