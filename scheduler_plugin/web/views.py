@@ -22,7 +22,7 @@ from scheduler_plugin.ledger.accounts.node_account import NodeAccount, Pressure
 from scheduler_plugin.ledger.accounts.sharing import promised_to, recently_freed
 from scheduler_plugin.ledger.explain import ClaimExplanation
 from scheduler_plugin.ledger.facts import MigrationPhase
-from scheduler_plugin.ledger.moves import Migration
+from scheduler_plugin.ledger.moves import Migration, current_migration
 from scheduler_plugin.planner.beneficiaries import no_room_to_grow, room_being_made
 from scheduler_plugin.planner.victims import PlanningTime, stays_because
 from scheduler_plugin.service.service import LeaderStatus
@@ -34,20 +34,27 @@ MAX_UNREADABLE: Final = 100
 """Maximum number of unreadable objects in ``/nodes``; the metric counts all of them."""
 
 
+MAX_MIGRATIONS: Final = 100
+"""Maximum number of others' migrations in ``/nodes``, and of one VM's: a tenant may create thousands, and a response
+with all of them would keep the scheduler busy.
+"""
+
+
 def amount(resources: Resources) -> models.Amounts:
     """Both amounts as quantities."""
     return models.Amounts(resources.cpu.quantity(), resources.mem.quantity())
 
 
 def nodes_view(context: SchedulerContext, leadership: LeaderStatus) -> models.NodesModel:
-    """Every node with its pods, by name, and every migration that has not ended, oldest first."""
+    """Every node with its pods, by name, and migrations that have not ended, oldest first."""
     ledger, now, today = context.ledger, context.clock.now(), _now(context)
     # Agents call only the leader: on a standby all look silent.
     silent = _silent_agents(context) if leadership.leads else frozenset()
-    active = sorted(
-        (migration for migration in ledger.migrations.values() if migration.is_active),
-        key=lambda migration: migration.since,
-    )
+    active = [migration for migration in ledger.migrations.values() if migration.is_active]
+    # Thousands of users' migrations must not hide ours.
+    ours = [migration for migration in active if migration.is_ours]
+    others = islice((migration for migration in active if not migration.is_ours), MAX_MIGRATIONS)
+    listed = sorted([*ours, *others], key=lambda migration: migration.since)
     return models.NodesModel(
         ready=ledger.is_ready,
         leading=leadership.leads,
@@ -60,7 +67,7 @@ def nodes_view(context: SchedulerContext, leadership: LeaderStatus) -> models.No
         ],
         migrations_idle=context.migration_status.idle,
         migrations=[
-            _migration(migration, context.feed.migrations.facts.get(migration.name), now) for migration in active
+            _migration(migration, context.feed.migrations.facts.get(migration.name), now) for migration in listed
         ],
         nodes=[_node(context, ledger.nodes[name], silent, today) for name in sorted(ledger.nodes)],
     )
@@ -83,10 +90,11 @@ def vm_view(context: SchedulerContext, vm: ObjectName, leadership: LeaderStatus)
     if not uids and not problems:
         return None
     account = ledger.claims[uids[0]].vm if uids else None
-    moves = [
-        _migration(migration, context.feed.migrations.facts.get(migration.name), now)
-        for migration in ledger.migrations_of(vm)
-    ]
+    migrations = ledger.migrations_of(vm)
+    current, latest = current_migration(migrations), migrations[-MAX_MIGRATIONS:]
+    if current is not None and current not in latest:
+        latest = [current, *latest[1:]]
+    moves = [_migration(migration, context.feed.migrations.facts.get(migration.name), now) for migration in latest]
     nodes = {ledger.claims[uid].node for uid in uids}
     movable = None if account is None else account.facts
     explained = {uid: ledger.explain(uid, now) for uid in uids}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scheduler_plugin.fake_cluster import PODS, VMS
+from scheduler_plugin.web import views
+from tests.scheduler_plugin.fake_cluster import MIGRATIONS, PODS, VMS
 from tests.scheduler_plugin.migration.moving_cluster import full_cluster, moving_cluster
 from tests.scheduler_plugin.objects import plain_pod, vm, vm_pod
 
@@ -26,6 +27,19 @@ async def test_stalled_migration_is_named_everywhere() -> None:
         s.let_go()
         await s.passes(10)
         assert "autoscale_scheduler_migrations_stalled 0.0" in await s.metrics()
+
+
+async def test_few_of_many_migrations_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant may create thousands. The one that runs, or may begin next, is among those that are shown."""
+    monkeypatch.setattr(views, "MAX_MIGRATIONS", 3)
+    async with moving_cluster(full_cluster()) as s:
+        for number in range(6):
+            metadata = {"namespace": "default", "name": f"many-{number}", "uid": f"uid-{number}"}
+            s.cluster.put(MIGRATIONS, {"metadata": metadata, "spec": {"vmName": "db"}})
+            await s.passes(1)
+        shown = [(await s.view(path))["migrations"] for path in ("explain/default/db", "nodes")]
+    names = [[migration["name"].removeprefix("default/many-") for migration in migrations] for migrations in shown]
+    assert names == [["0", "4", "5"], ["0", "1", "2"]]
 
 
 async def test_refusal_of_its_target_pod_is_told() -> None:
