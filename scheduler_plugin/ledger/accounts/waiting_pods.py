@@ -147,8 +147,9 @@ class WaitingPod:
 
 @dataclass(slots=True, eq=False)
 class _PodsOfNodes:
-    """Pods that wait for the same nodes; each needs at least ``min_claim``."""
+    """Pods that wait for the same ``nodes``; each needs at least ``min_claim``."""
 
+    nodes: frozenset[str]
     min_claim: Resources
     pods: dict[str, WaitingPod] = field(default_factory=dict)
 
@@ -265,9 +266,11 @@ class WaitingPods:
     def _enter(self, pod: WaitingPod) -> None:
         group = self._groups.get(pod.nodes)
         if group is None:
-            group = self._groups[pod.nodes] = _PodsOfNodes(pod.claim)
+            group = self._groups[pod.nodes] = _PodsOfNodes(pod.nodes, pod.claim)
         else:
             group.min_claim = group.min_claim.at_most(pod.claim)
+        # An equal set of its own would take half a megabyte in a large cluster, for each pod.
+        pod.nodes = group.nodes
         uid = pod.facts.uid
         group.pods[uid] = self._pods[uid] = pod
         if pod.account is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -211,3 +213,17 @@ def test_failed_wake_up_repeats_after_change() -> None:
         for after in (0, waiting_pods.WAKE_UP_TIMEOUT):
             waiting.expire(Instant(LATER + 100 * step + after))
         assert waiting.wake(rooms, (), [account]) == {pod.uid: "n1"}
+
+
+def test_waiting_pods_share_their_nodes() -> None:
+    """Two thousand pods that waited for the same five thousand nodes took a gigabyte."""
+    names = [f"node-{number}" for number in range(200)]
+    waiting = WaitingPods()
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            waiting.add(plain_pod(f"p-{number}", amount(3)), None, names)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (len(waiting), taken < 100 * sys.getsizeof(frozenset(names)) / 2) == (100, True)
