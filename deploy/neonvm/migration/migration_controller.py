@@ -11,18 +11,26 @@ from typing import Final
 
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_executor import MigrationExecutor, bandwidth_of
-from deploy.neonvm.migration.migration_facts import MigrationInputs, pod_on
+from deploy.neonvm.migration.migration_facts import MigrationInputs, Sending, pod_on
 from deploy.neonvm.migration.migration_plan import plan_migration, waits_for_guests
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.vm_index import VmIndex
-from deploy.neonvm.objects.vm_spec import RUNNING, is_under_way, machine_of, needs_cleanup
+from deploy.neonvm.objects.vm_spec import (
+    ENDED,
+    RUNNING,
+    SUCCEEDED,
+    finalizers_of,
+    is_under_way,
+    machine_of,
+    needs_cleanup,
+)
 from deploy.neonvm.texts import controller as texts
 from protocol.kubernetes.api import Tolerating
 from protocol.kubernetes.objects import Json, integer, is_terminating, labels_of, name_of, pod_phase, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
-from protocol.names import LABEL_VM_NAME
+from protocol.names import FINALIZER, LABEL_VM_NAME
 from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Instant, QuantityError, Seconds
 from protocol.virtual_machine import InvalidObjectError
@@ -77,8 +85,10 @@ class MigrationController:
         if not self._forget_all_but(name, {uid_of(migration) for migration in migrations}):
             return  # requeued when the transfer of the deleted migration has ended
         fresh = [migration for migration in migrations if not text(migration, "status", "phase")]
-        admitted = [migration for migration in migrations if text(migration, "status", "phase")]
         # Once for all of them, because anyone may create thousands of migrations of a VM.
+        admitted = [
+            migration for migration in migrations if text(migration, "status", "phase") and not self._is_done(migration)
+        ]
         rivals = [migration for migration in migrations if is_under_way(migration)]
         uncleaned = [migration for migration in migrations if needs_cleanup(migration)]
         # Admit only the oldest; the decision on the next depends on its outcome. All that come too late are refused.
@@ -97,6 +107,15 @@ class MigrationController:
                 self._queue.add(name, _LATER)
         if len(fresh) > 1:
             self._queue.add(name, _NEXT)
+
+    def _is_done(self, migration: Json) -> bool:
+        """Return True if the migration has ended and needs no cleanup."""
+        phase = text(migration, "status", "phase")
+        if phase not in ENDED or FINALIZER in finalizers_of(migration):
+            return False
+        has_target = self._pod(migration, text(migration, "status", "targetPodName")) is not None
+        is_sending = self.transfers.of(uid_of(migration)).sending is Sending.ACTIVE
+        return not is_sending and (phase == SUCCEEDED or not has_target)
 
     async def _fresh(self, vm: ObjectName) -> tuple[Json | None, list[Json]]:
         """The VM and its migrations from the API server: with a stale cache a second migration could start."""
