@@ -190,9 +190,7 @@ class LedgerState:
 
     def mark_left_claims(self, account: VmAccount | None) -> None:
         """Update claims of pods that the VM has left; they keep their reservation and ignore the VM."""
-        if account is None:
-            return
-        for claim in account.mark_left_claims(self.migrations.moved_from(account.name)):
+        for claim in [] if account is None else account.mark_left_claims(self.migrations.moved_from(account.name)):
             self.change(claim)
 
     def settle_vm(self, account: VmAccount) -> None:

@@ -124,8 +124,7 @@ def key_of(resource: Resource, name: ObjectName) -> Key:
     return resource.group, resource.kind, name
 
 
-_ANY: Final = ("", "")
-"""Stands for a label that all pods have; a real one has a key."""
+_ANY: Final = ("", "")  # stands for a label that all pods have; a real one has a key
 
 
 class PodIndex:
@@ -140,12 +139,9 @@ class PodIndex:
     def of(self, target: JsonObject) -> list[Json]:
         """Pods of a Deployment, StatefulSet, ReplicaSet or Cluster, by name, without those of other controllers."""
         selector, namespace = pod_selector(target), name_of(target).namespace
-        labels = strings(selector, "matchLabels").items()
+        labels = (_ANY, *strings(selector, "matchLabels").items())
         # A pod must have all labels, so search only those with the rarest one.
-        names = min((self._by_label.at((namespace, key, value)) for key, value in labels), key=len, default=None)
-        if names is None:
-            # A selector with only `matchExpressions` has no label to look up.
-            names = self._by_label.at((namespace, *_ANY))
+        names = min((self._by_label.at((namespace, *label)) for label in labels), key=len)
         pods = (self._cache.get(PODS, name) for name in sorted(names, key=str))
         selected = (pod for pod in pods if pod is not None and selects(selector, labels_of(pod)))
         return [pod for pod in selected if not is_of_other(pod, target, self._cache.get)]
