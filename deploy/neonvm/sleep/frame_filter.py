@@ -224,15 +224,18 @@ class _SegmentFilter:
         following = connections.next_of(segment.connection)
         if following is None and not connections.is_repeated(segment.connection, segment.seq, self.now):
             return FrameVerdict(Action.QUEUE, why=texts.FIRST_END) if self._queue_end() else _NO_ROOM
-        if following is not None and not is_after(segment.end, following):
-            # A host that repeats an end all the time, maybe in the name of another, gets few answers.
-            if not connections.may_answer(segment.connection, self.now):
-                return _END_SOON
-            return FrameVerdict(Action.ANSWER, (self._acknowledged(following),), texts.END_AGAIN)
-        if following is not None and is_after(segment.seq, following):
+        next_seq = segment.end if following is None else following
+        is_again = following is not None and not is_after(segment.end, next_seq)
+        # A host that repeats an end all the time, maybe in the name of another, gets few answers.
+        if is_again and not connections.may_answer(segment.connection, self.now):
+            return _END_SOON
+        if is_after(segment.seq, next_seq):
             return _OUT_OF_ORDER
+        # Even if it seems to be a repetition: the number of a slow client may be too high.
         if not self._queue_end():
             return self._wake(texts.TOO_MANY_ENDS)
+        if is_again:
+            return FrameVerdict(Action.QUEUE, (self._acknowledged(next_seq),), texts.END_AGAIN)
         connections.expect(segment.connection, segment.end, self.now)
         return FrameVerdict(Action.QUEUE, (self._acknowledged(segment.end),), texts.SESSION_END)
 
@@ -254,7 +257,8 @@ class _SegmentFilter:
         segment, state = self.segment, self.state
         if segment.flags & SYN:
             seq, options = state.cookie(segment, segment.seq), segment_size(self.sleeper.mtu - _TCP_IP)
-            return self._answer(texts.SCRAPE, Reply(SYN | ACK, seq, segment.end, _SCRAPE_WINDOW, options))
+            # Data in the SYN is not acknowledged: nothing is stored of it.
+            return self._answer(texts.SCRAPE, Reply(SYN | ACK, seq, segment.seq + 1, _SCRAPE_WINDOW, options))
         if segment.flags & RST:
             return _CLOSED
         if segment.payload:

@@ -212,6 +212,16 @@ def test_repeated_end_gets_few_answers() -> None:
     assert not any(answers[:90])
 
 
+def test_end_of_slow_client_reaches_guest() -> None:
+    """Its ACK of our probe takes so long that it looks like a keepalive probe, and shows a number that is too high."""
+    remembered, end = memory(), CLIENT.frame(FIN | ACK)
+    for now in (1.0, 1.7):
+        CLIENT.judged(remembered, CLIENT.frame(ACK), now)
+    for now in (9.0, 10.0):
+        verdict = CLIENT.judged(remembered, end, now)
+        assert (verdict.action, answer(verdict).ack, kept(remembered)) == (QUEUE, CLIENT.seq + 1, [end])
+
+
 def test_scan_with_ends_wakes_nobody() -> None:
     remembered = memory()
     scanners = [Client(source_port=port) for port in range(1, 500)]
@@ -309,6 +319,15 @@ def test_scrape_is_answered_without_memory() -> None:
     assert answer(scraper.judged(remembered, end)).ack == segment(end).end
     assert scraper.judged(remembered, scraper.frame(RST)).action is DROP
     assert (len(remembered.connections), kept(remembered), remembered.is_woken) == (0, [], False)
+
+
+def test_request_with_the_syn_is_repeated() -> None:
+    """TCP Fast Open: the SYN cookie does not cover its data, so the client has to send it again."""
+    remembered, request = memory(), b"GET /metrics HTTP/1.1\r\n\r\n"
+    reply = answer(SCRAPER.judged(remembered, SCRAPER.frame(SYN, request)))
+    assert (reply.flags, reply.ack) == (SYN | ACK, SCRAPER.seq + 1)
+    scraper = replace(SCRAPER, seq=SCRAPER.seq + 1, ack=reply.seq + 1)
+    assert answer(scraper.judged(remembered, scraper.frame(ACK | PSH, request))).payload == remembered.response
 
 
 def test_other_path_is_not_there() -> None:

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.neonvm.sleep.asleep_page import MAX_RESPONSE
+from deploy.neonvm.sleep.connections import is_after
 from deploy.neonvm.sleep.frame_filter import TERMINATE, Action, StandInState, filter_frame
 from deploy.neonvm.sleep.frames import ACK, FIN, PSH, RST, SYN, ArpRequest, parse
-from tests.neonvm.sleep.wire import GUEST, Client, answer, has_right_checksums, memory
+from tests.neonvm.sleep.wire import GUEST, Client, answer, has_right_checksums, memory, segment
 
 PORTS = st.sampled_from([5432, 6432, 9100, 22, 51000])
 NUMBERS = st.integers(0, 2**32 - 1)
@@ -104,6 +105,25 @@ def test_repeated_probe_is_always_answered(traffic: list[tuple[bytes, float]], c
                 filter_frame(frame, GUEST, remembered, 100.0 + repeat)
         read = answer(filter_frame(prober.probe(), GUEST, remembered, 100.0 + repeat))
         assert (read.flags, read.seq, read.ack) == (ACK, prober.ack, prober.seq)
+
+
+OWN = st.sampled_from(
+    [Client().frame(ACK, back=back) for back in (0, 1)]
+    + [Client().frame(FIN | ACK, payload, back=back) for payload in (b"", TERMINATE) for back in (0, 5)]
+)
+
+
+@given(st.lists(st.tuples(OWN, st.sampled_from([0.1, 0.7, 1.2])), min_size=3, max_size=8))
+def test_acknowledged_end_is_queued(session: list[tuple[bytes, float]]) -> None:
+    """Whatever a client sent before, in any order and at any pace: it never sends the end again."""
+    remembered, now = memory(), 1.0
+    for frame, pause in session:
+        now += pause
+        sent = segment(frame)
+        for reply in filter_frame(frame, GUEST, remembered, now).answers:
+            if sent.flags & FIN and not is_after(sent.end, segment(reply).ack):
+                queued = [segment(other) for _, other in remembered.frames.all(0)]
+                assert [other for other in queued if other.flags & FIN and other.end == sent.end]
 
 
 FULL_PAGE = b"".join(
