@@ -50,6 +50,13 @@ class SleepImage:
         """True once it was read, deleted or lost: nobody can restore it any more."""
         return self._key is None or not self.path.exists()
 
+    def check_room(self) -> None:
+        """Raise ``ImageError`` if the disk is too full even for a small image."""
+        try:
+            _check_free(os.statvfs(self.path.parent))
+        except OSError as error:
+            raise self._not_saved(error) from error
+
     def write(self, source: socket.socket) -> Bytes:
         """Write everything read from ``source`` until EOF; return the file's size. Raises ``ImageError``."""
         key = self._usable()
@@ -65,7 +72,7 @@ class SleepImage:
                     if self._key is None:
                         self._delete_own(descriptor)
         except OSError as error:
-            raise ImageError(f"cannot save the memory in {self.path.parent}: {error}") from error
+            raise self._not_saved(error) from error
 
     def read_once(self, target: socket.socket) -> None:
         """Write the content to ``target`` and delete the image. Raises ``ImageError``."""
@@ -98,6 +105,9 @@ class SleepImage:
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
 
+    def _not_saved(self, error: OSError) -> ImageError:
+        return ImageError(f"cannot save the memory in {self.path.parent}: {error}")
+
     def _delete_own(self, descriptor: int) -> None:
         # By now the file may be that of the next attempt.
         with suppress(FileNotFoundError):
@@ -119,7 +129,7 @@ def delete_leftover(folder: Path) -> None:
 def _sealed_into(file: BinaryIO, key: AESGCM, source: socket.socket) -> Bytes:
     number, chunk = 0, bytearray(_CHUNK)
     while length := _filled(source, chunk):
-        _check_room(file.fileno())
+        _check_free(os.fstatvfs(file.fileno()))
         _put(file, key.encrypt(_nonce(number), memoryview(chunk)[:length], _MORE))
         number += 1
     # Marks the end: without it a file truncated between chunks would be accepted.
@@ -135,8 +145,7 @@ def _filled(source: socket.socket, chunk: bytearray) -> int:
     return length
 
 
-def _check_room(descriptor: int) -> None:
-    stats = os.fstatvfs(descriptor)
+def _check_free(stats: os.statvfs_result) -> None:
     if stats.f_bavail * 100 < stats.f_blocks * _FREE_PERCENT:
         raise OSError(errno.ENOSPC, f"it would leave less than {_FREE_PERCENT}% of the disk free")
 

@@ -91,7 +91,8 @@ class Suspend:
             raise SleepRefusedError(f"{error}; the guest boots from its disk") from error
 
     async def _steps(self, undo: AsyncExitStack) -> FellAsleep:
-        # A busy database must keep the memory and the page cache that the next steps take from it.
+        # A guest that stays awake must keep the memory and the page cache that the next steps take from it.
+        self.image.check_room()
         async with self._thawed_after():
             await self._freeze()
         # Unplug first, so that the guest only has to clear what remains. If either fails, the image is just larger.
