@@ -77,6 +77,16 @@ def test_daemon_takes_sleep_on_private_link(method: str, path: str, status: int)
     assert answer.split()[1] == str(status).encode()
 
 
+def test_session_of_dead_client_ends_while_awake() -> None:
+    """The guest's timers stand still in its sleep. With the kernel's two hours, a database that is woken for a quarter
+    of an hour a day would keep such sessions for nine days, and run out of connections.
+    """
+    lines = (line.split("=") for line in (SCRIPTS / "postgresql.conf").read_text().splitlines() if "=" in line)
+    settings = {name.strip(): value.strip() for name, value in lines}
+    idle, interval, count = (int(settings.get(f"tcp_keepalives_{name}", 0)) for name in ("idle", "interval", "count"))
+    assert 300 <= idle < idle + interval * count < 600
+
+
 @pytest.mark.parametrize(
     ("said", "online"),
     [
