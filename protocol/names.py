@@ -26,6 +26,9 @@ RUNNER_AUTHORITIES: Final = "RUNNER_AUTHORITIES"
 RUNNER_IGNORES: Final = "SLEEP_IGNORES"
 """In that container: the variable with the addresses whose packets do not wake the guest."""
 
+RUNNER_STORAGE: Final = "EPHEMERAL_STORAGE"
+"""In that container: the variable with its limit of ephemeral storage in bytes."""
+
 RUNNER_AUDIENCE: Final = "neonvm-runner"
 """The audience of the token with which that container proves its pod's identity; only our controller accepts it."""
 

@@ -130,7 +130,8 @@ class GuestSpec:
 
     ``monitors`` are paths of additional QEMU monitor sockets. ``console`` is a pipe for the console's output, None for
     a file. ``ignores`` are addresses whose packets do not wake a sleeping guest
-    (``protocol.guest.sleep.ignored_networks``).
+    (``protocol.guest.sleep.ignored_networks``). ``storage_limit`` is the maximum size of all files in ``state_dir``, 0
+    if there is none.
     """
 
     vm: ObjectName
@@ -147,6 +148,7 @@ class GuestSpec:
     monitors: Sequence[Path] = ()
     console: Path | None = None
     ignores: str = ""
+    storage_limit: Bytes = Bytes(0)
 
 
 class TransferFault(StrEnum):

@@ -252,7 +252,7 @@ class QemuGuest:
         self._spec = replace(spec, cpu_use=self._daemon.last_cpu, mem_use=spec.mem_min)
         clock, disk, boot, has_device = tools.clock, Files.of(spec).disk, self._launch, bool(self.max_plugged)
         stand_in = tools.stand_in(spec, await fetch_metrics_page(spec, tools.sockets), clock)
-        image, held_for = SleepImage(spec.state_dir), tools.accelerator.frames_held
+        image, held_for = SleepImage(spec.state_dir, spec.storage_limit), tools.accelerator.frames_held
         vm, daemon = str(spec.vm), self._daemon
         suspend = Suspend(vm, machine, daemon, stand_in, image, clock, held_for, disk, has_device, boot)
         deps = SleepDependencies(stand_in, image, clock, self._process, boot, partial(thaw, daemon, clock), self._adopt)

@@ -25,6 +25,7 @@ from protocol.names import (
     RUNNER_AUTHORITIES,
     RUNNER_COMMAND,
     RUNNER_IGNORES,
+    RUNNER_STORAGE,
 )
 
 # "nonroot" of distroless images.
@@ -249,7 +250,9 @@ def _environment(vm: Json, pod: Json) -> list[Json]:
         {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()
     ]
     from_values: list[Json] = [{"name": name, "value": value} for name, value in plain.items()]
-    return [*from_fields, *from_values]
+    # Without a limit, the kubelet fills in what the node has.
+    limit: Json = {"name": RUNNER_STORAGE, "valueFrom": {"resourceFieldRef": {"resource": "limits.ephemeral-storage"}}}
+    return [*from_fields, limit, *from_values]
 
 
 def _password_of(vm: Json) -> Json:

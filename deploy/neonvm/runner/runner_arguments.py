@@ -26,7 +26,8 @@ from deploy.neonvm.texts import runner as texts
 from protocol import VERSION
 from protocol.kubernetes.objects import Json, flag, integer, items, text
 from protocol.messages import ObjectName
-from protocol.names import RUNNER_AUTHORITIES, RUNNER_IGNORES
+from protocol.names import RUNNER_AUTHORITIES, RUNNER_IGNORES, RUNNER_STORAGE
+from protocol.units import Bytes
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 from protocol.vm_arguments import ArgumentsError, decode_dump
 
@@ -50,6 +51,7 @@ class RunnerArguments:
     kernel_arguments: str
     authorities: str | None = None
     ignores: str = ""
+    storage_limit: Bytes = Bytes(0)
 
     @property
     def grace(self) -> int:
@@ -91,6 +93,8 @@ def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) ->
         kernel_arguments=kernel_arguments,
         authorities=environment.get(RUNNER_AUTHORITIES),
         ignores=environment.get(RUNNER_IGNORES, ""),
+        # NeonVM's controller does not set it.
+        storage_limit=Bytes.parse(environment.get(RUNNER_STORAGE) or 0),
     )
 
 
@@ -140,6 +144,7 @@ def guest_spec(arguments: RunnerArguments, images: Path, run: Path, tap: int | N
         address=arguments.address if tap is not None else "",
         kernel_arguments=arguments.kernel_arguments,
         ignores=arguments.ignores,
+        storage_limit=arguments.storage_limit,
         monitors=tuple(run / f"monitor-{number}.sock" for number in range(MONITORS)),
         console=run / "console",
     )

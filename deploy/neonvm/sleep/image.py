@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +31,12 @@ _FREE_PERCENT: Final = 15
 """Percentage of the file system that an image leaves free. With less, kubelets by default evict pods from a disk that
 also has the node's container images (``imagefs.available``), and their databases are lost with them.
 """
+_LIMIT_PERCENT: Final = 90
+"""Percentage of the pod's limit that all its files may take with an image. Above the limit, a kubelet evicts the pod
+and deletes its disk.
+"""
+_BLOCK: Final = 512
+"""Bytes; the unit of ``st_blocks``."""
 _MORE: Final = b"more"
 _LAST: Final = b"last"
 
@@ -39,10 +46,13 @@ class ImageError(GuestError):
 
 
 class SleepImage:
-    """Image of one sleep, in ``folder``. ``write``, ``read_once`` and ``send`` block: call them in a thread."""
+    """Image of one sleep, in ``folder``, whose files may take ``limit`` bytes (0: unlimited). ``write``, ``read_once``
+    and ``send`` block: call them in a thread.
+    """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, limit: Bytes = Bytes(0)) -> None:
         self.path = folder / NAME
+        self._limit = limit
         self._key: AESGCM | None = AESGCM(AESGCM.generate_key(128))
 
     @property
@@ -53,7 +63,7 @@ class SleepImage:
     def check_room(self) -> None:
         """Raise ``ImageError`` if the disk is too full even for a small image."""
         try:
-            _check_free(os.statvfs(self.path.parent))
+            _check_room(os.statvfs(self.path.parent), self._room())
         except OSError as error:
             raise self._not_saved(error) from error
 
@@ -66,7 +76,7 @@ class SleepImage:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 try:
-                    return _sealed_into(file, key, source)
+                    return _sealed_into(file, key, source, self._room())
                 finally:
                     # The owner may have given up, and deleted the file before this thread created it.
                     if self._key is None:
@@ -105,6 +115,13 @@ class SleepImage:
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
 
+    def _room(self) -> int:
+        """Bytes that the limit leaves for the image."""
+        if not self._limit:
+            return sys.maxsize
+        used = sum(path.lstat().st_blocks for path in self.path.parent.rglob("*")) * _BLOCK
+        return self._limit.value * _LIMIT_PERCENT // 100 - used
+
     def _not_saved(self, error: OSError) -> ImageError:
         return ImageError(f"cannot save the memory in {self.path.parent}: {error}")
 
@@ -126,10 +143,10 @@ def delete_leftover(folder: Path) -> None:
         (folder / NAME).unlink(missing_ok=True)
 
 
-def _sealed_into(file: BinaryIO, key: AESGCM, source: socket.socket) -> Bytes:
+def _sealed_into(file: BinaryIO, key: AESGCM, source: socket.socket, room: int) -> Bytes:
     number, chunk = 0, bytearray(_CHUNK)
     while length := _filled(source, chunk):
-        _check_free(os.fstatvfs(file.fileno()))
+        _check_room(os.fstatvfs(file.fileno()), room - file.tell())
         _put(file, key.encrypt(_nonce(number), memoryview(chunk)[:length], _MORE))
         number += 1
     # Marks the end: without it a file truncated between chunks would be accepted.
@@ -145,7 +162,10 @@ def _filled(source: socket.socket, chunk: bytearray) -> int:
     return length
 
 
-def _check_free(stats: os.statvfs_result) -> None:
+def _check_room(stats: os.statvfs_result, room: int) -> None:
+    if room < 0:
+        reason = f"the files would take more than {_LIMIT_PERCENT}% of the pod's limit of ephemeral storage"
+        raise OSError(errno.ENOSPC, reason)
     if stats.f_bavail * 100 < stats.f_blocks * _FREE_PERCENT:
         raise OSError(errno.ENOSPC, f"it would leave less than {_FREE_PERCENT}% of the disk free")
 

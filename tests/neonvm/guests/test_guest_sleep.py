@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -82,12 +82,13 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 @asynccontextmanager
-async def running(folder: Path, machine: SlowEnd) -> AsyncIterator[World]:
-    """A guest that runs in ``machine``."""
+async def running(folder: Path, machine: SlowEnd, limit: int = 0) -> AsyncIterator[World]:
+    """A guest that runs in ``machine``, whose files may have ``limit`` bytes."""
     daemon = FakeGuestDaemon(dict(ANSWERS))
     serving = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], daemon.serve)
     daemon.port = serving.port
-    spec, hypervisor, stand_in = spec_in(folder / "db"), FakeHypervisor(machine), FakeStandIn()
+    spec = replace(spec_in(folder / "db"), storage_limit=Bytes(limit))
+    hypervisor, stand_in = FakeHypervisor(machine), FakeStandIn()
     made_by = QemuTools(IMAGE, TCG, daemon, SteppedClock(), hypervisor, stand_in=lambda *_: stand_in)
     world = World(daemon, QemuGuest(spec, made_by), Files.of(spec).disk, hypervisor, machine, stand_in)
     await world.guest.start()
@@ -111,6 +112,15 @@ async def test_guest_on_a_failing_disk_runs_on(world: World) -> None:
         await world.guest.fall_asleep()
     assert (world.machine.alive, world.machine.run_state) == (True, "running")
     assert (await world.guest.state()).phase is GuestPhase.RUNNING
+
+
+async def test_guest_keeps_its_pods_storage_limit(tmp_path: Path) -> None:
+    """A kubelet would evict the pod, and delete the database with it."""
+    async with running(tmp_path, SlowEnd(), limit=4096) as world:
+        world.disk.write_bytes(b"x" * 8192)
+        with pytest.raises(SleepRefusedError, match="the pod's limit of ephemeral storage"):
+            await world.guest.fall_asleep()
+        assert (world.machine.run_state, "qom-set" in world.machine.log) == ("running", False)
 
 
 async def test_guest_that_does_not_resume_boots(tmp_path: Path) -> None:

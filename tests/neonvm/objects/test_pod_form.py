@@ -95,6 +95,8 @@ def test_runner_gets_vm_and_address() -> None:
     values = {each["name"]: each.get("value") for each in runner["env"]}
     assert (values["VM_NAME"], values["VM_NAMESPACE"], "RECEIVE_MIGRATION" in values) == ("db", "default", False)
     assert [(each["name"], each["containerPort"]) for each in runner["ports"]] == [("runner", 25183), ("qmp", 20183)]
+    limit = {"resourceFieldRef": {"resource": "limits.ephemeral-storage"}}
+    assert {"name": "EPHEMERAL_STORAGE", "valueFrom": limit} in runner["env"]
 
 
 def test_pod_carries_its_trusted_callers() -> None:

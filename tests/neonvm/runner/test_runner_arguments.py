@@ -102,6 +102,12 @@ def test_oversized_specification_is_refused() -> None:
         parse_arguments(["-vmspec", bomb], ENVIRONMENT)
 
 
+def test_guest_knows_its_storage_limit() -> None:
+    """As the kubelet writes it; NeonVM's controller passes none."""
+    assert guest(told(EPHEMERAL_STORAGE="10737418240")).storage_limit == Bytes(10 * GI)
+    assert guest(told()).storage_limit == Bytes(0)
+
+
 def test_invalid_pod_or_vm_is_refused() -> None:
     with pytest.raises(ArgumentsError, match="K8S_POD_NAME"):
         parse_arguments(["-vmspec", encode_dump(SPEC)], {})

@@ -23,9 +23,9 @@ MEMORY = b"a tenant's rows " * 200_000
 """Three chunks, the last of them not full."""
 
 
-def saved(folder: Path, memory: bytes = MEMORY) -> SleepImage:
+def saved(folder: Path, memory: bytes = MEMORY, limit: int = 0) -> SleepImage:
     """An image of ``memory``."""
-    image = SleepImage(folder)
+    image = SleepImage(folder, Bytes(limit))
     ours, theirs = socket.socketpair()
     with ours, theirs:
 
@@ -145,6 +145,17 @@ def test_image_leaves_room_to_others(free: int, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "fstatvfs", lambda _: os.statvfs_result((4096, 4096, 100, free, free, 0, 0, 0, 0, 255)))
     with pytest.raises(ImageError, match="less than 15% of the disk free"):
         saved(tmp_path)
+
+
+def test_pod_keeps_its_storage_limit(tmp_path: Path) -> None:
+    """A kubelet evicts a pod that exceeds it, and deletes the disk with it."""
+    (tmp_path / "disk.qcow2").write_bytes(b"x" * (4 << 20))
+    with pytest.raises(ImageError, match="more than 90% of the pod's limit of ephemeral storage"):
+        saved(tmp_path, limit=7 << 20)
+    assert restored(saved(tmp_path, limit=9 << 20)) == MEMORY
+    SleepImage(tmp_path, Bytes(5 << 20)).check_room()
+    with pytest.raises(ImageError, match="more than 90% of the pod's limit of ephemeral storage"):
+        SleepImage(tmp_path, Bytes(4 << 20)).check_room()
 
 
 def test_leftover_is_deleted(tmp_path: Path) -> None:
