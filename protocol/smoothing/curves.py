@@ -16,6 +16,9 @@ NOISE: Final = 1e-12
 INPUT_SLACK: Final = 1e-3
 """The share of a segment's step by which an input may exceed a multiple and still count as that multiple."""
 
+MAX_SLACK: Final = 0.5
+"""The maximum of that: a whole node or vCPU more is never noise, however wide the step."""
+
 
 def without_noise(value: float) -> float:
     """``value`` minus possible float noise, at most half a unit.
@@ -68,8 +71,9 @@ class Segments(Curve):
         if index < 0:
             return value
         every = self._steps[index]
-        # The slack must not reach below the segment: with very wide steps, it would exceed the segment's start.
-        exact = without_noise(value) if self._is_output else max(self._starts[index], value - INPUT_SLACK * every)
+        slack = min(MAX_SLACK, INPUT_SLACK * every)
+        # The slack must not reach below the segment.
+        exact = without_noise(value) if self._is_output else max(self._starts[index], value - slack)
         rounded = ceil(exact / every) * every
         following = self._starts[index + 1] if index + 1 < len(self._starts) else inf
         return min(rounded, max(following, value))

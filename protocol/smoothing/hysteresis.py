@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from protocol.smoothing.curves import without_noise
 from protocol.smoothing.stage import Sample, Stage
 from protocol.smoothing.window import WindowMax
 from protocol.units import Instant, Seconds
@@ -39,8 +40,12 @@ class Hysteresis(Stage):
         """
         conditions = [f"more than {outputs:g}"] * bool(outputs) + [f"at least {ratio:.0%} of the size"] * bool(ratio)
         rule = f"shrinks only if that saves {' and '.join(conditions) or 'anything'}"
-        # Shrinks only if the value is below (1 - ratio) of the current size, and by more than ``outputs``.
-        return cls(lambda _, value: max(value + outputs, value / (1 - ratio)), rule, patience)
+
+        def shifted(_: float, value: float) -> float:
+            # Lowered by more than the size in ``step``, so that exactly the ratio is enough.
+            return max(value + outputs, without_noise(without_noise(value / (1 - ratio))))
+
+        return cls(shifted, rule, patience)
 
     def step(self, now: Instant, value: float, sample: Sample) -> float:
         """The value if it is a growth or clearly below; otherwise the current size, until patience ends."""
@@ -48,7 +53,8 @@ class Hysteresis(Stage):
         # On every step, because the window needs every value.
         most = self._patience_peak(now, value)
         self._waited = False
-        if current is None or value >= current or current > self._shifted(sample.value, value):
+        # Without noise, because 0.1 + 0.01 * 24 is slightly less than 0.34.
+        if current is None or value >= current or without_noise(current) > self._shifted(sample.value, value):
             return value
         # Without patience, a size slightly too large would be held forever.
         self._waited = most is not None and most < current

@@ -9,8 +9,8 @@ from typing import ClassVar, Final
 from protocol.smoothing.stage import Sample, Stage
 from protocol.units import Instant, Seconds
 
-MAX_SAMPLES: Final = 1024
-"""Maximum samples per window."""
+MAX_SAMPLES: Final = 4096
+"""Maximum samples per window: those of an hour, one per second."""
 
 ENOUGH: Final = 3
 """Minimum samples for a change, unless a policy says otherwise."""
@@ -72,11 +72,10 @@ class Percentile(Stage):
         oldest = now - self._span
         while self._samples and self._samples[0][0] < oldest:
             self._drop(self._samples.popleft()[1])
-        # Of samples closer together than the grain only the largest counts, which limits the window to ``MAX_SAMPLES``.
-        if len(self._samples) > 1 and now - self._samples[-2][0] < self._grain:
-            last = self._samples.pop()[1]
-            self._drop(last)
-            value = max(value, last)
+        # Of samples closer together than the grain only the first counts, which limits the window to ``MAX_SAMPLES``.
+        # Not the largest: the percentiles of a long window would then be those of its peaks.
+        if self._samples and now - self._samples[-1][0] < self._grain:
+            return
         self._samples.append((now, value))
         insort(self._ascending, value)
 

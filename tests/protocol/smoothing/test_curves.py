@@ -35,7 +35,13 @@ def test_a_finer_segment_never_makes_the_result_fall() -> None:
 
 def test_very_wide_segment_never_makes_result_fall() -> None:
     segments = Segments([(0, 1), (2, 2000)])
-    assert [segments.at(value) for value in (1.9, 2, 2.1, 2001)] == [2, 2000, 2000, 2000]
+    assert [segments.at(value) for value in (1.9, 2, 2.1, 2000.5, 2001)] == [2, 2000, 2000, 2000, 4000]
+
+
+def test_wide_segment_rounds_whole_inputs_up() -> None:
+    """The slack was a thousandth of a step of any width, so a fleet of ten nodes counted as none."""
+    segments = Segments([(0, 10_000)])
+    assert [segments.at(value) for value in (0, 1, 10, 10_000, 10_001)] == [0, 10_000, 10_000, 10_000, 20_000]
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 30)), min_size=1, max_size=5), levels, levels)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import exp
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.smoothing.curves import CurveModel
 from protocol.smoothing.growth import Surge, Sustain
 from protocol.smoothing.histogram import GROWTH, DecayingHistogram, HistogramStage
 from protocol.smoothing.hold import Hold
@@ -90,11 +92,39 @@ def test_percentile_window_is_by_time() -> None:
     assert play(stage, [(20, 1, None), (21, 1, None), (22, 1, None)]) == [1, 1, 1]
 
 
-def test_percentile_window_keeps_burst_peak() -> None:
-    stage = Percentile(Seconds(10.0), target=1.0, low=1.0, high=1.0)
-    outcomes = play(stage, [(index / 1000, float(index == 5), None) for index in range(12_000)])
-    assert len(stage._ascending) <= 2 * MAX_SAMPLES + 2
-    assert (outcomes[9_999], outcomes[-1]) == (1.0, 0.0)
+def test_percentile_memory_is_bounded() -> None:
+    stage = Percentile(Seconds(10.0))
+    play(stage, [(index / 1000, 1.0, None) for index in range(12_000)])
+    assert len(stage._ascending) <= MAX_SAMPLES + 1
+
+
+@pytest.mark.parametrize("hours", [1, 4])
+def test_long_percentile_window_is_unbiased(hours: int) -> None:
+    """Of several samples in a row only the largest once counted, so the median of four hours was their 95th."""
+    random, stage = Random(1), Percentile(Seconds(hours * 3600.0), target=0.5, low=0.5, high=0.5)
+    values = [random.random() for _ in range(hours * 3600)]
+    assert play(stage, seconds(values, 9.0))[-1] == pytest.approx(sorted(values)[len(values) // 2], abs=0.02)
+
+
+MODEL = CurveModel(0.1, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("stage", "raw", "current", "expected"),
+    [
+        (Hysteresis.by_inputs(MODEL.at, 20), 4, 0.34, 0.34),
+        (Hysteresis.by_inputs(MODEL.at, 20), 3, 0.34, 0.13),
+        (Hysteresis.by_outputs(0.1, 0), 10, 0.3, 0.3),
+        (Hysteresis.by_outputs(0.1, 0), 10, 0.301, 0.2),
+        (Hysteresis.by_outputs(0, 0.5), 190, 4, 2),
+        (Hysteresis.by_outputs(0, 0.3), 28.5, 0.55, 0.385),
+        (Hysteresis.by_outputs(0, 0.3), 28.6, 0.55, 0.55),
+    ],
+)
+def test_hysteresis_thresholds_ignore_noise(stage: Stage, raw: float, current: float, expected: float) -> None:
+    """0.1 + 0.01 * 24 is less than 0.34, and 2 / (1 - 0.5) is not below 4."""
+    new = stage.step(Instant(0.0), MODEL.at(raw), Sample(raw, current))
+    assert new == pytest.approx(expected)
 
 
 @given(st.lists(st.floats(0.02, 1e6), min_size=1, max_size=40), st.floats(0.01, 1))

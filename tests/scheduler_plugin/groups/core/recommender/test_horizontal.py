@@ -67,6 +67,10 @@ def test_an_average_value_is_measured_against_itself(
     assert average_value_replicas(current, found, 1000) == expected
 
 
+def test_average_value_mean_is_whole() -> None:
+    assert average_value_replicas(3, replicas(340, 350, 350), 80) == 13
+
+
 def test_without_requests_there_is_no_utilization() -> None:
     assert utilization_replicas(1, [ReplicaUse(100, 0)], 50) is None
 
