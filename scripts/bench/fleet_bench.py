@@ -16,8 +16,9 @@ from typing import Annotated, Final
 
 import typer
 
+from deploy.neonvm.simulated.recording_rows import RecordingError
 from scripts.autoscale.outputs import Recordings, reporting_bad_input
-from scripts.autoscale.replay.recording import RecordingError, read_recordings
+from scripts.autoscale.replay.recording import read_recordings
 from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.simulate.fleet import SimulationSettings, make_fleet
 from scripts.autoscale.simulate.migration_model import LEAST_COST

@@ -23,7 +23,8 @@ from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.reports import parse_report, transfer_info
 from deploy.neonvm.qemu.streams import BrokenStreamError
-from deploy.neonvm.simulated.simulated_load import LoadError, parse_recording
+from deploy.neonvm.simulated.recording_rows import RecordingError, parse_rows
+from deploy.neonvm.simulated.simulated_load import LoadError, recorded_load
 from deploy.neonvm.sleep.asleep_page import asleep_response
 from protocol.codec import MalformedMessageError, decode_request, decode_response
 from protocol.durations import DurationError, parse_duration
@@ -203,11 +204,12 @@ def _configuration(body: bytes) -> object:
 
 
 def _load(text: str) -> object:
-    return parse_recording(text)
+    return recorded_load(parse_rows(text.splitlines(keepends=True), "r.csv"))
 
 
 TEMPLATE: Final = parse_injector(samples.INJECTOR.decode()).template()
 MALFORMED: Final = (MalformedMessageError, MalformedBatchError)
+BAD_LOAD: Final = (LoadError, RecordingError)
 UNREADABLE: Final = (UnreadableAnswerError, ValueError)
 VM: Final = samples.whole_vm()
 ROWS: Final = (VM, samples.MIGRATION, pod_database())
@@ -271,7 +273,7 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("protobuf of the API server", texts(samples.PROTOBUF), decode_protobuf, (StatusError,), 3),
     Target("label selector", texts(b"a=b,c in (d, e),!f,g"), as_text(parse_labels), (StatusError,), 3),
     Target("answer of QEMU", documents(samples.QEMU), _qemu, (UnreadableAnswerError, GuestError), 3),
-    Target("recording of a load", texts(b"seconds,cpu,mem\n0,1,1Gi\n5,2,2Gi\n"), as_text(_load), (LoadError,), 2),
+    Target("recording of a load", texts(b"seconds,cpu,mem\n0,1,1Gi\n5,2,2Gi\n"), as_text(_load), BAD_LOAD, 2),
     Target("floor annotation", documents(group_objects.FLOOR), as_text(decode_floor), (ValueError,), 4),
     Target("Tortoise", objects(group_objects.TORTOISE), partial(_object, group_objects.tortoise), UNREADABLE, 10),
     Target("HPA of a Tortoise", objects(group_objects.HPA), partial(_object, group_objects.hpa), UNREADABLE[:1], 4),

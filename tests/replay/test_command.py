@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 import typer
 import yaml
-from rich.status import Status
 from typer.testing import CliRunner
 
 from scripts.autoscale.main import MultiValueCommand, repeat_options
-from scripts.autoscale.replay.command import announced, replay
+from scripts.autoscale.replay.command import announced, announced_players, replay
 from scripts.autoscale.replay.generate import generate
+from scripts.autoscale.replay.recording import timeline
 from scripts.autoscale.replay.working_sets import played_scenarios
 
 PNG = b"\x89PNG"
@@ -42,12 +43,15 @@ def test_tables_tell_each_recording_and_the_whole(trace: str) -> None:
     assert out.count("agent-last") == 3
 
 
-def test_progress_names_the_recording_that_is_played() -> None:
+def test_progress_names_what_is_replayed() -> None:
     """A replay of all policies takes half a minute, and showed nothing until its end."""
-    status = Status("")
+    seen = list[str]()
     recordings = [generate(shape, 1) for shape in ("step", "spike")]
-    seen = [(recording.name, status.status) for recording in announced(recordings, status)]
-    assert seen == [("step", "replaying step (1 of 2)"), ("spike", "replaying spike (2 of 2)")]
+    assert list(announced(recordings, seen.append)) == recordings
+    line = timeline(generate("noisy", 1))
+    demands = [player(line).tolist() for player in announced_players({"a": attrgetter("demand")}, seen.append).values()]
+    assert demands == [line.demand.tolist()]
+    assert seen == ["replaying step (1 of 2)", "replaying spike (2 of 2)", "replaying noisy with a"]
 
 
 def test_without_a_terminal_no_progress_is_printed(trace: str) -> None:

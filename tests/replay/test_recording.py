@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from deploy.neonvm.simulated.recording_rows import RecordingError
 from scripts.autoscale.replay.generate import SHAPES, generate
 from scripts.autoscale.replay.recording import (
     Recording,
-    RecordingError,
     files_of,
     read_recording,
     round_up,
@@ -41,48 +41,25 @@ def test_recording_starts_at_zero(tmp_path: Path) -> None:
     assert second.mem_bytes.tolist() == [1000, 2000]
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("", "expected the columns"),
-        ("time,cpu\n1,2\n", "expected the columns"),
-        ("seconds,cpu_cores\n0,1\n1,x\n", r":3: expected numbers, got '1,x'"),
-        ("seconds,cpu_cores\n0,1\n1\n", r":3: expected 2 numbers from 0 to 1e\+18, got '1'"),
-        ("seconds,cpu_cores\n0,1\n1,-1\n", ":3: expected 2 numbers"),
-        ("seconds,cpu_cores\n0,1\n1,nan\n", ":3: expected 2 numbers"),
-        ("seconds,cpu_cores\n0,1\n", "at least two rows"),
-        ("seconds,cpu_cores\n0,0\n1,0\n", "and a demand above zero"),
-        ("seconds,cpu_cores\n0,1\n5,1\n5,2\n", ":4: time does not advance after 5 s"),
-        ("seconds,cpu_cores\n\n0,1\n5,1\n\n4,2\n", ":6: time does not advance after 5 s"),
-        ("seconds,cpu_cores\n0,\x00\n", ":2: expected numbers"),
-        ("seconds,cpu_cores\n0,1\n300,1e308\n", ":3: expected 2 numbers"),
-        ("seconds,cpu_cores,seconds\n0,1,2\n", "expected the columns"),
-        ("seconds,mem_bytes\n0,1\n", "expected the columns"),
-        (
-            "seconds,cpu_cores\n\n1700000000000,1\n1700000060000,2\n",
-            ":3: expected seconds, got 1700000000000: divide milliseconds by 1000",
-        ),
-    ],
-)
-def test_a_bad_recording_is_refused_with_the_place(text: str, problem: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["seconds,cpu_cores\n0,1\n", "seconds,cpu_cores\n0,0\n1,0\n"])
+def test_recording_without_demand_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.csv"
     path.write_text(text)
-    with pytest.raises(RecordingError, match=problem):
+    with pytest.raises(RecordingError, match=r"bad\.csv: expected at least two rows, and a demand above zero$"):
         read_recording(path)
 
 
-def test_columns_have_any_order_and_case(tmp_path: Path) -> None:
-    path = tmp_path / "r.csv"
-    path.write_text("Mem_Bytes, CPU_CORES,Seconds\n10,1,0\n \n,,\n20,2,60\n \n")
-    found = read_recording(path)
-    assert found.mem_bytes is not None
-    assert (found.seconds.tolist(), found.cores.tolist(), found.mem_bytes.tolist()) == ([0, 60], [1, 2], [10, 20])
+def test_reading_is_announced(tmp_path: Path) -> None:
+    path, seen = tmp_path / "r.csv", list[str]()
+    path.write_text("seconds,cpu_cores\n" + "".join(f"{second},1\n" for second in range(200_001)))
+    read_recording(path, seen.append)
+    assert seen == ["reading r", "reading r (200,000 rows)"]
 
 
 def test_suffix_of_recordings_has_any_case(tmp_path: Path) -> None:
-    for name in ("b.csv", "a.CSV", "notes.txt"):
+    for name in ("b.csv", "a.CSV", "c.csv.GZ", "notes.txt", "notes.gz"):
         (tmp_path / name).touch()
-    assert [path.name for path in files_of([tmp_path])] == ["a.CSV", "b.csv"]
+    assert [path.name for path in files_of([tmp_path])] == ["a.CSV", "b.csv", "c.csv.GZ"]
 
 
 def test_value_holds_until_the_next() -> None:
@@ -153,21 +130,6 @@ def test_memory_is_written_where_there_is_some(tmp_path: Path) -> None:
     assert (tmp_path / "r.csv").read_text() == "seconds,cpu_cores,mem_bytes\n0,1,10\n1,2,20\n"
 
 
-def test_unreadable_file_is_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "r.csv"
-    with pytest.raises(RecordingError, match=r"r\.csv: No such file or directory"):
-        read_recording(path)
-    path.write_bytes(b"\xff\xfe")
-    with pytest.raises(RecordingError, match=r"r\.csv: not a CSV file: "):
-        read_recording(path)
-
-
-def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
-    path = tmp_path / "r.csv"
-    path.write_bytes(b"\xef\xbb\xbfseconds,cpu_cores\n0,1\n5,2\n")
-    assert read_recording(path).cores.tolist() == [1, 2]
-
-
 def test_long_file_is_read_in_little_memory(tmp_path: Path) -> None:
     """A month of seconds once took gigabytes, because each number was a Python object."""
     path = tmp_path / "r.csv"
@@ -181,13 +143,6 @@ def test_long_file_is_read_in_little_memory(tmp_path: Path) -> None:
     assert (len(found.seconds), found.seconds[-1]) == (20_000, 19_999.0)
     # Two numbers of eight bytes each, in at most six copies.
     assert peak < 20_000 * 2 * 8 * 6
-
-
-def test_line_of_an_error_counts_breaks_in_quotes(tmp_path: Path) -> None:
-    path = tmp_path / "r.csv"
-    path.write_text('seconds,cpu_cores\n0,1\n"5\n",1\n\n5,2\n')
-    with pytest.raises(RecordingError, match=r"r\.csv:6: time does not advance after 5 s"):
-        read_recording(path)
 
 
 def test_too_long_recording_is_refused() -> None:
@@ -211,3 +166,11 @@ def test_too_long_recording_is_refused() -> None:
 )
 def test_odd_times_are_told(seconds: list[float], note: str | None) -> None:
     assert warnings_of(recording(seconds, [1.0] * len(seconds))) == ([] if note is None else [note])
+
+
+def test_ignored_columns_are_reported() -> None:
+    odd = Recording("r", np.array([0.0, 60_000]), np.array([1.0, 1]), unused=("host", "\x1b[31m"))
+    assert warnings_of(odd) == [
+        r"r: ignored the columns 'host', '\x1b[31m'",
+        "r: a value every 60000 s; if its times are milliseconds, divide them by 1000",
+    ]

@@ -14,8 +14,10 @@ from deploy.local.cluster.settings import LARGE_FLEET
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.guests.qemu_guests import QemuGuests
 from deploy.neonvm.ports import PodSockets
+from deploy.neonvm.simulated.recording_file import open_recording
+from deploy.neonvm.simulated.recording_rows import RecordingError
 from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
-from deploy.neonvm.simulated.simulated_load import IDLE_MEMORY, Demand, Load, LoadError, LoadStep, parse_recording
+from deploy.neonvm.simulated.simulated_load import IDLE_MEMORY, Demand, Load, LoadError, LoadStep, recorded_load
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Seconds
@@ -58,9 +60,9 @@ def load_of(name: str, vms: int = 0) -> Callable[[ObjectName], Load]:
         # The phase depends on the VM's name only, so it is the same on every start.
         return lambda vm: waves(zlib.crc32(str(vm).encode()) % period, period)
     try:
-        # Spreadsheets write a byte order mark.
-        recorded = parse_recording(Path(name).read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeError, LoadError) as error:
+        with open_recording(Path(name)) as rows:
+            recorded = recorded_load(rows)
+    except (RecordingError, LoadError) as error:
         raise StepFailedError(f"the load {name!r} is not idle, waves or a readable recording: {error}") from error
     return lambda _: recorded
 

@@ -6,27 +6,24 @@ of the first step holds.
 
 from __future__ import annotations
 
-import csv
-import io
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from math import inf, nextafter
+from math import ceil, inf, nextafter
 from typing import Final
 
-from protocol.units import Bytes, QuantityError, Seconds
+from deploy.neonvm.simulated.recording_rows import RecordingRows
+from protocol.units import Bytes, Seconds
 
 IDLE_CPU: Final = 0.05
 """Average running tasks of an idle database."""
 IDLE_MEMORY: Final = Bytes(48 * 1024**2)
 """Memory in use of an idle database."""
-_SHORT: Final = {"cpu_cores": "cpu", "mem_bytes": "mem"}
-"""Short names of columns."""
 
 
 class LoadError(ValueError):
-    """A load is invalid; the message says why, and the line of a recording."""
+    """A load is invalid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,39 +100,15 @@ def _after(age: Seconds, span: float) -> Seconds:
     return Seconds(max(age + span, nextafter(age, inf)))
 
 
-def parse_recording(text: str) -> Load:
-    """A load from a CSV with columns ``seconds``, ``cpu_cores`` and ``mem_bytes``, as ``autoscale replay`` reads them.
+def recorded_load(recorded: RecordingRows) -> Load:
+    """The load of a recording. It repeats after its last step, which is as long as the one before.
 
-    ``cpu`` and ``mem`` are other names of the last two. The memory is a quantity, and may be missing. Times count from
-    the first one. It repeats after its last step, which is as long as the one before. Raises ``LoadError``.
+    Raises ``LoadError`` and ``RecordingError``.
     """
-    rows = csv.DictReader(io.StringIO(text))
-    try:
-        names = [name.strip().lower() for name in rows.fieldnames or ()]
-        rows.fieldnames = [_SHORT.get(name, name) for name in names]
-        if not {"seconds", "cpu"} <= set(rows.fieldnames):
-            columns = ",".join(rows.fieldnames)
-            raise LoadError(f"a recording needs the columns seconds,cpu_cores[,mem_bytes], not {columns!r}")
-        steps = [_step(rows.line_num, row) for row in rows]
-    except csv.Error as error:
-        raise LoadError(f"line {rows.line_num} of the recording: {error}") from None
-    # Times may be since 1970.
-    steps = [replace(step, at=Seconds(step.at - steps[0].at)) for step in steps]
+    steps = [
+        LoadStep(Seconds(at), Demand(cores, Bytes(ceil(mem)) if recorded.has_memory else IDLE_MEMORY))
+        for at, cores, mem in recorded.rows
+    ]
     if len(steps) < 2:
         return Load(steps)
     return Load(steps, Seconds(2 * steps[-1].at - steps[-2].at))
-
-
-def _memory(row: dict[str, str]) -> Bytes:
-    return Bytes.parse(row["mem"]) if "mem" in row else IDLE_MEMORY
-
-
-def _step(line: int, row: dict[str, str]) -> LoadStep:
-    try:
-        step = LoadStep(Seconds(float(row["seconds"])), Demand(float(row["cpu"]), _memory(row)))
-    except (TypeError, ValueError, QuantityError) as error:
-        raise LoadError(f"line {line} of the recording: {error}") from error
-    # `float` also reads "nan" and "inf".
-    if not (0 <= step.at < float("inf") and 0 <= step.demand.cpu < float("inf")):
-        raise LoadError(f"line {line} of the recording: seconds and cpu must be zero or more")
-    return step

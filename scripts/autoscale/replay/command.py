@@ -39,9 +39,17 @@ from scripts.autoscale.replay.groups.group_command import (
     lags_of,
 )
 from scripts.autoscale.replay.groups.group_model import replay_groups
-from scripts.autoscale.replay.peers import PLAYERS
+from scripts.autoscale.replay.peers import PLAYERS, Player
 from scripts.autoscale.replay.play import ReplayResult, S, as_json, choose_players, play, totals
-from scripts.autoscale.replay.recording import UNIT, Recording, read_recordings, write_recording
+from scripts.autoscale.replay.recording import (
+    UNIT,
+    Announce,
+    Floats,
+    Recording,
+    Timeline,
+    read_recordings,
+    write_recording,
+)
 from scripts.autoscale.replay.sleep_savings import RecordedSleep, savings
 from scripts.autoscale.replay.working_sets import SCENARIOS, ScenarioOutcome, played_scenarios
 from scripts.autoscale.terminal.printing import print_table
@@ -87,6 +95,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     lag_options = {"pod_start": pod_start, "metrics_age": metrics_age, "rollout": rollout, "largest_pod": largest_pod}
     lag_options |= {"broken_pods": broken_pods, "flapping_pods": flapping_pods}
     with reporting_bad_input("autoscale replay", ValueError), progress() as status:
+        announce = partial(_announce, status)
         # Check combinations of options before reading or generating anything.
         lags, after = lags_of(lag_options, is_group=group), parse_sleep_after(sleep)
         if after and (group or working_set):
@@ -97,15 +106,15 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
         else:
             groups = choose_group_players(policy or []) if group else {}
             players = {} if group else choose_players(policy or [])
-            recordings = read_recordings(trace or []) or [generate(shape, seed) for shape in SHAPES]
+            recordings = read_recordings(trace or [], announce) or [generate(shape, seed) for shape in SHAPES]
             if save is not None:
                 _save(recordings, save)
             if group:
                 show = partial(
-                    _show, replay_groups(announced(recordings, status), groups, speed, lags), _OF_GROUPS, speed, plot
+                    _show, replay_groups(announced(recordings, announce), groups, speed, lags), _OF_GROUPS, speed, plot
                 )
             else:
-                results = play(announced(recordings, status), players, speed)
+                results = play(recordings, announced_players(players, announce), speed)
                 sleeps = savings(results, after) if after else []
                 show = partial(_show, results, _COLUMNS, speed, plot, sleeps=sleeps)
     # A ValueError of a table or picture is a bug, not bad input.
@@ -119,11 +128,25 @@ def progress() -> Status:
     return Console(stderr=True).status("replaying")
 
 
-def announced(recordings: Sequence[Recording], status: Status) -> Iterator[Recording]:
-    """Yields the recordings, and shows the current one in ``status``."""
+def _announce(status: Status, text: str) -> None:
+    status.update(escape(visible(text)))
+
+
+def announced(recordings: Sequence[Recording], announce: Announce) -> Iterator[Recording]:
+    """Yields the recordings, and announces the current one."""
     for number, recording in enumerate(recordings, 1):
-        status.update(escape(visible(f"replaying {recording.name} ({number} of {len(recordings)})")))
+        announce(f"replaying {recording.name} ({number} of {len(recordings)})")
         yield recording
+
+
+def announced_players(players: Mapping[str, Player], announce: Announce) -> dict[str, Player]:
+    """The same players, which announce what they play: with millions of steps, each takes minutes."""
+
+    def played(name: str, player: Player, line: Timeline) -> Floats:
+        announce(f"replaying {line.name} with {name}")
+        return player(line)
+
+    return {name: partial(played, name, player) for name, player in players.items()}
 
 
 def _print_working_sets(outcomes: Sequence[ScenarioOutcome], form: OutputFiles) -> None:

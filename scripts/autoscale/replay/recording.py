@@ -1,21 +1,24 @@
-"""Reads recordings of demand (``seconds,cpu_cores[,mem_bytes]``), and resamples them to an even grid.
+"""Recordings of demand as arrays, resampled to an even grid.
 
 A value holds until the next one, and a step of the grid contains the mean over 5 s, or 1 s for finer recordings.
 """
 
 from __future__ import annotations
 
-import csv
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, inf
+from math import ceil, floor
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from deploy.neonvm.simulated.recording_file import open_recording
+from deploy.neonvm.simulated.recording_rows import COLUMNS, RecordingError
+from protocol.field_errors import shown
 
 Floats = NDArray[np.float64]
 
@@ -27,17 +30,11 @@ FINE_STEP: Final = 1.0
 COARSE_WARM_UP: Final = 86_400.0
 FINE_WARM_UP: Final = 600.0
 CAP_UTILISATION: Final = 0.9
-MOST: Final = 1e18
-"""Upper limit of seconds, vCPUs and bytes in a recording."""
-
 MOST_STEPS: Final = 20_000_000
 """Three years every 5 s, or eight months every second."""
 
 _NEAR: Final = 1e-6
 """Tolerance, as a share of a step, for rounding errors in the time of a value."""
-
-SINCE_1970_IN_MILLISECONDS: Final = 1e11
-"""Larger times, in seconds after the year 5138, are probably in milliseconds or smaller units."""
 
 _SPARSE: Final = 900.0
 """Values further apart than this (s) are probably in milliseconds."""
@@ -46,21 +43,25 @@ _GAP: Final = 3600.0
 _GAP_TIMES: Final = 20
 """A gap is at least this long in seconds, and this many times as long as the usual step."""
 
-_COLUMNS: Final = ("seconds", "cpu_cores", "mem_bytes")
+_ANNOUNCED: Final = 200_000
+"""Rows between two messages."""
 
-
-class RecordingError(ValueError):
-    """A file is not a valid recording; the message names the file and the line."""
+Announce = Callable[[str], None]
+"""Shows what is being done."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """Demand in vCPUs, and memory in bytes if recorded, from the times ``seconds`` on."""
+    """Demand in vCPUs, and memory in bytes if recorded, from the times ``seconds`` on, which begin at 0.
+
+    ``unused`` are the file's columns that are ignored.
+    """
 
     name: str
     seconds: Floats
     cores: Floats
     mem_bytes: Floats | None = None
+    unused: tuple[str, ...] = ()
 
     @property
     def is_fine(self) -> bool:
@@ -85,12 +86,14 @@ class Timeline:
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """The files of ``paths``, and all CSV files of folders. Raises ``RecordingError``."""
+    """The files of ``paths``, and all CSV files of folders, also compressed. Raises ``RecordingError``."""
     files: list[Path] = []
     for path in paths:
         # Sorted, so that a replay has the same order on every machine.
         files_here = (
-            sorted(entry for entry in path.glob("*") if entry.suffix.lower() == ".csv") if path.is_dir() else [path]
+            sorted(entry for entry in path.glob("*") if entry.name.lower().endswith((".csv", ".csv.gz")))
+            if path.is_dir()
+            else [path]
         )
         if not files_here:
             raise RecordingError(f"{path}: no CSV file in this folder")
@@ -98,89 +101,53 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     return files
 
 
-def read_recordings(paths: Sequence[Path]) -> list[Recording]:
+def read_recordings(paths: Sequence[Path], announce: Announce = lambda _: None) -> list[Recording]:
     """Reads the files of ``files_of``, and prints warnings to standard error. Raises ``RecordingError``."""
-    recordings = [read_recording(path) for path in files_of(paths)]
+    recordings = [read_recording(path, announce) for path in files_of(paths)]
     for warning in (warning for recording in recordings for warning in warnings_of(recording)):
         print(warning, file=sys.stderr)
     return recordings
 
 
-def read_recording(path: Path) -> Recording:
-    """Reads a recording, with columns in any order and case; ignores blank lines. Raises ``RecordingError``."""
-    try:
-        # Spreadsheets write a byte order mark, which `utf-8-sig` drops.
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            header, numbers = _read_rows(file, path)
-    except OSError as error:
-        raise RecordingError(f"{path}: {error.strerror}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise RecordingError(f"{path}: not a CSV file: {error}") from None
-    order = [header.index(column) for column in _COLUMNS if column in header]
-    table = np.asarray(numbers, dtype=np.float64).reshape(-1, len(header))[:, order]
+def read_recording(path: Path, announce: Announce = lambda _: None) -> Recording:
+    """Reads a recording (``deploy.neonvm.simulated.recording_rows``). Raises ``RecordingError``."""
+    name = path.name[:-3] if path.name.lower().endswith(".gz") else path.name
+    name = Path(name).stem
+    with open_recording(path) as recorded:
+        # Millions of rows as Python objects would take gigabytes.
+        numbers, has_memory, unused = array("d"), recorded.has_memory, recorded.unused
+        for number, row in enumerate(recorded.rows):
+            if number % _ANNOUNCED == 0:
+                announce(f"reading {name}" + (f" ({number:,} rows)" if number else ""))
+            numbers.extend(row)
+    table = np.asarray(numbers, dtype=np.float64).reshape(-1, len(COLUMNS))
     if len(table) < 2 or table[:, 1].max() <= 0:
         raise RecordingError(f"{path}: expected at least two rows, and a demand above zero")
-    # Times may be since 1970; a replay starts at 0.
-    return Recording(path.stem, table[:, 0] - table[0, 0], table[:, 1], table[:, 2] if len(header) > 2 else None)
-
-
-def _read_rows(file: Iterable[str], path: Path) -> tuple[list[str], array[float]]:
-    """The header, and all numbers row by row. Raises ``RecordingError`` and ``csv.Error``."""
-    rows = csv.reader(file)
-    header = [column.strip().lower() for column in next(rows, [])]
-    if sorted(header) not in (sorted(_COLUMNS), sorted(_COLUMNS[:2])):
-        raise RecordingError(
-            f'{path}:1: expected the columns "seconds,cpu_cores[,mem_bytes]", got {",".join(header)[:80]!r}'
-        )
-    # Millions of rows as Python objects would take gigabytes.
-    numbers, place_of_time, last = array("d"), header.index(_COLUMNS[0]), -inf
-    for row in rows:
-        if not any(cell.strip() for cell in row):
-            continue
-        place = f"{path}:{rows.line_num}"
-        values = _numbers(row, len(header), place)
-        time = values[place_of_time]
-        if not numbers and time >= SINCE_1970_IN_MILLISECONDS:
-            raise RecordingError(f"{place}: expected seconds, got {time:.0f}: divide milliseconds by 1000")
-        if time <= last:
-            raise RecordingError(f"{place}: time does not advance after {last:g} s")
-        numbers.extend(values)
-        last = time
-    return header, numbers
-
-
-def _numbers(row: list[str], columns: int, place: str) -> list[float]:
-    try:
-        numbers = [float(cell) for cell in row]
-    except ValueError:
-        raise RecordingError(f"{place}: expected numbers, got {','.join(row)!r}") from None
-    # The comparison also rejects NaN, which `float` accepts.
-    if len(numbers) != columns or not all(0 <= number <= MOST for number in numbers):
-        raise RecordingError(f"{place}: expected {columns} numbers from 0 to {MOST:g}, got {','.join(row)!r}")
-    return numbers
+    return Recording(name, table[:, 0], table[:, 1], table[:, 2] if has_memory else None, unused)
 
 
 def warnings_of(recording: Recording) -> list[str]:
-    """Warnings about times that are probably wrong.
+    """Warnings about times that are probably wrong, and ignored columns.
 
-    >>> warnings_of(Recording("a", np.array([0.0, 60.0, 120.0]), np.array([1.0, 2.0, 1.0])))
-    []
+    >>> warnings_of(Recording("a", np.array([0.0, 60.0, 120.0]), np.array([1.0, 2.0, 1.0]), unused=("host",)))
+    ["a: ignored the columns 'host'"]
     """
     steps, name = np.diff(recording.seconds), recording.name
     usual, longest = float(np.median(steps)), int(np.argmax(steps))
+    warnings = [f"{name}: ignored the columns {', '.join(map(shown, recording.unused))}"] if recording.unused else []
     if usual > _SPARSE:
-        return [f"{name}: a value every {usual:g} s; if its times are milliseconds, divide them by 1000"]
-    if steps[longest] >= max(_GAP, _GAP_TIMES * usual):
+        warnings += [f"{name}: a value every {usual:g} s; if its times are milliseconds, divide them by 1000"]
+    elif steps[longest] >= max(_GAP, _GAP_TIMES * usual):
         hours, since = steps[longest] / 3600, recording.seconds[longest]
-        return [f"{name}: no value for {hours:.1f} h from second {since:g} on: the last one is used"]
-    return []
+        warnings += [f"{name}: no value for {hours:.1f} h from second {since:g} on: the last one is used"]
+    return warnings
 
 
 def write_recording(recording: Recording, path: Path) -> None:
     """Writes ``seconds,cpu_cores``, and memory if recorded, such that reading gives the same numbers."""
     columns = [recording.seconds, recording.cores, *([] if recording.mem_bytes is None else [recording.mem_bytes])]
     rows = (",".join(map(_text, row)) for row in np.column_stack(columns).tolist())
-    header = ",".join(_COLUMNS[: len(columns)])
+    header = ",".join(COLUMNS[: len(columns)])
     path.write_text("\n".join((header, *rows, "")), encoding="utf-8")
 
 

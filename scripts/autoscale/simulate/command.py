@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from deploy.neonvm.simulated.recording_rows import RecordingError
 from protocol.units import Bytes, QuantityError, Seconds
 from scripts.autoscale.outputs import (
     JsonFlag,
@@ -27,7 +28,6 @@ from scripts.autoscale.outputs import (
     reporting_bad_input,
     write_report,
 )
-from scripts.autoscale.replay.recording import RecordingError
 from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.simulate.fleet import SimulatedFleet, SimulationSettings, SimulationSettingsError, make_fleet
 from scripts.autoscale.simulate.migration_model import LEAST_COST, ORDERS
@@ -102,7 +102,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
             sleep=sleep_delay,
         )
         # One fleet, so that all orders run the same day.
-        fleet = make_fleet(settings)
+        with Console(stderr=True).status("preparing the fleet"):
+            fleet = make_fleet(settings)
         outcomes, finished = _simulate_all(fleet, orders)
         _report(fleet, outcomes, "json" if as_json_ else output, plot, finished=finished)
     # An interrupted run is neither a success nor a failure.

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.neonvm.simulated.simulated_load import IDLE_MEMORY, Demand, Load, LoadError, LoadStep, parse_recording
+from deploy.neonvm.simulated.recording_rows import parse_rows
+from deploy.neonvm.simulated.simulated_load import IDLE_MEMORY, Demand, Load, LoadError, LoadStep, recorded_load
 from protocol.units import Bytes, Seconds
 
 
@@ -55,38 +56,24 @@ def test_period_must_cover_all_steps() -> None:
         Load((step(0, 1), step(20, 2)), Seconds(20))
 
 
+def recorded(text: str) -> Load:
+    return recorded_load(parse_rows(text.splitlines(keepends=True), "r.csv"))
+
+
 def test_recording_repeats_after_last_step() -> None:
     text = "seconds,cpu,mem,comment\n0,0.5,256Mi,idle\n60,3,1Gi,busy\n"
     steps = (
         LoadStep(Seconds(0), Demand(0.5, Bytes(256 * 1024**2))),
         LoadStep(Seconds(60), Demand(3, Bytes(1024**3))),
     )
-    assert parse_recording(text) == Load(list(steps), Seconds(120))
-    assert parse_recording("seconds,cpu,mem\n0,1,1Gi\n").period is None
+    assert recorded(text) == Load(list(steps), Seconds(120))
+    assert recorded("seconds,cpu,mem\n0,1,1Gi\n").period is None
 
 
-def test_recording_of_replay_is_a_load() -> None:
-    """``autoscale replay`` and ``simulate`` take these columns; memory may be missing there."""
-    steps = (LoadStep(Seconds(0), Demand(0.5, Bytes(300_000_000))), LoadStep(Seconds(60), Demand(3, Bytes(1))))
-    text = "seconds,cpu_cores,mem_bytes\n0,0.5,300000000\n60,3,1\n"
-    assert parse_recording(text).steps == list(steps)
-    since_1970 = "CPU_cores, seconds\n0.5,1790000000\n3,1790000060\n"
-    assert [step.at for step in parse_recording(since_1970).steps] == [Seconds(0), Seconds(60)]
-    idle = parse_recording("seconds,cpu_cores\n0,0.5\n").at(Seconds(0))
-    assert idle == Demand(0.5, IDLE_MEMORY)
+def test_recording_without_memory_uses_idle_memory() -> None:
+    assert recorded("seconds,cpu_cores\n0,0.5\n").at(Seconds(0)) == Demand(0.5, IDLE_MEMORY)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("time,cpu\n", r"needs the columns seconds,cpu_cores\[,mem_bytes\], not 'time,cpu'"),
-        ("seconds,cpu,mem\n0,1,1Gi\n5,much,1Gi\n", "line 3 of the recording: could not convert"),
-        ("seconds,cpu,mem\n0,1,lots\n", "line 2 of the recording: expected a quantity"),
-        ("seconds,cpu,mem\n0,1\n", "line 2 of the recording: expected a quantity"),
-        ("seconds,cpu,mem\n0,-1,1Gi\n", "line 2 of the recording: seconds and cpu must be zero or more"),
-        ("seconds,cpu,mem\nnan,1,1Gi\n", "line 2 of the recording: seconds and cpu must be zero or more"),
-    ],
-)
-def test_bad_recording_names_the_line(text: str, message: str) -> None:
-    with pytest.raises(LoadError, match=message):
-        parse_recording(text)
+def test_recording_without_rows_is_no_load() -> None:
+    with pytest.raises(LoadError, match="a load needs at least one step"):
+        recorded("seconds,cpu_cores\n")

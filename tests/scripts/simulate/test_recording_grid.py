@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from deploy.neonvm.simulated.recording_rows import RecordingError
 from protocol.units import Resources, Seconds
-from scripts.autoscale.replay.recording import Recording, RecordingError
+from scripts.autoscale.replay.recording import Recording
 from scripts.autoscale.simulate.fleet import SimulationSettings, make_fleet
 from scripts.autoscale.simulate.recording_grid import read_grid, resample, steps_of_a_day
 from scripts.autoscale.simulate.vm_table import UNITS_PER_VCPU, draw_vm_table
@@ -73,7 +74,7 @@ def test_files_have_equal_weights(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.csv").write_text("seconds,cpu_cores\n0,1\n60,2\n")
     assert read_grid([tmp_path], Seconds(15.0), 1.0, seed=1).weight.tolist() == [0.5, 0.5]
-    (tmp_path / "a.csv").write_text("seconds;cpu\n")
+    (tmp_path / "a.csv").write_text("seconds;load\n")
     with pytest.raises(RecordingError, match=r"a\.csv:1: expected the columns"):
         read_grid([tmp_path], Seconds(15.0), 1.0, seed=1)
 
