@@ -16,6 +16,7 @@ from agent.core.events import Event
 from agent.core.growth import WaitStage
 from agent.core.guest import GuestSample
 from agent.core.monitor.monitor_side import printable
+from agent.core.scrapes import incomplete
 from agent.core.sleep.obstacles import SHOWN
 from agent.core.state import State
 from agent.core.vm import Vm
@@ -117,7 +118,7 @@ def _line(  # noqa: PLR0911, PLR0912 - one branch per event
             return logging.WARNING, texts.SETTINGS_IN_PART, {"reason": "; ".join(problems)}
         case events.Scraped(sample):
             # One line per event: OOM kills are more important.
-            return _killed(state, sample, now) or _metrics_back(state)
+            return _killed(state, sample, now) or _metrics_back(state, incomplete(sample))
         case events.MonitorJoined(version):
             return logging.INFO, texts.TRIALS_READY if is_pod else texts.MONITOR_JOINED, {"version": version}
         case events.MonitorAnswered(DownscaleResult(ok=False, status=status)):
@@ -177,8 +178,13 @@ def _refused(state: State, message: str, reason: str) -> Line | None:
     return None if is_known else (logging.INFO, message, {"reason": reason})
 
 
-def _metrics_back(state: State) -> Line | None:
+def _metrics_back(state: State, problem: str) -> Line | None:
     failure = state.guest.failure
+    if problem:
+        fields: dict[str, object] = {"fault": events.Fault.GUEST.value, "reason": problem}
+        # Log a lasting failure only once.
+        is_known = failure is not None and failure.reason == problem
+        return None if is_known else (logging.WARNING, texts.METRICS_UNUSABLE, fields)
     return None if failure is None else (logging.INFO, texts.METRICS_BACK, {"failures": failure.count})
 
 

@@ -109,6 +109,8 @@ def read_sample(page: bytes) -> GuestSample:
     scalars: dict[str, float] = {}
     cpus: dict[bytes, dict[bytes, float]] = {}
     awake: dict[str, None] = {}
+    # Timestamps are in milliseconds, in OpenMetrics in seconds.
+    unit = 1.0 if page.rstrip().endswith(b"# EOF") else 1000.0
     for line in islice(_LINE.finditer(page), MAX_LINES):
         name, rest = line.groups()
         # No real exporter writes longer lines; the label pattern must not see them.
@@ -120,7 +122,7 @@ def read_sample(page: bytes) -> GuestSample:
             # A line with an invalid value counts as missing, which the core handles.
             if value is not None and (cpu in cpus or len(cpus) < MAX_CPUS):
                 cpus.setdefault(cpu, {})[mode] = value
-                _note_sampling(scalars, name, value, _number(stamp))
+                _note_sampling(scalars, name, value, None if (at := _number(stamp)) is None else at / unit)
         elif name == _AWAKE:
             _note_reason(awake, rest)
         else:
@@ -133,8 +135,7 @@ def read_sample(page: bytes) -> GuestSample:
 def _note_sampling(scalars: dict[str, float], family: bytes, seconds: float, stamp: float | None) -> None:
     """Record the newest timestamp of the CPU lines and, for vector, the sum of their seconds."""
     if stamp is not None:
-        # Timestamps of the exposition format are in milliseconds.
-        scalars["stamp"] = max(stamp / 1000.0, scalars.get("stamp", 0.0))
+        scalars["stamp"] = max(stamp, scalars.get("stamp", 0.0))
     if family == _SAMPLED:
         scalars["counted"] = scalars.get("counted", 0.0) + seconds
 
@@ -166,7 +167,8 @@ def _fields(rest: bytes) -> tuple[bytes, bytes, bytes]:
     """Labels as text, value and timestamp; all empty for a malformed line."""
     block = _LABELLED.match(rest)
     labels, end = (b"", 0) if block is None else (block[1], block.end())
-    words = rest[end:].split()
+    # An exemplar follows a number sign.
+    words = rest[end:].partition(b"#")[0].split()
     # A value and optionally a timestamp.
     return (labels, words[0], b"".join(words[1:])) if 1 <= len(words) <= 2 else (b"", b"", b"")
 

@@ -95,6 +95,15 @@ class GuestSample(msgspec.Struct, frozen=True, gc=False):
         return self.mem_total.minus_or_zero(self.mem_available)
 
     @property
+    def missing(self) -> str:
+        """The resources whose need cannot be known from this sample; empty if there are none.
+
+        >>> GuestSample().missing, GuestSample(cpus={"0": CpuSeconds(1.0)}).missing
+        ('CPU and memory', 'memory')
+        """
+        return " and ".join(["CPU"] * (not self.cpus) + ["memory"] * (self.mem_used is None))
+
+    @property
     def shows_rereading(self) -> bool:
         """Return True if the sample has the metrics that show a lack of page cache."""
         return self.mem_free is not None and (self.refaulted is not None or self.read is not None)

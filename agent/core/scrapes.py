@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from agent import texts
+from agent.core.events import Fault
 from agent.core.goal import NO_GOAL, goal, is_calm, with_part, without_waiting
 from agent.core.guest import LONGEST, NO_RATES, SHORTEST, GuestSample, ObservedSample, rates
 from agent.core.memory.memory_view import memory_view
 from agent.core.memory.probing import Probing
 from agent.core.memory.rereading import cost
-from agent.core.state import State
+from agent.core.state import State, failed_again
 from agent.core.vm import Vm
 from protocol.units import Instant, Seconds
 
@@ -17,7 +19,8 @@ from protocol.units import Instant, Seconds
 def scraped(state: State, sample: GuestSample, now: Instant) -> None:
     """Apply a sample, unless it repeats the last one or comes too soon after it."""
     guest, vm = state.guest, state.vm.observed
-    guest.failure = None
+    # A page of another exporter, or of a proxy, has none of the metrics.
+    guest.failure = failed_again(guest.failure, Fault.GUEST, incomplete(sample), now) if sample.missing else None
     before = guest.observed
     # A sample this soon yields no rates, and would replace one that does.
     if before is not None and now - before.last < SHORTEST:
@@ -35,6 +38,11 @@ def scraped(state: State, sample: GuestSample, now: Instant) -> None:
         guest.sampled_size, guest.rates, guest.goal = None, NO_RATES, NO_GOAL
     else:
         _apply(state, vm, before, guest.observed, is_rebooted=is_rebooted)
+
+
+def incomplete(sample: GuestSample) -> str:
+    """The problem of a sample that misses metrics; empty if it does not."""
+    return texts.METRICS_INCOMPLETE.format(missing=sample.missing) if sample.missing else ""
 
 
 def _apply(state: State, vm: Vm, before: ObservedSample | None, observed: ObservedSample, *, is_rebooted: bool) -> None:

@@ -68,11 +68,14 @@ class Lines(logging.Handler):
 
 @dataclass
 class FakeGuest:
-    """A guest of which so many cores are busy; or its exporter fails with ``error``. A scrape ``takes`` seconds."""
+    """A guest of which so many cores are busy; or its exporter fails with ``error`` or shows another ``page``. A scrape
+    ``takes`` seconds.
+    """
 
     clock: FakeClock
     cores: float = 0.0
     error: PortError | None = None
+    page: GuestSample | None = None
     oom_kills: float = 0.0
     quiet: float | None = None
     takes: float = 0.0
@@ -92,6 +95,8 @@ class FakeGuest:
         self._busy, self._at = self._busy + self.cores * (now - self._at), now
         if self.error is not None:
             raise self.error
+        if self.page is not None:
+            return self.page
         memory = Bytes(64 * GIB)
         return GuestSample(
             cpus={"0": CpuSeconds(self._busy)},

@@ -10,6 +10,7 @@ import pytest
 
 from agent.core.events import Fault
 from agent.core.explain import explain
+from agent.core.guest import GuestSample
 from agent.ports import PortError, RefusedError
 from protocol.floors import Floor, encode_floor
 from protocol.guest.monitor_messages import (
@@ -51,6 +52,17 @@ async def test_metrics_failure_and_recovery_log_once() -> None:
         assert fixture.log.messages == ["permit received", "scrape failed", "scrapes succeed again"]
         assert fixture.log.lines[1][2] == {"vm": "default/vm-1", "fault": "guest", "reason": "answers 500"}
         assert fixture.runner.tally["scrape_failed"] == 5
+
+
+async def test_incomplete_metrics_and_recovery_log_once() -> None:
+    async with RunnerFixture() as fixture:
+        fixture.guest.page = GuestSample(load1=0.5)
+        await fixture.clock.advance(5.0)
+        fixture.guest.page = None
+        await fixture.clock.advance(1.0)
+        assert fixture.log.messages == ["permit received", "the metrics are incomplete", "scrapes succeed again"]
+        reason = "the metrics say nothing about CPU and memory, so the size does not shrink"
+        assert fixture.log.lines[1][2] == {"vm": "default/vm-1", "fault": "guest", "reason": reason}
 
 
 async def test_slow_scrape_does_not_move_later_ones() -> None:

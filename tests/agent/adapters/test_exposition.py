@@ -88,6 +88,17 @@ def test_reasons_to_stay_awake_are_bounded() -> None:
     assert len(awake(*(f'{{reason="r{number}"}} 1' for number in range(100)))) == 8
 
 
+def test_reads_open_metrics() -> None:
+    """Exemplars once hid the value, and timestamps in seconds counted as milliseconds."""
+    page = (
+        b"# TYPE node_cpu_seconds counter\n"
+        b'node_cpu_seconds_total{mode="user",cpu="0"} 7.5 1790000000.25 # {trace_id="a"} 1.0 1790000000.0\n'
+        b'node_cpu_seconds_created{mode="user",cpu="0"} 1.0\n'
+        b'node_load1 0.5 # {trace_id="a b"} 1\n# EOF\n'
+    )
+    assert read_sample(page) == GuestSample(cpus={"0": CpuSeconds(7.5)}, load1=0.5, stamp=1790000000.25)
+
+
 def test_a_bad_value_counts_as_missing() -> None:
     page = b"node_load1 NaN\nnode_load5 +Inf\nnode_procs_running x\nnode_memory_MemTotal_bytes -5\nhost_load1 1e300\n"
     assert read_sample(page) == GuestSample()
