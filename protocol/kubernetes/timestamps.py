@@ -47,6 +47,7 @@ def parse_timestamp(text: object) -> float | None:
     try:
         parsed = datetime.fromisoformat(text)
         # Without a zone, Python would assume the local one.
-        return parsed.timestamp() if parsed.tzinfo is not None else None
+        # In UTC, because a time of the year 1 or 9999 in another zone may be beyond the calendar.
+        return parsed.astimezone(UTC).timestamp() if parsed.tzinfo is not None else None
     except (ValueError, OverflowError):
         return None

@@ -64,6 +64,12 @@ def test_moments_are_written_as_they_are_read() -> None:
     assert timestamps.parse_timestamp("2" * 65) is None
 
 
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59"])
+def test_moment_beyond_the_calendar_is_none(text: str) -> None:
+    """Such a text in anyone's status once ended what read it."""
+    assert (timestamps.parse_timestamp(text), timestamps.parse_datetime(text)) == (None, None)
+
+
 def test_paths_are_those_of_the_api() -> None:
     assert resources.VIRTUAL_MACHINES.path("ns", "db") == "/apis/vm.neon.tech/v1/namespaces/ns/virtualmachines/db"
     assert resources.NODES.path("ignored", "n1") == "/api/v1/nodes/n1"
