@@ -95,13 +95,13 @@ class GuestSample(msgspec.Struct, frozen=True, gc=False):
         return self.mem_total.minus_or_zero(self.mem_available)
 
     @property
-    def missing(self) -> str:
-        """The resources whose need cannot be known from this sample; empty if there are none.
+    def missing(self) -> frozenset[str]:
+        """The resources whose need cannot be known from this sample.
 
-        >>> GuestSample().missing, GuestSample(cpus={"0": CpuSeconds(1.0)}).missing
-        ('CPU and memory', 'memory')
+        >>> sorted(GuestSample().missing), sorted(GuestSample(cpus={"0": CpuSeconds(1.0)}).missing)
+        (['CPU', 'memory'], ['memory'])
         """
-        return " and ".join(["CPU"] * (not self.cpus) + ["memory"] * (self.mem_used is None))
+        return frozenset(["CPU"] * (not self.cpus) + ["memory"] * (self.mem_used is None))
 
     @property
     def shows_rereading(self) -> bool:

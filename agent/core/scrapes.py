@@ -22,6 +22,9 @@ def scraped(state: State, sample: GuestSample, now: Instant) -> None:
     # A page of another exporter, or of a proxy, has none of the metrics.
     guest.failure = failed_again(guest.failure, Fault.GUEST, incomplete(sample), now) if sample.missing else None
     before = guest.observed
+    # Like a failed scrape, until it lasts: the next complete sample yields rates with the last one.
+    if before is not None and sample.missing - before.sample.missing and now - before.at <= _tolerated(state):
+        return
     # A sample this soon yields no rates, and would replace one that does.
     if before is not None and now - before.last < SHORTEST:
         return
@@ -42,7 +45,8 @@ def scraped(state: State, sample: GuestSample, now: Instant) -> None:
 
 def incomplete(sample: GuestSample) -> str:
     """The problem of a sample that misses metrics; empty if it does not."""
-    return texts.METRICS_INCOMPLETE.format(missing=sample.missing) if sample.missing else ""
+    missing = " and ".join(sorted(sample.missing))
+    return texts.METRICS_INCOMPLETE.format(missing=missing) if missing else ""
 
 
 def _apply(state: State, vm: Vm, before: ObservedSample | None, observed: ObservedSample, *, is_rebooted: bool) -> None:
@@ -73,8 +77,12 @@ def _apply(state: State, vm: Vm, before: ObservedSample | None, observed: Observ
 
 def _longest_interval(state: State) -> Seconds:
     """The maximum interval of a rate: without rates, a busy guest that is scraped rarely would never grow."""
-    # Two missed scrapes are tolerated.
-    return max(LONGEST, Seconds(3 * state.policy.timing.scrape))
+    return max(LONGEST, _tolerated(state))
+
+
+def _tolerated(state: State) -> Seconds:
+    """The time for two missed scrapes."""
+    return Seconds(3 * state.policy.timing.scrape)
 
 
 def _may_have_filled(sample: GuestSample) -> bool:

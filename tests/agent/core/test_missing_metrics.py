@@ -7,7 +7,7 @@ import pytest
 from agent.core.events import Scraped
 from agent.core.guest import CpuSeconds, GuestSample
 from protocol.units import Bytes
-from tests.agent.core.story import Story, cu, vm
+from tests.agent.core.story import GIB, Story, cu, settled, vm
 
 CPUS = {"0": CpuSeconds(1.0)}
 
@@ -34,3 +34,26 @@ def test_incomplete_metrics_are_a_trouble(sample: GuestSample, missing: str) -> 
     )
     story.at(2.0).happens(Scraped(GuestSample(cpus=CPUS, mem_total=Bytes(2), mem_available=Bytes(1))))
     assert story.state.guest.failure is None
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_growth_despite_incomplete_pages(every: int) -> None:
+    """Each rate needs two pages in a row, so a VM whose every other page was incomplete never grew."""
+    story = settled()
+    for second in range(1, 10):
+        story.at(float(second))
+        if second % every:
+            story.happens(Scraped(GuestSample(load1=0.5)))
+        else:
+            story.looks(cores=0.25, span=every)
+    assert story.state.guest.goal.cpu == cu(2).cpu
+
+
+def test_lasting_incomplete_pages_are_used() -> None:
+    story = settled()
+    page = GuestSample(mem_total=Bytes(64 * GIB), mem_available=Bytes(61 * GIB))
+    needs = []
+    for second in (2.0, 3.0, 4.0, 5.0):
+        story.at(second).happens(Scraped(page))
+        needs.append(story.state.guest.goal.mem)
+    assert needs == [Bytes(0), Bytes(0), Bytes(6 * GIB), Bytes(6 * GIB)]

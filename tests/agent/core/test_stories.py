@@ -361,7 +361,7 @@ def test_partial_metrics_allow_only_growth() -> None:
     story.looks(span=0.0)
     seen = story.state.guest.observed
     assert seen is not None
-    story.at(2.0).happens(Scraped(structs.replace(seen.sample, mem_available=None)))
+    story.at(5.0).happens(Scraped(structs.replace(seen.sample, mem_available=None)))
     assert story.plans().because == "some metrics are missing: not below its current size"
 
 
