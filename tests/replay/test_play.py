@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -160,3 +161,17 @@ def test_json_holds_every_score_by_recording_and_policy() -> None:
         ],
         "overall": {"fixed-peak": figures},
     }
+
+
+@pytest.mark.parametrize(("name", "numbers"), [("agent-1m", 7), ("hpa", 4)])
+def test_long_replay_takes_little_memory(name: str, numbers: int) -> None:
+    """Ten million steps once took a gigabyte as Python objects."""
+    steps = 200_000
+    line = Timeline("long", 5.0, np.linspace(0.1, 3.9, steps), 0, 4.5)
+    tracemalloc.start()
+    try:
+        PLAYERS[name](line)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < steps * 8 * numbers

@@ -5,8 +5,8 @@ Load-based policies see the demand, like a run queue; usage-based ones see at mo
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from math import ceil, exp
 from typing import Final
@@ -64,6 +64,15 @@ HPA_TOLERANCE: Final = 0.1
 VPA_SAMPLING: Final = 60.0
 DAY: Final = 86_400.0
 
+_PART: Final = 65_536
+
+
+def _demands(timeline: Timeline) -> Iterator[float]:
+    """The demand at each step."""
+    # In parts, because millions of Python floats at once take hundreds of megabytes.
+    for start in range(0, len(timeline.demand), _PART):
+        yield from timeline.demand[start : start + _PART].tolist()
+
 
 def play_policy(policy: SmoothingPolicy, *, with_floor: bool = False) -> Player:
     """A player of one of our policies, which sees the demand; ``with_floor`` keeps the VM above its floor."""
@@ -71,8 +80,8 @@ def play_policy(policy: SmoothingPolicy, *, with_floor: bool = False) -> Player:
     def player(timeline: Timeline) -> Floats:
         target, step, cap = policy.start().target, timeline.step, timeline.cap
         floor = SlotFloor(cap) if with_floor else None
-        current, allocation = min(cap, round_up(float(timeline.demand[0]))), []
-        for index, demand in enumerate(timeline.demand.tolist()):
+        current, allocation = min(cap, round_up(float(timeline.demand[0]))), array("d")
+        for index, demand in enumerate(_demands(timeline)):
             # The decision takes effect in the next step.
             allocation.append(current)
             decided = target(Instant(index * step), Sample(demand, current))
@@ -109,8 +118,8 @@ def agent_last_sample(timeline: Timeline) -> Floats:
 def agent_one_minute(timeline: Timeline) -> Floats:
     """The original agent: load / 0.9 every 5 s, with the kernel's one-minute load average."""
     # The load average decays exponentially with a time constant of one minute.
-    keep, level, levels = exp(-timeline.step / 60), float(timeline.demand[0]), []
-    for demand in timeline.demand.tolist():
+    keep, level, levels = exp(-timeline.step / 60), float(timeline.demand[0]), array("d")
+    for demand in _demands(timeline):
         level = demand + (level - demand) * keep
         levels.append(level)
     return _next_step(np.array(levels) / AGENT_TARGET, timeline)
@@ -118,8 +127,8 @@ def agent_one_minute(timeline: Timeline) -> Floats:
 
 def hpa_load(timeline: Timeline) -> Floats:
     """load / 0.9 every 5 s, reduced only to the greatest recommendation of the last 300 s, like the HPA."""
-    window, every, maxima = WindowMax(HPA_STABILISATION), max(1, round(AGENT_TICK / timeline.step)), []
-    for index, demand in enumerate(timeline.demand.tolist()):
+    window, every, maxima = WindowMax(HPA_STABILISATION), max(1, round(AGENT_TICK / timeline.step)), array("d")
+    for index, demand in enumerate(_demands(timeline)):
         if index % every == 0:
             window.add(demand / AGENT_TARGET, Instant(index * timeline.step))
         maxima.append(window.max() or 0.0)
@@ -129,9 +138,9 @@ def hpa_load(timeline: Timeline) -> Floats:
 def hpa_utilisation(timeline: Timeline) -> Floats:
     """The HPA's rule for utilization: target 80 %, tolerance 10 %, every 15 s, at most doubled, 300 s stabilization."""
     step, every = timeline.step, max(1, round(HPA_SYNC / timeline.step))
-    window, allocation = WindowMax(HPA_STABILISATION), []
+    window, allocation = WindowMax(HPA_STABILISATION), array("d")
     current = min(timeline.cap, round_up(float(timeline.demand[0]) / HPA_TARGET))
-    for index, demand in enumerate(timeline.demand.tolist()):
+    for index, demand in enumerate(_demands(timeline)):
         allocation.append(current)
         if index % every:
             continue
@@ -153,8 +162,8 @@ def vpa(timeline: Timeline) -> Floats:
     (1 + 1/days).
     """
     histogram, every = DecayingHistogram(Seconds(DAY), 0.01), max(1, round(VPA_SAMPLING / timeline.step))
-    allocation, current = deque[float](), min(timeline.cap, round_up(float(timeline.demand[0])))
-    for index, demand in enumerate(timeline.demand.tolist()):
+    allocation, current = array("d"), min(timeline.cap, round_up(float(timeline.demand[0])))
+    for index, demand in enumerate(_demands(timeline)):
         allocation.append(current)
         if index % every:
             continue
