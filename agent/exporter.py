@@ -197,7 +197,7 @@ def _vm_metrics(now: Instant) -> Iterator[VmMetric]:
     )
     yield (
         _counter("events", "Events of a VM's agent.", "kind"),
-        lambda runner: dict(sorted(runner.tally.items())),
+        lambda runner: dict(sorted(runner.log.tally.items())),
     )
     yield (
         _counter("rejected_permits", "Permits that the agent rejected."),

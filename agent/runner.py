@@ -10,7 +10,6 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -47,7 +46,7 @@ from agent.ports import (
     UnwatchedError,
     VmApi,
 )
-from agent.telemetry import note
+from agent.telemetry import VmLog
 from protocol.backoff import Backoff
 from protocol.floors import Floor, decode_floor
 from protocol.kubernetes.timestamps import micro_timestamp
@@ -95,7 +94,7 @@ class Runner:
     ) -> None:
         self.assignment = assignment
         self.fetch_database = ports.database
-        self.tally: Counter[str] = Counter()
+        self.log = VmLog(assignment.vm)
         self._growths = growths
         self.pending: tuple[PendingGrowth, ...] = ()
         self._ports = ports
@@ -136,7 +135,7 @@ class Runner:
     def _take(self, event: Event) -> None:
         now = self._ports.clock.now()
         # Before ``advance``, because log and notices compare the event with the previous state.
-        note(self.tally, self.assignment.vm, self.state, event, now)
+        self.log.note(self.state, event, now)
         self._notices.take(self.state, event, now)
         advance(self.state, event, now, self._ports.clock.jitter())
         self.pending, ended = follow(self.state, self.pending, now)

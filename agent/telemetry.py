@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from math import inf
 from typing import Final
 
 from prometheus_client import Histogram
@@ -43,14 +44,58 @@ def growth_times() -> Histogram:
     return times
 
 
-def note(tally: Counter[str], vm: ObjectName, state: State, event: Event, now: Instant) -> None:
-    """Count ``event``, and log it if it changes anything in ``state``, which does not include it yet."""
-    tally[KINDS[type(event.action if isinstance(event, events.Started) else event)]] += 1
-    line = _line(state, event, now, is_pod=pod_of(vm) is not None)
-    if line is not None:
-        level, message, fields = line
-        LOG.log(level, message, extra={"vm": str(vm), **fields})
+class VmLog:
+    """The log and the event counts of one VM's agent."""
 
+    def __init__(self, vm: ObjectName) -> None:
+        self.tally: Counter[str] = Counter()
+        self._vm = vm
+        self._scrapes = _ScrapeLog()
+
+    def note(self, state: State, event: Event, now: Instant) -> None:
+        """Count ``event``, and log it if it changes anything in ``state``, which does not include it yet."""
+        self.tally[KINDS[type(event.action if isinstance(event, events.Started) else event)]] += 1
+        match event:
+            case events.Scraped(sample):
+                # One line per event: OOM kills are more important.
+                line = _killed(state, sample, now) or self._scrapes.line(state, event, now)
+            case events.ScrapeFailed():
+                line = self._scrapes.line(state, event, now)
+            case _:
+                line = _line(state, event, is_pod=pod_of(self._vm) is not None)
+        if line is not None:
+            level, message, fields = line
+            LOG.log(level, message, extra={"vm": str(self._vm), **fields})
+
+
+class _ScrapeLog:
+    """Log lines about a guest's scrapes: at most one problem per ``SCRAPES_APART``, and its end."""
+
+    def __init__(self) -> None:
+        self._problem = ""
+        self._next_at = -inf
+
+    def line(self, state: State, event: events.Scraped | events.ScrapeFailed, now: Instant) -> Line | None:
+        """The line for ``event``. Log a lasting problem only once."""
+        match event:
+            case events.ScrapeFailed(fault, reason):
+                return self._problem_line(texts.NO_METRICS, fault, reason, now)
+            case events.Scraped(sample) if sample.missing:
+                return self._problem_line(texts.METRICS_UNUSABLE, events.Fault.GUEST, incomplete(sample), now)
+        failure, was_logged, self._problem = state.guest.failure, self._problem, ""
+        if failure is None or not was_logged:
+            return None
+        return logging.INFO, texts.METRICS_BACK, {"failures": failure.count}
+
+    def _problem_line(self, message: str, fault: events.Fault, problem: str, now: Instant) -> Line | None:
+        if problem == self._problem or now < self._next_at:
+            return None
+        self._problem, self._next_at = problem, now + SCRAPES_APART
+        return logging.WARNING, message, {"fault": fault.value, "reason": problem}
+
+
+SCRAPES_APART: Final = 60.0
+"""Minimum seconds between two log lines about failures of one guest's scrapes."""
 
 KILLS_APART: Final = 60.0
 """Minimum seconds between two log lines about OOM kills of one guest."""
@@ -88,7 +133,7 @@ Line = tuple[int, str, dict[str, object]]
 
 
 def _line(  # noqa: PLR0911, PLR0912 - one branch per event
-    state: State, event: Event, now: Instant, *, is_pod: bool
+    state: State, event: Event, *, is_pod: bool
 ) -> Line | None:
     match event:
         case events.SchedulerAnswered():
@@ -116,9 +161,6 @@ def _line(  # noqa: PLR0911, PLR0912 - one branch per event
             return logging.ERROR, texts.POLICY_REFUSED, {"reason": reason}
         case events.PolicySet(problems=problems) if problems:
             return logging.WARNING, texts.SETTINGS_IN_PART, {"reason": "; ".join(problems)}
-        case events.Scraped(sample):
-            # One line per event: OOM kills are more important.
-            return _killed(state, sample, now) or _metrics_back(state, incomplete(sample))
         case events.MonitorJoined(version):
             return logging.INFO, texts.TRIALS_READY if is_pod else texts.MONITOR_JOINED, {"version": version}
         case events.MonitorAnswered(DownscaleResult(ok=False, status=status)):
@@ -178,16 +220,6 @@ def _refused(state: State, message: str, reason: str) -> Line | None:
     return None if is_known else (logging.INFO, message, {"reason": reason})
 
 
-def _metrics_back(state: State, problem: str) -> Line | None:
-    failure = state.guest.failure
-    if problem:
-        fields: dict[str, object] = {"fault": events.Fault.GUEST.value, "reason": problem}
-        # Log a lasting failure only once.
-        is_known = failure is not None and failure.reason == problem
-        return None if is_known else (logging.WARNING, texts.METRICS_UNUSABLE, fields)
-    return None if failure is None else (logging.INFO, texts.METRICS_BACK, {"failures": failure.count})
-
-
 def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
     count, last = state.guest.kills_in(sample), state.guest.kills.at
     if not count or (last is not None and now - last < KILLS_APART):
@@ -200,7 +232,6 @@ def _failed(state: State, event: events.CallFailed, *, is_pod: bool) -> Line | N
     message, before = {
         events.RequestFailed: (texts.NO_PERMIT, state.scheduler.failure),
         events.PatchFailed: (texts.NOT_RESIZED, state.vm.failure),
-        events.ScrapeFailed: (texts.NO_METRICS, state.guest.failure),
         events.VmLost: (texts.VM_NOT_READ, state.vm.lost),
         events.MonitorLost: (texts.TRIALS_UNAVAILABLE if is_pod else texts.MONITOR_LOST, state.monitor_failure),
         events.SleepNotOrdered: (texts.SLEEP_NOT_ORDERED, state.sleep_failure),

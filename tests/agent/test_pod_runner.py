@@ -235,14 +235,14 @@ async def test_reads_follow_pod_while_nothing_can_be_watched() -> None:
         for _ in range(9):
             fixture.pod.end_watch(UnwatchedError(Fault.VM_API, "503"))
         await fixture.clock.advance(60.0)
-        assert (fixture.runner.tally["vm_lost"], fixture.pod.gets) == (0, 7), "after 1, 3, 7, 15, 31 and 51 s"
+        assert (fixture.runner.log.tally["vm_lost"], fixture.pod.gets) == (0, 7), "after 1, 3, 7, 15, 31 and 51 s"
         fixture.pod.change(shown=False, bounds=Bounds(FLOOR, size("250m", "1Gi")))
         await fixture.clock.advance(20.0)
         assert fixture.runner.state.vm.observed is not None
         assert fixture.runner.state.vm.observed.bounds.max == FLOOR
         fixture.pod.get_errors = [AWAY]
         await fixture.clock.advance(20.0)
-        assert fixture.runner.tally["vm_lost"] == 1
+        assert fixture.runner.log.tally["vm_lost"] == 1
 
 
 async def test_owner_resizes_pod_meanwhile() -> None:
