@@ -168,9 +168,9 @@ def test_odd_times_are_told(seconds: list[float], note: str | None) -> None:
     assert warnings_of(recording(seconds, [1.0] * len(seconds))) == ([] if note is None else [note])
 
 
-def test_ignored_columns_are_reported() -> None:
-    odd = Recording("r", np.array([0.0, 60_000]), np.array([1.0, 1]), unused=("host", "\x1b[31m"))
+def test_notes_on_columns_are_warnings() -> None:
+    odd = Recording("r", np.array([0.0, 60_000]), np.array([1.0, 1]), notes=("ignored the columns 'host'",))
     assert warnings_of(odd) == [
-        r"r: ignored the columns 'host', '\x1b[31m'",
+        "r: ignored the columns 'host'",
         "r: a value every 60000 s; if its times are milliseconds, divide them by 1000",
     ]

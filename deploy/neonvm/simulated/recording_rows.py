@@ -45,11 +45,11 @@ class RecordingError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RecordingRows:
-    """The rows of a recording, and the names of columns that are ignored. Iterating raises ``RecordingError``."""
+    """The rows of a recording, and notes on how its columns are read. Iterating raises ``RecordingError``."""
 
     rows: Iterator[Row]
     has_memory: bool
-    unused: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def parse_rows(lines: Iterable[str], name: str) -> RecordingRows:
@@ -73,9 +73,16 @@ def parse_rows(lines: Iterable[str], name: str) -> RecordingRows:
     indexes = [columns.index(column) for column in COLUMNS if column in columns]
     if len(indexes) != sum(map(bool, columns)) or not {*COLUMNS[:2]} <= {*columns}:
         raise error(f'expected the columns "seconds,cpu_cores[,mem_bytes]", got {shown(separator.join(header))}')
-    unused = tuple(cell for cell, column in zip(header, columns, strict=True) if cell and not column)
     rows = _rows(cells, len(header), indexes, has_decimal_commas=separator != ",", error=error)
-    return RecordingRows(rows, len(indexes) > 2, unused)
+    return RecordingRows(rows, len(indexes) > 2, _notes(header, columns))
+
+
+def _notes(header: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
+    unused = [shown(cell) for cell, column in zip(header, columns, strict=True) if cell and not column]
+    # Elsewhere, this name may mean a share or a percentage.
+    short = [shown(cell) for cell in header if cell.lower() == "cpu"]
+    notes = [f"read the column {short[0]} as vCPUs"] if short else []
+    return (*notes, f"ignored the columns {', '.join(unused)}") if unused else tuple(notes)
 
 
 def _without_comment(line: str) -> str:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from deploy.neonvm.simulated.recording_file import open_recording
 from deploy.neonvm.simulated.recording_rows import COLUMNS, RecordingError
-from protocol.field_errors import shown
 
 Floats = NDArray[np.float64]
 
@@ -54,14 +53,14 @@ Announce = Callable[[str], None]
 class Recording:
     """Demand in vCPUs, and memory in bytes if recorded, from the times ``seconds`` on, which begin at 0.
 
-    ``unused`` are the file's columns that are ignored.
+    ``notes`` say how the file's columns are read.
     """
 
     name: str
     seconds: Floats
     cores: Floats
     mem_bytes: Floats | None = None
-    unused: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def is_fine(self) -> bool:
@@ -115,7 +114,7 @@ def read_recording(path: Path, announce: Announce = lambda _: None) -> Recording
     name = Path(name).stem
     with open_recording(path) as recorded:
         # Millions of rows as Python objects would take gigabytes.
-        numbers, has_memory, unused = array("d"), recorded.has_memory, recorded.unused
+        numbers, has_memory, notes = array("d"), recorded.has_memory, recorded.notes
         for number, row in enumerate(recorded.rows):
             if number % _ANNOUNCED == 0:
                 announce(f"reading {name}" + (f" ({number:,} rows)" if number else ""))
@@ -123,18 +122,18 @@ def read_recording(path: Path, announce: Announce = lambda _: None) -> Recording
     table = np.asarray(numbers, dtype=np.float64).reshape(-1, len(COLUMNS))
     if len(table) < 2 or table[:, 1].max() <= 0:
         raise RecordingError(f"{path}: expected at least two rows, and a demand above zero")
-    return Recording(name, table[:, 0], table[:, 1], table[:, 2] if has_memory else None, unused)
+    return Recording(name, table[:, 0], table[:, 1], table[:, 2] if has_memory else None, notes)
 
 
 def warnings_of(recording: Recording) -> list[str]:
-    """Warnings about times that are probably wrong, and ignored columns.
+    """Warnings about columns, and times that are probably wrong.
 
-    >>> warnings_of(Recording("a", np.array([0.0, 60.0, 120.0]), np.array([1.0, 2.0, 1.0]), unused=("host",)))
+    >>> warnings_of(Recording("a", np.array([0.0, 60.0]), np.array([1.0, 2.0]), notes=("ignored the columns 'host'",)))
     ["a: ignored the columns 'host'"]
     """
     steps, name = np.diff(recording.seconds), recording.name
     usual, longest = float(np.median(steps)), int(np.argmax(steps))
-    warnings = [f"{name}: ignored the columns {', '.join(map(shown, recording.unused))}"] if recording.unused else []
+    warnings = [f"{name}: {note}" for note in recording.notes]
     if usual > _SPARSE:
         warnings += [f"{name}: a value every {usual:g} s; if its times are milliseconds, divide them by 1000"]
     elif steps[longest] >= max(_GAP, _GAP_TIMES * usual):

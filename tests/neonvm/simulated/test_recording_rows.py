@@ -36,7 +36,7 @@ def parsed(text: str) -> RecordingRows:
 )
 def test_form_is_read(text: str) -> None:
     recording = parsed(text)
-    assert (list(recording.rows), recording.has_memory, recording.unused) == (ROWS, True, ())
+    assert (list(recording.rows), recording.has_memory) == (ROWS, True)
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,18 @@ def test_times_have_any_unit(first: str, second: str) -> None:
     assert list(parsed(f"time,cpu\n{first},1\n{second},2\n").rows) == [(0.0, 1.0, 0.0), (60.0, 2.0, 0.0)]
 
 
-def test_other_columns_are_named() -> None:
-    recording = parsed("seconds,host,cpu_cores,Region\n0,a,1,b\n")
-    assert (list(recording.rows), recording.has_memory, recording.unused) == ([(0, 1, 0)], False, ("host", "Region"))
+@pytest.mark.parametrize(
+    ("header", "notes"),
+    [
+        ("Seconds,cpu_cores,", ()),
+        ("time,CPU,", ("read the column 'CPU' as vCPUs",)),
+        ("time,cpu,host", ("read the column 'cpu' as vCPUs", "ignored the columns 'host'")),
+        ("time,cpu_cores,\x1b[31m", (r"ignored the columns '\x1b[31m'",)),
+    ],
+)
+def test_columns_are_noted(header: str, notes: tuple[str, ...]) -> None:
+    recording = parsed(f"{header}\n0,1,a\n" if header[-1] != "," else f"{header}\n0,1,\n")
+    assert (list(recording.rows), recording.has_memory, recording.notes) == ([(0, 1, 0)], False, notes)
 
 
 COLUMNS = r'expected the columns "seconds,cpu_cores\[,mem_bytes\]", got '
