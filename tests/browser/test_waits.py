@@ -13,7 +13,7 @@ pytestmark = pytest.mark.browser
 WHY = "no node has room for 3 vCPU; closest is node-2"
 
 
-async def test_move_without_a_target_says_what_it_waits_for() -> None:
+async def test_migration_without_target_shows_wait_reason() -> None:
     """The page had ``node-1 ⇢ ?`` and no reason."""
     async with browsing() as browser, served(*fleet(2, 2)) as run, visit(browser, link(run)) as seen:
         await seen.shows("4 databases")

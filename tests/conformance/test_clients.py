@@ -32,7 +32,7 @@ async def async_client_for(cluster: Cluster) -> AsyncIterator[Any]:
         await client.close()
 
 
-def test_the_typed_client_makes_reads_patches_and_deletes(cluster: Cluster) -> None:
+def test_typed_client_creates_reads_patches_and_deletes(cluster: Cluster) -> None:
     kubernetes = kubernetes_client()
     with client_for(cluster) as client:
         core = kubernetes.client.CoreV1Api(client)
@@ -71,7 +71,7 @@ def test_the_typed_client_watches(cluster: Cluster) -> None:
     assert found == [("ADDED", "a"), ("ADDED", "b")]
 
 
-def test_the_dynamic_client_discovers_what_was_defined(cluster: Cluster) -> None:
+def test_dynamic_client_discovers_custom_resources(cluster: Cluster) -> None:
     with cluster.defined(definition()) as path, client_for(cluster) as client:
         api_version = "/".join(path.split("/")[2:4])
         things = (

@@ -27,7 +27,7 @@ def test_dependents_follow_their_owner(cluster: Cluster) -> None:
     assert cluster.http.get(cluster.path("configmaps", "child")).status_code == 404
 
 
-def test_a_dependent_lives_while_one_owner_does(cluster: Cluster) -> None:
+def test_dependent_needs_one_live_owner(cluster: Cluster) -> None:
     first, second = cluster.config_map("first"), cluster.config_map("second")
     dependent(cluster, "child", owned_by(first) + owned_by(second))
     start = cluster.get(cluster.path("configmaps"))["metadata"]["resourceVersion"]
@@ -58,21 +58,21 @@ def test_an_owner_can_wait_for_its_dependents(cluster: Cluster) -> None:
     cluster.until_gone(cluster.path("configmaps"), "owner")
 
 
-def test_orphans_stay(cluster: Cluster) -> None:
+def test_orphaned_dependents_stay(cluster: Cluster) -> None:
     dependent(cluster, "child", owned_by(cluster.config_map("owner")))
     delete(cluster, "owner", "Orphan")
     cluster.until_gone(cluster.path("configmaps"), "owner")
     assert "ownerReferences" not in cluster.get(cluster.path("configmaps", "child"))["metadata"]
 
 
-def test_a_child_of_nobody_is_collected(cluster: Cluster) -> None:
+def test_dependent_of_missing_owner_is_deleted(cluster: Cluster) -> None:
     owner = cluster.config_map("owner")
     done(cluster.http.delete(cluster.path("configmaps", "owner")))
     dependent(cluster, "late", owned_by(owner))
     cluster.until_gone(cluster.path("configmaps"), "late")
 
 
-def test_a_namespace_takes_everything_along(cluster: Cluster) -> None:
+def test_deleted_namespace_deletes_its_contents(cluster: Cluster) -> None:
     made = cluster.create("/api/v1/namespaces", {"metadata": {"generateName": "doomed-"}})
     name = made["metadata"]["name"]
     held = {"metadata": {"name": "held", "finalizers": ["x.test/hold"]}}
@@ -87,13 +87,13 @@ def test_a_namespace_takes_everything_along(cluster: Cluster) -> None:
     assert "because it is being terminated" in response.json()["message"]
 
 
-def test_a_namespace_gets_its_account(cluster: Cluster) -> None:
+def test_namespace_gets_default_service_account(cluster: Cluster) -> None:
     path = cluster.path("serviceaccounts")
     with cluster.watch(path, fieldSelector="metadata.name=default") as events:
         assert next(events)["type"] == "ADDED"
 
 
-def test_a_definition_takes_its_objects_along(cluster: Cluster) -> None:
+def test_deleted_crd_deletes_its_objects(cluster: Cluster) -> None:
     given = definition()
     with cluster.defined(given) as path:
         head = {"apiVersion": "/".join(path.split("/")[2:4]), "kind": "Thing"}

@@ -85,7 +85,7 @@ def test_defaults_are_filled_in_and_unknown_fields_dropped(cluster: Cluster, thi
     assert made["spec"] == {"size": 1, "mode": "small", "inner": {"port": 80}, "free": {"any": "thing"}}
 
 
-def test_unknown_fields_are_refused_where_that_is_wanted(cluster: Cluster, things: str) -> None:
+def test_strict_validation_rejects_unknown_fields(cluster: Cluster, things: str) -> None:
     strict = cluster.http.post(things, json=thing(things, size=1, unheard=1), params={"fieldValidation": "Strict"})
     warned = cluster.http.post(things, json=thing(things, size=1, unheard=1), params={"fieldValidation": "Warn"})
     assert refused(strict) == (400, "BadRequest")
@@ -108,16 +108,14 @@ def test_unknown_fields_are_refused_where_that_is_wanted(cluster: Cluster, thing
         ({"size": 11}, "spec", "only big things are larger than 10"),
     ],
 )
-def test_what_breaks_the_schema_is_refused_with_its_field(
-    cluster: Cluster, things: str, spec: Json, field: str, words: str
-) -> None:
+def test_schema_violation_names_the_field(cluster: Cluster, things: str, spec: Json, field: str, words: str) -> None:
     response = cluster.http.post(things, json=thing(things, **spec))
     assert refused(response) == (422, "Invalid")
     causes = {cause["field"]: cause["message"] for cause in response.json()["details"]["causes"]}
     assert words in causes[field]
 
 
-def test_rules_about_change_see_the_earlier_state(cluster: Cluster, things: str) -> None:
+def test_transition_rules_see_old_state(cluster: Cluster, things: str) -> None:
     cluster.create(things, thing(things, size=5))
     done(cluster.patch(f"{things}/a", {"spec": {"size": 6}}))
     response = cluster.patch(f"{things}/a", {"spec": {"size": 4}})
@@ -125,7 +123,7 @@ def test_rules_about_change_see_the_earlier_state(cluster: Cluster, things: str)
     assert "things do not shrink" in response.json()["message"]
 
 
-def test_a_stricter_definition_refuses_what_is_changed_and_not_what_is_there(cluster: Cluster, things: str) -> None:
+def test_stricter_crd_validates_only_changed_fields(cluster: Cluster, things: str) -> None:
     name = f"{CRDS}/things.{things.split('/')[2]}"
     cluster.create(things, thing(things, size=20, mode="big", name="abcde"))
     version = cluster.get(name)["spec"]["versions"][0]
@@ -143,7 +141,7 @@ def test_a_stricter_definition_refuses_what_is_changed_and_not_what_is_there(clu
         assert f"spec.{field}" in {cause["field"] for cause in response.json()["details"]["causes"]}
 
 
-def test_status_has_its_own_door(cluster: Cluster, things: str) -> None:
+def test_status_changes_only_through_subresource(cluster: Cluster, things: str) -> None:
     made = cluster.create(things, {**thing(things, size=1), "status": {"phase": "Done"}})
     done(cluster.patch(f"{things}/a/status", {"status": {"phase": "New"}, "spec": {"size": 2}}))
     body = cluster.get(f"{things}/a")
@@ -152,14 +150,14 @@ def test_status_has_its_own_door(cluster: Cluster, things: str) -> None:
     assert done(cluster.patch(f"{things}/a", {"spec": {"size": 3}}))["metadata"]["generation"] == 2
 
 
-def test_things_are_not_replaced_unseen(cluster: Cluster, things: str) -> None:
+def test_custom_resource_update_requires_revision(cluster: Cluster, things: str) -> None:
     cluster.create(things, thing(things, size=1))
     response = cluster.http.put(f"{things}/a", json=thing(things, size=2))
     assert refused(response) == (422, "Invalid")
     assert [cause["field"] for cause in response.json()["details"]["causes"]] == ["metadata.resourceVersion"]
 
 
-def test_metadata_of_things_has_the_ordinary_door_alone(cluster: Cluster, things: str) -> None:
+def test_status_update_ignores_metadata(cluster: Cluster, things: str) -> None:
     cluster.create(things, thing(things, size=1))
     done(cluster.patch(f"{things}/a/status", {"status": {"phase": "New"}, "metadata": {"labels": {"x": "y"}}}))
     assert "labels" not in cluster.get(f"{things}/a")["metadata"]
@@ -174,7 +172,7 @@ def test_scale_follows_the_paths_of_the_definition(cluster: Cluster, things: str
     assert cluster.get(f"{things}/a")["spec"]["size"] == 3
 
 
-def test_columns_are_those_of_the_definition(cluster: Cluster, things: str) -> None:
+def test_printer_columns_come_from_crd(cluster: Cluster, things: str) -> None:
     cluster.create(things, thing(things, size=7))
     accept = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
     table = done(cluster.http.get(things, headers=accept))
@@ -187,7 +185,7 @@ def test_columns_are_those_of_the_definition(cluster: Cluster, things: str) -> N
     assert table["rows"][0]["cells"] == ["a", 7, None, "small"]
 
 
-def test_declared_fields_select(cluster: Cluster, things: str) -> None:
+def test_selectable_fields(cluster: Cluster, things: str) -> None:
     cluster.create(things, thing(things, "a", size=1))
     cluster.create(things, thing(things, "b", size=1, mode="big"))
     assert [one["metadata"]["name"] for one in cluster.get(things, fieldSelector="spec.mode=big")["items"]] == ["b"]
@@ -216,7 +214,7 @@ def test_versions_share_their_objects(cluster: Cluster) -> None:
         (("spec", "versions"), []),
     ],
 )
-def test_a_definition_that_makes_no_sense_is_refused(cluster: Cluster, path: tuple[str, ...], value: object) -> None:
+def test_invalid_crd_is_rejected(cluster: Cluster, path: tuple[str, ...], value: object) -> None:
     given = definition()
     inner = given
     for step in path[:-1]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.conformance.cluster import Cluster, done, refused
 
 
-def test_a_deletion_says_what_is_gone(cluster: Cluster) -> None:
+def test_delete_returns_status_of_object(cluster: Cluster) -> None:
     made = cluster.config_map("a")
     answer = done(cluster.http.delete(cluster.path("configmaps", "a")))
     assert (answer["kind"], answer["status"]) == ("Status", "Success")
@@ -13,7 +13,7 @@ def test_a_deletion_says_what_is_gone(cluster: Cluster) -> None:
     assert refused(cluster.http.delete(cluster.path("configmaps", "a"))) == (404, "NotFound")
 
 
-def test_finalizers_hold_an_object_until_they_are_gone(cluster: Cluster) -> None:
+def test_finalizers_delay_deletion(cluster: Cluster) -> None:
     cluster.create(cluster.path("configmaps"), {"metadata": {"name": "a", "finalizers": ["x.test/hold"]}})
     path = cluster.path("configmaps", "a")
     start = cluster.get(path)["metadata"]["resourceVersion"]
@@ -27,7 +27,7 @@ def test_finalizers_hold_an_object_until_they_are_gone(cluster: Cluster) -> None
         assert [next(events)["type"] for _ in range(2)] == ["MODIFIED", "DELETED"]
 
 
-def test_an_ending_object_can_not_be_made_again_yet(cluster: Cluster) -> None:
+def test_terminating_object_cannot_be_recreated(cluster: Cluster) -> None:
     body = {"metadata": {"name": "a", "finalizers": ["x.test/hold"]}}
     cluster.create(cluster.path("configmaps"), body)
     done(cluster.http.delete(cluster.path("configmaps", "a")))
@@ -35,7 +35,7 @@ def test_an_ending_object_can_not_be_made_again_yet(cluster: Cluster) -> None:
     done(cluster.patch(cluster.path("configmaps", "a"), {"metadata": {"finalizers": []}}))
 
 
-def test_preconditions_protect_the_wrong_object(cluster: Cluster) -> None:
+def test_delete_checks_preconditions(cluster: Cluster) -> None:
     made = cluster.config_map("a")
     path = cluster.path("configmaps", "a")
     wrong = ({"uid": "11111111-1111-1111-1111-111111111111"}, {"resourceVersion": "1"})
@@ -46,13 +46,13 @@ def test_preconditions_protect_the_wrong_object(cluster: Cluster) -> None:
     done(cluster.http.request("DELETE", path, json={"preconditions": right}))
 
 
-def test_a_pod_without_a_node_ends_at_once(cluster: Cluster) -> None:
+def test_unscheduled_pod_is_deleted_at_once(cluster: Cluster) -> None:
     cluster.pod("p")
     done(cluster.http.delete(cluster.path("pods", "p")))
     assert cluster.http.get(cluster.path("pods", "p")).status_code == 404
 
 
-def test_a_pod_with_a_node_ends_when_the_node_says_so(cluster: Cluster) -> None:
+def test_scheduled_pod_is_removed_by_its_kubelet(cluster: Cluster) -> None:
     cluster.pod("p")
     path = cluster.path("pods", "p")
     done(cluster.http.post(f"{path}/binding", json={"metadata": {"name": "p"}, "target": {"name": cluster.node}}))
@@ -63,7 +63,7 @@ def test_a_pod_with_a_node_ends_when_the_node_says_so(cluster: Cluster) -> None:
     assert cluster.http.get(path).status_code == 404
 
 
-def test_a_finished_pod_ends_at_once(cluster: Cluster) -> None:
+def test_finished_pod_is_deleted_at_once(cluster: Cluster) -> None:
     cluster.pod("p")
     path = cluster.path("pods", "p")
     done(cluster.http.post(f"{path}/binding", json={"metadata": {"name": "p"}, "target": {"name": cluster.node}}))

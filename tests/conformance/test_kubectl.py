@@ -74,7 +74,7 @@ def kubectl(
     return Kubectl(kubectl_program, cluster, tmp_path, tmp_path_factory.getbasetemp() / "kubectl-cache")
 
 
-def test_apply_creates_changes_and_takes_back(kubectl: Kubectl) -> None:
+def test_apply_creates_changes_and_prunes(kubectl: Kubectl) -> None:
     first = kubectl("apply", "-f", "-", given=MANIFEST)
     again = kubectl("apply", "-f", "-", given=MANIFEST)
     changed = (
@@ -122,14 +122,14 @@ def test_patch_label_annotate_and_scale(kubectl: Kubectl) -> None:
     assert (deployment["spec"]["replicas"], images) == (3, {"one": "i", "two": "k"})
 
 
-def test_create_refuses_what_is_there_and_delete_waits(kubectl: Kubectl) -> None:
+def test_create_rejects_existing_and_delete_waits(kubectl: Kubectl) -> None:
     kubectl("create", "-f", "-", given=MANIFEST)
     assert "already exists" in kubectl.tried("create", "-f", "-", given=MANIFEST).stderr
     kubectl("delete", "-f", "-", given=MANIFEST)
     assert "NotFound" in kubectl.tried("get", "cm", "a").stderr
 
 
-def test_small_things_are_created_by_word(kubectl: Kubectl) -> None:
+def test_create_subcommands(kubectl: Kubectl) -> None:
     kubectl("create", "configmap", "a", "--from-literal", "k=v")
     kubectl("create", "secret", "generic", "s", "--from-literal", "k=v")
     kubectl("create", "serviceaccount", "robot")

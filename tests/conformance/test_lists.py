@@ -41,17 +41,17 @@ def labelled(cluster: Cluster) -> Cluster:
         ("tier=nothing", ""),
     ],
 )
-def test_labels_select(labelled: Cluster, selector: str, expected: str) -> None:
+def test_label_selectors(labelled: Cluster, selector: str, expected: str) -> None:
     assert names(labelled.get(labelled.path("configmaps"), labelSelector=selector)) == list(expected)
 
 
 @pytest.mark.parametrize("selector", ["tier in web", "=x", "a b"])
-def test_a_selector_that_makes_no_sense_is_a_bad_request(labelled: Cluster, selector: str) -> None:
+def test_invalid_selector_is_bad_request(labelled: Cluster, selector: str) -> None:
     response = labelled.http.get(labelled.path("configmaps"), params={"labelSelector": selector})
     assert refused(response) == (400, "BadRequest")
 
 
-def test_fields_select(cluster: Cluster) -> None:
+def test_field_selectors(cluster: Cluster) -> None:
     cluster.pod("p")
     cluster.pod("q")
     done(cluster.patch(cluster.path("pods", "q", "v1") + "/status", {"status": {"phase": "Running"}}))
@@ -64,7 +64,7 @@ def test_fields_select(cluster: Cluster) -> None:
     assert "field label not supported: spec.unheardOf" in response.json()["message"]
 
 
-def test_pages_show_one_moment_however_long_one_reads(cluster: Cluster) -> None:
+def test_pages_are_from_one_revision(cluster: Cluster) -> None:
     for name in "abcde":
         cluster.config_map(name, moment="first")
     path, selector = cluster.path("configmaps"), {"fieldSelector": "metadata.name!=kube-root-ca.crt"}
@@ -80,12 +80,12 @@ def test_pages_show_one_moment_however_long_one_reads(cluster: Cluster) -> None:
     assert not third["metadata"].get("continue")
 
 
-def test_a_continue_token_must_be_one(cluster: Cluster) -> None:
+def test_invalid_continue_token_is_rejected(cluster: Cluster) -> None:
     response = cluster.http.get(cluster.path("configmaps"), params={"limit": "1", "continue": "nonsense"})
     assert refused(response) == (400, "BadRequest")
 
 
-def test_a_list_of_an_exact_revision_shows_that_moment(cluster: Cluster) -> None:
+def test_list_at_exact_revision_returns_old_state(cluster: Cluster) -> None:
     cluster.config_map("a", k="then")
     path, only = cluster.path("configmaps"), "metadata.name=a"
     moment = cluster.get(path)["metadata"]["resourceVersion"]
@@ -97,11 +97,11 @@ def test_a_list_of_an_exact_revision_shows_that_moment(cluster: Cluster) -> None
     assert then["metadata"]["resourceVersion"] == moment
 
 
-def test_a_revision_that_is_no_number_is_refused(cluster: Cluster) -> None:
+def test_non_numeric_revision_is_rejected(cluster: Cluster) -> None:
     assert cluster.http.get(cluster.path("configmaps"), params={"resourceVersion": "x"}).status_code == 400
 
 
-def test_all_namespaces_at_once(cluster: Cluster) -> None:
+def test_list_across_namespaces(cluster: Cluster) -> None:
     cluster.create(cluster.path("configmaps"), {"metadata": {"name": "a", "labels": {"of": cluster.namespace}}})
     listed = cluster.get("/api/v1/configmaps", labelSelector=f"of={cluster.namespace}")
     assert (listed["kind"], names(listed)) == ("ConfigMapList", ["a"])
@@ -113,7 +113,7 @@ def test_a_collection_is_deleted_by_selector(labelled: Cluster) -> None:
     assert names(labelled.get(path, labelSelector="t")) == ["c", "d"]
 
 
-def test_tables_are_for_people(cluster: Cluster) -> None:
+def test_lists_as_tables(cluster: Cluster) -> None:
     cluster.pod("p")
     selector = {"fieldSelector": "metadata.name=p"}
     table = done(cluster.http.get(cluster.path("pods"), headers={"Accept": TABLE}, params=selector))
@@ -125,7 +125,7 @@ def test_tables_are_for_people(cluster: Cluster) -> None:
     assert table["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
 
 
-def test_metadata_alone(cluster: Cluster) -> None:
+def test_lists_as_partial_metadata(cluster: Cluster) -> None:
     cluster.config_map("a", k="v")
     selector = {"fieldSelector": "metadata.name=a"}
     listed = done(cluster.http.get(cluster.path("configmaps"), headers={"Accept": PARTIAL}, params=selector))
@@ -133,6 +133,6 @@ def test_metadata_alone(cluster: Cluster) -> None:
     assert "data" not in listed["items"][0]
 
 
-def test_a_form_that_nobody_writes_is_not_acceptable(cluster: Cluster) -> None:
+def test_unknown_media_type_is_not_acceptable(cluster: Cluster) -> None:
     response = cluster.http.get(cluster.path("configmaps"), headers={"Accept": "text/html"})
     assert response.status_code == 406

@@ -7,7 +7,7 @@ import pytest
 from tests.conformance.cluster import Cluster, done, refused
 
 
-def test_a_new_object_gets_its_identity_from_the_server(cluster: Cluster) -> None:
+def test_server_assigns_object_identity(cluster: Cluster) -> None:
     given = {"metadata": {"name": "a", "uid": "mine", "creationTimestamp": "2001-01-01T00:00:00Z"}, "data": {"k": "v"}}
     made = cluster.create(cluster.path("configmaps"), given)
     meta = made["metadata"]
@@ -19,8 +19,8 @@ def test_a_new_object_gets_its_identity_from_the_server(cluster: Cluster) -> Non
     assert cluster.get(cluster.path("configmaps", "a")) == made
 
 
-def test_a_caller_says_after_how_long_the_server_gives_it_up(cluster: Cluster) -> None:
-    """Who has asked so no longer fears that the write lands later."""
+def test_timeout_parameter_is_validated(cluster: Cluster) -> None:
+    """After its timeout, a write can no longer be applied."""
     path = cluster.path("configmaps")
     cluster.config_map("a")
     answers = [
@@ -45,7 +45,7 @@ def test_generate_name_completes_the_name(cluster: Cluster) -> None:
     assert all(name.startswith("part-") and len(name) == len("part-") + 5 for name in names)
 
 
-def test_what_is_not_there_is_not_found(cluster: Cluster) -> None:
+def test_missing_object_is_not_found(cluster: Cluster) -> None:
     response = cluster.http.get(cluster.path("configmaps", "absent"))
     assert refused(response) == (404, "NotFound")
     assert response.json()["message"] == 'configmaps "absent" not found'
@@ -53,18 +53,18 @@ def test_what_is_not_there_is_not_found(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/v1/nothings", "/apis/no.group/v1/things", "/api/v9/pods"])
-def test_what_is_not_served_is_not_found(cluster: Cluster, path: str) -> None:
+def test_unserved_resource_is_not_found(cluster: Cluster, path: str) -> None:
     assert cluster.http.get(path).status_code == 404
 
 
-def test_a_name_is_taken_once(cluster: Cluster) -> None:
+def test_duplicate_name_already_exists(cluster: Cluster) -> None:
     cluster.config_map("a")
     response = cluster.http.post(cluster.path("configmaps"), json={"metadata": {"name": "a"}})
     assert refused(response) == (409, "AlreadyExists")
     assert response.json()["message"] == 'configmaps "a" already exists'
 
 
-def test_a_namespace_must_be_there_first(cluster: Cluster) -> None:
+def test_object_needs_existing_namespace(cluster: Cluster) -> None:
     response = cluster.http.post("/api/v1/namespaces/nowhere/configmaps", json={"metadata": {"name": "a"}})
     assert refused(response) == (404, "NotFound")
     assert response.json()["message"] == 'namespaces "nowhere" not found'
@@ -85,7 +85,7 @@ def test_a_namespace_must_be_there_first(cluster: Cluster) -> None:
         ({"annotations": {"a b": "any thing"}}, ["metadata.annotations"]),
     ],
 )
-def test_bad_labels_and_annotations_are_refused_with_their_field(
+def test_invalid_labels_and_annotations_name_the_field(
     cluster: Cluster, metadata: dict[str, object], where: list[str]
 ) -> None:
     response = cluster.http.post(cluster.path("configmaps"), json={"metadata": {"name": "a", **metadata}})
@@ -93,7 +93,7 @@ def test_bad_labels_and_annotations_are_refused_with_their_field(
     assert [cause["field"] for cause in response.json()["details"]["causes"]] == where
 
 
-def test_good_labels_and_annotations_are_taken(cluster: Cluster) -> None:
+def test_valid_labels_and_annotations_are_accepted(cluster: Cluster) -> None:
     labels = {"example.com/A_b.c-d": "", "a": "B_c.d-1"}
     made = cluster.create(
         cluster.path("configmaps"), {"metadata": {"name": "a", "labels": labels, "annotations": {"E.com/x": "a b"}}}
@@ -101,7 +101,7 @@ def test_good_labels_and_annotations_are_taken(cluster: Cluster) -> None:
     assert made["metadata"]["labels"] == labels
 
 
-def test_a_bad_name_is_refused_with_its_field(cluster: Cluster) -> None:
+def test_invalid_name_names_the_field(cluster: Cluster) -> None:
     response = cluster.http.post(cluster.path("configmaps"), json={"metadata": {"name": "Not_A_Name"}})
     assert refused(response) == (422, "Invalid")
     assert [cause["field"] for cause in response.json()["details"]["causes"]] == ["metadata.name"]
@@ -116,17 +116,17 @@ def test_a_bad_name_is_refused_with_its_field(cluster: Cluster) -> None:
         {"metadata": {"name": "a", "labels": {"number": 1}}},
     ],
 )
-def test_an_object_that_does_not_belong_here_is_a_bad_request(cluster: Cluster, body: dict[str, object]) -> None:
+def test_object_of_other_path_is_bad_request(cluster: Cluster, body: dict[str, object]) -> None:
     assert refused(cluster.http.post(cluster.path("configmaps"), json=body)) == (400, "BadRequest")
 
 
-def test_text_that_is_no_json_is_a_bad_request(cluster: Cluster) -> None:
+def test_malformed_json_is_bad_request(cluster: Cluster) -> None:
     headers = {"Content-Type": "application/json"}
     response = cluster.http.post(cluster.path("configmaps"), content=b"{not json", headers=headers)
     assert refused(response)[0] == 400
 
 
-def test_an_update_of_the_newest_state_is_taken(cluster: Cluster) -> None:
+def test_update_at_newest_revision_succeeds(cluster: Cluster) -> None:
     made = cluster.config_map("a", k="v")
     changed = done(cluster.http.put(cluster.path("configmaps", "a"), json={**made, "data": {"k": "w"}}))
     assert changed["data"] == {"k": "w"}
@@ -134,7 +134,7 @@ def test_an_update_of_the_newest_state_is_taken(cluster: Cluster) -> None:
     assert changed["metadata"]["uid"] == made["metadata"]["uid"]
 
 
-def test_an_update_of_an_older_state_is_a_conflict(cluster: Cluster) -> None:
+def test_update_at_old_revision_conflicts(cluster: Cluster) -> None:
     made = cluster.config_map("a", k="v")
     done(cluster.http.put(cluster.path("configmaps", "a"), json={**made, "data": {"k": "w"}}))
     response = cluster.http.put(cluster.path("configmaps", "a"), json={**made, "data": {"k": "x"}})
@@ -146,7 +146,7 @@ def test_an_update_of_an_older_state_is_a_conflict(cluster: Cluster) -> None:
     assert cluster.get(cluster.path("configmaps", "a"))["data"] == {"k": "w"}
 
 
-def test_an_update_without_a_revision_replaces_whatever_is_there(cluster: Cluster) -> None:
+def test_update_without_revision_overwrites(cluster: Cluster) -> None:
     cluster.config_map("a", k="v")
     changed = done(
         cluster.http.put(cluster.path("configmaps", "a"), json={"metadata": {"name": "a"}, "data": {"n": "1"}})
@@ -154,24 +154,24 @@ def test_an_update_without_a_revision_replaces_whatever_is_there(cluster: Cluste
     assert changed["data"] == {"n": "1"}
 
 
-def test_an_update_that_changes_nothing_makes_no_revision(cluster: Cluster) -> None:
+def test_no_op_update_creates_no_revision(cluster: Cluster) -> None:
     made = cluster.config_map("a", k="v")
     assert done(cluster.http.put(cluster.path("configmaps", "a"), json=made)) == made
 
 
-def test_an_update_cannot_name_another_object(cluster: Cluster) -> None:
+def test_update_with_other_name_is_rejected(cluster: Cluster) -> None:
     made = cluster.config_map("a")
     renamed = {**made, "metadata": {**made["metadata"], "name": "b"}}
     assert refused(cluster.http.put(cluster.path("configmaps", "a"), json=renamed)) == (400, "BadRequest")
 
 
-def test_an_update_for_an_object_with_another_uid_is_a_conflict(cluster: Cluster) -> None:
+def test_update_with_other_uid_conflicts(cluster: Cluster) -> None:
     cluster.config_map("a")
     body = {"metadata": {"name": "a", "uid": "11111111-1111-1111-1111-111111111111"}}
     assert refused(cluster.http.put(cluster.path("configmaps", "a"), json=body)) == (409, "Conflict")
 
 
-def test_a_dry_run_answers_and_leaves_no_trace(cluster: Cluster) -> None:
+def test_dry_run_changes_nothing(cluster: Cluster) -> None:
     made = done(
         cluster.http.post(cluster.path("configmaps"), json={"metadata": {"name": "a"}}, params={"dryRun": "All"})
     )
@@ -183,7 +183,7 @@ def test_a_dry_run_answers_and_leaves_no_trace(cluster: Cluster) -> None:
     assert cluster.get(cluster.path("configmaps", "b")) == kept
 
 
-def test_spec_and_status_have_one_door_each(cluster: Cluster) -> None:
+def test_spec_and_status_are_updated_separately(cluster: Cluster) -> None:
     cluster.pod("p")
     path = cluster.path("pods", "p")
     done(cluster.patch(path, {"status": {"phase": "Running"}, "metadata": {"labels": {"a": "b"}}}))
@@ -195,7 +195,7 @@ def test_spec_and_status_have_one_door_each(cluster: Cluster) -> None:
     assert through_status["spec"] == through_spec["spec"]
 
 
-def test_who_writes_the_status_of_a_pod_may_label_it(cluster: Cluster) -> None:
+def test_pod_status_update_may_set_labels(cluster: Cluster) -> None:
     owner = cluster.config_map("owner")["metadata"]
     cluster.pod("p")
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["uid"]}
@@ -205,14 +205,14 @@ def test_who_writes_the_status_of_a_pod_may_label_it(cluster: Cluster) -> None:
     assert (after["labels"], after["annotations"], "ownerReferences" in after) == ({"l": "1"}, {"a": "1"}, False)
 
 
-def test_a_new_pod_is_pending_whatever_it_says(cluster: Cluster) -> None:
+def test_new_pod_is_always_pending(cluster: Cluster) -> None:
     cluster.pod("p")
     pod = cluster.get(cluster.path("pods", "p"))
     assert (pod["status"]["phase"], pod["status"]["qosClass"]) == ("Pending", "BestEffort")
     assert (pod["spec"]["restartPolicy"], pod["spec"]["terminationGracePeriodSeconds"]) == ("Always", 30)
 
 
-def test_a_pods_spec_is_settled(cluster: Cluster) -> None:
+def test_pod_spec_is_immutable(cluster: Cluster) -> None:
     cluster.pod("p")
     response = cluster.patch(cluster.path("pods", "p"), {"spec": {"schedulerName": "another"}})
     assert refused(response) == (422, "Invalid")
@@ -229,6 +229,6 @@ def test_the_generation_counts_changes_of_the_spec(cluster: Cluster) -> None:
     assert [one["metadata"]["generation"] for one in (made, labelled, scaled)] == [1, 1, 2]
 
 
-def test_a_secret_takes_plain_text(cluster: Cluster) -> None:
+def test_secret_accepts_string_data(cluster: Cluster) -> None:
     made = cluster.create(cluster.path("secrets"), {"metadata": {"name": "s"}, "stringData": {"k": "v"}})
     assert (made["data"], made["type"], "stringData" in made) == ({"k": "dg=="}, "Opaque", False)

@@ -32,7 +32,7 @@ def test_a_merge_patch_merges_and_null_removes(cluster: Cluster) -> None:
     assert patched["data"] == {"keep": "1", "change": "2", "new": "3"}
 
 
-def test_a_json_patch_does_all_its_operations_or_none(cluster: Cluster) -> None:
+def test_json_patch_is_atomic(cluster: Cluster) -> None:
     cluster.config_map("a", k="v")
     path = cluster.path("configmaps", "a")
     steps = [
@@ -47,12 +47,12 @@ def test_a_json_patch_does_all_its_operations_or_none(cluster: Cluster) -> None:
     assert cluster.get(path) == patched
 
 
-def test_a_json_patch_that_is_none_is_a_bad_request(cluster: Cluster) -> None:
+def test_malformed_json_patch_is_bad_request(cluster: Cluster) -> None:
     cluster.config_map("a")
     assert refused(cluster.patch(cluster.path("configmaps", "a"), {"op": "add"}, JSON_PATCH)) == (400, "BadRequest")
 
 
-def test_a_patch_with_an_old_revision_is_a_conflict(cluster: Cluster) -> None:
+def test_patch_at_old_revision_conflicts(cluster: Cluster) -> None:
     made = cluster.config_map("a", k="v")
     path = cluster.path("configmaps", "a")
     done(cluster.patch(path, {"data": {"k": "w"}}))
@@ -60,11 +60,11 @@ def test_a_patch_with_an_old_revision_is_a_conflict(cluster: Cluster) -> None:
     assert refused(cluster.patch(path, stale)) == (409, "Conflict")
 
 
-def test_a_patch_of_nothing_is_not_found(cluster: Cluster) -> None:
+def test_patch_of_missing_object_is_not_found(cluster: Cluster) -> None:
     assert refused(cluster.patch(cluster.path("configmaps", "absent"), {"data": {}})) == (404, "NotFound")
 
 
-def test_an_unknown_kind_of_patch_is_refused(cluster: Cluster) -> None:
+def test_unknown_patch_type_is_rejected(cluster: Cluster) -> None:
     cluster.config_map("a")
     assert refused(cluster.patch(cluster.path("configmaps", "a"), {}, "application/json"))[0] == 415
 
@@ -101,7 +101,7 @@ def test_finalizers_merge_as_a_set(cluster: Cluster) -> None:
     assert (sorted(both), none) == (["x.test/one", "x.test/two"], [])
 
 
-def test_custom_resources_know_no_strategic_patch(cluster: Cluster) -> None:
+def test_custom_resources_reject_strategic_patch(cluster: Cluster) -> None:
     with cluster.defined(definition()) as path:
         cluster.create(path, {"apiVersion": api_version(path), "kind": "Thing", "metadata": {"name": "a"}})
         assert refused(cluster.patch(f"{path}/a", {"spec": {}}, STRATEGIC_PATCH))[0] == 415
@@ -117,7 +117,7 @@ def stated(**data: str) -> Json:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data}
 
 
-def test_apply_makes_what_is_not_there_and_takes_back_what_is_no_longer_stated(cluster: Cluster) -> None:
+def test_apply_creates_and_removes_unlisted_fields(cluster: Cluster) -> None:
     path = cluster.path("configmaps", "a")
     made = cluster.patch(path, stated(x="1", y="1"), APPLY_PATCH, fieldManager="me")
     cluster.patch(path, {"data": {"z": "9"}})
@@ -127,14 +127,14 @@ def test_apply_makes_what_is_not_there_and_takes_back_what_is_no_longer_stated(c
     assert ("me", "Apply") in {(one["manager"], one["operation"]) for one in second["metadata"]["managedFields"]}
 
 
-def test_applying_the_same_again_makes_no_revision(cluster: Cluster) -> None:
+def test_repeated_apply_creates_no_revision(cluster: Cluster) -> None:
     path = cluster.path("configmaps", "a")
     first = done(cluster.patch(path, stated(x="1"), APPLY_PATCH, fieldManager="me"))
     second = done(cluster.patch(path, stated(x="1"), APPLY_PATCH, fieldManager="me"))
     assert first["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
 
 
-def test_two_who_apply_differently_are_in_conflict_until_one_forces(cluster: Cluster) -> None:
+def test_conflicting_apply_needs_force(cluster: Cluster) -> None:
     path = cluster.path("configmaps", "a")
     done(cluster.patch(path, stated(x="1", y="1"), APPLY_PATCH, fieldManager="me"))
     response = cluster.patch(path, stated(x="2"), APPLY_PATCH, fieldManager="you")
@@ -147,7 +147,7 @@ def test_two_who_apply_differently_are_in_conflict_until_one_forces(cluster: Clu
     assert (forced["data"], after["data"]) == ({"x": "2", "y": "1"}, {"x": "2", "y": "1"})
 
 
-def test_what_two_state_alike_is_shared(cluster: Cluster) -> None:
+def test_equal_applied_values_are_co_owned(cluster: Cluster) -> None:
     path = cluster.path("configmaps", "a")
     done(cluster.patch(path, stated(x="1"), APPLY_PATCH, fieldManager="me"))
     done(cluster.patch(path, stated(x="1", y="1"), APPLY_PATCH, fieldManager="you"))
@@ -174,13 +174,13 @@ def test_applied_containers_merge_by_name(cluster: Cluster) -> None:
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "managedFields": [{"manager": "x"}]}},
     ],
 )
-def test_apply_states_which_object_it_means_and_no_owners(cluster: Cluster, body: Json) -> None:
+def test_apply_needs_identity_without_managed_fields(cluster: Cluster, body: Json) -> None:
     cluster.config_map("a")
     response = cluster.patch(cluster.path("configmaps", "a"), body, APPLY_PATCH, fieldManager="me")
     assert refused(response) == (400, "BadRequest")
 
 
-def test_apply_to_an_older_state_is_a_conflict(cluster: Cluster) -> None:
+def test_apply_at_old_revision_conflicts(cluster: Cluster) -> None:
     cluster.config_map("a")
     body = {**stated(x="1"), "metadata": {"name": "a", "resourceVersion": "1"}}
     response = cluster.patch(cluster.path("configmaps", "a"), body, APPLY_PATCH, fieldManager="me")
@@ -200,7 +200,7 @@ def test_apply_to_an_older_state_is_a_conflict(cluster: Cluster) -> None:
         {"op": "test", "path": "/absent/x", "value": None},
     ],
 )
-def test_a_json_patch_that_does_not_fit_changes_nothing(cluster: Cluster, step: Json) -> None:
+def test_inapplicable_json_patch_changes_nothing(cluster: Cluster, step: Json) -> None:
     made = cluster.config_map("a", k="v")
     path = cluster.path("configmaps", "a")
     change = {"op": "replace", "path": "/data/k", "value": "w"}
@@ -208,7 +208,7 @@ def test_a_json_patch_that_does_not_fit_changes_nothing(cluster: Cluster, step: 
     assert cluster.get(path) == made
 
 
-def test_a_json_patch_replaces_what_is_not_there_and_finds_null_there(cluster: Cluster) -> None:
+def test_json_patch_treats_missing_as_null(cluster: Cluster) -> None:
     """Against RFC 6902. NeonVM's autoscaler, and others, write fields so that nobody has set."""
     cluster.config_map("a", k="v")
     steps = [
@@ -221,7 +221,7 @@ def test_a_json_patch_replaces_what_is_not_there_and_finds_null_there(cluster: C
     assert (patched["data"], patched["metadata"]["annotations"]) == ({"k": "v", "new": "w"}, {"example.com/x": "y"})
 
 
-def test_apply_needs_a_manager(cluster: Cluster) -> None:
+def test_apply_requires_field_manager(cluster: Cluster) -> None:
     response = cluster.patch(cluster.path("configmaps", "a"), stated(), APPLY_PATCH)
     assert response.status_code in {400, 422}
     assert "fieldManager" in response.json()["message"]

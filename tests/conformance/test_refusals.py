@@ -59,25 +59,25 @@ def with_resources(requests: Json, limits: Json) -> Json:
         ),
     ],
 )
-def test_a_pod_whose_containers_make_no_sense_is_refused(
+def test_pod_with_invalid_containers_is_rejected(
     cluster: Cluster, containers: list[Json], expected: list[tuple[str, str]]
 ) -> None:
     assert causes(posted(cluster, *containers)) == expected
 
 
-def test_names_of_containers_are_unique_across_those_that_run_first(cluster: Cluster) -> None:
+def test_init_containers_share_name_uniqueness(cluster: Cluster) -> None:
     answer = posted(cluster, container(), initContainers=[container("first"), container()])
     assert causes(answer) == [(DUPLICATE, "spec.initContainers[1].name")]
     assert 'Pod "p" is invalid: spec.initContainers[1].name: Duplicate value: "main"' in answer.json()["message"]
 
 
-def test_a_refusal_of_requests_names_the_limit(cluster: Cluster) -> None:
+def test_requests_above_limits_name_the_limit(cluster: Cluster) -> None:
     answer = posted(cluster, with_resources({"cpu": "2"}, {"cpu": "1"}))
     told = 'spec.containers[0].resources.requests: Invalid value: "2": must be less than or equal to cpu limit of 1'
     assert answer.json()["message"] == f'Pod "p" is invalid: {told}'
 
 
-def test_requests_up_to_the_limits_are_taken(cluster: Cluster) -> None:
+def test_requests_up_to_limits_are_accepted(cluster: Cluster) -> None:
     asked = {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}
     done(posted(cluster, with_resources(asked, {**asked, "cpu": "2"})))
 
@@ -92,7 +92,7 @@ def test_requests_up_to_the_limits_are_taken(cluster: Cluster) -> None:
         {"hostNetwork": True},
     ],
 )
-def test_what_a_pod_runs_is_settled(cluster: Cluster, change: Json) -> None:
+def test_pod_containers_are_immutable(cluster: Cluster, change: Json) -> None:
     before = cluster.pod("p")
     answer = cluster.patch(cluster.path("pods", "p"), {"spec": change}, STRATEGIC_PATCH)
     assert causes(answer) == [(FORBIDDEN, "spec")]
@@ -100,7 +100,7 @@ def test_what_a_pod_runs_is_settled(cluster: Cluster, change: Json) -> None:
     assert cluster.get(cluster.path("pods", "p"))["spec"] == before["spec"]
 
 
-def test_a_pod_keeps_its_containers(cluster: Cluster) -> None:
+def test_pod_containers_cannot_be_added_or_removed(cluster: Cluster) -> None:
     cluster.pod("p")
     more = {"spec": {"containers": [container("more")]}}
     answer = cluster.patch(cluster.path("pods", "p"), more, STRATEGIC_PATCH)
@@ -108,7 +108,7 @@ def test_a_pod_keeps_its_containers(cluster: Cluster) -> None:
     assert "pod updates may not add or remove containers" in answer.json()["message"]
 
 
-def test_a_pods_image_and_deadline_and_tolerations_change(cluster: Cluster) -> None:
+def test_pod_image_deadline_and_tolerations_change(cluster: Cluster) -> None:
     cluster.pod("p")
     path = cluster.path("pods", "p")
     toleration = {"key": "x.test/a", "operator": "Exists", "effect": "NoExecute"}
@@ -133,7 +133,7 @@ def test_a_pods_image_and_deadline_and_tolerations_change(cluster: Cluster) -> N
         ({"containers": [{"name": "main", "image": ""}]}, (REQUIRED, "spec.containers[0].image")),
     ],
 )
-def test_a_pods_tolerations_stay_and_its_deadline_comes_nearer_alone(
+def test_tolerations_only_grow_and_deadline_only_shrinks(
     cluster: Cluster, change: Json, expected: tuple[str, str]
 ) -> None:
     done(
@@ -143,7 +143,7 @@ def test_a_pods_tolerations_stay_and_its_deadline_comes_nearer_alone(
     assert expected in causes(answer)
 
 
-def test_a_negative_grace_period_becomes_the_second_that_it_means(cluster: Cluster) -> None:
+def test_negative_grace_period_becomes_one_second(cluster: Cluster) -> None:
     done(posted(cluster, container(), terminationGracePeriodSeconds=-5))
     path = cluster.path("pods", "p")
     assert causes(cluster.patch(path, {"spec": {"terminationGracePeriodSeconds": 2}})) == [(FORBIDDEN, "spec")]
@@ -151,7 +151,7 @@ def test_a_negative_grace_period_becomes_the_second_that_it_means(cluster: Clust
     assert changed["spec"]["terminationGracePeriodSeconds"] == 1
 
 
-def test_gates_of_a_pod_are_opened_and_none_is_added(cluster: Cluster) -> None:
+def test_scheduling_gates_can_only_be_removed(cluster: Cluster) -> None:
     done(posted(cluster, container(), schedulingGates=[{"name": "x.test/a"}, {"name": "x.test/b"}]))
     path = cluster.path("pods", "p")
     done(cluster.patch(path, {"spec": {"schedulingGates": [{"name": "x.test/b"}]}}))
@@ -159,7 +159,7 @@ def test_gates_of_a_pod_are_opened_and_none_is_added(cluster: Cluster) -> None:
     assert causes(answer) == [(FORBIDDEN, "spec.schedulingGates[1].name")]
 
 
-def test_an_object_that_is_ending_takes_no_new_finalizer(cluster: Cluster) -> None:
+def test_terminating_object_gets_no_new_finalizer(cluster: Cluster) -> None:
     path = cluster.path("configmaps", "a")
     cluster.create(cluster.path("configmaps"), {"metadata": {"name": "a", "finalizers": ["x.test/one", "x.test/two"]}})
     done(cluster.http.delete(path))
@@ -187,7 +187,7 @@ def test_a_finalizer_has_a_qualified_name(cluster: Cluster, finalizer: str, expe
     assert causes(answer) == expected
 
 
-def test_a_custom_resources_finalizer_needs_no_domain(cluster: Cluster) -> None:
+def test_custom_resource_finalizer_needs_no_domain(cluster: Cluster) -> None:
     with cluster.defined(definition()) as path:
         _, api, group, version, *_ = path.split("/")
         head = {"apiVersion": f"{group}/{version}", "kind": "Thing"}
@@ -212,7 +212,7 @@ def test_an_object_has_one_controller(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("part", ["apiVersion", "kind", "name", "uid"])
-def test_an_owner_is_named_in_full(cluster: Cluster, part: str) -> None:
+def test_owner_reference_needs_all_fields(cluster: Cluster, part: str) -> None:
     body = {"metadata": {"name": "a", "ownerReferences": [{**owner("p"), part: ""}]}}
     answer = cluster.http.post(cluster.path("configmaps"), json=body)
     assert causes(answer) == [(INVALID, f"metadata.ownerReferences.{part}")]
@@ -220,14 +220,14 @@ def test_an_owner_is_named_in_full(cluster: Cluster, part: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["default", "kube-system"])
-def test_a_namespace_that_all_rely_on_stays(cluster: Cluster, name: str) -> None:
+def test_system_namespaces_cannot_be_deleted(cluster: Cluster, name: str) -> None:
     cluster.http.post("/api/v1/namespaces", json={"metadata": {"name": name}})
     answer = cluster.http.delete(f"/api/v1/namespaces/{name}", params={"dryRun": "All"})
     assert refused(answer) == (403, "Forbidden")
     assert answer.json()["message"] == f'namespaces "{name}" is forbidden: this namespace may not be deleted'
 
 
-def test_all_namespaces_are_read_at_once_and_written_one_by_one(cluster: Cluster) -> None:
+def test_writes_need_a_namespace(cluster: Cluster) -> None:
     body = {"metadata": {"name": "p"}, "spec": {"containers": [container()]}}
     assert refused(cluster.http.post("/api/v1/pods", json=body)) == (405, "MethodNotAllowed")
     assert refused(cluster.http.delete("/api/v1/pods", params={"dryRun": "All"})) == (405, "MethodNotAllowed")

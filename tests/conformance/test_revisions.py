@@ -20,15 +20,13 @@ NEVER = "999999999999"
         ({"watch": "true", "resourceVersionMatch": "NotOlderThan"}, "resourceVersionMatch"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused_with_their_field(
-    cluster: Cluster, query: Json, field: str
-) -> None:
+def test_conflicting_options_name_the_field(cluster: Cluster, query: Json, field: str) -> None:
     response = cluster.http.get(cluster.path("configmaps"), params={**query, "timeoutSeconds": "1"})
     assert refused(response) == (422, "Invalid")
     assert field in [cause["field"] for cause in response.json()["details"]["causes"]]
 
 
-def test_a_list_of_a_revision_to_come_is_asked_for_again_later(cluster: Cluster) -> None:
+def test_list_at_future_revision_says_retry(cluster: Cluster) -> None:
     path = cluster.path("configmaps")
     response = cluster.http.get(path, params={"resourceVersion": NEVER, "resourceVersionMatch": "NotOlderThan"})
     assert refused(response) == (504, "Timeout")
@@ -37,7 +35,7 @@ def test_a_list_of_a_revision_to_come_is_asked_for_again_later(cluster: Cluster)
     assert details["retryAfterSeconds"] == 1
 
 
-def test_a_page_says_how_many_are_left_where_nothing_selects(cluster: Cluster) -> None:
+def test_page_counts_remaining_without_selector(cluster: Cluster) -> None:
     for name in "abc":
         cluster.create(cluster.path("leases", "", "coordination.k8s.io/v1"), {"metadata": {"name": name}})
     path = cluster.path("leases", "", "coordination.k8s.io/v1")
@@ -46,14 +44,14 @@ def test_a_page_says_how_many_are_left_where_nothing_selects(cluster: Cluster) -
     assert all((plain["continue"], selected["continue"]))
 
 
-def test_an_object_is_read_from_whatever_revision_there_is(cluster: Cluster) -> None:
+def test_get_accepts_any_revision(cluster: Cluster) -> None:
     made, path = cluster.config_map("a", k="v"), cluster.path("configmaps", "a")
     # What is read so may be older than the write by a moment.
     cluster.until(lambda: cluster.http.get(path, params={"resourceVersion": "0"}).is_success)
     assert cluster.get(path, resourceVersion="0")["metadata"]["uid"] == made["metadata"]["uid"]
 
 
-def test_one_object_of_a_list_says_how_far_the_store_has_come_and_a_write_goes_beyond(cluster: Cluster) -> None:
+def test_list_revision_is_below_next_write(cluster: Cluster) -> None:
     newest = [cluster.config_map(name)["metadata"]["resourceVersion"] for name in "ab"][-1]
     reached = cluster.get(cluster.path("configmaps"), limit=1)["metadata"]["resourceVersion"]
     written = cluster.config_map("c")["metadata"]["resourceVersion"]

@@ -25,7 +25,7 @@ def bind(cluster: Cluster, name: str, node: str, **metadata: object) -> tuple[in
     return (response.status_code, response.json().get("status", ""))
 
 
-def test_a_pod_is_bound_once(cluster: Cluster) -> None:
+def test_second_binding_conflicts(cluster: Cluster) -> None:
     cluster.pod("p")
     assert bind(cluster, "p", cluster.node, annotations={"x.test/by": "me"}) == (201, "Success")
     pod = cluster.get(cluster.path("pods", "p"))
@@ -36,7 +36,7 @@ def test_a_pod_is_bound_once(cluster: Cluster) -> None:
     assert cluster.get(cluster.path("pods", "p")) == pod
 
 
-def test_binding_checks_that_it_is_the_same_pod(cluster: Cluster) -> None:
+def test_binding_checks_pod_uid(cluster: Cluster) -> None:
     pod = cluster.pod("p")
     assert bind(cluster, "p", cluster.node, uid="11111111-1111-1111-1111-111111111111") == (409, "Failure")
     assert bind(cluster, "absent", cluster.node) == (404, "Failure")
@@ -101,7 +101,7 @@ def resources_patch(**resources: object) -> Json:
     return {"spec": {"containers": [{"name": "main", "resources": resources}]}}
 
 
-def test_a_pod_is_resized_through_its_own_subresource_only(cluster: Cluster) -> None:
+def test_only_resize_subresource_resizes_pods(cluster: Cluster) -> None:
     path = sized_pod(cluster, "p")
     before = cluster.get(path)
     larger = resources_patch(requests={"cpu": "2"})
@@ -112,7 +112,7 @@ def test_a_pod_is_resized_through_its_own_subresource_only(cluster: Cluster) -> 
     assert (after["status"]["phase"], cluster.get(f"{path}/resize")) == ("Pending", after)
 
 
-def test_a_resize_keeps_the_class_of_service_and_whatever_else_the_pod_is(cluster: Cluster) -> None:
+def test_resize_keeps_qos_class_and_other_fields(cluster: Cluster) -> None:
     path = sized_pod(cluster, "p")
     nothing_left = resources_patch(requests={"cpu": None})
     guaranteed = resources_patch(requests={"cpu": "1", "memory": "1Gi"}, limits={"cpu": "1", "memory": "1Gi"})
@@ -134,7 +134,7 @@ def test_a_resize_keeps_the_class_of_service_and_whatever_else_the_pod_is(cluste
         {"status": {"phase": "Running"}},
     ],
 )
-def test_a_resize_passes_over_what_is_no_resource(cluster: Cluster, beside: Json) -> None:
+def test_resize_ignores_other_fields(cluster: Cluster, beside: Json) -> None:
     path = sized_pod(cluster, "p")
     before = cluster.get(path)
     after = done(cluster.patch(f"{path}/resize", beside, STRATEGIC_PATCH))
@@ -142,7 +142,7 @@ def test_a_resize_passes_over_what_is_no_resource(cluster: Cluster, beside: Json
     assert (after["metadata"]["generation"], "labels" in after["metadata"]) == (before["metadata"]["generation"], False)
 
 
-def test_a_resize_asks_for_no_more_than_its_limit(cluster: Cluster) -> None:
+def test_resize_above_limit_is_rejected(cluster: Cluster) -> None:
     path = sized_pod(cluster, "p")
     done(cluster.patch(f"{path}/resize", resources_patch(limits={"cpu": "2"}), STRATEGIC_PATCH))
     answer = cluster.patch(f"{path}/resize", resources_patch(requests={"cpu": "3"}), STRATEGIC_PATCH)
@@ -150,7 +150,7 @@ def test_a_resize_asks_for_no_more_than_its_limit(cluster: Cluster) -> None:
     assert "must be less than or equal to cpu limit of 2" in answer.json()["message"]
 
 
-def test_a_pod_that_has_a_node_is_resized_within_what_the_node_can_give(cluster: Cluster) -> None:
+def test_resize_beyond_node_is_rejected(cluster: Cluster) -> None:
     path = sized_pod(cluster, "p")
     bind(cluster, "p", cluster.node)
     larger = resources_patch(requests={"cpu": "2", "memory": "1Gi"})
@@ -180,7 +180,7 @@ def until_known(look: Callable[[], bool]) -> None:
     raise AssertionError("the node is not known")
 
 
-def test_an_autoscaler_needs_a_target_and_bounds_that_fit(cluster: Cluster) -> None:
+def test_hpa_needs_target_and_valid_bounds(cluster: Cluster) -> None:
     path = cluster.path("horizontalpodautoscalers", "", "autoscaling/v2")
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}
     made = cluster.create(path, {"metadata": {"name": "a"}, "spec": {"scaleTargetRef": target, "maxReplicas": 3}})
@@ -235,7 +235,7 @@ def test_a_token_names_its_pod_and_its_audience(cluster: Cluster) -> None:
     assert "system:serviceaccounts" in status["user"]["groups"]
 
 
-def test_a_token_for_one_audience_is_nothing_to_another(cluster: Cluster) -> None:
+def test_token_is_valid_only_for_its_audience(cluster: Cluster) -> None:
     text = bound(cluster, cluster.pod("p"))
     assert not review(cluster, text, "none").get("authenticated")
     assert not review(cluster, text).get("authenticated")
@@ -253,12 +253,12 @@ def test_a_token_ends_with_its_pod(cluster: Cluster) -> None:
     assert not all(review(cluster, text, AUDIENCE).get("authenticated") for text in unseen)
 
 
-def test_a_review_needs_a_token(cluster: Cluster) -> None:
+def test_token_review_requires_a_token(cluster: Cluster) -> None:
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": ""}}
     assert refused(cluster.http.post(f"{AUTH}/tokenreviews", json=body)) == (400, "BadRequest")
 
 
-def test_an_eviction_checks_that_it_is_the_same_pod(cluster: Cluster) -> None:
+def test_eviction_checks_pod_uid(cluster: Cluster) -> None:
     cluster.pod("p")
     path = f"{cluster.path('pods', 'p')}/eviction"
     options: Json = {"preconditions": {"uid": "11111111-1111-1111-1111-111111111111"}}
@@ -270,7 +270,7 @@ def test_an_eviction_checks_that_it_is_the_same_pod(cluster: Cluster) -> None:
     assert cluster.get(cluster.path("pods", "p"))["metadata"]["name"] == "p"
 
 
-def test_a_token_is_made_for_what_is_there(cluster: Cluster) -> None:
+def test_token_request_needs_existing_objects(cluster: Cluster) -> None:
     pod = cluster.pod("p")
     path = f"{cluster.path('serviceaccounts', 'default')}/token"
     other = {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "11111111-1111-1111-1111-111111111111"}
@@ -281,7 +281,7 @@ def test_a_token_is_made_for_what_is_there(cluster: Cluster) -> None:
     assert found == [(409, "Conflict"), (404, "NotFound"), (422, "Invalid")]
 
 
-def test_a_token_for_the_api_opens_it_to_its_account(cluster: Cluster) -> None:
+def test_api_token_authenticates_its_account(cluster: Cluster) -> None:
     cluster.pod("p")
     headers = {"Authorization": f"Bearer {token(cluster)['status']['token']}"}
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
@@ -289,7 +289,7 @@ def test_a_token_for_the_api_opens_it_to_its_account(cluster: Cluster) -> None:
     assert answer["status"]["userInfo"]["username"] == f"system:serviceaccount:{cluster.namespace}:default"
 
 
-def test_nobody_gets_in_without_a_name(cluster: Cluster) -> None:
+def test_anonymous_requests_are_rejected(cluster: Cluster) -> None:
     nonsense = cluster.http.get("/api/v1/namespaces", headers={"Authorization": "Bearer nonsense"})
     anonymous = cluster.http.get("/api/v1/namespaces", headers={"Authorization": ""})
     assert (nonsense.status_code, anonymous.status_code in {401, 403}) == (401, True)

@@ -9,7 +9,7 @@ from tests.conformance.cluster import Cluster, seen
 MINE = "metadata.name!=kube-root-ca.crt"
 
 
-def test_a_watch_goes_on_where_a_list_ended(cluster: Cluster) -> None:
+def test_watch_continues_after_list(cluster: Cluster) -> None:
     path = cluster.path("configmaps")
     cluster.config_map("before")
     start = cluster.get(path)["metadata"]["resourceVersion"]
@@ -24,7 +24,7 @@ def test_a_watch_goes_on_where_a_list_ended(cluster: Cluster) -> None:
     assert int(third["object"]["metadata"]["resourceVersion"]) > int(changed["metadata"]["resourceVersion"])
 
 
-def test_a_watch_without_a_revision_begins_with_what_is_there(cluster: Cluster) -> None:
+def test_watch_without_revision_starts_with_existing_objects(cluster: Cluster) -> None:
     path = cluster.path("configmaps")
     cluster.config_map("a")
     cluster.config_map("b")
@@ -36,7 +36,7 @@ def test_a_watch_without_a_revision_begins_with_what_is_there(cluster: Cluster) 
     assert later == [("ADDED", "c")]
 
 
-def test_what_begins_to_match_is_added_and_what_ceases_to_is_deleted(cluster: Cluster) -> None:
+def test_selector_changes_become_added_and_deleted(cluster: Cluster) -> None:
     path = cluster.path("configmaps")
     cluster.config_map("a")
     start = cluster.get(path)["metadata"]["resourceVersion"]
@@ -83,7 +83,7 @@ def test_initial_events_end_with_a_bookmark(cluster: Cluster) -> None:
     assert int(mark["object"]["metadata"]["resourceVersion"]) >= int(first["object"]["metadata"]["resourceVersion"])
 
 
-def test_a_watch_in_tables_describes_the_columns_once(cluster: Cluster) -> None:
+def test_table_watch_sends_columns_once(cluster: Cluster) -> None:
     path = cluster.path("configmaps")
     start = cluster.get(path)["metadata"]["resourceVersion"]
     cluster.config_map("a")

@@ -37,30 +37,30 @@ def spelled_out(path: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=by_name)
-def test_every_link_leads_somewhere(document: Path) -> None:
+def test_links_resolve(document: Path) -> None:
     links = _LINK.findall(document.read_text())
     assert [link for link in links if not (document.parent / link).exists()] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=by_name)
-def test_every_file_and_folder_that_is_named_exists(document: Path) -> None:
+def test_named_files_exist(document: Path) -> None:
     named = {path for found in _PATH.findall(document.read_text()) for path in spelled_out(found)}
     assert sorted(path for path in named if not any(ROOT.glob(path.rstrip("/")))) == []
 
 
-def test_every_document_can_be_found_from_the_index() -> None:
+def test_index_reaches_all_documents() -> None:
     indexes = (ROOT / "docs" / "README.md", ROOT / "docs" / "runbooks" / "README.md")
     linked = {(index.parent / link).resolve() for index in indexes for link in _LINK.findall(index.read_text())}
     assert [by_name(each) for each in DOCUMENTS if each != indexes[0] and each not in linked] == []
 
 
-def test_every_target_of_make_that_is_named_exists() -> None:
+def test_named_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {name for each in DOCUMENTS for name in re.findall(r"`make ([a-z-]+)", each.read_text())}
     assert named <= targets
 
 
-def test_every_command_of_autoscale_that_is_named_exists() -> None:
+def test_named_autoscale_commands_exist() -> None:
     root = get_command(app())
     commands = set(getattr(root, "commands", {}))
     named = {name for each in DOCUMENTS for name in re.findall(r"`autoscale ([a-z]+)", each.read_text())}
@@ -69,7 +69,7 @@ def test_every_command_of_autoscale_that_is_named_exists() -> None:
     assert commands == {name.split()[0] for name in re.findall(r"^\| `([a-z]+)", table, re.MULTILINE)}
 
 
-def test_the_conversation_of_the_protocol_is_what_is_spoken() -> None:
+def test_protocol_examples_match_the_codec() -> None:
     text = (ROOT / "docs" / "protocol.md").read_text()
     request, response, batch, answers = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     slot = Bytes.parse("1Gi")

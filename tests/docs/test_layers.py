@@ -47,7 +47,7 @@ def is_within(module: str, packages: list[str]) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
-def test_every_module_that_calls_itself_pure_is_in_the_contract() -> None:
+def test_pure_modules_are_in_the_contract() -> None:
     pure = contract("cores-are-pure")
     claims = {
         name
@@ -57,16 +57,16 @@ def test_every_module_that_calls_itself_pure_is_in_the_contract() -> None:
     assert sorted(name for name in claims if not is_within(name, pure)) == []
 
 
-def test_every_exception_is_still_there() -> None:
+def test_exceptions_still_exist() -> None:
     assert SPEAKS_OF_OTHERS.keys() <= modules().keys()
 
 
-def test_what_must_be_covered_whole_is_pure() -> None:
+def test_fully_covered_packages_are_pure() -> None:
     covered = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["coverage"]["run"]["source_pkgs"]
     assert [name for name in covered if not is_within(name, contract("cores-are-pure"))] == []
 
 
-def test_no_folder_has_more_modules_than_one_can_survey() -> None:
+def test_folders_have_few_modules() -> None:
     counts: dict[Path, int] = {}
     for path in modules().values():
         if not path.name.startswith("__"):

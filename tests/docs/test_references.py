@@ -49,30 +49,30 @@ def rows() -> dict[str, str]:
     return found
 
 
-def test_every_row_that_is_cited_is_among_the_capabilities() -> None:
+def test_cited_capabilities_exist() -> None:
     known = rows()
     assert sorted({place for place, row in lines(_ROW) if row[1] not in known}) == []
 
 
-def test_every_decision_that_is_cited_has_a_record() -> None:
+def test_cited_decisions_exist() -> None:
     numbers = {int(path.name[:4]) for path in (ROOT / "docs" / "decisions").glob("*.md")}
     assert sorted({place for place, found in lines(_DECISION) if int(found[1]) not in numbers}) == []
 
 
-def test_every_document_that_is_cited_exists() -> None:
+def test_cited_documents_exist() -> None:
     assert sorted({place for place, found in lines(_DOCUMENT) if not (ROOT / found[0]).exists()}) == []
 
 
-def test_no_reference_leads_outside_of_the_repository() -> None:
+def test_references_stay_in_the_repository() -> None:
     assert sorted({place for place, _ in lines(_NOWHERE)}) == []
 
 
 @pytest.mark.parametrize("row", ["S4.9", "S2.8", "S0.5", "S1.7", "B.16"])
-def test_a_row_is_found_by_its_number(row: str) -> None:
+def test_capability_is_found_by_number(row: str) -> None:
     assert row in rows()
 
 
-def test_a_row_that_is_built_names_its_module_and_its_test() -> None:
+def test_capabilities_name_module_and_test() -> None:
     built = {row: line for row, line in rows().items() if "| - | - |" not in line}
     missing = [row for row, line in built.items() if len(line.split("|")) != 6 or "`tests/" not in line.split("|")[4]]
     assert missing == []

@@ -50,7 +50,7 @@ def named(command: str) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("page", RUNBOOKS, ids=lambda page: page.stem)
-def test_what_a_command_names_is_shipped(page: Path) -> None:
+def test_commands_name_shipped_objects(page: Path) -> None:
     found = {each for command in _COMMAND.findall(page.read_text()) for each in named(command)}
     assert found - THERE == set()
 
@@ -69,24 +69,24 @@ def test_what_a_command_names_is_shipped(page: Path) -> None:
         ),
     ],
 )
-def test_a_name_that_nothing_has_is_found(command: str, names: set[tuple[str, str]]) -> None:
+def test_unknown_name_is_detected(command: str, names: set[tuple[str, str]]) -> None:
     (words,) = _COMMAND.findall(f"kubectl -n autoscale-system {command} | grep 'x'")
     assert set(named(words)) - THERE == names
 
 
 @pytest.mark.parametrize("command", ["get secrets | grep x", "logs POD -c service", "describe certificate", "get pods"])
-def test_a_command_that_names_no_object_is_about_none(command: str) -> None:
+def test_command_without_object_names_none(command: str) -> None:
     (words,) = _COMMAND.findall(f"kubectl -n autoscale-system {command}")
     assert list(named(words)) == []
 
 
-def test_code_has_log_lines_that_commands_grep_for() -> None:
+def test_grepped_log_lines_exist() -> None:
     phrases = {phrase for page in RUNBOOKS for phrase in re.findall(r"\bgrep '([a-z ]+)'", page.read_text())}
     code = "".join(path.read_text() for part in PROGRAMS for path in (ROOT / part).rglob("*.py"))
     assert {phrase for phrase in phrases if phrase not in code} == set()
 
 
-def test_the_page_of_an_agents_trouble_says_all_that_it_can_be_about() -> None:
+def test_agent_trouble_runbook_lists_all_parts() -> None:
     families = registries()["autoscaler-agent"].collect()
     samples = (sample for family in families if family.name == "autoscale_agent_trouble" for sample in family.samples)
     kinds = {sample.labels["about"] for sample in samples}

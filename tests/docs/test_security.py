@@ -3,6 +3,6 @@
 from tests.kubernetes.attacks.table import DOCUMENT, with_tables
 
 
-def test_the_attack_table_is_that_of_the_attacks() -> None:
+def test_attack_table_matches_the_tests() -> None:
     text = DOCUMENT.read_text()
     assert text == with_tables(text), "run python -m tests.kubernetes.attacks.table"

@@ -21,17 +21,17 @@ KNOWN = {"README.md", *(f"guide/{each}" for each in ("a.md", "runbooks/README.md
         ("[code](../agent/core.py) and [web](https://example.com/)", "code and [web](https://example.com/)"),
     ],
 )
-def test_links_lead_to_documents_or_nowhere(written: str, shown: str) -> None:
+def test_site_links_resolve(written: str, shown: str) -> None:
     assert relinked(written, "guide/b.md", KNOWN) == shown
 
 
-def test_every_page_of_the_navigation_is_a_document() -> None:
+def test_navigation_lists_documents() -> None:
     named = re.findall(r"^\s+- [^:]+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert len(named) > 20
     assert sorted(set(named) - {each.as_posix() for each in documents()}) == []
 
 
-def test_nothing_is_fetched_from_elsewhere() -> None:
+def test_site_is_self_contained() -> None:
     settings = (ROOT / "mkdocs.yml").read_text()
     assert "font: false" in settings
     assert "://" not in settings

@@ -14,12 +14,12 @@ SEED = 8
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=[target.name for target in TARGETS])
-def test_a_decoder_raises_only_what_it_declares_and_takes_no_time(target: Target) -> None:
+def test_decoders_raise_declared_errors_quickly(target: Target) -> None:
     assert [str(each) for each in failures(target, SEED, 20 * target.weight)] == []
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=[target.name for target in TARGETS])
-def test_some_inputs_get_past_the_decoder_and_some_do_not(target: Target) -> None:
+def test_some_inputs_decode_and_some_fail(target: Target) -> None:
     outcomes: set[str] = set()
     possible = {"taken", "refused"} if target.errors else {"taken"}
     for number in range(200):
@@ -34,9 +34,9 @@ def test_some_inputs_get_past_the_decoder_and_some_do_not(target: Target) -> Non
     assert "refused" in outcomes or not target.errors
 
 
-def test_no_request_is_answered_with_an_error_of_the_server() -> None:
+def test_no_request_causes_server_error() -> None:
     assert feed_apps(SEED, 150) == []
 
 
-def test_no_object_of_one_vm_changes_what_is_reserved_for_others() -> None:
+def test_object_of_one_vm_affects_no_other() -> None:
     assert feed_ledger(SEED, 300) == []

@@ -18,14 +18,14 @@ def readiness(cluster: RealKubernetes, node: str) -> str:
     return str(next(each for each in conditions if each["type"] == "Ready")["status"])
 
 
-def test_a_node_whose_kubelet_stops_is_not_ready_until_it_runs_again(cluster: RealKubernetes) -> None:
+def test_node_is_not_ready_without_kubelet(cluster: RealKubernetes) -> None:
     assert cluster.autoscale("kubelet", "stop", "node-2").returncode == 0
     eventually(lambda: readiness(cluster, "node-2") == "Unknown", "node-2 is not ready")
     assert cluster.autoscale("kubelet", "start", "node-2").returncode == 0
     eventually(lambda: readiness(cluster, "node-2") == "True", "node-2 is ready again")
 
 
-def test_a_kubelet_that_is_killed_comes_back_and_its_pods_run_on(cluster: RealKubernetes) -> None:
+def test_killed_kubelet_restarts_and_pods_keep_running(cluster: RealKubernetes) -> None:
     cluster.apply(busybox_pod("stays", "sleep", "600", node="node-1"))
     cluster.wait("condition=Ready", "pod/stays")
     before = pid_of(cluster, "node-1 kubelet")
@@ -36,7 +36,7 @@ def test_a_kubelet_that_is_killed_comes_back_and_its_pods_run_on(cluster: RealKu
     cluster.kubectl("delete", "pod/stays", "--wait=false")
 
 
-def test_a_node_that_crashes_boots_again_and_starts_its_pods_anew(cluster: RealKubernetes) -> None:
+def test_crashed_node_restarts_its_pods(cluster: RealKubernetes) -> None:
     cluster.apply(busybox_pod("again", "sleep", "600", node="node-2"))
     cluster.wait("condition=Ready", "pod/again")
     os.kill(pid_of(cluster, "node-2"), signal.SIGKILL)

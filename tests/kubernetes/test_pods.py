@@ -55,7 +55,7 @@ def fetched(cluster: RealKubernetes, pod: str, host: str) -> str:
     return cluster.kubectl("exec", pod, "--", "wget", "-q", "-O", "-", f"http://{host}").strip()
 
 
-def test_every_node_is_ready_and_runs_the_pinned_version(cluster: RealKubernetes) -> None:
+def test_nodes_are_ready_at_pinned_version(cluster: RealKubernetes) -> None:
     nodes = cluster.get("nodes")["items"]
     assert [node["metadata"]["name"] for node in nodes] == ["node-1", "node-2"]
     for node in nodes:
@@ -64,7 +64,7 @@ def test_every_node_is_ready_and_runs_the_pinned_version(cluster: RealKubernetes
         assert node["status"]["nodeInfo"]["kubeletVersion"].startswith(f"v{VERSION}.")
 
 
-def test_pods_of_two_nodes_reach_each_other_by_address_and_by_the_names_of_services(servers: RealKubernetes) -> None:
+def test_pods_reach_each_other_across_nodes(servers: RealKubernetes) -> None:
     addresses = {pod: servers.get("pod", pod)["status"]["podIP"] for pod in ("one", "two")}
     assert fetched(servers, "one", f"{addresses['two']}:8080") == "two"
     assert fetched(servers, "two", f"{addresses['one']}:8080") == "one"
@@ -72,7 +72,7 @@ def test_pods_of_two_nodes_reach_each_other_by_address_and_by_the_names_of_servi
     assert fetched(servers, "two", "one") == "one"
 
 
-def test_a_pod_reaches_itself_and_its_neighbour_through_a_service(servers: RealKubernetes) -> None:
+def test_pod_reaches_itself_through_service(servers: RealKubernetes) -> None:
     """The answer of a neighbour on the same node must come back through the node, which translated the address."""
     servers.apply(busybox_pod("beside", "sleep", "600", node="node-1"))
     servers.wait("condition=Ready", "pod/beside")
@@ -124,7 +124,7 @@ def test_a_pod_is_resized_in_place(cluster: RealKubernetes) -> None:
     cluster.kubectl("delete", "pod/grows", "--wait=false")
 
 
-def test_a_restricted_namespace_runs_restricted_pods_and_refuses_others(cluster: RealKubernetes) -> None:
+def test_restricted_namespace_rejects_other_pods(cluster: RealKubernetes) -> None:
     cluster.kubectl("create", "namespace", "restricted")
     cluster.kubectl("label", "namespace", "restricted", "pod-security.kubernetes.io/enforce=restricted")
     placed = {"namespace": "restricted"}
@@ -139,7 +139,7 @@ def test_a_restricted_namespace_runs_restricted_pods_and_refuses_others(cluster:
     cluster.kubectl("delete", "namespace", "restricted", "--wait=false")
 
 
-def test_a_kubelet_may_change_its_own_node_alone(cluster: RealKubernetes) -> None:
+def test_kubelet_changes_only_its_node(cluster: RealKubernetes) -> None:
     its_own = cluster.folder / "kubernetes" / "nodes" / "node-1" / "node" / "kubelet.kubeconfig"
     as_kubelet = (f"--server={server_for_people(cluster)}", "label", "node")
     allowed = cluster.try_kubectl(*as_kubelet, "node-1", "tested=yes", kubeconfig=its_own)
@@ -152,7 +152,7 @@ def server_for_people(cluster: RealKubernetes) -> str:
     return cluster.kubectl("config", "view", "--output=jsonpath={.clusters[0].cluster.server}")
 
 
-def test_a_pods_token_is_that_of_its_service_account(cluster: RealKubernetes) -> None:
+def test_pod_token_belongs_to_its_account(cluster: RealKubernetes) -> None:
     token = cluster.kubectl("create", "token", "default").strip()
     said = cluster.kubectl("auth", "whoami", f"--token={token}", kubeconfig=without_login(cluster))
     assert "system:serviceaccount:default:default" in said
@@ -165,7 +165,7 @@ def without_login(cluster: RealKubernetes) -> Path:
     return plain
 
 
-def test_an_image_that_is_loaded_is_on_every_node(cluster: RealKubernetes, tmp_path: Path) -> None:
+def test_loaded_image_is_on_every_node(cluster: RealKubernetes, tmp_path: Path) -> None:
     busybox = shutil.which("busybox")
     assert busybox is not None
     write_image(ProgramImage("localhost/loaded:1", Path(busybox), APPLETS), tmp_path / "loaded.tar", lambda _: None)
@@ -178,7 +178,7 @@ def test_an_image_that_is_loaded_is_on_every_node(cluster: RealKubernetes, tmp_p
     cluster.kubectl("delete", *names, "--wait=false")
 
 
-def test_pod_is_asked_at_its_own_loopback(servers: RealKubernetes) -> None:
+def test_port_forward_arrives_at_pod_loopback(servers: RealKubernetes) -> None:
     """As ``autoscale explain`` asks our programs: by the API server's WebSocket, with a person's client certificate."""
 
     async def asked(pod: str) -> bytes:

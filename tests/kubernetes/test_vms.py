@@ -74,7 +74,7 @@ def session(vm: RealKubernetes) -> Iterator[Session]:
         yield opened
 
 
-def test_a_vm_boots_in_a_pod_and_says_how_fast_it_can_be(vm: RealKubernetes) -> None:
+def test_vm_boots_and_reports_acceleration(vm: RealKubernetes) -> None:
     found = status(vm)
     assert (found["phase"], found["node"] in NODES) == ("Running", True)
     (said,) = (each for each in found["conditions"] if each["type"] == "Accelerated")
@@ -87,7 +87,7 @@ def test_a_vm_boots_in_a_pod_and_says_how_fast_it_can_be(vm: RealKubernetes) -> 
     ) == 1
 
 
-def test_every_node_offers_devices_and_a_vm_takes_what_there_is(vm: RealKubernetes) -> None:
+def test_vm_gets_available_devices(vm: RealKubernetes) -> None:
     assert [offered(vm, node) for node in NODES] == ["1k", "1k"]
     (pod,) = vm.get("pods", PODS)["items"]
     (runner,) = (each for each in pod["spec"]["containers"] if each["name"] == "neonvm-runner")
@@ -99,7 +99,7 @@ def offered(cluster: RealKubernetes, node: str) -> str:
     return str(cluster.get("node", node)["status"]["allocatable"].get(DEVICES, "0"))
 
 
-def test_a_policy_guards_the_ports_of_its_pod(vm: RealKubernetes) -> None:
+def test_network_policy_protects_pod_ports(vm: RealKubernetes) -> None:
     """The controller makes it in the VM's namespace; nothing was set for that."""
 
     def is_there() -> bool:
@@ -109,13 +109,13 @@ def test_a_policy_guards_the_ports_of_its_pod(vm: RealKubernetes) -> None:
     eventually(is_there, "the controller has made its NetworkPolicy", 60.0)
 
 
-def test_a_vm_grows(vm: RealKubernetes) -> None:
+def test_vm_grows(vm: RealKubernetes) -> None:
     want(vm, "2", 4)
     eventually(lambda: has(vm, "2", 4), "it has grown")
     until_books_agree(vm)
 
 
-def test_the_guests_monitor_is_heard_and_asked_before_memory_goes(vm: RealKubernetes) -> None:
+def test_guest_monitor_approves_shrinks(vm: RealKubernetes) -> None:
     """Nothing of the VM names its port: the agent reaches it inside of the pod."""
     try:
         want(vm, "1", 8)
@@ -136,9 +136,7 @@ def counts_on(cluster: RealKubernetes) -> Bytes:
     return Bytes.parse(monitor_of(cluster)["counts_on"] or "0")
 
 
-def test_connections_that_come_at_once_are_heard_and_the_vm_grows_before_they_ask_anything(
-    vm: RealKubernetes, session: Session
-) -> None:
+def test_vm_grows_for_a_burst_of_connections(vm: RealKubernetes, session: Session) -> None:
     """They never ask anything; what looks find of that is counted. On a busy machine a look may be first, and right."""
     try:
         let(vm, ("1", 4), ("2", 4), AT_ONCE)
@@ -150,7 +148,7 @@ def test_connections_that_come_at_once_are_heard_and_the_vm_grows_before_they_as
     eventually(lambda: has(vm, "2", 4), "it is as before")
 
 
-def test_a_move_loses_no_frame(vm: RealKubernetes, session: Session) -> None:
+def test_migration_loses_no_frame(vm: RealKubernetes, session: Session) -> None:
     """An emulated guest stands still for seconds: whatever is sent to it meanwhile waits, and is answered."""
     before = status(vm)
     move = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration", "metadata": {"name": "unnoticed"}}
@@ -172,9 +170,7 @@ def test_a_move_loses_no_frame(vm: RealKubernetes, session: Session) -> None:
     [("none", ("1500m", 5)), ("source", ("2", 6)), ("target", ("1", 7))],
     ids=["none", "source", "target"],
 )
-def test_a_vm_moves_and_an_open_session_stays(
-    vm: RealKubernetes, session: Session, dies: str, then: tuple[str, int]
-) -> None:
+def test_migration_keeps_open_session(vm: RealKubernetes, session: Session, dies: str, then: tuple[str, int]) -> None:
     """``dies`` is whose kubelet and containerd are killed while it moves, ``then`` the size that it takes then."""
     before, backend = status(vm), session.ask("select pg_backend_pid()")
     (target,) = set(NODES) - {before["node"]}
@@ -210,7 +206,7 @@ def test_a_vm_moves_and_an_open_session_stays(
 @pytest.mark.parametrize(
     ("stands_still", "then"), [(False, ("2", 4)), (True, ("1500m", 6))], ids=["while it is sent", "as it stands still"]
 )
-def test_a_vm_moves_on_when_the_controller_that_moves_it_is_killed(
+def test_migration_survives_killed_controller(
     vm: RealKubernetes, session: Session, stands_still: bool, then: tuple[str, int]
 ) -> None:
     """The other replica takes the move up where it is; the guest stands still meanwhile, or runs at one end."""
@@ -270,7 +266,7 @@ def answers_of(session: Session) -> Iterator[list[float]]:
         worker.join()
 
 
-def test_the_target_pod_of_a_move_arrives_with_what_the_vm_holds(vm: RealKubernetes) -> None:
+def test_target_pod_requests_the_vms_permit(vm: RealKubernetes) -> None:
     """B.10: before it is bound it requests all that the VM has reserved, and no node is ever promised twice."""
     with following(vm), client_of(vm.kubeconfig) as http:
         eventually(lambda: requested(vm) == [size_of(vm)], "its pod requests what it has", 180.0)
@@ -293,9 +289,7 @@ def test_the_target_pod_of_a_move_arrives_with_what_the_vm_holds(vm: RealKuberne
     eventually(lambda: requested(vm) == [FIRST], "switched off, they are what the pod was made with", 180.0)
 
 
-def test_a_guest_leaves_for_a_pod_whose_resize_is_deferred_within_a_minute(
-    vm: RealKubernetes, session: Session
-) -> None:
+def test_guest_migrates_for_deferred_resize(vm: RealKubernetes, session: Session) -> None:
     """B.14: from the kubelet's verdict to the resize that it makes. The guest's sessions go with it."""
     node, backend = status(vm)["node"], session.ask("select pg_backend_pid()")
     web = NeighbourPod(vm, node)

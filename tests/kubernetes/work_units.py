@@ -26,7 +26,7 @@ FIRST: Final = (GUESTS, SHARED)
 def unit_of(nodeid: str) -> str:
     """The unit of the test.
 
-    >>> unit_of("tests/kubernetes/test_vms.py::test_a_vm_grows"), unit_of("tests/conformance/test_lists.py::t[real]")
+    >>> unit_of("tests/kubernetes/test_vms.py::test_vm_grows"), unit_of("tests/conformance/test_lists.py::t[real]")
     ('the cluster of two nodes with guests', 'the cluster of two nodes')
     >>> unit_of("tests/kubernetes/failing/test_watches.py::t"), unit_of("tests/deploy/images/test_real_images.py::t")
     ('tests/kubernetes/failing/test_watches.py', 'tests/deploy/images/test_real_images.py')

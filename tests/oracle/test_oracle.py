@@ -58,7 +58,7 @@ async def play_many(seeds: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-async def test_agents_never_hold_more_than_there_is(group: int) -> None:
+async def test_agents_never_exceed_the_node(group: int) -> None:
     granted = 0
     stories = max(1, STEPS // (GROUPS * LENGTH))
     for number in range(stories):
@@ -66,7 +66,7 @@ async def test_agents_never_hold_more_than_there_is(group: int) -> None:
     assert granted > stories * LENGTH / 100, "the stories were too quiet to prove anything"
 
 
-async def test_same_seed_gives_the_same_story() -> None:
+async def test_same_seed_repeats_the_run() -> None:
     traces = []
     for _ in range(2):
         story = Story(7)

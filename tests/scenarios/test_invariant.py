@@ -22,7 +22,7 @@ SEEDS = [int(seed) for seed in os.environ.get("AUTOSCALE_SCENARIO_SEED", "2,5,9,
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open"])
-def test_no_guest_ever_uses_what_is_not_reserved_for_it(seed: int, is_open: bool) -> None:
+def test_guests_never_exceed_their_reservation(seed: int, is_open: bool) -> None:
     world = World(seed, is_open=is_open)
     denied = 0
     for _ in range(STEPS):
@@ -38,7 +38,7 @@ def test_no_guest_ever_uses_what_is_not_reserved_for_it(seed: int, is_open: bool
 
 @pytest.mark.parametrize("seed", range(100, 100 + examples(2, 40)))
 @pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open"])
-def test_no_other_story_breaks_it_either(seed: int, is_open: bool) -> None:
+def test_random_runs_keep_the_invariant(seed: int, is_open: bool) -> None:
     world = World(seed, is_open=is_open)
     for _ in range(STEPS):
         world.step()

@@ -28,7 +28,7 @@ def test_every_case_passes_or_is_declined(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["smoothing", "ranking", "hvpa", "tortoise"])
-def test_every_entry_is_for_a_group_or_case_of_the_file(family: str) -> None:
+def test_entries_refer_to_groups_or_cases(family: str) -> None:
     cases, known = load_cases(HERE / f"{family}_vectors.json"), families([family])[family]
     assert known.groups.keys() | known.declined.keys() <= {case.group for case in cases} | {case.id for case in cases}
 
@@ -140,7 +140,7 @@ def test_the_command_prints_counts_and_exits_by_them(tmp_path: Path, capsys: pyt
         '{"vectors": [], "groups": []}',
     ],
 )
-def test_a_file_that_is_no_vector_file_is_refused_with_status_2(text: str, tmp_path: Path) -> None:
+def test_invalid_vector_file_exits_2(text: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)
     assert main([str(path)]) == 2
@@ -245,7 +245,7 @@ def test_mutated_case_fails(family: str, mutation: Mutation, applies: Callable[[
     assert {name: found[name] for name, path in said.items() if not found[name] or path not in found[name]} == {}
 
 
-def test_unknown_group_and_unknown_key_of_a_group_fail(tmp_path: Path) -> None:
+def test_unknown_group_or_key_fails(tmp_path: Path) -> None:
     document = json.loads((HERE / "neon_vectors.json").read_text())
     first = deepcopy(next(group for group in document["groups"] if group["id"] == "version_range"))
     path = tmp_path / "neon_vectors.json"

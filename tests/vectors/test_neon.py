@@ -14,9 +14,9 @@ CASES = load_cases(Path(__file__).with_name("neon_vectors.json"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
-def test_the_case_is_answered_as_expected_or_declined(case: Case) -> None:
+def test_case_passes_or_is_declined(case: Case) -> None:
     assert run_case(case, {"neon": FAMILY}).failure is None
 
 
-def test_every_entry_is_for_a_group_of_the_file() -> None:
+def test_entries_refer_to_groups() -> None:
     assert GROUPS.keys() | DECLINED.keys() == {case.group for case in CASES}

@@ -47,12 +47,12 @@ DELAY = {"current": 1000, "now": 700, "window_start": 0, "delay_s": 600}
         ("tortoise", "slot_count", {"range_hours": 12, "period": "weekly"}, 14),
     ],
 )
-def test_an_odd_case_is_answered_as_its_rule_says(family: str, group: str, given: Any, expected: Any) -> None:
+def test_odd_case_follows_its_rule(family: str, group: str, given: Any, expected: Any) -> None:
     outcome = run(family, group, given, expected)
     assert (outcome.failure, outcome.declined) == (None, None)
 
 
-def test_the_cgroup_of_the_originals_runner_is_declined() -> None:
+def test_original_runners_cgroup_is_declined() -> None:
     outcome = run("neon", "vm_cpu_mem_mapping", {"use_milli": 250}, {"plugged": 1, "cgroup_limit_milli": 1000})
     assert outcome.declined == (
         "four times the quota is the cgroup of the original's runner: our guests have one quota, inside"
@@ -77,8 +77,6 @@ APPROVED = "never patch the VM below what the monitor approved"
         ),
     ],
 )
-def test_rules_about_the_monitor_are_checked_or_declined_for_what_is_not_followed(
-    text: str, declined: str | None
-) -> None:
+def test_monitor_rules_are_checked_or_declined(text: str, declined: str | None) -> None:
     outcome = run("neon", "ordering_invariants", None, None, text)
     assert (outcome.failure, outcome.declined) == (None, declined)

@@ -237,12 +237,12 @@ def options(*groups: str, **given: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_case_is_answered_by_what_it_gives(family: str, group: str, given: Any, expected: Any) -> None:
+def test_case_depends_on_its_input(family: str, group: str, given: Any, expected: Any) -> None:
     outcome = run(family, group, given, expected)
     assert (outcome.failure, outcome.declined) == (None, None)
 
 
-def test_a_deletion_leaves_what_others_are_giving_back() -> None:
+def test_deletion_keeps_room_given_back() -> None:
     given = {
         "node": {"reserved": 9, "pressure": 0, "accounted": 5},
         "pod": {"reserved": 3, "pressure": 0},
@@ -270,7 +270,7 @@ def test_a_deletion_leaves_what_others_are_giving_back() -> None:
         ("an ordinary request", 200),
     ],
 )
-def test_a_text_tells_a_request_by_its_phrases(text: str, status: int) -> None:
+def test_request_is_recognized_by_phrases(text: str, status: int) -> None:
     assert run("neon", "http_status", None, status, text).failure is None
 
 
@@ -284,12 +284,12 @@ def test_a_text_tells_a_request_by_its_phrases(text: str, status: int) -> None:
         "the scheduler is asked again only after its retry wait (scheduler 2 s, VM API 5 s)",
     ],
 )
-def test_a_text_tells_a_rule_of_order_by_its_phrases(text: str) -> None:
+def test_ordering_rule_is_recognized_by_phrases(text: str) -> None:
     outcome = run("neon", "ordering_invariants", None, None, text)
     assert (outcome.failure, outcome.declined) == (None, None)
 
 
-def test_a_rule_of_order_with_other_numbers_fails_where_ours_do_not_keep_it() -> None:
+def test_ordering_rule_with_other_numbers_fails() -> None:
     told = "no request within its retry wait after a failure (scheduler 4 s)"
     assert (
         run("neon", "ordering_invariants", None, None, told).failure
@@ -304,7 +304,7 @@ def test_a_rule_of_order_with_other_numbers_fails_where_ours_do_not_keep_it() ->
         ("ordering_invariants", "all is well", "raised ValueError: no check for the text: all is well"),
     ],
 )
-def test_a_text_that_is_not_understood_is_a_failure(group: str, text: str, failure: str) -> None:
+def test_unknown_text_fails(group: str, text: str, failure: str) -> None:
     assert run("neon", group, None, None, text).failure == failure
 
 
@@ -316,7 +316,7 @@ def test_a_text_that_is_not_understood_is_a_failure(group: str, text: str, failu
         ("no buffer", {"vms": [[2, 2], [3, 3]], "total": 6}, {"reserved": 5, "buffer": 0, "new_pods_admitted": True}),
     ],
 )
-def test_a_restart_is_told_by_its_counts(text: str, given: Any, expected: Any) -> None:
+def test_restart_is_recognized_by_counts(text: str, given: Any, expected: Any) -> None:
     outcome = run("neon", "restart_recovery", given, expected, text)
     assert (outcome.failure, outcome.declined) == (None, None)
 
@@ -329,14 +329,14 @@ def test_a_restart_is_told_by_its_counts(text: str, given: Any, expected: Any) -
         (["unbind(X)=ok"], "raised ValueError: no step: unbind(X)=ok"),
     ],
 )
-def test_steps_of_a_bind_are_carried_out_as_they_are_written(steps: list[str], failure: str | None) -> None:
+def test_bind_steps_run_as_written(steps: list[str], failure: str | None) -> None:
     assert run("neon", "extender_bind_proposal", {"free_cpu": 1000}, None, steps=steps).failure in (
         failure,
         "the case does not use input.free_cpu",
     )
 
 
-def test_a_pod_that_appears_elsewhere_takes_its_reservation_along() -> None:
+def test_pod_seen_elsewhere_moves_its_reservation() -> None:
     steps = ["reserve(q,n1)", "pod_event(q,node=n2)"]
     expected = {"reserved_on": "n2", "reserved_once": True, "tentative": False}
     assert run("neon", "tentative_reserve", None, expected, steps=steps).failure is None
@@ -353,5 +353,5 @@ def test_a_pod_that_appears_elsewhere_takes_its_reservation_along() -> None:
         ("tortoise", "phase", {"phase": "Emergency", "hpa_metrics_failed_s": 999, "grace_s": 300}, "BackToNormal"),
     ],
 )
-def test_what_only_the_original_says_is_declined_by_rule(family: str, group: str, given: Any, expected: Any) -> None:
+def test_original_only_rules_are_declined(family: str, group: str, given: Any, expected: Any) -> None:
     assert run(family, group, given, expected, semantics="upstream").declined

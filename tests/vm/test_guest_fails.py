@@ -164,7 +164,7 @@ async def panics(vm: RunningVm) -> None:
     await _told(vm, "inject-nmi")
 
 
-async def test_a_guest_that_cannot_go_on_ends_its_pod_within_a_second_with_the_reason(tmp_path: Path) -> None:
+async def test_failed_guest_ends_its_pod_with_reason(tmp_path: Path) -> None:
     image = await asyncio.to_thread(ensure_image, print)
     with Slowness() as slow:
         async with running_vm(tmp_path, image) as vm:
@@ -180,7 +180,7 @@ async def test_a_guest_that_cannot_go_on_ends_its_pod_within_a_second_with_the_r
     assert machines(tmp_path) == []
 
 
-async def test_an_accelerator_is_proven_by_a_boot_of_the_real_image(tmp_path: Path) -> None:
+async def test_accelerator_boots_the_real_image(tmp_path: Path) -> None:
     image = await asyncio.to_thread(ensure_image, print)
     trial = BootTrial(Qemu(), image, tmp_path, time.time, limit=60.0)
 

@@ -133,7 +133,7 @@ def mib(count: int) -> Resources:
     return Resources(MilliCpu(1000), Bytes(count * MIB))
 
 
-async def test_it_speaks_up_for_load_connections_and_memory(tmp_path: Path) -> None:
+async def test_monitor_reports_load_connections_and_memory(tmp_path: Path) -> None:
     async with booted(NetworkKind.AUTO, tmp_path) as vm, listening(vm) as heard:
         assert (await heard.first(lambda each: "joined" in each))[1] == {"joined": 2}
         port = await vm.network.expose(vm.spec.address, 5432)
@@ -163,7 +163,7 @@ async def test_it_speaks_up_for_load_connections_and_memory(tmp_path: Path) -> N
             assert (await heard.first(lambda each: each.get("id") == 4))[1]["type"] == "UpscaleConfirmation"
 
 
-async def test_memory_is_asked_for_when_programs_fill_what_there_is(tmp_path: Path) -> None:
+async def test_monitor_requests_memory_when_full(tmp_path: Path) -> None:
     async with booted(NetworkKind.AUTO, tmp_path) as vm, listening(vm) as heard:
         await heard.first(lambda each: "joined" in each)
         port = await vm.network.expose(vm.spec.address, 5432)

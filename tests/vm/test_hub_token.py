@@ -17,7 +17,7 @@ from tests.vm.guests import BOOT_SECONDS, POD, booted, until
 pytestmark = pytest.mark.vm
 
 
-async def test_a_guest_behind_a_hub_answers_its_owner_alone(tmp_path: Path) -> None:
+async def test_guest_behind_hub_requires_token(tmp_path: Path) -> None:
     async with booted(NetworkKind.HUB, tmp_path) as found:
 
         async def dial() -> socket.socket:

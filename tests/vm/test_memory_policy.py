@@ -37,7 +37,7 @@ async def _loaded(follower: GuestFollower, database: Database, seconds: int) -> 
         await follower.follow(seconds)
 
 
-async def test_the_working_set_of_a_database_is_found_and_given_back_when_the_load_ends(tmp_path: Path) -> None:
+async def test_working_set_is_found_and_given_back(tmp_path: Path) -> None:
     async with memory_guest(tmp_path, SIZES) as guest:
         database = Database(guest, SCALE, tmp_path)
         await database.make()

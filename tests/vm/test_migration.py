@@ -39,7 +39,7 @@ SLOW = replace(LIMITS, bandwidth=Bytes(16 * MIB))
 
 
 @pytest.mark.parametrize("kind", [NetworkKind.AUTO, NetworkKind.HUB])
-async def test_a_guest_moves_there_and_back_under_load_and_no_client_notices(kind: NetworkKind, tmp_path: Path) -> None:
+async def test_guest_migrates_back_and_forth_under_load(kind: NetworkKind, tmp_path: Path) -> None:
     async with travelling(kind, tmp_path) as journey:
         await journey.guest.set_cpu(MilliCpu(2500))
         await has_memory(journey.guest, Bytes(768 * MIB))
@@ -77,7 +77,7 @@ async def runs_with(guest: Guest, cpu: MilliCpu, mem: Bytes) -> None:
 
 
 @pytest.mark.root
-async def test_a_guest_that_moves_answers_every_frame(tmp_path: Path) -> None:
+async def test_migrating_guest_answers_every_frame(tmp_path: Path) -> None:
     async with travelling(NetworkKind.NAMESPACES, tmp_path) as journey:
         switch = switch_of(cluster_of(tmp_path))
         assert switch is not None
@@ -90,7 +90,7 @@ async def test_a_guest_that_moves_answers_every_frame(tmp_path: Path) -> None:
         assert sum(number not in echoes.replied_at for number in range(asked)) <= 1
 
 
-async def test_whatever_fails_the_guest_goes_on_where_it_was_and_moves_later(tmp_path: Path) -> None:
+async def test_failed_migration_leaves_guest_running(tmp_path: Path) -> None:
     """One boot for all failures before the target was told to run, each while a client's connection must hold."""
     async with travelling(NetworkKind.AUTO, tmp_path) as journey, probing(journey) as probe:
         for fail in (dies_before, dies_on_the_way, has_other_memory, takes_too_long, is_cancelled):
@@ -193,7 +193,7 @@ class Fatal(Qemu):
         return await DiesOnRelease.launch(who, command, log, inherit)
 
 
-async def test_when_nobody_survives_nothing_runs_and_the_disk_starts_again(tmp_path: Path) -> None:
+async def test_guest_boots_from_disk_after_double_failure(tmp_path: Path) -> None:
     async with travelling(NetworkKind.AUTO, tmp_path) as journey:
         target, spec = await journey.target()
         move = asyncio.create_task(journey.guest.send(target, SLOW, journey.progress.append))

@@ -118,7 +118,7 @@ def machine(image: GuestImage, folder: Path) -> Iterator[Machine]:
             process.kill()
 
 
-async def test_it_serves_under_it_follows_it_and_ends_in_order(tmp_path: Path) -> None:
+async def test_image_works_with_neonvms_runner(tmp_path: Path) -> None:
     image = await asyncio.to_thread(ensure_image, lambda line: print(line, flush=True))
     console = tmp_path / "console"
     console.touch()

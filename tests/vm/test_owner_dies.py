@@ -52,7 +52,7 @@ async def owning(state_dir: Path) -> AsyncIterator[asyncio.subprocess.Process]:
             await owner.wait()
 
 
-async def test_a_killed_owner_takes_its_guest_along_and_its_network_can_be_removed(tmp_path: Path) -> None:
+async def test_killed_owner_ends_guest_and_frees_network(tmp_path: Path) -> None:
     async with owning(tmp_path) as owner:
         assert machines(tmp_path) != []
         owner.kill()
@@ -67,7 +67,7 @@ async def test_a_killed_owner_takes_its_guest_along_and_its_network_can_be_remov
     assert list(netns.RUN.glob(f"autoscale.{cluster_of(tmp_path)}.*")) == []
 
 
-async def test_an_interrupted_owner_ends_its_guest_and_network_by_itself(tmp_path: Path) -> None:
+async def test_interrupted_owner_cleans_up(tmp_path: Path) -> None:
     async with owning(tmp_path) as owner:
         owner.send_signal(signal.SIGINT)
         async with asyncio.timeout(END_SECONDS):

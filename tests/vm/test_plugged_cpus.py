@@ -64,7 +64,7 @@ async def machine(monitor: Path) -> AsyncIterator[RemoteMachine]:
         yield made
 
 
-async def test_as_many_are_in_as_are_wanted_and_one_without_a_slot_or_that_cannot_be_taken_out_is_a_fault(
+async def test_plugged_cpus_match_the_order(
     machine: RemoteMachine,
 ) -> None:
     assert await count_plugged(machine, WHO) == 1

@@ -34,7 +34,7 @@ async def shows_memory(vm: Booted, mem: int) -> bool:
 
 
 @pytest.mark.parametrize("kind", [NetworkKind.AUTO, NetworkKind.HUB])
-async def test_cpu_and_memory_change_under_pgbench_and_no_transaction_fails(kind: NetworkKind, tmp_path: Path) -> None:
+async def test_resizes_under_pgbench_fail_no_transaction(kind: NetworkKind, tmp_path: Path) -> None:
     async with booted(kind, tmp_path) as vm:
         await vm.pgbench("--initialize", "--quiet", "--scale=1")
         load = asyncio.create_task(vm.pgbench("--client=4", "--time=20"))
@@ -67,7 +67,7 @@ async def test_growth_far_beyond_boot_memory(ratio: int, tmp_path: Path) -> None
         await has_memory(vm.guest, Bytes((256 * ratio - 1024) * MIB))
 
 
-async def test_everything_that_the_agent_decides_with_is_on_the_guests_page(tmp_path: Path) -> None:
+async def test_guest_exports_all_needed_metrics(tmp_path: Path) -> None:
     async with booted(NetworkKind.AUTO, tmp_path) as vm:
         samples = await vm.scrape("cpu", "loadavg", "meminfo", "pressure", "vmstat")
         wanted = {
@@ -88,7 +88,7 @@ async def test_everything_that_the_agent_decides_with_is_on_the_guests_page(tmp_
         assert wanted <= set(samples)
 
 
-async def test_a_stopped_guest_leaves_no_process_and_starts_again_on_the_same_disk(tmp_path: Path) -> None:
+async def test_stopped_guest_restarts_on_its_disk(tmp_path: Path) -> None:
     async with booted(NetworkKind.AUTO, tmp_path) as vm:
         await vm.pgbench("--initialize", "--quiet", "--scale=1")
         await vm.guest.stop()

@@ -52,7 +52,7 @@ async def clock_ahead(vm: Booted) -> float:
     return float(await vm.psql("SELECT extract(epoch FROM clock_timestamp())")) - time.time()
 
 
-async def test_guest_stands_still_and_goes_on(tmp_path: Path) -> None:
+async def test_guest_freezes_and_continues(tmp_path: Path) -> None:
     """Nothing of the session is lost, the clock is right, and a guest that is forgotten goes on by itself."""
     async with booted(NetworkKind.AUTO, tmp_path) as vm:
         port = await vm.network.expose(vm.spec.address, 5432)
@@ -86,7 +86,7 @@ async def test_guest_stands_still_and_goes_on(tmp_path: Path) -> None:
         session.close()
 
 
-async def test_spare_guest_has_little_in_its_cache(tmp_path: Path) -> None:
+async def test_spare_empties_page_cache(tmp_path: Path) -> None:
     async with booted(NetworkKind.AUTO, tmp_path) as vm:
         await vm.pgbench("--initialize", "--quiet", "--scale=5")
         await vm.psql("CHECKPOINT")

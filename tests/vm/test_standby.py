@@ -93,7 +93,7 @@ async def catches_up(primary: Booted, standby: Booted) -> None:
     await until(holds, CATCH_UP_SECONDS, standby.guest)
 
 
-async def test_a_standby_reads_what_the_primary_wrote_and_goes_without_a_lost_transaction(tmp_path: Path) -> None:
+async def test_standby_serves_reads_and_leaves_cleanly(tmp_path: Path) -> None:
     async with booted(NetworkKind.AUTO, tmp_path / "primary") as primary:
         await primary.pgbench("--initialize", "--quiet", "--scale=1")
         async with standby_of(primary, tmp_path / "standby") as journey:

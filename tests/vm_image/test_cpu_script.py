@@ -59,7 +59,7 @@ def offered_after_each_write(milli: int, trace: str) -> list[int]:
 
 
 @pytest.mark.parametrize("before", [250, 1000, 1500, 2500, 4000])
-def test_no_moment_of_an_order_offers_more_than_the_larger_size(tmp_path: Path, before: int) -> None:
+def test_resize_never_exceeds_the_larger_size(tmp_path: Path, before: int) -> None:
     guest = Guest(tmp_path)
     for after in (250, 1000, 1500, 2000, 2500, 4000):
         guest.has(before)
@@ -76,14 +76,14 @@ def test_no_moment_of_an_order_offers_more_than_the_larger_size(tmp_path: Path, 
 @pytest.mark.parametrize(
     "order", ["", "0", "9", "4001", "0100", "0800", "-1", "1e3", "1000 ; echo 1", "1000000", "99999999999999999999"]
 )
-def test_an_order_that_is_no_amount_changes_nothing(tmp_path: Path, order: str) -> None:
+def test_invalid_cpu_amount_changes_nothing(tmp_path: Path, order: str) -> None:
     guest = Guest(tmp_path)
     guest.has(1500)
     assert (guest.ordered(order).returncode, guest.now()) == (1, 1500)
 
 
 @pytest.mark.parametrize("order", [99_750, 100_000, 127_500, 128_000, 1000])
-def test_guest_takes_hundreds_of_cpus(tmp_path: Path, order: int) -> None:
+def test_guest_supports_hundreds_of_cpus(tmp_path: Path, order: int) -> None:
     """A hundred CPUs are six digits of thousandths, which the script once refused as too long."""
     guest = Guest(tmp_path, cpus=128)
     guest.has(2000)
@@ -91,7 +91,7 @@ def test_guest_takes_hundreds_of_cpus(tmp_path: Path, order: int) -> None:
     assert (done.returncode, guest.now()) == (0, order), done.stderr
 
 
-def test_a_quota_whose_cpus_have_not_come_is_not_what_the_guest_has(tmp_path: Path) -> None:
+def test_quota_without_cpus_is_not_reported(tmp_path: Path) -> None:
     guest = Guest(tmp_path)
     guest.has(1000)
     (tmp_path / "cpu.max").write_text(f"250000 {PERIOD}\n")

@@ -64,7 +64,7 @@ async def _asker() -> AsyncIterator[tuple[Process, socket.socket]]:
             await process.wait()
 
 
-async def test_order_of_caller_that_has_gone_holds_nothing(database: RealDatabase) -> None:
+async def test_freeze_of_gone_caller_has_no_effect(database: RealDatabase) -> None:
     """A shell had to be started for each, and the sleep was called off twice meanwhile: nobody would let go. They end,
     because they would take the answer to the next order.
     """
@@ -79,7 +79,7 @@ async def test_order_of_caller_that_has_gone_holds_nothing(database: RealDatabas
     await until_frozen(database)
 
 
-async def test_caller_that_waits_is_served(database: RealDatabase) -> None:
+async def test_waiting_caller_is_served(database: RealDatabase) -> None:
     """Another attempt was called off just before."""
 
     async with _asker() as (asker, _):
@@ -94,7 +94,7 @@ async def test_caller_that_waits_is_served(database: RealDatabase) -> None:
         assert asker.returncode is None
 
 
-async def test_caller_gone_while_database_is_asked(database: RealDatabase) -> None:
+async def test_caller_gone_during_database_query(database: RealDatabase) -> None:
     async with _asker() as (asker, client):
         with database.stopped("psql"):
             database.order_for(asker, "freeze")

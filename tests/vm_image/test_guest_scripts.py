@@ -15,7 +15,7 @@ from vm_image import recipe
 SCRIPTS = recipe.HERE / "rootfs"
 
 
-def test_the_daemon_says_the_length_of_its_answer_and_ends_it_without_a_line_break() -> None:
+def test_daemon_sends_content_length() -> None:
     """NeonVM's runner reads the CPU by Go's ``ParseUint``, which takes digits and nothing else."""
     asked = "POST /cpu HTTP/1.1\r\nHost: guest\r\n\r\n"
     answer = subprocess.run(
@@ -31,7 +31,7 @@ def test_the_daemon_says_the_length_of_its_answer_and_ends_it_without_a_line_bre
     ("path", "status"),
     [("/cpu", 401), ("/cpu?", 401), ("/cpu?theirs", 401), ("/cpu?ours/", 401), ("/shutdown", 401), ("/cpu?ours", 405)],
 )
-def test_a_daemon_with_a_token_answers_those_who_have_it(path: str, status: int) -> None:
+def test_daemon_requires_its_token(path: str, status: int) -> None:
     answer = subprocess.run(
         ["sh", SCRIPTS / "daemon.sh"],
         input=f"POST {path} HTTP/1.1\r\n\r\n".encode(),
@@ -96,7 +96,7 @@ def test_session_of_dead_client_ends_while_awake() -> None:
         ({"SUBSYSTEM": "memory", "ACTION": "add"}, ["1", "0"]),
     ],
 )
-def test_a_cpu_that_is_plugged_in_is_switched_on(tmp_path: Path, said: dict[str, str], online: list[str]) -> None:
+def test_plugged_cpu_goes_online(tmp_path: Path, said: dict[str, str], online: list[str]) -> None:
     """NeonVM's QmpScaling leaves that to the guest; nothing else that happens to the machine switches a CPU."""
     for name in ("cpu0", "cpu1", "cpu2", "cpufreq"):
         (tmp_path / name).mkdir()

@@ -132,11 +132,11 @@ def size(mib: int) -> Resources:
     return Resources(MilliCpu(1000), Bytes(mib * MIB))
 
 
-async def test_what_a_monitor_before_it_held_is_let_go(guest: Guest) -> None:
+async def test_monitor_releases_its_predecessors_limit(guest: Guest) -> None:
     assert guest.read("memory.high") == "max"
 
 
-async def test_it_answers_every_message_of_an_agent(guest: Guest) -> None:
+async def test_monitor_answers_every_message(guest: Guest) -> None:
     async with AsyncExitStack() as stack:
         talk = await begun(guest, stack)
         assert talk.version == 2
@@ -154,7 +154,7 @@ async def test_it_answers_every_message_of_an_agent(guest: Guest) -> None:
     ]
 
 
-async def test_it_agrees_to_a_shrink_that_leaves_room_and_holds_the_database_below_it_meanwhile(guest: Guest) -> None:
+async def test_monitor_accepts_shrink_and_limits_database(guest: Guest) -> None:
     async with AsyncExitStack() as stack:
         talk = await begun(guest, stack)
         await talk.send(DownscaleRequest(size(512)), 2)
@@ -173,7 +173,7 @@ async def test_it_agrees_to_a_shrink_that_leaves_room_and_holds_the_database_bel
         (900, 25.0, "tasks wait for memory 25.00% of the time"),
     ],
 )
-async def test_it_refuses_a_shrink_that_would_hurt(guest: Guest, available: int, stalled: float, reason: str) -> None:
+async def test_monitor_refuses_harmful_shrink(guest: Guest, available: int, stalled: float, reason: str) -> None:
     guest.has(available=available, stalled=stalled)
     async with AsyncExitStack() as stack:
         talk = await begun(guest, stack)
@@ -182,7 +182,7 @@ async def test_it_refuses_a_shrink_that_would_hurt(guest: Guest, available: int,
     assert guest.read("memory.high") == "max"
 
 
-async def test_it_reports_a_burst_of_connections(guest: Guest) -> None:
+async def test_monitor_reports_burst_of_connections(guest: Guest) -> None:
     async with AsyncExitStack() as stack:
         talk = await begun(guest, stack)
         await talk.send(CheckHealth(), 2)
@@ -194,7 +194,7 @@ async def test_it_reports_a_burst_of_connections(guest: Guest) -> None:
     assert (report.cause, report.runnable, report.processes, report.new_processes) == ("connections", 3, 20, 12)
 
 
-async def test_a_report_says_how_many_connections_do_something_and_how_many_wait(guest: Guest) -> None:
+async def test_report_counts_active_and_waiting_connections(guest: Guest) -> None:
     guest.runs(
         "postgres: checkpointer ",
         "postgres: shop: app orders 10.0.0.7(40312) SELECT",
@@ -213,7 +213,7 @@ async def test_a_report_says_how_many_connections_do_something_and_how_many_wait
     assert (report.active, report.waiting) == (3, 1)
 
 
-async def test_a_message_may_come_in_parts_as_agents_of_neonvm_up_to_v0_48_send_it(guest: Guest) -> None:
+async def test_monitor_accepts_fragmented_messages(guest: Guest) -> None:
     """Their library ends every message with an empty part; a ping may come between two."""
     async with connect(f"ws://127.0.0.1:{guest.port}/monitor", compression=None) as agent:
         await agent.send(['{"min":1,"max":1}\n'])
@@ -247,7 +247,7 @@ async def said(agent: ClientConnection) -> object:
         pytest.param([(0x01, b" " * 2000), (0x00, b" " * 2000), (0x80, b" " * 2000)], 1009, id="too long as a whole"),
     ],
 )
-async def test_parts_that_make_no_message_end_the_conversation(
+async def test_malformed_fragments_close_the_connection(
     guest: Guest, frames: list[tuple[int, bytes]], code: int
 ) -> None:
     async with connect(f"ws://127.0.0.1:{guest.port}/monitor", compression=None) as agent:
@@ -260,7 +260,7 @@ async def test_parts_that_make_no_message_end_the_conversation(
     assert ended.value.rcvd.code == code
 
 
-async def test_the_newest_agent_is_served_and_the_one_before_is_not(guest: Guest) -> None:
+async def test_newest_agent_replaces_the_previous(guest: Guest) -> None:
     async with AsyncExitStack() as stack:
         first = await begun(guest, stack)
         second = await begun(guest, stack)
@@ -279,7 +279,7 @@ async def test_the_newest_agent_is_served_and_the_one_before_is_not(guest: Guest
         b"\0" * 20_000,
     ],
 )
-async def test_what_is_no_websocket_is_hung_up_on_and_the_next_is_served(guest: Guest, sent: bytes) -> None:
+async def test_non_websocket_client_is_disconnected(guest: Guest, sent: bytes) -> None:
     async with AsyncExitStack() as stack:
         await begun(guest, stack)
         reader, writer = await asyncio.open_connection("127.0.0.1", guest.port)

@@ -10,7 +10,7 @@ import pytest
 from vm_image import recipe
 
 
-def test_the_same_recipe_has_the_same_names() -> None:
+def test_equal_recipes_have_equal_names() -> None:
     assert (recipe.base_key(), recipe.image_key()) == (recipe.base_key(), recipe.image_key())
     assert recipe.base_key() != recipe.image_key()
 
@@ -29,7 +29,7 @@ def test_another_disk_size_changes_only_the_image(monkeypatch: pytest.MonkeyPatc
     assert recipe.image_key() != image
 
 
-def test_every_file_of_ours_in_the_folder_is_in_the_recipe() -> None:
+def test_recipe_covers_every_file() -> None:
     listed = {file.source for file in recipe.GUEST_FILES}
     used_by_the_build = {"rootfs/customize.sh", "rootfs/initdb.sh", "rootfs/disk.sh"}
     there = {str(path.relative_to(recipe.HERE)) for path in (recipe.HERE / "rootfs").iterdir()}
@@ -37,5 +37,5 @@ def test_every_file_of_ours_in_the_folder_is_in_the_recipe() -> None:
 
 
 @pytest.mark.parametrize("script", sorted(recipe.HERE.glob("*/*.sh")), ids=lambda path: path.name)
-def test_every_script_of_the_guest_is_one_that_a_posix_shell_reads(script: Path) -> None:
+def test_guest_scripts_are_posix_shell(script: Path) -> None:
     assert subprocess.run(["sh", "-n", str(script)], capture_output=True, text=True, check=False).stderr == ""

@@ -21,7 +21,7 @@ print(run.returncode, run.stderr)
 
 
 @pytest.mark.skipif(shutil.which("ss") is None, reason="the script asks ss for the program")
-def test_a_port_that_another_program_has_is_said_with_its_name(tmp_path: Path) -> None:
+def test_occupied_port_names_its_program(tmp_path: Path) -> None:
     own_network = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--", "sh", "-c"]
     command = [*own_network, 'ip link set lo up && exec "$@"', "sh", sys.executable, "-c", _TAKEN, str(SCRIPT)]
     if subprocess.run([*own_network, "ip link set lo up"], check=False, capture_output=True).returncode:

@@ -306,7 +306,7 @@ async def is_idle(database: RealDatabase) -> bool:
     return any(database.backends())
 
 
-async def test_database_that_cannot_stand_still_is_let_go(database: RealDatabase) -> None:
+async def test_unfreezable_database_is_thawed(database: RealDatabase) -> None:
     database.write("cgroup.events", "populated 1\nfrozen 0\n")
     await until_answered(database, 409, "the database did not stand still within 1 s")
     assert not database.is_frozen
@@ -335,7 +335,7 @@ async def test_frozen_database_thaws_by_itself(template: Path) -> None:
         await until(has_thawed)
 
 
-async def test_clock_is_no_order_to_let_go(database: RealDatabase) -> None:
+async def test_setting_clock_does_not_thaw(database: RealDatabase) -> None:
     await until_frozen(database)
     refusal = 400, "the time is SECONDS.NANOSECONDS"
     assert (await database.thaw(path="/clock"), database.is_frozen) == (refusal, True)
@@ -362,7 +362,7 @@ def times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     return (tmp_path / "times").read_text
 
 
-async def test_time_told_twice_stops_no_order(times: Callable[[], str], template: Path) -> None:
+async def test_repeated_clock_interrupts_no_request(times: Callable[[], str], template: Path) -> None:
     """A runner that got no answer tells it again, and the next sleep may follow at once."""
     async with real_database(template) as database:
         await database.watch(every=EVERY)
@@ -374,7 +374,7 @@ async def test_time_told_twice_stops_no_order(times: Callable[[], str], template
     assert times() == "1800000000\n" * 2
 
 
-async def test_time_of_caller_that_has_hung_up_is_not_set(times: Callable[[], str], template: Path) -> None:
+async def test_clock_of_gone_caller_is_ignored(times: Callable[[], str], template: Path) -> None:
     """It waited while this program asked its database, and is old."""
     async with real_database(template) as database:
         await database.watch(every=EVERY)
@@ -387,7 +387,7 @@ async def test_time_of_caller_that_has_hung_up_is_not_set(times: Callable[[], st
     assert times() == "1800000000\n"
 
 
-async def test_time_that_is_none_is_refused(database: RealDatabase) -> None:
+async def test_invalid_time_is_rejected(database: RealDatabase) -> None:
     for text in ("tomorrow", "1", "1.5", "1.1234567890", "-1.000000000", "12345678901.000000000"):
         for path in ("/thaw", "/clock"):
             assert await database.thaw(text, path=path) == (400, "the time is SECONDS.NANOSECONDS"), text

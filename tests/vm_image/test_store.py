@@ -26,14 +26,14 @@ def contents(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir() if not path.name.endswith(".lock"))
 
 
-def test_a_folder_is_made_once_and_found_afterwards(tmp_path: Path) -> None:
+def test_folder_is_built_once(tmp_path: Path) -> None:
     store = Store(tmp_path / "images")
     made = store.get("abc", fill, quiet)
     assert (made, (made / "disk").read_text(), made.stat().st_mode & 0o777) == (store.cached("abc"), "whole", 0o755)
     assert store.get("abc", refuse, quiet) == made
 
 
-def test_an_interrupted_making_leaves_nothing_and_can_be_repeated(tmp_path: Path) -> None:
+def test_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
     def interrupted(work: Path) -> None:
         fill(work)
         raise KeyboardInterrupt
@@ -46,7 +46,7 @@ def test_an_interrupted_making_leaves_nothing_and_can_be_repeated(tmp_path: Path
     assert contents(tmp_path) == ["abc"]
 
 
-def test_what_a_killed_making_left_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_next_build_removes_leftovers(tmp_path: Path) -> None:
     leftover = tmp_path / ".abc.work.killed"
     leftover.mkdir()
     fill(leftover)
@@ -54,7 +54,7 @@ def test_what_a_killed_making_left_is_removed_by_the_next(tmp_path: Path) -> Non
     assert contents(tmp_path) == ["abc"]
 
 
-def test_a_second_maker_waits_says_so_and_takes_the_firsts_result(tmp_path: Path) -> None:
+def test_second_builder_waits_for_the_first(tmp_path: Path) -> None:
     first_is_at_work, may_finish, said = threading.Event(), threading.Event(), []
 
     def slowly(work: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_second_maker_waits_says_so_and_takes_the_firsts_result(tmp_path: Path
     assert (second / "disk").read_text() == "whole"
 
 
-def test_a_dropped_folder_is_made_anew(tmp_path: Path) -> None:
+def test_dropped_folder_is_rebuilt(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.drop("abc", quiet)
     store.get("abc", fill, quiet)
@@ -83,7 +83,7 @@ def test_a_dropped_folder_is_made_anew(tmp_path: Path) -> None:
     assert contents(tmp_path) == []
 
 
-def test_the_cache_is_where_the_user_says_or_where_caches_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_location_follows_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOSCALE_CACHE", "/data/cache")
     assert cache_root() == Path("/data/cache")
     monkeypatch.delenv("AUTOSCALE_CACHE")
@@ -109,7 +109,7 @@ def homeless() -> Path:
     raise RuntimeError
 
 
-def test_a_folder_that_lost_content_with_the_power_is_made_anew(tmp_path: Path) -> None:
+def test_truncated_folder_is_rebuilt(tmp_path: Path) -> None:
     store = Store(tmp_path)
     said: list[str] = []
     made = store.get("abc", fill, quiet)
@@ -120,12 +120,12 @@ def test_a_folder_that_lost_content_with_the_power_is_made_anew(tmp_path: Path) 
     assert store.get("abc", refuse, quiet) == store.cached("abc") == made
 
 
-def test_what_is_added_to_a_folder_later_is_no_damage(tmp_path: Path) -> None:
+def test_added_files_are_no_damage(tmp_path: Path) -> None:
     store = Store(tmp_path)
     (store.get("abc", fill, quiet) / "remembered").write_text("later")
     assert store.get("abc", refuse, quiet) == store.cached("abc")
 
 
-def test_a_folder_from_before_sizes_were_kept_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_folder_without_sizes_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "abc").mkdir()
     assert Store(tmp_path).get("abc", refuse, quiet) == tmp_path / "abc"

@@ -42,7 +42,7 @@ def test_each_step_installs_what_it_says(values: dict[str, Any], ours: set[str])
     assert workloads(values) == ours
 
 
-def test_the_originals_agents_find_our_scheduler_and_our_agents_the_originals() -> None:
+def test_manifests_connect_to_the_originals_programs() -> None:
     pod = workload(OUR_SCHEDULER, "autoscaling-scheduler")
     assert pod["metadata"]["labels"]["name"] == "autoscale-scheduler"
     (container,) = workload(OUR_AGENTS, "autoscaling-agent")["spec"]["containers"]
@@ -52,7 +52,7 @@ def test_the_originals_agents_find_our_scheduler_and_our_agents_the_originals() 
     assert (told["SCHEDULER_PROTOCOL"], told["SCHEDULER_TOKEN_FILE"]) == ("v5.0", "")
 
 
-def test_where_the_originals_scheduler_serves_no_policy_asks_for_stored_permits() -> None:
+def test_permit_policies_are_off_beside_original_scheduler() -> None:
     policies = {name for kind, name in map(named, objects(OUR_AGENTS)) if kind == "ValidatingAdmissionPolicy"}
     permits = {"autoscaling-permits", "autoscaling-permit-writers"}
     assert ("autoscaling-agents" in policies, policies & permits) == (True, set())

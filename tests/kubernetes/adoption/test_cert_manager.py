@@ -35,7 +35,7 @@ KUBELET_BRINGS = 240.0
 SIGNED = {f"{AUTHORITY}-{name}" for name in ("injector", "kube-scheduler", "scheduler")}
 
 
-def test_vms_follow_their_bounds_while_cert_manager_goes_over_to_a_new_key(release: Release, tmp_path: Path) -> None:
+def test_vms_scale_during_cert_manager_key_rotation(release: Release, tmp_path: Path) -> None:
     cluster = release.cluster
     with telling(cluster), cert_manager(cluster, tmp_path) as signer:
         installed(release, "--create-namespace", "--set=certificates.provider=cert-manager")

@@ -47,7 +47,7 @@ with memory, in whole compute units.
 """
 
 
-def test_two_schedulers_answer_over_tls_and_so_does_the_webhook(release: Release) -> None:
+def test_two_schedulers_and_webhook_serve_tls(release: Release) -> None:
     """The agents' port, the extender and the webhook are asked by the pod of ``helm test``. The page runs too."""
     values = ("agent.node.enabled=false", "agent.sidecar.enabled=true", "dashboard.enabled=true")
     with telling(release.cluster):
@@ -57,7 +57,7 @@ def test_two_schedulers_answer_over_tls_and_so_does_the_webhook(release: Release
         taken_out(release)
 
 
-def test_the_recorded_history_outlives_the_release_and_the_next_one_goes_on_with_it(release: Release) -> None:
+def test_next_release_reuses_recorded_history(release: Release) -> None:
     """Nothing gives the claim a volume here; whose it is does not depend on that."""
     claim = ("persistentvolumeclaim/autoscaling-dashboard", f"--namespace={NAMESPACE}")
     without = ",".join(f"{part}.enabled=false" for part in ("scheduler", "agent.node", "neonvm", "certificates"))
@@ -76,7 +76,7 @@ def test_the_recorded_history_outlives_the_release_and_the_next_one_goes_on_with
     nothing_of_ours_is_left(release)
 
 
-def test_from_an_empty_cluster_to_growth_through_an_upgrade_and_out_again(release: Release) -> None:
+def test_install_grow_upgrade_uninstall(release: Release) -> None:
     with telling(release.cluster):
         from_nothing_to_nothing(release)
 

@@ -41,9 +41,7 @@ def built_services(folder: Path) -> dict[str, tuple[str, str]]:
         return {each.image.name: (each.digest, oci.digest_of(each.path.read_bytes())) for each in built}
 
 
-def test_a_build_from_nothing_is_to_the_byte_what_earlier_builds_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clean_build_is_byte_identical(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = built_services(tmp_path)
     fresh_cache(tmp_path / "cache", monkeypatch)
     assert built_services(tmp_path) == kept
@@ -55,9 +53,7 @@ def built_guest(cache: Path, origin: Origin, monkeypatch: pytest.MonkeyPatch) ->
     return ensure_image(print, origin)
 
 
-def test_two_guest_images_of_equal_packages_are_equal_to_the_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_guest_images_are_byte_identical(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one takes them from the archive of all states, elsewhere, at another time, under other settings."""
     newest = built_guest(tmp_path / "newest", NEWEST, monkeypatch)
     monkeypatch.setenv("TZ", "Asia/Tokyo")

@@ -52,7 +52,7 @@ def digests(folder: Path) -> dict[str, str]:
     return found
 
 
-def test_every_image_is_in_it_with_what_is_inside_and_how_it_was_made(carried: Path) -> None:
+def test_archive_has_images_boms_and_provenance(carried: Path) -> None:
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=carried, check=True)
     assert digests(carried).keys() == IMAGES.keys()
     inside = {path.name.rpartition("-")[0]: json.loads(path.read_text()) for path in carried.glob("*.cdx.json")}
@@ -76,9 +76,7 @@ def registries(release: Release, folder: Path) -> Iterator[str]:
         yield running.enter_context(serving(folder, program, port))
 
 
-def test_a_cluster_without_a_way_out_is_installed_from_what_was_carried_there(
-    release: Release, carried: Path, tmp_path: Path
-) -> None:
+def test_air_gapped_cluster_installs_from_archive(release: Release, carried: Path, tmp_path: Path) -> None:
     """The chart is pushed too; kube-scheduler's image is the cluster's own."""
     with registries(release, tmp_path) as registry, telling(release.cluster):
         printed(carried / "push_images.py", f"{registry}/{TEAM}", f"v{VERSION}")

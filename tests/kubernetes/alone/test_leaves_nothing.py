@@ -27,7 +27,7 @@ def alone(home: Path, tmp_path: Path) -> Iterator[RealKubernetes]:
     cluster.down()
 
 
-def test_a_cluster_that_is_taken_down_leaves_nothing(alone: RealKubernetes) -> None:
+def test_stopped_cluster_leaves_nothing(alone: RealKubernetes) -> None:
     before = machine_state(alone.name, alone.home)
     alone.up("--nodes", "2")
     alone.apply(busybox_pod("busy", "sleep", "600"))
@@ -40,7 +40,7 @@ def test_a_cluster_that_is_taken_down_leaves_nothing(alone: RealKubernetes) -> N
     assert not alone.folder.exists()
 
 
-def test_what_a_killed_owner_leaves_is_removed(alone: RealKubernetes) -> None:
+def test_leftovers_of_killed_owner_are_removed(alone: RealKubernetes) -> None:
     before = machine_state(alone.name, alone.home)
     alone.up("--nodes", "1")
     owner = ClusterFolder("alone", alone.folder).owner()

@@ -17,7 +17,7 @@ from tests.kubernetes.failing.fleet import until
 pytestmark = pytest.mark.kubernetes
 
 
-async def test_each_attempt_ends_as_the_table_says(plane: BareControlPlane, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_attacks_end_as_documented(plane: BareControlPlane, capsys: pytest.CaptureFixture[str]) -> None:
     async with attacked(plane) as cluster:
         await until_in_force(cluster)
         ends = {str(tried): await cluster.end_of(tried) for tried in ATTEMPTS}

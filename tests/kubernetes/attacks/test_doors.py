@@ -156,7 +156,7 @@ async def street(plane: BareControlPlane, folder: Path) -> AsyncIterator[Street]
                     yield Street(fleet, ours, page, folder, one, two)
 
 
-async def test_each_caller_is_let_in_or_refused_as_the_table_says(
+async def test_callers_are_admitted_as_documented(
     plane: BareControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     accounts = ("default", "autoscaling-agent")

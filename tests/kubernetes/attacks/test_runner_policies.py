@@ -76,7 +76,7 @@ async def _may_list(client: ApiClient) -> bool:
     return True
 
 
-async def test_policy_is_kept_and_stands_back(plane: BareControlPlane, caplog: pytest.LogCaptureFixture) -> None:
+async def test_network_policy_is_kept_or_withdrawn(plane: BareControlPlane, caplog: pytest.LogCaptureFixture) -> None:
     """What the API server stores is what the controller compares with: it writes once, and again after an edit."""
     async with clients(plane) as (admin, own):
         clock = FakeClock()

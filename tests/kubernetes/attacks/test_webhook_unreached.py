@@ -46,7 +46,7 @@ ACCOUNTS: list[Json] = [
 ]
 
 
-async def test_api_server_that_reaches_no_webhook_is_noticed(plane: BareControlPlane) -> None:
+async def test_unreachable_webhook_is_reported(plane: BareControlPlane) -> None:
     """With ``failurePolicy: Ignore`` nothing else tells, and a port-forward reaches the webhook all the same."""
     headers = {"Authorization": f"Bearer {plane.pki.admin_token}"}
     async with (

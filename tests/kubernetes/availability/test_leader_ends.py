@@ -136,7 +136,7 @@ def recording_of_leases(http: httpx.Client) -> History:
 
 
 @pytest.mark.parametrize("blow", BLOWS, ids=str)
-def test_growth_and_placement_go_on_at_the_other(
+def test_growth_and_placement_continue_after_failover(
     stage: Stage, programs: ReplicatedPrograms, blow: Blow, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tight, roomy = stage.node("tight", "8500m", "33Gi"), stage.node("roomy", "16500m", "65Gi")

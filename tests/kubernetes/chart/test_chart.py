@@ -95,20 +95,20 @@ def images(values: dict[str, Any]) -> set[str]:
     return {container["image"] for pod in found for container in pod["containers"]}
 
 
-def test_helm_renders_the_plain_manifests_that_are_committed() -> None:
+def test_committed_manifests_match_the_chart() -> None:
     found = rendered(helm())
     assert [file for file in PLAIN if found[file] != (ROOT / file).read_text()] == [], "run make manifests"
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_helm_finds_no_fault(name: str) -> None:
+def test_helm_lint_passes(name: str) -> None:
     command = [str(helm()), "lint", str(ROOT / CHART), "--strict", KUBE_VERSION, "--values=-"]
     done = subprocess.run(command, input=json.dumps(VALUES[name]), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_real_api_server_takes_all_of_it(cluster: RealKubernetes, name: str) -> None:
+def test_real_api_server_accepts_all_objects(cluster: RealKubernetes, name: str) -> None:
     found = [each for each in objects(VALUES[name]) if each["kind"] != "CustomResourceDefinition"]
     for each in found:
         if each["metadata"].get("namespace") in {"ours", "a", "b"}:
@@ -120,7 +120,7 @@ def test_a_real_api_server_takes_all_of_it(cluster: RealKubernetes, name: str) -
     assert said.count("serverside-applied (server dry run)") == len(found)
 
 
-def test_kustomize_finds_what_the_chart_installs_by_default(cluster: RealKubernetes) -> None:
+def test_kustomize_base_matches_chart_defaults(cluster: RealKubernetes) -> None:
     found = list(plain_yaml.load_all(cluster.kubectl("kustomize", str(ROOT / "deploy"))))
     files = documents("deploy/neonvm.yaml", *WITH_CERTIFICATES, *POLICIES)
     assert sorted(found, key=named) == sorted(files, key=named)
@@ -133,7 +133,7 @@ def test_kustomize_finds_what_the_chart_installs_by_default(cluster: RealKuberne
     }
 
 
-def test_without_certificates_one_scheduler_acts_alone_and_answers_http() -> None:
+def test_without_certificates_one_scheduler_serves_http() -> None:
     found = {named(each): each for each in objects(ALONE)}
     scheduler = found["Deployment", "autoscaling-scheduler"]["spec"]
     assert (scheduler["replicas"], scheduler["strategy"]) == (1, {"type": "Recreate"})
@@ -142,7 +142,7 @@ def test_without_certificates_one_scheduler_acts_alone_and_answers_http() -> Non
     assert {name for kind, name in found if kind == "Secret"} == OF_RUNNERS
 
 
-def test_without_its_policies_the_controller_has_no_right_to_any() -> None:
+def test_controller_without_network_policies_lacks_rights() -> None:
     def about_policies(enabled: bool) -> tuple[bool, bool]:
         found = {named(each): each for each in objects({"neonvm": {"policy": {"enabled": enabled}}})}
         rights = json.dumps(found["ClusterRole", "neonvm-controller"])
@@ -161,12 +161,12 @@ def test_without_its_policies_the_controller_has_no_right_to_any() -> None:
         ({"agent": {"sidecar": {"enabled": True}}}, "two agents would resize the same VM"),
     ],
 )
-def test_values_that_cannot_be_meant_are_refused(values: dict[str, Any], said: str) -> None:
+def test_implausible_values_are_rejected(values: dict[str, Any], said: str) -> None:
     done = template(values)
     assert (done.returncode != 0, said in done.stderr) == (True, True), done.stderr
 
 
-def test_where_priority_classes_need_a_quota_the_chart_makes_one_for_those_that_its_pods_have() -> None:
+def test_priority_quota_covers_the_charts_pods() -> None:
     values = {**ALL, "priorityQuota": True}
     (found,) = (each for each in objects(values) if each["kind"] == "ResourceQuota")
     (selector,) = found["spec"]["scopeSelector"]["matchExpressions"]
@@ -177,12 +177,12 @@ def test_where_priority_classes_need_a_quota_the_chart_makes_one_for_those_that_
     assert "ResourceQuota" not in {each["kind"] for each in objects(ALL)}
 
 
-def test_an_old_kubernetes_is_refused() -> None:
+def test_old_kubernetes_is_rejected() -> None:
     done = template({}, "--kube-version=v1.30.0")
     assert (done.returncode != 0, "1.31.0" in done.stderr) == (True, True)
 
 
-def test_all_images_come_from_one_registry_where_there_is_no_way_out() -> None:
+def test_global_registry_applies_to_all_images() -> None:
     found = images({**ALL, "global": {"imageRegistry": "mirror.internal"}, "image": {"tag": "0.2.0"}})
     assert found == {
         "mirror.internal/kube-scheduler:v1.36.3",
@@ -195,7 +195,7 @@ def test_all_images_come_from_one_registry_where_there_is_no_way_out() -> None:
     assert args[0] == "--runner-image=mirror.internal/neonvm-runner:dev"
 
 
-def test_what_an_operator_adds_stands_where_it_belongs() -> None:
+def test_extra_fields_are_rendered() -> None:
     pod = workload(EXTRAS, "autoscaling-scheduler")
     service, kube_scheduler = pod["spec"]["containers"]
     assert pod["metadata"]["labels"].items() >= {"team": "db", "x": "y", "app.kubernetes.io/version": "1.2.3"}.items()
@@ -207,14 +207,14 @@ def test_what_an_operator_adds_stands_where_it_belongs() -> None:
     assert kube_scheduler["image"] == "registry.k8s.io/kube-scheduler:v1.36.3"
 
 
-def test_settings_are_laid_over_those_that_are_shipped() -> None:
+def test_settings_are_merged_into_the_shipped_ones() -> None:
     (found,) = (each for each in objects(EXTRAS) if each["metadata"]["name"] == "autoscaling-scheduler-config")
     settings = plain_yaml.load(found["data"]["config.yaml"])
     assert settings["nodeDefaults"]["computeUnit"] == {"vCPUs": "1", "mem": "128Mi"}
     assert settings["agents"]["nodeAgents"] == ["ours:autoscaling-agent"]
 
 
-def test_settings_of_the_operators_own_are_referred_to_and_not_made() -> None:
+def test_existing_config_maps_are_used() -> None:
     values = {"scheduler": {"existingConfigMap": "mine"}}
     assert not [each for each in objects(values) if each["metadata"]["name"] == "autoscaling-scheduler-config"]
     assert {"name": "config", "configMap": {"name": "mine"}} in workload(values, "autoscaling-scheduler")["spec"][
@@ -222,7 +222,7 @@ def test_settings_of_the_operators_own_are_referred_to_and_not_made() -> None:
     ]
 
 
-def test_with_certificates_all_speak_tls_and_services_lead_to_the_one_that_leads() -> None:
+def test_certificates_enable_tls_and_leader_services() -> None:
     found = objects({})
     assert "http://autoscaling" not in json.dumps(found)
     services = {each["metadata"]["name"]: each["spec"] for each in found if each["kind"] == "Service"}
@@ -236,7 +236,7 @@ def test_with_certificates_all_speak_tls_and_services_lead_to_the_one_that_leads
     assert "MutatingWebhookConfiguration" not in {each["kind"] for each in found}, "the agents of nodes have all VMs"
 
 
-def test_fences_are_around_the_releases_own_accounts_and_spare_both_namespaces() -> None:
+def test_policies_match_the_releases_accounts() -> None:
     policies = (each for each in objects(ALL) if each["kind"] == "ValidatingAdmissionPolicy")
     found = {each["metadata"]["name"]: json.dumps(each) for each in policies}
     assert [name for name, text in found.items() if "serviceaccount:kube-system" in text] == []
@@ -247,7 +247,7 @@ def test_fences_are_around_the_releases_own_accounts_and_spare_both_namespaces()
     assert "!(request.namespace in ['kube-system', 'ours'])" in displaces
 
 
-def test_fences_that_the_original_cannot_live_with_can_be_left_out() -> None:
+def test_permit_policies_can_be_disabled() -> None:
     def names(values: dict[str, Any]) -> set[str]:
         return {each["metadata"]["name"] for each in objects(values) if "Policy" in each["kind"]}
 
@@ -257,14 +257,14 @@ def test_fences_that_the_original_cannot_live_with_can_be_left_out() -> None:
     assert names(ALL) - names(left_out) == {"autoscaling-permits", "autoscaling-permit-writers", *of_network}
 
 
-def test_monitors_rules_and_dashboards_are_for_the_releases_namespace() -> None:
+def test_monitoring_selects_the_releases_namespace() -> None:
     found = objects({"monitoring": {"enabled": True, "labels": {"release": "prometheus"}}})
     monitoring = [each for each in found if each["apiVersion"].startswith("monitoring.coreos.com")]
     assert {each["metadata"]["labels"]["release"] for each in monitoring} <= {"prometheus"}
     assert {each["metadata"]["namespace"] for each in monitoring} <= {"ours"}
 
 
-def test_kinds_that_the_cluster_has_from_elsewhere_are_left_alone_unless_they_are_adopted(
+def test_foreign_crds_change_only_if_adopted(
     cluster: RealKubernetes,
 ) -> None:
     """The cluster of these tests has them as ``autoscale local up`` applies them."""
@@ -296,9 +296,7 @@ def applied(cluster: RealKubernetes, **found: Any) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("argument", "replicas"), [("--config=a", 1), ("--lease=a/b", 2)])
-def test_a_scheduler_without_a_lease_is_not_multiplied_on_its_way_out(
-    cluster: RealKubernetes, argument: str, replicas: int
-) -> None:
+def test_scheduler_without_lease_is_never_doubled(cluster: RealKubernetes, argument: str, replicas: int) -> None:
     """A Deployment that is given more replicas and another pod at once makes more of the old pods first."""
     found, about = {"app": "old"}, {"name": "autoscaling-scheduler"}
     pod = {"metadata": {"labels": found}, "spec": {"containers": [{"name": "a", "image": "a", "args": [argument]}]}}
@@ -311,7 +309,7 @@ def test_a_scheduler_without_a_lease_is_not_multiplied_on_its_way_out(
     assert made["spec"]["replicas"] == replicas
 
 
-def test_kept_settings_of_the_injector_pin_neither_the_agent_nor_its_scheduler(cluster: RealKubernetes) -> None:
+def test_kept_injector_settings_follow_image_and_url(cluster: RealKubernetes) -> None:
     edited = {
         "agent": {"image": "old/agent:1", "schedulerUrl": "https://old", "resources": {"requests": {"cpu": "77m"}}},
         "certificates": {"provider": "files", "life": "30d"},
@@ -330,7 +328,7 @@ def test_kept_settings_of_the_injector_pin_neither_the_agent_nor_its_scheduler(c
     }
 
 
-def test_kinds_are_kept_and_everything_else_is_in_the_releases_namespace() -> None:
+def test_crds_are_kept_and_objects_are_namespaced() -> None:
     found = objects(VALUES["all components"])
     kinds = [each for each in found if each["kind"] == "CustomResourceDefinition"]
     assert len(kinds) == 5

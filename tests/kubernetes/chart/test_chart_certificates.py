@@ -11,14 +11,14 @@ from tests.kubernetes.chart.test_chart import OF_RUNNERS, objects, workload
 pytestmark = pytest.mark.kubernetes
 
 
-def test_cert_manager_fills_the_secrets_that_the_keeper_would_fill() -> None:
+def test_cert_manager_fills_the_same_secrets() -> None:
     by_cert_manager = {"certificates": {"provider": "cert-manager"}}
     filled = {each["spec"]["secretName"] for each in objects(by_cert_manager) if each["kind"] == "Certificate"}
     assert filled == {each["metadata"]["name"] for each in objects({}) if each["kind"] == "Secret"} - OF_RUNNERS
     assert {each["metadata"]["name"] for each in objects(by_cert_manager) if each["kind"] == "Secret"} == OF_RUNNERS
 
 
-def test_where_cert_manager_signs_the_schedulers_pod_trusts_what_the_injector_has_gathered() -> None:
+def test_scheduler_trusts_collected_cert_manager_cas() -> None:
     def sources(values: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
         volumes = workload(values, "autoscaling-scheduler")["spec"]["volumes"]
         parts = {each["name"]: each["projected"]["sources"] for each in volumes if "projected" in each}
@@ -35,7 +35,7 @@ def test_where_cert_manager_signs_the_schedulers_pod_trusts_what_the_injector_ha
     assert sources({}) == {name: [*shown, ("secret", "ca.crt")] for name in names}
 
 
-def test_the_keys_of_authorities_outlive_their_certificates() -> None:
+def test_ca_keys_outlive_their_certificates() -> None:
     values = {"certificates": {"provider": "cert-manager"}, "expander": {"enabled": True}}
     found = [each["spec"] for each in objects(values) if each["kind"] == "Certificate"]
     policies = {each["secretName"]: each["privateKey"]["rotationPolicy"] for each in found if each.get("isCA")}

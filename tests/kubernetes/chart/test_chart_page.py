@@ -34,7 +34,7 @@ _HISTORY: Final = "--history=/var/lib/autoscale/history.sqlite"
         ({"enabled": False}, [], None, 0),
     ],
 )
-def test_the_pages_history_is_where_the_values_say(
+def test_history_volume_follows_values(
     history: dict[str, Any], arguments: list[str], volume: dict[str, Any] | None, claims: int
 ) -> None:
     values = {"dashboard": {"enabled": True, "history": history}}
@@ -52,7 +52,7 @@ def test_the_pages_history_is_where_the_values_say(
 
 
 @pytest.mark.parametrize("title", ["production: eu", "eu # 1", '"eu"', "- [eu]", "{{ eu }}"])
-def test_whatever_a_cluster_is_called_its_page_says_so(title: str) -> None:
+def test_page_title_accepts_any_cluster_name(title: str) -> None:
     values = {"dashboard": {"enabled": True, "title": title, "history": {"prometheus": "http://p/?a=b: c # d"}}}
     said = workload(values, "autoscaling-dashboard")["spec"]["containers"][0]["args"]
     assert said[-2:] == ["--prometheus=http://p/?a=b: c # d", f"--title={title}"]

@@ -29,7 +29,7 @@ def powers(values: dict[str, Any]) -> dict[str, bool]:
     }
 
 
-def test_nothing_of_it_is_there_by_default_but_the_fence() -> None:
+def test_pods_are_off_by_default_except_policies() -> None:
     """A fence that came with the right might come after it."""
     assert [name for name, is_there in powers({}).items() if is_there] == ["fence"]
     assert all(powers(ON).values())
@@ -42,20 +42,20 @@ def test_scheduler_explains_denials_of_pods_to_groups() -> None:
     assert verbs == {"get", "list", "watch", "patch"}
 
 
-def test_parts_of_it_can_be_left_out() -> None:
+def test_reclaimer_and_webhook_are_optional() -> None:
     without_reclaimer = {"pods": {"enabled": True, "reclaimer": {"enabled": False}}}
     assert [name for name, is_there in powers(without_reclaimer).items() if not is_there] == ["reclaimer"]
     without_certificates = {**ON, "certificates": {"enabled": False}}
     assert [name for name, is_there in powers(without_certificates).items() if not is_there] == ["follows", "webhook"]
 
 
-def test_the_folder_of_cgroups_is_the_values() -> None:
+def test_cgroup_root_comes_from_values() -> None:
     spec = workload({"pods": {"enabled": True, "cgroupRoot": "/host/c: {g}"}}, "autoscaling-agent")["spec"]
     (volume,) = (each for each in spec["volumes"] if each["name"] == "cgroup")
     assert volume["hostPath"] == {"path": "/host/c: {g}", "type": "Directory"}
 
 
-def test_the_webhook_spares_the_releases_own_namespace() -> None:
+def test_webhook_excludes_the_releases_namespace() -> None:
     (configuration,) = (each for each in objects(ON) if each["kind"] == "MutatingWebhookConfiguration")
     (hook,) = configuration["webhooks"]
     (spared,) = hook["namespaceSelector"]["matchExpressions"]

@@ -62,7 +62,7 @@ def kustomized(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("labels", [{}, OF_CHART])
-def test_flux_post_renderer_takes_all_labels(kustomized: Path, labels: dict[str, str]) -> None:
+def test_flux_post_renderer_accepts_all_labels(kustomized: Path, labels: dict[str, str]) -> None:
     """kustomize refuses a key that stands twice, which YAML forbids and Helm lets pass."""
     values = {**EVERYTHING, "commonLabels": labels, "scheduler": {"podLabels": labels}}
     done = template(values, f"--post-renderer={kustomized}")
@@ -73,7 +73,7 @@ def test_flux_post_renderer_takes_all_labels(kustomized: Path, labels: dict[str,
     assert len(found) == len(objects(values))
 
 
-def test_selectors_win_over_common_labels() -> None:
+def test_selectors_override_common_labels() -> None:
     values = {**EVERYTHING, "commonLabels": OF_CHART, "scheduler": {"podLabels": OF_CHART}}
     for name, spec in workloads(values).items():
         labels = spec["template"]["metadata"]["labels"]
@@ -111,7 +111,7 @@ def test_webhook_is_at_the_documented_port() -> None:
     assert "--allow=tcp:10293" in (ROOT / "docs/install.md").read_text()
 
 
-def test_no_webhook_is_needed_where_pods_cannot_be_reached() -> None:
+def test_controller_sidecars_need_no_webhook() -> None:
     """EKS with an overlay network: agents on nodes need none, and pods that our controller makes have their agents."""
     assert "MutatingWebhookConfiguration" not in {each["kind"] for each in objects({})}
     assert "--sidecar=/etc/neonvm-controller/pod.yaml" in arguments("neonvm-controller", ALL)
@@ -132,7 +132,7 @@ def test_openshift_assigns_users_and_groups() -> None:
             assert not any("runAsUser" in each["securityContext"] for each in containers(spec))
 
 
-def test_openshift_reaches_pods_made_later() -> None:
+def test_openshift_settings_apply_to_later_pods() -> None:
     found = {each["metadata"]["name"]: each for each in objects({**ALL, **OPENSHIFT}) if each["kind"] == "ConfigMap"}
     settings = plain_yaml.load(found["autoscaling-injector-config"]["data"]["settings.yaml"])
     part = plain_yaml.load(found["autoscaling-agent-sidecar"]["data"]["pod.yaml"])
@@ -149,7 +149,7 @@ def test_openshift_reaches_pods_made_later() -> None:
     "module",
     ["agent", "scheduler_plugin", "scheduler_plugin.injector", "deploy.neonvm.service", "deploy.neonvm.runner"],
 )
-def test_programs_start_as_users_that_nobody_knows(module: str) -> None:
+def test_programs_run_as_arbitrary_users(module: str) -> None:
     """OpenShift's users are in no /etc/passwd, and have no home."""
     program = ["setpriv", "--reuid=1000730000", "--regid=0", "--clear-groups", sys.executable, "-m", module, "--help"]
     environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
@@ -186,7 +186,7 @@ def test_selinux_labels_are_values() -> None:
     assert workload(values, "autoscaling-agent")["spec"]["securityContext"]["runAsUser"] == 65532
 
 
-def test_pull_secrets_reach_pods_made_later() -> None:
+def test_pull_secrets_apply_to_later_pods() -> None:
     values = {**EVERYTHING, "image": {"pullSecrets": [{"name": "pull"}]}}
     for spec in workloads(values).values():
         assert spec["template"]["spec"]["imagePullSecrets"] == [{"name": "pull"}]
@@ -201,7 +201,7 @@ def test_pull_secrets_reach_pods_made_later() -> None:
     assert hook["spec"]["imagePullSecrets"] == [{"name": "pull"}]
 
 
-def test_pods_are_scraped_by_one_of_two_ways() -> None:
+def test_each_pod_is_scraped_once() -> None:
     """A pod with annotations and a PodMonitor is two targets, and its series count twice."""
 
     def annotated(values: dict[str, Any]) -> set[str]:

@@ -104,7 +104,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("values", "said"), TYPOS.values(), ids=TYPOS)
-def test_typos_are_refused(values: dict[str, Any], said: str) -> None:
+def test_misspelled_values_are_rejected(values: dict[str, Any], said: str) -> None:
     done = template(values)
     assert (done.returncode != 0, said in done.stderr) == (True, True), done.stderr
 
@@ -130,7 +130,7 @@ def test_values_near_refusals_are_rendered(values: dict[str, Any]) -> None:
     assert objects(values)
 
 
-def test_no_variable_of_a_nodes_agent_stands_twice() -> None:
+def test_node_agent_variables_are_unique() -> None:
     """Server-side apply refuses the whole DaemonSet; an operator may set any variable that the chart sets."""
 
     def variables(*names: str) -> list[str]:

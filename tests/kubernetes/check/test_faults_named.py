@@ -51,7 +51,7 @@ def until_in_order(installation: Installation) -> None:
         raise AssertionError(f"{error}: {said[-1].wrong}") from None
 
 
-def test_an_installation_is_in_order(installation: Installation) -> None:
+def test_installation_passes_all_checks(installation: Installation) -> None:
     until_in_order(installation)
 
 
@@ -79,7 +79,7 @@ def test_fault_is_reported_by_one_check(installation: Installation, fault: Fault
     assert (level, fault.said in said, outcome.code) == (fault.level, True, EXIT_CODES[fault.level]), said
 
 
-def test_a_kube_scheduler_that_is_too_new_is_named(installation: Installation, tmp_path: Path) -> None:
+def test_too_new_kube_scheduler_is_reported(installation: Installation, tmp_path: Path) -> None:
     archive, cluster = tmp_path / "newer.tar", installation.cluster
     write_image(
         ProgramImage(kube_scheduler_image("v1.99.0"), kubectl_program().parent / "kube-scheduler"), archive, print
@@ -96,7 +96,7 @@ def test_a_kube_scheduler_that_is_too_new_is_named(installation: Installation, t
     assert "must not be newer than the API server" in found.said
 
 
-def test_it_says_what_requests_of_pods_do_whether_or_not_that_was_just_set(installation: Installation) -> None:
+def test_pod_requests_line_reports_the_active_setting(installation: Installation) -> None:
     with following(installation.cluster):
         until_requests(installation, "VM pod requests follow what is reserved")
     until_requests(installation, "VM pod requests stay at their initial values: other schedulers do not see VMs grow")
@@ -117,7 +117,7 @@ def until_requests(installation: Installation, expected: str) -> None:
     eventually(said, expected, 2 * PATIENCE)
 
 
-async def test_a_clock_that_is_wrong_here_is_named_and_misleads_no_other_line(installation: Installation) -> None:
+async def test_wrong_local_clock_is_reported_once(installation: Installation) -> None:
     path = installation.cluster.kubeconfig
     async with client_from_kubeconfig(path) as client:
         facts = await Gathering(client, Kubectl(["kubectl", "--kubeconfig", str(path)]), ClockAhead()).facts(
@@ -128,7 +128,7 @@ async def test_a_clock_that_is_wrong_here_is_named_and_misleads_no_other_line(in
     assert wrong["clock-here"].startswith("this machine's clock is 600 s ahead")
 
 
-def test_credentials_that_are_not_accepted_are_said_in_words(installation: Installation, tmp_path: Path) -> None:
+def test_rejected_credentials_are_explained(installation: Installation, tmp_path: Path) -> None:
     text = installation.cluster.kubeconfig.read_text()
     other = tmp_path / "config"
     other.write_text("\n".join("    token: nonsense" if "token:" in each else each for each in text.splitlines()))
@@ -161,5 +161,5 @@ def as_people_do(on: Installation, *command: str, path: Path | None = None) -> s
     )
 
 
-def test_everything_is_in_order_afterwards(installation: Installation) -> None:
+def test_all_checks_pass_afterwards(installation: Installation) -> None:
     until_in_order(installation)

@@ -26,7 +26,7 @@ COMMAND = (sys.executable, "-m", "scripts.autoscale.main", "demo", "--kubernetes
     [(AGENT_SPEAKS, os.kill, signal.SIGTERM), (IS_INSTALLED, os.killpg, signal.SIGINT)],
     ids=["SIGTERM when its VM boots", "Ctrl-C when it is installed"],
 )
-def test_a_demonstration_that_is_ended_leaves_nothing(
+def test_interrupted_demo_leaves_nothing(
     home: Path, tmp_path: Path, at: re.Pattern[str], tell: Callable[[int, int], None], number: int
 ) -> None:
     """Ctrl-C on a terminal is heard by all of its process group."""

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.kubernetes
 COMMAND = (sys.executable, "-m", "scripts.autoscale.main", "demo", "--kubernetes", "--pods", "--no-web")
 
 
-def test_a_pod_follows_its_load_and_waits_for_room_on_a_full_node(home: Path, tmp_path: Path) -> None:
+def test_pod_demo_grows_shrinks_and_waits(home: Path, tmp_path: Path) -> None:
     assert home.is_dir(), "there can be clusters on this machine"
     file = tmp_path / "run.json"
     done = subprocess.run(

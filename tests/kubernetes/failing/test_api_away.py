@@ -19,7 +19,7 @@ KINDS = 7
 """What the scheduler watches."""
 
 
-async def test_a_minute_without_the_api_server_costs_growth_and_nothing_else(stage: Stage) -> None:
+async def test_api_outage_only_delays_growth(stage: Stage) -> None:
     fleet, way, silent, of_groups = stage.fleet, await stage.way(), await stage.way(), await stage.way()
     node = await fleet.node()
     first, second, goes = [await fleet.vm(node) for _ in range(3)]

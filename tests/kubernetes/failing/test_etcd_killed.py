@@ -13,7 +13,7 @@ from tests.kubernetes.failing.stage import Stage
 pytestmark = pytest.mark.kubernetes
 
 
-async def test_no_permit_is_lost_or_granted_twice_while_etcd_is_killed_again_and_again(stage: Stage) -> None:
+async def test_etcd_kills_lose_no_permit(stage: Stage) -> None:
     fleet, plane = stage.fleet, stage.plane
     node = await fleet.node()
     vms = [await fleet.vm(node) for _ in range(6)]

@@ -73,7 +73,7 @@ async def guest(stage: Stage) -> AsyncIterator[Guest]:
             await stage.fleet.http.delete(path)
 
 
-async def test_the_hpa_of_a_tortoise_is_put_back(stage: Stage) -> None:
+async def test_hpa_of_deleted_tortoise_is_restored(stage: Stage) -> None:
     async with guest(stage) as found:
         await found.make(DEPLOYMENTS, DEPLOYMENT)
         before = await found.make(HPAS, ATTACHED.replace("METRICS", f"{CPU}, {SIDECAR}"))
@@ -92,7 +92,7 @@ async def test_the_hpa_of_a_tortoise_is_put_back(stage: Stage) -> None:
         await until(lambda: found.is_as_it_was(before), "the HPA is as it was")
 
 
-async def test_the_hpa_of_an_hvpa_is_put_back(stage: Stage) -> None:
+async def test_hpa_of_deleted_hvpa_is_restored(stage: Stage) -> None:
     """Its owner reference is not the Hvpa's: a garbage collector would take it."""
     async with guest(stage) as found:
         before = await found.make(HPAS, THEIR_HPA, "HorizontalPodAutoscaler")
@@ -111,7 +111,7 @@ async def test_the_hpa_of_an_hvpa_is_put_back(stage: Stage) -> None:
         await until(lambda: found.is_as_it_was(before), "the HPA is as it was")
 
 
-async def test_who_overwrites_is_named(stage: Stage) -> None:
+async def test_overwriting_manager_is_named(stage: Stage) -> None:
     """A tool that applies its manifest again and again, as GitOps does."""
     async with guest(stage) as found:
         await found.make(DEPLOYMENTS, DEPLOYMENT)

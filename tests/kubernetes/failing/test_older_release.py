@@ -44,7 +44,7 @@ def build_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-async def test_an_older_agent_grows_and_shrinks_by_this_scheduler(
+async def test_older_agent_scales_with_this_scheduler(
     stage: Stage, older: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vm, way = await stage.fleet.vm(await stage.fleet.node()), await stage.way()
@@ -56,7 +56,7 @@ async def test_an_older_agent_grows_and_shrinks_by_this_scheduler(
     assert (guest.beyond, LARGE.within((await stage.fleet.permits())[vm.name])) == ([], True)
 
 
-async def test_this_agent_grows_by_an_older_scheduler_that_was_brought_back(
+async def test_agent_grows_with_rolled_back_scheduler(
     stage: Stage, older: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vm, way = await stage.fleet.vm(await stage.fleet.node()), await stage.way()
@@ -69,7 +69,7 @@ async def test_this_agent_grows_by_an_older_scheduler_that_was_brought_back(
 
 
 @pytest.mark.parametrize("older_side", ["none", "agent", "scheduler"])
-async def test_the_agent_of_a_node_asks_for_its_vms_together_and_each_grows_by_its_own_permit(
+async def test_node_agent_batches_across_releases(
     stage: Stage, older: Path, monkeypatch: pytest.MonkeyPatch, older_side: str
 ) -> None:
     node, way = await stage.fleet.node(), await stage.way()

@@ -47,7 +47,7 @@ def shallow(project: Path, tmp_path: Path) -> Path:
     return clone
 
 
-def test_the_packages_of_the_newest_release_come_out_of_the_history(project: Path, tmp_path: Path) -> None:
+def test_released_packages_come_from_git_history(project: Path, tmp_path: Path) -> None:
     folder = tmp_path / "older"
     folder.mkdir()
     unpack_newest_release(project, folder)
@@ -56,15 +56,13 @@ def test_the_packages_of_the_newest_release_come_out_of_the_history(project: Pat
     )
 
 
-def test_a_checkout_without_history_fails_and_says_what_to_do(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_history_fails_with_remedy(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AUTOSCALE_WHERE_POSSIBLE", raising=False)
     with pytest.raises(pytest.fail.Exception, match=r"\[0\.2\.0\]: git fetch --unshallow"):
         unpack_newest_release(shallow(project, tmp_path), tmp_path)
 
 
-def test_it_is_left_out_only_where_that_was_asked_for(
+def test_older_release_is_skipped_only_on_request(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUTOSCALE_WHERE_POSSIBLE", "1")
@@ -72,7 +70,7 @@ def test_it_is_left_out_only_where_that_was_asked_for(
         unpack_newest_release(shallow(project, tmp_path), tmp_path)
 
 
-def test_the_checkout_of_each_night_has_the_history() -> None:
+def test_nightly_checkout_has_git_history() -> None:
     steps = plain_yaml.load(NIGHTLY.read_text())["jobs"]["kubernetes"]["steps"]
     (checkout,) = (step for step in steps if step.get("uses", "").startswith("actions/checkout@"))
     assert checkout.get("with") == {"fetch-depth": 0}

@@ -23,7 +23,7 @@ BOTH: Final = pytest.mark.parametrize("flags", [PLAIN, BUMPED], ids=["plain", "b
 
 
 @BOTH
-async def test_book_follows_whatever_was_restored(stage: Stage, flags: tuple[str, ...]) -> None:
+async def test_ledger_follows_restored_store(stage: Stage, flags: tuple[str, ...]) -> None:
     """After the snapshot VMs have come, gone, shrunk and moved, and a pod was bound; nothing else happens later."""
     fleet, plane = stage.fleet, stage.plane
     here, there = await fleet.node(), await fleet.node()
@@ -51,7 +51,7 @@ async def test_book_follows_whatever_was_restored(stage: Stage, flags: tuple[str
 
 
 @BOTH
-async def test_nothing_is_granted_to_what_is_no_more(stage: Stage, flags: tuple[str, ...]) -> None:
+async def test_missing_vm_gets_no_permit(stage: Stage, flags: tuple[str, ...]) -> None:
     fleet, plane, way = stage.fleet, stage.plane, await stage.way()
     node = await fleet.node()
     stays, goes = await fleet.vm(node), await fleet.vm(node)
@@ -80,7 +80,7 @@ async def test_nothing_is_granted_to_what_is_no_more(stage: Stage, flags: tuple[
 
 
 @BOTH
-async def test_an_agent_goes_on_with_the_older_object_of_its_vm(stage: Stage, flags: tuple[str, ...]) -> None:
+async def test_agent_continues_with_restored_vm(stage: Stage, flags: tuple[str, ...]) -> None:
     fleet, plane, way = stage.fleet, stage.plane, await stage.way()
     vm = await fleet.vm(await fleet.node())
     ours = await stage.scheduler(await stage.way())
@@ -101,7 +101,7 @@ async def test_an_agent_goes_on_with_the_older_object_of_its_vm(stage: Stage, fl
 
 
 @BOTH
-async def test_controllers_go_on_in_a_restored_store(stage: Stage, flags: tuple[str, ...]) -> None:
+async def test_controllers_continue_in_restored_store(stage: Stage, flags: tuple[str, ...]) -> None:
     """A leader whose API server was away for too long ends, as it should, and the other one follows."""
     fleet, plane = stage.fleet, stage.plane
     first = await stage.neonvm(await stage.way())

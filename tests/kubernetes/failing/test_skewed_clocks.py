@@ -17,7 +17,7 @@ pytestmark = pytest.mark.kubernetes
 MINUTES = 600.0
 
 
-async def test_of_two_controllers_with_other_calendars_one_writes(stage: Stage) -> None:
+async def test_only_leader_writes_despite_clock_skew(stage: Stage) -> None:
     fleet, way, began = stage.fleet, await stage.way(), datetime.now(UTC)
     ahead = await stage.neonvm(way, MINUTES)
     await until(ahead.leads, "the first leads")
@@ -41,7 +41,7 @@ async def test_of_two_controllers_with_other_calendars_one_writes(stage: Stage) 
 
 
 @pytest.mark.parametrize("ahead", [MINUTES, -MINUTES])
-async def test_a_scheduler_with_another_calendar_knows_agents_and_permits(stage: Stage, ahead: float) -> None:
+async def test_scheduler_with_skewed_clock_keeps_permits(stage: Stage, ahead: float) -> None:
     fleet = stage.fleet
     vm = await fleet.vm(await fleet.node())
     ours = await stage.scheduler(await stage.way(), ahead)

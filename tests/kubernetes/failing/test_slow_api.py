@@ -20,7 +20,7 @@ KINDS = 7
 """What the scheduler watches."""
 
 
-async def test_permits_take_as_long_as_the_api_server_and_end_no_watch(stage: Stage) -> None:
+async def test_slow_api_delays_permits_but_ends_no_watch(stage: Stage) -> None:
     fleet, way = stage.fleet, await stage.way()
     vm = await fleet.vm(await fleet.node())
     ours = await stage.scheduler(way)
@@ -33,7 +33,7 @@ async def test_permits_take_as_long_as_the_api_server_and_end_no_watch(stage: St
     assert [each for each in way.since(began) if each.is_list] == []
 
 
-async def test_a_server_that_has_too_much_to_do_is_not_stormed_and_permits_go_on_after_it(stage: Stage) -> None:
+async def test_overloaded_api_server_is_not_stormed(stage: Stage) -> None:
     fleet, way = stage.fleet, await stage.way()
     node = await fleet.node()
     vms = [await fleet.vm(node) for _ in range(4)]

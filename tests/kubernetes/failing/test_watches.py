@@ -13,7 +13,7 @@ from tests.kubernetes.failing.stage import Stage
 pytestmark = pytest.mark.kubernetes
 
 
-async def test_the_book_is_right_within_seconds_of_cut_and_expired_watches(stage: Stage) -> None:
+async def test_ledger_recovers_from_cut_watches(stage: Stage) -> None:
     fleet, plane, way = stage.fleet, stage.plane, await stage.way()
     node, beside = await fleet.node(), await fleet.node()
     first, second, third = [await fleet.vm(node) for _ in range(3)]

@@ -52,7 +52,7 @@ def pods_of(scene: Scene, name: str) -> list[tuple[Object, Object, int]]:
     return found
 
 
-def test_the_real_controllers_recommend_and_the_hvpa_alone_writes_replicas_and_then_requests(scene: Scene) -> None:
+def test_hvpa_applies_real_recommendations(scene: Scene) -> None:
     scene.until(lambda: scene.replicas("web"), 2, "another replica")
     scene.until(lambda: scene.requests("web")["cpu"], MOST["cpu"], "larger replicas, once there are as many as may be")
     (container,) = scene.get(DEPLOYMENTS, "web")["spec"]["template"]["spec"]["containers"]
@@ -64,7 +64,7 @@ def test_the_real_controllers_recommend_and_the_hvpa_alone_writes_replicas_and_t
     assert scene.condition(HVPAS, "web", "ScalingActive")[:2] == ("True", "Recommended")
 
 
-def test_what_a_real_server_keeps_in_another_spelling_is_written_once(scene: Scene) -> None:
+def test_normalized_values_are_written_once(scene: Scene) -> None:
     scene.until(lambda: scene.replicas("web"), 2, "another replica")
     (metric,) = scene.get(HORIZONTAL_AUTOSCALERS, "web")["spec"]["metrics"]
     assert metric["resource"]["target"]["averageValue"] == "5m"
@@ -97,7 +97,7 @@ def test_an_external_metric_scales_through_the_hvpa(scene: Scene) -> None:
     assert scene.writers_of_replicas("mail") == {("autoscale-groups", "scale")}
 
 
-def test_running_pods_are_resized_in_place_and_none_restarts(scene: Scene) -> None:
+def test_in_place_resize_restarts_no_pod(scene: Scene) -> None:
     def sizes() -> list[tuple[str, str]]:
         """What each pod asks for, and what its kubelet says it has."""
         found = [
@@ -111,7 +111,7 @@ def test_running_pods_are_resized_in_place_and_none_restarts(scene: Scene) -> No
     assert scene.requests("cache")["cpu"] == "10m"
 
 
-def test_a_size_that_no_node_has_is_refused_and_the_group_says_so(scene: Scene) -> None:
+def test_infeasible_size_is_reported_by_the_group(scene: Scene) -> None:
     """By the API server from 1.36 on, and by the kubelet before."""
     _, _, message = scene.becomes(HVPAS, "giant", "PodsResizable", "False")
     assert "cannot be resized: " in message

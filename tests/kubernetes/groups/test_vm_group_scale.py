@@ -76,13 +76,13 @@ def runner(scene: Scene, name: str) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def test_a_real_hpa_counts_the_replicas_pods_and_scales_the_group(scene: Scene) -> None:
+def test_real_hpa_scales_the_group(scene: Scene) -> None:
     scene.until(lambda: scene.get(VM_GROUPS, "db")["spec"]["replicas"], 3, "what the HPA asks for")
     scene.until(lambda: scene.get(VIRTUAL_MACHINES, "db-replica-2") != {}, True, "the third replica's VM")
     assert scene.condition(HORIZONTAL_AUTOSCALERS, "db", "ScalingActive")[:2] == ("True", "ValidMetricFound")
 
 
-def test_a_real_vpa_finds_the_replicas_pods_through_the_group(scene: Scene) -> None:
+def test_real_vpa_finds_the_groups_pods(scene: Scene) -> None:
     def containers() -> list[str]:
         recommended = (
             scene.status(VERTICAL_AUTOSCALERS, "db").get("recommendation", {}).get("containerRecommendations", ())
@@ -93,12 +93,12 @@ def test_a_real_vpa_finds_the_replicas_pods_through_the_group(scene: Scene) -> N
     assert scene.condition(VERTICAL_AUTOSCALERS, "db", "ConfigUnsupported")[0] != "True"
 
 
-def test_a_group_that_scales_itself_beside_an_hpa_says_so_and_does_not(scene: Scene) -> None:
+def test_self_scaling_group_with_hpa_stops(scene: Scene) -> None:
     _, reason, message = scene.becomes(VM_GROUPS, "selfish", "AbleToScale", "False")
     assert (reason, "HorizontalPodAutoscaler selfish" in message) == ("TargetTaken", True)
 
 
-def test_an_hvpa_over_one_vm_passes_on_why_real_recommenders_cannot_recommend_for_it(scene: Scene) -> None:
+def test_hvpa_of_one_vm_explains_missing_recommendations(scene: Scene) -> None:
     scene.becomes(HORIZONTAL_AUTOSCALERS, "single", "ScalingActive", "False", "InvalidSelector")
     scene.becomes(VERTICAL_AUTOSCALERS, "single", "ConfigUnsupported", "True")
     scene.until(lambda: "ConfigUnsupported" in scene.condition(HVPAS, "single", "ScalingActive")[2], True, "its reason")

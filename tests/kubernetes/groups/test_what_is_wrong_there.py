@@ -51,7 +51,7 @@ def test_a_group_that_cannot_scale_says_why(scene: Scene, name: str, reason: str
     assert message.startswith(said)
 
 
-def test_when_the_leader_is_killed_the_other_one_goes_on_once_its_lease_has_run_out(scene: Scene) -> None:
+def test_standby_takes_over_after_lease_expiry(scene: Scene) -> None:
     before = lease(scene)
     (pod,) = (
         each["metadata"]

@@ -121,7 +121,7 @@ def seen(scene: Scene, begin: float) -> Moment:
     )
 
 
-def test_a_doubled_load_is_carried_and_nothing_runs_away(scene: Scene) -> None:
+def test_doubled_load_settles(scene: Scene) -> None:
     scene.until(lambda: scene.get(DEPLOYMENTS, NAME)["status"].get("readyReplicas"), 2, "two ready replicas")
     scene.apply(GROUP)
     scene.until(lambda: bool(scene.status(HORIZONTAL_AUTOSCALERS, NAME).get("currentMetrics")), True, "a measured use")

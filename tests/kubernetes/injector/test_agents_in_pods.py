@@ -90,7 +90,7 @@ def rehearsed(stage: Stage, pod: Obj) -> httpx.Response:
     return stage.http.post(stage.path(PODS), json=renamed, params={"dryRun": "All"})
 
 
-def test_a_vm_grows_by_an_agent_that_was_injected(stage: Stage, programs: Secured) -> None:
+def test_vm_grows_with_injected_agent(stage: Stage, programs: Secured) -> None:
     """kube-scheduler shows the extender its certificate, and the agent its token to the service; labels and annotations
     that the VM lacks are cleaned up.
     """
@@ -130,7 +130,7 @@ def agent_process(namespace: str) -> int:
     return 0
 
 
-def test_an_agent_that_dies_returns_and_a_guest_that_ends_ends_its_pod(stage: Stage, programs: Secured) -> None:
+def test_agent_restarts_and_ended_guest_ends_pod(stage: Stage, programs: Secured) -> None:
     """The pods of VMs are not restarted, whichever controller made them: a pod that an agent kept running would keep
     its VM from being started again.
     """
@@ -155,7 +155,7 @@ def test_an_agent_that_dies_returns_and_a_guest_that_ends_ends_its_pod(stage: St
     eventually(lambda: stage.get(PODS, "db")["status"]["phase"] == "Failed", "the pod has ended", 60.0)
 
 
-def test_a_vm_that_wants_no_agent_and_one_that_brings_it_stay_as_they_are(stage: Stage) -> None:
+def test_opted_out_and_equipped_pods_stay_unchanged(stage: Stage) -> None:
     vm = small_vm(stage, "db")
     plain = runner_pod(stage, vm)
     plain["metadata"]["labels"]["autoscaling.neon.tech/inject-agent"] = "false"
@@ -168,7 +168,7 @@ def test_a_vm_that_wants_no_agent_and_one_that_brings_it_stay_as_they_are(stage:
     assert agents_in(done(rehearsed(stage, no_runner))) == []
 
 
-def test_without_the_service_account_the_vm_starts_and_its_maker_is_warned(stage: Stage) -> None:
+def test_missing_service_account_only_warns(stage: Stage) -> None:
     vm = small_vm(stage, "db")
     done(stage.http.delete(stage.path("serviceaccounts", "vm-agent")))
     answer = rehearsed(stage, runner_pod(stage, vm))
@@ -176,7 +176,7 @@ def test_without_the_service_account_the_vm_starts_and_its_maker_is_warned(stage
     assert "has no service account vm-agent" in answer.headers["Warning"]
 
 
-def test_postgres_made_again_is_told_its_size(stage: Stage) -> None:
+def test_recreated_postgres_gets_its_size(stage: Stage) -> None:
     """By its name, as in a StatefulSet: it was resized in place, and starts at the size of its template."""
     pod = postgres("pg-0")
     made = done(stage.http.post(stage.path(PODS), json=pod))
@@ -232,13 +232,13 @@ def postgres(name: str) -> Obj:
     }
 
 
-def test_who_shows_no_certificate_does_not_get_to_the_extender(programs: Secured) -> None:
+def test_extender_requires_client_certificate(programs: Secured) -> None:
     """The server's certificate is good, and whatever is said then is not read."""
     with pytest.raises(OSError, match=r"(?i)certificate required|reset|closed|EOF|violation"):
         programs.ask_with_tls("POST", 10298, "/bind", {})
 
 
-def test_a_deleted_pods_token_is_heard_no_more(stage: Stage) -> None:
+def test_token_of_deleted_pod_is_rejected(stage: Stage) -> None:
     vm = small_vm(stage, "db")
     done(stage.http.post(stage.path(PODS), json=runner_pod(stage, vm, serviceAccountName="agent")))
     stage.until_placed("db")

@@ -60,7 +60,7 @@ class Traffic:
             each.join(10.0)
 
 
-def test_nothing_fails_while_certificates_and_authorities_change(
+def test_certificate_rotation_fails_nothing(
     real_kubernetes: RealKubernetes,
     tmp_path: Path,
     api: httpx.Client,

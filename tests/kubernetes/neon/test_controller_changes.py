@@ -32,7 +32,7 @@ async def started_anew(stage: Stage) -> RunnerPod:
     return await stage.runs("db")
 
 
-async def test_a_vm_runs_on_and_changes_with_its_next_start(stage: Stage) -> None:
+async def test_vm_changes_controller_at_next_start(stage: Stage) -> None:
     node = await stage.node()
     ours = await stage.our_scheduler(node)
     await stage.our_agent(node, ours)

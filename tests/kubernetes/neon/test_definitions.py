@@ -65,7 +65,7 @@ async def all_can_be_changed(fleet: Fleet, mark: str) -> bool:
     return True
 
 
-async def test_objects_of_a_fleet_stay_valid_and_no_name_is_refused(world: World, tmp_path: Path) -> None:
+async def test_fleet_objects_stay_valid_with_our_crds(world: World, tmp_path: Path) -> None:
     ours = [each for each in documents("deploy/neonvm.yaml") if each["spec"]["names"]["plural"] in KINDS]
     async with new_stage(world.plane, world.places, world.binaries, tmp_path) as stage:
         fleet = stage.fleet

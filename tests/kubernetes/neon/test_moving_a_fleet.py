@@ -12,7 +12,7 @@ from tests.kubernetes.neon.stage import ADMITTING, SETTINGS, Stage
 pytestmark = pytest.mark.kubernetes
 
 
-async def test_a_vm_moves_over_step_by_step_and_back_and_never_restarts(stage: Stage) -> None:
+async def test_fleet_moves_over_and_back_without_restart(stage: Stage) -> None:
     node = await stage.node()
     theirs, agent = await stage.original_scheduler(node), await stage.original_agent(node)
     await stage.vm("db")

@@ -10,7 +10,7 @@ from tests.kubernetes.neon.stage import ADMITTING, METRICS, SETTINGS, Stage
 pytestmark = pytest.mark.kubernetes
 
 
-async def test_it_is_refused_until_the_operator_admits_it_and_then_holds_a_whole_conversation(stage: Stage) -> None:
+async def test_original_agent_works_once_admitted(stage: Stage) -> None:
     node = await stage.node()
     ours = await stage.our_scheduler(node)
     await stage.vm("db")

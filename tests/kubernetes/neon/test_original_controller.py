@@ -21,7 +21,7 @@ def agents_in(pod: Obj) -> list[str]:
     return [each["restartPolicy"] for each in pod["spec"]["initContainers"] if each["name"] == AGENT_CONTAINER]
 
 
-async def test_its_vms_are_placed_by_ours_have_our_agent_in_their_pods_and_follow_their_load(stage: Stage) -> None:
+async def test_original_controllers_vms_scale_with_our_programs(stage: Stage) -> None:
     node = await stage.node()
     ours = await stage.our_scheduler(node)
     await stage.our_injector(ours)
@@ -35,7 +35,7 @@ async def test_its_vms_are_placed_by_ours_have_our_agent_in_their_pods_and_follo
     assert guest.refused == []
 
 
-async def test_a_migration_of_its_is_read_right_from_its_begin_to_its_end(stage: Stage) -> None:
+async def test_original_migration_is_tracked(stage: Stage) -> None:
     """Its source has the migration as an owner that does not control it; only the target's is the controller."""
     first, second = await stage.node(), await stage.node()
     ours = await stage.our_scheduler(first)

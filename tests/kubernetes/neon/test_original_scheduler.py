@@ -42,7 +42,7 @@ def presented(theirs: Program) -> list[Resources | None]:
     return [None if each == "null" else decode_permit(each) for each in found]
 
 
-async def test_our_agent_holds_a_whole_conversation_with_it(stage: Stage) -> None:
+async def test_our_agent_works_with_original_scheduler(stage: Stage) -> None:
     node = await stage.node()
     async with no_stored_permits(stage):
         theirs = await stage.original_scheduler(node)
@@ -64,7 +64,7 @@ async def test_our_agent_holds_a_whole_conversation_with_it(stage: Stage) -> Non
         assert guest.refused == []
 
 
-async def test_a_permit_that_our_scheduler_has_left_is_not_presented_to_it_by_an_agent_that_starts_anew(
+async def test_stored_permit_is_not_sent_to_original_scheduler(
     stage: Stage,
 ) -> None:
     """It grants at once what an agent says it was permitted, whether or not there is room."""

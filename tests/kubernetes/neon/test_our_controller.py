@@ -10,7 +10,7 @@ from tests.kubernetes.neon.stage import Stage
 pytestmark = pytest.mark.kubernetes
 
 
-async def test_its_vms_are_placed_and_follow_their_load_without_any_other_part_of_ours(stage: Stage) -> None:
+async def test_our_controller_works_with_original_programs(stage: Stage) -> None:
     await stage.stacks.pop("neonvm-controller").aclose()
     node = await stage.node()
     await stage.original_scheduler(node)

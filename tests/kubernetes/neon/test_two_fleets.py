@@ -15,7 +15,7 @@ GRANTS = {"theirs": (ANNOTATION_APPROVED, ANNOTATION_PERMIT), "ours": (ANNOTATIO
 """By VM: the annotation of its own scheduler, and that of the other."""
 
 
-async def test_each_vm_is_placed_and_sized_by_its_own_and_counted_by_both(stage: Stage) -> None:
+async def test_two_fleets_share_nodes(stage: Stage) -> None:
     """Both run on one node, all VMs under NeonVM's own controller."""
     node = await stage.node()
     await stage.original_scheduler(node)

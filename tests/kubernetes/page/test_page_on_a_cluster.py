@@ -137,7 +137,7 @@ def forwarded(cluster: RealKubernetes) -> Iterator[str]:
             process.terminate()
 
 
-def test_people_see_the_namespaces_whose_vms_they_may_list_and_another_does_not_exist(page: Page) -> None:
+def test_users_see_only_permitted_namespaces(page: Page) -> None:
     paths = [f"/api/vms/{namespace}/{name}" for namespace, name in VMS.items()]
     with page.signed_in(page.token("clerk")) as clerk:
         seen = snapshot(clerk)
@@ -152,7 +152,7 @@ def test_people_see_the_namespaces_whose_vms_they_may_list_and_another_does_not_
         assert [admin.get(path).status_code for path in paths] == [200, 200]
 
 
-def test_a_forged_an_expired_and_a_powerless_token_see_nothing(page: Page) -> None:
+def test_invalid_tokens_see_nothing(page: Page) -> None:
     token, key = page.token("clerk"), page.cluster.folder / "kubernetes" / "pki" / "service-accounts.key"
     with page.visitor() as http:
         assert sign_in(http, dated(token, key, 600.0)) == 200, "the cluster's key signs what it takes"
@@ -164,14 +164,14 @@ def test_a_forged_an_expired_and_a_powerless_token_see_nothing(page: Page) -> No
             assert http.get("/").status_code == 200, "the page's own files are no secret"
 
 
-def test_a_session_ends_when_its_rights_are_taken_away(page: Page) -> None:
+def test_session_ends_when_rights_are_revoked(page: Page) -> None:
     with page.signed_in(page.token("leaver")) as http:
         assert http.get(f"/api/vms/{SHOP}/orders").status_code == 200
         page.cluster.kubectl("delete", "rolebinding", "page-leaver", f"--namespace={SHOP}")
         eventually(lambda: http.get(f"/api/vms/{SHOP}/orders").status_code == 401, "the session's end", CHECKED)
 
 
-def test_what_was_is_recorded_in_the_pod(page: Page) -> None:
+def test_history_is_recorded_in_the_pod(page: Page) -> None:
     with page.signed_in(page.token("clerk")) as http:
         path = f"/api/past/{SHOP}/orders?seconds=900"
         eventually(lambda: bool(http.get(path).json()["at"]), "a past")
@@ -181,7 +181,7 @@ def test_what_was_is_recorded_in_the_pod(page: Page) -> None:
 
 
 @pytest.mark.skipif(not CHROMIUM.exists(), reason="there is no Chromium")
-async def test_in_a_browser_a_token_is_pasted_and_the_fleet_is_there(page: Page) -> None:
+async def test_browser_signs_in_with_token(page: Page) -> None:
     pytest.importorskip("playwright")
     from tests.browser.chromium import browsing, visit  # noqa: PLC0415 - needs playwright
 

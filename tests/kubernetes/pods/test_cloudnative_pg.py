@@ -74,9 +74,7 @@ def start(postgres: CnpgCluster, watch: PodWatch, pod: str) -> Start:
     return Start(asked - burst.began, given - burst.began)
 
 
-def test_a_load_has_more_cpu_soon_and_gives_it_back_and_no_client_notices(
-    postgres: CnpgCluster, watch: PodWatch
-) -> None:
+def test_cnpg_pod_follows_load(postgres: CnpgCluster, watch: PodWatch) -> None:
     primary, before = postgres.primary, postgres.pods
     starts = []
     with load(postgres.server(primary), "--rate=5", clients=2) as steady:
@@ -96,7 +94,7 @@ def test_a_load_has_more_cpu_soon_and_gives_it_back_and_no_client_notices(
     assert (middle <= MEDIAN, most <= NEARLY_ALL) == (True, True)
 
 
-def test_the_operator_changes_nothing_of_what_a_pod_has_been_given(postgres: CnpgCluster, watch: PodWatch) -> None:
+def test_operator_keeps_resized_pods(postgres: CnpgCluster, watch: PodWatch) -> None:
     primary, before = postgres.primary, postgres.pods
     with load(postgres.server(primary), "-S") as burst:
         grown = watch.until(primary, has_grown, burst.began, NEEDED)
@@ -121,9 +119,7 @@ def test_pods_keep_size_when_operator_is_upgraded(postgres: CnpgCluster, watch: 
     is_whole_again(postgres, watch, before, primary)
 
 
-def test_a_failover_in_the_middle_of_a_resize_leaves_two_instances_of_the_right_size(
-    postgres: CnpgCluster, watch: PodWatch
-) -> None:
+def test_failover_during_resize_keeps_sizes(postgres: CnpgCluster, watch: PodWatch) -> None:
     lost, before = postgres.primary, postgres.pods
     (other,) = before.keys() - {lost}
     # A pod that still has what the last load needed is not resized.

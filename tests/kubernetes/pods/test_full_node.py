@@ -74,7 +74,7 @@ def waits_for(stage: PodStage, watch: PodWatch, pod: str) -> float:
     return watch.until(pod, lambda each: actual(each).cpu == LARGER.cpu, began, 4 * MAKES_ROOM).at - began
 
 
-def test_a_vm_moves_away_from_a_full_node_for_a_pod_that_cannot(stage: PodStage, watch: PodWatch, vm: str) -> None:
+def test_vm_migrates_to_make_room_for_pod(stage: PodStage, watch: PodWatch, vm: str) -> None:
     with applied(stage, alone("stays", vm)):
         pod = pod_of(stage, "stays")
         rests(stage, pod)
@@ -86,7 +86,7 @@ def test_a_vm_moves_away_from_a_full_node_for_a_pod_that_cannot(stage: PodStage,
             assert seconds <= MAKES_ROOM
 
 
-def test_who_waits_for_room_has_it_once_an_idle_neighbour_gives_back(stage: PodStage, watch: PodWatch) -> None:
+def test_denied_pod_grows_after_neighbour_shrinks(stage: PodStage, watch: PodWatch) -> None:
     with applied(stage, alone("idle"), alone("waits")):
         idle, waits = pod_of(stage, "idle"), pod_of(stage, "waits")
         rests(stage, idle, waits)
@@ -101,7 +101,7 @@ def test_who_waits_for_room_has_it_once_an_idle_neighbour_gives_back(stage: PodS
             assert seconds <= GIVES_BACK
 
 
-def test_a_pending_pod_and_a_growing_one_never_have_more_than_the_node(stage: PodStage, watch: PodWatch) -> None:
+def test_pending_and_growing_pods_never_overcommit(stage: PodStage, watch: PodWatch) -> None:
     """Both want the last room at about the same time; our scheduler does not place the pending one."""
     large = Resources(CEILING.cpu + FLOOR.cpu, FLOOR.mem)
     with applied(stage, alone("grows")):

@@ -36,9 +36,7 @@ BY_UTILIZATION: Final[Obj] = {
 }
 
 
-def test_a_pod_of_a_stateful_set_grows_with_its_load_and_keeps_the_room_above_its_cpu_request(
-    stage: PodStage, watch: PodWatch
-) -> None:
+def test_stateful_set_pod_follows_load(stage: PodStage, watch: PodWatch) -> None:
     """Its CPU limit is half a CPU above its request, its memory limit is its request: it is Burstable."""
     limits = Resources.parse("1", "512Mi")
     with applied(stage, workload("StatefulSet", "alone", template("alone", quantities(FLOOR), quantities(limits)))):
@@ -66,9 +64,7 @@ def difference(resources: Obj) -> Resources:
     return limits - requests
 
 
-def test_a_deployment_behind_an_autoscaler_of_utilization_is_refused_until_that_is_gone(
-    stage: PodStage, watch: PodWatch
-) -> None:
+def test_utilization_hpa_blocks_resizes(stage: PodStage, watch: PodWatch) -> None:
     scaled = workload("Deployment", "scaled", template("scaled", quantities(FLOOR), quantities(FLOOR)))
     with applied(stage, scaled, BY_UTILIZATION):
         pod = pod_of(stage, "scaled")

@@ -77,7 +77,7 @@ def shrinks_of(stage: PodStage, watch: PodWatch, pod: str, cycles: int) -> tuple
         return [shrink(stage, watch, pod) for _ in range(cycles)], reads.transactions()
 
 
-def test_memory_comes_and_goes_under_load_and_no_client_notices(stage: PodStage, watch: PodWatch) -> None:
+def test_memory_grows_and_shrinks_under_load(stage: PodStage, watch: PodWatch) -> None:
     """Of several pods beside each other, since each shrink is tried for 20 s first."""
     sizes, names = quantities(FLOOR), [f"shrinks-{number}" for number in range(min(PODS, CYCLES))]
     with applied(stage, *(workload("StatefulSet", each, template(each, sizes, sizes)) for each in names)):

@@ -56,7 +56,7 @@ def is_held(cpu: ContainerCpu, seconds: float = 5.0) -> None:
     assert share <= limit.value / 1000 * 1.1
 
 
-def test_limit_follows_the_permit_and_holds(real: RealPod) -> None:
+def test_cpu_limit_follows_permit(real: RealPod) -> None:
     """A VM grows and shrinks in its pod: the limit is there before the permit, and a greedy guest gets no more."""
     assert container(real).limit is None
     real.programs.follow(True, limits=True)
@@ -74,7 +74,7 @@ def test_limit_follows_the_permit_and_holds(real: RealPod) -> None:
     until_limited(real, SMALL)
 
 
-def test_switched_off_limits_bar_nothing(real: RealPod) -> None:
+def test_disabled_limits_restrict_nothing(real: RealPod) -> None:
     """Kubernetes lets nobody remove a limit: it is raised beyond what the VM may have."""
     real.programs.follow(True, limits=True)
     until_limited(real, SMALL)

@@ -23,7 +23,7 @@ def of(cpu: MilliCpu) -> Resources:
     return Resources(cpu, Bytes.parse("1Gi"))
 
 
-def test_an_agent_hears_of_its_permit_once_the_kubelet_has_set_it_aside(real: RealPod) -> None:
+def test_permit_waits_for_the_kubelet(real: RealPod) -> None:
     waits = []
     for step in range(6):
         wanted = Resources.parse(f"{600 + 50 * step}m", "1Gi")
@@ -47,7 +47,7 @@ def away(programs: Programs) -> Iterator[None]:
     programs.until_ready()
 
 
-def test_a_raise_whose_room_another_pod_took_is_not_permitted_and_growth_resumes_when_that_goes(
+def test_growth_resumes_after_competing_pod_leaves(
     real: RealPod,
 ) -> None:
     """The raise has been sent by a service that was killed then; so the other pod is there first for certain."""
@@ -65,7 +65,7 @@ def test_a_raise_whose_room_another_pod_took_is_not_permitted_and_growth_resumes
     assert requested(real.stage, "db") == real.allocated() == wanted
 
 
-def test_a_wish_of_others_for_more_than_is_free_is_withdrawn_and_counted(real: RealPod) -> None:
+def test_foreign_deferred_resize_is_reverted(real: RealPod) -> None:
     """The service is away meanwhile: it may be quicker to withdraw the wish than the kubelet to say that it waits."""
     real.beside("other", LITTLE)
     with away(real.stage.programs):
@@ -77,7 +77,7 @@ def test_a_wish_of_others_for_more_than_is_free_is_withdrawn_and_counted(real: R
     assert explained(real.stage, "db")["requestsProblem"] is None
 
 
-def test_a_wish_for_more_than_the_node_has_gets_nothing_and_holds_nothing_up(real: RealPod) -> None:
+def test_infeasible_resize_blocks_nothing(real: RealPod) -> None:
     """The API server refuses it; where it lets it through, the kubelet calls it infeasible and it is withdrawn."""
     answer = real.try_resize("db", "neonvm-runner", real.allocatable + LITTLE)
     if answer.is_success:
@@ -88,7 +88,7 @@ def test_a_wish_for_more_than_the_node_has_gets_nothing_and_holds_nothing_up(rea
 
 
 @pytest.mark.skipif(VERSION != "1.35", reason="from 1.36 on kubelets go by the node's object, as the API server does")
-def test_a_raise_that_the_kubelet_calls_infeasible_is_explained_told_counted_and_falls_back(real: RealPod) -> None:
+def test_infeasible_raise_is_explained_and_reverted(real: RealPod) -> None:
     """Our service believes the node's object, which says too much; the kubelet knows better."""
     booked, there = real.reserved, real.allocatable
     wanted, had = of(there + LITTLE), real.withdrawn("Infeasible")
@@ -109,7 +109,7 @@ def test_a_raise_that_the_kubelet_calls_infeasible_is_explained_told_counted_and
     assert explained(real.stage, "db")["requestsProblem"] is None
 
 
-def test_room_that_a_pods_deferred_resize_waits_for_is_no_vms_until_the_wish_is_withdrawn(
+def test_deferred_resize_keeps_its_room(
     real: RealPod,
 ) -> None:
     real.beside("web", LITTLE)
@@ -125,7 +125,7 @@ def test_room_that_a_pods_deferred_resize_waits_for_is_no_vms_until_the_wish_is_
     real.grows_to(of(SMALL.cpu + LITTLE))
 
 
-def test_switched_off_requests_go_back_to_what_the_pod_was_made_with(real: RealPod) -> None:
+def test_disabled_setting_restores_pod_requests(real: RealPod) -> None:
     real.grows_to(of(SMALL.cpu + LITTLE))
     real.programs.follow(False)
     until_requested(real.stage, "db", Resources.parse("100m", "16Mi"))

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.kubernetes
 SCHEDULER = "system:serviceaccount:kube-system:autoscaling-scheduler"
 
 
-def test_a_pod_of_the_default_scheduler_does_not_land_on_promised_room(stage: Stage) -> None:
+def test_default_scheduler_respects_permits(stage: Stage) -> None:
     node = stage.node("n")
     agent = started(stage, "db")
     assert requested(stage, "db") == Resources.parse(1, "2Gi")
@@ -31,7 +31,7 @@ def test_a_pod_of_the_default_scheduler_does_not_land_on_promised_room(stage: St
     stage.until_books_agree()
 
 
-def test_preemption_finds_a_vm_that_has_grown_and_asks_us(stage: Stage) -> None:
+def test_preemption_considers_grown_vm(stage: Stage) -> None:
     urgent = stage.priority()
     node = stage.node("n")
     assert started(stage, "big").go_to(Resources.parse(3, "4Gi"))
@@ -43,7 +43,7 @@ def test_preemption_finds_a_vm_that_has_grown_and_asks_us(stage: Stage) -> None:
     stage.until_books_agree()
 
 
-def test_a_vm_that_waits_requests_what_it_needs_and_displaces_a_pod_of_lower_priority(stage: Stage) -> None:
+def test_waiting_vm_preempts_lower_priority_pod(stage: Stage) -> None:
     urgent = stage.priority()
     node = stage.node("n")
     stage.pod("low", "3")
@@ -53,7 +53,7 @@ def test_a_vm_that_waits_requests_what_it_needs_and_displaces_a_pod_of_lower_pri
     assert (stage.pod_names(), requested(stage, "db")) == ({"db"}, Resources.parse(2, "4Gi"))
 
 
-def test_a_cluster_autoscaler_counts_a_node_as_full_as_our_book_and_a_vm_that_waits_as_large_as_it_is(
+def test_cluster_autoscaler_sees_reservations(
     stage: Stage,
 ) -> None:
     """It goes by requests alone: those on a node say whether it may go, those of waiting pods which node would help."""
@@ -77,7 +77,7 @@ def test_a_cluster_autoscaler_counts_a_node_as_full_as_our_book_and_a_vm_that_wa
     until_requested(stage, "late", Resources.parse(2, "4Gi"))
 
 
-def test_a_full_quota_of_cpu_holds_back_cpu_alone_and_is_named(stage: Stage) -> None:
+def test_full_cpu_quota_blocks_only_cpu(stage: Stage) -> None:
     stage.node("n")
     agent = started(stage, "db")
     quota = {"metadata": {"name": "cpu"}, "spec": {"hard": {"requests.cpu": "2"}}}
@@ -96,14 +96,14 @@ def test_a_full_quota_of_cpu_holds_back_cpu_alone_and_is_named(stage: Stage) -> 
     eventually(lambda: agent.go_to(Resources.parse(3, "4Gi")) and agent.held.cpu.as_cores == 3, "it has grown", 30.0)
 
 
-def test_requests_never_exceed_what_the_node_can_give(stage: Stage) -> None:
+def test_requests_never_exceed_the_node(stage: Stage) -> None:
     node = stage.node("n")
     agent = started(stage, "db")
     assert agent.go_to(Resources.parse(16, "64Gi"))
     assert agent.held == requested(stage, "db") == stage.rooms[node]
 
 
-def test_a_killed_service_finds_the_requests_that_it_has_raised(stage: Stage) -> None:
+def test_restarted_scheduler_finds_raised_requests(stage: Stage) -> None:
     stage.node("n")
     agent = started(stage, "db")
     assert agent.go_to(Resources.parse(3, "4Gi"))
@@ -116,7 +116,7 @@ def test_a_killed_service_finds_the_requests_that_it_has_raised(stage: Stage) ->
 
 
 @pytest.mark.parametrize("what", ["memory limit", "another container", "another's pod"])
-def test_the_schedulers_identity_resizes_nothing_else(stage: Stage, what: str) -> None:
+def test_scheduler_account_resizes_only_runners(stage: Stage, what: str) -> None:
     stage.node("n")
     resources = {"requests": {"cpu": "100m"}}
     sidecar = {"name": "sidecar", "image": "example.invalid/image", "resources": resources}

@@ -31,7 +31,7 @@ def pod(revision: int, uid: str, *, cpu: str = "1", runs_vm: bool = False, is_de
     return Seen(revision, PODS, is_deletion, found)
 
 
-def test_a_vm_counts_with_the_most_that_it_may_use() -> None:
+def test_vm_counts_with_its_maximum_use() -> None:
     runs = pod(1, "a", cpu="100m", runs_vm=True).found
     counted = [
         reserved([runs], [each.found])["n"].cpu.quantity() for each in (vm(2, 1), vm(2, 1, 3), vm(2, 1, 2, has=4))
@@ -39,21 +39,21 @@ def test_a_vm_counts_with_the_most_that_it_may_use() -> None:
     assert counted == ["1", "3", "4"]
 
 
-def test_a_pod_that_has_finished_or_has_no_node_counts_nothing() -> None:
+def test_finished_and_unscheduled_pods_count_nothing() -> None:
     finished, waiting = pod(1, "a").found, pod(1, "b").found
     finished["status"]["phase"] = "Succeeded"
     del waiting["spec"]["nodeName"]
     assert reserved([finished, waiting], []) == {}
 
 
-def test_a_node_that_was_overcommitted_for_one_revision_is_found() -> None:
+def test_brief_overcommitment_is_detected() -> None:
     runs = pod(2, "a", cpu="100m", runs_vm=True)
     story = [vm(1, 1), runs, pod(3, "b"), vm(4, 1, 2), pod(6, "b", is_deletion=True), vm(7, 1, 3)]
     assert overcommitted(story, ROOMS) == []
     assert overcommitted([*story, vm(5, 1, 3)], ROOMS) == ["revision 5: 4 cpu, 4Gi on n, which has 3 cpu, 8Gi"]
 
 
-def test_a_permit_that_is_not_stored_and_a_use_that_is_not_permitted_are_found() -> None:
+def test_unstored_permit_and_excess_use_are_detected() -> None:
     story = [vm(1, 1), vm(2, 1, 2), vm(3, 2, 2), vm(4, 1, 1)]
     held = Held("db", Resources.parse(2, "2Gi"), 2, 3)
     assert broken_promises(story, [held]) == []

@@ -36,7 +36,7 @@ def near(key: str, *, apart: bool = False) -> dict[str, Any]:
     return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
-def test_a_taint_keeps_a_pod_from_the_node_that_has_room(stage: Stage) -> None:
+def test_taint_excludes_node_with_room(stage: Stage) -> None:
     tainted, other = stage.node("tainted"), stage.node("other")
     taints = [{"key": "dedicated", "effect": "NoSchedule"}]
     stage.patch(f"/api/v1/nodes/{tainted}", {"spec": {"taints": taints}})
@@ -51,7 +51,7 @@ def test_a_taint_keeps_a_pod_from_the_node_that_has_room(stage: Stage) -> None:
     stage.until_books_agree()
 
 
-def test_an_affinity_to_a_full_node_waits_and_a_preference_goes_elsewhere(stage: Stage) -> None:
+def test_required_affinity_waits_and_preferred_does_not(stage: Stage) -> None:
     one, two = stage.node("one", **{ZONE: "z1"}), stage.node("two", **{ZONE: "z2"})
     agent = full(stage, one)
     term = {"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["z1"]}]}
@@ -66,7 +66,7 @@ def test_an_affinity_to_a_full_node_waits_and_a_preference_goes_elsewhere(stage:
     assert stage.until_placed("must") == {"must": one}
 
 
-def test_pods_that_must_be_apart_wait_for_the_node_that_is_full(stage: Stage) -> None:
+def test_anti_affinity_waits_for_full_node(stage: Stage) -> None:
     nodes = [stage.node(name) for name in ("a", "b", "c")]
     agent = full(stage, nodes[0])
     for name in ("db-1", "db-2", "db-3"):
@@ -77,7 +77,7 @@ def test_pods_that_must_be_apart_wait_for_the_node_that_is_full(stage: Stage) ->
     assert stage.until_placed(waits) == {waits: nodes[0]}
 
 
-def test_a_pod_that_must_be_with_another_waits_for_room_beside_it(stage: Stage) -> None:
+def test_pod_affinity_waits_for_room(stage: Stage) -> None:
     one, _ = stage.node("one"), stage.node("two")
     stage.pod("db", "100m", "64Mi", labels={"app": "db"}, nodeName=one)
     agent = full(stage, one)
@@ -87,7 +87,7 @@ def test_a_pod_that_must_be_with_another_waits_for_room_beside_it(stage: Stage) 
     assert stage.until_placed("beside") == {"beside": one}
 
 
-def test_pods_spread_over_zones_wait_rather_than_crowd_into_the_one_with_room(stage: Stage) -> None:
+def test_zone_spread_waits_for_room(stage: Stage) -> None:
     zones = {stage.node("one", **{ZONE: "z1"}): "z1", stage.node("two", **{ZONE: "z2"}): "z2"}
     agent = full(stage, next(node for node, zone in zones.items() if zone == "z2"))
     assert agent.go_to(Resources.parse(3, "8Gi"))

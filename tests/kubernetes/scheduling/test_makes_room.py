@@ -41,9 +41,7 @@ def told(stage: Stage) -> list[str]:
     return [each["involvedObject"]["name"] for each in events if each["reason"] == "RoomBeingMade"]
 
 
-def test_a_pod_whose_resize_is_deferred_has_a_vm_leave_and_is_resized(
-    stage: Stage, real_kubernetes: RealKubernetes
-) -> None:
+def test_vm_migrates_for_deferred_resize(stage: Stage, real_kubernetes: RealKubernetes) -> None:
     a_vm_on_the_node(stage)
     real_kubernetes.wait("condition=Ready", "pod/db", namespace=stage.name)
     web = NeighbourPod(real_kubernetes, NODE, stage.name)

@@ -17,7 +17,7 @@ NODES: Final = 2_000
 FEW: Final = 40
 
 
-def test_vms_find_their_places_among_two_thousand_nodes(stage: Stage) -> None:
+def test_vms_are_placed_among_2000_nodes(stage: Stage) -> None:
     """Fifty want one of the forty nodes of a pool, and forty want any."""
     choosy, others = [f"choosy-{number}" for number in range(FEW + 10)], [f"any-{number}" for number in range(40)]
     with ThreadPoolExecutor(AT_ONCE) as hands:

@@ -20,7 +20,7 @@ def grown(stage: Stage, name: str, size: Resources) -> Agent:
     return agent
 
 
-def test_an_urgent_pod_gets_the_room_of_another_and_no_more(stage: Stage) -> None:
+def test_urgent_pod_preempts_one_pod(stage: Stage) -> None:
     urgent = stage.priority()
     node = stage.node("n")
     for number in range(4):
@@ -32,7 +32,7 @@ def test_an_urgent_pod_gets_the_room_of_another_and_no_more(stage: Stage) -> Non
     stage.until_books_agree()
 
 
-def test_an_urgent_vm_waits_until_its_victim_has_ended_and_nobody_else_takes_the_room(stage: Stage) -> None:
+def test_urgent_vm_waits_for_its_victim(stage: Stage) -> None:
     urgent = stage.priority()
     node = stage.node("n")
     for number in range(4):
@@ -56,7 +56,7 @@ def test_an_urgent_vm_waits_until_its_victim_has_ended_and_nobody_else_takes_the
     stage.until_books_agree()
 
 
-def test_room_that_was_made_for_an_urgent_pod_is_not_taken_by_vms_that_wait_for_it(stage: Stage) -> None:
+def test_preempted_room_is_kept_for_urgent_pod(stage: Stage) -> None:
     """To kube-scheduler the VMs' pods ask for so little that they fit beside the urgent one."""
     urgent = stage.priority()
     node, low = stage.node("n"), [f"pod-{number}" for number in range(4)]
@@ -74,7 +74,7 @@ def test_room_that_was_made_for_an_urgent_pod_is_not_taken_by_vms_that_wait_for_
     stage.until_books_agree()
 
 
-def test_nothing_is_evicted_where_it_would_not_make_enough_room(stage: Stage) -> None:
+def test_insufficient_preemption_evicts_nothing(stage: Stage) -> None:
     """kube-scheduler counts what pods ask for: to it, the room of one pod would do."""
     urgent = stage.priority()
     stage.node("n")
@@ -87,7 +87,7 @@ def test_nothing_is_evicted_where_it_would_not_make_enough_room(stage: Stage) ->
     stage.until_books_agree()
 
 
-def test_a_vm_that_has_grown_is_not_evicted_for_a_pod_that_fits_by_requests(stage: Stage) -> None:
+def test_grown_vm_is_not_preempted(stage: Stage) -> None:
     """Here kube-scheduler finds no victim at all, and asks us nothing; the pod is placed once the VM shrinks."""
     urgent = stage.priority()
     node = stage.node("n")
@@ -99,7 +99,7 @@ def test_a_vm_that_has_grown_is_not_evicted_for_a_pod_that_fits_by_requests(stag
     assert stage.until_placed("urgent") == {"urgent": node}
 
 
-def test_an_urgent_vm_evicts_a_vm_whose_pod_asks_for_what_it_uses(stage: Stage) -> None:
+def test_urgent_vm_preempts_vm_by_requests(stage: Stage) -> None:
     urgent = stage.priority()
     node = stage.node("n", "2500m")
     stage.vm_pod(stage.vm("first", 2, 4), "first", "2", "4Gi")

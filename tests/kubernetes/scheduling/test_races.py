@@ -16,7 +16,7 @@ ROUNDS: Final = 8
 RACERS: Final = 12
 
 
-def test_many_vms_race_for_few_places_and_never_two_win_one(stage: Stage) -> None:
+def test_racing_vms_never_share_a_place(stage: Stage) -> None:
     """kube-scheduler sees only what the pods ask for, and would bind all of them."""
     before = refusals(stage)
     nodes = [stage.node("one", "2500m"), stage.node("two", "1500m")]

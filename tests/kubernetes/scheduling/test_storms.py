@@ -32,7 +32,7 @@ def agents(stage: Stage) -> list[Agent]:
     return [Agent.of(stage, pod) for pod in pods]
 
 
-def test_no_blow_loses_doubles_or_overcommits_anything(stage: Stage, agents: list[Agent]) -> None:
+def test_faults_never_lose_or_overcommit(stage: Stage, agents: list[Agent]) -> None:
     chance, crowd = random.Random(7), Crowd(agents, MOST)
     with ThreadPoolExecutor(AT_ONCE) as hands, stage.history() as history, crowd.asking():
         for blow in range(BLOWS):
@@ -54,9 +54,7 @@ def test_no_blow_loses_doubles_or_overcommits_anything(stage: Stage, agents: lis
     assert_all_was_kept(stage, agents, history)
 
 
-def test_requests_that_are_heard_late_take_away_nothing_that_was_promised_since(
-    stage: Stage, agents: list[Agent]
-) -> None:
+def test_late_requests_revoke_no_newer_permit(stage: Stage, agents: list[Agent]) -> None:
     """Our service hangs until agents and kube-scheduler have given up, and then hears all that they have asked."""
     crowd = Crowd(agents, MOST)
     with ThreadPoolExecutor(AT_ONCE) as hands, stage.history() as history, crowd.asking():

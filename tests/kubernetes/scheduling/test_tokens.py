@@ -31,7 +31,7 @@ def review(stage: Stage, token: str) -> Any:
     return done(stage.http.post("/apis/authentication.k8s.io/v1/tokenreviews", json=body))["status"]
 
 
-def test_an_agent_speaks_for_its_own_pod_alone(stage: Stage, agents: list[Agent]) -> None:
+def test_agent_acts_only_for_its_pod(stage: Stage, agents: list[Agent]) -> None:
     one, two = agents
     assert one.ask(1, 2)[0] == 200
     assert one.ask(1, 2, token=two.token)[0] == 403
@@ -43,13 +43,13 @@ def test_an_agent_speaks_for_its_own_pod_alone(stage: Stage, agents: list[Agent]
     assert one.ask(1, 2, token=done(unbound)["status"]["token"])[0] == 401
 
 
-def test_no_other_service_account_gets_a_token_of_the_pod(stage: Stage, agents: list[Agent]) -> None:
+def test_other_accounts_get_no_pod_token(stage: Stage, agents: list[Agent]) -> None:
     assert stage.token(agents[0].pod, account="other") == ""
     stranger = stage.pod("stranger", "100m", "64Mi", serviceAccountName="other")
     assert agents[0].ask(1, 2, token=stage.token(stranger, account="other"))[0] == 403
 
 
-def test_a_token_ends_with_its_pod_though_the_api_server_still_knows_it(stage: Stage, agents: list[Agent]) -> None:
+def test_cached_token_of_deleted_pod_is_rejected(stage: Stage, agents: list[Agent]) -> None:
     """The API server remembers for ten seconds what it said of a token, and we for a minute."""
     one, _ = agents
     assert one.ask(1, 2)[0] == 200
@@ -59,7 +59,7 @@ def test_a_token_ends_with_its_pod_though_the_api_server_still_knows_it(stage: S
     eventually(lambda: one.ask(1, 2)[0] == 404, "we do not", 2.0)
 
 
-def test_a_token_of_a_pod_is_not_one_of_its_successor(stage: Stage, agents: list[Agent]) -> None:
+def test_token_is_invalid_for_successor_pod(stage: Stage, agents: list[Agent]) -> None:
     one, _ = agents
     assert one.ask(1, 2)[0] == 200
     stage.delete_pods("one")
@@ -69,7 +69,7 @@ def test_a_token_of_a_pod_is_not_one_of_its_successor(stage: Stage, agents: list
     assert one.ask(1, 2)[0] == 403
 
 
-def test_the_agent_of_a_node_is_heard_no_longer_than_its_pod_is_there(stage: Stage, agents: list[Agent]) -> None:
+def test_node_agent_token_ends_with_its_pod(stage: Stage, agents: list[Agent]) -> None:
     one, account = agents[0], {"metadata": {"name": "autoscaling-agent", "namespace": "kube-system"}}
     stage.programs.cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", **account})
     system = replace(stage, name="kube-system")

@@ -50,7 +50,7 @@ def the_waiting_vm_wants_less(stage: Stage, big: Agent) -> None:
 @pytest.mark.parametrize(
     "freeing", [the_pod_goes, the_pod_finishes, the_vm_shrinks, the_node_grows, the_waiting_vm_wants_less]
 )
-def test_a_pod_that_waits_for_room_gets_it_when(stage: Stage, freeing: Freeing) -> None:
+def test_waiting_pod_is_placed_when(stage: Stage, freeing: Freeing) -> None:
     node = stage.node("n")
     stage.vm("big")
     waiting = stage.vm("waits", 2, 4)
@@ -64,7 +64,7 @@ def test_a_pod_that_waits_for_room_gets_it_when(stage: Stage, freeing: Freeing) 
     stage.until_books_agree()
 
 
-def test_a_pod_that_is_made_smaller_in_place_makes_room(stage: Stage) -> None:
+def test_in_place_shrink_makes_room(stage: Stage) -> None:
     node = stage.node("n")
     stage.pod("big", "3500m")
     stage.until_placed("big")
@@ -77,7 +77,7 @@ def test_a_pod_that_is_made_smaller_in_place_makes_room(stage: Stage) -> None:
     stage.until_books_agree()
 
 
-def test_settings_that_keep_less_back_make_room(stage: Stage) -> None:
+def test_smaller_system_reserve_makes_room(stage: Stage) -> None:
     node = stage.node("n")
     stage.pod("big", "3500m")
     stage.until_placed("big")
@@ -90,7 +90,7 @@ def test_settings_that_keep_less_back_make_room(stage: Stage) -> None:
         stage.programs.set_overrides()
 
 
-def test_a_vm_that_is_deleted_keeps_its_room_until_its_pod_has_gone(stage: Stage) -> None:
+def test_deleted_vm_keeps_room_until_pod_is_gone(stage: Stage) -> None:
     node = stage.node("n")
     stage.vm_pod(stage.vm("big", "3500m", 15), "big", terminationGracePeriodSeconds=600)
     stage.until_placed("big")
@@ -105,7 +105,7 @@ def test_a_vm_that_is_deleted_keeps_its_room_until_its_pod_has_gone(stage: Stage
     stage.until_books_agree()
 
 
-def test_a_permit_that_nobody_can_read_keeps_the_most_until_it_is_mended(stage: Stage) -> None:
+def test_unreadable_permit_reserves_the_maximum(stage: Stage) -> None:
     node = stage.node("n", "8500m")
     odd = stage.vm("odd")
     stage.vm_pod(odd, "odd")
@@ -119,7 +119,7 @@ def test_a_permit_that_nobody_can_read_keeps_the_most_until_it_is_mended(stage: 
     assert stage.until_placed("waits", seconds=SOON) == {"waits": node}
 
 
-def test_a_cordoned_node_takes_pods_again_once_it_is_uncordoned(stage: Stage) -> None:
+def test_uncordoned_node_accepts_pods(stage: Stage) -> None:
     node = stage.node("n")
     stage.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
     stage.pod("waits")

@@ -64,9 +64,7 @@ def reading(namespace: str, address: str) -> Iterator[None]:
     assert failures == []
 
 
-def test_a_replica_comes_with_the_load_and_goes_with_it_and_the_primary_stays(
-    with_vms: RealKubernetes, group: GroupOfVms, client: str
-) -> None:
+def test_group_adds_and_removes_replica_with_load(with_vms: RealKubernetes, group: GroupOfVms, client: str) -> None:
     primary = group.vm(PRIMARY, bool, "the primary")
     addresses = group.serves(FIRST, seconds=30.0)
     with_vms.apply(HPA)

@@ -63,9 +63,7 @@ async def test_an_answer_without_a_token_proves_nothing(answer: bytes) -> None:
     await door.close()
 
 
-async def test_pod_that_does_not_introduce_itself_delays_no_other(
-    pod: SecuredPod, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unidentified_pod_delays_no_other(pod: SecuredPod, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked again after a change of authorities. Without a timeout, 64 sleeping pods of one tenant would keep all
     places for the long polls by which others wake, for an hour.
     """

@@ -182,7 +182,7 @@ class CalledOffImage(SleepImage):
         return key
 
 
-def test_image_of_a_sleep_that_was_called_off_is_deleted(tmp_path: Path) -> None:
+def test_aborted_sleep_deletes_its_image(tmp_path: Path) -> None:
     """Its thread may end after its owner."""
     ours, theirs = socket.socketpair()
     with theirs:

@@ -84,13 +84,13 @@ async def test_client_wakes_the_guest_and_waits_for_it() -> None:
             assert (await reader.read(), await other.read()) == (b"a query", b"another query")
 
 
-async def test_client_that_must_not_wake_the_guest_is_refused() -> None:
+async def test_ignored_client_is_refused() -> None:
     async with sleeping_pod("127.0.0.0/8") as pod:
         assert await (await pod.client())[0].read() == b""
         assert not pod.stand_in.woken.is_set()
 
 
-async def test_waiting_client_is_left_if_the_guest_never_runs() -> None:
+async def test_waiting_client_is_closed_without_guest() -> None:
     """Its pod ends, or the guest has moved: the client finds it with its next connection."""
     async with sleeping_pod() as pod:
         reader, _ = await pod.client()

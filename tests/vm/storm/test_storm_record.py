@@ -28,7 +28,7 @@ def test_only_kill_excuses_failure() -> None:
     assert (record.excused, record.faults) == (2, ["before", "new after that"])
 
 
-def test_rows_are_there_once() -> None:
+def test_rows_exist_exactly_once() -> None:
     record = StormRecord("storm-1", rows=5, confirmed={1, 2, 3})
     record.judge_rows({1: 1, 2: 1, 3: 1, 5: 1})
     assert record.faults == []
