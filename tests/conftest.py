@@ -38,7 +38,7 @@ gc.set_threshold(200_000, 50, 100)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What runs tests prepares property tests; the process that only hands tests out to workers begins without."""
+    """Prepare property tests in processes that run tests; the process that only distributes tests skips this."""
     if hasattr(config, "workerinput"):
         # A worker that has told all ends at once: to take its modules apart would take more than half a second.
         atexit.register(os._exit, 0)
@@ -93,7 +93,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish() -> None:
-    """What is collected lives to the end: the garbage collector need not look at it again."""
+    """Collected tests live until the end, so exclude them from garbage collection."""
     gc.freeze()
 
 
@@ -133,7 +133,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.fixture(scope="session")
 def clusters_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the real clusters of this run are, on a machine where there can be any."""
+    """Folder of this run's real clusters, if the machine can run any."""
     from tests.kubernetes.real_kubernetes import refuse_unless_possible  # noqa: PLC0415 - the quick suite has no use for it
 
     folder = tmp_path_factory.mktemp("clusters")

@@ -1,4 +1,4 @@
-"""How many examples a property test takes: few in the quick suite, many where the same tests are run again.
+"""Number of examples of property tests: few in the quick suite, many if the same tests are run again.
 
 ``make coverage`` runs the pure packages' tests with many (``AUTOSCALE_THOROUGH=1``), the same ones each time, and
 ``make explore`` runs all property tests with many new ones (``AUTOSCALE_EXPLORE=1``).

@@ -23,7 +23,7 @@ QUIET_ROUNDS = 3
 
 
 def loop_is_quiet() -> bool:
-    """Whether no other callback is ready to run. Asyncio has no public way to ask."""
+    """True if no other callback is ready to run. Asyncio has no public way to ask."""
     return not asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
 
 
@@ -51,7 +51,7 @@ class _Alarm:
             self._rang = self._task.cancel()
 
     def was_that(self) -> bool:
-        """Whether nothing else cancelled the task. Asked once."""
+        """True if nothing else cancelled the task. Asked once."""
         return self._rang and self._task is not None and self._task.uncancel() == 0
 
 
@@ -113,7 +113,7 @@ class FakeClock:
 
     @property
     def sleepers(self) -> int:
-        """How many tasks wait for the time."""
+        """Number of tasks that wait for the clock."""
         return sum(not due.done() for _, _, due in self._sleepers)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""How much slower a program runs on this machine just now than on an idle one: what limits of seconds are stretched by.
+"""The slowdown of this machine compared with an idle one, by which time limits are stretched.
 
 ``python -m tests.slowness`` works for some milliseconds now and then until its input ends, and prints how many times as
 long as it computed that took, and for how many seconds it stood still at most.
@@ -39,7 +39,7 @@ class Slowness:
         self.factor, self.standstill = max(1.0, float(factor)), float(standstill)
 
     def stretched(self, seconds: float) -> float:
-        """How long may take here what takes ``seconds`` on an idle machine."""
+        """The limit on this machine for an action that takes ``seconds`` on an idle one."""
         return seconds * self.factor + self.standstill
 
 

@@ -33,7 +33,7 @@ _OF_EVERY_RECORD = vars(logging.makeLogRecord({})).keys() | {"message", "asctime
 
 
 class Lines(logging.Handler):
-    """What the agent logs within ``with``."""
+    """Log lines of the agent within ``with``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,13 +62,13 @@ class Lines(logging.Handler):
 
     @property
     def messages(self) -> list[str]:
-        """What was said, in order."""
+        """The messages, in order."""
         return [message for _, message, _ in self.lines]
 
 
 @dataclass
 class FakeGuest:
-    """A guest of which so many cores are busy; or its exporter fails with ``error`` or shows another ``page``. A scrape
+    """A guest of which this many cores are busy; or its exporter fails with ``error`` or shows another ``page``. A scrape
     ``takes`` seconds.
     """
 

@@ -132,7 +132,7 @@ async def test_sleep_and_quiet_are_exported(served: Served) -> None:
 
 
 async def test_wakes_are_exported(exported: Exported) -> None:
-    """How long it wakes, who woke it by kind, and that nobody used it then; never an address."""
+    """Latency of the wake, its source by kind, and that no client used it; never an address."""
     fixture, page = exported
     packet, order = (
         SleepReport(state=SleepState.WAKING, message=message)

@@ -26,7 +26,7 @@ JITTER = 0.05
 
 @dataclass
 class VectorGuest:
-    """A guest whose vector counts every so many seconds until it ``ends``, with time stamps or without."""
+    """A guest whose vector counts every this many seconds until it ``ends``, with time stamps or without."""
 
     every: float
     is_stamped: bool
@@ -43,14 +43,14 @@ class VectorGuest:
         return sum(cores * max(0.0, min(end, at) - begin) for (begin, cores), end in zip(self.loads, ends, strict=True))
 
     def counted_at(self, now: float) -> float:
-        """When vector counted last: early every second time, and late in between."""
+        """Time of vector's last sample: early every second time, and late in between."""
         now = min(now, self.ends)
         last = math.floor(now / self.every)
         times = (each * self.every + (JITTER if each % 2 else -JITTER) for each in range(last - 1, last + 2))
         return max(each for each in times if each <= now)
 
     def page(self, now: float) -> bytes:
-        """What is shown at ``now``."""
+        """The page at ``now``."""
         at = self.counted_at(now)
         stamp = f" {int((BOOTED + at) * 1000)}" if self.is_stamped else ""
         busy = self.busy(at) / CPUS
@@ -84,7 +84,7 @@ def scraped(fixture: RunnerFixture, guest: VectorGuest) -> None:
 
 
 async def sizes(fixture: RunnerFixture, seconds: int) -> list[Resources]:
-    """What the VM has after each of so many seconds."""
+    """The VM's size after each of these seconds."""
     found = []
     for _ in range(seconds):
         await fixture.clock.advance(1.0)

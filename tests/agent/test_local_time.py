@@ -1,4 +1,4 @@
-"""What clocks show, also on the days on which they are changed."""
+"""Local time, also on days when clocks change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of an agent's life becomes an Event on its VM, and how often."""
+"""Kubernetes Events on an agent's VM, and how often they are written."""
 
 from __future__ import annotations
 

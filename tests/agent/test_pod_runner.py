@@ -203,7 +203,7 @@ async def test_resize_altered_by_webhook_pauses_one_resource() -> None:
 
 
 async def test_replaced_pod_is_left_alone() -> None:
-    """The pod was made anew under its name: until the supervisor ends this agent, all its patches conflict."""
+    """The pod was rebuilt under its name: until the supervisor ends this agent, all its patches conflict."""
     async with PodFixture() as fixture:
         await fixture.clock.advance(1.0)
         gone = RefusedError(Fault.VM_API, "default/pg-1 was replaced by another pod of that name")

@@ -1,4 +1,4 @@
-"""Where an agent runs and whom it talks to: flags over environment over defaults."""
+"""Settings of an agent: flags override the environment, which overrides defaults."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Served:
         return f"http://127.0.0.1:{self.port}{self.prefix}/"
 
     async def start(self) -> None:
-        """Listens, on the port of before where there was one."""
+        """Listens, on the port of before if there was one."""
 
         async def noting(scope: Scope, receive: Receive, send: Send) -> None:
             self.asked.append(scope["path"])
@@ -152,7 +152,7 @@ class Visit:
         return float({each["name"]: each["value"] for each in told["metrics"]}["TaskDuration"])
 
     async def violations(self) -> list[str]:
-        """What axe finds wrong with what is shown."""
+        """Violations that axe finds on the page."""
         await self.tab.evaluate(AXE.read_text())
         found: Any = await self.tab.evaluate("axe.run()")
         return [f"{each['id']}: {node['target']}" for each in found["violations"] for node in each["nodes"]]

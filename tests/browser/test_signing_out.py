@@ -1,4 +1,4 @@
-"""What a session showed is gone from the page when it ends, by a button or by itself."""
+"""Sign-out, by the user or by expiry, removes all data of the session from the page."""
 
 from __future__ import annotations
 

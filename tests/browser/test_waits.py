@@ -1,4 +1,4 @@
-"""What a migration waits for stands beside it."""
+"""The page shows what a migration waits for."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ WELL = "No problems: every database has what it requested."
 
 
 async def claims(seen: Visit) -> list[str]:
-    """What is said that only a page may say that knows the fleet."""
+    """Statements that only a page with data about the fleet may make."""
     text = await seen.tab.inner_text("body")
     return [each for each in (WELL, "0 databases", "live") if each in text]
 

@@ -1,4 +1,4 @@
-"""What every Kubernetes API must do for this project: asked of our own server, of a real Kubernetes and of yours.
+"""Requirements on every Kubernetes API, tested with our own server, a real Kubernetes and yours.
 
 - ``ours``: always. ``real``: under the marker ``kubernetes`` (``make test-kubernetes``), which brings one up.
 - ``named``: the cluster of ``AUTOSCALE_TEST_KUBECONFIG``, a kubeconfig with a token or a client certificate (marker

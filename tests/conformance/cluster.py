@@ -82,7 +82,7 @@ class Cluster:
         return f"{root}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
 
     def create(self, path: str, body: Json) -> Json:
-        """What the server made of ``body``."""
+        """Create ``body`` and return the stored object."""
         return done(self.http.post(path, json=body))
 
     def get(self, path: str, **query: object) -> Json:

@@ -1,4 +1,4 @@
-"""Which APIs are asked, and with which clients."""
+"""The APIs under test, and their clients."""
 
 from __future__ import annotations
 

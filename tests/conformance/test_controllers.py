@@ -1,4 +1,4 @@
-"""What happens behind deletions. A real cluster does this in kube-controller-manager."""
+"""Garbage collection after deletions. In a real cluster kube-controller-manager does this."""
 
 from __future__ import annotations
 

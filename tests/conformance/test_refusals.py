@@ -1,4 +1,4 @@
-"""What no Kubernetes takes, each with the causes that it names: in pods, in metadata, and in places."""
+"""Objects that every Kubernetes rejects, with the causes: in pods, in metadata, and in paths."""
 
 from __future__ import annotations
 

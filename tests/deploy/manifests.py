@@ -69,7 +69,7 @@ SIDECAR: Final = ("autoscaling-agent-sidecar", "pod.yaml", "default")
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What runs: the spec of a pod, or the part of one that we ship."""
+    """A pod: its spec, or the part of one that we ship."""
 
     owner: str
     namespace: str

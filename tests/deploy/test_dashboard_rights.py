@@ -1,4 +1,4 @@
-"""What the page's program may do in the cluster is what it does: it reads, and asks who people are."""
+"""The dashboard's rights match its calls: it reads objects and reviews tokens and access."""
 
 from __future__ import annotations
 

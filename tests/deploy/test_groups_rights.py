@@ -1,4 +1,4 @@
-"""What the groups' program may do in the cluster is what it does in stories that have all of its kinds.
+"""The groups program's rights match its calls in tests with all of its kinds.
 
 No admission policy of ours refuses any of it.
 """
@@ -33,7 +33,7 @@ scheduler explains a pod only to those who may.
 
 
 def rights(cluster: EmbeddedCluster) -> set[Right]:
-    """What all processes asked of the cluster. Raises ``AssertionError`` where a policy would have refused a write."""
+    """All API calls of all processes. Raises ``AssertionError`` if a policy would have rejected a write."""
     writes = [write_by(ACCOUNT, each.call.method, each.call.path, each.before, each.after) for each in cluster.written]
     assert any(is_judged(policy, each) for policy in POLICIES for each in writes)
     assert {said for each in writes if (said := refusal(POLICIES, each))} == set()

@@ -1,4 +1,4 @@
-"""What the injector may do in the cluster is what it does, object by object: everything but its Lease is by name."""
+"""The injector's rights match its calls, object by object: everything but its Lease by name."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_webhook_covers_only_pods_that_opted_in() -> None:
 
 
 def selects(hook: Document, labels: dict[str, str]) -> bool:
-    """Whether the API server asks about a pod with these labels."""
+    """True if the API server asks about a pod with these labels."""
     selector = ",".join(_written(each) for each in hook["objectSelector"]["matchExpressions"])
     return label_matcher(selector)({"metadata": {"labels": labels}})
 

@@ -71,7 +71,7 @@ def on_free_ports(flags: list[str]) -> argparse.Namespace:
 
 
 async def answers(options: argparse.Namespace) -> dict[str, Any]:
-    """What kube-scheduler hears, asking as its configuration says."""
+    """Responses that kube-scheduler gets if it calls as configured."""
     bodies: dict[str, Any] = {
         "filterVerb": {"Pod": plain_pod("p"), "Nodes": None, "NodeNames": ["n1"]},
         "prioritizeVerb": {"Pod": plain_pod("p"), "Nodes": None, "NodeNames": ["n1"]},

@@ -21,7 +21,7 @@ def resources() -> set[Path]:
 
 
 def moved(document: Document, namespace: str) -> Document:
-    """What kustomize's transformer ``namespace:`` makes of it."""
+    """The objects after kustomize's transformer ``namespace:``."""
     found = deepcopy(document)
     for each in (found["metadata"], *found.get("subjects", [])):
         if "namespace" in each:

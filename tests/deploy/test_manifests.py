@@ -79,7 +79,7 @@ def kubernetes_models() -> Any:
 
 
 def problems(document: Document) -> list[str]:
-    """What the official client's types, which come from Kubernetes' OpenAPI, say against a built-in object.
+    """Errors of a built-in object according to the official client's types, which come from Kubernetes' OpenAPI.
 
     The local API server stores built-in kinds as they come; a misspelt field would be refused only by a real one.
     """
@@ -116,7 +116,7 @@ def collection(document: Document) -> str:
 
 
 async def applied(client: httpx.AsyncClient, document: Document) -> httpx.Response:
-    """What the server says to a strict server-side apply, as cluster-init.sh makes it."""
+    """The server's response to a strict server-side apply, as in cluster-init.sh."""
     return await client.patch(
         f"{collection(document)}/{document['metadata']['name']}",
         content=yaml.safe_dump(document),

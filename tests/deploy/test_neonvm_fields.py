@@ -39,7 +39,7 @@ def schema(plural: str) -> Document:
 
 
 def at(plural: str, path: str) -> Document | None:
-    """The schema of a field, None where it would be dropped, an empty one where a parent keeps whatever it is given."""
+    """The schema of a field, None if it would be dropped, an empty one if a parent keeps whatever it is given."""
     found: Any = schema(plural)
     for step in path.strip(".").replace("[]", ".[]").split("."):
         inside = found.get("items") if step == "[]" else found.get("properties", {}).get(step)
@@ -50,7 +50,7 @@ def at(plural: str, path: str) -> Document | None:
 
 
 def difference(plural: str, path: str, theirs: Document) -> str | None:
-    """What is wrong with our form of a field."""
+    """The error in our definition of a field."""
     ours = at(plural, path)
     if ours is None:
         return f"{path} would be dropped"
@@ -117,7 +117,7 @@ GUEST: Final[Document] = {
 
 
 def faults(obj: Document) -> list[object]:
-    """What our definition of a VM has against ``obj``."""
+    """Errors of ``obj`` according to our definition of a VM."""
     found = schema("virtualmachines")
     return [*violations(obj, found, ""), *broken_rules(obj, found, None)]
 

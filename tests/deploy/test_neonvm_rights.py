@@ -1,4 +1,4 @@
-"""What the programs that run VMs may do in a cluster is what they do in stories, and no admission policy refuses it."""
+"""Rights of the programs that run VMs match their calls, and no admission policy rejects these."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SPARED = {
 
 
 def says_it(pod: Json) -> bool | None:
-    """Whether a pod repeats all of ``SAID``, or nothing of it; None for a part."""
+    """True if a pod repeats all of ``SAID``, or nothing of it; None for a part."""
     kept = [value == texts(pod, "metadata", kind).get(name) for kind in SAID for name, value in SAID[kind].items()]
     return all(kept) if all(kept) or not any(kept) else None
 

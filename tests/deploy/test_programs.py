@@ -1,4 +1,4 @@
-"""What the manifests tell our programs is what our programs understand: images, flags, variables, files, ports."""
+"""Images, flags, variables, files and ports in the manifests match the programs."""
 
 from __future__ import annotations
 

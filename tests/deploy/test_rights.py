@@ -1,4 +1,4 @@
-"""What each service may do in the cluster is what it does, call by call: nothing is missing, nothing is left over."""
+"""Each service's rights match its calls: none is missing, none is superfluous."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ WRITES: Final[Mapping[str, str]] = {"POST": "create", "PATCH": "patch", "PUT": "
 
 
 def right(method: str, path: str, query: Mapping[str, str]) -> Right:
-    """What a request needs, as Kubernetes' authorizer sees it."""
+    """The right that a request needs, as in Kubernetes' authorizer."""
     _, root, *rest = path.split("/")
     group, rest = ("", rest[1:]) if root == "api" else (rest[0], rest[2:])
     if rest[0] == "namespaces" and len(rest) > 2:
@@ -158,7 +158,7 @@ def sample(kind: Any) -> Any:
 
 
 def kinds() -> list[Kind[Any]]:
-    """What the scheduler watches: every kind that a module of ``scheduler_plugin.cluster`` names."""
+    """The kinds that the scheduler watches: those named in modules of ``scheduler_plugin.cluster``."""
     modules = (import_module(f"{cluster.__name__}.{each.name}") for each in iter_modules(cluster.__path__))
     return list(
         {found.name: found for each in modules for found in vars(each).values() if isinstance(found, Kind)}.values()

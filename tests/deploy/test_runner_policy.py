@@ -1,4 +1,4 @@
-"""Who reaches which port of a runner pod where the policy is enforced."""
+"""Who reaches which port of a runner pod if the policy is enforced."""
 
 from __future__ import annotations
 

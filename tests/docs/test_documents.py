@@ -1,4 +1,4 @@
-"""What the documents name exists, and what they show as an example works."""
+"""Names in the documents exist, and their examples work."""
 
 import json
 import re

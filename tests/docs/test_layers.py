@@ -1,4 +1,4 @@
-"""What calls itself pure is held to it by a contract, and folders stay small enough to survey."""
+"""Modules that claim to be pure are in the import contract, and folders have few modules."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def contract(name: str) -> list[str]:
 
 
 def docstring(source: str) -> str:
-    """The head of a module; empty where the source claims nothing at all, which is much faster to see."""
+    """The head of a module; empty if the source claims nothing at all, which is much faster to see."""
     return (ast.get_docstring(ast.parse(source)) or "") if _CLAIM.search(source) else ""
 
 

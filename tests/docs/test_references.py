@@ -1,4 +1,4 @@
-"""Whatever a docstring, comment or document refers to can be found in this repository."""
+"""Every reference in a docstring, comment or document can be found in this repository."""
 
 from __future__ import annotations
 

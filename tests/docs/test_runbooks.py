@@ -40,7 +40,7 @@ THERE: Final = {
 
 
 def named(command: str) -> Iterator[tuple[str, str]]:
-    """What the words after a verb name: objects by kind and name, and selectors by label and value."""
+    """The arguments after a kubectl verb: objects by kind and name, and selectors by label and value."""
     words = shlex.split(command)
     kind, *names = " ".join(takewhile(lambda word: not word.startswith("-"), words)).replace("/", " ").split(" ")
     yield from ((KINDS.get(kind, kind), name) for name in names if not _PLACEHOLDER.fullmatch(name))

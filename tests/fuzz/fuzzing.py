@@ -13,7 +13,7 @@ from tests.fuzz.targets import LIMIT, TARGETS, Target
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What an input did that it must not do."""
+    """A forbidden outcome of an input."""
 
     target: str
     number: int
@@ -34,7 +34,7 @@ def failures(target: Target, seed: int, count: int) -> Iterable[Failure]:
 
 
 def problem(target: Target, given: object) -> str | None:
-    """What is wrong with how ``target`` takes the input; None where nothing is."""
+    """The problem with how ``target`` handles the input; None if there is none."""
     try:
         spent = _spent(target, given)
     except Exception as error:  # noqa: BLE001 - finding errors of any kind is the point

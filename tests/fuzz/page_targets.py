@@ -1,4 +1,4 @@
-"""What the page and the recorder read: answers of programs that may lie, and objects that anyone may write."""
+"""Inputs of the page and the recorder: responses of programs that may lie, and objects that anyone may write."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def _shown(found: Running, line: bytes, healthy: dict[str, Resources]) -> str | 
 
 
 def _larger_than_its_node(found: Running) -> str | None:
-    """Whether the pod is asked to request more than its node has."""
+    """True if the pod is asked to request more than its node has."""
     ledger, now = found.parts.context.ledger, found.clock.now()
     if "pod-db" in ledger.claims:
         ledger.claims["pod-db"].resizes = None  # what was refused of the object before is no reason to wait
@@ -222,7 +222,7 @@ def _larger_than_its_node(found: Running) -> str | None:
 
 
 def _less_than_it_may_be(claim: Claim | None, vm: VirtualMachine | None, free: Resources) -> str | None:
-    """Why a VM that cannot be read is counted by too little; None if it is not."""
+    """The reason why an unreadable VM is accounted too low; None if it is not."""
     if claim is None or vm is None or claim.vm is None or claim.is_unbounded:
         return None
     most = _most(vm)
@@ -232,12 +232,12 @@ def _less_than_it_may_be(claim: Claim | None, vm: VirtualMachine | None, free: R
 
 
 def _is_short(most: Resources, reserved: Resources, reach: Resources) -> bool:
-    """Whether something is missing for which there is room: more than that counts for nobody."""
+    """True if something is missing for which there is room: more than that counts for nobody."""
     return reserved.cpu < most.cpu <= reach.cpu or reserved.mem < most.mem <= reach.mem
 
 
 def _most(vm: VirtualMachine) -> Resources | None:
-    """What the VM may be by what cannot be read of it: a status speaks for a guest, a permit for an agent.
+    """Upper bound of a VM with unreadable parts: the status bounds the guest, the permit bounds the agent.
 
     A permit is no more than the VM's maximum, which its running machine may bound.
     """

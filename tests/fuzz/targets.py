@@ -1,4 +1,4 @@
-"""What is fuzzed: each decoder, how its inputs are made, and the errors that it may raise. Add a line for a new one."""
+"""The fuzzed decoders: how their inputs are made, and the errors that they may raise. Add a line for a new one."""
 
 from __future__ import annotations
 

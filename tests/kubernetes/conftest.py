@@ -1,4 +1,4 @@
-"""What the tests here call the cluster, which they share with the conformance suite (``tests/conftest.py``)."""
+"""Fixtures of the clusters, which are shared with the conformance suite (``tests/conftest.py``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.kubernetes.real_kubernetes import RealKubernetes
 
 @pytest.fixture(scope="session")
 def home(clusters_home: Path) -> Path:
-    """Where the clusters of this run are."""
+    """Folder of this run's clusters."""
     return clusters_home
 
 

@@ -21,7 +21,7 @@ _JUDGED: Final = 15.0
 
 
 def grows_for_connections(cluster: RealKubernetes, client: str) -> bool:
-    """Whether the VM, once it is small, grows by what its monitor reports of connections that come at once.
+    """True if the VM, once it is small, grows by what its monitor reports of connections that come at once.
 
     They come from the network namespace ``client`` and ask nothing. A scrape may be first; then more of them come.
     """

@@ -53,13 +53,13 @@ class EchoClient:
 
     @property
     def longest(self) -> Seconds:
-        """What the slowest of its answers took."""
+        """Longest response time."""
         answered, sent = self.echoes.replied_at.copy(), self.echoes.sent
         return Seconds(max((at - sent[number] for number, at in answered.items()), default=0.0))
 
     @property
     def lost(self) -> list[int]:
-        """What was never answered, of all that was sent a second ago or earlier."""
+        """Requests sent at least a second ago that got no response."""
         settled = time.monotonic() - SETTLED
         return [
             number

@@ -25,7 +25,7 @@ _ANSWER: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked for."""
+    """A query."""
 
     kind: str
     name: str
@@ -34,7 +34,7 @@ class Question:
 
 
 def question_in(arguments: Sequence[str]) -> Question | None:
-    """The question of a command line; None where only kubectl understands it (pure).
+    """The question of a command line; None if only kubectl understands it (pure).
 
     >>> question_in(["pod", "web", "--namespace=shop"])
     Question(kind='pod', name='web', namespace='shop', selectors={})
@@ -74,7 +74,7 @@ class _Kind:
 
 
 class Looks:
-    """Looks at one API server. Raises ``AssertionError`` with what it complains of."""
+    """Looks at one API server. Raises ``AssertionError`` with its error output."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self._http = client_of_people(kubeconfig, _ANSWER, limits=_NO_CONNECTION_IS_KEPT)
@@ -92,7 +92,7 @@ class Looks:
         return found
 
     def read(self, path: str, parameters: dict[str, str] | None = None) -> Any:
-        """What the server has at ``path``."""
+        """The server's response at ``path``."""
         try:
             answer = self._http.get(path, params=parameters)
         except httpx.HTTPError as error:

@@ -1,4 +1,4 @@
-"""What a cluster may leave on a machine: everything of it that can be found, by its name and its folder."""
+"""Everything that a cluster may leave on a machine, found by its name and its folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MachineState:
 
 
 def machine_state(cluster: str, home: Path) -> MachineState:
-    """What is there now of the cluster of that name, whose folder is in ``home``."""
+    """Present leftovers of the cluster of that name, whose folder is in ``home``."""
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     namespaces = Path("/run/netns")
     cgroups = (Path(folder) for folder, _, _ in os.walk("/sys/fs/cgroup") if f"autoscale.{cluster}" in folder)

@@ -36,7 +36,7 @@ class NeighbourPod:
         self.cluster.kubectl("delete", f"pod/{WEB}", self._place, "--ignore-not-found")
 
     def wish(self) -> MilliCpu:
-        """What of the node's CPU it may have once the VM has left, and not before."""
+        """An amount of the node's CPU that fits only after the VM has left."""
         allocatable = MilliCpu.parse(self.cluster.get("node", self.node)["status"]["allocatable"]["cpu"])
         others = Resources.sum(requests_of(each) for each in self._there() if each["metadata"]["name"] != WEB)
         return allocatable - others.cpu + _TOO_MUCH
@@ -47,11 +47,11 @@ class NeighbourPod:
         self.cluster.kubectl("patch", "pod", WEB, self._place, "--subresource=resize", f"--patch={json.dumps(larger)}")
 
     def pending(self) -> list[str]:
-        """Why its resize waits."""
+        """Reasons why its resize is pending."""
         return [each["reason"] for each in self._status.get("conditions", []) if each["type"] == "PodResizePending"]
 
     def granted(self) -> MilliCpu:
-        """What its kubelet has given it."""
+        """Resources granted by its kubelet."""
         return MilliCpu.parse(self._status["containerStatuses"][0]["resources"]["requests"]["cpu"])
 
     @property

@@ -37,7 +37,7 @@ _DOWN_SECONDS: Final = 120.0
 
 
 class NotYetError(Exception):
-    """What was waited for did not come about."""
+    """The awaited state was not reached in time."""
 
 
 def refuse_unless_possible(home: Path) -> None:
@@ -106,7 +106,7 @@ class RealKubernetes:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def kubectl(self, *arguments: str, typed: str = "", kubeconfig: Path | None = None) -> str:
-        """What kubectl prints. Raises ``AssertionError`` with what it complains of."""
+        """Run kubectl and return its output. Raises ``AssertionError`` with its error output."""
         done = self.try_kubectl(*arguments, typed=typed, kubeconfig=kubeconfig)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -139,7 +139,7 @@ class RealKubernetes:
         return looks_at(self.kubeconfig).read(path)
 
     def explained(self, pod: str, port: int, path: str) -> Any:
-        """What a program in the pod ``namespace/name`` explains to who comes by port-forward."""
+        """The explanation of a program in the pod ``namespace/name``, by port-forward."""
         namespace, _, name = pod.partition("/")
 
         async def asked() -> bytes:

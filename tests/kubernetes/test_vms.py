@@ -95,7 +95,7 @@ def test_vm_gets_available_devices(vm: RealKubernetes) -> None:
 
 
 def offered(cluster: RealKubernetes, node: str) -> str:
-    """How many pods of a node may ask for its devices."""
+    """Number of pods of a node that may request its devices."""
     return str(cluster.get("node", node)["status"]["allocatable"].get(DEVICES, "0"))
 
 
@@ -249,7 +249,7 @@ def until_ended(cluster: RealKubernetes, path: tuple[str, str]) -> None:
 
 @contextmanager
 def answers_of(session: Session) -> Iterator[list[float]]:
-    """When the guest answered, while it is asked again and again."""
+    """Times of the guest's responses to repeated requests."""
     answers, over = [time.monotonic()], threading.Event()
 
     def ask() -> None:
@@ -315,7 +315,7 @@ def test_guest_migrates_for_deferred_resize(vm: RealKubernetes, session: Session
 
 
 def is_for_room(migration: dict[str, Any]) -> bool:
-    """Whether our scheduler ordered it for what the node lacks.
+    """True if our scheduler ordered it for what the node lacks.
 
     The cluster's VMs move after three seconds above the watermark, too (``with_short_delays``): if the planner looks
     between the patch of the pod and its kubelet's verdict, those end first.

@@ -103,7 +103,7 @@ def leading_controller(cluster: RealKubernetes) -> int:
 
 
 def status(cluster: RealKubernetes) -> dict[str, Any]:
-    """What is said of the VM."""
+    """The VM's status."""
     found: dict[str, Any] = cluster.get("neonvm", "db").get("status", {})
     return found
 
@@ -121,20 +121,20 @@ def let(cluster: RealKubernetes, least: tuple[str, int], most: tuple[str, int], 
 
 
 def monitor_of(cluster: RealKubernetes) -> Obj:
-    """What the VM's agent says of the monitor in its guest."""
+    """The agent's report on the guest's monitor."""
     found: Obj = cluster.explained(f"default/{status(cluster)['podName']}", 9101, "/explain")["monitor"]
     return found
 
 
 def has(cluster: RealKubernetes, cpu: str, slots: int) -> bool:
-    """Whether the guest has that size."""
+    """True if the guest has that size."""
     found = status(cluster)
     size = found.get("cpus") or "0", found.get("memorySize") or "0"
     return Resources.parse(*size) == Resources.parse(cpu, f"{slots * _SLOT_MIB}Mi")
 
 
 def their_books(cluster: RealKubernetes) -> Books:
-    """What our scheduler says is reserved on each node."""
+    """Reservations of each node according to our scheduler."""
     nodes = cluster.explained(_scheduler(cluster), 10297, "/nodes")["nodes"]
     return {each["name"]: Resources.parse(each["reserved"]["cpu"], each["reserved"]["mem"]) for each in nodes}
 
@@ -176,28 +176,28 @@ def _held_by(pod: Obj, vms: dict[str, Obj]) -> Resources:
 
 
 def size_of(cluster: RealKubernetes) -> Resources:
-    """What the guest has."""
+    """The guest's size."""
     found = status(cluster)
     return Resources.parse(found["cpus"], found["memorySize"])
 
 
 def requested(cluster: RealKubernetes) -> list[Resources]:
-    """What the guest's container requests, in each pod of the VM."""
+    """Requests of the guest's container in each pod of the VM."""
     return [runner_requests(each) for each in cluster.get("pods", PODS)["items"]]
 
 
 def runner_requests(pod: Obj) -> Resources:
-    """What the guest's container requests."""
+    """Requests of the guest's container."""
     return requests_of({"spec": {"containers": [each for each in pod["spec"]["containers"] if is_runner(each)]}})
 
 
 def is_runner(container: Obj) -> bool:
-    """Whether a guest runs in it."""
+    """True if a guest runs in it."""
     return bool(container["name"] == "neonvm-runner")
 
 
 def room_of(cluster: RealKubernetes, node: str) -> Resources:
-    """What the node can give to pods of VMs, beside those of the cluster."""
+    """Room of the node for VM pods, without the cluster's own pods."""
     found = cluster.get("node", node)["status"]["allocatable"]
     others = cluster.get("pods", "--namespace=kube-system", f"--field-selector=spec.nodeName={node}")["items"]
     return Resources.parse(found["cpu"], found["memory"]) - Resources.sum(map(requests_of, others))
@@ -235,7 +235,7 @@ def _set(cluster: RealKubernetes, *, follows: bool) -> None:
 
 
 def _follows(cluster: RealKubernetes) -> bool:
-    """Whether the scheduler has been told that requests follow."""
+    """True if the scheduler has been told that requests follow."""
     cluster.look_anew("kube-system", "autoscaling-scheduler")
     return bool(cluster.explained(_scheduler(cluster), 10297, "/settings")["pod_requests"])
 

@@ -1,4 +1,4 @@
-"""Which tests one worker has together: those that share a control plane, which is started once.
+"""Groups tests by worker: tests that share a control plane, which is started once.
 
 pytest-xdist has groups of its own, but finds none of them with this pytest (xdist 3.8 writes them where pytest 9.2 does
 not look).

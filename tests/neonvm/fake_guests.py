@@ -58,7 +58,7 @@ class FakeGuests:
 
     @property
     def is_anyone_moving(self) -> bool:
-        """Whether a guest is being sent."""
+        """True if a guest is being sent."""
         return any(each.move is not None for each in self.by_pod.values())
 
     @property

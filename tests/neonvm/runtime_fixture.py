@@ -95,7 +95,7 @@ class RuntimeFixture:
 
     @property
     def is_up(self) -> bool:
-        """Whether the runtime still works."""
+        """True if the runtime still works."""
         return self._runtime is not None and not self._runtime.done()
 
     async def stop(self) -> None:

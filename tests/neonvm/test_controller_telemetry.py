@@ -1,4 +1,4 @@
-"""What ``neonvm-controller`` counts: phases as they are, and ends of guests as the leader sees them."""
+"""Metrics of ``neonvm-controller``: present phases, and ends of guests as seen by the leader."""
 
 from __future__ import annotations
 

@@ -245,5 +245,5 @@ class Agents(Stage):
 
 
 def amounts(size: Resources, slots: int) -> Obj:
-    """As v2.1 writes them: memory in slots, of which a GiB has so many."""
+    """As v2.1 writes them: memory in slots, of which a GiB has this many."""
     return {"vCPUs": size.cpu.quantity(), "mem": int(size.mem.as_gib * slots)}

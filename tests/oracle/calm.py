@@ -1,4 +1,4 @@
-"""What must come about once nothing goes wrong any more: nothing waits that could go, nothing is kept for nobody."""
+"""Liveness without faults: nothing waits if it can proceed, and nothing is kept for nobody."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def _wake_all(story: Story) -> None:
 
 
 async def _end_moves(story: Story) -> None:
-    """What is on its way arrives or fails."""
+    """Complete or fail migrations in progress."""
     for _ in range(60):
         await story.carry()
         await story.clock.advance(1)
@@ -113,7 +113,7 @@ def _free(story: Story, node: str) -> Resources:
 
 
 def _open(story: Story, node: str) -> Resources:
-    """What is free for all: the part that may be kept for sleepers is not."""
+    """Room that is free for all, without the reserve for sleepers."""
     sleeps = any(story.fleet.sleeps(machine) for machine in story.fleet.on(node))
     free = _free(story, node)
     return free.minus_or_zero(SIZE.scaled(DEFAULT_RESERVE.share)) if sleeps else free
@@ -131,7 +131,7 @@ async def _bind_all(story: Story) -> None:
 
 
 async def _grow_all(story: Story) -> None:
-    """What fits is granted to an agent of the VM."""
+    """Grant an agent of the VM everything that fits."""
     machines = {machine.name: machine for machine, _ in _agents(story)}
     for machine in machines.values():
         node, more = story.fleet.node(machine), Resources.parse(1, "1Gi")

@@ -93,7 +93,7 @@ class Agent:
 
     @property
     def may_order(self) -> Resources:
-        """What it holds, and what its resizes on their way order of that."""
+        """The size it holds, and the part of it that resizes in flight order."""
         return Resources.most((self.hold or ZERO, *(each.due for each in self.patches)))
 
     def floor(self) -> Resources:
@@ -159,12 +159,12 @@ class Fleet:
         return ZERO if self.sleeps(machine) else self.wakes_with(machine)
 
     def size(self, machine: Machine) -> Resources:
-        """What a VM's spec asks for."""
+        """The size in a VM's spec."""
         guest = self.object_of(machine)["spec"]["guest"]
         return Resources.parse(guest["cpus"]["use"], f"{guest['memorySlots']['use']}Gi")
 
     def wakes_with(self, machine: Machine) -> Resources:
-        """What a guest that sleeps runs on with: it has what it had, whatever has been written since."""
+        """The size with which a sleeping guest resumes: the one it had, whatever has been written since."""
         size = self.size(machine)
         return size.at_least(machine.slept) if self.phase(machine) in SLEEPING else size
 
@@ -172,7 +172,7 @@ class Fleet:
         return str(self.object_of(machine)["status"].get("phase", ""))
 
     def sleeps(self, machine: Machine) -> bool:
-        """Whether no guest runs before a permit is stored."""
+        """True if no guest runs before a permit is stored."""
         return not machine.is_pod and self.phase(machine) in SLEEPING and self.is_enabled(machine)
 
     def is_enabled(self, machine: Machine) -> bool:
@@ -188,12 +188,12 @@ class Fleet:
         return View(self.version(machine), *seen, self.phase(machine), wakes_with)
 
     def node(self, machine: Machine) -> str | None:
-        """Where the VM's pod is bound."""
+        """The node of the VM's pod."""
         pod = self.cluster.collections[PODS].objects.get(("default", machine.pod))
         return None if pod is None else pod["spec"].get("nodeName")
 
     def may_use(self, machine: Machine) -> Resources:
-        """What the VM may come to have without another answer."""
+        """The maximum size that the VM may reach without another response."""
         version, parts = self.version(machine), [machine.own]
         for agent in machine.agents:
             parts.append(agent.hold or ZERO)
@@ -204,7 +204,7 @@ class Fleet:
         return most
 
     def has(self, machine: Machine) -> Resources:
-        """What the VM has or may come to have: to grant that is to grant nothing more."""
+        """The size that the VM has or may reach; granting it grants nothing more."""
         if machine.name not in self.machines:
             return ZERO
         # A guest that sleeps may start by the permit on its object.
@@ -212,7 +212,7 @@ class Fleet:
         return Resources.most((self.may_use(machine), self.use(machine), self.reported(machine), wakes_by))
 
     def reported(self, machine: Machine) -> Resources:
-        """What the controller has said that the guest has."""
+        """The guest's size as reported by the controller."""
         status = self.object_of(machine)["status"]
         if machine.is_pod:
             return Resources.most(_requested(each["resources"]) for each in status["containerStatuses"])
@@ -222,7 +222,7 @@ class Fleet:
         return (each for each in self.machines.values() if self.node(each) == node)
 
     def foreign(self, node: str) -> Resources:
-        """What pods of others request on the node."""
+        """Requests of other pods on the node."""
         total = ZERO
         for (namespace, _), pod in self.cluster.collections[PODS].objects.items():
             if namespace == "foreign" and pod["spec"].get("nodeName") == node:

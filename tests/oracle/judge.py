@@ -1,4 +1,4 @@
-"""What must hold, by objects of the API and by answers that agents received. The ledger is asked only what it reserves.
+"""Invariants, checked with API objects and with responses to agents. The ledger is only asked for reservations.
 
 - What the VMs of a node may use is within the node, whenever an answer or a binding has added to it.
 - What an agent of a VM holds is stored, or in use: a scheduler that starts now would find it.
@@ -33,7 +33,7 @@ class Judge:
             self._outside[node] = self._now()
 
     def added(self, machine: Machine, before: Resources) -> list[str]:
-        """What is wrong after the VM came to be allowed more than ``before`` by the scheduler."""
+        """Violations after the scheduler allowed the VM more than ``before``."""
         node = self.fleet.node(machine)
         after = self.fleet.may_use(machine)
         if node is None or after.within(before) or self._now() - self._outside.get(node, float("-inf")) < UNSEEN:
@@ -50,15 +50,15 @@ class Judge:
         ]
 
     def _share(self, machine: Machine, grown: Machine) -> Resources:
-        """What a VM counts of its node. What a neighbour orders within a permit that others took away counts only if
-        there is room: nobody could know of that permit.
+        """The part of its node that a VM counts. A resize by a neighbour within a permit that others revoked counts
+        only if there is room, because nobody could know of that permit.
         """
         is_unknown = machine.is_excused and machine is not grown
         used = self.fleet.may_use(machine)
         return used.at_most(self.fleet.stored(machine) or ZERO) if is_unknown else used
 
     def written(self, machine: Machine, agent: Agent, before: Resources) -> list[str]:
-        """What is wrong after an answer that was waited for, while ``before`` was stored at first."""
+        """Violations after an awaited response, while ``before`` was stored at first."""
         known = before.at_least(self.fleet.stored(machine) or ZERO).at_least(self.fleet.use(machine))
         is_edited = self._now() - machine.edited_at < UNSEEN
         if machine.is_pod or is_edited or agent.hold is None or agent.hold.within(known):
@@ -66,7 +66,7 @@ class Judge:
         return [f"{machine.name}: {agent.hold} was written and answered, stored is {self.fleet.stored(machine)}"]
 
     def look(self, ledger: Ledger | None) -> list[str]:
-        """What is wrong now."""
+        """Present violations."""
         found = []
         for machine in self.fleet.machines.values():
             if not machine.is_pod:

@@ -33,7 +33,7 @@ class Migrations(Stage):
         self.api.put(MIGRATIONS, {"metadata": metadata, "spec": {"vmName": machine.name}})
 
     def is_moving(self, vm: str, phase: str | None = None) -> bool:
-        """Whether there is a migration of the VM that has not ended, or is in this phase."""
+        """True if there is a migration of the VM that has not ended, or is in this phase."""
         phases = [_phase(each) for each in self._all() if each["spec"]["vmName"] == vm]
         return any(each not in ENDED if phase is None else each == phase for each in phases)
 

@@ -1,4 +1,4 @@
-"""What people, webhooks and other schedulers do."""
+"""Actions of users, webhooks and other schedulers."""
 
 from __future__ import annotations
 

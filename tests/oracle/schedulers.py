@@ -56,7 +56,7 @@ class Schedulers:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many run as should."""
+        """True if as many run as should."""
         return len(self._tasks) == (REPLICAS if self.has_lease else 1)
 
     async def start(self) -> str:

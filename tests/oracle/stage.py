@@ -165,7 +165,7 @@ class Stage:
         return why
 
     def is_moving(self, vm: str, phase: str | None = None) -> bool:
-        """Whether there is a migration of the VM that has not ended."""
+        """True if there is a migration of the VM that has not ended."""
         raise NotImplementedError
 
     def pod_of(self, machine: Machine) -> Obj:

@@ -25,7 +25,7 @@ Doing = Callable[[], Awaitable[None] | None]
 
 
 class Story(Migrations, Sleep, Agents, Outsiders):
-    """What happens, and how often."""
+    """A random sequence of actions."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)

@@ -13,7 +13,7 @@ SCRIPTS: Final[dict[str, str]] = tomllib.loads((ROOT / "pyproject.toml").read_te
 
 
 def program_of(script: str) -> tuple[str, str]:
-    """What a console script starts, as ``module:function``, and the extra that it names."""
+    """The ``module:function`` that a console script calls, and the extra that it names."""
     module, _, attribute = SCRIPTS[script].partition(":")
     assert module == entry_points.__name__
     start = getattr(entry_points, attribute)

@@ -20,7 +20,7 @@ from tests.package.programs import SCRIPTS, program_of
 
 
 def missing(program: str, extras: Iterable[str]) -> dict[str, str]:
-    """What ``program`` may import and an installation with ``extras`` lacks, with the module that imports it."""
+    """Missing imports of ``program`` in an installation with ``extras``, with the importing module."""
     requirements, providers = environment()
     installed = {pin.name for pin in closure("autoscaling", extras, requirements, Checkout().lock, native_platform())}
     return {
@@ -32,7 +32,7 @@ def missing(program: str, extras: Iterable[str]) -> dict[str, str]:
 
 @cache
 def environment() -> tuple[dict[str, list[str]], Mapping[str, list[str]]]:
-    """What each distribution here requires, and the distributions that have each top-level module."""
+    """Requirements of each distribution here, and the distributions of each top-level module."""
     return {**requirements_here(), "autoscaling": Checkout().requirements}, packages_distributions()
 
 

@@ -1,4 +1,4 @@
-"""Waits grow, have a cap, are spread by jitter, and begin anew after something ran well."""
+"""Waits grow, have a cap, are spread by jitter, and restart after something ran well."""
 
 from __future__ import annotations
 

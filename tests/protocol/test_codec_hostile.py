@@ -1,4 +1,4 @@
-"""Whatever anybody sends, the codec answers with a request or with ``MalformedMessageError``, and nothing else."""
+"""For any bytes, the codec returns a request or raises ``MalformedMessageError``, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which versions a party understands."""
+"""Protocol versions that a party supports."""
 
 import pytest
 

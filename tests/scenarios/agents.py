@@ -115,7 +115,7 @@ class Agents:
         self.alive[vm.pod.uid] = agent
 
     def delay(self, now: Instant) -> Instant:
-        """When a message that is sent now arrives: soon, or much later than its sender waits."""
+        """Delay of a message sent now: short, or much longer than the sender waits."""
         return Instant(now + self.random.random() * (20.0 if self.random.random() < 0.3 else 0.3))
 
     def expire(self, now: Instant) -> None:
@@ -197,7 +197,7 @@ class Agents:
             self._tell(agent, PatchFailed(Fault.VM_API, "time-out", refused=False), now)
 
     def may_use(self, vm: VmObject) -> Resources:
-        """What the guest may come to have without anybody being asked again."""
+        """The maximum size that the guest may reach without another request."""
         most = vm.use if vm.status is None else vm.use.at_least(vm.status)
         for patch in self.patches:
             if patch.vm == vm.name and patch.action.base == vm.version:

@@ -53,7 +53,7 @@ class VmObject:
 
     @property
     def has_booted(self) -> bool:
-        """Whether it has a guest, or one that sleeps."""
+        """True if it has a guest, or one that sleeps."""
         return self.status is not None or self.sleeps
 
     def facts(self) -> VmFacts:
@@ -219,7 +219,7 @@ class Cluster:
         self.put_vm(VmObject(database, uid, minimum, maximum, use, pod=pod, is_pod=True))
 
     def is_copied(self, vm: VmObject) -> bool:
-        """Whether the guest is on its way, and must keep its size."""
+        """True if the guest is on its way, and must keep its size."""
         running = MigrationPhase.RUNNING
         return any(each.facts.vm == vm.name and each.facts.phase is running for each in self.migrations.values())
 
@@ -242,7 +242,7 @@ class Cluster:
             self.put_vm(vm)
 
     def _admits(self, vm: VmObject) -> bool:
-        """Whether a pod's requests fit beside those of the other pods on its node."""
+        """True if a pod's requests fit beside those of the other pods on its node."""
         node = None if vm.pod is None or vm.pod.node is None else self.nodes.get(vm.pod.node)
         if vm.pod is None or node is None or not vm.is_pod:
             return True

@@ -46,7 +46,7 @@ def test_random_runs_keep_the_invariant(seed: int, is_open: bool) -> None:
 
 
 def placed(ledger: Ledger) -> dict[str, str]:
-    """Where every pod is; what is only booked depends on who came first."""
+    """The node of every pod; other bookings depend on the order of events."""
     return {uid: claim.node for uid, claim in ledger.claims.items() if claim.state is not ClaimState.INCOMING}
 
 

@@ -345,6 +345,6 @@ class World:
 
     @property
     def unmet(self) -> bool:
-        """Whether a VM is denied something now."""
+        """True if a VM is denied something now."""
         ledger = self.scheduler.ledger
         return ledger is not None and any(book.unmet != ZERO for book in ledger.nodes.values())

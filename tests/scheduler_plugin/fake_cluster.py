@@ -51,7 +51,7 @@ EVERY_PATH = (
 
 @dataclass(slots=True)
 class Fault:
-    """What goes wrong with the next calls that ``matches``, and how often (``times``).
+    """A failure of the next ``times`` calls that ``matches`` selects.
 
     ``refuse`` is a status that is answered, in the words ``says``; otherwise the call is lost, before it is applied or
     after (``is_applied``). ``hold`` delays the call until it is set; with ``is_stale`` its answer is from before.
@@ -134,7 +134,7 @@ class FakeCluster:
         self.cut_watches()
 
     def backup(self) -> FakeCluster:
-        """What the store holds now, to be restored later."""
+        """A backup of the store, to be restored later."""
         kept = FakeCluster()
         kept.revision, kept.collections = self.revision, copy.deepcopy(self.collections)
         return kept

@@ -52,7 +52,7 @@ class FakeKubelets:
         return [pod["metadata"]["name"] for node in self.nodes for pod in self._on(node) if not self.answer(pod)]
 
     def answer(self, pod: Obj) -> bool:
-        """The kubelet looks at one pod; False where it has just come and there is no room for it."""
+        """The kubelet looks at one pod; False if it has just come and there is no room for it."""
         node, asked, held = pod["spec"].get("nodeName"), requested(pod), allocated(pod)
         if node is None or held == asked:
             return True
@@ -124,19 +124,19 @@ class FakeKubelets:
 
 
 def requested(pod: Obj) -> Resources:
-    """What the pod's container requests."""
+    """Requests of the pod's container."""
     return _resources(pod["spec"]["containers"][0]["resources"]["requests"])
 
 
 def allocated(pod: Obj) -> Resources | None:
-    """What its kubelet has set aside for it; None before it has seen the pod."""
+    """Resources that the kubelet has allocated to it; None before the kubelet has seen the pod."""
     for status in pod["status"].get("containerStatuses", []):
         return _resources(status["allocatedResources"])
     return None
 
 
 def counted(pod: Obj) -> Resources:
-    """What kube-scheduler counts for it."""
+    """Requests that kube-scheduler counts for it."""
     return requested(pod).at_least(allocated(pod) or ZERO)
 
 

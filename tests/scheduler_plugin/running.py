@@ -73,7 +73,7 @@ class Running:
         return await self.client.get(f"http://probes/{path}")
 
     def reserved(self, node: str) -> str:
-        """What is reserved on the node, in words."""
+        """The node's reservations, as text."""
         return str(self.parts.context.ledger.nodes[node].reserved)
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether an installation answers: what counts as an answer, and how long one is waited for."""
+"""True if an installation answers: what counts as an answer, and how long one is waited for."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ async def shrunk(scheduler: Running, pods: list[Any]) -> None:
 
 
 def stored(cluster: FakeCluster, count: int) -> int:
-    """How many VMs have a permit of one vCPU."""
+    """Number of VMs with a permit of one vCPU."""
     found = [cluster.get(VMS, "default", f"v{number}")["metadata"]["annotations"] for number in range(count)]
     return sum('"vCPUs":1,' in each["autoscaling.neon.tech/permit"] for each in found)
 

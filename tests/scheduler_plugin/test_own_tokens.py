@@ -1,4 +1,4 @@
-"""What a program shows to those that explain something to it: never its token for the API server."""
+"""Tokens that a program sends for explanations: never its token for the API server."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ async def test_restart_waits_for_dead_agent(cluster: FakeCluster) -> None:
     [("node", 200), ("own", 403), ("sidecar", 403), ("elsewhere", 403)],
 )
 async def test_only_node_agents_speak(cluster: FakeCluster, token: str, status: int) -> None:
-    """Whoever makes the pod can put a token into it, and would reserve for it what its neighbours need."""
+    """The pod's creator can put a token into it, and could reserve what its neighbours need."""
     cluster.tokens |= {
         "own": token_of(POD),
         "sidecar": token_of(POD, node="n1"),

@@ -1,4 +1,4 @@
-"""What a VM may use is requested by its pod, before its agent hears of it (B.10)."""
+"""A VM's pod requests what the VM may use before its agent gets the permit (B.10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What agents send over the wire: every published version is served, and what is malformed is told so."""
+"""Agents' requests over the wire: every published version is served, and malformed requests get an error."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Agent:
         self.permit: Resources | None = None
 
     async def asks(self, scheduler: Running, cpu: int, mem: str) -> Resources:
-        """What it is permitted."""
+        """The permit."""
         scheduler.cluster.tokens.setdefault("token-db", token_of(POD))
         wanted = Resources.parse(cpu, mem)
         request = AgentRequest(NAME, wanted, self.permit, UNIT, Metrics(0.5, 0.4, Bytes(1)), next(NUMBERS))

@@ -85,7 +85,7 @@ class Storm:
 
     @property
     def identity(self) -> str:
-        """Who writes permits since the last start."""
+        """The writer of permits since the last start."""
         return f"process-{self.started}"
 
     @property
@@ -99,13 +99,13 @@ class Storm:
         self.scheduler = await self.stack.enter_async_context(starting)
 
     def doings(self) -> tuple[tuple[Doing, int], ...]:
-        """What may happen, and how often."""
+        """Random actions, with weights."""
         calm = ((self.create, 3), (self.bind, 6), (self.grow, 10), (self.use, 5), (self.shrink, 8), (self.delete, 1))
         wild = ((self.fault, 5), (self.waver, 4), (self.news, 2), (self.leave, 1), (self.start, 1), (self.haunt, 5))
         return *calm, *wild, *self.others()
 
     def others(self) -> tuple[tuple[Doing, int], ...]:
-        """What kubelets and other schedulers do."""
+        """Actions of kubelets and other schedulers."""
         return ((self.kubelets_look, 8), (self.other_comes, 3), (self.other_goes, 3)) if self.follows else ()
 
     async def step(self) -> None:
@@ -164,7 +164,7 @@ class Storm:
                 await self.ask(agent, agent.held)
 
     async def ask(self, agent: Agent, wanted: Resources) -> Resources | None:
-        """The permit for an absolute wish, None where the scheduler did not answer one."""
+        """The permit for an absolute wish, None if the scheduler did not answer one."""
         self.sequence += 1
         numbered: dict[str, Any] = {"sequence": self.sequence} if agent.numbers else {}
         asking = self.scheduler.ask(agent.pod, wanted.cpu.quantity(), int(wanted.mem.as_gib), **numbered)
@@ -277,7 +277,7 @@ class Storm:
                 assert permit.within(claim.vm.reserved), (name, permit, claim.vm.reserved)
 
     def check_requests(self, bound: Iterable[Agent]) -> None:
-        """What others place pods by holds all that agents hold."""
+        """Check that the pod requests, by which others place pods, cover everything that agents hold."""
         for agent in bound:
             self.kubelets.check(agent.pod["metadata"]["name"], agent.held.at_least(agent.use))
 

@@ -1,4 +1,4 @@
-"""What a term lets be written, and until when."""
+"""The writes that a term allows, and its end."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ async def placed(client: httpx.AsyncClient, pod: Obj) -> None:
 
 
 async def agent_of(api: httpx.AsyncClient, pod: Obj) -> dict[str, str]:
-    """What its agent shows."""
+    """Credentials of the VM's agent."""
     bound = {"kind": "Pod", "apiVersion": "v1", "name": "db-pod", "uid": pod["metadata"]["uid"]}
     wanted = {"spec": {"audiences": ["autoscale-scheduler"], "boundObjectRef": bound}}
     asked = await made(api, "/api/v1/namespaces/default/serviceaccounts/agent/token", wanted)

@@ -1,4 +1,4 @@
-"""What kubectl completes for its plugin."""
+"""kubectl's completions for its plugin."""
 
 from __future__ import annotations
 

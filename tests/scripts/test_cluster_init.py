@@ -50,7 +50,7 @@ class Machine:
             (folder / "bin" / program).chmod(0o755)
 
     def has_downloads(self) -> None:
-        """What the download scripts would have left."""
+        """Create the files that the download scripts would leave."""
         self.deployments.mkdir(parents=True)
         for part in (*PARTS, *LATER_PARTS):
             self.deployments.joinpath(f"{part}.yaml").write_text(f"kind: Part\nmetadata:\n  name: {part}\n")

@@ -1,4 +1,4 @@
-"""Which cluster a command means: flags first, then local clusters that run, then kubectl's files."""
+"""The cluster that a command uses: flags first, then running local clusters, then kubectl's files."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_names_and_numbers_are_never_cut(cost: Cost, monkeypatch: pytest.MonkeyP
 
 
 def web_line(said: str) -> list[str]:
-    """What is said of one VM, word by word."""
+    """The words of one VM's line."""
     return next(line.split() for line in said.splitlines() if "[red]web" in line)
 
 
@@ -353,7 +353,7 @@ def test_stopped_local_cluster_keeps_its_history(home: Path, monkeypatch: pytest
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where local clusters are, and no kubeconfig."""
+    """A folder for local clusters, without a kubeconfig."""
     monkeypatch.setenv("AUTOSCALE_HOME", str(tmp_path / "clusters"))
     monkeypatch.setenv("KUBECONFIG", "")
     monkeypatch.setenv("HOME", str(tmp_path))

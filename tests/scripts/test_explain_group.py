@@ -1,4 +1,4 @@
-"""What ``autoscale explain GROUP`` makes of what the groups' program says."""
+"""The output of ``autoscale explain GROUP``, from the groups program's response."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def a_site(tmp_path: Path) -> RemoteSite:
 
 
 async def said_on(console: Console) -> str:
-    """What is said first; a loop that turns, no clock."""
+    """The first output, in a running event loop without a clock."""
     while not (said := console.export_text()):
         await asyncio.to_thread(lambda: None)
     return said

@@ -1,4 +1,4 @@
-"""What a demonstration makes of migrations: how they are seen, reported and drawn, and when they are a failure."""
+"""Migrations in a demo: how they are detected, reported and drawn, and when they count as a failure."""
 
 import pytest
 

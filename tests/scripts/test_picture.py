@@ -62,7 +62,7 @@ def test_picture_shows_the_outcome(good_picture: Path) -> None:
 
 
 def lines_of_transactions(path: Path) -> int:
-    """How many lines of that colour have corners: a line from point to point."""
+    """Number of lines of that colour with corners: a line from point to point."""
     paths = ElementTree.parse(path).getroot().iter("{http://www.w3.org/2000/svg}path")  # noqa: S314 - we wrote it
     leaf = picture().LEAF
     return sum(

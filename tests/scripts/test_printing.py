@@ -1,4 +1,4 @@
-"""What commands print for scripts, and what shells complete."""
+"""Output of commands for scripts, and shell completions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a command ends: by its result, or in order by a signal."""
+"""How a command ends: with its result, or cleanly by a signal."""
 
 from __future__ import annotations
 

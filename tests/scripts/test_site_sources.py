@@ -1,4 +1,4 @@
-"""Whom a recorder and the page ask about a database through a site."""
+"""The programs that a recorder and the page query about a database through a site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rounds under a real kube-scheduler come to, and how it is shown."""
+"""Figures of benchmark rounds under a real kube-scheduler, and their output."""
 
 from __future__ import annotations
 

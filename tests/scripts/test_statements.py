@@ -1,4 +1,4 @@
-"""What a demonstration that failed lets its VMs say: whether the guest or the way to it is at fault."""
+"""Diagnosis of a failed demo from its VMs: the guest or the connection to it."""
 
 from typing import cast
 

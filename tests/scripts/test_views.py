@@ -1,4 +1,4 @@
-"""What ``autoscale explain`` makes of the answers they get."""
+"""The output of ``autoscale explain`` for the programs' responses."""
 
 from datetime import datetime
 

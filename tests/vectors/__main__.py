@@ -1,6 +1,6 @@
 """``python -m tests.vectors FILE...``: a line for each failing case, then ``N passed, N failed, N declined``.
 
-Exit status 0 where nothing failed, 1 where a case did, 2 where a file cannot be read.
+Exit status 0 if nothing failed, 1 where a case did, 2 where a file cannot be read.
 """
 
 from __future__ import annotations

@@ -48,12 +48,12 @@ class Case:
 
     @property
     def input(self) -> Any:
-        """What is given; None if the text or the steps say all."""
+        """The input; None if the text or the steps contain everything."""
         return self._reads.get("input")
 
     @property
     def expected(self) -> Any:
-        """What should come of it."""
+        """The expected result."""
         return self._reads.get("expected")
 
     @property
@@ -98,7 +98,7 @@ def load_cases(path: Path) -> list[Case]:
 
 
 def _undocumented(group: dict[str, Any]) -> dict[str, Any]:
-    """What a group says beside its cases, as parts of each of them."""
+    """Fields of a group other than its cases, as parts of each case."""
     return {f"group.{key}": value for key, value in group.items() if key not in _OF_GROUPS}
 
 

@@ -86,7 +86,7 @@ def spec_of(given: Mapping[str, Any]) -> HvpaSpec:
 
 
 def recommendations_of(given: Mapping[str, Any]) -> Recommendations:
-    """What both recommend; a VPA that is not to be believed recommends nothing."""
+    """Recommendations of both; an unusable VPA recommends nothing."""
     target = ResourceList(MilliCpu(given["vpa_cpu_m"]), Bytes(given["vpa_mem_M"] * MEGA))
     kind, _, status = given.get("vpa_condition", "RecommendationProvided=True").partition("=")
     vertical = VerticalRecommendation((ContainerRecommendation("app", target),))
@@ -95,7 +95,7 @@ def recommendations_of(given: Mapping[str, Any]) -> Recommendations:
 
 
 def answer(case: Case) -> dict[str, Any]:
-    """What the original's table has of the outcome, as far as the case expects it."""
+    """The outcome in the terms of the original's table, as far as the case expects it."""
     given = case.input
     _decline_where_vertical_waits_for_hpa(given)
     spec, workload, recommendations = spec_of(given), workload_of(given), recommendations_of(given)

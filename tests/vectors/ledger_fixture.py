@@ -115,11 +115,11 @@ class LedgerFixture:
         self._check()
 
     def reserved(self, name: str) -> int:
-        """What the pod has reserved."""
+        """The pod's reservation."""
         return _both(self.ledger.claims[name].reserved)
 
     def pressure(self, name: str) -> int:
-        """What the pod asked for and did not get."""
+        """The part of its request that the pod did not get."""
         return _both(self.ledger.claims[name].unmet)
 
     @property
@@ -134,7 +134,7 @@ class LedgerFixture:
 
     @property
     def node_migrating(self) -> int:
-        """What is already on its way out."""
+        """Amounts that are already leaving."""
         return _both(self.ledger.nodes[NODE].migrating)
 
     def _see(self, name: str, facts: VmFacts) -> None:

@@ -43,7 +43,7 @@ STORM_STEPS: Final = 400
 
 
 def permit_validation(case: Case) -> object:
-    """Whether an agent believes a permit (S4.5)."""
+    """True if an agent believes a permit (S4.5)."""
     permit, request, using = (
         Resources(MilliCpu(cpu), GIB * gib) for cpu, gib in (case.input[key] for key in ("permit", "request", "using"))
     )
@@ -72,7 +72,7 @@ _NO_CACHE: Final = {
 
 
 def ordering(case: Case) -> object:
-    """A rule that holds of every reachable state: None where it does, otherwise what broke it."""
+    """A rule that holds of every reachable state: None if it does, otherwise what broke it."""
     found, check = understood(_RULES, case.text, "check")
     return check(found)
 

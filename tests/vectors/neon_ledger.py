@@ -80,7 +80,7 @@ def _request_expected(case: Case) -> Any:
 
 
 def _after(case: Case, part: str, *others: str) -> dict[str, int]:
-    """What is expected of the pod or the node; of the buffer too if the case gives one."""
+    """The expected amounts of the pod or the node; also of the buffer if the case has one."""
     expected = case.expected[part]
     if "buffer" in case.input[part]:
         _ = expected["buffer"]
@@ -92,7 +92,7 @@ _SAME_NODE: Final = {**_SAME_TOTAL, "expected.node.system": "what a node keeps d
 
 
 def _without_buffer(amounts: Mapping[str, int], *others: str) -> dict[str, int]:
-    """What is reserved less the startup buffer, pressure, and ``others`` if they are given."""
+    """Reservations without the startup buffer, pressure, and ``others`` if given."""
     found = {"reserved": amounts["reserved"] - amounts.get("buffer", 0), "pressure": amounts["pressure"]}
     return found | {name: amounts[name] for name in others if name in amounts}
 
@@ -112,7 +112,7 @@ def _watermark_expected(case: Case) -> Any:
 
 
 def too_much_pressure(case: Case) -> object:
-    """Whether more VMs should be chosen to migrate (S4.8)."""
+    """True if more VMs should be chosen to migrate (S4.8)."""
     cpu, mem = case.input["cpu"], case.input["mem"]
     reserved = _both(cpu, mem, lambda each: each["reserved"] - each.get("buffer", 0))
     level = _both(cpu, mem, lambda each: each["watermark"])
@@ -129,7 +129,7 @@ def _both(cpu: Mapping[str, int], mem: Mapping[str, int], part: Any) -> Resource
 
 
 def migration_accounting(case: Case) -> object:
-    """What starting a migration, and the end of a pod, do to the sums."""
+    """The effect of a migration's start, and of a pod's end, on the totals."""
     given = case.input
     node, pod = _without_buffer(given["node"], "total", "accounted"), _without_buffer(given["pod"])
     pressure, is_migrating = pod.get("pressure", 0), bool(given.get("migrating"))
@@ -155,7 +155,7 @@ def _accounting_expected(case: Case) -> Any:
 
 
 def restart(case: Case) -> object:
-    """What a restarted scheduler believes, and what it may still grant."""
+    """The state of a restarted scheduler, and what it may still grant."""
     given = case.input or {}
     if "vms" in given:
         return _after_restart(case)

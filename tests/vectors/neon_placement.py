@@ -43,7 +43,7 @@ def score_of(case: Case) -> object:
 
 
 def on_extenders_scale(case: Case) -> object:
-    """What kube-scheduler adds to a node, for a score in percent."""
+    """kube-scheduler's added score of a node, for a score in percent."""
     found = extender_score(case.input["score100"])
     return {"extender_score": found, "added_to_node": found * case.input["weight"] * 10}
 

@@ -25,7 +25,7 @@ from vm_image.build import GuestImage
 
 
 def protocol_version(case: Case) -> object:
-    """What a server that accepts a range answers an agent: ``accept`` or 400."""
+    """The response of a server with a range of versions to an agent: ``accept`` or 400."""
     request = {
         "protoVersion": case.input["agent"],
         "pod": {"namespace": "default", "name": "pg"},
@@ -66,7 +66,7 @@ def _quantity_expected(case: Case) -> Any:
 
 
 def vm_mapping(case: Case) -> object:
-    """Whether a VirtualMachine with this slot size is one; where parts of its guest are expected, those."""
+    """True if a VirtualMachine with this slot size is one; where parts of its guest are expected, those."""
     guest = _guest_fields(case.input)
     try:
         vm = parse_virtual_machine({"metadata": {"namespace": "default", "name": "pg"}, "spec": {"guest": guest}})

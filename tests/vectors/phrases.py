@@ -17,7 +17,7 @@ def told(pattern: str) -> re.Pattern[str]:
 
 
 def understood(phrases: Phrases[T], text: str, what: str) -> tuple[re.Match[str], T]:
-    """The first phrase that is in ``text``. Raises ``ValueError`` where there is none: ``what`` is not known for it."""
+    """The first phrase that is in ``text``. Raises ``ValueError`` if there is none: ``what`` is not known for it."""
     for phrase, meaning in phrases:
         if found := phrase.search(text):
             return found, meaning

@@ -62,7 +62,7 @@ def raw_c_over_t(case: Case) -> float | None:
 
 
 def rank_options_of(case: Case) -> dict[str, Any]:
-    """Prices of a case become pods: a price of 1 is a pod of so many vCPUs that it costs 1."""
+    """Prices of a case become pods: a price of 1 is a pod of this many vCPUs that it costs 1."""
     given = case.input
     used = {name for option in given["options"].values() for name in option["pods"]}
     priced = {name: given["pod_prices"].get(name) for name in used}
@@ -125,7 +125,7 @@ def read_request(case: Case) -> dict[str, Any]:
 
 
 def expected_request(case: Case) -> dict[str, Any]:
-    """What a decision needs of the expected request: sizes, counts, and the price keys among the labels."""
+    """The expected request as a decision uses it: sizes, counts, and the price keys among the labels."""
     return {
         "options": [
             [option["nodeGroupId"], option["nodeCount"], [[pod["name"], *_parsed(pod)] for pod in option["pods"]]]

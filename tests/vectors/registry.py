@@ -1,4 +1,4 @@
-"""How groups of cases are answered, which are declined, and how answers are compared.
+"""Registry of the checks for groups of cases, of declined groups, and of comparisons.
 
 - A family holds a table from group to a function ``Case -> answer``, which is compared with ``case.expected``.
 - Every value of a case must be read while it is answered and compared. One that is not fails the case, because the
@@ -35,7 +35,7 @@ def _as_written(case: Case) -> Any:
 
 @dataclass(frozen=True)
 class Check:
-    """How one group is answered, and which part of the expected value binds us.
+    """The check of one group, and the binding part of the expected value.
 
     ``ignores`` maps patterns of paths (``expected.code``) to the reason why these values need not be read. ``needs``
     are the parts that each case has.
@@ -58,7 +58,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one case: exactly one of passed, failed (why) and declined (why)."""
+    """Outcome of one case: exactly one of passed, failed (why) and declined (why)."""
 
     case: Case
     failure: str | None = None
@@ -66,7 +66,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Whether the answer was the expected one."""
+        """True if the answer was the expected one."""
         return self.failure is None and self.declined is None
 
 

@@ -116,7 +116,7 @@ def target_utilization(case: Case) -> object:
 
 
 def _change_of_target(replicas: int, maximum: int) -> str:
-    """What becomes of a target of 70 % that should be 80 %."""
+    """The next target if 70 % should become 80 %."""
     place: Place = ("app", "cpu")
     shape = SizedContainer("app", ResourceList(cpu=MilliCpu(10)))
     configuration = Configuration(maximum_max_replicas=maximum)

@@ -43,7 +43,7 @@ class Booted:
         return self.spec.network
 
     async def scrape(self, *collectors: str) -> dict[str, float]:
-        """What a program in the pod reads from the guest's node_exporter, by sample."""
+        """Scrape the guest's node_exporter from within the pod; returns the samples."""
         query = "&".join(f"collect[]={name}" for name in collectors)
         code = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())"
         page = await output(*self.place.enter, sys.executable, "-c", code, f"{self.place.metrics_url}?{query}")
@@ -58,7 +58,7 @@ class Booted:
         )
 
     async def psql(self, query: str) -> str:
-        """What the database answers to one query, through a forwarded port."""
+        """Query the database through a forwarded port."""
         return await psql(await self.network.expose(self.spec.address, 5432), query)
 
 
@@ -163,7 +163,7 @@ async def output(*command: str, env: Mapping[str, str] | None = None) -> str:
 
 
 async def psql(port: int, query: str, password: str = PASSWORD) -> str:
-    """What the database at a port of loopback answers to one query."""
+    """Query the database at a loopback port."""
     program = str(Path(_pgbench()).with_name("psql"))
     return await output(program, "-wXAtq", "-c", query, env=DatabaseServer("127.0.0.1", port, password).environment)
 

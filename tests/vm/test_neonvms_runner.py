@@ -71,12 +71,12 @@ class Machine:
         return int(head.split()[1]), said
 
     async def sql(self, query: str) -> str:
-        """What the database answers."""
+        """Query the database."""
         return await psql(self.database, query)
 
 
 async def has_said(console: Path, words: str) -> bool:
-    """Whether the guest has said so. It is not asked itself: that would be most of an emulated guest's work."""
+    """True if the guest has said so. It is not asked itself: that would be most of an emulated guest's work."""
     return words in await asyncio.to_thread(console.read_text, errors="replace")
 
 

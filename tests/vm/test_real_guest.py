@@ -28,7 +28,7 @@ pytestmark = pytest.mark.vm
 
 
 async def shows_memory(vm: Booted, mem: int) -> bool:
-    """Return True if the kernel counts so many MiB; it counts new memory a moment after QEMU."""
+    """Return True if the kernel counts this many MiB; it counts new memory a moment after QEMU."""
     total = (await vm.scrape("meminfo"))["node_memory_MemTotal_bytes"]
     return (mem - 64) * MIB < total <= mem * MIB
 

@@ -41,7 +41,7 @@ async def froze(vm: Booted) -> bool:
 
 
 async def wake(vm: Booted, ahead: int = 0) -> None:
-    """Lets it go at a time that is so many seconds ahead of ours."""
+    """Lets it go at a time that is this many seconds ahead of ours."""
     now = time.time_ns()
     response = await order(vm, "/thaw", f"{now // NANO + ahead}.{now % NANO:09d}", THAW_PORT)
     assert response == DaemonResponse(200, "the database runs")

@@ -60,7 +60,7 @@ async def standby_of(primary: Booted, state_dir: Path) -> AsyncIterator[Journey]
 
 
 async def database(guest: Booted) -> DatabaseState:
-    """What the daemon in the guest says of its database."""
+    """The database status from the daemon in the guest."""
 
     views: list[DatabaseState] = []
 
@@ -139,7 +139,7 @@ async def survives_a_lost_session(guest: Booted) -> None:
 
 
 async def sessions(guest: Booted, count: int) -> None:
-    """Returns once so many clients are there."""
+    """Returns once this many clients are there."""
 
     async def holds() -> bool:
         return (await database(guest)).sessions == count

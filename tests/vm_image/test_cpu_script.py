@@ -44,7 +44,7 @@ class Guest:
 
 
 def offered_after_each_write(milli: int, trace: str) -> list[int]:
-    """What the guest could use after each write of the script."""
+    """The CPU that the guest could use after each write of the script."""
     online, quota, found = -(-milli // 1000), milli if milli % 1000 else CPUS * 1000, []
     for line in trace.splitlines():
         match line.split():

@@ -1,4 +1,4 @@
-"""What the build says when the machine lacks something, and what a failed step leaves to read."""
+"""Messages of the build if the machine lacks something, and the output of a failed step."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_unresponsive_step_is_killed_with_children(tmp_path: Path, monkeypatch: 
 
 
 def runs(process: int) -> bool:
-    """Whether there is more of a process than the entry that its parent has yet to remove."""
+    """True if there is more of a process than the entry that its parent has yet to remove."""
     try:
         return Path(f"/proc/{process}/cmdline").read_bytes() != b""
     except FileNotFoundError:

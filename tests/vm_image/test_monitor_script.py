@@ -54,7 +54,7 @@ class Guest:
         return GuestMonitor(f"ws://127.0.0.1:{self.port}/monitor", DEADLINE)
 
     def has(self, *, total: int = 1024, available: int = 900, stalled: float = 0.0, processes: int = 8) -> None:
-        """So many MiB of memory, tasks that wait for it for so many percent of the time, and processes."""
+        """So many MiB of memory, tasks that wait for it for this many percent of the time, and processes."""
         self._write("meminfo", f"MemTotal: {total * 1024} kB\nMemFree: 1 kB\nMemAvailable: {available * 1024} kB\n")
         self._write("memory.pressure", f"some avg10={stalled:.2f} avg60=0.00 avg300=0.00 total=1\n")
         self._write("pids.current", f"{processes}\n")

@@ -1,4 +1,4 @@
-"""Which packages an image is made of: Debian's newest, or those of a time."""
+"""Packages of an image: Debian's newest, or those of a snapshot."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ async def test_archive_behind_forbids_sleep(database: RealDatabase) -> None:
 
 
 async def test_unarchived_change_forbids_sleep(database: RealDatabase) -> None:
-    """What has been written goes to the archive within ``archive_timeout``, asleep or not."""
+    """Changes are archived within ``archive_timeout``, even if the VM is asleep."""
     await database.query("ALTER SYSTEM SET archive_timeout = 3")
     await database.query("SELECT pg_reload_conf()")
     await until_reasons(database, "archiving")

@@ -16,7 +16,7 @@ Said = tuple[int, Any]
 
 
 def permitted(request: Any) -> Any:
-    """What is asked for."""
+    """Grant the whole request."""
     return {"permit": request["resources"], "migrate": None, "computeUnit": UNIT}
 
 
@@ -71,7 +71,7 @@ class Peer:
 
     @property
     def sizes(self) -> list[int]:
-        """How many VMs each message spoke of."""
+        """Number of VMs in each message."""
         return [len(pods) for _, pods in self.asked]
 
     def _answer(self, path: str, found: Any, *, knows: bool) -> bytes:

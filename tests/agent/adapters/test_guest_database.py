@@ -1,4 +1,4 @@
-"""What the guest says of its database, with every fault a guest can have."""
+"""The guest's database status, and every possible fault of a guest."""
 
 from __future__ import annotations
 

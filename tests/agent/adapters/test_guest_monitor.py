@@ -64,7 +64,7 @@ def saying(*texts: str) -> Handler:
 
 
 async def failure(url: str, deadline: Seconds = DEADLINE) -> tuple[Fault, str]:
-    """How a conversation fails whose first message is waited for."""
+    """The error of a conversation while its first message is awaited."""
     with pytest.raises(PortError) as caught:
         async with GuestMonitor(url, deadline).connect() as connection:
             await connection.receive()

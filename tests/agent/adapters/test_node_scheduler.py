@@ -46,7 +46,7 @@ class Node:
         return [asyncio.create_task(self.scheduler.ask(request(each, wants), SLOT)) for each in numbers]
 
     async def asks(self, *numbers: int) -> list[Any]:
-        """What these VMs, which are due together, are answered."""
+        """The responses to requests of VMs that are due together."""
         asking = self.begins(*numbers)
         await self.clock.advance(BATCH_DELAY)
         return await asyncio.gather(*asking, return_exceptions=True)

@@ -36,7 +36,7 @@ YES = "the pod stayed below that for 20 s"
 
 @dataclass
 class FakeReclaimer:
-    """A reclaimer that brings the pod to what it is asked for, unless told otherwise: by ``at_once`` per request at
+    """A reclaimer that brings the pod to the requested size by default, or by ``at_once`` per request at
     most, or not at all. ``held`` is None without hold.
     """
 
@@ -84,7 +84,7 @@ def limited_to(tree: Tree, amount: int) -> None:
 
 
 def reread(tree: Tree, pages: int) -> None:
-    """The container has read so many pages again since it began."""
+    """The container has read this many pages again since it began."""
     stat = tree.file("memory.stat").read_text()
     tree.write("memory.stat", stat.replace("workingset_refault_file 1000\n", f"workingset_refault_file {pages}\n"))
 
@@ -114,7 +114,7 @@ class Agent:
         await self.ask(DownscaleRequest(Resources.parse(1, mem)))
 
     async def answer(self, within: float = 0.0) -> DownscaleResult:
-        """The answer, which has come or comes within so many seconds."""
+        """The answer, which has come or comes within this many seconds."""
         await self.clock.advance(within)
         receiving = asyncio.ensure_future(self.connection.receive())
         await settle()

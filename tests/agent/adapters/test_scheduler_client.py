@@ -66,7 +66,7 @@ async def test_sends_token_and_reads_permit(tmp_path: Path) -> None:
 
 
 async def test_speaks_v5_with_own_compute_unit_to_original() -> None:
-    """What v0.49.1 takes and answers: bytes of memory, one load, and no compute unit in the answer (B.11)."""
+    """The wire format of v0.49.1: memory in bytes, one load average, and no compute unit in the response (B.11)."""
     sent: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

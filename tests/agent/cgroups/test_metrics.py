@@ -181,7 +181,7 @@ MALFORMED = [*FILES, *((V2, name) for name in OPTIONAL)]
 @pytest.mark.parametrize("text", ["", "nonsense\n", "some", "usage_usec -1", "1:0 rbytes=x", "9" * 100_000])
 @pytest.mark.parametrize(("layout", "name"), MALFORMED, ids=str)
 async def test_file_that_is_malformed(layout: Layout, name: str, text: str, tmp_path: Path) -> None:
-    """Whatever stands in a file, the scrape fails as the guest's fault, or takes it for a number."""
+    """Whatever a file contains, the scrape fails as the guest's fault, or reads a number."""
     tree = Tree(tmp_path, layout).make()
     tree.write(name, text)
     outcome = await outcome_of(metrics_of(tree))

@@ -25,7 +25,7 @@ USED = Bytes(GIB // 5)
 
 @dataclass(frozen=True)
 class Second:
-    """What was seen in the time of one look: cores that programs and the kernel kept busy, tasks, and shares of it."""
+    """Metrics of one sample: cores kept busy by programs and by the kernel, tasks, and stalls."""
 
     programs: float
     kernel: float
@@ -54,13 +54,13 @@ class Guest:
         self.look()
 
     def looks(self, seconds: float, programs: float = IDLE) -> Guest:
-        """Looks for so many seconds."""
+        """Looks for this many seconds."""
         for _ in range(round(seconds / LOOK)):
             self.look(programs)
         return self
 
     def look(self, programs: float = IDLE) -> Guest:
-        """The next look at the guest, whose programs wanted so many cores, and what its agent does then."""
+        """The next look at the guest, whose programs wanted this many cores, and what its agent does then."""
         noisy = max(0.0, min(LOOK, self._until - self.story.now)) / LOOK
         cores = self.size.cpu.as_cores
         ran = min(programs, cores)

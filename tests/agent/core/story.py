@@ -30,7 +30,7 @@ UNIT = ComputeUnit(MilliCpu(250), Bytes(GIB))
 
 
 def holding(seconds: float, max_gap: float = 3.0) -> Smoothing:
-    """Up at once, and down to the most of so many seconds."""
+    """Up at once, and down to the most of this many seconds."""
     hold = [{"hold": {"window": seconds}}]
     return Smoothing(parse_policy(hold, "cpu"), parse_policy(hold, "memory"), Seconds(max_gap))
 
@@ -96,13 +96,13 @@ class Story:
         span: float = 1.0,
         runnable: float | None = None,
     ) -> Story:
-        """Metrics arrive: over the last ``span`` so many cores were busy and tasks waited; ``used`` GiB are in use."""
+        """Metrics of the last ``span``: ``cores`` were busy, tasks waited, and ``used`` GiB are in use."""
         self.busy += cores * span
         self.stalled += stall * span
         return self.happens(Scraped(replace(sample(self.busy, self.stalled, used), runnable=runnable)))
 
     def plans(self) -> Plan:
-        """What the agent would do now."""
+        """The agent's current plan."""
         planned = plan(self.state, self.instant)
         assert violations(self.state, planned, self.instant) == []
         return planned

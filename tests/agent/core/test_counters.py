@@ -26,7 +26,7 @@ MODES = ("programs", "kernel", "steal")
 
 @dataclass
 class Counters:
-    """What one CPU has counted, far from zero so that a reset is a fall."""
+    """Counters of one CPU, far from zero so that a reset shows as a decrease."""
 
     programs: float = 1000.0
     kernel: float = 1000.0
@@ -115,7 +115,7 @@ def test_unknown_time_is_kept_and_asks_for_nothing() -> None:
 
 
 def test_a_partial_interval_counts_in_no_mean() -> None:
-    """Who takes the mean from the agent's count must not read unknown time as idle."""
+    """Readers of the agent's count must not mistake unknown time for idle time."""
     story, guest = Story(POLICY).sees(vm(FULL, high=16)), Guest()
     story.happens(Scraped(guest.page()))
     _works(guest, (1.0, 0.0, 0.0))
@@ -145,7 +145,7 @@ STEPS = st.lists(st.tuples(SPLITS, FALLS, MISSING, PRESSURE), max_size=12)
 def test_full_load_never_shrinks(
     steps: list[tuple[tuple[float, float, float], list[tuple[str, str, float]], list[str], str]],
 ) -> None:
-    """Whatever counters do, a guest whose CPUs are all busy keeps them, by a policy that shrinks at once.
+    """Whatever the counters do, a guest whose CPUs are all busy keeps them, even with a policy that shrinks at once.
 
     What falls no lower than it was read at last time looks like a counter that stands still: that is no fall here.
     """

@@ -38,7 +38,7 @@ COARSE = replace(
 def plays(
     story: Story, until: float, cores: float, shrink_to: Resources | None = None
 ) -> Iterator[tuple[float, Action]]:
-    """What the agent does until then, and when: a look each second, and whatever is asked for is granted."""
+    """Actions of the agent until then, with times: one sample per second, and every request is granted."""
     while story.now < until:
         story.at(story.now + 1).looks(cores=cores)
         while actions := story.acts():

@@ -1,4 +1,4 @@
-"""How long guests wait for what they need: counted from the need, whatever happens in between."""
+"""Latency of growth, counted from the need, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Waiting:
     pending: tuple[PendingGrowth, ...] = ()
 
     def needs(self, size: float) -> list[Wait]:
-        """The guest needs so many compute units."""
+        """The guest needs this many compute units."""
         need = cu(size)
         self.story.state.guest.goal = Goal(need.cpu, need.mem, ())
         return self.follows()
@@ -40,7 +40,7 @@ class Waiting:
         return self.follows()
 
     def follows(self) -> list[Wait]:
-        """What has ended by now."""
+        """The waits that have ended."""
         self.pending, ended = follow(self.story.state, self.pending, self.story.instant)
         return list(ended)
 

@@ -1,4 +1,4 @@
-"""A VM moves: its agents hold still at both ends, and the one where it arrives carries on (S4.9, S4.12)."""
+"""A VM moves: its agents hold still at both ends, and the one if it arrives carries on (S4.9, S4.12)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_target_agent_needs_proof_to_shrink() -> None:
 
 
 def shrinks_first_at(story: Story) -> float:
-    """When the first patch is made, and that to the least, of a VM with far too much that arrives now."""
+    """Times of the first patch and of the first patch to the minimum, for an oversized VM that has just arrived."""
     story.sees(arrived(3, size=4))
     while not (patched := [action for action in story.looks().acts() if isinstance(action, PatchVm)]):
         if story.state.scheduler.in_flight is not None:

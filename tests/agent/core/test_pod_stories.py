@@ -358,7 +358,7 @@ def test_agreement_lapses_while_cpu_grows() -> None:
 
 
 def test_memory_stays_without_reclaimer() -> None:
-    """What it agreed to before it went does not count either: it has let go of the memory."""
+    """Its earlier approval does not count either, because it has released the memory."""
     has = size("250m", "2Gi")
     story = loaded(settled_pod(has), 7.0, 0.1)
     says(story, DownscaleRequest(FLOOR), DownscaleResult(2, ok=False, status="reread too much"))
@@ -524,7 +524,7 @@ def test_owner_edits_the_requests_meanwhile() -> None:
 
 
 def test_owner_asks_for_too_much_during_a_shrink() -> None:
-    """What the kubelet will not do goes back at once, although a shrink that is not finished bars the next one."""
+    """A refused resize is reverted at once, although an unfinished shrink blocks the next one."""
     story = shrinking()
     story.sees(pod(size(4, "1Gi"), 4, actual=size("250m", "2Gi"), verdict=INFEASIBLE))
     assert patches_in(story) == [patched_to(size("250m", "2Gi"), 4, "cpu")]

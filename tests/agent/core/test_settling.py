@@ -36,7 +36,7 @@ def cpus(guest: Guest) -> list[int]:
 
 
 def shrunk(policy: Policy, noise: float, times: int = 1) -> Guest:
-    """A guest right after so many shrinks, which follow on a load."""
+    """A guest right after this many shrinks, which follow on a load."""
     guest = Guest(policy, cu(16), noise).looks(30.0, programs=3.2).looks(5.0, programs=1.2)
     while len(guest.sizes) <= times:
         guest.look()

@@ -1,4 +1,4 @@
-"""What the policies make of a need: what they may delay, what they never may, what they hold, and what they forget."""
+"""The policies' effect on a need: what they may delay, must not delay, hold, and forget."""
 
 from __future__ import annotations
 

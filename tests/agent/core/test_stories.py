@@ -44,7 +44,7 @@ def test_odd_size_is_requested_without_compute_unit() -> None:
 
 
 def test_first_request_claims_no_permit() -> None:
-    """What the object records may have been answered to nobody."""
+    """No agent may have received the permit that is recorded on the object."""
     story = Story().sees(structs.replace(vm(cu(1)), recorded_permit=cu(3)))
     assert story.acts() == [asks(cu(1), None, 1, unit=None)]
 

@@ -49,7 +49,7 @@ def section_in(kind: Any) -> type[BaseModel | msgspec.Struct] | None:
 
 
 def names_of(model: Model) -> dict[str, Any]:
-    """What the schema says of the names in a section, and of sections in it. Texts stand for some sections as well."""
+    """Property names of a section and its subsections in the schema. Some sections may also be strings."""
     known = dict(fields(model))
     within = {name: names_of(section) for name, kind in known.items() if (section := section_in(kind)) is not None}
     return {"propertyNames": {"enum": sorted(known)}, **({"properties": within} if within else {})}

@@ -94,7 +94,7 @@ def test_lists_of_objects_are_closed_too() -> None:
 
 
 def test_required_values_are_those_with_defaults() -> None:
-    """What ``--reuse-values`` over an older chart or a null would take away from the templates."""
+    """Templates must not need values that ``--reuse-values`` over an older chart, or a null, would remove."""
     text = (FOLDER / "templates/refusals/_missing.tpl").read_text()
     (names,) = re.findall(r'define "autoscale.requiredValues" -}}\n(.*?){{- end', text, re.DOTALL)
     assert sorted(names.split()) == sorted(required(SCHEMA, VALUES))

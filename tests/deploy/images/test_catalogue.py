@@ -86,7 +86,7 @@ def names_imported_by(file: str) -> list[str]:
 
 
 def file_of(name: str) -> str:
-    """The file of a module or package of this project; empty where there is none of that name."""
+    """The file of a module or package of this project; empty if there is none of that name."""
     path = name.replace(".", "/")
     return next((each for each in (f"{path}.py", f"{path}/__init__.py") if (ROOT / each).is_file()), "")
 

@@ -1,4 +1,4 @@
-"""Which locked wheels an image needs."""
+"""The locked wheels of an image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of Debian packages and of wheels comes into an image."""
+"""The parts of Debian packages and wheels that an image contains."""
 
 from __future__ import annotations
 

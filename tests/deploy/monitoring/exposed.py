@@ -1,4 +1,4 @@
-"""What every program exposes, read from the objects that write its page of metrics."""
+"""Metrics of every program, from the objects that render its metrics page."""
 
 from __future__ import annotations
 

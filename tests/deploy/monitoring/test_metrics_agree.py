@@ -1,4 +1,4 @@
-"""What is exposed, what is documented, and what rules and dashboards use are the same metrics."""
+"""Exposed metrics, documented metrics, and those in rules and dashboards are the same."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def recorded() -> set[str]:
 
 
 def wrong(query: Query) -> Iterator[str]:
-    """What a query asks for that no program exposes."""
+    """Names and labels in a query that no program exposes."""
     known, labels = metrics(), set(OF_TARGETS)
     for name, matchers in query.metrics:
         if name.startswith("process_"):

@@ -29,7 +29,7 @@ def labelled(series: str, label: str) -> str:
 
 
 def names_clusters(case: Case) -> bool:
-    """Whether the story is about clusters already."""
+    """True if the story is about clusters already."""
     return any("cluster=" in each["series"] for each in case["input_series"])
 
 
@@ -47,7 +47,7 @@ def fires(case: Case) -> bool:
 
 
 def in_cluster(case: Case, name: str) -> list[Case]:
-    """What the story expects, of a cluster with a name."""
+    """The expected result for a cluster with a name."""
     return [
         {
             **test,

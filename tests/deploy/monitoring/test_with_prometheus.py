@@ -36,7 +36,7 @@ SPEC = ClusterSpec(guests="simulated", vms=2, load="idle", network="loopback", g
 
 
 def promtool(*words: str, given: bytes = b"") -> str:
-    """What promtool has to say against something; empty where it has nothing."""
+    """The error output of promtool; empty if there is none."""
     done = subprocess.run(["promtool", *words], input=given, capture_output=True, check=False)
     return "" if done.returncode == 0 else (done.stdout + done.stderr).decode()
 
@@ -70,7 +70,7 @@ async def pages() -> AsyncIterator[dict[str, str]]:
 
 
 async def targets(folder: ClusterFolder, vms: list[Json]) -> dict[str, str]:
-    """Where the programs of a local cluster have their metrics, by pod."""
+    """Metrics addresses of a local cluster's programs, by pod."""
     host = (await ask_cluster(folder, "status")).host
     places = {"scheduler": (host, PROBES_PORT), "groups": (host, GROUPS_PORT)}
     places |= {text(vm, "status", "podName"): (text(vm, "status", "podIP"), AGENT_PORT) for vm in vms}

@@ -1,4 +1,4 @@
-"""What ValidatingAdmissionPolicies say to a request, as kube-apiserver asks them: match, conditions, variables, rules.
+"""Evaluates ValidatingAdmissionPolicies as kube-apiserver does: match, conditions, variables, rules.
 
 A policy with parameters is asked once for each of them. A variable without a value, and a rule that cannot be
 evaluated, refuse: all our policies fail closed.
@@ -65,13 +65,13 @@ def write_by(username: str, method: str, path: str, before: Document | None, aft
 
 
 def refusal(policies: list[Document], write: Write) -> str:
-    """``POLICY: MESSAGE`` of the first rule that refuses the write; empty where none does."""
+    """``POLICY: MESSAGE`` of the first rule that refuses the write; empty if none does."""
     said = (_said_by(policy, write) for policy in policies if policy["kind"] == "ValidatingAdmissionPolicy")
     return next(filter(None, said), "")
 
 
 def is_judged(policy: Document, write: Write) -> bool:
-    """Whether the policy is asked about the write."""
+    """True if the policy is asked about the write."""
     rules = policy["spec"]["matchConstraints"]["resourceRules"]
     scope = _scope(write)
     return any(_covers(rule, write) for rule in rules) and all(

@@ -1,4 +1,4 @@
-"""Who reaches which port where NetworkPolicies are enforced, by the manifests alone."""
+"""Computes from the manifests who reaches which port if NetworkPolicies are enforced."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def shipped(kind: str, name: str) -> Peer:
 
 
 def reaches(policies: Sequence[Document], peer: Peer, target: Peer, port: int, protocol: str = "TCP") -> bool:
-    """Whether ``peer`` reaches the port: no policy is about ``target``, or one of those that are lets it in."""
+    """True if ``peer`` reaches the port: no policy is about ``target``, or one of those that are lets it in."""
     about = [each for each in policies if covers(each, target)]
     return not about or any(_admits(each, peer, port, protocol, target.namespace) for each in about)
 
 
 def covers(policy: Document, target: Peer) -> bool:
-    """Whether the policy is about the pod. One without a namespace is applied where its pods are."""
+    """True if the policy is about the pod. One without a namespace is applied where its pods are."""
     namespace = policy["metadata"].get("namespace", target.namespace)
     return bool(namespace == target.namespace and chosen(policy["spec"]["podSelector"], target.labels))
 
 
 def chosen(selector: Document, labels: dict[str, str]) -> bool:
-    """Whether a label selector chooses what has ``labels``. Of expressions only ``Exists`` is used."""
+    """True if a label selector chooses what has ``labels``. Of expressions only ``Exists`` is used."""
     wanted = selector.get("matchLabels", {}).items() <= labels.items()
     return wanted and all(each["key"] in labels for each in selector.get("matchExpressions", ()))
 

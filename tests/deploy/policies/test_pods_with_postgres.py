@@ -1,4 +1,4 @@
-"""How far an agent may resize a pod with a postgres: to the maximum that its owner wrote down, in whatever form."""
+"""An agent may resize a postgres pod up to the maximum of its owner, in any notation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOT_OPTED_IN = "autoscaling-agents-pods: the pod is not enabled for autoscaling"
 
 
 def refused(before: Obj, after: Obj) -> str:
-    """Why the agent of node a may not make that change; empty if it may."""
+    """The reason why the agent of node a may not make that change; empty if it may."""
     write = Write(NODE_AGENT.username, "UPDATE", "", "pods", "default", "resize", after, before, NODE_AGENT.extra)
     return refusal(POLICIES, write)
 
@@ -43,7 +43,7 @@ def resized(before: Obj, size: Resources) -> Obj:
 
 
 def growth(bounds: str | None) -> str:
-    """Why a pod with such bounds may not grow to 2 CPU and 4 GiB."""
+    """The reason why a pod with these bounds may not grow to 2 CPU and 4 GiB."""
     before = postgres("pg-1", bounds=BOUNDS)
     after = resized(before, Resources.parse(2, "4Gi"))
     for each in (before, after):

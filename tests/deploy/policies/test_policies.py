@@ -1,4 +1,4 @@
-"""What the policies say to each attempt of the attack table, and that they are asked about our identities alone."""
+"""The policies' verdict on each attempt of the attack table. They apply to our identities only."""
 
 from __future__ import annotations
 

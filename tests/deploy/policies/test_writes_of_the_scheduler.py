@@ -1,4 +1,4 @@
-"""What the scheduler writes, as it writes it, is what its policies let through."""
+"""The scheduler's policies allow every write of the scheduler."""
 
 from __future__ import annotations
 
@@ -128,7 +128,9 @@ SERVICE = {"metadata": {"name": "autoscaling-scheduler", "namespace": "kube-syst
     ],
 )
 async def test_leader_makes_slices_of_its_own_services(changes: Document, is_refused: bool) -> None:
-    """Who may create EndpointSlices could otherwise have the clients of every Service of the namespace."""
+    """A scheduler that may create EndpointSlices could otherwise redirect the clients of every Service in the
+    namespace.
+    """
     made: Document = slice_of(SERVICE, {"addresses": ["10.0.0.1"]})
     made = merge_patch(made, {"metadata": changes})
     path = ENDPOINT_SLICES.path(made["metadata"]["namespace"])

@@ -60,7 +60,7 @@ class Registry(BaseHTTPRequestHandler):
             self._answer((307 if stored else 200) if has else 404, **stored)
 
     def do_GET(self) -> None:
-        """What a client asks first: that there is a registry, and how it wants to be asked."""
+        """Answer the client's first request: there is a registry, and this is its API version."""
         if self._is_known():
             self._answer(200 if self.path == "/v2/" else 404)
 

@@ -110,7 +110,7 @@ def test_provenance_names_files_and_inputs(release: Release) -> None:
 
 
 def names_in_sums(folder: Path) -> set[str]:
-    """What the checksums of a folder are about; they are right."""
+    """Files in a folder's checksums, which are verified."""
     done = subprocess.run(
         ["sha256sum", "--check", "SHA256SUMS"], cwd=folder, check=False, capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""What the release's workflow pushes, signs and publishes, by its own commands."""
+"""Images that the release's workflow pushes, signs and publishes, with its own commands."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Workspace:
 
     @property
     def asked(self) -> list[str]:
-        """What `autoscale` was asked, each time."""
+        """The arguments of each call of `autoscale`."""
         log = self.root / "asked"
         return log.read_text().splitlines() if log.exists() else []
 

@@ -18,7 +18,7 @@ _PATIENCE: Final = 120.0
 
 @dataclass(slots=True)
 class Load:
-    """What the clients have seen."""
+    """Failures that the clients have seen."""
 
     over: threading.Event = field(default_factory=threading.Event)
     answers: int = 0

@@ -54,7 +54,7 @@ class Release:
     cluster: RealKubernetes
 
     def helm(self, action: str, *arguments: str) -> str:
-        """What Helm prints. Raises ``AssertionError`` with what it complains of."""
+        """Run Helm and return its output. Raises ``AssertionError`` with its error output."""
         done = self.try_helm(action, *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -141,7 +141,7 @@ def telling(cluster: RealKubernetes) -> Iterator[None]:
 
 
 def _explained(cluster: RealKubernetes) -> str:
-    """Why the agents of nodes give their VMs the sizes that they have."""
+    """Explanations of the node agents for their VMs' sizes."""
     selector = "--selector=app.kubernetes.io/name=autoscaling-agent"
     pods = cluster.try_kubectl("get", "pods", f"--namespace={NAMESPACE}", selector, "--output=name").stdout.split()
     names = (f"{NAMESPACE}/{each.removeprefix('pod/')}" for each in pods)

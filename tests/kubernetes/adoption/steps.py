@@ -1,4 +1,4 @@
-"""What stories of a release are made of: what people do and look at, on a cluster with the VM of ``vm-deploy.yaml``."""
+"""Steps of release tests: user actions and checks, on a cluster with the VM of ``vm-deploy.yaml``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def is_available(cluster: RealKubernetes) -> bool:
 
 
 def pods_of_vm(cluster: RealKubernetes) -> list[tuple[str, int]]:
-    """Which pods the VM has, and how often their containers began anew."""
+    """The VM's pods, and their number of container restarts."""
     found = cluster.get("pods", f"--selector=vm.neon.tech/name={NAME}")["items"]
     return [
         (each["metadata"]["uid"], sum(c["restartCount"] for c in each["status"]["containerStatuses"])) for each in found

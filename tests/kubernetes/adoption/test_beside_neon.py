@@ -1,4 +1,4 @@
-"""What the values of ``docs/from-neon.md`` install: of each part one, the original's or ours (B.11)."""
+"""The values in ``docs/from-neon.md`` install each part once, the original's or ours (B.11)."""
 
 from __future__ import annotations
 

@@ -73,13 +73,13 @@ def goes_over_to_a_new_key(cluster: RealKubernetes, signer: CertManager) -> None
 
 
 def trusted(cluster: RealKubernetes) -> Set[x509.Certificate]:
-    """Whom the agents are told to trust."""
+    """The CAs that agents trust."""
     found = cluster.get("configmap", "autoscaling-ca", f"--namespace={NAMESPACE}")["data"]["ca.crt"]
     return set(x509.load_pem_x509_certificates(found.encode()))
 
 
 def signed_by(signer: CertManager, authority: x509.Certificate) -> Set[str]:
-    """Which certificates the authority has signed."""
+    """The certificates that the CA has signed."""
     found = set()
     for name in SIGNED:
         with suppress(InvalidSignature):

@@ -1,4 +1,4 @@
-"""What a release's images are made of: whoever builds them again has the same bytes."""
+"""A release's images can be rebuilt byte by byte."""
 
 from __future__ import annotations
 

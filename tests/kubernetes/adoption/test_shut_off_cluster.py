@@ -93,7 +93,7 @@ def test_air_gapped_cluster_installs_from_archive(release: Release, carried: Pat
 
 
 def printed(*command: str | Path) -> str:
-    """What the command prints. Raises ``AssertionError`` with what it complains of."""
+    """Run the command and return its output. Raises ``AssertionError`` with its error output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -110,7 +110,7 @@ def have_kube_scheduler(release: Release, registry: str) -> None:
 
 
 def images(release: Release) -> set[str]:
-    """What the release's pods run, by name and digest."""
+    """Images of the release's pods, by name and digest."""
     found = release.cluster.get("pods", f"--namespace={NAMESPACE}")["items"]
     references = (each["image"] for pod in found for each in pod["spec"]["containers"])
     names = (reference.rpartition("/")[2] for reference in references)

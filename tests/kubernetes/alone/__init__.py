@@ -1,1 +1,1 @@
-"""What looks at the whole machine before and after: nothing else may begin or end clusters meanwhile."""
+"""Tests that compare the whole machine before and after; no other cluster may start or stop meanwhile."""

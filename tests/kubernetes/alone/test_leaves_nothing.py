@@ -1,4 +1,4 @@
-"""Whatever ends a cluster, and at whatever step of its start: nothing of it stays on the machine."""
+"""However a cluster ends, at any step of its start, it leaves nothing on the machine."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_interrupted_start_leaves_nothing(alone: RealKubernetes, step: str) -
 
 
 def interrupt_after(process: subprocess.Popen[str], steps: int) -> None:
-    """Ctrl-C as soon as so many steps are done."""
+    """Ctrl-C as soon as this many steps are done."""
     assert process.stdout is not None
     done = 0
     while done < steps:

@@ -85,7 +85,7 @@ class Attacked:
     tokens: dict[Who, str] = field(default_factory=dict)
 
     async def end_of(self, tried: Attempt) -> str:
-        """What refused the attempt: ``RBAC``, ``policy NAME``, or nothing. Any other end is told in its own words."""
+        """The layer that rejected the attempt: ``RBAC``, ``policy NAME``, or empty. Any other result is quoted."""
         answer = await self._made(tried)
         if answer.is_success:
             return ""

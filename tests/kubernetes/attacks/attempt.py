@@ -60,7 +60,7 @@ def condition(name: str) -> Obj:
 
 
 def binding_of(name: str, **metadata: Any) -> Obj:
-    """What gives a pod the second node."""
+    """A binding of a pod to the second node."""
     about = {"name": name, **metadata}
     return {"apiVersion": "v1", "kind": "Binding", "metadata": about, "target": {"kind": "Node", "name": "node-b"}}
 
@@ -72,7 +72,7 @@ def changed(found: Obj, change: Obj) -> Obj:
 
 
 def resources(of: Obj, container: str, **found: Obj) -> Obj:
-    """What changes the resources of one container of a pod."""
+    """A patch of the resources of one container."""
     containers = [
         {**each, "resources": {**each.get("resources", {}), **found}} if each["name"] == container else each
         for each in of["spec"]["containers"]

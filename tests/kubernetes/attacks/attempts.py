@@ -1,4 +1,4 @@
-"""Who tries what, and what refuses it: one table for attacks on a real API server, quick tests, and the document.
+"""Attempts and the layer that rejects each: one table for tests on a real API server, quick tests, and the document.
 
 A row whose ``refused_by`` is empty is what the identity is there for, and passes.
 """

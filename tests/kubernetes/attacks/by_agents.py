@@ -1,4 +1,4 @@
-"""What agents try: that of a node, and that beside a VM."""
+"""Attempts of agents: a node's agent and a VM's sidecar."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PODS: Final = "policy autoscaling-agents-pods"
 
 
 def _sized(of: Obj, cpu: str, most_cpu: str, mem: str, most_mem: str = "") -> Obj:
-    """What gives postgres in a pod these requests and limits."""
+    """A patch of requests and limits of postgres in a pod."""
     return resources(
         of,
         "postgres",

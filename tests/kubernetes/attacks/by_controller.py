@@ -1,4 +1,4 @@
-"""What the programs that run VMs try, and the expander."""
+"""Attempts of the programs that run VMs, and of the expander."""
 
 from __future__ import annotations
 

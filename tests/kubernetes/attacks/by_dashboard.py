@@ -1,4 +1,4 @@
-"""What the page's program tries, which is let in by many and shows each no more than what is theirs."""
+"""Attempts of the dashboard, which has many users and shows each only what that user may see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the program of groups tries."""
+"""Attempts of the groups program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the injector tries, which fills the Secrets with certificates and tells the API server whom to trust."""
+"""Attempts of the injector, which writes certificates into Secrets and CAs into the webhook."""
 
 from __future__ import annotations
 

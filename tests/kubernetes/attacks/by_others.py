@@ -1,4 +1,4 @@
-"""What people and the programs of others do: no policy is asked about them but the one that keeps permits."""
+"""Actions of users and of other projects' programs; only the policy on permits applies to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scheduler tries, whose account its kube-scheduler has too."""
+"""Attempts of the scheduler, whose account its kube-scheduler shares."""
 
 from __future__ import annotations
 

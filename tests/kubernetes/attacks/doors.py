@@ -1,4 +1,4 @@
-"""What is tried at our own ports and at the API server's door, and what refuses it: the second half of the table."""
+"""Attempts on our own ports and on the API server, and their results: the second half of the table."""
 
 from __future__ import annotations
 

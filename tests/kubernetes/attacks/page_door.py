@@ -1,4 +1,4 @@
-"""Who is let in by the page's program, as a process with its own service account and rights."""
+"""Sign-ins at the dashboard, as a process with its own service account and rights."""
 
 from __future__ import annotations
 
@@ -65,19 +65,19 @@ class Page:
     http: httpx.AsyncClient
 
     async def signs_in(self, token: str, **headers: str) -> str:
-        """What refuses a sign-in with that token; the session, if any, is kept."""
+        """The reason why a sign-in with that token is rejected; keeps the session, if any."""
         self.http.cookies.clear()
         answer = await self.http.post("/api/session", json={"token": token}, headers=headers)
         return {200: "", 403: doors.NOT_OWN}.get(answer.status_code, str(answer.status_code))
 
     async def looks_at(self, namespace: str, vm: str) -> str:
-        """What refuses to show a VM."""
+        """The reason why a VM is not shown."""
         status = (await self.http.get(f"/api/vms/{namespace}/{vm}")).status_code
         return {200: "", 401: doors.SIGN_IN, 404: doors.NOT_THEIRS}.get(status, str(status))
 
 
 async def of_page(page: Page, fleet: Fleet, vm: str, of_agent: str) -> dict[Door, str]:
-    """How each caller ends. ``vm`` is one of ``HOME``, and ``of_agent`` a token for the scheduler."""
+    """The result for each caller. ``vm`` is one of ``HOME``, and ``of_agent`` a token for the scheduler."""
     refused = "401"  # the page does not say which of the reviews it was
     clerk, nobody = [await fleet.token(HOME, each) for each in (CLERK, NOBODY)]
     found = {doors.NO_SESSION: await page.looks_at(HOME, vm)}

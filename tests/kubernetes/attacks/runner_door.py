@@ -21,7 +21,7 @@ _ASK = {"execute": "query-status"}
 
 
 async def of_runner(fleet: Fleet, vm: Vm, other: Vm, folder: Path) -> dict[Door, str]:
-    """Who is let in by the runner of ``vm``, and whom a controller lets pass for it."""
+    """Callers that the runner of ``vm`` accepts, and impostors that a controller accepts as the runner."""
     own = await fleet.pod(vm)
     async with secured_pod(folder) as pod:
         async with secured_pod(_made(folder / "agents")) as another:
@@ -65,7 +65,7 @@ def _heard(said: list[str]) -> str:
 
 
 async def _spoken_to(fleet: Fleet, pod: SecuredPod, own: Obj) -> str:
-    """Whether a controller takes ``pod`` for the pod ``own`` of the cluster."""
+    """True if a controller takes ``pod`` for the pod ``own`` of the cluster."""
 
     async def pod_of(token: str) -> str:
         spec = {"token": token, "audiences": [RUNNER_AUDIENCE]}

@@ -1,4 +1,4 @@
-"""Who is let in at the ports of our programs and by the API server: real tokens, real reviews, real TLS."""
+"""Callers of our programs' ports and of the API server, with real tokens, real reviews and real TLS."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Street:
     two: Vm
 
     async def agents_port(self, token: str, vm: Vm | None = None) -> str:
-        """What refuses a request for the first VM, or another, with this token."""
+        """The reason why a request with this token, for the first VM or another, is rejected."""
         asked = vm or self.one
         asker = Asker(Vm(asked.name, asked.node, asked.uid, token), self.ours.agents, self.ours.http, SMALL)
         status = await asker.ask(SMALL)
@@ -60,14 +60,14 @@ class Street:
         return await self.fleet.token("default", "vm-agent", audience, await self.fleet.pod(self.one))
 
     async def api_server(self, token: str) -> str:
-        """What refuses to read the VMs of a namespace."""
+        """The reason why reading the VMs of a namespace is rejected."""
         headers = {"Authorization": f"Bearer {token}"}
         answer = await self.fleet.http.get(VMS, headers=headers)
         said = answer.json().get("message", "")
         return {200: "", 401: doors.TOKEN}.get(answer.status_code, "RBAC" if "cannot" in said else said)
 
     async def extender(self, name: str = "", authority: str = "", token: str = "") -> str:
-        """What refuses a request of the client with the certificate of that name, signed by ``authority``."""
+        """The reason why a client with the certificate of that name, signed by ``authority``, is rejected."""
         trust = ssl.create_default_context(cafile=str(files(self.folder, "server")[0]))
         if name:
             trust.load_cert_chain(*files(self.folder, name, authority))

@@ -77,7 +77,7 @@ async def _may_list(client: ApiClient) -> bool:
 
 
 async def test_network_policy_is_kept_or_withdrawn(plane: BareControlPlane, caplog: pytest.LogCaptureFixture) -> None:
-    """What the API server stores is what the controller compares with: it writes once, and again after an edit."""
+    """The controller compares with the object as stored, so it writes once, and again after an edit."""
     async with clients(plane) as (admin, own):
         clock = FakeClock()
         vms, pods = (Informer(own, kind, clock) for kind in (VIRTUAL_MACHINES, PODS))

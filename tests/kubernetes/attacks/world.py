@@ -66,12 +66,12 @@ class Who:
 
     @property
     def username(self) -> str:
-        """What admission sees."""
+        """The user name that admission sees."""
         return f"system:serviceaccount:{self.account}" if self.account else "admin"
 
     @property
     def extra(self) -> dict[str, list[str]]:
-        """What admission sees of the token."""
+        """The token's extra fields that admission sees."""
         found = {"pod-name": self.pod, "node-name": self.node}
         return {f"authentication.kubernetes.io/{key}": [value] for key, value in found.items() if value}
 
@@ -197,7 +197,7 @@ def move(name: str, by: str = "") -> Obj:
 
 
 def deployment(image: str = "web", cpu: str = "100m") -> Obj:
-    """What a group sizes."""
+    """A Deployment that a group sizes."""
     containers = [{"name": "app", "image": image, "resources": {"requests": {"cpu": cpu}}}]
     return {
         "apiVersion": DEPLOYMENTS.api_version,

@@ -117,7 +117,7 @@ class ReplicatedPrograms(Programs):
         self.forwarder = self._start("forwarder", sys.executable, "-m", module, str(self.folder / "kubeconfig"), *ways)
 
     def leader(self) -> str:
-        """The address in both slices; empty where there is none, or another in each."""
+        """The address in both slices; empty if there is none, or another in each."""
         found = set[str]()
         for name in (NAME, f"{NAME}-extender"):
             endpoints = self.cluster.get("endpointslice", name, f"--namespace={NAMESPACE}").get("endpoints") or []
@@ -131,14 +131,14 @@ class ReplicatedPrograms(Programs):
         return self.ask("GET", METRICS, path, token=token)
 
     def calls(self, address: str) -> dict[str, float]:
-        """How often kube-scheduler has called that replica since it was started, by verb and outcome."""
+        """Number of kube-scheduler's calls to that replica since its start, by verb and outcome."""
         status, page = asked(self.namespace, address, "GET", METRICS, "/metrics")
         assert status == 200, page
         lines = (line.removeprefix(CALLS).rpartition(" ") for line in page.splitlines() if line.startswith(CALLS + "{"))
         return {labels: float(count) for labels, _, count in lines}
 
     def leads(self, address: str) -> bool:
-        """Whether that replica says that it leads."""
+        """True if that replica says that it leads."""
         return "autoscale_scheduler_leading 1.0" in asked(self.namespace, address, "GET", METRICS, "/metrics")[1]
 
     def strike(self, address: str, blow: signal.Signals, parts: Iterable[str]) -> None:
@@ -148,7 +148,7 @@ class ReplicatedPrograms(Programs):
             struck[address].send_signal(blow)
 
     def steps(self, address: str, began: float) -> dict[str, float]:
-        """What the service there has said of its succession, and how many seconds after ``began`` (since 1970)."""
+        """The replica's log lines about leadership, with seconds since ``began`` (since 1970)."""
         found = dict[str, float]()
         for line in (self.folder / f"service-{address}.log").read_text().splitlines():
             said = json.loads(line) if line.startswith("{") else {}

@@ -1,4 +1,4 @@
-"""What kube-proxy does for a Service, where none runs: ports of loopback lead to the endpoint of an EndpointSlice.
+"""A stand-in for kube-proxy: forwards loopback ports to the endpoint of an EndpointSlice.
 
 ``python -m tests.kubernetes.availability.slice_forwarder KUBECONFIG PORT=PATH_OF_SLICE...``
 """

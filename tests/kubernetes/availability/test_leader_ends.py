@@ -40,7 +40,7 @@ CROWD: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """What befalls the leader's ``parts``: a signal to each.
+    """A failure of the leader: signals to its ``parts``.
 
     Growth goes on within ``most`` seconds on an idle machine; ``waits`` of them pass by the clock on any.
     """
@@ -55,7 +55,7 @@ class Blow:
         return self.name
 
     def limit(self, slowness: float) -> float:
-        """Seconds on a machine that is so many times slower than an idle one."""
+        """Seconds on a machine that is this many times slower than an idle one."""
         return self.waits + (self.most - self.waits) * slowness
 
 
@@ -168,7 +168,7 @@ def test_growth_and_placement_continue_after_failover(
 
 
 def struck(stage: Stage, programs: ReplicatedPrograms, blow: Blow, agent: Agent) -> Times:
-    """How long it takes from the blow until the agent's VM grows, and until a pod that came meanwhile has a node."""
+    """Seconds from the failure until the agent's VM grows, and until a later pod gets a node."""
     leader = programs.leader()
     (other,) = set(ADDRESSES) - {leader}
     with Slowness() as slow:

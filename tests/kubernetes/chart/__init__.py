@@ -1,1 +1,1 @@
-"""What Helm makes of the chart."""
+"""Tests of Helm's output for the chart."""

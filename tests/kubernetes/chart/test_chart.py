@@ -1,4 +1,4 @@
-"""What Helm makes of the chart: what it renders and refuses, and what a real API server says to it."""
+"""Helm's output for the chart, values that it rejects, and the verdict of a real API server."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def template(values: dict[str, Any], *more: str) -> subprocess.CompletedProcess[
 
 
 def objects(values: dict[str, Any], *more: str) -> list[dict[str, Any]]:
-    """What is rendered with those values."""
+    """The objects rendered with these values."""
     done = template(values, *more)
     assert done.returncode == 0, done.stderr
     return [each for each in plain_yaml.load_all(done.stdout) if each]
@@ -278,7 +278,7 @@ def test_foreign_crds_change_only_if_adopted(
 
 
 def in_cluster(cluster: RealKubernetes, values: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    """What Helm renders with a look at the cluster."""
+    """The objects rendered by Helm with access to the cluster."""
     given = (f"--set-json={name}={json.dumps(value)}" for name, value in values.items())
     return Release(cluster).try_helm("template", "--dry-run=server", KUBE_VERSION, *given)
 

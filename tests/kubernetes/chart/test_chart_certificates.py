@@ -1,4 +1,4 @@
-"""What Helm makes of the chart where cert-manager signs the certificates."""
+"""The rendered chart with certificates from cert-manager."""
 
 from __future__ import annotations
 

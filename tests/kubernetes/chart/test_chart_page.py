@@ -1,4 +1,4 @@
-"""What Helm makes of the page: its history and its title."""
+"""The rendered page: its history and its title."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Helm makes of ``pods``: rights, mounts and a webhook that are there only if postgres in pods is served."""
+"""The rendered ``pods`` values: rights, mounts and a webhook exist only if postgres in pods is served."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ON: dict[str, Any] = {"pods": {"enabled": True}}
 
 
 def powers(values: dict[str, Any]) -> dict[str, bool]:
-    """Which parts of what pods need the rendering has."""
+    """The parts needed for postgres in pods that the rendering contains."""
     rendered = {named(each): json.dumps(each) for each in objects(values)}
     daemon = rendered["DaemonSet", "autoscaling-agent"]
     return {

@@ -24,7 +24,7 @@ STALE: Final = "autoscaling-injector-of-before"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the command says. ``wrong`` are the lines with ! or ×: their level and first sentence, by their names."""
+    """Output of the command. ``wrong`` maps names of lines with ! or × to their level and first sentence."""
 
     code: int
     wrong: dict[str, tuple[Level, str]]
@@ -33,7 +33,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What is installed on a cluster."""
+    """An installation on a cluster."""
 
     cluster: RealKubernetes
 
@@ -70,7 +70,7 @@ class Installation:
         return self.cluster.get(f"--namespace={SYSTEM}", *what)
 
     def text_of(self, name: str, key: str) -> str:
-        """What a ConfigMap holds."""
+        """The content of a ConfigMap."""
         return str(self.get("configmap", name)["data"][key])
 
     def rolled_out(self, what: str) -> None:

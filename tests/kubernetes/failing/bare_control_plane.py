@@ -150,11 +150,11 @@ class BareControlPlane:
         return socket_in(f"/proc/{self.holder.pid}/ns/net")
 
     def client_tls(self) -> ssl.SSLContext:
-        """What trusts the API server."""
+        """A TLS context that trusts the API server."""
         return ssl.create_default_context(cadata=self.pki.signer.pair.certificate.decode())
 
     def server_tls(self) -> ssl.SSLContext:
-        """What the cluster's clients take for the API server at loopback."""
+        """A TLS context that the cluster's clients accept for the API server on loopback."""
         return server_context(self.pki.signer, (), datetime.now(UTC))
 
     def written(self) -> list[dict[str, Any]]:
@@ -163,7 +163,7 @@ class BareControlPlane:
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def refused_by_fences(self) -> list[str]:
-        """What admission policies said to the programs of the stories so far."""
+        """Rejections of our programs by admission policies in all tests so far."""
         said = [str(each.get("responseStatus", {}).get("message", "")) for each in self.written()]
         return [each for each in said if "ValidatingAdmissionPolicy" in each]
 

@@ -1,4 +1,4 @@
-"""What must hold at every moment of a story, read from the objects and the answers to agents."""
+"""Invariants of every moment of a test, checked with objects and with responses to agents."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def _look_at_requests(fleet: Fleet, askers: Sequence[Asker], short: list[s
 async def settled(ours: Scheduler, fleet: Fleet, askers: Sequence[Asker], seconds: float = 10.0) -> None:
     """Returns once the book is what the objects say, and every agent has at most what its object permits.
 
-    For half a minute the book may have more for an agent: what it was granted before, or asked for in vain.
+    For half a minute the book may have more for an agent: what it was granted before, or asked for without success.
     """
     most = {each.vm.name: each.most for each in askers}
 
@@ -82,7 +82,7 @@ async def settled(ours: Scheduler, fleet: Fleet, askers: Sequence[Asker], second
 
 
 def _covers(book: Mapping[str, Resources], claims: Mapping[str, Resources], most: Mapping[str, Resources]) -> bool:
-    """Whether the book has the same VMs, each with what its objects say and no more than it ever asked for."""
+    """True if the book has the same VMs, each with what its objects say and no more than it ever asked for."""
     return book.keys() == claims.keys() and all(
         claims[vm].within(reserved) and reserved.within(claims[vm].at_least(most.get(vm, ZERO)))
         for vm, reserved in book.items()

@@ -32,18 +32,18 @@ class Asked:
 
     @property
     def is_watch(self) -> bool:
-        """Whether it asked for changes."""
+        """True if it asked for changes."""
         return "watch=true" in self.target
 
     @property
     def is_list(self) -> bool:
-        """Whether it asked for whole objects of a kind, page by page."""
+        """True if it asked for whole objects of a kind, page by page."""
         return self.method == "GET" and "limit=" in self.target and "limit=1&" not in f"{self.target}&"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the proxy answers in the server's stead."""
+    """A response of the proxy instead of the server's."""
 
     status: int
     headers: str = ""
@@ -98,7 +98,7 @@ class FaultyProxy:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The proxy's URL."""
         return f"https://127.0.0.1:{self._port}"
 
     async def open(self) -> None:
@@ -129,12 +129,12 @@ class FaultyProxy:
             each.flows.clear()
 
     async def has_refused(self, method: str, times: int, since: float) -> bool:
-        """Whether so many requests were refused after that instant."""
+        """True if this many requests were refused after that instant."""
         found = [each for each in self.since(since) if each.method == method and each.status >= 400]
         return len(found) >= times
 
     def since(self, instant: float) -> list[Asked]:
-        """What was asked after ``instant`` (monotonic)."""
+        """Requests after ``instant`` (monotonic)."""
         return [each for each in self.asked if each.at >= instant]
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -195,7 +195,7 @@ class FaultyProxy:
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:
-    """The head of the next request; empty where there is none any more."""
+    """The head of the next request; empty if there is none any more."""
     try:
         return await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:

@@ -50,7 +50,7 @@ async def until(look: Callable[[], Awaitable[object]], what: str, seconds: float
 
 
 async def _so_far(look: Callable[[], Awaitable[object]]) -> object:
-    """What ``look`` says; nothing while the API server does not answer it."""
+    """The result of ``look``; nothing while the API server does not respond."""
     try:
         return await look()
     except (httpx.TransportError, UnansweredError):
@@ -133,7 +133,7 @@ class Fleet:
         return name
 
     async def has_pods_of(self, *vms: str) -> bool:
-        """Whether these VMs have one pod each, and no other VM has any."""
+        """True if these VMs have one pod each, and no other VM has any."""
         return sorted(each["metadata"]["labels"]["vm.neon.tech/name"] for each in await self.list(PODS)) == sorted(vms)
 
     async def remove(self, *vms: Vm) -> None:
@@ -224,13 +224,13 @@ def _pod(vm: Obj, node: str, requests: Mapping[str, str]) -> Obj:
 
 
 def permit_on(vm: Obj) -> Resources:
-    """The permit that stands on a VM's object; nothing where there is none."""
+    """The permit that stands on a VM's object; nothing if there is none."""
     text = vm["metadata"].get("annotations", {}).get(ANNOTATION_PERMIT)
     return ZERO if text is None else decode_permit(text)
 
 
 def claim(vm: Obj) -> Resources:
-    """What a VM may use, by its object."""
+    """Resources that a VM may use according to its object."""
     read = parse_virtual_machine(vm)
     return read.use.at_least(read.actual or ZERO).at_least(permit_on(vm))
 

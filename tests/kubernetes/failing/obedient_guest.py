@@ -36,15 +36,15 @@ class Guest:
 
     @property
     def metrics_url(self) -> str:
-        """Where its node_exporter answers."""
+        """URL of its node_exporter."""
         return f"http://127.0.0.1:{self.port}/metrics"
 
     async def has(self, size: Resources) -> bool:
-        """Whether it has at least ``size``."""
+        """True if it has at least ``size``."""
         return size.within(self.kernel.requested)
 
     async def was_below(self, size: Resources) -> bool:
-        """Whether it has had less than ``size`` since this was asked last."""
+        """True if it has had less than ``size`` since this was asked last."""
         found, self.least = self.least, self.kernel.requested
         return not size.within(found)
 

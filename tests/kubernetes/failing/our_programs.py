@@ -39,7 +39,7 @@ NOTHING: Final[Mapping[str, Resources]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Where a program finds the API server and what it shows: files in ``folder``."""
+    """Files in ``folder`` with the API server's address and a program's credentials."""
 
     folder: Path
     kubeconfig: Path
@@ -48,7 +48,7 @@ class Identity:
 
 
 def identity(folder: Path, plane: BareControlPlane, proxy: FaultyProxy, token: str) -> Identity:
-    """Who shows ``token`` by way of ``proxy``."""
+    """An identity with ``token``, which connects through ``proxy``."""
     folder.mkdir()
     found = Identity(folder, folder / "kubeconfig", folder / "token", folder / "ca.pem")
     found.token.write_text(token)
@@ -98,7 +98,7 @@ class Scheduler:
     log: Path
 
     async def is_ready(self) -> bool:
-        """Whether it has read the cluster."""
+        """True if it has read the cluster."""
         try:
             return (await self.http.get(f"{self.probes}/readyz")).is_success
         except httpx.TransportError:
@@ -110,7 +110,7 @@ class Scheduler:
         return {node["name"]: {_vm(pod): _amount(pod["reserved"]) for pod in node["pods"]} for node in nodes}
 
     async def has_booked(self, fleet: Fleet, held: Mapping[str, Resources] = NOTHING) -> bool:
-        """Whether it has reserved for every VM what its objects say, or what its agent was granted (``held``)."""
+        """True if it has reserved for every VM what its objects say, or what its agent was granted (``held``)."""
         claims = await fleet.claims()
         due = {
             node: {vm: found.at_least(held.get(vm, found)) for vm, found in vms.items()} for node, vms in claims.items()
@@ -118,7 +118,7 @@ class Scheduler:
         return await self.book() == due
 
     async def bind(self, vm: Vm, uid: str, node: str) -> str:
-        """What it answers to kube-scheduler; empty where the pod of the VM is bound."""
+        """The response to kube-scheduler; empty if the VM's pod is bound."""
         body = {"PodName": f"{vm.name}-pod", "PodNamespace": "default", "PodUID": uid, "Node": node}
         return str((await self.http.post(f"http://{self.extender}/bind", json=body)).json()["Error"])
 
@@ -139,7 +139,7 @@ def _amount(found: Any) -> Resources:
 
 @asynccontextmanager
 async def scheduler(known: Identity, ahead: float = 0.0, *flags: str) -> AsyncIterator[Scheduler]:
-    """One that has read the cluster, and whose calendar is so many seconds ``ahead``; ``flags`` are more of its own."""
+    """A scheduler that has listed the cluster; its clock is ``ahead`` seconds ahead. ``flags`` are extra flags."""
     (known.folder / "config.yaml").write_text(SETTINGS)
     ports = dict(zip(("agents", "extender", "metrics"), free_ports(3), strict=True))
     listens = [f"--listen-{name}=127.0.0.1:{port}" for name, port in ports.items()]
@@ -206,7 +206,7 @@ class NodeAgent:
     http: httpx.AsyncClient
 
     async def metric(self, line: str) -> float:
-        """The value of the metric that is written so, labels included; 0 where there is none."""
+        """The value of the metric that is written so, labels included; 0 if there is none."""
         lines = (await self.http.get(f"{self.url}/metrics")).text.splitlines()
         return sum(float(each.removeprefix(line)) for each in lines if each.startswith(f"{line} "))
 
@@ -220,19 +220,19 @@ class Controller:
     http: httpx.AsyncClient
 
     async def leads(self) -> bool:
-        """Whether it says that it holds the Lease."""
+        """True if it says that it holds the Lease."""
         return "leading" in await self.said()
 
     async def stands_by(self) -> bool:
-        """Whether it says that another holds it."""
+        """True if it says that another holds it."""
         return "standing by" in await self.said()
 
     async def has_ended(self) -> bool:
-        """Whether it has lost the Lease that it held, and ended."""
+        """True if it has lost the Lease that it held, and ended."""
         return self.program.poll() == LOST
 
     async def said(self) -> str:
-        """What it says of itself; empty while it does not answer."""
+        """The program's report about itself; empty while it does not respond."""
         try:
             return (await self.http.get(f"{self.probes}/readyz", timeout=1.0)).text
         except httpx.TransportError:
@@ -241,7 +241,7 @@ class Controller:
 
 @asynccontextmanager
 async def controller(known: Identity, module: str, ahead: float = 0.0, *flags: str) -> AsyncIterator[Controller]:
-    """One whose calendar is so many seconds ``ahead`` of the others'."""
+    """One whose calendar is this many seconds ``ahead`` of the others'."""
     (port,) = free_ports(1)
     command = (*python(module, ahead), f"--kubeconfig={known.kubeconfig}", f"--listen=127.0.0.1:{port}", *flags)
     with process(known.folder / "log", *command) as program:
@@ -250,7 +250,7 @@ async def controller(known: Identity, module: str, ahead: float = 0.0, *flags: s
 
 
 def python(module: str, ahead: float = 0.0) -> tuple[str, ...]:
-    """The interpreter's arguments that run a module, on a calendar so many seconds ahead."""
+    """The interpreter's arguments that run a module, on a calendar this many seconds ahead."""
     if not ahead:
         return ("-m", module)
     skewed = "import runpy, time; now, now_ns = time.time, time.time_ns; "

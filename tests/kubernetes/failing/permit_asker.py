@@ -58,12 +58,12 @@ class Asker:
         return response.status_code
 
     async def gets(self, wanted: Resources) -> bool:
-        """Whether it is permitted all of ``wanted`` now."""
+        """True if it is permitted all of ``wanted`` now."""
         await self.ask(wanted)
         return wanted.within(self.granted)
 
     async def is_refused(self, wanted: Resources) -> bool:
-        """Whether it is told to come again."""
+        """True if it is told to come again."""
         return await self.ask(wanted) == httpx.codes.SERVICE_UNAVAILABLE
 
     async def keep_asking(self, sizes: random.Random, over: asyncio.Event) -> None:
@@ -86,7 +86,7 @@ async def asking(askers: Sequence[Asker]) -> AsyncIterator[None]:
 
 
 def all_granted(askers: Sequence[Asker]) -> Callable[[], Awaitable[bool]]:
-    """Whether every one of them has been answered since this was called."""
+    """True if every one of them has been answered since this was called."""
     counts = [len(each.outcomes) for each in askers]
 
     async def look() -> bool:
@@ -96,7 +96,7 @@ def all_granted(askers: Sequence[Asker]) -> Callable[[], Awaitable[bool]]:
 
 
 def any_refused(askers: Sequence[Asker]) -> Callable[[], Awaitable[bool]]:
-    """Whether one of them has been told to come again since this was called."""
+    """True if one of them has been told to come again since this was called."""
     counts = [len(each.outcomes) for each in askers]
 
     async def look() -> bool:

@@ -1,4 +1,4 @@
-"""What a story has: the control plane, the cluster's objects, and our programs on ways of their own."""
+"""Parts of a test: the control plane, the cluster's objects, and our programs with their own connections."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Stage:
         return await self.stack.enter_async_context(faulty_proxy(self.plane))
 
     async def scheduler(self, way: FaultyProxy, ahead: float = 0.0) -> Scheduler:
-        """One that has read the cluster; its calendar is so many seconds ``ahead``."""
+        """One that has read the cluster; its calendar is this many seconds ``ahead``."""
         known = await self._identity(way, "kube-system/autoscaling-scheduler")
         return await self.stack.enter_async_context(scheduler(known, ahead))
 

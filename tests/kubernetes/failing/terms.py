@@ -1,4 +1,4 @@
-"""Who held a Lease when, and who wrote, as the API server's audit log and the store's versions have it."""
+"""Lease holders and writers over time, from the API server's audit log and the store's versions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _process(entry: dict[str, Any]) -> str:
 
 
 def _version(entry: dict[str, Any]) -> int | None:
-    """The store's version that the write made; None where it made none."""
+    """The store's version that the write made; None if it made none."""
     if entry["responseStatus"]["code"] >= 300:
         return None
     version = entry.get("responseObject", {}).get("metadata", {}).get("resourceVersion")

@@ -95,7 +95,7 @@ def without_vm_controller(cluster: RealKubernetes) -> Iterator[None]:
 
 
 def manifest() -> str:
-    """What is installed, fences included, with the settings of these tests."""
+    """The installed manifests, policies included, with the settings of these tests."""
     documents = [each for path in MANIFESTS for each in yaml.safe_load_all(path.read_text())]
     for each in documents:
         if each["kind"] == "ConfigMap":

@@ -97,7 +97,7 @@ class Scene:
         self.cluster.kubectl("apply", f"--namespace={NAMESPACE}", "--filename=-", typed=listed)
 
     def get(self, kind: Resource, name: str, namespace: str = NAMESPACE) -> Object:
-        """One object; an empty one where there is none."""
+        """One object; an empty one if there is none."""
         answer = self.api.get(kind.path(namespace, name))
         found: Object = {} if answer.status_code == httpx.codes.NOT_FOUND else answer.raise_for_status().json()
         return found
@@ -114,12 +114,12 @@ class Scene:
         self.api.patch(path, content=json.dumps(body), headers=headers).raise_for_status()
 
     def status(self, kind: Resource, name: str) -> Object:
-        """The object's status; empty where there is none."""
+        """The object's status; empty if there is none."""
         found: Object = self.get(kind, name).get("status", {})
         return found
 
     def condition(self, kind: Resource, name: str, about: str) -> Condition:
-        """Status, reason and message of one condition; empty where it is not there."""
+        """Status, reason and message of one condition; empty if it is not there."""
         for each in self.status(kind, name).get("conditions") or ():
             if each["type"] == about:
                 return each["status"], each.get("reason", ""), each.get("message", "")
@@ -139,17 +139,17 @@ class Scene:
             raise NotYetError(f"{error}; expected {expected}, got {look()}") from None
 
     def requests(self, name: str) -> Object:
-        """What the first container of a Deployment's template requests."""
+        """Requests of the first container in a Deployment's template."""
         found = self.get(DEPLOYMENTS, name)["spec"]["template"]["spec"]["containers"][0]
         requests: Object = found["resources"]["requests"]
         return requests
 
     def replicas(self, name: str) -> int:
-        """How many replicas a Deployment is to have."""
+        """Desired replicas of a Deployment."""
         return int(self.get(DEPLOYMENTS, name)["spec"]["replicas"])
 
     def writers_of_replicas(self, name: str) -> set[tuple[str, str]]:
-        """Who wrote how many replicas a Deployment is to have, and through which subresource."""
+        """Managers that wrote a Deployment's replicas, with the subresource."""
         return {
             (each["manager"], each.get("subresource", ""))
             for each in self.get(DEPLOYMENTS, name)["metadata"]["managedFields"]

@@ -99,7 +99,7 @@ def test_an_external_metric_scales_through_the_hvpa(scene: Scene) -> None:
 
 def test_in_place_resize_restarts_no_pod(scene: Scene) -> None:
     def sizes() -> list[tuple[str, str]]:
-        """What each pod asks for, and what its kubelet says it has."""
+        """Requests of each pod, and its resources according to the kubelet."""
         found = [
             (asked["requests"]["cpu"], has.get("requests", {}).get("cpu", ""))
             for asked, has, _ in pods_of(scene, "cache")

@@ -1,4 +1,4 @@
-"""What is wrong with a group is said, and nothing is scaled; and when the leader is killed the other one goes on."""
+"""Groups report their problems and then scale nothing, and a standby takes over from a killed leader."""
 
 from __future__ import annotations
 
@@ -69,6 +69,6 @@ def test_standby_takes_over_after_lease_expiry(scene: Scene) -> None:
 
 
 def lease(scene: Scene) -> Object:
-    """Who acts, and since when."""
+    """The Lease's holder and acquisition time."""
     spec: Object = scene.get(LEASES, "autoscale-groups", SYSTEM)["spec"]
     return spec

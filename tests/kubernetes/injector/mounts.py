@@ -42,7 +42,7 @@ class Mount:
 
 
 def data_of(found: Mapping[str, Any]) -> dict[str, bytes]:
-    """What a Secret or a ConfigMap holds."""
+    """Data of a Secret or a ConfigMap."""
     data = found.get("data") or {}
     if found["kind"] == "Secret":
         return {name: base64.b64decode(value) for name, value in data.items()}

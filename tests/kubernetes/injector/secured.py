@@ -62,7 +62,7 @@ class Secured(Programs):
 
     @property
     def mounts(self) -> dict[str, Mount]:
-        """What is mounted, by the path of its object."""
+        """Mounted objects, by the path of the object."""
         return {
             f"{SECRETS}/autoscaling-certificates-scheduler": Mount(self.folder / "scheduler-tls"),
             f"{SECRETS}/autoscaling-certificates-kube-scheduler": Mount(self.folder / "kube-scheduler-tls"),
@@ -103,7 +103,7 @@ class Secured(Programs):
         )
 
     def service_flags(self) -> list[str]:
-        """Where the service's certificates are."""
+        """Flags with the paths of the service's certificates."""
         tls = self.folder / "scheduler-tls"
         shown = {"tls-cert": "tls.crt", "tls-key": "tls.key"}
         flags = [f"--{prefix}{flag}={tls / name}" for prefix in ("", "extender-") for flag, name in shown.items()]
@@ -117,7 +117,7 @@ class Secured(Programs):
         super(Secured, self).end()
 
     def trusting(self) -> FollowingContext:
-        """Whom agents trust."""
+        """A TLS context with the CAs that agents trust."""
         return following(client_tls("agents", self.folder / "agents-tls" / "ca.crt"), ssl.PROTOCOL_TLS_CLIENT)
 
     def ask(self, method: str, port: int, path: str, body: object = None, token: str = "") -> tuple[int, Any]:
@@ -156,7 +156,7 @@ class Secured(Programs):
 
 
 def forget_certificates(people: httpx.Client) -> None:
-    """Empties the Secrets: what follows begins anew."""
+    """Empties the Secrets: what follows restarts."""
     for name in ("", *(f"-{each}" for each in NAMES)):
         merge = {"Content-Type": "application/merge-patch+json"}
         answer = people.patch(f"{SECRETS}/autoscaling-certificates{name}", json={"data": None}, headers=merge)

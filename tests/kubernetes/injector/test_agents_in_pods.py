@@ -85,7 +85,7 @@ def agents_in(pod: Obj) -> list[Any]:
 
 
 def rehearsed(stage: Stage, pod: Obj) -> httpx.Response:
-    """What would become of a pod; its name may be taken."""
+    """The result of a dry run for a pod; its name may be taken."""
     renamed = {**pod, "metadata": {**pod["metadata"], "name": "rehearsal"}}
     return stage.http.post(stage.path(PODS), json=renamed, params={"dryRun": "All"})
 
@@ -119,7 +119,7 @@ def in_use(stage: Stage) -> tuple[object, object]:
 
 
 def agent_process(namespace: str) -> int:
-    """The machine's number of the agent's process that runs in a pod there; 0 where none does."""
+    """The machine's number of the agent's process that runs in a pod there; 0 if none does."""
     wanted = {f"POD_NAMESPACE={namespace}".encode(), b"AGENT_MODE=sidecar"}
     for each in Path("/proc").glob("[0-9]*"):
         try:

@@ -89,7 +89,7 @@ def test_certificate_rotation_fails_nothing(
 
 
 def was_asked(answer: httpx.Response) -> bool:
-    """Whether the webhook was: it adds an agent, or says why not where a busy API server lets it wait for too long."""
+    """True if the webhook was: it adds an agent, or says why not where a busy API server lets it wait for too long."""
     return len(agents_in(answer.json())) == 1 or "vm-agent cannot be read" in answer.headers.get("Warning", "")
 
 
@@ -107,7 +107,7 @@ def agent_of(stage: Stage, name: str) -> Agent:
 
 
 def key_lines(api: httpx.Client) -> list[str]:
-    """What is secret in our Secrets: the lines of each private key."""
+    """Secret content of our Secrets: the lines of each private key."""
     found = []
     for name in ("", *(f"-{each}" for each in NAMES)):
         data = api.get(f"{SECRETS}/autoscaling-certificates{name}").json().get("data", {})
@@ -123,5 +123,5 @@ def logins(folder: Path) -> list[str]:
 
 
 def leaks(logs: list[Path], secrets: set[str]) -> list[str]:
-    """Which logs have one of the secrets."""
+    """Logs that contain one of the secrets."""
     return [log.name for log in logs if any(secret in log.read_text(errors="replace") for secret in secrets)]

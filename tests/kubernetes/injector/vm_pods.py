@@ -48,7 +48,7 @@ def want(stage: Stage, name: str, cpu: str, mem: str) -> None:
 
 
 def prepare(stage: Stage) -> None:
-    """What ``agent-sidecar.yaml`` makes in a namespace with VMs, and the guests' page."""
+    """Create the objects of ``agent-sidecar.yaml`` in a namespace with VMs, and the guests' page."""
     for each in documents("deploy/kubernetes/agent-sidecar.yaml"):
         if each["metadata"]["name"] == "autoscaling-agent-sidecar":
             continue

@@ -140,7 +140,7 @@ async def binaries() -> Path:
 
 
 def account_files(token: str, authority: bytes) -> dict[str, bytes]:
-    """What a kubelet mounts of a service account."""
+    """Files that a kubelet mounts for a service account."""
     found = {"token": token.encode(), "ca.crt": authority, "namespace": b"kube-system"}
     return {f"{ACCOUNT_FILES}/{name}": content for name, content in found.items()}
 

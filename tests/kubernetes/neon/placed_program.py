@@ -35,11 +35,11 @@ class Program:
         return (self.folder / "log").read_text()
 
     def ask(self, method: str, port: int, path: str, body: object = None) -> tuple[int, Any]:
-        """Status and content of one answer of the program. Raises ``OSError`` where there is none."""
+        """Status and content of one answer of the program. Raises ``OSError`` if there is none."""
         return asked(self._namespace, self.place.address, method, port, path, body=body)
 
     def explains(self, port: int, path: str) -> tuple[int, Any]:
-        """What it answers to who comes from its own loopback, as a port-forward does."""
+        """Its response to a request from its own loopback, as from a port-forward."""
         return asked(self._namespace, "127.0.0.1", "GET", port, path)
 
     @property
@@ -48,7 +48,7 @@ class Program:
 
 
 def listens(place: Place, port: int) -> bool:
-    """Whether something listens at that port of the place."""
+    """True if something listens at that port of the place."""
     with socket_in(f"/proc/{place.holder}/ns/net") as probe:
         probe.settimeout(2.0)
         return probe.connect_ex((place.address, port)) == 0

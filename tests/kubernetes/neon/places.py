@@ -32,7 +32,7 @@ class Place:
 
     @property
     def enter(self) -> tuple[str, ...]:
-        """What a command begins with that is to run there."""
+        """Command prefix that enters the place."""
         return ("nsenter", f"--target={self.holder}", "--net", "--")
 
     def listening(self, address: str, port: int) -> socket.socket:
@@ -55,7 +55,7 @@ class Places:
 
     @contextmanager
     def place(self, more: int = 0) -> Iterator[Place]:
-        """A place with the next address, and so many more."""
+        """A place with the next address, and this many more."""
         number = next(self._numbers)
         spare = tuple(f"10.60.{number}.{each}" for each in range(1, more + 1))
         with subprocess.Popen([*_HOLD, "echo up && exec sleep infinity"], stdout=subprocess.PIPE) as holder:

@@ -1,4 +1,4 @@
-"""What a kubelet and a runner do for the pods of VMs: they run, have addresses, and behind these there are guests.
+"""Stand-ins for kubelets and runners of VM pods: the pods run, have addresses, and have guests.
 
 The guest's CPU is asked and set over our runner's own API, its memory over QMP as far as our gate lets it through; a
 runner of NeonVM's has no gate. Pods of our controller let in its clients alone. Their
@@ -163,7 +163,7 @@ class RunnerPod:
 
 
 class NeonsRunner(RunnerApi):
-    """What NeonVM's own runner answers: of its guest it says the CPU alone."""
+    """NeonVM's own runner, which reports only the guest's CPU."""
 
     async def answer(self, who: str, method: str, target: str, body: bytes) -> HttpResponse:
         """The answer to one request."""
@@ -229,7 +229,7 @@ class Kubelet:
         await self.fleet.patch(f"{PODS}/{name}/status", {"status": status})
 
     async def _identity(self, pod: Obj) -> tuple[PodIdentity | None, Tls | None]:
-        """What a pod of ours shows, and whom it lets in; nothing for one of NeonVM's."""
+        """Credentials and trusted CAs of our pod; nothing for a pod of NeonVM."""
         env = {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0].get("env", [])}
         if RUNNER_AUTHORITIES not in env:
             return None, None

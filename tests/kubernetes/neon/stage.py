@@ -59,7 +59,7 @@ ADMITTING: Final = "  withoutTokens: {namespaces: [kube-system], labels: {name: 
 
 @dataclass(slots=True)
 class Stage:
-    """What a story has. ``stacks`` are by a program's name, so that each can be ended alone."""
+    """Parts of a test. ``stacks`` are by program name, so that each program can be stopped alone."""
 
     plane: BareControlPlane
     fleet: Fleet
@@ -84,7 +84,7 @@ class Stage:
         return name
 
     async def vm(self, name: str, **more: Any) -> None:
-        """Creates a VM. The API server may still ask the webhooks of the controller before this one, in vain."""
+        """Create a VM. The API server may still call the webhooks of the previous controller, and fail."""
 
         async def is_made() -> bool:
             return bool(await self.fleet.create(VMS, objects.vm(name, **more)))
@@ -125,7 +125,7 @@ class Stage:
         await until(is_so, f"{name} has {cpus} and {memory}", seconds)
 
     async def permit(self, name: str) -> str:
-        """What our scheduler has permitted, as it stands on the VM."""
+        """The permit of our scheduler, as stored on the VM."""
         return str(permit_on(await self.found(name)))
 
     def booked(self, ours: Program) -> dict[str, list[Resources]]:

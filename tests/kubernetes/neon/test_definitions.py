@@ -44,7 +44,7 @@ def theirs(binaries: Path) -> list[Obj]:
 
 
 async def are_in_force(fleet: Fleet) -> bool:
-    """Whether the API server has accepted all names of the definitions."""
+    """True if the API server has accepted all names of the definitions."""
     for plural in KINDS:
         path = CUSTOM_RESOURCE_DEFINITIONS.path(name=f"{plural}.vm.neon.tech")
         found = (await fleet.http.get(path)).json()
@@ -55,7 +55,7 @@ async def are_in_force(fleet: Fleet) -> bool:
 
 
 async def all_can_be_changed(fleet: Fleet, mark: str) -> bool:
-    """Whether each object takes a label and a status, and keeps what it had."""
+    """True if each object takes a label and a status, and keeps what it had."""
     for name, (path, spec, status) in OBJECTS.items():
         await fleet.patch(f"{path}/{name}", {"metadata": {"labels": {"seen": mark}}})
         found = await fleet.patch(f"{path}/{name}/status", {"status": {"podName": mark, "sourceNode": mark}})

@@ -17,7 +17,7 @@ async def pods_of(stage: Stage, vm: str) -> list[Obj]:
 
 
 def agents_in(pod: Obj) -> list[str]:
-    """How the containers of our agent in a pod are restarted."""
+    """Restart policies of our agent's containers in a pod."""
     return [each["restartPolicy"] for each in pod["spec"]["initContainers"] if each["name"] == AGENT_CONTAINER]
 
 

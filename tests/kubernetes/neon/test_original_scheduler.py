@@ -37,7 +37,7 @@ async def no_stored_permits(stage: Stage) -> AsyncIterator[None]:
 
 
 def presented(theirs: Program) -> list[Resources | None]:
-    """What the scheduler was told as the last permit by each request that it has answered, as it says in its log."""
+    """The last permit in each request that the scheduler has answered, from its log."""
     found = re.findall(r'Handled agent request.*?"lastPermit":(null|\{.*?\})', theirs.said)
     return [None if each == "null" else decode_permit(each) for each in found]
 

@@ -18,7 +18,7 @@ _HALF: Final = 32
 
 
 def dated(token: str, key_file: Path, seconds: float) -> str:
-    """The token as if it had been given an hour ago and ended so many ``seconds`` from now, signed by the cluster."""
+    """The token as if it had been given an hour ago and ended this many ``seconds`` from now, signed by the cluster."""
     head, body, _ = token.split(".")
     now = int(time.time())
     claims: dict[str, Any] = json.loads(_decoded(body))

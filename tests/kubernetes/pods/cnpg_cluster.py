@@ -42,7 +42,7 @@ class CnpgCluster:
 
     @property
     def pods(self) -> dict[str, tuple[str, int]]:
-        """Each pod's uid, and how often its containers began anew."""
+        """Each pod's uid, and how often its containers restarted."""
         found = self.stage.cluster.get("pods", f"--selector=cnpg.io/cluster={NAME}")["items"]
         return {each["metadata"]["name"]: (each["metadata"]["uid"], restarts(each)) for each in found}
 

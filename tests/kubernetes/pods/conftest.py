@@ -39,6 +39,6 @@ def stage(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PodS
 
 @pytest.fixture
 def watch(stage: PodStage) -> Iterator[PodWatch]:
-    """What becomes of the pods while a test runs."""
+    """Changes of the pods during a test."""
     with watching(stage.cluster) as pods:
         yield pods

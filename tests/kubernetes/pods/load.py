@@ -24,7 +24,7 @@ _USUAL: Final = re.compile(r"pgbench \(|starting vacuum")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where a database is, as pgbench's environment; ``password`` may be empty."""
+    """A database's address, as pgbench's environment; ``password`` may be empty."""
 
     cluster: RealKubernetes
     host: str
@@ -56,13 +56,13 @@ class Load:
     began: float = field(default_factory=time.monotonic)
 
     def lines(self) -> list[str]:
-        """What it has said until now."""
+        """Output lines so far."""
         # Its own position in the file must stay.
         size = os.fstat(self.output.fileno()).st_size
         return os.pread(self.output.fileno(), size, 0).decode().splitlines()
 
     def transactions(self) -> float:
-        """How many it has done, as far as it has told."""
+        """Number of transactions in the output so far."""
         return sum(float(match[1]) for match in map(_PROGRESS.match, self.lines()) if match)
 
     def rates(self) -> list[float]:
@@ -70,7 +70,7 @@ class Load:
         return [float(match[1]) for match in map(_PROGRESS.match, self.lines()) if match]
 
     def faults(self) -> list[str]:
-        """What went wrong: transactions that failed, clients that lost their session."""
+        """Failed transactions, and clients that lost their session."""
         ended = [] if self.process.poll() is None else [f"pgbench has ended with {self.process.poll()}"]
         return [*ended, *(line for line in self.lines() if not _is_usual(line))]
 

@@ -50,7 +50,7 @@ class PodStage:
         self.cluster.kubectl("annotate", "--overwrite", f"pod/{pod}", f"{ANNOTATION_BOUNDS}={bounds(most, least)}")
 
     def explained(self, pod: str) -> Any:
-        """Why the pod's agent gives it the size that it has."""
+        """The explanation of the pod's agent for its size."""
         node = self.pod(pod)["spec"]["nodeName"]
         selector = "--selector=app.kubernetes.io/name=autoscaling-agent"
         agents = self.cluster.get("pods", f"--namespace={NAMESPACE}", selector)["items"]
@@ -58,7 +58,7 @@ class PodStage:
         return self.cluster.explained(f"{NAMESPACE}/{agent}", 9101, f"/explain/default/{PREFIX}{pod}")
 
     def scheduler_explains(self, pod: str) -> Any:
-        """What our scheduler has reserved for the pod, and why it gets no more."""
+        """The scheduler's explanation: the pod's reservation, and why it gets no more."""
         return self._of_scheduler(f"/explain/default/{PREFIX}{pod}")
 
     def _of_scheduler(self, path: str) -> Any:
@@ -67,13 +67,13 @@ class PodStage:
         return self.cluster.explained(f"{NAMESPACE}/{pod['metadata']['name']}", 10297, path)
 
     def reserved(self, node: str) -> Resources:
-        """What of the node is reserved in our scheduler's book."""
+        """The node's reservations in the scheduler's ledger."""
         nodes = self._of_scheduler("/nodes")["nodes"]
         (found,) = (each["reserved"] for each in nodes if each["name"] == node)
         return Resources.parse(found["cpu"], found["mem"])
 
     def requested(self, node: str) -> Resources:
-        """What the node's pods have of it, by the API."""
+        """Requests of the node's pods, according to the API."""
         there = self.cluster.get("pods", "--all-namespaces", f"--field-selector=spec.nodeName={node}")["items"]
         return Resources.sum(requests_of(each) for each in there if each["status"]["phase"] in {"Pending", "Running"})
 
@@ -84,24 +84,24 @@ class PodStage:
 
 
 def container(pod: Obj) -> Obj:
-    """What the spec says of the container with postgres."""
+    """The postgres container in the pod's spec."""
     return next(dict(each) for each in pod["spec"]["containers"] if each["name"] == "postgres")
 
 
 def status(pod: Obj) -> Obj:
-    """What the kubelet says of it; nothing before it runs."""
+    """The container's status; empty before it runs."""
     found = pod["status"].get("containerStatuses", [])
     return next((dict(each) for each in found if each["name"] == "postgres"), {})
 
 
 def desired(pod: Obj) -> Resources:
-    """What postgres requests."""
+    """Requests of postgres."""
     requests = container(pod)["resources"]["requests"]
     return Resources.parse(requests["cpu"], requests["memory"])
 
 
 def actual(pod: Obj) -> Resources:
-    """What it has by its kubelet."""
+    """Resources of postgres according to the kubelet."""
     requests = status(pod)["resources"]["requests"]
     return Resources.parse(requests["cpu"], requests["memory"])
 
@@ -117,7 +117,7 @@ def objections(pod: Obj) -> dict[str, str]:
 
 
 def restarts(pod: Obj) -> int:
-    """How often its containers began anew."""
+    """Number of restarts of its containers."""
     return sum(each["restartCount"] for each in pod["status"].get("containerStatuses", []))
 
 

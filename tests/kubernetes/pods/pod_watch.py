@@ -32,7 +32,7 @@ class Moment:
 
 @dataclass(slots=True)
 class PodWatch:
-    """What is told of the pods of the default namespace."""
+    """Observed changes of pods in the default namespace."""
 
     moments: list[Moment] = field(default_factory=list)
     _news: threading.Condition = field(default_factory=threading.Condition)

@@ -1,4 +1,4 @@
-"""What people apply for postgres in pods: a Cluster of CloudNativePG, a StatefulSet, a Deployment, and volumes."""
+"""Manifests for postgres in pods: a CloudNativePG Cluster, a StatefulSet, a Deployment, and volumes."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def filler(name: str, cpu: MilliCpu, node: str = NODE) -> Obj:
 
 
 def free(stage: PodStage, node: str = NODE) -> MilliCpu:
-    """What our scheduler can still give of the node's CPU."""
+    """CPU of the node that our scheduler can still grant."""
     allocatable = MilliCpu.parse(stage.cluster.get("node", node)["status"]["allocatable"]["cpu"])
     return allocatable - KEPT_BACK - stage.reserved(node).cpu
 

@@ -82,6 +82,6 @@ def test_utilization_hpa_blocks_resizes(stage: PodStage, watch: PodWatch) -> Non
 
 
 def told(stage: PodStage, pod: str) -> list[str]:
-    """What events tell of the pod."""
+    """Event messages about the pod."""
     events = stage.cluster.get("events", f"--field-selector=involvedObject.name={pod}")["items"]
     return [f"{each['reason']}: {each['message']}" for each in events]

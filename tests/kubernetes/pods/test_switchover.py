@@ -69,13 +69,13 @@ def keeps_wishes(stage: PodStage) -> None:
 
 
 def denial(stage: PodStage) -> str:
-    """What the Hvpa says of a primary without room; empty if it has room."""
+    """The Hvpa's message about a primary without room; empty if it has room."""
     found: Obj = stage.cluster.get(HVPA).get("status", {})
     return next((each["reason"] for each in found.get("conditions", []) if each["type"] == DENIED), "")
 
 
 def switchovers(stage: PodStage) -> list[str]:
-    """What the Events of switchovers are about."""
+    """Messages of switchover Events."""
     found = stage.cluster.get("events", "--field-selector=reason=Switchover")["items"]
     return [f"{each['involvedObject']['kind']}/{each['involvedObject']['name']}" for each in found]
 

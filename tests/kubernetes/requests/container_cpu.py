@@ -41,7 +41,7 @@ class ContainerCpu:
 
     @property
     def times_throttled(self) -> int:
-        """How often the kernel has stopped it because of the limit."""
+        """Number of times that the kernel throttled the container."""
         return int(self._stat()["nr_throttled"])
 
     @property

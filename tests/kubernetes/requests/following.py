@@ -22,6 +22,6 @@ class FollowingPrograms(Programs):
         return {"permits": {"asPodRequests": self.follows, "asCpuLimits": self.limits}}
 
     def follow(self, follows: bool, *, limits: bool = False) -> None:
-        """Whether requests, and limits with them, follow from now on, on the real node none of which is kept back."""
+        """True if requests, and limits with them, follow from now on, on the real node none of which is kept back."""
         self.follows, self.limits = follows, limits
         self.set_overrides({"nodes": [NODE], "cpu": {"system": "0"}, "memory": {"system": "0"}})

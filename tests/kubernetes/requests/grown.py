@@ -12,7 +12,7 @@ from tests.kubernetes.scheduling.stage import Stage
 
 
 def requested(stage: Stage, pod: str) -> Resources:
-    """What the pod's containers request."""
+    """Requests of the pod's containers."""
     return requests_of(stage.get(PODS, pod))
 
 
@@ -29,7 +29,7 @@ def started(stage: Stage, name: str, **spec: Any) -> Agent:
 
 
 def explained(stage: Stage, vm: str) -> Any:
-    """Why the VM has its size, of its only pod."""
+    """The explanation of the VM, which has one pod."""
     status, said = stage.programs.get(f"/explain/{stage.name}/{vm}")
     assert status == 200, said
     return said["pods"][0]

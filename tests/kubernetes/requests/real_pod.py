@@ -31,18 +31,18 @@ class RealPod:
 
     @property
     def reserved(self) -> MilliCpu:
-        """What of the node's CPU our service has in its book."""
+        """The node's reserved CPU in our scheduler's ledger."""
         _, said = self.stage.programs.get("/nodes")
         return next(MilliCpu.parse(each["reserved"]["cpu"]) for each in said["nodes"] if each["name"] == NODE)
 
     @property
     def allocatable(self) -> MilliCpu:
-        """What CPU the node has for pods."""
+        """The node's allocatable CPU."""
         return MilliCpu.parse(self.cluster.get("node", NODE)["status"]["allocatable"]["cpu"])
 
     @property
     def free(self) -> MilliCpu:
-        """What CPU no pod on the node requests."""
+        """CPU of the node that no pod requests."""
         there = [each for each in self.cluster.get("pods", "--all-namespaces")["items"] if is_there(each)]
         return self.allocatable - Resources.sum(map(requests_of, there)).cpu
 
@@ -56,12 +56,12 @@ class RealPod:
         done(self.stage.http.patch(f"/api/v1/nodes/{NODE}/status", json=more, headers=headers))
 
     def told(self, reason: str) -> list[str]:
-        """What events of this reason say of the VM."""
+        """Messages of the VM's events with this reason."""
         events = done(self.stage.http.get(self.stage.path("events")))["items"]
         return [each["message"] for each in events if each["reason"] == reason]
 
     def withdrawn(self, verdict: str) -> float:
-        """How many wishes our service has taken back because the kubelet said so."""
+        """Number of resizes that our scheduler has reverted because of the kubelet."""
         _, said = self.stage.programs.get("/metrics")
         start = f'autoscale_scheduler_pod_requests_withdrawn_total{{verdict="{verdict}"}} '
         return sum(float(each.removeprefix(start)) for each in said.splitlines() if each.startswith(start))
@@ -85,7 +85,7 @@ class RealPod:
         return self.stage.http.patch(f"{self.stage.path(PODS, pod)}/resize", json=larger, headers=headers)
 
     def pending(self, pod: str) -> list[str]:
-        """Why the resize of the pod waits."""
+        """Reasons why the pod's resize is pending."""
         said = self.stage.get(PODS, pod)["status"].get("conditions", [])
         return [each["reason"] for each in said if each["type"] == "PodResizePending"]
 
@@ -94,7 +94,7 @@ class RealPod:
         eventually(lambda: self.pending(pod) == [why], f"the kubelet says {why} of {pod}", 30.0)
 
     def allocated(self) -> Resources | None:
-        """What the kubelet has set aside for the guest."""
+        """Resources that the kubelet has allocated to the guest."""
         statuses: list[Any] = self.stage.get(PODS, "db")["status"].get("containerStatuses") or [{}]
         found = statuses[0].get("allocatedResources")
         return None if found is None else Resources.parse(found["cpu"], found["memory"])
@@ -110,7 +110,7 @@ class RealPod:
 
 
 def is_there(pod: dict[str, Any]) -> bool:
-    """Whether the pod takes room on the node."""
+    """True if the pod takes room on the node."""
     return pod["spec"].get("nodeName") == NODE and pod["status"].get("phase") not in {"Succeeded", "Failed"}
 
 

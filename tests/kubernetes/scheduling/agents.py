@@ -45,7 +45,7 @@ class Agent:
         return str(self.pod["metadata"]["name"])
 
     def ask(self, cpu: object, slots: int, token: str | None = None) -> tuple[int, Any]:
-        """One request; status and content of the answer. Raises ``OSError`` where there is none."""
+        """One request; status and content of the answer. Raises ``OSError`` if there is none."""
         meta = self.pod["metadata"]
         body = {
             "protoVersion": 4,

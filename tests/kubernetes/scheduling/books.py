@@ -2,7 +2,7 @@
 
 - A pod counts on its node until it is gone or has finished. One of a VM counts with all that the VM may use: its
   stored permit, its ``use``, and what its guest has; while the VM sleeps or wakes, its stored permit alone.
-- The account is made anew at every revision of the API's store, so that what was wrong for a moment is seen as well.
+- The account is rebuilt at every revision of the API's store, so that what was wrong for a moment is seen as well.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What an agent held while its VM had the revisions ``first`` to ``last``."""
+    """The permit that an agent held while its VM had the revisions ``first`` to ``last``."""
 
     vm: str
     permit: Resources
@@ -44,14 +44,14 @@ class Held:
 
 
 def use_of(vm: Obj) -> Resources:
-    """What the spec asks for."""
+    """``use`` in the spec."""
     guest = vm["spec"]["guest"]
     slot = Bytes.parse(str(guest["memorySlotSize"]))
     return Resources(MilliCpu.parse(str(guest["cpus"]["use"])), slot * int(guest["memorySlots"]["use"]))
 
 
 def permit_of(vm: Obj) -> Resources:
-    """The permit that is stored on the VM; nothing where there is none."""
+    """The permit that is stored on the VM; nothing if there is none."""
     stored = vm["metadata"].get("annotations", {}).get(ANNOTATION_PERMIT)
     return ZERO if stored is None else decode_permit(stored)
 
@@ -66,13 +66,13 @@ def needs_of(vm: Obj) -> Resources:
 
 
 def requests_of(pod: Obj) -> Resources:
-    """What the containers ask for."""
+    """Requests of the containers."""
     asked = [each.get("resources", {}).get("requests", {}) for each in pod["spec"]["containers"]]
     return Resources.sum(Resources.parse(each.get("cpu", 0), each.get("memory", 0)) for each in asked)
 
 
 def reserved(pods: Iterable[Obj], vms: Iterable[Obj]) -> Books:
-    """What is reserved on every node that has pods."""
+    """Reservations of every node with pods."""
     by_uid, books = {vm["metadata"]["uid"]: vm for vm in vms}, Books()
     for pod in pods:
         node = pod["spec"].get("nodeName")

@@ -1,4 +1,4 @@
-"""What the API's store went through while a story ran: every version of every pod, VM or Lease of a namespace."""
+"""History of the API's store during a test: every version of each pod, VM and Lease of a namespace."""
 
 from __future__ import annotations
 

@@ -155,11 +155,11 @@ class Programs:
         _end(self.service)
 
     def get(self, path: str) -> tuple[int, Any]:
-        """What the port of metrics and views answers: JSON as such, anything else as text. Raises ``OSError``."""
+        """Response of the metrics and views port: decoded JSON, or text. Raises ``OSError``."""
         return self.ask("GET", METRICS, path)
 
     def ask(self, method: str, port: int, path: str, body: object = None, token: str = "") -> tuple[int, Any]:
-        """Status and content of one answer. Raises ``OSError`` where there is none."""
+        """Status and content of one answer. Raises ``OSError`` if there is none."""
         return asked(self.namespace, LOOPBACK, method, port, path, body=body, token=token)
 
 
@@ -168,7 +168,7 @@ def asked(
 ) -> tuple[int, Any]:
     """Status and content of one answer of who listens in a network namespace: JSON as such, anything else as text.
 
-    Raises ``OSError`` where there is none.
+    Raises ``OSError`` if there is none.
     """
     connection = http.client.HTTPConnection(host, port)
     connection.sock = socket_in(namespace)

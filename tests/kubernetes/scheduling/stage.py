@@ -175,7 +175,7 @@ class Stage:
         }
 
     def refused(self) -> dict[str, str]:
-        """What kube-scheduler says of each pod that it has tried in vain."""
+        """Message of each pod that kube-scheduler has rejected."""
         return {
             each["metadata"]["name"]: said
             for each in self.pods()
@@ -191,12 +191,12 @@ class Stage:
         return {name: node for name, node in self.placed().items() if name in names}
 
     def until_refused(self, *names: str) -> dict[str, str]:
-        """What is said of these pods, once all have been tried in vain."""
+        """Messages of these pods, once all have been rejected."""
         eventually(lambda: set(names) <= self.refused().keys(), f"{', '.join(names)} refused", 30.0)
         return {name: said for name, said in self.refused().items() if name in names}
 
     def until_refused_but(self, placed: int) -> list[str]:
-        """The pods that are left, once so many of the pods of app ``db`` have a node and all others were refused."""
+        """The pods that are left, once this many of the pods of app ``db`` have a node and all others were refused."""
         pods = [each["metadata"]["name"] for each in self.pods() if each["metadata"].get("labels", {}).get("app")]
 
         def is_so() -> bool:
@@ -210,13 +210,13 @@ class Stage:
         return [pod for pod in pods if pod in self.refused()]
 
     def books(self) -> Books:
-        """What is reserved on the story's nodes, by the objects of one revision of the API's store."""
+        """Reservations of the test's nodes, computed from the objects at one revision."""
         pods = done(self.http.get(self.path(PODS)))
         exactly = {"resourceVersion": pods["metadata"]["resourceVersion"], "resourceVersionMatch": "Exact"}
         return reserved(pods["items"], done(self.http.get(self.path(VMS), params=exactly))["items"])
 
     def their_books(self) -> Books:
-        """What our service says is reserved on the story's nodes that have pods."""
+        """Reservations of the test's nodes with pods, according to our scheduler."""
         status, said = self.programs.get("/nodes")
         assert status == 200, said
         return {
@@ -250,7 +250,7 @@ def new_stage(http: httpx.Client, programs: Programs, prefix: str) -> Iterator[S
 
 
 def why_not(pod: Obj) -> str:
-    """What the pod's condition says of the last attempt to place it."""
+    """The message of the pod's scheduling condition."""
     said = [each for each in pod["status"].get("conditions", []) if each["type"] == "PodScheduled"]
     return str(said[0].get("message") or said[0].get("reason")) if said and said[0]["status"] == "False" else ""
 

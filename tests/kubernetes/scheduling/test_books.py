@@ -11,7 +11,7 @@ ROOMS = {"n": Resources.parse(3, "8Gi")}
 
 
 def vm(revision: int, use: int, permit: int = 0, has: int = 1) -> Seen:
-    """The VM with so many CPUs, and a Gi of memory for each."""
+    """The VM with this many CPUs, and a Gi of memory for each."""
     stored = {ANNOTATION_PERMIT: encode_permit(Resources.parse(permit, f"{permit}Gi"))} if permit else {}
     found = {
         "metadata": {"name": "db", "uid": "vm", "annotations": stored},

@@ -1,4 +1,4 @@
-"""What kube-scheduler demands of a node, and the room that our service sees there: a pod gets a node that has both."""
+"""kube-scheduler's constraints and our scheduler's room together: a pod gets a node that satisfies both."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_racing_vms_never_share_a_place(stage: Stage) -> None:
 
 
 def refusals(stage: Stage) -> float:
-    """How many bindings our service has refused."""
+    """Number of bindings that our scheduler has refused."""
     status, metrics = stage.programs.get("/metrics")
     mark = 'autoscale_scheduler_extender_calls_total{outcome="refused",verb="bind"} '
     assert status == 200

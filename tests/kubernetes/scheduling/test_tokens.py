@@ -1,4 +1,4 @@
-"""Whose token is heard, and how soon one is not heard any more."""
+"""Tokens that the scheduler accepts, and how soon it rejects an invalid one."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class GroupOfVms:
             raise NotYetError("\n".join((str(error), *self._how_it_is()))) from error
 
     def wants(self, replicas: int, what: str, seconds: float) -> None:
-        """Returns once so many replicas are asked for."""
+        """Returns once this many replicas are asked for."""
         try:
             self._once(VM_GROUPS, NAME, lambda it: it["spec"]["replicas"] == replicas, what, seconds)
         except NotYetError as error:
@@ -114,7 +114,7 @@ class GroupOfVms:
             self.vm(name, lambda it: not it, "its VM is gone")
 
     def _taken(self) -> dict[str, dict[str, str]]:
-        """What each container of each pod takes of its node's CPUs, as the HPA is told."""
+        """CPU usage of each container of each pod, as reported to the HPA."""
         found = self.api.get(_METRICS).raise_for_status().json()["items"]
         return {
             pod["metadata"]["name"]: {each["name"]: each["usage"]["cpu"] for each in pod["containers"]} for pod in found
@@ -133,13 +133,13 @@ class GroupOfVms:
 
 
 def offered(found: Object) -> dict[str, str]:
-    """Whom an EndpointSlice offers to new clients: addresses by the VMs' names."""
+    """Addresses that an EndpointSlice offers to new clients, by VM name."""
     ready = [each for each in found.get("endpoints") or () if each["conditions"]["ready"]]
     return {each["targetRef"]["name"]: each["addresses"][0] for each in ready}
 
 
 def is_calm(hpa: Object) -> bool:
-    """Whether the HPA has figures of the replicas, and they are far below what it scales at."""
+    """True if the HPA has figures of the replicas, and they are far below what it scales at."""
     read = hpa["status"].get("currentMetrics") or ()
     return [
         MilliCpu.parse(each["resource"]["current"]["averageValue"]) < BUSY for each in read if "resource" in each

@@ -96,5 +96,5 @@ def test_group_adds_and_removes_replica_with_load(with_vms: RealKubernetes, grou
 
 
 def rows(session: Session) -> str:
-    """How many rows a database has of what was written; nothing while it has no such table."""
+    """Number of written rows in a database; None while it has no such table."""
     return session.ask("select count(*) from pg_class where relname = 'written'")

@@ -19,7 +19,7 @@ TOKEN = "the-admin-of-this-test"
 
 @dataclass(frozen=True, slots=True)
 class ApiServerHandle:
-    """Where the server is (plain HTTP), and how to be let in. The kubeconfig leads to the same server over TLS.
+    """The server's address (plain HTTP) and credentials. The kubeconfig leads to the same server over TLS.
 
     ``server`` is for looking behind the HTTP face.
     """

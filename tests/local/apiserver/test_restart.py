@@ -1,4 +1,4 @@
-"""What is left of a cluster when its API server comes back."""
+"""State that survives a restart of the API server."""
 
 from __future__ import annotations
 

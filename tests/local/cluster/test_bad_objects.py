@@ -35,7 +35,7 @@ def put(runtime: RuntimeFixture, resource: str, name: str, body: Any) -> None:
 
 
 def sane(metadata: Any) -> dict[str, Any]:
-    """What the API server itself reads must stay readable: this is about its clients."""
+    """Restrict to objects that the API server itself can read; these tests are about its clients."""
     return {key: value for key, value in metadata.items() if key in {"labels", "annotations"}}
 
 

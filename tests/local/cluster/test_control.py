@@ -49,7 +49,7 @@ async def folder(tmp_path: Path) -> AsyncIterator[ClusterFolder]:
 
 
 async def send(folder: ClusterFolder, line: bytes) -> bytes:
-    """What the endpoint answers to a line."""
+    """Send a line to the endpoint and return its response."""
     port = json.loads(folder.control.read_text())["port"]
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(line)

@@ -16,7 +16,7 @@ from deploy.local.cluster.folder import INHERITED, AlreadyRunningError, ClusterF
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the machine's locks are, for a user who is root."""
+    """Folder of the machine's locks for root."""
     place = tmp_path / "run"
     place.mkdir()
     monkeypatch.setattr(locks, "_MACHINE", place)

@@ -1,4 +1,4 @@
-"""What a local cluster of many simulated VMs is given, so that one machine can carry it."""
+"""Settings of a local cluster with many simulated VMs, so that one machine can run it."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ async def forwarding() -> AsyncIterator[tuple[ApiClient, ClusterForwards, int]]:
 
 
 async def reached(port: int, times: int) -> list[str]:
-    """Who answers so many connections, one after the other."""
+    """The endpoints that answer this many connections, one after the other."""
     found = []
     for _ in range(times):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

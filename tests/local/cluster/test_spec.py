@@ -1,4 +1,4 @@
-"""What a cluster is asked to be, and what it is then."""
+"""Specifications of clusters, and the resulting settings."""
 
 from pathlib import Path
 

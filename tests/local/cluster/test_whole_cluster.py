@@ -40,7 +40,7 @@ async def ask_to_move(folder: ClusterFolder, name: str, **spec: object) -> None:
 
 
 async def endings(folder: ClusterFolder) -> dict[str, str]:
-    """Why each migration ended as it did."""
+    """The reason why each migration ended."""
     async with client_from_kubeconfig(folder.kubeconfig) as client:
         found = (await client.list(MIGRATIONS)).objects
     return {name_of(each).name: text(said, "reason") for each in found for said in items(each, "status", "conditions")}
@@ -70,7 +70,7 @@ async def press(folder: ClusterFolder, vm: Json, cores: float) -> None:
 
 
 async def bind_without_token(folder: ClusterFolder, host: str) -> int:
-    """What any local user is answered who would give a pod its node."""
+    """The response to a local user without a token who tries to bind a pod."""
     body = {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": "node-1"}
     exposed = await ask_cluster(folder, "expose", host, EXTENDER_PORT)
     async with plain_client(base_url=f"http://127.0.0.1:{exposed.port}") as http:

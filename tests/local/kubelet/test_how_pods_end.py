@@ -1,4 +1,4 @@
-"""How a pod has ended is said by the pod, whatever the API makes of the first attempt."""
+"""The pod reports how it has ended, even if the API rejects the first attempt."""
 
 from __future__ import annotations
 

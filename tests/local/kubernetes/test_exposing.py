@@ -1,4 +1,4 @@
-"""Which way leads to an address of a real cluster."""
+"""Routes to addresses of a real cluster."""
 
 from __future__ import annotations
 

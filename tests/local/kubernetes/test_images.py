@@ -29,7 +29,7 @@ def program(folder: Path, name: str) -> Path:
 
 
 def written(image: ProgramImage, path: Path) -> tuple[dict[str, object], list[str]]:
-    """How containers of the image are run, and the names in its layer."""
+    """Run configuration of the image, and the names in its layer."""
     write_image(image, path, lambda _: None)
     with tarfile.open(path) as archive:
         (manifest,) = json.loads(content(archive, "manifest.json"))

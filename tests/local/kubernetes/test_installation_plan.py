@@ -1,4 +1,4 @@
-"""What is put on a real cluster, when it is up, and when it never will be."""
+"""Contents of an installation on a real cluster, when it is up, and when it never will be."""
 
 from __future__ import annotations
 

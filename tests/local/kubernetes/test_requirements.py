@@ -1,4 +1,4 @@
-"""What is said where a real Kubernetes cannot run."""
+"""Messages if a real Kubernetes cannot run on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is found out about a machine, where programs are scripts of the test."""
+"""Survey of a machine whose programs are replaced by test scripts."""
 
 from __future__ import annotations
 

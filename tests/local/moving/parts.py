@@ -1,4 +1,4 @@
-"""What a whole cluster in one process is made of beside its runtime: one clock for all, a scheduler, and agents.
+"""Parts of a whole cluster in one process, besides its runtime: one clock, a scheduler, and agents.
 
 All are the real ones; they meet over HTTP that never leaves the process.
 """
@@ -66,7 +66,7 @@ class OneClock(FakeClock):
 
 
 class Line(httpx.AsyncBaseTransport):
-    """Where the scheduler answers; connections are refused while there is none."""
+    """The connection to the scheduler; refused while there is none."""
 
     def __init__(self) -> None:
         self.far_end: httpx.AsyncBaseTransport | None = None
@@ -83,7 +83,7 @@ class Line(httpx.AsyncBaseTransport):
 
 
 class Scheduler:
-    """The scheduler, which may be killed and started anew; it has nothing but the API."""
+    """The scheduler, which may be killed and restarted; it has nothing but the API."""
 
     def __init__(self, api: InProcess, clock: OneClock, settings: str) -> None:
         self._api, self._clock, self._settings = api, clock, settings
@@ -111,7 +111,7 @@ class Scheduler:
 
 @dataclass
 class Demand:
-    """What the VM's database would use, wherever it runs; its counters move with it."""
+    """The load of the VM's database on any node; its counters move with it."""
 
     cores: float = 1.0
     busy: float = 0.0

@@ -1,4 +1,4 @@
-"""What may happen happens at any turn of the event loop, from the order on and from the switch-over on.
+"""Failures at any turn of the event loop, from the order on and from the switch-over on.
 
 Whatever came of the migration: one guest runs, the VM scales, the books are true, and events say how it ended.
 ``AUTOSCALE_MOMENTS`` sets how many turns lie between two moments at which it is tried. In the quick suite each accident

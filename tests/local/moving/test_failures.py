@@ -29,7 +29,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
 
 
 async def where(world: World) -> str:
-    """Where the VM runs now, compared with where it was to move."""
+    """The VM's present node, compared with the planned one."""
     pod = text(await world.status(), "podName")
     known = {world.source.name: STAYED, world.target.spec.pod.name: "the guest has moved"}
     return known.get(pod, AFRESH)

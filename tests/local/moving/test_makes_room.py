@@ -19,7 +19,7 @@ async def where(world: World) -> str:
 
 
 async def moves_within(world: World, span: float) -> None:
-    """The VM is ordered to move, is sent, and arrives on n2, all within so many seconds."""
+    """The VM is ordered to move, is sent, and arrives on n2, all within this many seconds."""
     began = world.clock.now()
     while await where(world) == "n1" and world.clock.now() - began < span:
         await world.passes(1, step=1)

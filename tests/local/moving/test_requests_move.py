@@ -11,7 +11,7 @@ from tests.local.moving.world import FOREIGN, LARGE, SMALL, World, world_in
 
 
 async def requested(world: World) -> dict[str, Resources]:
-    """What each pod of the VM requests."""
+    """Requests of each pod of the VM."""
     return {name_of(pod).name: requests_of(pod) for pod in await world.pods() if name_of(pod) != FOREIGN}
 
 

@@ -1,4 +1,4 @@
-"""Where a VM moves to in a whole cluster: not where it may not be placed, and not again where it was not."""
+"""Targets of migrations in a whole cluster: none that constraints forbid, and none that has just been refused."""
 
 from __future__ import annotations
 

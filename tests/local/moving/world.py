@@ -175,7 +175,7 @@ class World:
     # What is so -----------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """What must hold after every step."""
+        """Check the invariants after a step."""
         assert self.guests.doubled == []
         ledger = self.ledger
         if ledger is not None and ledger.is_ready:
@@ -185,7 +185,7 @@ class World:
                 self._check_requests(self._truth(ledger))
 
     def _check_requests(self, truth: Mapping[str, VmTruth]) -> None:
-        """What agents hold is requested, but for what a VM started with: a start is never refused for that."""
+        """Pod requests cover what agents hold, except for the size at start, which is never refused."""
         pods = self.api.objects("pods")
         for pod in pods:
             if uid_of(pod) in truth:
@@ -213,7 +213,7 @@ class World:
 
     @property
     def size(self) -> Resources:
-        """What the one guest that runs has."""
+        """Size of the only running guest."""
         (running,) = self.guests.running
         has = self.guests.by_pod[running].has
         return Resources(has.cpu, has.mem)
@@ -316,7 +316,7 @@ class World:
         self.guests.moving.arrive()
 
     async def finish(self) -> None:
-        """Whatever is on its way arrives, until no migration is left that has not ended."""
+        """Deliver everything in flight, until all migrations have ended."""
         self.resizes.set()
         for _ in range(80):
             await self.passes(1, step=1.0)

@@ -30,7 +30,7 @@ def node(name: str, annotations: dict[str, str] | None = None) -> Json:
 
 
 class FakeCluster:
-    """An API that only lists, and an extender with room for so many pods; everything asked is written down."""
+    """An API that only lists, and an extender with room for this many pods; everything asked is written down."""
 
     def __init__(self, nodes: list[str]) -> None:
         self.clock = FakeClock(jitter=0.0)

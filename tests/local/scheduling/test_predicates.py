@@ -1,4 +1,4 @@
-"""What speaks against a node before an extender is asked, and how the winner is found."""
+"""Constraints that exclude a node before an extender is called, and the choice of the winner."""
 
 import pytest
 

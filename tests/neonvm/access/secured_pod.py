@@ -47,7 +47,7 @@ def pem(name: str = "ours") -> str:
 
 
 def showing(who: str = CONTROLLER, by: str = "ours", trusted: str = "") -> ClientIdentity:
-    """What a client of that name shows, with a certificate of that authority."""
+    """TLS context of a client of that name, with a certificate of that authority."""
     pair = issue(authority(by), Purpose(who), YEAR, NOW).pair
     return ClientIdentity(client_context(pair.certificate, pair.key), trusted or pem())
 
@@ -124,7 +124,7 @@ class SecuredPod:
             return None
 
     async def says(self, context: ssl.SSLContext | None, *orders: object) -> list[str]:
-        """What the monitor's port says to these orders, each sent once the last one was answered."""
+        """Responses of the monitor's port to these commands, each sent after the previous response."""
         said: list[str] = []
         try:
             streams = await self.connected(context, self.gate.port)

@@ -1,4 +1,4 @@
-"""What a stranger in the cluster can do at the ports of a runner pod: each attack that once worked."""
+"""Attacks on the ports of a runner pod from within the cluster; each one worked once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_orders_of_others_are_refused(pod: SecuredPod, who: str, method: s
 
 @pytest.mark.parametrize("who", clients())
 async def test_others_do_not_disturb_sleep(pod: SecuredPod, who: str) -> None:
-    """What wakes a guest, and whom it has sessions with, is for the controller alone."""
+    """Only the controller may know what wakes a guest, and which sessions it has."""
     assert await pod.ask(showing().context, "PUT", "/sleep")
     for method, path in (("PUT", "/sleep"), ("PUT", "/wake"), ("GET", "/woken"), ("GET", "/status")):
         answer = await pod.ask(clients()[who], method, path)

@@ -46,7 +46,7 @@ class CountingListener:
         return writer
 
     async def serves(self, source: str) -> bool:
-        """Whether a caller from there gets its handshake soon."""
+        """True if a caller from there gets its handshake soon."""
         self.has_begun.clear()
         caller = await self.called_from(source)
         with suppress(TimeoutError):

@@ -278,7 +278,7 @@ async def test_an_answer_ends_with_its_connection() -> None:
 
 
 async def test_a_packed_answer_is_not_unpacked(pod: SecuredPod, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What runs in a pod is its author's choice: bytes that would be gigabytes are a fault."""
+    """A pod may run any program: a response that would unpack to gigabytes is an error."""
 
     async def packed(*_: object) -> RunnerHttpResponse:
         return RunnerHttpResponse(200, {"content-encoding": "gzip"}, b"\x1f\x8b")

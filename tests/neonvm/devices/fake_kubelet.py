@@ -67,7 +67,7 @@ class FakeKubelet:
             self.offered.pop(resource, None)
 
     async def allocate(self, endpoint: str, *containers: list[str]) -> list[list[tuple[str, str, str]]]:
-        """What each container gets, as (path in it, path on the node, permissions)."""
+        """Devices of each container, as (path in it, path on the node, permissions)."""
         asked = MESSAGES["AllocateRequest"]()
         for ids in containers:
             asked.container_requests.add(devices_ids=ids)  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ class RefusedError(Exception):
 
 
 class FakeApi:
-    """What everybody in a small world writes to."""
+    """The API to which all parts of a small world write."""
 
     def __init__(self) -> None:
         self.vms: Objects = {}

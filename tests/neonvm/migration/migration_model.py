@@ -111,7 +111,7 @@ class MigrationModel(FakeApi):
         self._patch(self.pods, pod, status={"phase": "Running", "podIP": "10.0.0.9"})
 
     def _collect(self) -> None:
-        """What the API server does with objects whose owners are gone."""
+        """Garbage collection of objects whose owners are gone."""
         alive = {uid_of(each) for kind in (self.vms, self.migrations) for each in kind.values()}
         for kind in (self.migrations, self.pods):
             for name, each in list(kind.items()):

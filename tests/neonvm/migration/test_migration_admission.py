@@ -1,4 +1,4 @@
-"""Whether a migration may begin at all, and what it says where it may not."""
+"""True if a migration may begin at all, and what it says where it may not."""
 
 import pytest
 

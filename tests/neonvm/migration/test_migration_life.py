@@ -1,4 +1,4 @@
-"""Whatever happens, in any order and however late it is seen: one guest runs in the end."""
+"""In any order of events, however late they are seen, exactly one guest runs in the end."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What a migration waits for is said, ends in time, and holds up neither the VM nor its next migration."""
+"""A migration reports what it waits for, times out, and blocks neither the VM nor its next migration."""
 
 from protocol.kubernetes.objects import Json, items, text
 from protocol.kubernetes.resources import NODES

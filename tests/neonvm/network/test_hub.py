@@ -22,7 +22,7 @@ INFO = {"command-line": "info network"}
 
 @pytest.fixture
 def sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the hub puts its sockets."""
+    """Folder of the hub's sockets."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path
 
@@ -92,7 +92,7 @@ def inside(folder: Path) -> list[Path]:
 
 
 def orders(hypervisor: FakeHypervisor) -> list[tuple[str, object]]:
-    """What the hub's QEMU was told, as command and the id or line it was about."""
+    """Commands that the hub sent to its QEMU, with their id or line."""
     return [(name, about.get("id", about.get("command-line"))) for name, about in hypervisor.machine.calls]
 
 

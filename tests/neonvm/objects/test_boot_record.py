@@ -1,4 +1,4 @@
-"""What a guest was booted with, as its pod says it."""
+"""The size range with which a guest booted, from its pod."""
 
 from __future__ import annotations
 

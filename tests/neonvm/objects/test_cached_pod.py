@@ -74,7 +74,7 @@ def made(*, authorities: str = "PEM", has_run: bool = True, **limits: str) -> Js
 
 
 def read(pod: Json) -> list[object]:
-    """What the controller reads of a pod."""
+    """Fields of a pod that the controller reads."""
     machine = machine_of(VM)
     record = boot_record(pod)
     assert record is not None

@@ -42,7 +42,7 @@ def test_it_runs_what_the_vm_says() -> None:
 
 
 def test_it_takes_no_places_of_the_node() -> None:
-    """Whoever takes all of them keeps other VMs off the node; so the runner is given one of each."""
+    """A pod that took all units would keep other VMs off the node, so the runner gets one of each."""
     much: Json = {"cpu": "1", "autoscaling.neon.tech/flat-network": "1000", "autoscaling.neon.tech/guest-devices": "9"}
     wanted: Json = {"limits": much, "requests": much, "claims": []}
     assert made(resources=wanted)["resources"] == {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}, "claims": []}
@@ -100,7 +100,7 @@ def test_no_port_of_the_node_is_taken() -> None:
 
 
 def test_the_environment_comes_from_the_pod_alone() -> None:
-    """Who may create VMs may not be allowed to read Secrets and ConfigMaps."""
+    """Users who may create VMs may lack the right to read Secrets and ConfigMaps."""
     kept = [
         {"name": "A", "value": "1"},
         {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},

@@ -1,4 +1,4 @@
-"""What the original's scheduler reads on the pods of VMs: it ends with a panic where their sizes are missing."""
+"""Annotations of VM pods that the original's scheduler reads; it panics if their sizes are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the controller keeps its NetworkPolicy, and what it must never open."""
+"""The NetworkPolicy of the controller: where it exists, and what it must never open."""
 
 from __future__ import annotations
 

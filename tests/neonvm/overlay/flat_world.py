@@ -187,7 +187,7 @@ def ip(*lines: str) -> None:
 
 
 def inside(namespace: str, *command: str, given: str = "") -> str:
-    """What a command prints that is run in a namespace of the test."""
+    """Output of a command in a namespace of the test."""
     there = ["ip", "netns", "exec", PREFIX + namespace, *command]
     done = subprocess.run(there, input=given, text=True, check=False, capture_output=True)
     assert done.returncode == 0, done.stderr
@@ -216,7 +216,7 @@ def raw_udp_from(namespace: str, sender: str, receiver: str, words: bytes) -> No
 
 
 def tunnelled(inner: bytes, network: int = 4097) -> bytes:
-    """What a node would send."""
+    """A frame as a node sends it through the tunnel."""
     return bytes.fromhex("08000000") + (network << 8).to_bytes(4, "big") + inner
 
 

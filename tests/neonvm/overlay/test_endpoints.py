@@ -1,4 +1,4 @@
-"""Who may have which address of the flat network, and where."""
+"""Addresses of the flat network, and the pods and nodes that may use them."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Node:
         return uid_of(made)
 
     async def served(self, place: str) -> bool:
-        """Whether the pod is handed a tap within a few seconds of the clock."""
+        """True if the pod is handed a tap within a few seconds of the clock."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
             ours.setblocking(False)

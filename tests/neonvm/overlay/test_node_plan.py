@@ -109,7 +109,7 @@ FOUND = st.lists(
 
 @given(PRESENT, FOUND)
 def test_frames_go_where_the_api_has_their_receivers(present: list[dict[str, object]], found: list[Endpoint]) -> None:
-    """Whatever was learned: no MAC leads to a node where it may not be, and a second look changes nothing more."""
+    """Whatever was learned, no MAC points to a node where it may not be, and a second run changes nothing."""
     after = applied(present, fdb_changes(present, PEERS, found, "a"))
     may = {flat_mac(each.address): {ip for node in each.nodes for ip in PEERS.get(node, ())} for each in found}
     tunnel = [(str(each["mac"]), str(each["dst"])) for each in after if "dst" in each]

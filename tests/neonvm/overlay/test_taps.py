@@ -1,4 +1,4 @@
-"""Where pods are handed their taps: nobody but the pod that has a place gets what is handed over there."""
+"""Handing taps to pods: only the pod that owns a place gets what is handed over there."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def trial(tmp_path: Path) -> BootTrial:
 
 
 async def fault(trial: BootTrial, played: str) -> tuple[str, int]:
-    """What a QEMU that behaves as ``played`` is found to be, and how often one was launched so far."""
+    """The fault found in a QEMU that behaves as ``played``, and the number of launches so far."""
 
     def command(fd: int, console: Path) -> list[str]:
         return [sys.executable, "-c", f"{_GREETING}{played}", str(fd), str(console), "qemu-system-x86_64"]

@@ -1,4 +1,4 @@
-"""Which of QEMU's events and run states mean that a guest cannot go on."""
+"""QEMU events and run states of a failed guest."""
 
 import pytest
 

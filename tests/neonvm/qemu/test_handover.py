@@ -1,4 +1,4 @@
-"""Who may run while a guest moves: the table as it is written down, and every course that a move can take."""
+"""Which side may run the guest during a migration: the table, and every possible course."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Course:
                         )
 
     def after(self, step: HandoverStep) -> Iterator[Course]:
-        """What a step can lead to."""
+        """The possible next states of a step."""
         match step:
             case HandoverStep.WAIT:
                 yield from self.events()

@@ -193,7 +193,7 @@ class Move:
         return caught.value.fault, self.source.alive
 
     def since(self, what: str) -> list[str]:
-        """What happened from there on."""
+        """Events after this point."""
         return self.story[self.story.index(what) :]
 
 

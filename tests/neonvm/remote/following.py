@@ -20,7 +20,7 @@ from tests.neonvm.remote.pods_world import World
 
 
 class Follower:
-    """What it knows."""
+    """The state that a follower knows."""
 
     def __init__(self, guests: PodGuests, pods: Informer) -> None:
         self._guests = guests

@@ -140,7 +140,7 @@ class ObedientDaemon(GuestDaemon):
 
 @dataclass(frozen=True)
 class Written:
-    """One write that was carried out, and its object before and after; None where there was or is none."""
+    """One write that was carried out, and its object before and after; None if there was or is none."""
 
     request: httpx.Request
     before: Json | None
@@ -284,7 +284,7 @@ class World:
         return httpx.Response(reply.status, text=reply.body.decode())
 
     async def ask(self, pod: str, path: str) -> httpx.Response:
-        """What a pod's runner answers."""
+        """The response of a pod's runner."""
         return await self._to_runner(httpx.Request("GET", f"http://{self.pods[pod].qemu.address}{path}"))
 
     def at(self, address: str) -> RunningPod | None:
@@ -292,7 +292,7 @@ class World:
 
     # --- the kubelet and the scheduler
     async def attend(self) -> None:
-        """What the cluster does with its pods, until cancelled."""
+        """Act on pods as the cluster does, until cancelled."""
         while True:
             found = self.api.objects("pods")
             for pod in found:

@@ -1,4 +1,4 @@
-"""How often pods are asked what they have: seldom, at once when there is a sign, and never all at the same time."""
+"""Polling of pods: rarely, at once after a sign of change, and never all at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs in a VM's pod is its author's choice: whatever it answers, the controller and all other VMs go on."""
+"""A VM's pod may run any program: whatever it responds, the controller and all other VMs keep working."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which orders reach QEMU's monitor from outside of its pod."""
+"""Commands that reach QEMU's monitor from outside of its pod."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ COMMANDS = st.builds(
 
 @given(JSON | COMMANDS, STANDINGS)
 def test_nothing_off_the_list_reaches_qemu(message: object, now: GateState) -> None:
-    """Whatever is sent, at whatever time: what is passed on is on the list, and harmless at that time."""
+    """Whatever is sent, at any time, only listed commands that are harmless at that time are passed on."""
     if refusal(message, now):
         return
     assert isinstance(message, dict)
@@ -189,7 +189,7 @@ def test_values_are_found_however_they_are_cut(values: list[dict[str, int]], cut
 
 @dataclass
 class Pod(PodRunner):
-    """What the gate asks; ``is_lost``: its QEMU does not answer."""
+    """The pod as the gate sees it; ``is_lost``: its QEMU does not respond."""
 
     now: GateState = AT_REST
     is_lost: bool = False
@@ -219,7 +219,7 @@ class Qemu:
 
 
 async def answers(gate: GateServer, who: str, orders: bytes, count: int) -> list[str]:
-    """What a client of that name hears: the greeting, and so many lines."""
+    """Output for a client of that name: the greeting, and this many lines."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await gate.serve(who, reader, writer)

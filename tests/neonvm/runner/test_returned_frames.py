@@ -105,7 +105,7 @@ class Pod:
     network: socket.socket
 
     async def came(self) -> list[bytes]:
-        """What has come out of the pod's tap."""
+        """Frames from the pod's tap."""
         for _ in range(5):
             await asyncio.sleep(0)
         found = list[bytes]()

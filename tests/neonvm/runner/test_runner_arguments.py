@@ -1,4 +1,4 @@
-"""What a runner pod is told, by our controller and by NeonVM's own."""
+"""Arguments of a runner pod, from our controller and from NeonVM's."""
 
 from __future__ import annotations
 

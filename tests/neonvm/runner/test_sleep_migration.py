@@ -95,7 +95,7 @@ class Pods:
         return taken.status, (await self.put(self.source, "/disk", {"address": "127.0.0.1"})).status
 
     async def command(self, execute: str, **arguments: object) -> object:
-        """What the source's gate answers."""
+        """The response of the source's gate."""
         server = await asyncio.start_server(self._gate, "127.0.0.1", 0)
         async with server:
             reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])

@@ -24,7 +24,7 @@ class FaultyGuests:
     """Wraps a maker of guests.
 
     ``made`` has the last guest of every pod: ``await guests.made[pod].stop()`` is how its process dies. The next
-    ``receive`` or ``send`` of any guest takes the first fault of ``on_receive`` or ``on_send``, where there is one.
+    ``receive`` or ``send`` of any guest takes the first fault of ``on_receive`` or ``on_send``, if there is one.
     """
 
     inner: Guests

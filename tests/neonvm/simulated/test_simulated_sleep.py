@@ -44,7 +44,7 @@ class Night:
     client: httpx.AsyncClient
 
     async def quiet(self) -> float:
-        """How long the guest says that it has been quiet, in seconds."""
+        """Quiet seconds that the guest reports."""
         page = (await self.client.get("/metrics?collect[]=textfile")).text
         lines = [line for line in page.splitlines() if line.startswith("autoscale_database_quiet_seconds ")]
         return float(lines[0].split()[1])

@@ -1,4 +1,4 @@
-"""Whatever a guest's neighbours send, in any order."""
+"""Packets of a guest's neighbours, in any order."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_broadcasts_get_at_most_an_answer_to_arp(traffic: list[tuple[bytes, floa
 def test_session_that_needs_the_guest_always_reaches_it(
     traffic: list[tuple[bytes, float]], client: Client, port: int, flags: int
 ) -> None:
-    """Whatever came before: it wakes the guest, or is kept if that wakes already and has room."""
+    """Whatever came before, its packet wakes the guest, or is queued if the guest is waking and there is room."""
     remembered = memory()
     for frame, now in traffic:
         filter_frame(frame, GUEST, remembered, now)

@@ -153,7 +153,7 @@ def test_noise_is_never_an_error(frame: bytes) -> None:
 
 @given(st.data())
 def test_damaged_frames_are_never_an_error(data: st.DataObject) -> None:
-    """Whatever is still read lies within the frame."""
+    """Everything that is still parsed lies within the frame."""
     frame = bytearray(data.draw(st.sampled_from([CLIENT.frame(ACK | PSH, b"query"), CLIENT.question()])))
     for _ in range(data.draw(st.integers(1, 6))):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))

@@ -1,4 +1,4 @@
-"""What is asked about a bearer token, and how answers are read."""
+"""TokenReviews of bearer tokens, and how their responses are parsed."""
 
 from __future__ import annotations
 

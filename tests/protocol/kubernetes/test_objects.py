@@ -1,4 +1,4 @@
-"""Whatever an object's fields are, reading them gives a value of the expected type."""
+"""Reading an object's fields returns values of the expected type, whatever the fields contain."""
 
 from __future__ import annotations
 

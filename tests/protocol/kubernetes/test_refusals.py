@@ -1,4 +1,4 @@
-"""What an API server means when it does not do what was asked."""
+"""Refusals of an API server, and their meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How programs find the Kubernetes API: kubeconfigs in all their forms, or the pod's service account."""
+"""Credentials for the Kubernetes API: kubeconfigs in all their forms, or the pod's service account."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ async def serving(tls: FollowedTls[ssl.SSLContext]) -> AsyncIterator[int]:
 
 
 async def echoed(port: int, tls: FollowedTls[ssl.SSLContext]) -> bool:
-    """Whether a new connection is made and carries something."""
+    """True if a new connection is made and carries something."""
     context = following(tls, ssl.PROTOCOL_TLS_CLIENT)
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)

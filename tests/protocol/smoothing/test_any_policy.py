@@ -1,4 +1,4 @@
-"""Whatever a policy says: if it can be read, it answers every need with a size (S0.7)."""
+"""Every policy that can be parsed returns a size for every need (S0.7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the decaying histogram answers at its ends."""
+"""Limits of the decaying histogram."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def test_surge_adds_headroom_for_a_while() -> None:
 
 
 def test_surge_ignores_float_noise_of_mean() -> None:
-    """A load of five and then three vCPUs: the mean stays above three by one float, for ever."""
+    """A load of five and then three vCPUs: the mean stays above three by one float, forever."""
     sustain, surge = Sustain(Seconds(2.25)), Surge(1.2, Seconds(5.0))
     means = play(sustain, [(0, 5, None), *((float(at), 3, None) for at in range(1, 300))])
     assert means[-1] > 3.0

@@ -1,4 +1,4 @@
-"""What a pod's arguments say of the size with which its guest boots."""
+"""The boot size in a pod's arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the settings add to a node before the ledger hears of it (S2.1, S4.6, S4.8)."""
+"""Settings that are added to a node before it reaches the ledger (S2.1, S4.6, S4.8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever an object of the cluster says, reading it gives a fact or ``ValueError``, soon."""
+"""Reading any object of the cluster quickly returns a fact or raises ``ValueError``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a VM may be moved, and where to, is read from its object and from those around it."""
+"""True if a VM may be moved, and where to, is read from its object and from those around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the original's scheduler has granted stays reserved when ours takes over: agents use it unasked (B.11)."""
+"""Grants of the original's scheduler stay reserved when ours takes over: agents use them without asking (B.11)."""
 
 from __future__ import annotations
 

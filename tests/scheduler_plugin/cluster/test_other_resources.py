@@ -1,4 +1,4 @@
-"""What pods ask for beside CPU and memory, and what nodes have of it."""
+"""Resources other than CPU and memory that pods request and nodes offer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def container(restarts: str | None = None, **requests: Any) -> Obj:
 
 
 def asked(*containers: Obj, inits: tuple[Obj, ...] = ()) -> tuple[tuple[str, int], ...]:
-    """What a pod of them asks for, read from an object and from a line of a watch."""
+    """The pod's requests for them, read from an object and from a watch line."""
     pod = plain_pod("a", "1", "1Gi")
     pod["spec"] |= {"containers": list(containers), "initContainers": list(inits)}
     found = decode_watched_pod(json.dumps({"type": "ADDED", "object": pod}).encode())

@@ -1,4 +1,4 @@
-"""What the API server answers to a write of a permit is read the short way only where the long one says the same."""
+"""The response to a permit write is decoded by the short way only if the long way gives the same result."""
 
 from __future__ import annotations
 

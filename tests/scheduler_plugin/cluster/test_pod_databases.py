@@ -49,7 +49,7 @@ def test_pod_counts_as_its_database() -> None:
 
 
 def test_facts_ignore_permit_annotations() -> None:
-    """Whoever makes the pod writes its annotations: neither a permit nor its holders are taken from there."""
+    """The pod's creator writes its annotations, so neither permits nor holders are read from there."""
     obj = postgres_pod("pg-1", "2", "4Gi", "n1")
     obj["metadata"] |= {"resourceVersion": "7"}
     obj["metadata"]["labels"]["autoscaling.neon.tech/weight"] = "30"

@@ -1,4 +1,4 @@
-"""Whose a pod is, what lies around its guest, and what a pod counts that is being resized in place."""
+"""The VM of a pod, the overhead around its guest, and the requests of a pod that is being resized in place."""
 
 from __future__ import annotations
 

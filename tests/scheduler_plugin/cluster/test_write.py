@@ -1,4 +1,4 @@
-"""What the scheduler writes: each write is over within seconds, here and at the API server."""
+"""The scheduler's writes: each one ends within seconds, here and at the API server."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class Cluster:
 
 
 def requested(pod: Json) -> Counter[str]:
-    """What the pod asks for beside CPU and memory, when it starts or runs."""
+    """The pod's requests other than CPU and memory, when it starts or runs."""
     most: Counter[str] = Counter()
     inits = pod["spec"].get("initContainers", [])
     for number, init in enumerate(inits):

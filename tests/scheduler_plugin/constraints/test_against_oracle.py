@@ -1,4 +1,4 @@
-"""Whatever the cluster and the pod are like: what is judged possible is exactly what kube-scheduler's rules allow."""
+"""For any cluster and pod, the checker allows exactly the nodes that kube-scheduler's rules allow."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Json], list[Json], Json]:
 
 
 def judged(nodes: list[Json], pods: list[Json], pod: Json, *, late: bool) -> dict[str, bool]:
-    """What is judged of each node; ``late``: half of the pods are placed after the view was used."""
+    """The verdict on each node; ``late``: half of the pods are placed after the view was used."""
     known = {
         node["metadata"]["name"]: node_traits(
             node["metadata"]["labels"],

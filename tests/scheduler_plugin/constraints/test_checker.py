@@ -1,4 +1,4 @@
-"""What is judged beside the rules that the oracle covers: words, preferences, volumes, and what is not known."""
+"""Verdicts that the oracle does not cover: texts, preferences, volumes, and unknown facts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def why_not(
     traits: PodTraits = PLAIN_POD,
     volumes: tuple[tuple[NodeTerm, ...], ...] = (),
 ) -> str | None:
-    """What keeps the pod from ``node``, on which ``pods`` are."""
+    """The reason why the pod cannot be placed on ``node``, which has ``pods``."""
     view = ClusterView({"n": node}, [PlacedPod("n", "default", pod) for pod in pods])
     return ConstraintChecker(view).check(Candidate("default", constraints, traits, volumes)).obstacle("n")
 

@@ -27,7 +27,7 @@ class PageCluster(FakeCluster):
     """Adds groups, reviews and lists of events.
 
     ``people`` has the namespaces whose VMs the bearer of each token may list ("*": all), and those whose pods they may
-    get ("shop/pods", "*/pods"); ``events`` are those about each VM, None where they may not be listed.
+    get ("shop/pods", "*/pods"); ``events`` are those about each VM, None if they may not be listed.
     """
 
     def __init__(self) -> None:

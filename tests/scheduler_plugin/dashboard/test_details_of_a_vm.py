@@ -1,4 +1,4 @@
-"""What a reader is told who looks at one VM: why it has its size, its warnings, and where it was."""
+"""Details of one VM for a user: why it has its size, its warnings, and its history."""
 
 from __future__ import annotations
 

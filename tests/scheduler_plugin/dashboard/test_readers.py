@@ -158,7 +158,7 @@ async def test_readers_are_bounded_per_person() -> None:
 
 
 async def test_full_page_displaces_the_greediest_crowd() -> None:
-    """Whoever may make service accounts in a namespace can sign in as many users."""
+    """Users who may create service accounts in a namespace can sign in as many users."""
     async with page() as run:
         await run.sign_in(run.links[-1])
         readers = run.dashboard.readers

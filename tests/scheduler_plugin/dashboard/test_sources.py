@@ -1,4 +1,4 @@
-"""Whom the page asks about a VM, and what a history is fed with on a cluster."""
+"""The page's sources for a VM, and the sources of a history on a cluster."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _answered(found: Json) -> httpx.Response:
 
 
 async def asked(answers: dict[str, Json], agents: NodeAgentAddresses | None) -> tuple[Json | None, list[str]]:
-    """What is heard of the VM, and who was asked."""
+    """The response about the VM, and the program that was queried."""
     heard: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

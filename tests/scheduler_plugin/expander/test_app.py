@@ -65,7 +65,7 @@ async def test_question_ranks_by_price_and_fit(settings: Path) -> None:
 
 @pytest.mark.parametrize("silent", [1, MOST_AT_ONCE, 3 * MOST_AT_ONCE])
 async def test_calls_without_request_delay_no_other(settings: Path, silent: int) -> None:
-    """Anyone may call; four calls that sent nothing kept the autoscaler's out for ever."""
+    """Anyone may call; four calls that sent nothing kept the autoscaler's out forever."""
     method = f"/{SERVICE}/BestOptions"
     async with (
         serving(settings, FakeClock(), {}) as at,

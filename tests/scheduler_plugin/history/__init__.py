@@ -1,1 +1,1 @@
-"""What is kept of the past, and what is asked of it."""
+"""Tests of the history: its recording and its queries."""

@@ -32,7 +32,7 @@ def vm(
 def pod(
     name: str = "db", cpu: str = "2", mem: str = "4Gi", denied: str = "0", migrating: bool = False, **more: Any
 ) -> Json:
-    """What the scheduler says of a VM's pod; its permit is its reservation."""
+    """A VM's pod in the scheduler's response; its permit is its reservation."""
     amounts = {"cpu": cpu, "mem": mem}
     said = {"vm": f"default/{name}", "reserved": amounts, "permit": amounts, "use": amounts}
     return {**said, "denied": {"cpu": denied, "mem": "0"}, "migrating": migrating, **more}
@@ -47,13 +47,13 @@ def node(*pods: Json, name: str = "n1", reserved: str = "2") -> Json:
 def look(
     seconds: float, *vms: Json, nodes: list[Json] | None = None, migrations: tuple[Json, ...] = ()
 ) -> ClusterSample:
-    """A look so many seconds after the beginning."""
+    """A look this many seconds after the beginning."""
     answer: Json | None = None if nodes is None else {"nodes": nodes}
     return ClusterSample(BEGAN + round(seconds * SECOND), vms, answer, {"n1": ("m5.large",)}, migrations)
 
 
 def account(because: str = "idle", busy: float = 0.5, used: str = "1Gi", goal: str = "1", **more: Any) -> Json:
-    """What an agent answers."""
+    """An agent's response."""
     return {
         "because": because,
         "goal": {"cpu": goal, "mem": "2Gi"},

@@ -60,7 +60,7 @@ class Cluster:
         self.api = EmbeddedCluster(self.clock)
 
     async def install(self, *names: str) -> None:
-        """What the manifests make: empty Secrets and ConfigMaps, and the webhook."""
+        """Create the objects of the manifests: empty Secrets and ConfigMaps, and the webhook."""
         for name in ("autoscaling-certificates", *(f"autoscaling-certificates-{each}" for each in names)):
             await self.api.make(SECRETS, SECRET % name, NAMESPACE)
         for namespace in (NAMESPACE, "default"):
@@ -86,16 +86,16 @@ class Cluster:
         return content(await self.api.get(SECRETS, f"autoscaling-certificates{suffix}", NAMESPACE))
 
     async def serial(self, name: str) -> str:
-        """The number of a certificate; empty where its Secret has none."""
+        """The number of a certificate; empty if its Secret has none."""
         found = certificate_in(await self.data(name))
         return "" if found is None else found.serial
 
     async def bundles(self) -> set[bytes]:
-        """What is trusted, wherever that is written."""
+        """All published CA bundles."""
         return {(await self.data("scheduler"))["ca.crt"], *await self.published()}
 
     async def published(self) -> set[bytes]:
-        """What agents and the API server are told to trust."""
+        """The CA bundles published to agents and to the API server."""
         hook = items(await self.api.get(MUTATING_WEBHOOKS, "autoscaling-injector", ""), "webhooks")[0]
         copies = [await self.api.get(CONFIG_MAPS, "autoscaling-ca", each) for each in (NAMESPACE, "default")]
         return {

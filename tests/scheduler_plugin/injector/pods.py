@@ -60,13 +60,13 @@ def ours(form: RunnerForm | None = None, *, ports: Sequence[int] = (9100,)) -> J
 
 
 def review(pod: Any, **request: Any) -> bytes:
-    """What the API server asks when that pod is made."""
+    """The API server's review of that new pod."""
     asked = {"uid": "u-1", "operation": "CREATE", "namespace": "default", "object": pod, **request}
     return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}).encode()
 
 
 def response(answer: bytes) -> dict[str, Any]:
-    """What we answer, the patch decoded."""
+    """Our response, with the patch decoded."""
     found: dict[str, Any] = json.loads(answer)["response"]
     if "patch" in found:
         found["patch"] = json.loads(base64.b64decode(found["patch"]))

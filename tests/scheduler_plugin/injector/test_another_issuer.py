@@ -59,7 +59,7 @@ class CertManager:
         await self.cluster.api.request("PATCH", SECRETS.path(NAMESPACE, secret), body, MERGE_PATCH)
 
     async def refused(self) -> list[str]:
-        """Whose certificate is not trusted by all who are told by us."""
+        """Programs whose certificate some clients do not trust."""
         told = [authorities(each) for each in await self.cluster.published()]
         return [name for name, by in self.shows.items() if not all(by.certificate in each for each in told)]
 

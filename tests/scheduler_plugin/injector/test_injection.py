@@ -1,4 +1,4 @@
-"""Which pods get the agent, what they get, and that asking again changes nothing."""
+"""Pods that get the agent, the injected parts, and repeated reviews, which change nothing."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_agent_failure_is_in_pod_status() -> None:
 
 @pytest.mark.parametrize("account", ["postgres", "vm-agent-2"])
 def test_no_token_of_another_account_is_projected(account: str) -> None:
-    """Whoever may create VMs names their account, and may not be allowed to act as it."""
+    """Users who may create VMs choose the service account, but may lack the right to act as it."""
     pod = original()
     pod["spec"]["serviceAccountName"] = account
     left = judge(pod, TEMPLATE)

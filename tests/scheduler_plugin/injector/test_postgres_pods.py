@@ -179,7 +179,7 @@ async def test_recreated_pods_request_their_earlier_size(tmp_path: Path) -> None
 
 
 async def test_sizes_of_other_namespaces_stay_there() -> None:
-    """Whoever creates a pod can name the controller of another team as its owner."""
+    """The creator of a pod can name another team's controller as its owner."""
     predecessors = Predecessors(FakeClock(), InjectorTelemetry())
     informer = predecessors._pods
     theirs = postgres("pg-x", "2", "3Gi", owner="rs-1")

@@ -1,4 +1,4 @@
-"""What the API server asks of the injector, read."""
+"""Parsing of the API server's reviews."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API server is answered: an agent, why there is none, or a refusal; never with a fault of ours."""
+"""The webhook's responses: an agent, the reason for none, or a refusal; never an internal error."""
 
 from __future__ import annotations
 

@@ -190,9 +190,9 @@ class Fleet:
         return decision.permit
 
     def reserved(self, of: str) -> Resources:
-        """What a pod of that name or VM reserves."""
+        """Reservation of a pod or VM of that name."""
         return self.ledger.claims[f"uid-{of}"].reserved
 
     def on(self, of: str) -> Resources:
-        """What is reserved on a node."""
+        """Reservations on a node."""
         return self.ledger.nodes[of].reserved

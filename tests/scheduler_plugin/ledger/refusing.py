@@ -20,8 +20,8 @@ TRIES = 4
 
 @dataclass
 class Rules:
-    """What is refused: requests below ``minimum`` or above ``maximum`` by the API server; by the kubelet what is more
-    than its ``room``, and with ``swap`` any change of memory. Refusals ``name`` CPU and memory or not.
+    """Refusals: of requests below ``minimum`` or above ``maximum`` by the API server; by the kubelet, of more than its
+    ``room``, and with ``swap`` of any change of memory. Refusals ``name`` CPU and memory or not.
     """
 
     minimum: Resources = LITTLE
@@ -105,7 +105,7 @@ class Refusing:
                 return
 
     def _ends(self, order: ResizePod) -> bool:
-        """The API server's answer to a write; False where it was refused."""
+        """The API server's answer to a write; False if it was refused."""
         at, rules = self.at, self.rules
         self.writes.append(self.seconds)
         if self.chance.random() < rules.lost:

@@ -60,7 +60,7 @@ class Requested:
 
     @property
     def secured(self) -> Resources:
-        """What the pod really holds on its node."""
+        """Resources that the pod really holds on its node."""
         return self.asked if self.allocated is None else self.asked.at_most(self.allocated)
 
     @property
@@ -113,12 +113,12 @@ class Requested:
         self.fleet.did(refused)
 
     def refused_all(self, wanted: Resources, why: str) -> None:
-        """Whatever is tried for the agent is refused, until nothing more is tried."""
+        """Refuse every attempt for the agent, until there are no more."""
         while (order := self.raising(wanted)) is not None:
             self.refused(order, why)
 
     def refused_all_due(self, why: str) -> None:
-        """Whatever is tried beside agents is refused, until nothing more is tried."""
+        """Refuse every attempt without an agent, until there are no more."""
         while (order := self.due()) is not None:
             self.refused(order, why)
 
@@ -182,5 +182,5 @@ def order(size: float, version: int, reverts: str = "") -> ResizePod:
 
 
 def problem_of(at: Requested) -> str:
-    """What stands between the pod's requests and its VM."""
+    """The reason why the pod's requests differ from its VM's reservation."""
     return at.ledger.explain("uid-a", at.now).requests_problem

@@ -176,7 +176,7 @@ def test_opted_out_agent_gets_present_size() -> None:
 
 
 def denied(fleet: Fleet) -> tuple[Resources, Seconds | None]:
-    """What is denied on n1, and for how long ``a`` has been denied it."""
+    """Room denied on n1, and for how long it has been denied to ``a``."""
     return fleet.ledger.nodes["n1"].unmet, fleet.ledger.explain("uid-a", LATER).denied_for
 
 

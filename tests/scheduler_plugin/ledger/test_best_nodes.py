@@ -1,4 +1,4 @@
-"""Where a pod is sent when filter names the best nodes alone: full ones first, but not where others are on the way."""
+"""The node of a pod if filter returns only the best nodes: full ones first, but not if others are being bound there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOFT = NodeTraits(taints=(Taint("old", "", "PreferNoSchedule"),))
 
 
 def sent(fleet: Fleet, of: str, size: float = 1, limit: int = 1) -> list[str]:
-    """Where filter sends a pod, as the service asks."""
+    """The node to which filter sends a pod."""
     return fleet.ledger.best(plain_pod(of, amount(size)), sorted(fleet.ledger.nodes), limit)
 
 

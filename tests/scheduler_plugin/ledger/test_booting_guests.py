@@ -23,7 +23,7 @@ def lowered(pod: PodFacts, *more: NodeFacts | VmFacts | PodFacts) -> Fleet:
 
 
 def says(fleet: Fleet, **changes: object) -> Resources:
-    """What is reserved once the VM says so."""
+    """Reservations after the VM's status says so."""
     old = fleet.vms[name("a")]
     fleet.vms[name("a")] = structs.replace(old, version=old.version + 1, **changes)
     fleet.apply(VmSeen(fleet.vms[name("a")]), LATER)

@@ -1,4 +1,4 @@
-"""What pods wait for is counted once, whatever happens to them, and presses a node only where they ask (B.14)."""
+"""Deferred amounts of pods count once, and cause pressure only if the pods ask for it (B.14)."""
 
 from __future__ import annotations
 

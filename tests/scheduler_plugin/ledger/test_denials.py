@@ -1,4 +1,4 @@
-"""What denials cost a VM: each amount for as long as it lacked that much, and less with time."""
+"""The cost of denials: each amount for as long as it was lacking, decaying with time."""
 
 from __future__ import annotations
 

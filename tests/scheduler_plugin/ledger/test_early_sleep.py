@@ -111,7 +111,7 @@ def test_nobody_sleeps_while_there_is_room() -> None:
 
 
 def test_awake_vms_give_first() -> None:
-    """What a neighbour offers without sleep is enough; so is what the VM itself has beyond its need."""
+    """Neighbours' offers without sleep are enough, and so is what the VM itself has beyond its need."""
     fleet = Idlers(a=50, b=25)
     assert fleet.asks("a", 50, amount(10)).shrink_to == amount(38)
     assert fleet.idles("b") == ShrinkRequest(None, FAST_POLL)

@@ -381,7 +381,7 @@ def test_use_by_unheard_agent_stays_reserved() -> None:
 
 @pytest.mark.parametrize("is_registered_late", [False, True])
 def test_pod_on_an_unknown_node_lifts_no_bound(is_registered_late: bool) -> None:
-    """Whoever may create pods may name any node in them."""
+    """Users who may create pods may name any node in them."""
     nodes = () if is_registered_late else (node(),)
     fleet = Fleet(*nodes, vm("b", amount(2)), vm_pod("b", "n1"))
     fleet.apply(VmSeen(known(use=HUGE, maximum=HUGE, granted=HUGE, actual=None, pod=None)), LATER)

@@ -1,4 +1,4 @@
-"""What a person is told who asks why a VM has its size."""
+"""The explanation of a VM's size for users."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_all_room_is_shared_and_never_more(shapes: list[tuple[Resources, Resourc
 
 @given(SHAPES, ROOMS)
 def test_no_step_could_go_to_one_worse_off(shapes: list[tuple[Resources, Resources, int]], room: Resources) -> None:
-    """Whoever could get more would have more for its weight than the VM that it was taken from."""
+    """A VM that could get more would have more for its weight than the VM that it was taken from."""
     spans = spans_of(shapes)
     shares = fair_shares(room, spans, UNIT)
     for resource in ("cpu", "mem"):

@@ -1,4 +1,4 @@
-"""Who gave what to whom, and what the denied wait for, as the ledger notes it (B.17)."""
+"""The ledger's record of room given back, and of what denied VMs wait for (B.17)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.scheduler_plugin.ledger.moving import FAILED, RUNNING, on_both, reser
 
 
 def asked(fleet: Fleet, cpus: float, number: int) -> tuple[bool, float]:
-    """Whether the agent of the source is told to hold still, and what it is permitted."""
+    """True if the agent of the source is told to hold still, and what it is permitted."""
     decision: PermitDecision = fleet.ask("a", amount(cpus), number=number)
     fleet.store(decision)
     return decision.migrate, decision.permit.cpu.as_cores

@@ -58,7 +58,7 @@ def restarted(
 
 
 def asked(fleet: Fleet, cpu: float) -> float:
-    """What the agent in the target gets, in CPUs, with as much memory."""
+    """CPUs that the agent in the target gets, with as much memory."""
     request = fleet.ledger.apply(PermitRequested("uid-t", AgentRequest(HOME.name, amount(cpu), None)), LATER)
     fleet.did(request.effects)
     fleet.store(request)
@@ -116,7 +116,7 @@ def test_agent_in_the_old_pod_is_not_answered() -> None:
 
 
 def test_restart_fits_the_old_pod_beside_its_neighbours() -> None:
-    """What it had is not known any more, only that it fitted."""
+    """Its former size is unknown, but it fitted."""
     fleet = restarted(HOME, pod=HOME, permit=16)
     assert on_both(fleet) == (9, 16)
     assert fleet.ledger.nodes["n1"].overcommit == amount(0)

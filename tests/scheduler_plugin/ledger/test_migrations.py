@@ -1,4 +1,4 @@
-"""Whatever is heard first, each node keeps one reservation of a VM that moves, and none when it is gone."""
+"""In any order of events, each node keeps one reservation of a migrating VM, and none when the VM is gone."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_manual_target_reserves_room() -> None:
 
 
 def test_freed_room_goes_to_waiting_vm() -> None:
-    """Whether that permit changes what is reserved for it, or not."""
+    """True if that permit changes what is reserved for it, or not."""
     for wanted in (amount(2), amount(3)):
         fleet = two_nodes()
         fleet.apply(PodSeen(plain_pod("large", amount(9), "n2")))

@@ -162,7 +162,7 @@ def test_agent_that_took_over_holds_after_restart() -> None:
 
 
 def test_write_for_the_agent_before_names_nobody_else() -> None:
-    """What was stored by a write ordered before an agent took over does not name it."""
+    """A permit whose write was ordered before an agent took over does not name that agent."""
     fleet, request = fleet_of_two(), AgentRequest(name("a-pod"), amount(8), None)
     before = fleet.ledger.apply(PermitRequested("uid-a", replace(request, sequence=1), SIDECAR), LATER)
     fleet.ledger.apply(PermitRequested("uid-a", replace(request, sequence=2), NODE_AGENT), AFTER)

@@ -1,4 +1,4 @@
-"""How much an agent gets of what it asks for (S4.5-S4.7), worked cases of the original included."""
+"""The part of a request that an agent gets (S4.5-S4.7), including examples of the original."""
 
 from __future__ import annotations
 

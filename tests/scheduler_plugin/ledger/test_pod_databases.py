@@ -175,7 +175,7 @@ def test_pod_without_a_node_holds_up_nobody() -> None:
 
 
 def test_refused_database_is_to_hold_still() -> None:
-    """Whatever else sizes the pod may answer a smaller size with a restart, too."""
+    """Another program that sizes the pod may respond to a smaller size with a restart."""
     story = fleet()
     assert story.ask("pg", amount(2), number=1).migrate is False
     story.apply(VmSeen(database("pg", amount(2), 2, "a VPA")))

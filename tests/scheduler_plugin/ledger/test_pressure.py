@@ -1,4 +1,4 @@
-"""When a node has too much pressure, and what is being done about it (S4.8, S4.9)."""
+"""Pressure of a node, and the relief that is under way (S4.8, S4.9)."""
 
 from __future__ import annotations
 

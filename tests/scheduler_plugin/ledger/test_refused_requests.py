@@ -1,4 +1,4 @@
-"""What the API server or a kubelet refuses of requests: not permitted, tried again, and no harm to all else (B.10)."""
+"""Requests refused by the API server or a kubelet: not permitted, retried, and harmless to everything else (B.10)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_refusal_ends_one_doubtful_write() -> None:
 
 
 def gets_of(at: Requested, wanted: Resources, most: Resources) -> list[Resources]:
-    """What is tried for an agent that asks so often, where a LimitRange allows ``most``."""
+    """Attempts for an agent that asks this often, if a LimitRange allows ``most``."""
     found = []
     for _ in range(8):
         at.pass_time(0.5)

@@ -1,4 +1,4 @@
-"""Whatever is lost, late, refused or killed: a pod's requests hold what its agent is permitted (B.10)."""
+"""A pod's requests cover its agent's permit, whatever is lost, late, refused or killed (B.10)."""
 
 from __future__ import annotations
 

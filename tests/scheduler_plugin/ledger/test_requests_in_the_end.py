@@ -1,4 +1,4 @@
-"""Whatever was refused, lost and changed: what can be given is given in the end, and what is too much comes down."""
+"""After refusals, losses and changes, everything that fits is granted in the end, and excess requests fall."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stormy(seed: int) -> Refusing:
 
 
 def ends(world: Refusing, rules: Rules) -> tuple[Resources, Resources, Resources | None]:
-    """What is held, asked for and set aside once nothing but ``rules`` has held for long, with few writes by then."""
+    """Final permits, requests and allocations after ``rules`` have applied for long, with few writes."""
     world.rules = rules
     for _ in range(LONG):
         world.second()

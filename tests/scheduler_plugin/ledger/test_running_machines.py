@@ -1,4 +1,4 @@
-"""What a running guest's machine can take bounds what is reserved for it, whatever its spec has come to say."""
+"""The running machine bounds a guest's reservation, whatever its spec says later."""
 
 from __future__ import annotations
 

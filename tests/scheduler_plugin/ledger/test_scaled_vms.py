@@ -1,4 +1,4 @@
-"""Which VMs agents are to size, and whether these are heard: agents that are gone tell Prometheus nothing."""
+"""VMs that agents should size, and whether these respond; agents that are gone report nothing to Prometheus."""
 
 from __future__ import annotations
 

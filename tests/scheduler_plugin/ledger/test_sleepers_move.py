@@ -78,7 +78,7 @@ def test_target_pod_without_room_to_wake_is_refused() -> None:
 
 
 def test_sleeper_arrives_and_runs() -> None:
-    """What runs is reserved before it runs, and its own node never has more than before."""
+    """A guest's room is reserved before it runs, and its own node never has more than before."""
     fleet = transferring()
     before = amount(8) + REQUESTS
     assert on_both(fleet) == (before, amount(3))
@@ -121,7 +121,7 @@ def test_waking_vm_with_freed_room_wakes_on_source() -> None:
 
 @pytest.mark.parametrize(("beside", "counts"), [(2, 6), (5, 3)])
 def test_edited_size_counts_with_room(beside: float, counts: float) -> None:
-    """Whoever edits the spec of a VM on its way takes nothing from others."""
+    """A user who edits the spec of a migrating VM takes nothing from others."""
     fleet = transferring()
     fleet.apply(PodSeen(plain_pod("y", amount(beside), "n2")))
     old = fleet.vms[name("a")]

@@ -1,4 +1,4 @@
-"""What stands on the object, what agents hold and what is granted are three facts (the table of ``permit_account``)."""
+"""The stored permit, the permits that agents hold, and the granted one are separate facts (see ``permit_account``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node wakes only so many VMs at once, however much room it has (B.18)."""
+"""A node wakes only this many VMs at once, however much room it has (B.18)."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_settings_change_the_number() -> None:
 
 @given(st.data())
 def test_whole_herd_wakes(data: st.DataObject) -> None:
-    """Whoever asks when, and however their guests come up: never more than three at once, and all in the end."""
+    """In any order of requests and boots: never more than three at once, and all in the end."""
     fleet = herd(3, *data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=7)))
     waits, reads, book, now = [of.name for of in fleet.vms], list[str](), fleet.ledger.nodes["n1"], LATER
     while waits:

@@ -1,4 +1,4 @@
-"""What NeonVM's controller and the kubelets do about a migration, one step at a time, on the fake cluster.
+"""A fake of NeonVM's controller and the kubelets: one step of a migration at a time, on the fake cluster.
 
 The order of writes is that of a careful controller: the VM points to its new pod before the migration is called done.
 """

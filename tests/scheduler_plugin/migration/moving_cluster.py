@@ -108,7 +108,7 @@ class MovingCluster:
         return [(one["involvedObject"]["name"], one["reason"], one["message"].partition(";")[0]) for one in told]
 
     async def told(self, pod: Obj, cpu: Any = 2, slots: int = 8) -> tuple[int, bool, Any]:
-        """What the agent in ``pod`` hears: the status, whether to hold still, and the permitted vCPUs."""
+        """The response to the agent in ``pod``: status, the order to keep the size, and the permitted vCPUs."""
         answer = await self.scheduler.ask(pod, cpu, slots)
         body = answer.json()
         return answer.status_code, body.get("migrate") is not None, body.get("permit", {}).get("vCPUs")
@@ -123,7 +123,7 @@ class MovingCluster:
         return (await self.scheduler.probe("metrics")).text.splitlines()
 
     def relieve(self) -> None:
-        """What filled n1 goes away."""
+        """Remove the load from n1."""
         self.cluster.remove(PODS, "default", "foreign")
 
     def fill(self, name: str, cpu: str) -> None:
@@ -172,7 +172,7 @@ class MovingCluster:
         await self.passes(1)
 
     async def carried_out(self) -> None:
-        """What is ordered happens."""
+        """Carry out the orders."""
         self.controller.accept()
         self.controller.make_target()
         await self.passes(1)

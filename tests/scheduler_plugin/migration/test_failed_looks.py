@@ -52,7 +52,7 @@ async def at_work(cluster: FakeCluster, clock: FakeClock, select: Selection) -> 
 
 
 def told(context: SchedulerContext) -> tuple[float | None, str | None, int]:
-    """How many looks have failed, why no VM is moved, and how many are on their way."""
+    """Number of failed planning rounds, the reason why no VM moves, and the number of migrations."""
     failed = context.telemetry.registry.get_sample_value("autoscale_scheduler_migration_looks_failed_total")
     return failed, context.migration_status.idle, len(context.ledger.migrations)
 

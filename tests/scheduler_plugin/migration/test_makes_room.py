@@ -1,4 +1,4 @@
-"""What people see while a neighbour makes room: a denied VM, and a pod whose in-place resize waits (B.14)."""
+"""Reports for users while a neighbour makes room: a denied VM, and a pod with a pending in-place resize (B.14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people see of a target that kube-scheduler refuses, and where the VM goes instead."""
+"""Reports on a target that kube-scheduler refuses, and the next target of the VM."""
 
 from __future__ import annotations
 

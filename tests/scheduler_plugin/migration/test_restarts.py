@@ -1,4 +1,4 @@
-"""Whatever happens to the scheduler or its API in any phase, a migration goes on as if nothing had happened."""
+"""In any phase, failures of the scheduler or its API do not affect a migration's result."""
 
 from __future__ import annotations
 

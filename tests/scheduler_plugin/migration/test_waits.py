@@ -1,4 +1,4 @@
-"""What people hear of a migration that they ordered and that no node has room for."""
+"""Reports on a migration created by a user for which no node has room."""
 
 from __future__ import annotations
 

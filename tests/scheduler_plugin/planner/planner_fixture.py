@@ -30,7 +30,7 @@ RANKING = RankingConfig()
 
 
 def node(of: str, total: float = 10, *, is_open: bool = True) -> object:
-    """A node with so many CPUs and GiB to reserve, of which one each above that is the system's."""
+    """A node with this many CPUs and GiB to reserve, of which one each above that is the system's."""
     return node_with_system(of, total + 1, is_open=is_open)
 
 
@@ -84,7 +84,7 @@ class PlannerFixture:
         self.fleet.apply(MigrationSeen(facts), self.now)
 
     def plan(self, after: float = 0.0) -> MovePlan:
-        """The plan, so many seconds later."""
+        """The plan, this many seconds later."""
         self.now = Instant(self.now + after)
         now = PlanningTime(self.now, WALL + self.now - LATER)
         look = self.planner.plan(
@@ -93,12 +93,12 @@ class PlannerFixture:
         return run_steps(look)
 
     def settled(self) -> MovePlan:
-        """What is planned once what is so now has lasted."""
+        """The plan once the present state has lasted."""
         self.plan()
         return self.plan(after=self.policy.settle)
 
     def moves(self) -> dict[str, str]:
-        """Who moves where, once what is so now has lasted."""
+        """VMs that move and their targets, once the present state has lasted."""
         return {move.vm.name: move.target for move in self.settled().moves}
 
     def carry_out(self, move: Move, number: int = 1) -> None:

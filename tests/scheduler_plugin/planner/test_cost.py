@@ -1,4 +1,4 @@
-"""Which VMs make room for the least cost (B.14): stories of one choice, and what holds for every choice."""
+"""VMs that make room at the least cost (B.14): single choices, and properties of every choice."""
 
 from __future__ import annotations
 

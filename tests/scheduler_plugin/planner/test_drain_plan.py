@@ -1,4 +1,4 @@
-"""Who leaves a node under pressure, where to, and why no other VM does (S4.8)."""
+"""VMs that leave a node under pressure, their targets, and why no other VM leaves (S4.8)."""
 
 from __future__ import annotations
 

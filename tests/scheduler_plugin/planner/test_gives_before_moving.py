@@ -23,7 +23,7 @@ def full(target: float = 40) -> PlannerFixture:
 
 
 def first_move(fixture: PlannerFixture) -> tuple[float, MoveCause] | None:
-    """When the first VM moves and why; looks once a second for two minutes."""
+    """Time and reason of the first move, planning once a second for two minutes."""
     fixture.plan()
     began = fixture.now
     while fixture.now < began + 120:

@@ -1,4 +1,4 @@
-"""How many move at once, who waits, and how a cordoned node is emptied (S4.8)."""
+"""Concurrent migrations, waiting VMs, and draining of a cordoned node (S4.8)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_foreign_migration_takes_slot_until_stalled() -> None:
 
 @pytest.mark.parametrize(("most", "moves"), [(1, 1), (2, 1), (3, 2), (4, 2)])
 def test_foreign_migrations_take_half_of_slots(most: int, moves: int) -> None:
-    """Whoever may migrate VMs of one namespace, slowly, would keep all others in place."""
+    """A user who may migrate the VMs of one namespace, slowly, could block all others."""
     fixture = crowd(3, MigrationPolicy(per_cluster=most, in_per_node=9))
     for number in range(5):
         fixture.add(f"theirs{number}", "t0", 1)

@@ -1,4 +1,4 @@
-"""Which node comes nearest to having room for a VM."""
+"""The node that is closest to having room for a VM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a VM rests, which migrations must not go on, and which objects may be forgotten."""
+"""Cooldowns of VMs, migrations to cancel, and objects to delete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SUCCEEDED, FAILED = MigrationPhase.SUCCEEDED, MigrationPhase.FAILED
 
 
 def over(number: int, phase: MigrationPhase, ago: float) -> MigrationFacts:
-    """A migration of the VM ``a`` that ended so many seconds before the fixture began."""
+    """A migration of the VM ``a`` that ended this many seconds before the fixture began."""
     return replace(migration("a", phase, number=number, ended_at=WALL - ago), source_pod=name(f"earlier-{number}"))
 
 
@@ -43,8 +43,8 @@ def pressed(*earlier: MigrationFacts, drains: bool = False, **more: object) -> P
 
 
 def moves_first_after(fixture: PlannerFixture) -> float:
-    """How many seconds after the fixture's beginning the VM is told to move; looks once a second, and what is to be
-    forgotten is gone at the next look.
+    """Seconds from the fixture's start until the VM moves, planning once a second; objects to delete are gone in the
+    next round.
     """
     plan = fixture.plan()
     while not plan.moves:

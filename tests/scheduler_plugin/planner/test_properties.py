@@ -1,4 +1,4 @@
-"""What holds for every fleet: promises are kept, limits are kept, and no more move than are needed."""
+"""Properties of every fleet: reservations and limits hold, and no more VMs move than needed."""
 
 from __future__ import annotations
 

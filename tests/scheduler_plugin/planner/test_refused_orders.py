@@ -1,4 +1,4 @@
-"""Who waits when the API makes no migrations: one VM, its namespace, or all."""
+"""Pauses after the API refuses migrations: of one VM, its namespace, or all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DB, OTHER, FAR = ObjectName("a", "db"), ObjectName("a", "other"), ObjectName("b"
 
 
 def said(refused: RefusedOrders, second: float) -> tuple[str | None, str | None, str | None, bool]:
-    """Why not DB, OTHER and FAR, and whether all wait."""
+    """The reasons of DB, OTHER and FAR, and whether all wait."""
     now = Instant(second)
     return (*(refused.refusal_reason(vm, now) for vm in (DB, OTHER, FAR)), refused.all_wait(now))  # type: ignore[return-value]
 

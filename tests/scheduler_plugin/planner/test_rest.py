@@ -1,4 +1,4 @@
-"""How long a VM rests after failures in a row, and when they are forgotten."""
+"""Backoff of a VM after repeated failures, and its end."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_share_of_growth_counts_as_in_scores(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def explained(fixture: PlannerFixture, share: float = 1.0) -> str:
-    """What people read of the VM of n1 that lacks the most room."""
+    """The explanation of the VM on n1 that lacks the most room."""
     claims = fixture.ledger.nodes["n1"].claims.values()
     policy, planner, now = fixture.policy, fixture.planner, fixture.now
     return no_room_to_grow(fixture.ledger, claims, share, lambda of: planner.growth_obstacle(of, policy, now))

@@ -1,4 +1,4 @@
-"""What is asked late, once or not at all makes the same plan as asking every VM about every node."""
+"""Lazy and cached queries give the same plan as querying every VM about every node."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class EagerDrainPlan(DrainPlan):
 def planned(
     fixture: PlannerFixture, refused: RefusedTargets, plan: type[DrainPlan], targets: type[Targets]
 ) -> tuple[list[Move], list[StuckNode | None]]:
-    """What one look at all nodes under pressure comes to."""
+    """The plan of one round for all nodes under pressure."""
     ledger, policy, now = fixture.ledger, fixture.policy, PlanningTime(LATER, WALL)
     drain, traffic = plan(ledger, policy, now, least_cost), ActiveMigrations.of(ledger, policy)
     places = EligibleNodes(ledger, fixture.constraint_context, refused, LATER)

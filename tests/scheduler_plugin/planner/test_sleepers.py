@@ -29,7 +29,7 @@ def add_sleeper(fixture: PlannerFixture, of: str, on: str, size: float, phase: s
 
 
 def test_sleepers_stay_under_pressure() -> None:
-    """What they reserve is nothing, so that their leaving would help nobody."""
+    """They reserve nothing, so moving them would not help."""
     fixture = PlannerFixture(node("n1"), node("n2"), policy=POLICY)
     add_sleeper(fixture, "a", "n1", 2)
     fixture.add("b", "n1", 9, facts={"auto_migration": False})

@@ -49,7 +49,7 @@ def fleet_of(policy: MigrationPolicy | None = None, **traits: NodeTraits) -> Pla
 
 
 def moved(fixture: PlannerFixture, facts: dict[str, Any] | None = None, **traits: Any) -> dict[str, str] | str:
-    """Where the VM ``a`` goes, or why it stays."""
+    """Target of the VM ``a``, or why it stays."""
     fixture.add("a", "n1", 8, facts=facts, pod={"traits": PodTraits(**traits)})
     plan = fixture.settled()
     return {move.vm.name: move.target for move in plan.moves} if plan.moves else plan.stuck[0].why

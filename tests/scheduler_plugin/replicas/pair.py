@@ -49,7 +49,7 @@ class Process:
 
     @property
     def leads(self) -> bool:
-        """Whether it answers."""
+        """True if it answers."""
         return self.replica.leadership().leads
 
     def stop(self) -> None:
@@ -133,12 +133,12 @@ class Replicas:
         return next((each for each in self.running if [each.name] == pods), None)
 
     async def ask(self, pod: Obj, cpu: Any, slots: int, **more: Any) -> httpx.Response | None:
-        """An agent's request through the Service; None where nothing answers within its patience."""
+        """An agent's request through the Service; None if nothing answers within its patience."""
         headers, body = agent_request(self.cluster, pod, cpu, slots, **more)
         return await self.answered("http://agents/", headers, body)
 
     async def answered(self, url: str, headers: dict[str, str], body: bytes) -> httpx.Response | None:
-        """What the process answers to which the Service leads."""
+        """Response of the process to which the Service routes."""
         process = self.served
         if process is None:
             return None
@@ -150,7 +150,7 @@ class Replicas:
         return asking.result() if asking.done() else None
 
     def lease(self) -> Obj:
-        """What the Lease says."""
+        """The Lease."""
         spec: Obj = self.cluster.get(LEASES, LEASE.namespace, LEASE.name)["spec"]
         return spec
 

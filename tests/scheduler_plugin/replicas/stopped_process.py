@@ -24,7 +24,7 @@ AT_ONCE = Seconds(0.0)
 
 @dataclass(slots=True)
 class Fate:
-    """What becomes of a write: carried out after ``late`` seconds or never (None), and answered or not."""
+    """The fate of a write: carried out after ``late`` seconds or never (None), and answered or not."""
 
     late: Seconds | None = AT_ONCE
     is_answered: bool = True

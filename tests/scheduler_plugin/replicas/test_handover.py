@@ -61,7 +61,7 @@ def node_of_pod(cluster: FakeCluster) -> Any:
 
 
 def is_sent_elsewhere(answer: httpx.Response) -> bool:
-    """Whether the client is to repeat at once, over another connection."""
+    """True if the client is to repeat at once, over another connection."""
     headers = answer.headers
     return (answer.status_code, headers.get("Retry-After"), headers.get("Connection")) == (503, "0", "close")
 

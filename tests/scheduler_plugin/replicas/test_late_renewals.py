@@ -14,7 +14,7 @@ from tests.scheduler_plugin.replicas.stopped_process import Way
 
 
 class Gated(Way):
-    """What it writes to the Lease, and its lists, are answered while the gates are open."""
+    """A connection whose Lease writes and lists get responses only while the gates are open."""
 
     def __init__(self, way: Way) -> None:
         super().__init__(way.cluster, way.clock)

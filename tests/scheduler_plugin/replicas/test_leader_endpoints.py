@@ -1,4 +1,4 @@
-"""How often a leader tries to lead its clients to it, by how it is refused, and slices that are missing."""
+"""Retries of a leader that cannot update its EndpointSlices, by kind of refusal, and missing slices."""
 
 from __future__ import annotations
 

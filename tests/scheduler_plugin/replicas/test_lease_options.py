@@ -1,4 +1,4 @@
-"""Which places of a replica are refused at its start, for clients could never be led there."""
+"""Replica addresses that are rejected at start because clients could never be routed there."""
 
 from __future__ import annotations
 

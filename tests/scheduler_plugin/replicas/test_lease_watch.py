@@ -48,7 +48,7 @@ class Watched:
 
 
 async def looks(*watches: Exception | list[bytes]) -> tuple[int, list[ApiCall]]:
-    """How often the watch asked to look at the Lease, within three watches."""
+    """Number of reads of the Lease caused by the watch, within three watches."""
     clock, api = FakeClock(), Watched(*watches)
     leadership = Leadership(api, clock, TERMS, "replica-2")  # type: ignore[arg-type]  # pages are never read
     told = list[None]()

@@ -1,4 +1,4 @@
-"""What only the leader knows stands on the leader's page of metrics alone, also after another has taken over (B.3)."""
+"""Metrics that only the leader knows are only on the leader's page, also after a failover (B.3)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _written(name: str, labels: dict[str, str]) -> str:
 
 
 async def of_leader(process: Process) -> dict[str, float]:
-    """What the page has beyond what each replica tells."""
+    """Metrics of the page that a standby does not export."""
     return {name: value for name, value in (await gauges(process)).items() if name.split()[0] not in OF_EACH_REPLICA}
 
 

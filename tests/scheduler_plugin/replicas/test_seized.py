@@ -67,7 +67,7 @@ class Story:
             assert asking.done() or not served.way.goes.is_set()
 
     def check(self) -> None:
-        """What agents hold is within the node, and within what the leader has reserved for them."""
+        """Check that agents hold no more than the node has, and no more than the leader has reserved for them."""
         there = {
             name: self.run.cluster.get(PODS, "default", f"{name}-pod")["spec"].get("nodeName") for name in self.pods
         }

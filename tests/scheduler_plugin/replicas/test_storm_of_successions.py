@@ -45,7 +45,7 @@ class StormOfSuccessions(Storm):
         return *calm, *wild, *self.others()
 
     def fate(self, call: ApiCall) -> Fate:
-        """What becomes of a write. A binding lands while its sender leads or never (decision 37), a resize of requests
+        """The fate of a write. A binding lands while its sender leads or never (decision 37), a resize of requests
         within ten seconds or never (decision 45).
         """
         if self.chance.random() < 0.85:

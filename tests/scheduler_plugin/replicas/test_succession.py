@@ -38,13 +38,13 @@ def persisted(run: Replicas) -> Any:
 
 
 async def grows(run: Replicas, cpu: int) -> bool:
-    """Whether the VM is permitted so many vCPUs now."""
+    """True if the VM is permitted this many vCPUs now."""
     answer = await run.ask(POD, cpu, 4)
     return answer is not None and answer.status_code == 200 and answer.json()["permit"]["vCPUs"] == cpu
 
 
 async def until_grown(run: Replicas, cpu: int) -> float:
-    """How long it took until the VM was permitted so many vCPUs, by an agent that asks all the time."""
+    """Seconds until the VM was permitted this many vCPUs, with an agent that keeps asking."""
     began = run.clock.now()
     while not await grows(run, cpu):
         await run.clock.advance(0.1)
@@ -315,7 +315,7 @@ async def test_unknown_write_is_remembered_across_terms(pair: Replicas) -> None:
 
 
 async def test_new_term_lists_after_spare_time(pair: Replicas) -> None:
-    """What it sent at the end of its last term may still arrive in the spare second, as with any other leader."""
+    """Writes from the end of its last term may still arrive within the hold-back time, as with any other leader."""
     leader, standby = pair.running
     await pair.end(standby, Process.terminate)
     leader.way.fate = lambda call: Fate(late=None) if call.method == "PATCH" else Fate()

@@ -1,4 +1,4 @@
-"""What was read at the start is no business of the garbage collector any more."""
+"""Objects read at startup are excluded from garbage collection."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ async def test_no_external_scripts() -> None:
 
 
 def fits(value: Any, schema: Any, schemas: Any) -> bool:
-    """Whether an answer has the fields of its schema and no others."""
+    """True if an answer has the fields of its schema and no others."""
     schema = schemas[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
     if "anyOf" in schema:
         return any(fits(value, one, schemas) for one in schema["anyOf"])

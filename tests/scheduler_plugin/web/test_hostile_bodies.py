@@ -1,4 +1,4 @@
-"""Whatever the bytes of a request are: never 5xx, never an end of the process, and soon answered."""
+"""For any request bytes: never 5xx, never a crash, and a quick response."""
 
 from __future__ import annotations
 

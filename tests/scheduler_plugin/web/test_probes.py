@@ -1,4 +1,4 @@
-"""What people and Prometheus see: nodes as bars, why a VM has its size, few labels."""
+"""Views for users and Prometheus: nodes, explanations of VMs, and few labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a single fault of a cluster in order."""
+"""Changes that each cause a single fault in a healthy cluster."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ OPEN: Obj = {
 
 
 def nothing(facts: CheckFacts) -> CheckFacts:
-    """What a cluster has in which nothing was installed yet."""
+    """A cluster before anything is installed."""
     none = Observed(list[Obj]())
     ours = ("deployments", "daemon_sets", "pods", "config_maps", "secrets", "leases", "webhooks")
     kinds = (*ours, "vms", "vm_pods", "database_pods")
@@ -258,7 +258,7 @@ def nothing(facts: CheckFacts) -> CheckFacts:
 
 
 def yet_to_come(facts: CheckFacts) -> CheckFacts:
-    """What a cluster has before the chart has made the namespace: pods were tried in another."""
+    """A cluster before the chart has created the namespace: pods were tested in another."""
     bare = without("namespaces", NAMESPACE)(nothing(facts))
     elsewhere: Obj = {"metadata": {"name": "default"}}
     return replace(bare, namespaces=Observed([elsewhere]), admission=facts.admission, admission_namespace="default")

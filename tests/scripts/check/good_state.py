@@ -102,7 +102,7 @@ def lease(name: str, holder: str, *, ago: float = 1.0, ahead: float = 0.0) -> Ob
 
 
 def workloads() -> list[Obj]:
-    """What we ship that makes pods, all of it ready."""
+    """Our shipped workloads, all of them ready."""
     found = copied(_shipped("Deployment", "DaemonSet"))
     for each in found:
         each["metadata"]["namespace"] = NAMESPACE
@@ -307,7 +307,7 @@ def runner_secrets(days: tuple[float, float] = (-1.0, 89.0), signer: Authority |
 
 
 def good() -> CheckFacts:
-    """Everything in order; made anew, so that a test may change what it is given."""
+    """Everything in order; rebuilt, so that a test may change what it is given."""
     every = workloads()
     own = [*install_rights(NAMESPACE, makes_namespace=False), *command_rights(NAMESPACE)]
     return CheckFacts(

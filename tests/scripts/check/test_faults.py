@@ -276,7 +276,7 @@ def test_sleepers_keep_no_permit() -> None:
 
 @pytest.mark.parametrize("config", ["{", "{sleep: {after: soon}}", "[]", "{sleep: {after: 0}}", ""])
 def test_settings_without_sleep_are_left_out(config: str) -> None:
-    """What cannot be read is no reason to say that the VM should sleep; its agent says so."""
+    """An unreadable policy does not mean that the VM should sleep; its agent reports the problem."""
     annotation = {"autoscaling.neon.tech/config": config}
     facts = in_list("vms", "db", lambda vm: vm["metadata"]["annotations"].update(annotation))(good())
     found = {finding.check.id: finding.level for finding in evaluate(facts, before=False)}

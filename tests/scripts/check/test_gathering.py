@@ -1,4 +1,4 @@
-"""What looks at the cluster: every refusal becomes a reason, and nothing that the API says makes it end."""
+"""Gathering facts: every refusal becomes a reason, and no response of the API ends the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the API server reaches our webhook, by a pod of a VM that is tried as a dry run."""
+"""True if the API server reaches our webhook, by a pod of a VM that is tried as a dry run."""
 
 from __future__ import annotations
 

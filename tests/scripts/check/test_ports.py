@@ -1,4 +1,4 @@
-"""What TLS ports show, asked of real ones on this machine."""
+"""Certificates of TLS ports, fetched from real ones on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How findings are printed: for people with what to do, in short, and for programs."""
+"""Output of findings: with remedies for users, in short form, and for programs."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ GIB = 1024**3
 
 
 def a_fleet(vms: int, bandwidth: str = "256Mi") -> SimulatedFleet:
-    """Two nodes for so many VMs, each of which may take a whole one, and plays nothing."""
+    """Two nodes for this many VMs, each of which may take a whole one, and plays nothing."""
     one, none = np.ones(1), np.zeros(vms, dtype=np.int64)
     grid = RecordingGrid(one, one, np.zeros(1, dtype=np.bool_), none[:1], none[:1] + 1, one)
     table = VmTable(grid, none, none + 1, none, none + 16, np.ones(vms), np.full(vms, 1.0 * GIB))
@@ -40,7 +40,7 @@ def a_fleet(vms: int, bandwidth: str = "256Mi") -> SimulatedFleet:
 
 
 class SimulationFixture:
-    """VMs of so many compute units on each node: ``SimulationFixture([8, 8], [])``. Agents run on demand.
+    """VMs of this many compute units on each node: ``SimulationFixture([8, 8], [])``. Agents run on demand.
 
     ``cores`` and ``mem`` are what the VMs need: one vCPU and 1 GiB, until a test says otherwise.
     """
@@ -64,7 +64,7 @@ class SimulationFixture:
         return vm
 
     def run_agent(self, vm: SimulatedVm) -> None:
-        """What the agent does of its own accord, once."""
+        """Run the agent's own actions once."""
         vm.observe(self.cores[vm.index], self.mem[vm.index], self.now)
         vm.act(self.cluster, self.now, 0.0)
 
@@ -78,13 +78,13 @@ class SimulationFixture:
         return plan
 
     def problems(self) -> list[str]:
-        """What is over-committed, in words."""
+        """Overcommitments, as text."""
         truth = {vm.pod: VmTruth(vm.use, vm.held) for vm in self.vms}
         found = violations(self.cluster.ledger, truth)
         return found + [f"{name}: {by}" for name, by in overcommitted(self.cluster.ledger).items()]
 
     def reserved(self) -> tuple[int, ...]:
-        """How many compute units each node has reserved."""
+        """Compute units reserved on each node."""
         rooms = self.cluster.ledger.rooms
         return tuple(rooms[name].reserved.cpu.value // UNIT.cpu.value for name in self.cluster.nodes)
 

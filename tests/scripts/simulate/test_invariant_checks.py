@@ -1,4 +1,4 @@
-"""What is over-committed is found: every kind of it planted, and named with its time."""
+"""Every kind of overcommitment is detected, and reported with its time."""
 
 from __future__ import annotations
 

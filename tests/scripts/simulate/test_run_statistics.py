@@ -1,4 +1,4 @@
-"""What is noted of a run, against figures worked out by hand."""
+"""Statistics of a run, compared with figures worked out by hand."""
 
 from __future__ import annotations
 

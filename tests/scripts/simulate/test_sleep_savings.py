@@ -1,4 +1,4 @@
-"""What sleep would save in a simulated fleet: VMs that are idle for long enough, with the sizes they have then."""
+"""Savings by sleep in a simulated fleet: VMs that are idle for long enough, with their sizes at that time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people and programs are told: the table's rows, the document, and the picture."""
+"""Output for users and programs: the table's rows, the document, and the picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which columns a table has at which width: names and numbers are never cut."""
+"""Columns of a table by width: names and numbers are never truncated."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def gib(count: float) -> Bytes:
 
 
 def look(use: float, cost: Cost | None = None, need: float = 0.0, maximum: float = 16, free: float = 0.0) -> MemoryView:
-    """A look at a VM of so many GiB, of which all but what is free is page cache."""
+    """A look at a VM of this many GiB, of which all but what is free is page cache."""
     quarter = Bytes(GIB // 4)
     return MemoryView(gib(use), gib(maximum), quarter, gib(need), gib(free), gib(use - free), cost)
 

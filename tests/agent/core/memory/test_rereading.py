@@ -1,4 +1,4 @@
-"""What an interval cost for want of memory: which waiting is blamed on rereading, and which is not."""
+"""The cost of an interval with too little memory: which waiting is blamed on rereading, and which is not."""
 
 from __future__ import annotations
 

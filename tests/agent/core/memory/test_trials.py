@@ -21,7 +21,7 @@ def gib(count: float) -> Bytes:
 
 
 def spent(seconds: float, reread: float = 0.0, stall: float = 0.0, cores: float = 1.0) -> Cost:
-    """So many seconds in which so many GiB were reread, and tasks waited for a share of the time."""
+    """So many seconds in which this many GiB were reread, and tasks waited for a share of the time."""
     return Cost(seconds, reread * GIB, reread * GIB, stall * seconds, stall * seconds, cores * seconds)
 
 

@@ -176,12 +176,12 @@ KEPT = "keeping memory: lost the guest's monitor, which may reconnect"
 
 
 def shrinks(story: Story) -> bool:
-    """Whether memory is taken away now."""
+    """True if memory is taken away now."""
     return any(isinstance(each, PatchVm) and each.target.mem < cu(2).mem for each in story.plans().actions)
 
 
 def test_monitor_gone_for_minute_is_ignored() -> None:
-    """It refused, and its guest is too busy to answer, or it starts anew: that is no consent."""
+    """It refused, and its guest is too busy to answer, or it restarts: that is no consent."""
     story = speaks(idle(monitored(2), 7.0), DownscaleRequest(cu(1)), agrees(ok=False))
     story.happens(GONE)
     assert (story.plans().because, story.plans().message, shrinks(story)) == (KEPT, None, False)

@@ -133,7 +133,7 @@ def test_container_without_a_limit() -> None:
     )
 )
 def test_yes_means_below_and_unharmed(steps: list[tuple[float, int, float, int]]) -> None:
-    """Whatever happens: a yes is given only after the pod was below its limit for the whole age of the number."""
+    """The trial succeeds only after usage has stayed below the limit for the maximum age of the kubelet's figure."""
     trial, at, stall, reread, above_at = tried(), 0.0, 0.0, 0, 0.0
     for span, used, waited, again in steps:
         at, stall, reread = at + span, stall + waited, reread + again * MIB

@@ -85,7 +85,7 @@ def orders(story: Story) -> bool:
 
 
 def why(story: Story) -> str:
-    """What the explanation says of the VM's sleep."""
+    """The explanation of the VM's sleep."""
     found = explain(story.state, "default/vm-1", story.instant).sleep
     assert found is not None
     return str(found["because"])

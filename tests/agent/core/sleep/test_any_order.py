@@ -1,4 +1,4 @@
-"""Whatever the order of events, a guest that sleeps and wakes never has more than is permitted (B.18).
+"""In any order of events, a guest that sleeps and wakes never has more than its permit (B.18).
 
 The model has the truth: the object with its stored permit, a guest that wakes only if that covers what is ordered, and
 what a ledger must reserve. The agent sees all of it late, or not at all.

@@ -32,7 +32,7 @@ def awake(until: float) -> Story:
 
 
 def offer(story: Story) -> Resources | None:
-    """What the VM says that it needs, with its next request, which stays in flight."""
+    """The VM's offer in its next request, which stays in flight."""
     while True:
         quiet_since(story.at(story.now + 1.0), 1000.0)
         for action in story.acts():

@@ -1,4 +1,4 @@
-"""When a VM is ordered to sleep, what its agent does meanwhile, and how it comes back."""
+"""Automatic sleep: when the agent orders it, what the agent does meanwhile, and how the VM wakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agent makes of a VM's object: its order, its sleep, and what keeps it awake."""
+"""The agent's view of a VM's object: its order to sleep, its sleep, and what keeps it awake."""
 
 from __future__ import annotations
 

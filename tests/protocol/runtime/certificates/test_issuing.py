@@ -1,4 +1,6 @@
-"""What is issued is what OpenSSL takes for its purpose; what is stored badly is not used, and no key is ever shown."""
+"""Issued certificates pass OpenSSL's checks for their purpose; invalid stored ones are not used, and no key is
+revealed.
+"""
 
 from __future__ import annotations
 

@@ -216,5 +216,5 @@ async def test_token_in_a_file_alone_opens(tmp_path: Path) -> None:
 
 
 def test_tokens_for_agents_open_one_namespace() -> None:
-    """Whoever takes an agent's place in his own namespace gains nothing with what he is shown."""
+    """A user who impersonates an agent in his own namespace gains nothing with the tokens that he receives."""
     assert len({AUDIENCE, audience_of_agents("shop"), audience_of_agents("bank")}) == 3

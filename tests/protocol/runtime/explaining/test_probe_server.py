@@ -41,7 +41,7 @@ def connected(opened: ExitStack, port: int, source: str, said: bytes = b"") -> s
 
 
 async def answer(connection: socket.socket) -> bytes:
-    """What the server says; empty if it cuts the connection."""
+    """The server's response; empty if it cuts the connection."""
     try:
         async with asyncio.timeout(5):
             return await asyncio.get_running_loop().sock_recv(connection, 100)
@@ -84,7 +84,7 @@ async def test_slow_probe_outlasts_a_crowd_elsewhere(open_sockets: ExitStack) ->
 
 
 async def test_slow_probe_outlasts_many_addresses(open_sockets: ExitStack) -> None:
-    """When all places are taken, the address with the most connections loses its oldest."""
+    """At the limit, the address with the most connections loses its oldest."""
     async with probed() as port:
         probe = connected(open_sockets, port, KUBELET)
         for number in range(MAX_CONNECTIONS):

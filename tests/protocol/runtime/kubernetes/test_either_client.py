@@ -1,4 +1,4 @@
-"""What both clients of the Kubernetes API make of what a server says: done, refused or unknown."""
+"""Both clients of the Kubernetes API classify a server's responses in the same way: done, refused or unknown."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ TERMS = LeaseTerms(ObjectName("kube-system", "groups"))
 
 
 class LosesEverySecondAnswer(Connection):
-    """What it asks is done, and every second answer to a write is lost."""
+    """An API that performs every write, and loses every second response."""
 
     async def call(self, call: ApiCall) -> JsonObject:
         answer = await super().call(call)
@@ -36,7 +36,7 @@ class LosesEverySecondAnswer(Connection):
 
 
 class CannotRead(Connection):
-    """What it writes is done, and it reads nothing once it is ``blind``."""
+    """An API that performs writes, but reads nothing once it is ``blind``."""
 
     async def call(self, call: ApiCall) -> JsonObject:
         if self.blind and call.method == "GET":

@@ -47,7 +47,7 @@ class Client:
         self._writer.write(content)
 
     async def status(self) -> str:
-        """The status of the next answer, without its body; empty where the connection ends without one."""
+        """The status of the next answer, without its body; empty if the connection ends without one."""
         async with asyncio.timeout(5):
             head = await self._reader.readline()
             while (await self._reader.readline()).strip():
@@ -188,7 +188,7 @@ def written_to(wire: Wire) -> BoundedProtocol:
 
 
 async def turns(wire: Wire, taken: int) -> bool:
-    """Whether the connection is cut off although its client takes so much at each turn."""
+    """True if the connection is cut off although its client takes so much at each turn."""
     for _ in range(10):
         wire.left -= taken
         await asyncio.sleep(0)

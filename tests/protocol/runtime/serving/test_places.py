@@ -1,4 +1,4 @@
-"""Which connection of a full listener gives up its place."""
+"""The choice of the connection that a full listener closes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever opens connections and begins no TLS holds none of a listener's places: real sockets."""
+"""Clients that open connections without TLS take no places of a listener: with real sockets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def on(loop: str, story: Coroutine[None, None, None]) -> None:
 async def served(
     folder: Path, limits: Limits | None = None
 ) -> AsyncIterator[Callable[..., Coroutine[None, None, str]]]:
-    """A listener with TLS; yields what asks it and returns the status, empty where the connection ends before."""
+    """A listener with TLS; yields what asks it and returns the status, empty if the connection ends before."""
     certificate, key = files(folder, "server")
     address, stop = free_address(), asyncio.Event()
     host, port = address.split(":")

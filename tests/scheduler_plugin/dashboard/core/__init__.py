@@ -1,1 +1,1 @@
-"""What the page shows, without a server."""
+"""Tests of the page's core, without a server."""

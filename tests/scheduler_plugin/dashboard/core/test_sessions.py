@@ -72,7 +72,7 @@ def test_repeated_sign_in_ends_own_sessions(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_service_accounts_displace_their_own_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever may make one may make many."""
+    """Users who may create one may create many."""
     monkeypatch.setattr(dashboard_sessions, "MOST", 4)
     sessions = Sessions()
     of_bob = sessions.begin("bob's", Visitor("bob", ALL), BEGAN, "token")

@@ -1,4 +1,4 @@
-"""When a write of ours is being fought over, for how long it is left alone, and who does it."""
+"""Disputes over our writes: how they are detected, how long we pause, and who the other writer is."""
 
 from __future__ import annotations
 

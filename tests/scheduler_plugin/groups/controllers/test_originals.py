@@ -1,4 +1,4 @@
-"""What an HPA of others was, and what is put back of it."""
+"""The record of a foreign HPA's spec, and how it is restored."""
 
 from __future__ import annotations
 

@@ -170,6 +170,6 @@ def test_kinds_of_both_policies() -> None:
 
 
 def test_foreign_reason_is_no_label_of_its_own() -> None:
-    """Whoever may write a group's status could otherwise fill the metrics with series."""
+    """Users who may write a group's status could otherwise fill the metrics with series."""
     condition = {"type": "AbleToScale", "status": "False", "reason": "x" * 1000}
     assert stopped_because({"status": {"conditions": [condition]}}) == "Other"

@@ -1,4 +1,4 @@
-"""Which changes of a group are only writes of a status, and reconcile nothing."""
+"""Changes of a group that only write its status, and cause no reconcile."""
 
 from __future__ import annotations
 

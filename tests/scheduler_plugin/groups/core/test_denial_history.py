@@ -1,4 +1,4 @@
-"""How long a primary was denied room lately, interruptions aside."""
+"""How long a primary was denied room recently, despite interruptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered of pods: of which ones a measurement may speak, how long they differ, and what they can have."""
+"""The memory of pods: the state that a measurement may describe, how long pods differ, and their possible sizes."""
 
 from __future__ import annotations
 

@@ -56,13 +56,13 @@ def kind_of(lags: Lags) -> str:
 
 @dataclass(frozen=True)
 class Looks:
-    """What was ordered at each look, and what of it pods can have; in thousandths of a vCPU."""
+    """The orders at each step, and the part that pods can have, in thousandths of a vCPU."""
 
     ordered: list[int]
     possible: list[int]
 
     def falls_short(self, need: Fraction) -> bool:
-        """Whether less than ``need`` was ordered once enough was; rounding is no lack."""
+        """True if less than ``need`` was ordered once enough was; rounding is no lack."""
         reached = next((at for at, each in enumerate(self.possible) if each >= need), len(self.possible))
         return any(each < need * Fraction(98, 100) for each in self.possible[reached:])
 
@@ -88,7 +88,7 @@ class LaggingWorld:
 
     @property
     def ordered(self) -> int:
-        """What is ordered, in thousandths of a vCPU."""
+        """The ordered amount, in thousandths of a vCPU."""
         return self.pods.replicas * self.pods.size
 
     def condition(self, kind: str) -> tuple[str, str]:
@@ -109,7 +109,7 @@ class LaggingWorld:
             self._history = vertical.observed(self._history, NAME, [ResourceList(MilliCpu(used))], at)
 
     def runs(self, seconds: float, demand: int) -> Looks:
-        """Looks for so long, while the replicas share so many thousandths of a vCPU."""
+        """Looks for so long, while the replicas share this many thousandths of a vCPU."""
         found = Looks([], [])
         for _ in range(ceil(seconds / LOOK)):
             self.pods.advance(self.seconds, demand)
@@ -233,5 +233,5 @@ def owned(uid: str) -> Json:
 
 
 def world(lags: Lags, replicas: int, size: int, **spec: Any) -> LaggingWorld:
-    """A group of so many replicas of so many thousandths of a vCPU, all of them ready."""
+    """A group of this many replicas of this many thousandths of a vCPU, all of them ready."""
     return LaggingWorld(lags, hvpa(lags, **spec), LaggingGroup(lags, replicas, size))

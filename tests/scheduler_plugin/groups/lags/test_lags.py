@@ -83,7 +83,9 @@ def test_one_order_carries_a_constant_need(found: Lags, utilisation_only: bool) 
 def test_constant_need_settles_within_twice(  # noqa: PLR0917 - everything that varies
     found: Lags, count: int, size: int, demand: int, with_vpa: bool, utilisation_only: bool
 ) -> None:
-    """What is ordered never exceeds twice the need (or what there was), and having reached it never falls below it."""
+    """The order never exceeds twice the need (or the initial size), and once it covers the need it never falls below
+    it.
+    """
     assume(not (with_vpa and found.broken + found.flapping))
     run = lagging(found, count, size)
     run.with_vpa, run.utilisation_only = with_vpa, utilisation_only

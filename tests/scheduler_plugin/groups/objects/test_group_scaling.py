@@ -1,4 +1,4 @@
-"""How a group scales itself, as it is written and as it is remembered."""
+"""Scaling settings of a group, and their stored history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an HPA measures in amounts: mean use over target, in whole pods or in one container of each."""
+"""Uses that an HPA reports as amounts: mean use over target, of whole pods or of one container."""
 
 from __future__ import annotations
 

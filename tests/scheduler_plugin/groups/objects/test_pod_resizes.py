@@ -125,7 +125,7 @@ def test_objections_of_kubelets(
 
 
 def test_failed_resize_is_withdrawn_to_sizes_in_force() -> None:
-    """What is allocated is the new size already, which would change nothing."""
+    """``allocatedResources`` already has the new size, so it would change nothing."""
     failed = pod(("4", "1Gi"), ("1", "4Gi"), ("4", "1Gi"), type=IN_PROGRESS, reason="Error", message="memory is in use")
     objection = objection_of(failed)
     assert objection is not None

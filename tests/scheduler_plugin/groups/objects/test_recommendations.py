@@ -1,4 +1,4 @@
-"""What an HPA and a VPA recommend, as the API has it, and how ours are made."""
+"""Recommendations of an HPA and a VPA in the API's form, and the specs of ours."""
 
 from __future__ import annotations
 

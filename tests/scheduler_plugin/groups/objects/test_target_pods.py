@@ -1,4 +1,4 @@
-"""What a pod's labels and status say of its target and of its memory."""
+"""Parsing a pod's labels and status: its target, and its OOM kills."""
 
 from __future__ import annotations
 

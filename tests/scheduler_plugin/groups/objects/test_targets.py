@@ -1,4 +1,4 @@
-"""What can be scaled, read as a workload and written back."""
+"""Scalable objects, decoded as workloads and encoded again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people write of a group is read whole, or refused with the field that is wrong."""
+"""A group is decoded as a whole, or rejected with the name of the invalid field."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_vm_requests_its_maximum() -> None:
 
 
 def test_sleeping_vm_serves_and_is_not_measured() -> None:
-    """What its agent saw last says nothing of it."""
+    """The agent's last measurement is outdated."""
     seen = list(uses([vm("a", "Asleep", available="False")], {"uid-a": GuestUse(1.5, Bytes(7))}))
     assert seen == [(ReplicaUse(None, 4000, True), ResourceList())]
 

@@ -1,4 +1,4 @@
-"""Where a write goes, and for which version of its object it is."""
+"""The path of a write, and the object version that it is for."""
 
 from __future__ import annotations
 

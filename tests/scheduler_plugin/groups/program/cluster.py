@@ -47,7 +47,7 @@ MERGE = "application/merge-patch+json"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One write that was carried out, and its object before and after; None where there was or is none."""
+    """One write that was carried out, and its object before and after; None if there was or is none."""
 
     call: ApiCall
     before: Json | None
@@ -159,7 +159,7 @@ class EmbeddedCluster:
         return made
 
     def writes(self, *, whole: bool = False) -> list[str]:
-        """What all processes wrote and the server took, in order: ``METHOD path``, Leases and events left out."""
+        """All writes that the server accepted, in order: ``METHOD path``, without Leases and events."""
         found = [each for way in self.connections for each in way.applied]
         return [each for _, each in sorted(found) if whole or not ("/leases" in each or "/events" in each)]
 
@@ -283,7 +283,7 @@ def status_of(obj: JsonObject) -> Json:
 
 
 def condition_of(obj: JsonObject, kind: str) -> tuple[str, str, str]:
-    """Status, reason and message of a condition; empty texts where there is none."""
+    """Status, reason and message of a condition; empty texts if there is none."""
     found: Any = obj.get("status") or {}
     for each in found.get("conditions", ()):
         if each["type"] == kind:

@@ -128,7 +128,7 @@ async def denied(run: World) -> str:
 
 
 async def instances(run: World) -> object:
-    """How many instances the Cluster is to have."""
+    """Desired instances of the Cluster."""
     return child(await run.cluster.get(CNPG_CLUSTERS, "pg"), "spec")["instances"]
 
 

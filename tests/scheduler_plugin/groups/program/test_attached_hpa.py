@@ -117,7 +117,7 @@ async def test_amount_target_stays_amount() -> None:
 
 
 async def test_limits_are_requests_that_nobody_wrote() -> None:
-    """What a container has a limit for, its pods request in full: its metric is managed."""
+    """If a container has a limit, its pods request that amount, so its metric is managed."""
     async with attached(CPU, UNNAMED, LIMITS, status=WORKING) as run:
         await recommended(run)
         after = await spec(run)

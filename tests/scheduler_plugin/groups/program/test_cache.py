@@ -1,4 +1,4 @@
-"""What is kept of the cluster's objects: a large cluster has to fit the memory of the program."""
+"""Cached fields of the cluster's objects: a large cluster must fit the program's memory."""
 
 from __future__ import annotations
 

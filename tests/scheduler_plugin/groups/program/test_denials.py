@@ -1,4 +1,4 @@
-"""What the scheduler denies a primary in a pod, with every answer that cannot be used, and what comes of it."""
+"""Denials of a primary in a pod, including every unusable response, and their effects."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ CONFLICT, GONE = 409, 404
 
 
 async def specs(run: World | Story) -> list[Json]:
-    """What is asked for of every object that groups write."""
+    """Specs of all objects that groups write."""
     kinds = (DEPLOYMENTS, HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VIRTUAL_MACHINES, SERVICES)
     found = [each for kind in kinds for each in await run.cluster.every(kind)]
     return [{"name": text(each, "metadata", "name"), "spec": each["spec"]} for each in found]

@@ -53,7 +53,7 @@ FORBIDDEN = "a policy or webhook forbids it, or no node of this size exists: all
 
 
 async def requests(run: World, pod: str) -> Json:
-    """What the pod's container asks for."""
+    """Requests of the pod's container."""
     (container,) = items(await run.cluster.get(PODS, pod), "spec", "containers")
     return child(container, "resources", "requests")
 

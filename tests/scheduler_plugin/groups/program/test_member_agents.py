@@ -1,4 +1,4 @@
-"""What agents say of their VMs, with every answer that cannot be used."""
+"""Agents' reports on their VMs, including every unusable response."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_unreachable_agent_has_no_answer() -> None:
 
 @pytest.mark.parametrize("address", ["not an address:", "10.0.0.8/secrets?", "10.0.0.8:80/secrets#", "shop.example"])
 async def test_only_addresses_of_pods_are_asked(address: str) -> None:
-    """Whoever writes a VM's status could have this program send requests, with its token, to any URL."""
+    """Users who may write a VM's status could make this program send requests, with its token, to any URL."""
     asked: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

@@ -77,7 +77,7 @@ async def replicas(run: Story) -> object:
 
 
 async def said(run: Story) -> tuple[str, str]:
-    """Whether the group scales itself, and why not."""
+    """True if the group scales itself, and why not."""
     return condition_of(await run.cluster.get(VM_GROUPS, "shop"), "AbleToScale")[:2]
 
 

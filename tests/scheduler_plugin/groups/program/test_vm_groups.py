@@ -250,7 +250,7 @@ async def test_successor_completes_scaling_once(write: int) -> None:
 
 
 async def scaled(run: Story, way: Connection, seconds: int) -> list[tuple[int, int]]:
-    """When the number of replicas changed and to what, in a time in which a process that dies has a successor."""
+    """Times of changes of the replica count, in a period in which a process that dies has a successor."""
     changes, known, succeeded = [], await replicas(run), way.is_cut
     for second in range(seconds):
         if way.is_cut and not succeeded:

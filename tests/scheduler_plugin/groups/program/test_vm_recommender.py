@@ -1,4 +1,4 @@
-"""What the agents of VMs say is noted on the HPA and the VPA beside an Hvpa, and counts before their status."""
+"""Recommendations from VMs' agents are stored on the HPA and VPA of an Hvpa, and override their status."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ async def test_restart_keeps_replicas_for_five_minutes() -> None:
 
 
 async def test_regained_lease_keeps_replicas() -> None:
-    """What it remembers from an earlier term is older than the window, and another process has scaled since."""
+    """Its memory from an earlier term is older than the window, and another process has scaled since."""
     lease = GroupsLease(duration_seconds=20, renew_seconds=9.0)
     async with story(msgspec.structs.replace(AGENTS, lease=lease)) as run:
         first, second = run.cluster.connection(), run.cluster.connection()

@@ -1,4 +1,4 @@
-"""What the program says over HTTP: health, metrics, and why a group is as it is."""
+"""The program's HTTP responses: health, metrics, and explanations of groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What belongs to other workloads and their controllers is left as it is, whatever names collide."""
+"""Objects of other workloads and their controllers stay unchanged, even if names collide."""
 
 from __future__ import annotations
 

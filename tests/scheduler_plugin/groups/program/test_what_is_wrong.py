@@ -1,4 +1,4 @@
-"""Whatever is wrong with a group is said in a condition and an event, nothing is scaled, and all other groups go on."""
+"""A group's problem becomes a condition and an event; nothing is scaled, and all other groups keep working."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def started() -> AsyncIterator[World]:
 
 
 async def able(run: World, name: str = "hvpa-sample") -> tuple[str, str, str]:
-    """Whether the Hvpa can scale, the reason and the message."""
+    """True if the Hvpa can scale, the reason and the message."""
     return condition_of(await run.cluster.get(HVPAS, name), "AbleToScale")
 
 

@@ -116,7 +116,7 @@ class Story:
         return {name_of(vm).name.removeprefix("shop-"): _does(vm) for vm in await self.cluster.every(VIRTUAL_MACHINES)}
 
     async def offered(self) -> list[str]:
-        """Whom the read endpoint offers to new clients."""
+        """The addresses that the read endpoint offers to new clients."""
         found = await self.cluster.get(ENDPOINT_SLICES, "shop-read")
         ready = [each for each in items(found, "endpoints") if child(each, "conditions")["ready"] is True]
         return [text(each, "targetRef", "name").removeprefix("shop-") for each in ready]
@@ -132,7 +132,7 @@ def _does(vm: JsonObject) -> str:
 
 
 def with_sessions(count: int, oldest: float | None = None) -> DatabaseState:
-    """A standby that so many clients use."""
+    """A standby that this many clients use."""
     return structs.replace(STANDBY, sessions=count, oldest_transaction=oldest)
 
 

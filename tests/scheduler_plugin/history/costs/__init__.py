@@ -1,1 +1,1 @@
-"""What recorded time costs."""
+"""Tests of the costs of recorded time."""

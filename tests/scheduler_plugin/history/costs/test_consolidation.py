@@ -114,7 +114,7 @@ def test_every_vm_has_a_place_below_a_watermark(shapes: list[tuple[int, list[int
 
 
 def a_pod(name: str, cpu: str) -> Json:
-    """What the scheduler says of a pod that runs no VM."""
+    """A pod without a VM, in the scheduler's response."""
     return {"vm": None, "pod": name, "reserved": {"cpu": cpu, "mem": "0"}}
 
 

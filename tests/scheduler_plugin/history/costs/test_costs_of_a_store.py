@@ -67,7 +67,7 @@ def summed(seen: list[Look]) -> dict[str, tuple[float, float, float]]:
 
 
 def recorded(seen: list[Look]) -> Batch:
-    """What a recorder writes of it."""
+    """The history that a recorder writes."""
     spans, now, batch = Accumulation[VmRecord](), BEGAN, Batch()
     for later, vm, node, cpu, mem in seen:
         now += later * SECOND

@@ -50,7 +50,7 @@ class FakePrometheus:
 
     @property
     def client(self) -> httpx.AsyncClient:
-        """What asks it."""
+        """A client of it."""
         return httpx.AsyncClient(transport=httpx.MockTransport(self._reply), base_url="http://prometheus")
 
     def _reply(self, request: httpx.Request) -> httpx.Response:

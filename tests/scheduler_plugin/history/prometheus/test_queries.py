@@ -1,4 +1,4 @@
-"""What is asked of Prometheus and what is made of its answers; ``test_history_of_prometheus`` asks a real one."""
+"""Queries to Prometheus, and the use of their results; ``test_history_of_prometheus`` queries a real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written is answered; a full disk, damage, another recorder and hostile names end nothing."""
+"""The store returns what was written; a full disk, damage, another recorder and hostile names are tolerated."""
 
 from __future__ import annotations
 

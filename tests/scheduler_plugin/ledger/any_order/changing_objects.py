@@ -19,7 +19,7 @@ from tests.scheduler_plugin.ledger.fleet import amount, name
 
 
 class ChangingObjects(HearingScheduler):
-    """What users, kube-scheduler and the runtime do to objects."""
+    """Changes of objects by users, kube-scheduler and the runtime."""
 
     @initialize(has_agent=st.booleans(), use=sizes)
     def begin(self, has_agent: bool, use: Resources) -> None:

@@ -113,7 +113,7 @@ class HearingScheduler(RuleBasedStateMachine):
             self.carry_out(order, is_lost=is_lost)
 
     def meets_news_of_sleep(self, vm: VmFacts) -> bool:
-        """Whether the write is for an older version of a VM that slept or sleeps: then the object is read first."""
+        """True if the write is for an older version of a VM that slept or sleeps: then the object is read first."""
         account = self.ledger.vms.get(vm.name)
         known = None if account is None else account.facts
         return known is None or (known.version != vm.version and bool({known.phase, vm.phase} & SLEEPING))

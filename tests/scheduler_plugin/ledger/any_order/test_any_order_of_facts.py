@@ -134,14 +134,14 @@ class AnyOrder(ChangingObjects):
         return {each.pod.uid for each in left}
 
     def missing(self) -> dict[str, Resources]:
-        """What pods reserve less than their objects ask for; none reserves more."""
+        """The part of their objects' requests that pods do not reserve; none reserves more."""
         reserved, needed = self.reserved(), self.needed()
         assert reserved.keys() == needed.keys()
         assert all(reserved[uid].within(needed[uid]) for uid in needed)
         return {uid: needed[uid] - reserved[uid] for uid in needed if reserved[uid] != needed[uid]}
 
     def fits_nowhere(self, missing: dict[str, Resources]) -> bool:
-        """Whether each is too much for the node of one of its VM's pods."""
+        """True if each is too much for the node of one of its VM's pods."""
         for uid, more in missing.items():
             vm = self.ledger.claims[uid].vm
             claims = [] if vm is None else vm.claims
@@ -156,7 +156,7 @@ class AnyOrder(ChangingObjects):
         return {"", *(vm.uid for vm in self.api.vms.values())}
 
     def needed(self) -> dict[str, Resources]:
-        """What each bound pod needs by the objects alone; pods of deleted VMs keep what they had."""
+        """Requirements of each bound pod by its objects alone; pods of deleted VMs keep what they had."""
         needed = {}
         for pod in self.api.pods.values():
             vm = self.api.vms.get(pod.vm) if pod.vm is not None else None

@@ -22,7 +22,7 @@ UNREADABLE = "spec: garbage"
 
 
 def size_of(vm: VmFacts) -> Resources:
-    """What the VM's spec asks for."""
+    """The size in the VM's spec."""
     return vm.use if vm.wakes_with is None else vm.wakes_with
 
 
@@ -38,7 +38,7 @@ def as_it_sleeps(vm: VmFacts) -> VmFacts:
 
 @dataclass
 class Api:
-    """What the API holds, and the events that are not delivered yet."""
+    """The API's objects, and the events that have not been delivered yet."""
 
     version: int = 0
     vms: dict[ObjectName, VmFacts] = field(default_factory=dict)

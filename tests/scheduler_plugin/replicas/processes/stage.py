@@ -79,7 +79,7 @@ class Stage:
         return found[0][0] if found else ""
 
     async def is_ready(self, replica: ReplicaProcess) -> bool:
-        """Whether it has read the cluster."""
+        """True if it has read the cluster."""
         with suppress(httpx.TransportError):
             return (await self.http.get(f"http://{replica.address}:{self.probes_port}/readyz", timeout=1.0)).is_success
         return False
@@ -91,7 +91,7 @@ class Stage:
 
 @asynccontextmanager
 async def stage(folder: Path, count: int, seconds: int, *, follows: bool = False) -> AsyncIterator[Stage]:
-    """So many replicas, with a Lease of so many seconds. ``follows``: requests of pods follow their VMs (B.10)."""
+    """So many replicas, with a Lease of this many seconds. ``follows``: requests of pods follow their VMs (B.10)."""
     agents_port, extender_port, probes_port = free_ports(3)
     async with AsyncExitStack() as stack:
         handle = await stack.enter_async_context(running_api_server(folder))

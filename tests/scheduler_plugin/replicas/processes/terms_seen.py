@@ -1,4 +1,4 @@
-"""Who held the Lease and who wrote permits, in the order of the store."""
+"""Holders of the Lease and writers of permits, in the order of the store."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TermsSeen:
 
     @property
     def terms(self) -> int:
-        """How often the Lease went to a process."""
+        """Number of times that a process acquired the Lease."""
         names = [holder for _, holder in sorted(self.holders)]
         return sum(bool(each) and each != before for before, each in zip(["", *names], names, strict=False))
 

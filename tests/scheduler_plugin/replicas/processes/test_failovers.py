@@ -61,7 +61,7 @@ async def follow(run: Stage, askers: Sequence[Asker]) -> None:
 
 
 async def growth(run: Stage, asker: Asker, but: str = "") -> float:
-    """How long it takes until a replica, other than that at ``but``, grants an increase. The VM shrinks afterwards."""
+    """Seconds until a replica, other than that at ``but``, grants an increase. The VM shrinks afterwards."""
     began = time.monotonic()
     while (address := await run.served()) in ("", but) or not await gets_from(run, asker, address):
         assert time.monotonic() - began < PATIENCE, f"no growth within {PATIENCE:g} s: {asker.outcomes[-20:]}"
@@ -72,7 +72,7 @@ async def growth(run: Stage, asker: Asker, but: str = "") -> float:
 
 
 async def gets_from(run: Stage, asker: Asker, address: str) -> bool:
-    """Whether the replica at that address grants the increase."""
+    """True if the replica at that address grants the increase."""
     asker.scheduler = f"http://{address}:{run.agents_port}/"
     return await asker.gets(LARGE)
 

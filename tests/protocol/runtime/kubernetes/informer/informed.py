@@ -41,7 +41,7 @@ def watched_cpu(line: bytes) -> Watched[str] | None:
 
 @dataclass
 class Story:
-    """What an informer did, in order: changes, reports and complete lists."""
+    """Calls of an informer, in order: changes, reports and complete lists."""
 
     told: list[object] = field(default_factory=list)
     failed: asyncio.Event = field(default_factory=asyncio.Event)

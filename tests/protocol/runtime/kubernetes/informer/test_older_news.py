@@ -39,7 +39,7 @@ async def test_direct_read_outranks_older_event(cluster: FakeCluster) -> None:
 
 
 def lists(call: ApiCall) -> bool:
-    """Whether all nodes are asked for, and not just the store's version."""
+    """True if all nodes are asked for, and not just the store's version."""
     return call.path == NODES and call.query.get("limit") != "1"
 
 

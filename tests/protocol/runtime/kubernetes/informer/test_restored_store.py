@@ -25,7 +25,7 @@ def named(name: str, cpu: str, uid: str) -> Obj:
 
 
 def cpus(cluster: FakeCluster) -> dict[ObjectName, str]:
-    """What each node has."""
+    """CPUs of each node."""
     found = cluster.collections[NODES].objects.items()
     return {ObjectName("", name): obj["status"]["allocatable"]["cpu"] for (_, name), obj in found}
 
@@ -177,7 +177,7 @@ async def test_same_version_with_other_content_is_read(cluster: FakeCluster) -> 
 
 
 def change_definition(cluster: FakeCluster) -> None:
-    """What the API server does then: it knows no version from before."""
+    """Change the CRD: the API server then has no earlier version."""
     cluster.revision += 1
     cluster.forget_history()
 

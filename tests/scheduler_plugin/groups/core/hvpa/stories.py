@@ -1,4 +1,4 @@
-"""What the stories about HVPA have in common: one container, ``app``, in round numbers."""
+"""Common parts of the HVPA tests: one container, ``app``, with round numbers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def decided(
 
 
 def requests(decision: WorkloadDecision) -> ResourceList:
-    """The requests that are written; nothing where there are none."""
+    """The requests that are written; nothing if there are none."""
     return decision.containers[0].requests if decision.containers else NOTHING
 
 

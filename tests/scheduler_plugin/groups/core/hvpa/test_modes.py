@@ -31,7 +31,7 @@ HALF, ONE, TWO = sized(500), sized(1000), sized(2000)
 
 
 def chosen(mode: HvpaMode, replicas: int, desired: int, target: int) -> tuple[int | None, int | None]:
-    """What is written of replicas and of CPU, from 1000m."""
+    """The written replicas and CPU, starting from 1000m."""
     decision = decided(spec_for(mode), running(replicas, ONE), wanted(desired, sized(target)))
     cpu = requests(decision).cpu
     return decision.replicas, None if cpu is None else cpu.value

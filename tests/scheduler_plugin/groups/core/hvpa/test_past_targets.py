@@ -84,7 +84,7 @@ class Hours:
 
 
 def beginning(replicas: int, load: int) -> Hours:
-    """A day of that load on so many replicas."""
+    """A day of that load on this many replicas."""
     each = max(100, min(MOST, -(-load // replicas)))
     return Hours(running(replicas, sized(each)), ScalingTimes(), [load / replicas] * 24)
 

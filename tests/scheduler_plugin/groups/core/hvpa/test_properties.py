@@ -1,6 +1,6 @@
-"""What holds of every spec, workload and recommendation: order, traps, oscillation and bounds (S1.5-S1.8, S1.12).
+"""Properties for every spec, workload and recommendation: order, traps, oscillation and bounds (S1.5-S1.8, S1.12).
 
-The load is constant: so many thousandths of a vCPU over all replicas, and some memory in each. The recommenders see
+The load is constant: this many thousandths of a vCPU over all replicas, and some memory in each. The recommenders see
 it perfectly, and an hour passes between two decisions, so that no delay is left.
 """
 
@@ -61,7 +61,7 @@ rows = st.lists(st.tuples(st.integers(1, 16), st.integers(1, 8000)), max_size=3)
 
 @dataclass(frozen=True)
 class Load:
-    """What the workload has to carry; an HPA wants ``desired`` replicas for it.
+    """The load of a workload; an HPA recommends ``desired`` replicas for it.
 
     A recommendation for one replica that carries it all is the load to the thousandth; one for each is rounded up.
     """
@@ -81,7 +81,7 @@ loads = st.builds(Load, st.integers(1, 60_000), st.integers(1, 16))
 
 
 def settled(spec: HvpaSpec, workload: Workload, load: Load, first: Recommendations | None = None) -> Workload:
-    """Where the workload comes to rest; ``first`` is all that is known in the first step."""
+    """The state in which the workload settles; ``first`` is all that is known in the first step."""
     memory, now = ScalingTimes(), NOON
     for step in range(STEPS):
         said = first if first is not None and step == 0 else load.recommended(workload)

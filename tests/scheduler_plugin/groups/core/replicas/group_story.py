@@ -35,7 +35,7 @@ def replica(ordinal: int, **changes: object) -> Member:
 
 
 def summary(plan: GroupPlan) -> dict[str, list[str]]:
-    """What a plan says, by names; empty parts are left out."""
+    """A summary of a plan by names, without empty parts."""
     found = {
         "create": [each.name for each in plan.create],
         "stay": [each.name for each in plan.undrain],

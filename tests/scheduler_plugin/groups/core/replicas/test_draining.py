@@ -1,4 +1,4 @@
-"""How long a replica that leaves is waited for."""
+"""How long the group waits for a leaving replica."""
 
 from __future__ import annotations
 

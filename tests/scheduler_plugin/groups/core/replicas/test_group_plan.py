@@ -1,4 +1,4 @@
-"""Which VMs a group makes and lets go, from what is there alone."""
+"""The VMs that a group creates and deletes, from the present state alone."""
 
 from __future__ import annotations
 

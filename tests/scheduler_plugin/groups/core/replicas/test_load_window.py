@@ -1,4 +1,4 @@
-"""How busy a replica has been over a window, from what its agent counts."""
+"""The load of a replica over a window, from its agent's counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many replicas a group has by its own load: vertical first, and nothing flaps."""
+"""The replica count of a group by its own load: vertical first, without flapping."""
 
 from __future__ import annotations
 

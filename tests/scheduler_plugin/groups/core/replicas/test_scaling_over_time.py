@@ -22,7 +22,7 @@ SCALING = GroupScaling(
 
 
 def played(need: Callable[[int], float], current: int, seconds: int, restart: int = -1) -> list[int]:
-    """How many replicas there are at each look, while all of them share a ``need`` of so many CPUs at each second.
+    """The replica count at each step, while all replicas share a ``need`` of this many CPUs at each second.
 
     At ``restart`` the process is succeeded by another: what it saw of loads is lost.
     """

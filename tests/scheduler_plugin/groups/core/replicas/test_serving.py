@@ -1,4 +1,4 @@
-"""Which replicas the read endpoint lists, and why not the others."""
+"""The replicas in the read endpoint, and why others are excluded."""
 
 from __future__ import annotations
 

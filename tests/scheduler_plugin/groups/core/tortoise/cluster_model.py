@@ -68,7 +68,7 @@ class ClusterModel:
         return cls(spec, replicas, cores, at_work(spec))
 
     def passes(self, need: float) -> TortoiseDecision:
-        """One step of time in which so many vCPUs are needed."""
+        """One step of time in which this many vCPUs are needed."""
         used = need / self.replicas
         seen = ObservedAutoscalers(self.autoscaler, recommendation(used))
         decision, self.memory = decide(self.spec, workload(self.replicas, self.cores), seen, self.memory, self.now)

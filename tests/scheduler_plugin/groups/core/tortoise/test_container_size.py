@@ -1,4 +1,4 @@
-"""How large a container should be: the first rule that applies, within the bounds."""
+"""The size of a container: the first rule that applies, within the bounds."""
 
 from __future__ import annotations
 

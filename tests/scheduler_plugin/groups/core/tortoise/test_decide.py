@@ -44,7 +44,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
 def days(spec: Spec, replicas: list[int], memory: TortoiseMemory) -> tuple[Autoscaler | None, TortoiseMemory]:
-    """A look every hour at a workload that the HPA gave so many replicas; the HPA after the last."""
+    """A look every hour at a workload that the HPA gave this many replicas; the HPA after the last."""
     hpa: Autoscaler | None = None
     for hour, count in enumerate(replicas):
         seen = ObservedAutoscalers(hpa, recommendation(1.4))

@@ -36,7 +36,7 @@ SPEC = Spec(CONFIGURATION, TortoiseMode.AUTO, sizes={"app": SizeBounds(min=cpu(1
 
 
 def grown(needs: list[float], hours: float = 3) -> ClusterModel:
-    """Ten replicas of 2 cores after each of ``needs`` lasted so many hours."""
+    """Ten replicas of 2 cores after each of ``needs`` lasted this many hours."""
     model = ClusterModel.working(SPEC, 10, 2)
     for need in needs:
         model.run(need, hours)

@@ -58,7 +58,7 @@ def test_oom_growth_precedes_shrinks() -> None:
 
 
 def in_pods(*minutes: float) -> OutOfMemory:
-    """Kills of the container in so many pods, each so many minutes after the beginning."""
+    """Kills of the container in this many pods, each this many minutes after the beginning."""
     times = [BEGIN + timedelta(minutes=each) for each in minutes]
     return OutOfMemory("app", max(times), tuple(times))
 
@@ -77,7 +77,7 @@ def in_pods(*minutes: float) -> OutOfMemory:
     ],
 )
 def test_many_kills_are_an_emergency(replicas: int, pods: int, is_emergency: bool) -> None:
-    """Where no size can answer: one pod of twenty with a leak doubled the group for as long as it repeated."""
+    """Otherwise, one leaking pod of twenty doubled the group for as long as the kills repeated."""
     spec = replace(SPEC, policies={CPU: Scaling.HORIZONTAL})
     here = replace(killed(in_pods(*[0] * pods)), replicas=replicas, ready=replicas)
     decision, memory = looked(spec, here, at_work(spec))

@@ -1,4 +1,4 @@
-"""What holds whatever comes: bounds, the order of the numbers, emergencies, and rest under a constant need."""
+"""Properties for any input: bounds, the order of the numbers, emergencies, and rest under a constant need."""
 
 from __future__ import annotations
 

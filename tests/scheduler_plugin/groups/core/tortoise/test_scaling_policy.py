@@ -1,4 +1,4 @@
-"""What scales how, and which metrics an HPA has for it."""
+"""The scaling of each resource, and the HPA's metrics for it."""
 
 from __future__ import annotations
 

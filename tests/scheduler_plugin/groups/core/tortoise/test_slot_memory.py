@@ -1,4 +1,4 @@
-"""What a slot needed is kept as a running maximum, fades when it comes again, and never grows in number."""
+"""A slot's need is a running maximum that decays when the slot recurs; the number of slots never grows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def memory(range_hours: int = 1, period: Period = "daily", zone: ZoneInfo = UTC_
 
 
 def after(found: SlotMemory, *seen: tuple[float, int]) -> SlotMemory:
-    """``found`` after values were seen, each so many hours after Monday at ten."""
+    """``found`` after values were seen, each this many hours after Monday at ten."""
     for hours, value in seen:
         found = found.learned(value, DECAY, MONDAY + timedelta(hours=hours))
     return found

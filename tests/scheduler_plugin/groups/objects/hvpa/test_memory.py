@@ -1,4 +1,4 @@
-"""What an Hvpa remembers stands in its status, and is read back after a restart."""
+"""An Hvpa's memory is stored in its status, and restored after a restart."""
 
 from __future__ import annotations
 
