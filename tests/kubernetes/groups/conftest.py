@@ -15,9 +15,9 @@ from protocol.kubernetes.resources import NAMESPACES
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.groups import (
     test_hvpas,
+    test_reported_problems,
     test_tortoises,
     test_vm_group_scale,
-    test_what_is_wrong_there,
     test_when_load_doubles,
 )
 from tests.kubernetes.groups.external_metrics import API, external_metrics
@@ -33,7 +33,7 @@ SCENES = (
     test_hvpas.SCENE,
     test_tortoises.SCENE,
     test_vm_group_scale.SCENE,
-    test_what_is_wrong_there.SCENE,
+    test_reported_problems.SCENE,
     test_when_load_doubles.SCENE,
 )
 SETTINGS = """

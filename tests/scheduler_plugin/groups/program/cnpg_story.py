@@ -15,7 +15,7 @@ from protocol.kubernetes.resources import (
 )
 from protocol.kubernetes.timestamps import timestamp
 from tests.scheduler_plugin.groups.program.running import World
-from tests.scheduler_plugin.groups.program.test_what_is_wrong import changed
+from tests.scheduler_plugin.groups.program.test_problem_reports import changed
 
 CRD = """
 apiVersion: apiextensions.k8s.io/v1

@@ -29,10 +29,10 @@ from tests.scheduler_plugin.groups.program import running
 from tests.scheduler_plugin.groups.program.cluster import condition_of
 from tests.scheduler_plugin.groups.program.running import World, world
 from tests.scheduler_plugin.groups.program.test_in_place import HVPA, POD, SIZED, pair, requests, sized
+from tests.scheduler_plugin.groups.program.test_problem_reports import changed
 from tests.scheduler_plugin.groups.program.test_put_back import THEIR_HPA
 from tests.scheduler_plugin.groups.program.test_tortoise import DEPLOYMENT, HPA, TORTOISE, WORKING
 from tests.scheduler_plugin.groups.program.test_two_writers import ONLY_REPLICAS
-from tests.scheduler_plugin.groups.program.test_what_is_wrong import changed
 
 ARGO = "argocd-controller"
 

@@ -14,7 +14,7 @@ from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS, PODS, SERVICE_ACCO
 from protocol.names import ANNOTATION_BOUNDS, LABEL_ROLE
 from tests.scheduler_plugin.groups.program.cluster import condition_of
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, World, world
-from tests.scheduler_plugin.groups.program.test_what_is_wrong import changed
+from tests.scheduler_plugin.groups.program.test_problem_reports import changed
 
 HVPA = """
 apiVersion: autoscaling.k8s.io/v1alpha1

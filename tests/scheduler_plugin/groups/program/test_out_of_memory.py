@@ -15,7 +15,7 @@ from tests.scheduler_plugin.groups.program import test_tortoise
 from tests.scheduler_plugin.groups.program.cluster import condition_of
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, FOLLOWED, World, world
 from tests.scheduler_plugin.groups.program.test_in_place import HVPA, POD, requests
-from tests.scheduler_plugin.groups.program.test_what_is_wrong import changed
+from tests.scheduler_plugin.groups.program.test_problem_reports import changed
 
 SLOW = changed(HVPA, updateMode="Template", scaleUpDelay="1h")
 

@@ -23,7 +23,7 @@ from tests.scheduler_plugin.groups.program.cluster import status_of
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, FOLLOWED, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
 from tests.scheduler_plugin.groups.program.test_killed import settled, short
-from tests.scheduler_plugin.groups.program.test_what_is_wrong import named
+from tests.scheduler_plugin.groups.program.test_problem_reports import named
 from tests.scheduler_plugin.groups.program.vm_group_story import FOLLOWED_SOON, story
 
 

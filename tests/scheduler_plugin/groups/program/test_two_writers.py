@@ -21,8 +21,8 @@ from scheduler_plugin.groups.settings import parse_settings
 from tests.scheduler_plugin.groups.program.cluster import condition_of
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, World, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
+from tests.scheduler_plugin.groups.program.test_problem_reports import HPA, able, changed, owned
 from tests.scheduler_plugin.groups.program.test_vm_recommender import OF_GROUP
-from tests.scheduler_plugin.groups.program.test_what_is_wrong import HPA, able, changed, owned
 from tests.scheduler_plugin.groups.program.vm_group_story import Story, story
 
 SCALING = {"minReplicas": 1, "maxReplicas": 3, "window": "10s", "scaleUpDelay": "2s"}

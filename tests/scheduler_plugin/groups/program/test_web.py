@@ -16,7 +16,7 @@ from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import EmbeddedCluster
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, FOLLOWED, World, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
-from tests.scheduler_plugin.groups.program.test_what_is_wrong import changed, named
+from tests.scheduler_plugin.groups.program.test_problem_reports import changed, named
 from tests.scheduler_plugin.groups.program.vm_group_story import story
 
 

@@ -18,7 +18,7 @@ from tests.scheduler_plugin.groups.program import test_tortoise
 from tests.scheduler_plugin.groups.program.cluster import condition_of
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
-from tests.scheduler_plugin.groups.program.test_what_is_wrong import HPA, able, changed
+from tests.scheduler_plugin.groups.program.test_problem_reports import HPA, able, changed
 
 OF_ANOTHER = HPA.replace("NAME", "hvpa-sample").replace("name: resource-consumer", "name: web")
 VPA_OF_ANOTHER = """
