@@ -1,4 +1,4 @@
-"""The clock of all tests: time stands still until a test moves it, and chance is what the test says."""
+"""The clock of all tests: time advances only when a test advances it, and randomness comes from the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of others with which ours are tested; their modules are pinned beside those of the local cluster."""
+"""Other projects' programs for tests; their modules are pinned next to those of the local cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole process: it starts, serves, and stops when it is told to, with exit code 0."""
+"""The whole process: it starts, serves, and stops with exit code 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies as people write them: what they change, and how they are refused."""
+"""Policies as users write them: their effect, and the errors of invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The set of VMs of one process: who gets a runner, who loses it, and who is begun anew."""
+"""The VMs of one process: which runners start, stop and restart."""
 
 from __future__ import annotations
 

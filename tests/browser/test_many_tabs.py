@@ -1,4 +1,4 @@
-"""Tabs of the page take no connection from each other: a hidden one holds none, and goes on when it is shown."""
+"""Tabs of the page do not use up connections: a hidden tab holds none, and reconnects when it is shown."""
 
 from __future__ import annotations
 

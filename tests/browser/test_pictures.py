@@ -1,4 +1,4 @@
-"""The page looks as its pictures in the documents do. ``AUTOSCALE_PICTURES=1`` takes these anew."""
+"""The page looks like its pictures in the documents. ``AUTOSCALE_PICTURES=1`` retakes these."""
 
 from __future__ import annotations
 

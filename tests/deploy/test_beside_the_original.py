@@ -1,4 +1,4 @@
-"""Both installed in one cluster: no object of ours has the name of one of the original's, v0.49.1 (B.11)."""
+"""Installation alongside the original, v0.49.1: no object of ours has the name of one of its objects (B.11)."""
 
 from __future__ import annotations
 

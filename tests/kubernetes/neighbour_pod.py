@@ -1,4 +1,4 @@
-"""An ordinary pod beside a VM on a real node: it may ask for room, and is resized in place by its kubelet."""
+"""An ordinary pod next to a VM on a real node: it may request room, and its kubelet resizes it in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A VM of a test on real nodes, with its agent beside it: what it has, how large it should be, and what is reserved."""
+"""A VM on real nodes with its agent: its size, its desired size, and its reservations."""
 
 from __future__ import annotations
 

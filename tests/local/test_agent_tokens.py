@@ -1,4 +1,4 @@
-"""An agent that can get no token is waited for: the guest beside it, and all other pods, live on."""
+"""An agent without a token is retried: its guest and all other pods keep running."""
 
 from __future__ import annotations
 

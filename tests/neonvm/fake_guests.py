@@ -1,4 +1,4 @@
-"""Guests that run, receive and move when a test says so, and count how often two ran at once."""
+"""Guests that run, receive and move on command, and count how often two ran at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents: what they read, ask, hear and do."""
+"""Agents: their reads, requests, responses and actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VMs and their agents as the oracle knows them: objects of the API, and what was really answered.
+"""The oracle's view of VMs and agents: API objects, and the responses that were really sent.
 
 Rules that hold here:
 

@@ -1,4 +1,4 @@
-"""VMs fall asleep and wake: the controller starts a guest by the permit on its object, whoever knows of that."""
+"""VMs that fall asleep and wake: the controller starts a guest by the permit on its object."""
 
 from __future__ import annotations
 

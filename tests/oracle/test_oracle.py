@@ -1,4 +1,4 @@
-"""The oracle's stories, and proof that it finds what it is for: each old fault, put back, is found.
+"""The oracle's random runs, and proof that it detects each old bug when it is put back.
 
 ``AUTOSCALE_ORACLE_STEPS`` is how many steps are played in all, ``AUTOSCALE_ORACLE_SEED`` the first story's seed.
 """

@@ -1,4 +1,4 @@
-"""Requests of every version: what each one says, in which words, and what it may leave out."""
+"""Requests of every version: content, spelling, and optional fields."""
 
 from __future__ import annotations
 

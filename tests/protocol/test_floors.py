@@ -1,4 +1,4 @@
-"""The floor of a VM as an annotation: read as it was written, and refused by field."""
+"""The floor annotation of a VM: encoding, decoding, and errors that name the field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Postgres pods: what they say of their database, and what cannot be resized in place."""
+"""Postgres pods: the database in them, and what prevents resizing them in place."""
 
 from __future__ import annotations
 

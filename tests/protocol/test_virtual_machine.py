@@ -1,4 +1,4 @@
-"""VirtualMachine objects: what they say, what they leave out, and what is wrong with them."""
+"""VirtualMachine objects: their fields, missing fields, and errors."""
 
 from __future__ import annotations
 

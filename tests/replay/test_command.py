@@ -1,4 +1,4 @@
-"""The command as it is typed: tables, JSON, a picture, recordings saved, and errors with status 2."""
+"""The command line: tables, JSON, a picture, saved recordings, and errors with status 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The truth of a scenario: what the API server holds, and what the VM runtime makes of it.
+"""The true state of a scenario: the API server's objects, and the VM runtime's actions.
 
 Rules that hold here:
 

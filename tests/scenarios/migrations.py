@@ -1,4 +1,4 @@
-"""Migrations of a scenario: their objects in the API, and a controller that carries them out one step at a time.
+"""Migrations of a scenario: their API objects, and a controller that carries them out step by step.
 
 Rules that hold here:
 

@@ -1,4 +1,4 @@
-"""True if an installation answers: what counts as an answer, and how long one is waited for."""
+"""The check that an installation responds: accepted responses, and how long it waits for one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents ask for their VMs: what is granted is persisted first, whatever the API does meanwhile (S4.5)."""
+"""Agents' requests: a permit is stored before it is granted, whatever the API does meanwhile (S4.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Postgres in ordinary pods beside VMs: one book, permits without a write, and only the node's agent may ask (B.7)."""
+"""Postgres in ordinary pods next to VMs: one ledger, permits without writes, and only node agents may ask (B.7)."""
 
 from __future__ import annotations
 

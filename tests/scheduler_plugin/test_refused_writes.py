@@ -1,4 +1,4 @@
-"""Requests that the API server or a kubelet refuses: what is permitted, what is said, and what comes after (B.10)."""
+"""Requests that the API server or a kubelet refuses: permits, reports, and retries (B.10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster's store is restored under a running scheduler: the books follow, nothing is promised twice."""
+"""The cluster's store is restored while the scheduler runs: the ledger follows, and nothing is granted twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A VM that was deleted and made again under its name inherits nothing; settings reach pods that are known."""
+"""A VM that was deleted and recreated inherits nothing; new settings apply to known pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One object cannot end the process: it is left out, counted, named, and told of once; all others go on."""
+"""One unreadable object cannot end the process: it is skipped, counted, named and reported once."""
 
 from __future__ import annotations
 

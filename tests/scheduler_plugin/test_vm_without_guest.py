@@ -1,4 +1,4 @@
-"""A VM that waits for a new pod needs room for what it asks for, not for what its last guest had."""
+"""A VM that waits for a new pod needs room for its spec, not for the size of its last guest."""
 
 from __future__ import annotations
 

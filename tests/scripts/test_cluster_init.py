@@ -1,4 +1,4 @@
-"""``scripts/cluster-init.sh`` beside programs that only note what is asked of them: in which order, and with what."""
+"""``scripts/cluster-init.sh`` with fake programs that record their calls."""
 
 from __future__ import annotations
 

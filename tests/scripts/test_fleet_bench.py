@@ -1,4 +1,4 @@
-"""``make bench-fleet``: its rows, the targets beside them, and the choice of what is played."""
+"""``make bench-fleet``: its rows, their targets, and the choice of the simulated cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`autoscale images`: what it says before anything is built or sent."""
+"""`autoscale images`: its output before anything is built or sent."""
 
 from __future__ import annotations
 

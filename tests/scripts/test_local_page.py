@@ -1,4 +1,4 @@
-"""The page that this machine alone can reach: its port, and that it never fails the command beside it."""
+"""The local page: only this machine can reach its port, and its failure never ends the command."""
 
 from __future__ import annotations
 

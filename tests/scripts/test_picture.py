@@ -1,4 +1,4 @@
-"""The picture of a demonstration: what a report becomes, and what is said where nothing can be drawn."""
+"""The picture of a demo: how a report is drawn, and the message if nothing can be drawn."""
 
 from importlib import import_module
 from pathlib import Path

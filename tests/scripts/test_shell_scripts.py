@@ -1,4 +1,4 @@
-"""The shell scripts: each explains itself, refuses what it does not know, and keeps nothing that is not whole."""
+"""The shell scripts: each has help, rejects unknown options, and keeps no partial files."""
 
 from __future__ import annotations
 

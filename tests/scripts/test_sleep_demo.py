@@ -1,4 +1,4 @@
-"""The demonstration of sleep: its verdict, its lines, and what it refuses."""
+"""The demo of sleep: its verdict, its output, and the options that it rejects."""
 
 import os
 from pathlib import Path

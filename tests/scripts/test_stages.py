@@ -1,4 +1,4 @@
-"""The demonstration on either cluster: what it is told of it, and when the cluster has failed."""
+"""The demo on either cluster: the facts that it gets, and the failures of the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A watcher of one VM ends when it is told to, whatever happens at the same moment."""
+"""A watcher of one VM stops on request, whatever happens at the same moment."""
 
 import asyncio
 from typing import cast

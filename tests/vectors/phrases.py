@@ -1,4 +1,4 @@
-"""Cases that are told by a text: the first phrase that it matches says what is done."""
+"""Cases that are described by a text: the first matching phrase determines the check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The monitor in a real guest: the kernel wakes it, and it is heard before the next look would be (B.8)."""
+"""The monitor in a real guest: the kernel wakes it, and its report arrives before the next scrape (B.8)."""
 
 from __future__ import annotations
 

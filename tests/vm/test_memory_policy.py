@@ -1,4 +1,6 @@
-"""The policy for memory beside a real guest, on a small scale: what a database needs is found and given back (B.16)."""
+"""The memory policy with a real guest, on a small scale: the agent finds the working set and gives the rest back
+(B.16).
+"""
 
 from __future__ import annotations
 

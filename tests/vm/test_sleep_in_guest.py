@@ -1,4 +1,4 @@
-"""A real guest is held still for a sleep and let go again, with a session open (B.18)."""
+"""A real guest is frozen for a sleep and thawed again, with a session open (B.18)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real postgres with the guest's sleep.pl beside it, over files that stand for a control group."""
+"""A real postgres with the guest's sleep.pl, and files instead of a control group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that must hold of every reachable state and plan; tests run this after every step.
+"""Rules that must hold for every reachable state and plan; tests check them after every step.
 
 Each rule is one line of the result where it is broken. See ``docs/operations-agent.md`` for what they protect.
 """

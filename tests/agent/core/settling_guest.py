@@ -1,4 +1,4 @@
-"""A guest that is busy with having been made smaller, and its agent, whose every wish is granted and obeyed at once."""
+"""A guest that is busy after a shrink, and its agent, whose requests are granted and applied at once."""
 
 from __future__ import annotations
 

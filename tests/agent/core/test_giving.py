@@ -1,4 +1,4 @@
-"""Stories of a VM on a node that is short of room: what it offers, gives, keeps and regrets (B.17)."""
+"""Tests of a VM on a node that is short of room: what it offers, gives back and keeps (B.17)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The invariants see what they are there to see, and no order of events breaks them."""
+"""The invariants detect violations, and no order of events breaks them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The target of a guest whose looks repeat and pause, and the most that it needed lately."""
+"""The target of a guest with repeated samples and gaps, and its maximum recent need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stories of one agent: what it does, in which order, and when it looks again. Every plan is compared as a whole."""
+"""Tests of one agent: its actions, their order, and its next plan. Every plan is compared as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reclaimer's socket: who is heard, what is refused, and that a hold never outlives its connection."""
+"""The reclaimer's socket: accepted and refused peers; a hold never outlives its connection."""
 
 from __future__ import annotations
 

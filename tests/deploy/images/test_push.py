@@ -1,4 +1,4 @@
-"""Pushing archives by skopeo: what the registry has then, and what is said when it does not."""
+"""Pushing archives with skopeo: the registry's content afterwards, and the error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client of a busy program asks a real API server over connections of its own, and breaks as any client does."""
+"""The client of a busy program: it uses its own connections to a real API server, and fails like other clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API client: what it sends, and what becomes of refusals, silence and nonsense."""
+"""The API client: its requests, and the handling of refusals, timeouts and invalid responses."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The client that a kubeconfig describes: what it shows to the API server."""
+"""Clients from kubeconfigs, and the credentials that they send."""
 
 from __future__ import annotations
 

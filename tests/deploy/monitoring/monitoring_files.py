@@ -1,4 +1,4 @@
-"""Rules, alerts, dashboards and monitors as they are shipped, and what they ask of which metric."""
+"""The shipped rules, alerts, dashboards and monitors, and the metrics in their queries."""
 
 from __future__ import annotations
 

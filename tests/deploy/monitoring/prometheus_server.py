@@ -1,4 +1,4 @@
-"""Debian's Prometheus as a process of a test: what it scrapes, and what it answers."""
+"""Debian's Prometheus as a test process: its targets and its query results."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Releases: what is written, what is said of it, and that it can be made again."""
+"""Tests of releases: their content, their description, and reproducible builds."""

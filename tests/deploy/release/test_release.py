@@ -1,4 +1,4 @@
-"""A release says what is inside, how it was made, and is equal to the byte when it is made again."""
+"""A release describes its content and provenance, and is reproducible byte by byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scripts/release.sh`: what it builds, under which names, and what it does not touch."""
+"""`scripts/release.sh`: the files that it builds, their names, and the files that it does not touch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkout in which a release is made as it is, except that its images are made up."""
+"""A checkout that builds a real release, except that its images are fakes."""
 
 from __future__ import annotations
 

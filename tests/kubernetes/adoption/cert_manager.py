@@ -1,4 +1,4 @@
-"""cert-manager beside the cluster of a test: its own controllers and kinds, and what people tell it."""
+"""cert-manager in a test's cluster: its own controllers and CRDs, and its settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that keep a database busy from before an upgrade until after it, and what they notice."""
+"""Clients that keep a database busy during an upgrade, and the failures that they see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An attacker on a real cluster: a pod beside a VM's, and a tenant who may edit the VMs of a namespace."""
+"""An attacker on a real cluster: a pod next to a VM's, and a tenant who may edit the VMs of a namespace."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Two replicas of our service, each with a kube-scheduler beside it, on a real Kubernetes."""
+"""Two replicas of our service, each with its kube-scheduler, on a real Kubernetes."""

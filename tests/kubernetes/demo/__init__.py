@@ -1,1 +1,1 @@
-"""The demonstration on a real Kubernetes, which looks at the whole machine too: nothing else may run meanwhile."""
+"""The demo on a real Kubernetes. It compares the whole machine too, so nothing else may run meanwhile."""

@@ -1,4 +1,4 @@
-"""A build of an earlier release beside this one, as while a fleet is upgraded or brought back (docs/upgrades.md)."""
+"""A build of an earlier release next to this one, as during an upgrade or rollback (docs/upgrades.md)."""
 
 from __future__ import annotations
 

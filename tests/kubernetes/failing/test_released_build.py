@@ -1,4 +1,4 @@
-"""The release that is run beside this build is found in the history, and a checkout that has none is no success."""
+"""The earlier release is taken from the git history, and a checkout without history fails."""
 
 from __future__ import annotations
 

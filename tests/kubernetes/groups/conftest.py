@@ -1,5 +1,5 @@
-"""``autoscale-groups`` on a real Kubernetes as it is installed, and all workloads of these tests at once: what the HPA
-controller and the recommender take their time for, they take it for all of them together.
+"""``autoscale-groups`` installed on a real Kubernetes, with the workloads of all tests at once, because the HPA
+controller and the recommender take minutes for each.
 """
 
 from __future__ import annotations

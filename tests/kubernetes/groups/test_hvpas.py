@@ -1,4 +1,4 @@
-"""Hvpas beside the real HPA controller and the real VPA recommender: both only recommend, and the Hvpa writes."""
+"""Hvpas with the real HPA controller and VPA recommender: both only recommend, and the Hvpa writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tortoises beside the real HPA controller, which scales by what they tell it, and the real VPA recommender."""
+"""Tortoises with the real HPA controller, which scales within their bounds, and the real VPA recommender."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates of half a minute, authorities that sign for as long: nothing that is asked meanwhile fails."""
+"""Certificates that last for half a minute, and CAs that sign for as long: no request fails meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that runs in a place: what it says, what it answers, and how ours are started."""
+"""A program that runs in a place: its output and its responses, and how to start ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page, installed by the chart and reached by a port-forward: who may sign in, and what they see."""
+"""The page, installed by the chart and reached by port-forward: who may sign in, and what users see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pgbench against a pod of postgres: what it has done, and whether any client lost its session."""
+"""pgbench against a postgres pod: its transactions, and clients that lost their session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods of postgres that a StatefulSet, a Deployment or nobody makes."""
+"""Postgres pods of a StatefulSet or a Deployment, or without a controller."""
 
 from __future__ import annotations
 

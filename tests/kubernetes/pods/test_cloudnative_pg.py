@@ -1,4 +1,4 @@
-"""A Cluster of CloudNativePG under load: its pods follow it in place, and the operator's own work goes on (B.7)."""
+"""A CloudNativePG Cluster under load: its pods are resized in place, and the operator keeps working (B.7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Postgres without an operator: a StatefulSet is followed, and what others scale by its requests is refused (B.7)."""
+"""Postgres without an operator: a StatefulSet follows its load, and pods that others scale by requests are refused
+(B.7).
+"""
 
 from __future__ import annotations
 

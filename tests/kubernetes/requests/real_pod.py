@@ -1,4 +1,4 @@
-"""A VM without a guest whose pod a kubelet runs, and pods of others beside it."""
+"""A VM without a guest whose pod a real kubelet runs, next to other pods."""
 
 from __future__ import annotations
 

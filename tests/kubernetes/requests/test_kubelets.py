@@ -1,4 +1,4 @@
-"""Kubelets answer for their nodes: what they have set aside is permitted, and what they refuse is not (B.10)."""
+"""Permits follow the kubelet: what it has allocated is permitted, and what it refuses is not (B.10)."""
 
 from __future__ import annotations
 

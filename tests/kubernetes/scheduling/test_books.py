@@ -1,4 +1,4 @@
-"""The tests' own account finds what it is there to find."""
+"""The tests' own accounting detects violations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches that lose their place, end by themselves, or are told to end."""
+"""Watches that expire, time out, or are closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group of VMs in a local cluster of real processes that runs already; a start of its own would cost two seconds."""
+"""A group of VMs in an already running local cluster of real processes; a separate start would take two seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster that nobody watches keeps its history as one in a terminal does."""
+"""A detached cluster records its history like one in a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way in which a migration can fail: one guest, true books, a VM that scales, and an event afterwards."""
+"""Every failure of a migration leaves one guest, a correct ledger, a VM that scales, and an event."""
 
 from __future__ import annotations
 

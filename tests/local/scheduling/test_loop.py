@@ -1,4 +1,4 @@
-"""The scheduling loop against an extender that is a function: what it is asked, in which order, and what follows."""
+"""The scheduling loop with a function as its extender: the calls, their order, and the result."""
 
 import asyncio
 import json

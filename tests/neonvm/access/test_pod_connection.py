@@ -1,4 +1,4 @@
-"""A pod that sends without end takes its share of the controller and no more."""
+"""A pod that sends without end uses no more than its share of the controller."""
 
 from __future__ import annotations
 

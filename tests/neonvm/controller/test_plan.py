@@ -1,4 +1,4 @@
-"""The controller's plan: for every situation of a VM, all of it."""
+"""The controller's complete plan for every state of a VM."""
 
 from dataclasses import replace
 

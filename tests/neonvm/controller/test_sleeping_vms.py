@@ -1,4 +1,4 @@
-"""A VM sleeps and wakes in the whole runtime: what its objects show, and what else may happen to it meanwhile."""
+"""A VM sleeps and wakes in the whole runtime: its objects, and other events meanwhile."""
 
 import pytest
 

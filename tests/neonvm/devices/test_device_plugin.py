@@ -1,4 +1,4 @@
-"""The device plugin and a kubelet that comes, goes and forgets: the node keeps offering, pods get what there is."""
+"""The device plugin with a kubelet that restarts: the node keeps offering devices, and pods get those available."""
 
 from __future__ import annotations
 

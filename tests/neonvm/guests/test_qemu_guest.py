@@ -1,4 +1,4 @@
-"""A QEMU guest at its ports: what it asks of the hypervisor and of the daemon inside, and how it fails."""
+"""A QEMU guest: its calls to the hypervisor and to the daemon inside, and its failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""True if a migration may begin at all, and what it says where it may not."""
+"""Conditions for starting a migration, and the message if it may not start."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A move fails, or one of its ends does: where the VM runs then, and what is said of it."""
+"""A migration or one of its ends fails: where the VM runs then, and what is reported."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The migration's plan: for every situation, all of it."""
+"""The complete plan of a migration for every state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API server or the runtime goes away in the middle of a migration, and comes back."""
+"""The API server or the runtime restarts in the middle of a migration."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A VM is moved by the whole runtime: what its objects show, what waits for it, and what is left."""
+"""The whole runtime migrates a VM: its objects, its waits, and what is left afterwards."""
 
 import asyncio
 

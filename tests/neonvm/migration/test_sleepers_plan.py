@@ -1,4 +1,4 @@
-"""The plan of a migration whose VM sleeps: sent as it is if its runner can do that, else woken first (B.18)."""
+"""The plan of a migration whose VM sleeps: sent asleep if its runner supports that, otherwise woken first (B.18)."""
 
 from __future__ import annotations
 

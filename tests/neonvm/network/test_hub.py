@@ -1,4 +1,4 @@
-"""The hub's orders to its QEMU, and what it leaves behind."""
+"""The hub's commands to its QEMU, and what it leaves behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of the cluster's pods the controller caches what it reads, however large others make theirs."""
+"""The controller caches only the fields of pods that it reads, however large the pods are."""
 
 from __future__ import annotations
 

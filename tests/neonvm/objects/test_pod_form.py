@@ -1,4 +1,4 @@
-"""The runner pod of a real cluster: what is in it, and what it may not do."""
+"""The runner pod on a real cluster: its content and its restrictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sets of the fence: what they hold, and how they are changed."""
+"""The nftables sets of the fence: their content and their updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program of a node over fake commands: what it does first, and when it hands out nothing."""
+"""A node's network program with fake commands: its first steps, and when it hands out no taps."""
 
 from __future__ import annotations
 

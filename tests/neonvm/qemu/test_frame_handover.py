@@ -1,4 +1,4 @@
-"""Frames that a guest has not read follow it: what the two QEMUs are told, and what stays in them whatever fails."""
+"""Frames that a guest has not read follow it: commands to both QEMUs, and the frames left after failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A move between two scripted machines: who is told what, in which order, and who runs when one is lost or silent."""
+"""A migration between two scripted machines: commands, their order, and which side runs after a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A controller lets the disk of a sleeping guest be sent for as long as that goes on."""
+"""The controller allows the transfer of a sleeping guest's disk as long as it makes progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guest in a runner pod of NeonVM's, which our controller took over: what it has, and how it gets another size."""
+"""Our controller takes over a guest in a runner pod of NeonVM: its size and its resizes."""
 
 from __future__ import annotations
 

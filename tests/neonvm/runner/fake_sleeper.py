@@ -1,4 +1,4 @@
-"""A guest that sleeps when it is told to, as soon as a test lets it."""
+"""A guest that falls asleep on command, once a test allows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pod whose guest sleeps: orders that are repeated, probes that wake nobody, and an end in order."""
+"""A pod with a sleeping guest: repeated requests, probes that wake nothing, and a clean end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guest is put to sleep and woken by order, whatever it answers and whoever else gave orders."""
+"""Orders to sleep and to wake, with any response of the guest and orders from others."""
 
 import asyncio
 from dataclasses import replace

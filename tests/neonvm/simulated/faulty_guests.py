@@ -1,4 +1,4 @@
-"""Guests that fail when a test says so: at being made to receive, at being sent, or by dying at any moment."""
+"""Guests that fail on command: when they are created, when they are sent, or at any other moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated guest moves to another pod: it goes on there where it was, or stays where it is (S4.12)."""
+"""A simulated guest migrates to another pod: it continues there, or stays where it is (S4.12)."""
 
 from __future__ import annotations
 

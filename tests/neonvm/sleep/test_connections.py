@@ -1,4 +1,4 @@
-"""Little memory is enough for many sessions, and a flood takes it from nobody else."""
+"""Many sessions need little memory, and a flood takes none from other sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stages that remember: what they pass on, why, and that they can be put away and taken up again."""
+"""Stages with state: their output, its reason, and saving and restoring them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group shares a recording: what is ordered, what serves, what it cost, and every policy within the bounds."""
+"""A group that shares a recording: desired and serving replicas, cost, and every policy's bounds."""
 
 from __future__ import annotations
 

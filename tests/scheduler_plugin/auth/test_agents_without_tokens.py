@@ -1,4 +1,4 @@
-"""The original's agents show no token: where the settings say so they are told by their pod's address (B.11)."""
+"""The original's agents send no token: if the settings allow it, their pod's address identifies them (B.11)."""
 
 from __future__ import annotations
 

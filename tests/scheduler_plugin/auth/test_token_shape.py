@@ -1,4 +1,4 @@
-"""Junk is told from what may be an agent's token without asking, and no text of any kind raises."""
+"""Texts that cannot be an agent's token are rejected without a review, and no text raises."""
 
 from __future__ import annotations
 

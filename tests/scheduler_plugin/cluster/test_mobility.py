@@ -1,4 +1,4 @@
-"""True if a VM may be moved, and where to, is read from its object and from those around it."""
+"""Facts from a VM's object and its neighbours that decide whether and where the VM may move."""
 
 from __future__ import annotations
 

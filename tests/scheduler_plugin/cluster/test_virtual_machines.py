@@ -1,4 +1,4 @@
-"""A VM that cannot be read, or only in part, counts as the most that it may be."""
+"""A VM that is unreadable, entirely or in part, counts at its maximum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The label that says what a VM is worth beside others on a node that is short of room."""
+"""The label with a VM's weight on a node that is short of room."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The page: what it shows, to whom, and how it gets there."""
+"""Tests of the page: its content, its users, and its delivery."""

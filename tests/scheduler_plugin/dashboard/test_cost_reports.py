@@ -1,4 +1,4 @@
-"""Costs over HTTP: to whom, how often the history is asked, and what there is without one."""
+"""Costs over HTTP: who may see them, how often the history is queried, and responses without a history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line of the page's program: what makes no sense is refused before anything is served."""
+"""The dashboard's command line: invalid flags are rejected before anything is served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recorder goes on whatever fails, and says so once."""
+"""The recorder continues after any failure, and reports it once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new pod with a postgres is told what its template requests, and how large the pod was that it replaces."""
+"""A new postgres pod gets annotations with its template's requests and its predecessor's size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The VM ``a`` on its way from n1 to n2, what is heard of it, and what stands on the books of both."""
+"""The VM ``a`` while it migrates from n1 to n2, and its accounts on both nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An API server and a kubelet that refuse resizes by rules of their own, and an agent that goes on asking."""
+"""An API server and a kubelet that refuse resizes by rules, and an agent that keeps asking."""
 
 from __future__ import annotations
 

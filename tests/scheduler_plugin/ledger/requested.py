@@ -1,4 +1,4 @@
-"""A VM whose pod's requests follow it: the pod as the API server and a kubelet have it, beside the ledger."""
+"""A VM whose pod's requests follow it: the pod as the API server and a kubelet see it, and the ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VMs that fall asleep and wake beside the fleet of stories: what their objects say, and what their agents ask."""
+"""VMs that fall asleep and wake in the fleet of the tests: their objects, and their agents' requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guest boots with the size in its pod's arguments, whatever its VM asks for by then."""
+"""A guest boots with the size in its pod's arguments, whatever its VM's spec says later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edits of a VM's object cost that VM alone: neighbours keep what they have, and can grow (S4.5, S4.8)."""
+"""Edits of a VM's object affect that VM alone: neighbours keep what they have, and can grow (S4.5, S4.8)."""
 
 from __future__ import annotations
 

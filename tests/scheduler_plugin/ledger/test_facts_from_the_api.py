@@ -1,4 +1,4 @@
-"""Nodes and VMs that come, change and go; complete lists; and what is left when they are gone."""
+"""Nodes and VMs that are created, changed and deleted; complete lists; and the remaining accounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that is short of room asks its VMs for what they do not need, those with the most of it first (B.17)."""
+"""A node that is short of room asks its VMs for what they do not need, the largest first (B.17)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The invariants find what they are there to find: each rule, broken by hand."""
+"""The invariants detect violations: each rule, broken by hand."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_manual_target_reserves_room() -> None:
 
 
 def test_freed_room_goes_to_waiting_vm() -> None:
-    """True if that permit changes what is reserved for it, or not."""
+    """With and without a change of its reservation by that permit."""
     for wanted in (amount(2), amount(3)):
         fleet = two_nodes()
         fleet.apply(PodSeen(plain_pod("large", amount(9), "n2")))

@@ -1,4 +1,4 @@
-"""Two agents of one VM, as while the form of agents is changed: one is answered, the other is told."""
+"""Two agents of one VM, as during a change of the agents' form: one is served, the other is refused."""
 
 from __future__ import annotations
 

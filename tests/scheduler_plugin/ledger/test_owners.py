@@ -1,4 +1,4 @@
-"""A pod is a VM's by its owner's UID alone; what it claims is its guest, what lies overhead it, and its requests."""
+"""Only its owner's UID makes a pod a VM's; it claims its guest, the overhead around the guest, and its requests."""
 
 from __future__ import annotations
 

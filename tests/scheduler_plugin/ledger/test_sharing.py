@@ -1,4 +1,4 @@
-"""On a node that denies VMs, free room goes to each by need and weight, whoever asks first (B.17)."""
+"""On a node that denies VMs, free room is shared by need and weight, in any order of requests (B.17)."""
 
 from __future__ import annotations
 

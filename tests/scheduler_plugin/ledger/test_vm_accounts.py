@@ -1,4 +1,4 @@
-"""A pod that a VM owns and that cannot run it claims what it says itself, once that is known and while it is so."""
+"""A pod that a VM owns but that cannot run it claims its own requests, once that is known and while it lasts."""
 
 from __future__ import annotations
 

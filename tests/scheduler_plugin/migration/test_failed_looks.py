@@ -1,4 +1,4 @@
-"""A look at what to move that fails by a mistake of ours ends nothing: the scheduler goes on, and looks again."""
+"""An internal error in planning ends nothing: the scheduler continues and plans again."""
 
 from __future__ import annotations
 

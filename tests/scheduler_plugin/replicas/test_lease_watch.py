@@ -1,4 +1,4 @@
-"""A standby that listens to the Lease: what it is told, and what it does where it may not listen."""
+"""A standby that watches the Lease: what it sees, and what it does without permission to watch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program gives the Lease connections of its own: a thousand writes at once must not hold up a renewal."""
+"""The program uses separate connections for the Lease, so a thousand concurrent writes do not delay a renewal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of two replicas one acts; the other follows it, and goes on where it has ended, however it has (B.3)."""
+"""Of two replicas one acts; the other takes over, however the first one ends (B.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A compute unit that does not fit a VM is told with both sizes."""
+"""A compute unit that does not fit a VM is reported with both sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts that depend on what is known: each form, as people read it."""
+"""Texts with variants: each variant as users read it."""
 
 from __future__ import annotations
 

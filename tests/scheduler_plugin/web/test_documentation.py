@@ -1,4 +1,4 @@
-"""Every listener says what it answers at ``/openapi.json``, hot paths included, without asking another host."""
+"""Every listener describes itself at ``/openapi.json``, hot paths included, without contacting another host."""
 
 from __future__ import annotations
 

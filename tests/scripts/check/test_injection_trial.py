@@ -1,4 +1,4 @@
-"""True if the API server reaches our webhook, by a pod of a VM that is tried as a dry run."""
+"""The check that the API server reaches our webhook, with a dry run of a VM's pod."""
 
 from __future__ import annotations
 

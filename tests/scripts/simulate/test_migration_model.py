@@ -1,4 +1,4 @@
-"""Single migrations: how long they take, what is reserved meanwhile, and who goes."""
+"""Single migrations: their duration, the reservations meanwhile, and the choice of the VM."""
 
 from __future__ import annotations
 

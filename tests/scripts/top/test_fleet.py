@@ -1,4 +1,4 @@
-"""A view follows a cluster: whom it asks, what it says when something is away, and what a person orders."""
+"""The view of a cluster in ``top``: its queries, its messages about failures, and the user's commands."""
 
 from __future__ import annotations
 

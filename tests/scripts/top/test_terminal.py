@@ -1,4 +1,4 @@
-"""The application in a real terminal: it ends by q and by Ctrl-C, and leaves the terminal as it was."""
+"""The application in a real terminal: it ends by q and Ctrl-C, and restores the terminal."""
 
 from __future__ import annotations
 

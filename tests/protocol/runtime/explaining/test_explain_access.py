@@ -1,4 +1,4 @@
-"""Explanations are for those who may list the VMs; nobody else is told, and the API server is asked seldom."""
+"""Explanations are only for users who may list the VMs, and the API server is queried rarely."""
 
 from __future__ import annotations
 

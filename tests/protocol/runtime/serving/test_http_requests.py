@@ -1,4 +1,4 @@
-"""Requests to the small servers in pods: whoever may connect may send anything."""
+"""Requests to the small servers in pods: every client may send anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods as they are beside what was ordered: number, template, readiness and size."""
+"""Differences between pods and their spec: number, template, readiness and size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scaling in status: what is left of it, what was overtaken, and that it reads as it was written."""
+"""A scaling in the status: what remains of it, what is outdated, and encoding and decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An HPA of others is not touched before a Tortoise works, and is as it was once the Tortoise is gone."""
+"""A Tortoise does not change an attached HPA before it works, and restores it when it is deleted."""
 
 from __future__ import annotations
 

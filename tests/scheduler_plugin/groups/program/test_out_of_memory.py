@@ -1,4 +1,4 @@
-"""A container that the kernel killed for want of memory is heard of at once, and gets more without delay (S1, S3.6)."""
+"""An OOM-killed container is noticed at once, and gets more memory without delay (S1, S3.6)."""
 
 from __future__ import annotations
 

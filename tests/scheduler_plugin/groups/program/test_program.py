@@ -1,4 +1,4 @@
-"""The program itself: it starts without its API, says what is wrong with what it is given, and ends when told."""
+"""The program itself: it starts without the API, reports invalid input, and stops on a signal."""
 
 from __future__ import annotations
 

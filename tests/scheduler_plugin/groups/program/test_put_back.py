@@ -1,4 +1,4 @@
-"""Deleting a Tortoise or an Hvpa puts an HPA or a VPA of others back exactly as it was."""
+"""Deleting a Tortoise or an Hvpa restores a foreign HPA or VPA exactly."""
 
 from __future__ import annotations
 

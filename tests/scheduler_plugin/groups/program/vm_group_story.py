@@ -1,4 +1,4 @@
-"""A cluster in which VMs boot at once and their databases say what a test wants, and the groups' program beside it."""
+"""A cluster whose VMs boot at once and whose databases report what a test sets, with the groups program."""
 
 from __future__ import annotations
 

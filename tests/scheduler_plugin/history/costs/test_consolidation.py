@@ -1,4 +1,4 @@
-"""The dearest node for what it does is emptied first, and none is pressed by it (S2.8c)."""
+"""The node that is most expensive for its load is emptied first, and no other node exceeds its watermark (S2.8c)."""
 
 from __future__ import annotations
 

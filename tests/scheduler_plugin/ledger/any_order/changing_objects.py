@@ -1,4 +1,4 @@
-"""VMs, their pods and the pods of others: they come, change, move, go, and come back under their names."""
+"""VMs, their pods and other pods: they are created, changed, moved, deleted, and recreated with the same names."""
 
 from __future__ import annotations
 

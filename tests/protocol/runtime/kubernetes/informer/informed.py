@@ -1,4 +1,4 @@
-"""An informer over a fake API, and the story of what it did."""
+"""An informer with a fake API, and the record of its calls."""
 
 from __future__ import annotations
 

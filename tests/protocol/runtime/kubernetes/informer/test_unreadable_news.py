@@ -1,4 +1,4 @@
-"""An object that cannot be read is reported, counts as the most that it may be, and stops no other."""
+"""An unreadable object is reported, counts at its maximum, and affects no other."""
 
 from __future__ import annotations
 

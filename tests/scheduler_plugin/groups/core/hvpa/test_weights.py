@@ -1,4 +1,4 @@
-"""Weights by the number of replicas (S1.5-S1.7): which weight counts, and what it makes of a proposal."""
+"""Weights by replica count (S1.5-S1.7): the weight that applies, and its effect on a proposal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member's name says whose it is and what it is for."""
+"""A member's name shows its group and its role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Tortoise's life: what it learns, what it tells the HPA, and what it writes to the containers."""
+"""The life of a Tortoise: what it learns, and what it writes to the HPA and the containers."""
 
 from __future__ import annotations
 
