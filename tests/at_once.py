@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class AtOnce(ThreadPoolExecutor):
-    """An executor without threads: whoever submits work does it."""
+    """An executor without threads: it runs work in ``submit``."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         done: Future[T] = Future()

@@ -236,7 +236,7 @@ class FakeVmApi:
         self._changes.put_nowait(None)
 
     def change(self, *, shown: bool = True, **fields: object) -> None:
-        """Another client changes the object; ``shown``: the watch says so."""
+        """Change the object as another client; ``shown``: the watch delivers it."""
         version = str(int(self.found.resource_version) + 1)
         self.found = replace(self.found, resource_version=version, **fields)
         if shown:

@@ -257,7 +257,7 @@ async def test_the_node_form_lists_its_vms(served: Served) -> None:
 
 
 class Refusing:
-    """Tells nobody, and notes about which databases was asked."""
+    """An access check that rejects everyone, and records the requested databases."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Caller, Scope]] = []

@@ -122,7 +122,7 @@ async def served(
 
 @dataclass
 class Visit:
-    """A tab, and what it complained of."""
+    """A tab, and its errors."""
 
     tab: Tab
     context: BrowserContext

@@ -28,7 +28,7 @@ _LOOKS: Final = 40
 
 
 class NoonClock(SystemClock):
-    """Time passes, and the calendar stands still."""
+    """A clock whose seconds advance while its date stays."""
 
     def wall(self) -> float:
         return NOON.timestamp()

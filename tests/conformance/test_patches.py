@@ -209,7 +209,7 @@ def test_inapplicable_json_patch_changes_nothing(cluster: Cluster, step: Json) -
 
 
 def test_json_patch_treats_missing_as_null(cluster: Cluster) -> None:
-    """Against RFC 6902. NeonVM's autoscaler, and others, write fields so that nobody has set."""
+    """Unlike RFC 6902. NeonVM's autoscaler and other clients set missing fields in this way."""
     cluster.config_map("a", k="v")
     steps = [
         {"op": "test", "path": "/metadata/annotations", "value": None},

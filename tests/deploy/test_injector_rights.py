@@ -91,7 +91,7 @@ def test_webhook_covers_only_vm_pods() -> None:
 
 
 def test_webhook_covers_only_pods_that_opted_in() -> None:
-    """Nothing of it may keep a pod from being created, and the pods of VMs have their own."""
+    """It must never prevent the creation of a pod, and VM pods have their own webhook."""
     (hooks,) = (each for each in documents(FOR_PODS) if each["kind"] == "MutatingWebhookConfiguration")
     (hook,) = hooks["webhooks"]
     assert (hook["failurePolicy"], hook["reinvocationPolicy"], hook["sideEffects"]) == ("Ignore", "Never", "None")

@@ -240,5 +240,5 @@ def test_vm_may_add_kernel_words(words: str) -> None:
     "words", ["maxcpus=2", "a autoscale.cpu=2000", "a\nnr-cpus=9", 'a "maxcpus=2"', "--", "a -- b"]
 )
 def test_kernel_words_for_size_are_refused(words: str) -> None:
-    """They are the controller's: a guest is told its CPU and its addresses on the kernel's command line."""
+    """The controller sets them: the kernel command line tells a guest its CPU and its addresses."""
     assert len(faults({"spec": {"guest": {**GUEST, "appendKernelCmdline": words}}})) == 1

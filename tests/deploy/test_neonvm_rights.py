@@ -50,7 +50,7 @@ SPARED = {
 
 
 def says_it(pod: Json) -> bool | None:
-    """True if a pod repeats all of ``SAID``, or nothing of it; None for a part."""
+    """True if a pod has all labels and annotations of ``SAID``, False if none; None for some."""
     kept = [value == texts(pod, "metadata", kind).get(name) for kind in SAID for name, value in SAID[kind].items()]
     return all(kept) if all(kept) or not any(kept) else None
 

@@ -101,7 +101,7 @@ class Refused(AbstractAsyncContextManager[AsyncIterator[bytes]]):
 
 
 class Recorder:
-    """An API for the scheduler that notes what is asked of it; lists are empty, watches are refused."""
+    """An API for the scheduler that records requests; lists are empty, watches are refused."""
 
     def __init__(self) -> None:
         self.rights: set[Right] = set()

@@ -16,7 +16,7 @@ SHOWN = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 1 if an input did what it must not."""
+    """Exit status 1 if an input violated a rule."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=220_000, help="how many in all (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=None, help="the same seed makes the same inputs (default: new)")

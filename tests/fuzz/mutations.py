@@ -107,7 +107,7 @@ TEXTS: Final[Sequence[bytes]] = (
 
 
 def damaged(document: object, random: Random, times: int = 1) -> object:
-    """``document`` with ``times`` places damaged; the original is left as it is."""
+    """A copy of ``document`` with ``times`` places damaged."""
     for _ in range(times):
         document = _damaged(document, random, 0)
     return document

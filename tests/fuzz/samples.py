@@ -97,7 +97,7 @@ def whole_pod(name: str = "db") -> Obj:
 
 
 def growing_pod() -> Obj:
-    """The same, and its kubelet says nothing against what it requests."""
+    """The same pod, without an objection of its kubelet to the requests."""
     found = whole_pod("db")
     found["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
     return found

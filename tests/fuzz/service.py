@@ -232,7 +232,7 @@ def _less_than_it_may_be(claim: Claim | None, vm: VirtualMachine | None, free: R
 
 
 def _is_short(most: Resources, reserved: Resources, reach: Resources) -> bool:
-    """True if something is missing for which there is room: more than that counts for nobody."""
+    """True if the VM lacks something for which there is room."""
     return reserved.cpu < most.cpu <= reach.cpu or reserved.mem < most.mem <= reach.mem
 
 

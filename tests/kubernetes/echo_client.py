@@ -27,7 +27,7 @@ _DROPS = 8  # linux/sock_diag.h: SK_MEMINFO_DROPS
 
 @dataclass
 class EchoClient:
-    """Asks from ``namespace`` until it is told to stop."""
+    """Sends requests from ``namespace`` until it is stopped."""
 
     namespace: str
     address: str

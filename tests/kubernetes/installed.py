@@ -25,7 +25,8 @@ GROUPS: Final = "deploy/kubernetes/groups.yaml"
 
 @contextmanager
 def installed(cluster: RealKubernetes, folder: Path) -> Iterator[RealKubernetes]:
-    """The cluster with all of ours: images are built into ``folder`` and put on the nodes, manifests applied.
+    """The cluster with our programs: builds images into ``folder``, loads them onto the nodes, and applies the
+    manifests. Raises ``InstallationError`` with the reason as soon as that is impossible.
 
     Raises ``InstallationError`` with the reason as soon as that cannot be.
     """

@@ -129,7 +129,7 @@ def client_of_people(kubeconfig: Path, timeout: float, **more: Any) -> httpx.Cli
 
 
 def looks_at(kubeconfig: Path) -> Looks:
-    """Looks with the rights of ``kubeconfig``, as it is now."""
+    """Queries with the present rights of ``kubeconfig``."""
     return _looks(kubeconfig, kubeconfig.stat().st_mtime_ns)
 
 

@@ -40,7 +40,7 @@ def watched(  # noqa: PLR0917 - an object is named by three, and a wait has thre
 
 
 def _states(api: httpx.Client, kind: Resource, name: str, deadline: float) -> Iterator[Object]:
-    """The object as it is, and after each change until the deadline."""
+    """The present object, and its states after each change until the deadline."""
     path, named = kind.path("default"), {"fieldSelector": f"metadata.name={name}"}
     found = api.get(path, params=named).raise_for_status().json()
     yield found["items"][0] if found["items"] else {}

@@ -96,7 +96,7 @@ class RealKubernetes:
         return {**os.environ, "AUTOSCALE_HOME": str(self.home)}
 
     def up(self, *more: str) -> None:
-        """Brings the cluster up. Raises ``AssertionError`` with what was said."""
+        """Start the cluster. Raises ``AssertionError`` with its output."""
         done = self.autoscale("up", "--kubernetes", "--kubernetes-version", VERSION, "--detach", *more)
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -135,7 +135,7 @@ class RealKubernetes:
         return json.loads(self.kubectl("get", *arguments, "--output=json"))
 
     def read(self, path: str) -> Any:
-        """The JSON at ``path`` of the API server, of what it leads to as well."""
+        """The JSON at ``path`` of the API server, redirects included."""
         return looks_at(self.kubeconfig).read(path)
 
     def explained(self, pod: str, port: int, path: str) -> Any:
@@ -157,7 +157,7 @@ class RealKubernetes:
         self.kubectl("wait", f"--for={condition}", f"--timeout={PATIENCE - 10:.0f}s", f"--namespace={namespace}", *what)
 
     def look_anew(self, namespace: str, name: str) -> None:
-        """Has kubelets look at the pods of a program: what they mount they bring within a minute or two otherwise."""
+        """Make kubelets sync the pods of a program: otherwise mounted files are updated only after a minute or two."""
         selector = f"--selector=app.kubernetes.io/name={name}"
         mark = f"autoscale.test/looked-at={time.time_ns()}"
         self.kubectl("annotate", "pods", f"--namespace={namespace}", selector, "--overwrite", mark)
@@ -181,7 +181,7 @@ def running(cluster: RealKubernetes, *more: str) -> Iterator[RealKubernetes]:
 
 
 def eventually(look: Callable[[], bool], what: str, seconds: float = PATIENCE, every: float = 0.2) -> None:
-    """Returns once ``look`` says so, which is asked again and again. Raises ``NotYetError``."""
+    """Wait until ``look``, which is called repeatedly, returns True. Raises ``NotYetError``."""
     deadline = time.monotonic() + seconds
     while not look():
         if time.monotonic() > deadline:

@@ -73,7 +73,7 @@ def test_pods_reach_each_other_across_nodes(servers: RealKubernetes) -> None:
 
 
 def test_pod_reaches_itself_through_service(servers: RealKubernetes) -> None:
-    """The answer of a neighbour on the same node must come back through the node, which translated the address."""
+    """Responses of a neighbour on the same node must pass through the node, which translated the address."""
     servers.apply(busybox_pod("beside", "sleep", "600", node="node-1"))
     servers.wait("condition=Ready", "pod/beside")
     service = servers.get("service", "one")["spec"]["clusterIP"]

@@ -50,21 +50,21 @@ _QEMU: Final = "qemu-system"
 
 @pytest.fixture(scope="module")
 def vm(with_vms: RealKubernetes) -> Iterator[RealKubernetes]:
-    """The cluster with our programs, and a VM whose database answers, with its agent beside it."""
+    """The cluster with our programs, and a VM with a running database and an agent."""
     with booted(with_vms):
         yield with_vms
 
 
 @pytest.fixture
 def session(vm: RealKubernetes) -> Iterator[Session]:
-    """A session over the flat network, with a table of its own that ends with it."""
+    """A session over the flat network, with a temporary table."""
     with flat_session(vm, LONG) as opened:
         opened.ask("create temporary table kept as select 42 as answer")
         yield opened
 
 
 def test_idle_session_outlives_sleep(vm: RealKubernetes, session: Session) -> None:
-    """Its QEMU ends and its pod stays Ready; permit, requests and books fall, and all comes back with the answer."""
+    """QEMU exits and the pod stays Ready; permit, requests and reservation fall, and return with the query's result."""
     size, backend = size_of(vm), session.ask("select pg_backend_pid()")
     with following(vm):
         eventually(lambda: requested(vm) == [size], "its pod requests what it has", LONG)
@@ -121,7 +121,7 @@ def test_sleeping_vm_moves_with_its_sessions(vm: RealKubernetes, session: Sessio
 
 
 def test_storm_of_sleeps_loses_nothing(vm: RealKubernetes, session: Session) -> None:
-    """Sleeps, wakes, moves and killed controllers in random order: each row is there once, and the session goes on."""
+    """Sleeps, wakes, moves and killed controllers in random order: each row exists once, and the session survives."""
     seed = os.environ.get("AUTOSCALE_STORM_SEED") or str(secrets.randbelow(10**6))
     print(f"AUTOSCALE_STORM_SEED={seed} repeats these actions")
     storm = SleepStorm(vm, session, Random(seed))
@@ -141,7 +141,7 @@ def test_storm_of_sleeps_loses_nothing(vm: RealKubernetes, session: Session) -> 
 
 @dataclass
 class SleepStorm:
-    """Orders to sleep that actions of ``draw`` interrupt or follow, beside an idle ``session``."""
+    """Orders to sleep that actions of ``draw`` interrupt or follow, with an idle ``session``."""
 
     cluster: RealKubernetes
     session: Session
@@ -220,7 +220,7 @@ def test_vm_deleted_asleep_leaves_nothing(vm: RealKubernetes) -> None:
 
 
 def put_to_sleep(cluster: RealKubernetes) -> None:
-    """Returns once the VM sleeps. A refused order is given again: its database may do something of its own."""
+    """Put the VM to sleep. A refused order is repeated, because the database may be busy with its own work."""
     refusals: list[str] = []
 
     def is_asleep() -> bool:

@@ -62,7 +62,7 @@ DEVICES = "autoscaling.neon.tech/guest-devices"
 
 @pytest.fixture(scope="module")
 def vm(with_vms: RealKubernetes) -> Iterator[RealKubernetes]:
-    """The cluster with our programs, and a VM whose database answers, with its agent beside it."""
+    """The cluster with our programs, and a VM with a running database and an agent."""
     with booted(with_vms):
         yield with_vms
 
@@ -116,7 +116,7 @@ def test_vm_grows(vm: RealKubernetes) -> None:
 
 
 def test_guest_monitor_approves_shrinks(vm: RealKubernetes) -> None:
-    """Nothing of the VM names its port: the agent reaches it inside of the pod."""
+    """The VM does not list its port: the agent reaches it from within the pod."""
     try:
         want(vm, "1", 8)
         eventually(lambda: has(vm, "1", 8), "it has grown")
@@ -149,7 +149,7 @@ def test_vm_grows_for_a_burst_of_connections(vm: RealKubernetes, session: Sessio
 
 
 def test_migration_loses_no_frame(vm: RealKubernetes, session: Session) -> None:
-    """An emulated guest stands still for seconds: whatever is sent to it meanwhile waits, and is answered."""
+    """An emulated guest pauses for seconds: frames sent to it meanwhile are buffered and answered."""
     before = status(vm)
     move = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration", "metadata": {"name": "unnoticed"}}
     with echoing(session.namespace, before["extraNetIP"]) as client:
@@ -209,7 +209,7 @@ def test_migration_keeps_open_session(vm: RealKubernetes, session: Session, dies
 def test_migration_survives_killed_controller(
     vm: RealKubernetes, session: Session, stands_still: bool, then: tuple[str, int]
 ) -> None:
-    """The other replica takes the move up where it is; the guest stands still meanwhile, or runs at one end."""
+    """The other replica continues the migration; meanwhile the guest is paused, or runs at one end."""
     before, asked = status(vm), Session(session.namespace, status(vm)["extraNetIP"], patience=LONG)
     backend, leader = asked.ask("select pg_backend_pid()"), leading_controller(vm)
     path = ("virtualmachinemigrations.vm.neon.tech", f"leader-killed-{int(stands_still)}")

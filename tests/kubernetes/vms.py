@@ -140,9 +140,7 @@ def their_books(cluster: RealKubernetes) -> Books:
 
 
 def until_books_agree(cluster: RealKubernetes) -> None:
-    """Returns once our scheduler has in its book what the API's objects say. A kubelet that was killed forwards nothing
-    to the scheduler until it is back.
-    """
+    """Wait until our scheduler's ledger matches the API's objects. A killed kubelet reports nothing meanwhile."""
 
     def agree() -> bool:
         try:

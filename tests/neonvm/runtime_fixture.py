@@ -35,7 +35,7 @@ MOVE = ObjectName("default", "move")
 
 @cache
 def definition(name: str) -> Json:
-    """A CRD of ours; read once, because that is slow."""
+    """One of our CRDs; read once, because that is slow."""
     return cast("Json", plain_yaml.load((DEFINITIONS / name).read_text()))
 
 
@@ -105,7 +105,7 @@ class RuntimeFixture:
         await asyncio.wait((self._runtime,))
 
     async def restart(self) -> None:
-        """The runtime dies and comes back with nothing but the API."""
+        """Restart the runtime, which keeps nothing but the API."""
         await self.stop()
         assert self.guests.running == []
         await self.start()
@@ -116,7 +116,7 @@ class RuntimeFixture:
         self.api.server.close()
 
     async def settle(self) -> None:
-        """Lets everybody do what there is to do now."""
+        """Let every part act until it has nothing to do."""
         idle = 0
         while idle < QUIET_ROUNDS:
             await asyncio.sleep(0)

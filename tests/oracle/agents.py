@@ -65,7 +65,7 @@ class Agents(Stage):
             self._arrive(message)
 
     def wish(self, view: View) -> Resources:
-        """Size that an agent asks for by what it has read: any, zero to sleep, or all of it to wake."""
+        """A size that an agent requests by its view: any, zero to sleep, or all of it to wake."""
         if view.wakes_with is None:
             return self.size()
         return view.wakes_with if view.phase == WAKING else ZERO
@@ -98,7 +98,7 @@ class Agents(Stage):
         return message
 
     def deliver_now(self, message: Message) -> None:
-        """The request arrives, once, and its answer is heard."""
+        """Deliver the request once, and its response."""
         self.wire.remove(message)
         self._post(message)
 

@@ -81,7 +81,7 @@ class Outsiders(Stage):
             self.put(machine, obj)
 
     def edit_bounds(self) -> None:
-        """Somebody lowers the most that a VM may have, or takes that back."""
+        """Lower a VM's maximum, or restore it."""
         machine = self.any_machine()
         if machine is not None:
             self.bound(machine, self.chance.choice((None, self.size())))

@@ -85,7 +85,7 @@ class Story(Migrations, Sleep, Agents, Outsiders):
         self.note(f"{name} starts")
 
     async def kill(self) -> None:
-        """A scheduler dies; what it has sent may land all the same."""
+        """Kill a scheduler; its requests in flight may still land."""
         for task in self.asking:
             task.cancel()
         if self.asking:

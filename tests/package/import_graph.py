@@ -34,7 +34,7 @@ def foreign_imports(module: str) -> dict[str, str]:
 
 
 def source_of(module: str) -> Path | None:
-    """The file of a module or package of ours; None if there is none."""
+    """The file of our module or package; None if there is none."""
     path = ROOT.joinpath(*module.split("."))
     return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
 

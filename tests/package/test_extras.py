@@ -64,5 +64,5 @@ def test_build_uses_the_locked_setuptools() -> None:
 
 
 def test_agent_needs_no_extra() -> None:
-    """It runs beside every VM: what it needs is the base of all others."""
+    """It runs next to every VM: its requirements are the base of all others."""
     assert program_of("autoscaler-agent")[1] == ""

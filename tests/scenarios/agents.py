@@ -127,7 +127,7 @@ class Agents:
                 self.patches = [patch for patch in self.patches if patch.vm != agent.vm]
 
     def kill(self, uid: str) -> None:
-        """The process dies; what it has sent stays on its way."""
+        """Kill the process; its messages stay in flight."""
         self.alive.pop(uid, None)
 
     def step(self, agent: Agent, now: Instant) -> None:

@@ -220,7 +220,7 @@ class World:
             self.agents.kill(self.random.choice(list(self.agents.alive)))
 
     def processes_start(self) -> None:
-        """All that is missing comes back: the scheduler, pods of VMs, agents of running pods."""
+        """Start everything that is missing: the scheduler, VM pods, agents of running pods."""
         if self.scheduler.ledger is None:
             if self.random.random() < 0.5:
                 self.scheduler.start(self.now)
@@ -320,7 +320,7 @@ class World:
                 self.scheduler.hear("pod", self.now)
 
     def nodes(self) -> None:
-        """A node shrinks, grows, goes or comes back."""
+        """Shrink, grow, delete or recreate a node."""
         what = self.random.randrange(3)
         if what == 0 and len(self.cluster.nodes) > 1:
             self.cluster.drop_node(self.random.choice(list(self.cluster.nodes)))

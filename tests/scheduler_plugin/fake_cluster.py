@@ -158,7 +158,7 @@ class FakeCluster:
         self._news.set()
 
     def end_watches(self) -> None:
-        """Ends every watch in peace, as a server does that is told to end."""
+        """End every watch cleanly, like a server that shuts down."""
         self._peaceful.add(self._cut + 1)
         self.cut_watches()
 

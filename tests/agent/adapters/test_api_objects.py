@@ -131,7 +131,7 @@ async def test_order_to_sleep_conflicts_with_changes(cluster: Cluster) -> None:
 
 
 async def test_patch_leaves_out_what_stays(cluster: Cluster) -> None:
-    """Bounds that were raised beyond the running machine: a patch of the other resource says nothing of this one."""
+    """Bounds were raised beyond the running machine: a patch of one resource does not mention the other."""
     raised = {"cpus": {"min": 4, "max": 8, "use": 4}, "memorySlots": {"min": 1, "max": 8, "use": 1}}
     await cluster.patched(f"{VMS}/vm-1", {"spec": {"guest": raised}})
     machine = {"maxCpus": "2", "minMemory": "1Gi", "maxMemory": "8Gi"}
@@ -249,7 +249,7 @@ async def test_expired_watch_lists_again() -> None:
 
 
 async def test_ignores_vms_of_other_schedulers() -> None:
-    """Two installations in one cluster are told apart by ``spec.schedulerName`` (B.11)."""
+    """``spec.schedulerName`` distinguishes two installations in one cluster (B.11)."""
     selected: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

@@ -169,7 +169,7 @@ def test_vector_page_matches_reference_parser() -> None:
 
 
 def test_page_time_is_newest_cpu_timestamp() -> None:
-    """A CPU that went offline is shown for a while as it was."""
+    """An offline CPU keeps its last line for a while."""
     page = VECTOR + b'host_cpu_seconds_total{cpu="1",mode="user"} 5 1699999990000\n'
     assert read_sample(page).stamp == 1.7e9
 

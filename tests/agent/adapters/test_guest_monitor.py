@@ -33,7 +33,7 @@ async def monitor(handler: Handler) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def tcp(handler: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
-    """The address of something that is no WebSocket."""
+    """The address of a server that does not speak WebSocket."""
     ended = asyncio.Event()
 
     async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -165,7 +165,7 @@ async def test_gives_up_guest_that_pings_without_reading() -> None:
 
 
 def sending(raw: bytes) -> Handler:
-    """A monitor that greets, writes ``raw`` as it is, and reads whatever comes."""
+    """A monitor that sends its greeting and ``raw``, and ignores all input."""
 
     async def handler(socket: ServerConnection) -> None:
         await socket.recv()

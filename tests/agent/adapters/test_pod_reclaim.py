@@ -222,7 +222,7 @@ async def test_growth_ends_the_hold(has_answered: bool, reclaimer: FakeReclaimer
 
 
 async def test_next_shrink_moves_the_hold(reclaimer: FakeReclaimer, agent: Agent) -> None:
-    """Before the first one is in force: the pod is never let go in between."""
+    """Before the first one is in force: the pod is never released in between."""
     await agent.shrink()
     await agent.answer(20.0)
     use(reclaimer.tree, 300 * MIB)
@@ -284,7 +284,7 @@ async def test_reclaimer_that_is_away(reclaimer: FakeReclaimer, agent: Agent) ->
 
 
 async def test_pod_that_is_gone(reclaimer: FakeReclaimer) -> None:
-    """The conversation goes on: without one, memory would shrink untried."""
+    """The connection stays: without one, memory would shrink without a trial."""
     clock = FakeClock()
     for uid in ("11111111-2222-4333-8444-555555555555", "../.."):
         async with PodReclaim(reclaimer.path, reclaimer.tree.root, uid, CONTAINER, clock).connect() as connection:

@@ -43,7 +43,7 @@ def test_each_runtime_names_its_containers(name: str, tmp_path: Path) -> None:
 
 
 def test_node_in_a_container_of_docker(tmp_path: Path) -> None:
-    """kind nests the kubelet's groups in those of a container, and gives it a prefix of its own."""
+    """kind nests the kubelet's cgroups in those of a container, with a prefix."""
     top = "system.slice/docker-1.scope/kubelet.slice/kubelet-kubepods.slice"
     folder = f"{top}/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod{UID.replace('-', '_')}.slice"
     (tmp_path / folder).mkdir(parents=True)

@@ -104,7 +104,7 @@ class Tree:
         self.file(name, of_pod=of_pod).write_text(text)
 
     def make(self) -> Tree:
-        """Makes all files of the container and its pod, beside groups of the node."""
+        """Create all files of the container and its pod, next to cgroups of the node."""
         v1 = {name: text for files in _V1_FILES.values() for name, text in files.items()}
         for name, text in (_V2_FILES if self.layout.is_v2 else v1).items():
             for of_pod in (True, False):

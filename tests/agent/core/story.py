@@ -30,7 +30,7 @@ UNIT = ComputeUnit(MilliCpu(250), Bytes(GIB))
 
 
 def holding(seconds: float, max_gap: float = 3.0) -> Smoothing:
-    """Up at once, and down to the most of this many seconds."""
+    """Grow at once, and shrink to the maximum of this many seconds."""
     hold = [{"hold": {"window": seconds}}]
     return Smoothing(parse_policy(hold, "cpu"), parse_policy(hold, "memory"), Seconds(max_gap))
 

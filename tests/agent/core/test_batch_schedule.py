@@ -31,7 +31,7 @@ def story(begins: float, tick: float = 15.0, wait: float | None = None) -> Story
 
 
 def asks(found: Story, wait: float | None = None) -> Story:
-    """It asks now, and is permitted what it asks for; the scheduler wishes the next request within ``wait`` seconds."""
+    """Send a request, which is granted; the scheduler asks for the next one within ``wait`` seconds."""
     (request,) = [each for each in found.acts() if isinstance(each, RequestPermit)]
     again = None if wait is None else Seconds(wait)
     return found.happens(SchedulerAnswered(PluginResponse(request.request.resources, UNIT, ask_again=again)))

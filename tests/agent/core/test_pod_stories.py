@@ -218,7 +218,7 @@ def test_deferred_wish_ends_with_its_need() -> None:
 
 
 def test_deferred_memory_makes_way_for_cpu() -> None:
-    """A wish for memory waits for room when CPU is needed: it is withdrawn, and asked for again seconds later."""
+    """A deferred memory resize is reverted when CPU is needed, and requested again seconds later."""
     story = settled_pod().looks(used=0.6)
     wish = size("250m", "1280Mi")
     assert patches_in(story) == [patched_to(wish, 1)]
@@ -511,7 +511,9 @@ def test_restarted_agent_finds_a_resize(verdict: str, expected: list[PatchVm]) -
 
 
 def test_owner_edits_the_requests_meanwhile() -> None:
-    """The operator puts its own size into the pod while a wish of the agent waits: the agent goes on from there."""
+    """The operator changes the pod's size while a resize by the agent is pending: the agent continues from the new
+    size.
+    """
     story = settled_pod().looks(cores=0.25)
     patches_in(story)
     accepts(story).sees(pod(size("500m", "1Gi"), 3, actual=FLOOR, verdict=DEFERRED)).sees(pod(FLOOR, 4))
@@ -531,7 +533,7 @@ def test_owner_asks_for_too_much_during_a_shrink() -> None:
 
 
 def test_lower_bound_is_tried_before_memory_goes() -> None:
-    """The owner lowers the most that the pod may have; the kubelet could not take memory that is in use either."""
+    """The owner lowers the pod's maximum; the kubelet could not remove memory in use either."""
     has = size("250m", "4Gi")
     story = settled_pod(has).sees(replace(pod(has, 2), bounds=Bounds(FLOOR, size(4, "2Gi")))).looks()
     assert patches_in(story) == []

@@ -156,7 +156,7 @@ def test_version_1_holds_for_a_moment(tmp_path: Path, written: list[str]) -> Non
 
 
 def test_version_1_reclaims_a_large_pod_in_steps(tmp_path: Path, written: list[str]) -> None:
-    """The write blocks until all is reclaimed, and meanwhile nobody hears that the memory is needed."""
+    """The write blocks until all is reclaimed; meanwhile the need for memory would go unnoticed."""
     tree = Tree(tmp_path, V1).make()
     gib = 1024 * MIB
     set_limit(tree, str(8 * gib))
@@ -191,7 +191,7 @@ def test_version_1_that_cannot_reclaim_so_much(tmp_path: Path, monkeypatch: pyte
 
 @BOTH
 def test_hold_never_goes_below_what_is_needed(layout: Layout, tmp_path: Path, written: list[str]) -> None:
-    """200 MiB cannot be reclaimed, and some must stay free for what programs allocate meanwhile."""
+    """200 MiB cannot be reclaimed, and some must stay free for programs' allocations."""
     tree = Tree(tmp_path, layout).make()
     held = holds_of(tree)
     least = 200 * MIB + HEADROOM

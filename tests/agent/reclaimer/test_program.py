@@ -20,7 +20,7 @@ from tests.agent.cgroups.trees import MIB, UID, Layout, Tree
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serves_until_a_signal(number: signal.Signals, tmp_path: Path) -> None:
-    """It releases what it holds, says one line, and exits with 0. A socket of root is also open to the agent's UID."""
+    """It releases its holds, logs one line, and exits with 0. A socket of root is also open to the agent's UID."""
     tree = Tree(tmp_path / "cgroup", Layout(is_v2=True, is_systemd=False)).make()
     path = tmp_path / "reclaimer.sock"
     environment = {**os.environ, "CGROUP_ROOT": str(tree.root), "RECLAIMER_SOCKET": str(path)}

@@ -54,7 +54,7 @@ def test_hold_ends_with_the_program(node: Node) -> None:
 
 
 def test_hold_ends_with_silence(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent that hangs keeps nobody's memory."""
+    """An agent that hangs keeps no pod's memory."""
     monkeypatch.setattr(server, "LONGEST_SILENCE", 0.05)
     with node.serving(), node.connected() as client:
         client.hold()

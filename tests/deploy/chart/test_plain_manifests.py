@@ -42,7 +42,7 @@ def test_plain_manifests_match_the_chart() -> None:
 
 
 def test_valueless_folders_match_the_chart() -> None:
-    """Links, for a chart cannot reach files beside it and Helm would tell people of every link in it."""
+    """They are links into the chart: it cannot reach files outside, and Helm warns about links inside."""
     found = {path.name: str(path.readlink()) for path in (ROOT / "deploy/kubernetes").iterdir() if path.is_symlink()}
     names = {"crds": "definitions", "policies": "policies", "monitoring": "monitoring"}
     assert found == {name: f"chart/autoscale/{folder}" for name, folder in names.items()}

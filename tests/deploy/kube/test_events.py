@@ -22,7 +22,7 @@ def pod(uid: str) -> Json:
 
 
 class FakeApi:
-    """Answers what a test says, and notes what it was sent."""
+    """An API with the responses of a test, which records requests."""
 
     def __init__(self) -> None:
         self.answer = httpx.codes.OK

@@ -48,7 +48,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class ScriptedApi:
-    """Lists what it holds; each watch delivers the lines of one script and stays open, or ends after ``None``."""
+    """An API with lists; each watch sends the lines of one script and stays open, or ends after ``None``."""
 
     def __init__(self) -> None:
         self.pods: list[bytes] = []
@@ -131,7 +131,7 @@ async def test_relist_reports_exactly_the_changes() -> None:
 
 
 async def test_only_the_wanted_part_is_kept_and_compared() -> None:
-    """A change of what is left out is no change."""
+    """A change of a trimmed field counts as no change."""
     watched = Watched()
     informer = Informer(watched.informer._client, PODS, watched.clock, lambda found: {"name": name_of(found).name})
     heard: list[Json | None] = []

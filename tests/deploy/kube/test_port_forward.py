@@ -30,7 +30,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
 
 @dataclass
 class Server:
-    """An API server; ``says`` are the messages that come back after the request."""
+    """An API server; ``says`` are the messages after the request."""
 
     says: list[bytes] = field(default_factory=list)
     refuses: int = 0

@@ -36,7 +36,7 @@ class Query:
 
     @property
     def metrics(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Each metric that it reads, with what it asks of its labels."""
+        """Each metric in the expression, with the labels that it selects."""
         for name, matchers in _METRIC.findall(self.expression):
             yield name, dict(_MATCHER.findall(matchers))
 

@@ -78,7 +78,7 @@ def test_a_vm_starts_whatever_it_asks_for(form: RunnerForm, asked: str) -> None:
 
 @pytest.mark.parametrize("asked", ASKED)
 def test_vm_with_injected_agent_is_admitted(asked: str) -> None:
-    """Or leaves it out, where the VM has an account of its own."""
+    """The injector leaves the agent out if the VM has its own service account."""
     pod = created(PLAIN, **ASKED[asked])
     found = judge(pod, parse_settings(SETTINGS).template())
     made = apply_patch(pod, found) if isinstance(found, list) else pod

@@ -135,7 +135,7 @@ def test_agent_shrinks_to_the_minimum_and_never_below(bounds: str, first: str | 
 
 
 def test_agent_reverts_ungranted_resize_below_minimum() -> None:
-    """A minimum above the template is a wish like any other."""
+    """A minimum above the template is a resize like any other."""
     before = postgres("pg-1", bounds='{"min":{"cpu":"1","mem":"2Gi"},"max":{"cpu":4,"mem":"8Gi"}}')
     before["status"]["containerStatuses"] = [
         {"name": "postgres", "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}

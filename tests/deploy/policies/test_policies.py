@@ -25,7 +25,7 @@ OTHERS = (
 
 
 def write_of(tried: Attempt) -> Write:
-    """The attempt as admission sees it, on the cluster as it was given."""
+    """The attempt as admission sees it, on the given cluster."""
     namespace = tried.namespace if tried.kind.namespaced else ""
     before = GIVEN.get((tried.kind, tried.name, namespace)) if tried.verb != "create" else None
     after: Obj | None = tried.body
@@ -102,7 +102,7 @@ def test_policy_is_bound_to_its_identity(policy: Document) -> None:
 
 @pytest.mark.parametrize("other", [*OTHERS, "system:serviceaccount:other:autoscaling-scheduler"])
 def test_permits_are_protected_and_only_they(other: str) -> None:
-    """Objects without annotations, or with others, are not refused for want of a permit."""
+    """Objects without annotations, or with other annotations, are not rejected for a missing permit."""
 
     def said(before: Obj, after: Obj) -> str:
         old, new = ({"metadata": {"annotations": each} if each else {}} for each in (before, after))
@@ -119,7 +119,7 @@ def test_permits_are_protected_and_only_they(other: str) -> None:
 
 
 def test_agent_does_not_revoke_sleep_order() -> None:
-    """Without it the VM wakes; a new order, and a resize that leaves it as it is, are the agent's."""
+    """Removing the order would wake the VM; a new order, and a resize that keeps the order, are allowed."""
     sleep, (tried,) = "autoscaling.neon.tech/sleep", (each for each in ATTEMPTS if each.what == "orders it to sleep")
     asked = write_of(tried)
     assert asked.after is not None

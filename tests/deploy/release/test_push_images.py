@@ -89,7 +89,7 @@ class Registry(BaseHTTPRequestHandler):
         self._answer(201)
 
     def log_message(self, *_: object) -> None:
-        """Tests say what they see themselves."""
+        """Log nothing: tests print their own output."""
 
 
 class Store(Registry):

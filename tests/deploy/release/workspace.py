@@ -36,7 +36,7 @@ class Workspace:
 
     @property
     def programs(self) -> Path:
-        """Programs of its own."""
+        """Folder with fake programs."""
         return self.root / "programs"
 
     @property

@@ -58,7 +58,7 @@ class CertManager:
         return {each["metadata"]["name"] for each in found} - {AUTHORITY}
 
     def secrets_are_taken_away(self) -> None:
-        """By hand: it leaves what it has filled when the Certificates go."""
+        """Delete the Secrets by hand: cert-manager leaves them when the Certificates are deleted."""
         selector = "--selector=controller.cert-manager.io/fao=true"
         self.cluster.kubectl("delete", "secrets", f"--namespace={NAMESPACE}", selector)
 

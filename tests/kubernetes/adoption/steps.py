@@ -64,7 +64,7 @@ def answers(release: Release) -> None:
 
 
 def is_in_order(release: Release, seconds: float = 150.0, *, but: Set[str] = frozenset()) -> None:
-    """``autoscale check`` finds nothing wrong but, where there is, what it calls so."""
+    """Check that ``autoscale check`` finds no problem, except those named."""
     said = dict[str, tuple[Level, str]]()
 
     def nothing_is_wrong() -> bool:
@@ -95,7 +95,7 @@ def deleted(cluster: RealKubernetes) -> None:
 
 
 def taken_out(release: Release) -> None:
-    """Nothing of ours is left but the kinds, the VMs, and Leases that nothing holds."""
+    """Check that only the CRDs, the VMs, and Leases without a holder are left of our objects."""
     release.helm("uninstall", "--wait", "--timeout=2m")
     nothing_of_ours_is_left(release)
 
@@ -119,7 +119,7 @@ def nothing_of_ours_is_left(release: Release) -> None:
 
 
 def ours_in(cluster: RealKubernetes) -> set[str]:
-    """The objects of all kinds that have a name of ours."""
+    """All objects with our names."""
     kinds = cluster.kubectl("api-resources", "--verbs=list", "--output=name").split()
     asked = ",".join(each for each in kinds if not each.startswith(_NOT_ASKED))
     found = cluster.kubectl("get", asked, "--all-namespaces", "--output=name").split()

@@ -43,11 +43,11 @@ class Stranger:
         self.cluster.wait("condition=Ready", f"pod/{_POD}")
 
     def end(self) -> None:
-        """Deletes what it made."""
+        """Delete its objects."""
         self.cluster.kubectl("delete", "--ignore-not-found", f"pod/{_POD}", f"role/{_TENANT}", f"rolebinding/{_TENANT}")
 
     def reads(self, url: str) -> bool:
-        """Return True if its pod is answered by ``url`` with what it asks for."""
+        """Return True if its pod gets the expected response from ``url``."""
         fetch = ("wget", "-q", "-O", "-", "--no-check-certificate", url)
         return self.cluster.try_kubectl("exec", _POD, "--", *fetch).returncode == 0
 

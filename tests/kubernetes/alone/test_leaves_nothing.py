@@ -20,7 +20,7 @@ STEPS = ("programs", "network", "control plane", "nodes", "DNS and metrics")
 
 @pytest.fixture
 def alone(home: Path, tmp_path: Path) -> Iterator[RealKubernetes]:
-    """A cluster of the test's own, not up yet, in a folder of its own: its processes are known by it."""
+    """A separate cluster, not started yet, in a folder that identifies its processes."""
     assert home.is_dir(), "there can be clusters on this machine"
     cluster = RealKubernetes(f"alone-{os.getpid()}", tmp_path)
     yield cluster

@@ -79,7 +79,7 @@ _OPERATOR: Final[tuple[Obj, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Attacked:
-    """The cluster over ``http``, as an administrator; each attempt shows the token of its own identity."""
+    """The cluster over ``http``, as an administrator; each attempt uses the token of its identity."""
 
     http: httpx.AsyncClient
     tokens: dict[Who, str] = field(default_factory=dict)

@@ -57,7 +57,7 @@ OWN_SLICE: Final = "autoscaling-scheduler-extender"
 
 
 def slice_for(name: str, service: str = "", namespace: str = SYSTEM) -> dict[str, Any]:
-    """A slice that leads clients of a Service, of that of its own name if no other is given, to one address."""
+    """An EndpointSlice that routes clients of a Service, by default that of its own name, to one address."""
     made = named(ENDPOINT_SLICES, name, namespace, addressType="IPv4", endpoints=[{"addresses": ["10.0.0.9"]}])
     made["metadata"]["labels"] = {"kubernetes.io/service-name": service or name}
     return made

@@ -166,7 +166,7 @@ BOUNDS: Final = '{"max": {"cpu": 4, "mem": "8Gi"}}'
 
 
 def postgres(name: str, node: str = "node-a", bounds: str | None = BOUNDS, enabled: str = "true") -> Obj:
-    """A pod with a postgres of 1 CPU, of which it may use 500m more, and 2 GiB; and another container beside it."""
+    """A postgres pod with 1 CPU, a limit 500m above that, and 2 GiB; with a second container."""
     size: Obj = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"cpu": "1500m", "memory": "2Gi"}}
     made = pod(name, node, containers=[
         {"name": "postgres", "image": "postgres", "resources": size},
@@ -178,7 +178,7 @@ def postgres(name: str, node: str = "node-a", bounds: str | None = BOUNDS, enabl
 
 
 def beside(of: Obj) -> Obj:
-    """The pod of a VM with a container of another's beside the guest."""
+    """A VM's pod with a foreign container next to the guest's."""
     made = runner(of)
     made["spec"]["containers"].append({"name": "proxy", "image": "other", "resources": {"requests": dict(LITTLE)}})
     return made

@@ -120,7 +120,7 @@ def _drop_field(on: Installation) -> None:
 
 
 def _stale_webhook(on: Installation) -> None:
-    """One that another installation left; the bundle of its own the injector would put right within seconds."""
+    """A webhook left by another installation; the injector would repair its own bundle within seconds."""
     stale = on.cluster.get("mutatingwebhookconfiguration", "autoscaling-injector")
     for webhook in stale["webhooks"]:
         webhook["name"] = f"before.{webhook['name']}"

@@ -29,7 +29,7 @@ COMMAND = (sys.executable, "-m", "scripts.autoscale.main", "demo", "--kubernetes
 def test_interrupted_demo_leaves_nothing(
     home: Path, tmp_path: Path, at: re.Pattern[str], tell: Callable[[int, int], None], number: int
 ) -> None:
-    """Ctrl-C on a terminal is heard by all of its process group."""
+    """Ctrl-C on a terminal reaches the whole process group."""
     assert home.is_dir(), "there can be clusters on this machine"
     before = machine_state("demo", tmp_path)
     with started({**os.environ, "AUTOSCALE_HOME": str(tmp_path)}) as process:
@@ -48,7 +48,7 @@ def test_interrupted_demo_leaves_nothing(
 
 @contextmanager
 def started(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """The demonstration, in a process group of its own."""
+    """The demo, in its own process group."""
     with subprocess.Popen(
         COMMAND, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:

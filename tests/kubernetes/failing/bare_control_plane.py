@@ -127,7 +127,8 @@ class BareControlPlane:
         return snapshot
 
     def restore(self, snapshot: Path, *flags: str) -> None:
-        """Replaces the store by an older one as Kubernetes asks to: API server and etcd are down meanwhile.
+        """Restore an older store as Kubernetes documents it, with API server and etcd down. ``flags`` are extra flags
+        of ``etcdutl snapshot restore``.
 
         ``flags`` are more of ``etcdutl snapshot restore``.
         """

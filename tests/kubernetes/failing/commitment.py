@@ -82,7 +82,7 @@ async def settled(ours: Scheduler, fleet: Fleet, askers: Sequence[Asker], second
 
 
 def _covers(book: Mapping[str, Resources], claims: Mapping[str, Resources], most: Mapping[str, Resources]) -> bool:
-    """True if the book has the same VMs, each with what its objects say and no more than it ever asked for."""
+    """True if the ledger has the same VMs, each with the amounts of its objects and no more than it ever requested."""
     return book.keys() == claims.keys() and all(
         claims[vm].within(reserved) and reserved.within(claims[vm].at_least(most.get(vm, ZERO)))
         for vm, reserved in book.items()

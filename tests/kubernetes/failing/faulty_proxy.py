@@ -50,7 +50,7 @@ class Answer:
 
     @property
     def text(self) -> bytes:
-        """The whole answer; its body is no JSON, as those of load balancers."""
+        """The whole response; its body is not JSON, as those of load balancers."""
         body = "upstream connect error"
         return (
             f"HTTP/1.1 {self.status} Faulty\r\n{self.headers}Content-Type: text/plain\r\n"

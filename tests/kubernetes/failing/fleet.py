@@ -36,11 +36,11 @@ _numbers = itertools.count(1)
 
 
 class UnansweredError(Exception):
-    """The API server did not do what was asked; the message says what it said."""
+    """The API server refused a request; the message quotes it."""
 
 
 async def until(look: Callable[[], Awaitable[object]], what: str, seconds: float = PATIENCE) -> None:
-    """Returns once ``look`` says so. Raises ``NotYetError``."""
+    """Wait until ``look`` returns True. Raises ``NotYetError``."""
     try:
         async with asyncio.timeout(seconds):
             while not await _so_far(look):  # noqa: ASYNC110 - what is waited for is in other processes

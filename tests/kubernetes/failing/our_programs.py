@@ -105,12 +105,12 @@ class Scheduler:
             return False
 
     async def book(self) -> dict[str, dict[str, Resources]]:
-        """By node and VM: what it has reserved."""
+        """Reservations by node and VM."""
         nodes = (await self.http.get(f"{self.probes}/nodes")).json()["nodes"]
         return {node["name"]: {_vm(pod): _amount(pod["reserved"]) for pod in node["pods"]} for node in nodes}
 
     async def has_booked(self, fleet: Fleet, held: Mapping[str, Resources] = NOTHING) -> bool:
-        """True if it has reserved for every VM what its objects say, or what its agent was granted (``held``)."""
+        """True if every VM's reservation covers its objects, or what its agent was granted (``held``)."""
         claims = await fleet.claims()
         due = {
             node: {vm: found.at_least(held.get(vm, found)) for vm, found in vms.items()} for node, vms in claims.items()

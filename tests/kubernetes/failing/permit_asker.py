@@ -63,7 +63,7 @@ class Asker:
         return wanted.within(self.granted)
 
     async def is_refused(self, wanted: Resources) -> bool:
-        """True if it is told to come again."""
+        """True if the response says to retry."""
         return await self.ask(wanted) == httpx.codes.SERVICE_UNAVAILABLE
 
     async def keep_asking(self, sizes: random.Random, over: asyncio.Event) -> None:

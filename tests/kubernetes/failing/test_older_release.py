@@ -34,7 +34,7 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def build_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Programs that are started meanwhile are those of ``folder``."""
+    """Use the code in ``folder`` for programs that are started within the block."""
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", str(folder))
         patch.setenv("PYTHONSAFEPATH", "1")  # or the folder in which the tests run would go before it

@@ -41,7 +41,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def shallow(project: Path, tmp_path: Path) -> Path:
-    """A clone as CI makes them unless it is told otherwise."""
+    """A clone as CI creates it by default."""
     clone = tmp_path / "clone"
     git(project, "clone", "--quiet", "--depth=1", project.as_uri(), str(clone))
     return clone

@@ -102,7 +102,7 @@ async def test_agent_continues_with_restored_vm(stage: Stage, flags: tuple[str, 
 
 @BOTH
 async def test_controllers_continue_in_restored_store(stage: Stage, flags: tuple[str, ...]) -> None:
-    """A leader whose API server was away for too long ends, as it should, and the other one follows."""
+    """A leader that cannot reach the API server for too long exits, as intended, and the other one takes over."""
     fleet, plane = stage.fleet, stage.plane
     first = await stage.neonvm(await stage.way())
     await until(first.leads, "the first leads")

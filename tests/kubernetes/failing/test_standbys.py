@@ -61,7 +61,7 @@ def roles() -> list[Json]:
 
 
 async def make_pod(stage: Stage, name: str, role: str, has: Json, *conditions: Json) -> None:
-    """A pod that is to have the large size, and of which its kubelet reports what it ``has``."""
+    """A pod with the large size as its request, of which the kubelet reports what it ``has``."""
     pod = yaml.safe_load(POD.replace("NAME", name).replace("ROLE", role))
     pod["spec"]["containers"][0]["resources"] = {"requests": LARGE, "limits": {"memory": LARGE["memory"]}}
     await stage.fleet.create(PODS.path("default"), pod)

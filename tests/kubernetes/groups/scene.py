@@ -132,7 +132,7 @@ class Scene:
         return self.condition(kind, name, about)
 
     def until(self, look: Callable[[], Any], expected: Any, what: str) -> None:
-        """Returns once ``look`` answers what is ``expected``. Raises ``NotYetError`` with what it answers instead."""
+        """Wait until ``look`` returns the ``expected`` value. Raises ``NotYetError`` with the last value."""
         try:
             eventually(lambda: bool(look() == expected), what)
         except NotYetError as error:

@@ -33,7 +33,7 @@ SCENE = (
 
 
 def works(scene: Scene, name: str, **replicas: int) -> None:
-    """The Tortoise has gathered enough, as if it had begun long ago; ``replicas`` is what it remembers of this day."""
+    """A Tortoise that has gathered enough data; ``replicas`` is its memory of this day."""
 
     def is_begun() -> bool:
         return scene.status(TORTOISES, name).get("tortoisePhase") not in {None, "Initializing"}

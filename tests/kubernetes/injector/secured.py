@@ -121,7 +121,7 @@ class Secured(Programs):
         return following(client_tls("agents", self.folder / "agents-tls" / "ca.crt"), ssl.PROTOCOL_TLS_CLIENT)
 
     def ask(self, method: str, port: int, path: str, body: object = None, token: str = "") -> tuple[int, Any]:
-        """As ``Programs.ask``, with TLS where agents ask; each answer over a connection of its own."""
+        """Like ``Programs.ask``, with TLS on the agents' port, and a new connection for each request."""
         if port != AGENTS:
             return super(Secured, self).ask(method, port, path, body, token)
         return self.ask_with_tls(method, port, path, body, token)

@@ -29,7 +29,7 @@ AGENTS: Final = 2
 
 
 class Traffic:
-    """Agents that ask for permits all the time, each request over a connection of its own."""
+    """Agents that keep requesting permits, each time over a new connection."""
 
     def __init__(self, agents: list[Agent]) -> None:
         self.agents = agents

@@ -39,7 +39,7 @@ def world(clusters_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 async def stage(world: World, tmp_path: Path) -> AsyncIterator[Stage]:
-    """A cluster whose VMs are run by NeonVM's own controller; no policy of ours has to refuse anything."""
+    """A cluster whose VMs are run by NeonVM's own controller; our policies must reject nothing."""
     async with new_stage(world.plane, world.places, world.binaries, tmp_path) as made:
         await made.original_controller()
         yield made

@@ -55,7 +55,7 @@ def listens(place: Place, port: int) -> bool:
 
 
 async def until_up(answers: Callable[[], Awaitable[object]], program: Program) -> None:
-    """Returns once ``answers`` says so; its ``OSError`` means not yet."""
+    """Wait until ``answers`` returns True; an ``OSError`` means not yet."""
 
     async def is_up() -> bool:
         assert program.process is None or program.process.poll() is None, program.said[-3000:]

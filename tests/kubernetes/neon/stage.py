@@ -92,7 +92,7 @@ class Stage:
         await until(is_made, f"{name} is made")
 
     async def found(self, name: str) -> Obj:
-        """A VM as it is."""
+        """The present VM object."""
         found: Obj = (await self.fleet.http.get(f"{VMS}/{name}")).json()
         return found
 
@@ -249,7 +249,8 @@ class Stage:
         return made
 
     async def our_scheduler(self, node: str, settings: str = SETTINGS, name: str = "") -> Program:
-        """Our service and its kube-scheduler, in a pod that the original's agents find by its label.
+        """Our service and its kube-scheduler, in a pod that the original's agents find by its label. They do not find
+        one with a different ``name``, which ``settings`` have too.
 
         One with a ``name`` of its own, which ``settings`` have too, is found by none of them.
         """

@@ -55,7 +55,7 @@ async def are_in_force(fleet: Fleet) -> bool:
 
 
 async def all_can_be_changed(fleet: Fleet, mark: str) -> bool:
-    """True if each object takes a label and a status, and keeps what it had."""
+    """True if each object accepts a label and a status, and keeps its other fields."""
     for name, (path, spec, status) in OBJECTS.items():
         await fleet.patch(f"{path}/{name}", {"metadata": {"labels": {"seen": mark}}})
         found = await fleet.patch(f"{path}/{name}/status", {"status": {"podName": mark, "sourceNode": mark}})

@@ -103,7 +103,7 @@ def snapshot(http: httpx.Client) -> str:
 
 @pytest.fixture(scope="module")
 def cluster(home: Path) -> Iterator[RealKubernetes]:
-    """One node, the kinds of VMs, and nothing of ours yet."""
+    """One node and the CRDs of VMs, without our programs."""
     with running(RealKubernetes("page", home), "--nodes", "1") as up:
         yield up
 

@@ -25,7 +25,7 @@ VALUES: Final = {
 
 @pytest.fixture(scope="package")
 def stage(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PodStage]:
-    """Everything runs; a test leaves no pods of its own."""
+    """The installed cluster; a test leaves no pods."""
     with running(RealKubernetes("pods", home), "--nodes", "2") as cluster:
         folder = tmp_path_factory.mktemp("images")
         cluster.kubectl("delete", "crds", "--all")

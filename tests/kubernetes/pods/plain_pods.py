@@ -14,7 +14,7 @@ READY = "condition=Ready"
 
 @contextmanager
 def applied(stage: PodStage, *objects: Obj) -> Iterator[None]:
-    """The objects, and nothing of them afterwards."""
+    """Apply the objects within the block, and delete them afterwards."""
     named = [f"{each['kind']}/{each['metadata']['name']}" for each in objects]
     apps = f"--selector=app in ({','.join(each['metadata']['name'] for each in objects)})"
     stage.cluster.apply(*objects)

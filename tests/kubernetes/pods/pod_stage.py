@@ -78,7 +78,7 @@ class PodStage:
         return Resources.sum(requests_of(each) for each in there if each["status"]["phase"] in {"Pending", "Running"})
 
     def until_books_agree(self) -> None:
-        """Returns once our scheduler has in its book what the API's objects say."""
+        """Wait until our scheduler's ledger matches the API's objects."""
         for node in NODES:
             eventually(lambda each=node: self.reserved(each) == self.requested(each), f"the book of {node}", 30.0)  # type: ignore[misc]
 

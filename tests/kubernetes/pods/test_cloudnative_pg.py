@@ -138,7 +138,9 @@ def are_others(postgres: CnpgCluster, before: dict[str, tuple[str, int]]) -> boo
 
 
 def is_whole_again(postgres: CnpgCluster, watch: PodWatch, before: dict[str, tuple[str, int]], grown: str) -> None:
-    """Both serve and know their template. Who had grown has that size again, until nothing says so any more."""
+    """Check that both instances serve and know their template. A pod that had grown grows back until its annotation
+    expires.
+    """
     postgres.until_healthy()
     for pod in before:
         made = json.loads(postgres.stage.pod(pod)["metadata"]["annotations"][ANNOTATION_FIRST_REQUESTS])

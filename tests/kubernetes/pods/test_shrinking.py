@@ -69,7 +69,7 @@ def longest_error(moments: list[Moment]) -> float:
 
 
 def shrinks_of(stage: PodStage, watch: PodWatch, pod: str, cycles: int) -> tuple[list[Shrink], float]:
-    """Shrinks the pod that often while clients are at work, with the reads that they did. Nothing of theirs fails."""
+    """Shrink the pod this often under load; return the clients' reads. No transaction fails."""
     server = stage.server(pod)
     server.prepare(SCALE)
     stage.cluster.kubectl("exec", pod, "--", "sh", "-c", f"head -c 900M /dev/zero >{COLD}")
@@ -78,7 +78,7 @@ def shrinks_of(stage: PodStage, watch: PodWatch, pod: str, cycles: int) -> tuple
 
 
 def test_memory_grows_and_shrinks_under_load(stage: PodStage, watch: PodWatch) -> None:
-    """Of several pods beside each other, since each shrink is tried for 20 s first."""
+    """With several pods in parallel, because each shrink starts with a trial of 20 s."""
     sizes, names = quantities(FLOOR), [f"shrinks-{number}" for number in range(min(PODS, CYCLES))]
     with applied(stage, *(workload("StatefulSet", each, template(each, sizes, sizes)) for each in names)):
         pods, began = [pod_of(stage, each) for each in names], time.monotonic()

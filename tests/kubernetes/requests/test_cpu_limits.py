@@ -38,7 +38,7 @@ def container(real: RealPod) -> ContainerCpu:
 
 
 def until_limited(real: RealPod, size: Resources) -> None:
-    """Returns once the kernel limits the container to what the VM has reserved and what QEMU needs beside it."""
+    """Wait until the kernel limits the container to the VM's reservation plus QEMU's share."""
     cpu = container(real)
     eventually(lambda: cpu.limit == size.cpu + BESIDE_GUEST, f"it is limited to {size.cpu} and 500m", 30.0)
 
@@ -75,7 +75,7 @@ def test_cpu_limit_follows_permit(real: RealPod) -> None:
 
 
 def test_disabled_limits_restrict_nothing(real: RealPod) -> None:
-    """Kubernetes lets nobody remove a limit: it is raised beyond what the VM may have."""
+    """Kubernetes does not allow removing a limit, so it is raised above the VM's maximum."""
     real.programs.follow(True, limits=True)
     until_limited(real, SMALL)
     real.programs.follow(True)

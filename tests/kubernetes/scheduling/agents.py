@@ -21,7 +21,7 @@ _PAUSE: Final = 0.05
 
 @dataclass(slots=True)
 class Agent:
-    """Asks for one VM, whose name its pod has too. ``held`` is the most that it may give its VM."""
+    """An agent of one VM, whose pod has the same name. ``held`` is the maximum that it may give its VM."""
 
     stage: Stage
     pod: Obj
@@ -114,7 +114,7 @@ def _slots(size: Resources) -> int:
 
 
 class Crowd:
-    """Agents that ask all the time, each in a thread of its own, and can be made to hold still."""
+    """Agents that keep sending requests, each in its own thread, and can be paused."""
 
     def __init__(self, agents: list[Agent], most: Resources) -> None:
         self._agents = agents
@@ -140,7 +140,7 @@ class Crowd:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Every agent has ended what it was at, and begins nothing while this is entered."""
+        """Pause all agents within the block, after their present requests."""
         self._go.clear()
         for _ in self._agents:
             assert self._idle.acquire(timeout=20.0), self.failures

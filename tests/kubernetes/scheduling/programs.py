@@ -80,7 +80,7 @@ class Programs:
         (self.folder / "config.yaml").write_text(yaml.safe_dump(settings))
 
     def more_settings(self) -> Document:
-        """Settings beside those of the manifest."""
+        """Settings in addition to those of the manifest."""
         return {}
 
     def start_service(self) -> None:
@@ -91,7 +91,7 @@ class Programs:
         self.service = self._start("service", sys.executable, "-m", "scheduler_plugin", *flags)
 
     def service_flags(self) -> list[str]:
-        """Flags beside those of the manifest."""
+        """Flags in addition to those of the manifest."""
         return []
 
     def kill_service(self) -> None:
@@ -104,7 +104,7 @@ class Programs:
         self.service.send_signal(signal.SIGSTOP)
 
     def resume_service(self) -> None:
-        """It goes on, and finds all that has come meanwhile."""
+        """Resume the service, which then sees everything that has happened meanwhile."""
         assert self.service is not None
         self.service.send_signal(signal.SIGCONT)
 

@@ -37,7 +37,7 @@ _NUMBERS: Final = itertools.count(1)
 
 @dataclass(slots=True)
 class Stage:
-    """One story's place. Its nodes have names and a label of its own, and its pods go nowhere else."""
+    """The nodes and pods of one test. Its nodes have a label, and its pods are placed only there."""
 
     http: httpx.Client
     programs: Programs
@@ -226,7 +226,7 @@ class Stage:
         }
 
     def until_books_agree(self) -> None:
-        """Returns once our service has in its book what the API's objects say."""
+        """Wait until our scheduler's ledger matches the API's objects."""
         try:
             eventually(lambda: self.books() == self.their_books(), "the book is that of the API", 10.0)
         except NotYetError as error:
@@ -239,7 +239,7 @@ class Stage:
 
 @contextmanager
 def new_stage(http: httpx.Client, programs: Programs, prefix: str) -> Iterator[Stage]:
-    """A place for one story, with a number of its own; it is removed once the story has been told."""
+    """A stage with its own number; it is removed at the end of the test."""
     programs.mend()
     made = Stage(http, programs, f"{prefix}-{next(_NUMBERS)}")
     made.set_up()

@@ -20,7 +20,7 @@ NODE, GUEST = "node-1", MilliCpu(500)
 
 
 def a_vm_on_the_node(stage: Stage) -> None:
-    """It may move, and its pod requests what it has."""
+    """A VM that may move, and whose pod requests what the VM has."""
     vm = stage.vm("db", "500m", 1)
     labels = {"metadata": {"labels": {"autoscaling.neon.tech/auto-migration-enabled": "true"}}}
     stage.patch(stage.path(VMS, "db"), {**labels, "spec": {"extraNetwork": {"enable": True}}})

@@ -57,7 +57,7 @@ def test_urgent_vm_waits_for_its_victim(stage: Stage) -> None:
 
 
 def test_preempted_room_is_kept_for_urgent_pod(stage: Stage) -> None:
-    """To kube-scheduler the VMs' pods ask for so little that they fit beside the urgent one."""
+    """kube-scheduler sees such small requests of the VMs' pods that they fit next to the urgent one."""
     urgent = stage.priority()
     node, low = stage.node("n"), [f"pod-{number}" for number in range(4)]
     for name in low:
@@ -75,7 +75,7 @@ def test_preempted_room_is_kept_for_urgent_pod(stage: Stage) -> None:
 
 
 def test_insufficient_preemption_evicts_nothing(stage: Stage) -> None:
-    """kube-scheduler counts what pods ask for: to it, the room of one pod would do."""
+    """kube-scheduler counts pod requests, by which evicting one pod would be enough."""
     urgent = stage.priority()
     stage.node("n")
     grown(stage, "big", Resources.parse("2500m", "4Gi"))

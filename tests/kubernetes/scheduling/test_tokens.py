@@ -50,7 +50,7 @@ def test_other_accounts_get_no_pod_token(stage: Stage, agents: list[Agent]) -> N
 
 
 def test_cached_token_of_deleted_pod_is_rejected(stage: Stage, agents: list[Agent]) -> None:
-    """The API server remembers for ten seconds what it said of a token, and we for a minute."""
+    """The API server caches its verdict on a token for ten seconds, and we for a minute."""
     one, _ = agents
     assert one.ask(1, 2)[0] == 200
     assert review(stage, one.token)["authenticated"]

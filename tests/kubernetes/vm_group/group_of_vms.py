@@ -83,7 +83,7 @@ class GroupOfVms:
     api: httpx.Client
 
     def vm(self, name: str, holds: Callable[[Object], bool], what: str, seconds: float = 90.0) -> Object:
-        """A member's VM, once ``holds`` says so."""
+        """A member's VM, once ``holds`` is true for it."""
         return self._once(VIRTUAL_MACHINES, name, holds, what, seconds)
 
     def serves(self, *replicas: str, seconds: float) -> dict[str, str]:
@@ -139,7 +139,7 @@ def offered(found: Object) -> dict[str, str]:
 
 
 def is_calm(hpa: Object) -> bool:
-    """True if the HPA has figures of the replicas, and they are far below what it scales at."""
+    """True if the HPA measures the replicas, far below its target."""
     read = hpa["status"].get("currentMetrics") or ()
     return [
         MilliCpu.parse(each["resource"]["current"]["averageValue"]) < BUSY for each in read if "resource" in each

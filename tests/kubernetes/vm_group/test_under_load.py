@@ -21,7 +21,7 @@ pytestmark = pytest.mark.kubernetes
 
 @pytest.fixture
 def group(with_vms: RealKubernetes) -> Iterator[GroupOfVms]:
-    """A primary and one replica that serves, and nothing of them afterwards."""
+    """A primary and one serving replica, which are deleted afterwards."""
     with asking(with_vms) as api:
         found = GroupOfVms(api)
         with_vms.apply(password_of(NAME), GROUP)

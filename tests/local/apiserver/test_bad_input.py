@@ -61,7 +61,7 @@ async def served() -> AsyncIterator[Served]:
 
 
 def other_definition() -> Any:
-    """A definition of a kind of its own, to be changed."""
+    """A CRD of another kind, to be changed."""
     found = next(each for each in local_crds() if "migrations" in str(each["metadata"]))
     definition = json.loads(json.dumps(found))
     definition["metadata"] = {"name": "others.vm.neon.tech"}

@@ -12,7 +12,7 @@ from deploy.neonvm.ports import NetworkError
 
 
 class Network(NamespaceNetwork):
-    """Remembers what it is asked for; ``bridge`` is the one that the node has."""
+    """Records requests; ``bridge`` is the node's bridge."""
 
     def __init__(self, bridge: str) -> None:
         super().__init__("exposed", "a test")

@@ -245,7 +245,7 @@ async def test_a_failure_that_nobody_saw_happen_is_found(world: World, disturb: 
 
 
 async def test_room_taken_without_scheduler_counts_once(world: World) -> None:
-    """The target's pod has its node already: its claim is a fact, and the migration goes on."""
+    """The target's pod has its node already: its claim is a fact, and the migration continues."""
     world.is_forced = True
     await world.preparing()
     await world.scheduler.kill()

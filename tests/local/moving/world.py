@@ -141,7 +141,7 @@ class World:
     # Time -----------------------------------------------------------------------------------------------------------
 
     async def passes(self, span: float, step: float = STEP) -> None:
-        """Time passes, and everybody does what there is to do."""
+        """Advance the time, and let every part act."""
         await self.settle()
         while span > 0:
             self.clock.jump(min(step, span))
@@ -311,7 +311,7 @@ class World:
         self.target = self.guests.by_pod[name]
 
     async def arrived(self) -> None:
-        """The guest runs in the target, and no object says so yet."""
+        """The guest runs in the target, and no object shows it yet."""
         await self.sending()
         self.guests.moving.arrive()
 
@@ -340,7 +340,7 @@ class World:
         assert sorted(await self.said()) == sorted({"MigrationStarted", *said})
 
     async def assert_lives(self) -> None:
-        """One guest runs, the VM scales, and the books are true."""
+        """Check that one guest runs, the VM scales, and the ledger is correct."""
         await self.vacate()
         for cores, size in ((1.0, SMALL), (2.0, LARGE), (1.0, SMALL)):
             self.agents.demand.cores = cores

@@ -48,7 +48,7 @@ class World:
         return text(await self.client.get(SECRETS, ObjectName(NAMESPACE, name)), "data", key)
 
     def replica(self) -> RunnerAuthority:
-        """One more controller, which leads once nobody else does."""
+        """Another controller, which leads once no other does."""
         terms = LeaseTerms(ObjectName(NAMESPACE, "neonvm-controller"), Seconds(1.6), Seconds(0.1))
         leadership = Leadership(self.api, self.clock, terms, f"replica-{len(self.tasks)}")
         made = RunnerAuthority(self.api, leadership, self.clock, NAMESPACE)

@@ -213,7 +213,7 @@ async def test_status_and_usage_report_guest_size(site: Site) -> None:
 
 
 async def test_nothing_is_written_twice_while_watches_lag(site: Site) -> None:
-    """The controller knows what it wrote before a watch shows it."""
+    """The controller remembers its writes before a watch shows them."""
     await site.turn(3)
     await site.run_pod("1", "2Gi")
     await site.turn()

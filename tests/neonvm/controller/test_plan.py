@@ -83,7 +83,7 @@ def test_vm_is_scaling_until_guest_follows(cpu: str, mem: str) -> None:
 
 
 def test_order_is_clipped_to_the_running_machine() -> None:
-    """A spec that was edited since asks for more than the machine can take: that is told, and nothing waits for it."""
+    """An edited spec exceeds the running machine: the status reports it, and nothing waits for it."""
     vm = virtual_machine(NAMED)
     guest = {"cpus": {"min": 1, "max": 8, "use": 8}, "memorySlots": {"min": 2, "max": 16, "use": 16}}
     spec = {**child(vm, "spec"), "guest": {**child(vm, "spec", "guest"), **guest}}
@@ -144,7 +144,7 @@ def test_pod_of_an_unknown_machine_is_told(phase: str) -> None:
     ids=["at last", "anew", "already", "not yet", "booting"],
 )
 def test_current_revision_waits_for_whole_guest(guest: GuestState, before: Json, said: Json) -> None:
-    """NeonVM's contract: ``spec.targetRevision`` comes back as ``status.currentRevision``."""
+    """NeonVM's contract: ``spec.targetRevision`` is copied to ``status.currentRevision``."""
     vm = virtual_machine({**NAMED, **before})
     revision = {"targetRevision": {"revision": REVISION, "updatedAt": "2026-01-01T00:00:00Z"}}
     made = plan(facts({**vm, "spec": {**child(vm, "spec"), **revision}}, runner(), guest))

@@ -213,7 +213,7 @@ def test_failed_wake_makes_vm_unavailable() -> None:
 
 
 def test_sleeper_out_of_reach_is_unavailable() -> None:
-    """Its runner does not answer: a packet that must wake it would wake nobody."""
+    """Its runner does not respond: a packet could not wake it."""
     slept = vm_with("Asleep", {"order": "a", "state": "Asleep"}, order="a")
     made = plan(replace(observed(slept, GONE, FIGURES), guest_fault="its runner does not respond"))
     why = "asleep, but clients cannot wake it: its runner does not respond"

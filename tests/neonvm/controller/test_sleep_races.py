@@ -99,7 +99,7 @@ async def test_permit_that_is_lowered_meanwhile_wakes_nothing(sleeper: Sleeper) 
 
 
 async def test_old_watch_gives_no_second_order(sleeper: Sleeper) -> None:
-    """The order still stands in what it sees, and its end does not."""
+    """Its view still has the order, but not yet the order's end."""
     behind = await sleeper.site.falling_behind()
     await sleeper.site._controller.reconcile(DB)
     with pytest.raises(ApiRefusedError):

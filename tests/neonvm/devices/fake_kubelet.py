@@ -11,7 +11,7 @@ from deploy.neonvm.devices.wire import KUBELET_SOCKET, MESSAGES, SERVICE
 
 
 class FakeKubelet:
-    """One life of a kubelet. ``offered`` is how many it has of each resource; ``refuses``: what it says to plugins."""
+    """One run of a kubelet. ``offered`` counts devices by resource; ``refuses`` is its error for plugins."""
 
     def __init__(self, folder: Path, refuses: str = "", follows: bool = True) -> None:
         self._folder = folder

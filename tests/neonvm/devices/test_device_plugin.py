@@ -38,7 +38,7 @@ def folder() -> Iterator[Path]:
 
 
 class PatientClock(FakeClock):
-    """A clock that knows whether the plugin is at work: gRPC takes its own time, and none passes meanwhile."""
+    """A clock that waits while gRPC is working, which takes real time."""
 
     is_waited_for = False
 

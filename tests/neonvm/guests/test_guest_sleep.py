@@ -140,7 +140,7 @@ async def test_guest_that_does_not_resume_boots(tmp_path: Path) -> None:
 
 
 async def test_cancelled_end_leaves_a_listening_sleeper(world: World) -> None:
-    """It sleeps: if its frames were read by nobody, nothing could wake it."""
+    """It sleeps: if nobody read its frames, nothing could wake it."""
     world.machine.may_end.clear()
     falling = asyncio.create_task(world.guest.fall_asleep())
     await world.machine.ends.wait()
@@ -180,7 +180,7 @@ async def test_sleeper_goes_on_in_another_process(world: World) -> None:
 
 
 async def test_guest_out_of_space_has_not_arrived(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes over that run state from its source, and runs only once it is told to."""
+    """It inherits the run state from its source, and runs only on command."""
     target, machine = await receiver(world)
     machine.run_state = "io-error"
     assert not await target.arrived()

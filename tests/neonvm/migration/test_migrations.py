@@ -33,7 +33,7 @@ async def test_a_vm_is_moved_and_everybody_is_told(runtime: RuntimeFixture) -> N
 
 
 async def test_no_step_is_written_from_stale_objects(runtime: RuntimeFixture) -> None:
-    """The controllers know what they wrote before their watches show it."""
+    """The controllers remember their writes before their watches show them."""
     await runtime.run_vm()
     await runtime.begin_to_move()
     assert {status for status, _ in runtime.api.patched} == {200}

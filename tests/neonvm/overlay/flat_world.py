@@ -106,7 +106,7 @@ def uid_of_vm(name: str) -> str:
 
 @dataclass
 class FlatWorld:
-    """``networks`` are the programs of the nodes; what they know is in ``caches``."""
+    """``networks`` are the nodes' programs; ``caches`` are their caches."""
 
     client: ApiClient
     caches: dict[Resource, Informer]

@@ -102,7 +102,7 @@ def test_addresses_are_where_the_api_says(found: FlatObjects, expected: list[End
     ],
 )
 def test_pod_gets_address_of_its_vm(candidate: Json, found: FlatObjects, expected: str) -> None:
-    """Its labels and owners alone prove nothing: whoever makes pods writes them."""
+    """Its labels and owners prove nothing, because the pod's creator writes them."""
     assert allowed_address(candidate, found) == expected
 
 

@@ -145,7 +145,7 @@ async def test_stranger_packets_teach_the_tunnel_nothing(world: FlatWorld, forge
 
 
 async def test_node_claims_no_vm_of_another_node(world: FlatWorld) -> None:
-    """Nor does whoever forges a node's address on the underlay: a VM is taken only from where the API has it."""
+    """Nor does an attacker who forges a node's address: a VM's frames are accepted only from its node."""
     one, _ = await world.both()
     world.vm("shop/three", "a", THREE)
     await world.renew()
@@ -244,7 +244,7 @@ async def test_vm_that_moves_is_followed_at_once(world: FlatWorld) -> None:
 
 
 async def test_fence_comes_back_after_a_flush(world: FlatWorld) -> None:
-    """Reloading a node's firewall removes all tables. What was learned meanwhile goes, too."""
+    """Reloading a node's firewall removes all tables. MACs learned meanwhile are removed, too."""
     one, two = await world.both()
     inside("a", "nft", "flush", "ruleset")
     udp_from("stranger", ADDRESSES["a"], tunnelled(packet(TWO, ONE)))

@@ -76,7 +76,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 @dataclass
 class Node:
-    """A node's program, and what it knows."""
+    """A node's program, and its state."""
 
     network: NodeNetwork
     caches: dict[object, Informer]
@@ -153,7 +153,7 @@ async def test_fence_comes_before_the_bridge(node: Node, commands: Commands) -> 
 
 
 async def test_no_tap_without_a_fence(node: Node, commands: Commands, caplog: pytest.LogCaptureFixture) -> None:
-    """A kernel without nftables for bridges: one line says so, and no pod is plugged in."""
+    """A kernel without nftables for bridges: one log line, and no pod gets a tap."""
     commands.refuses.add("nft")
     await node.pod("db-1")
     task = await up(node)

@@ -25,7 +25,7 @@ def root() -> Iterator[Path]:
 
 
 class Program:
-    """Hands a file over to whoever calls, as ``holders`` allow."""
+    """Hands out a file to every caller that ``holders`` allow."""
 
     def __init__(self) -> None:
         self.served: list[str] = []

@@ -98,7 +98,7 @@ class FakeMachine:
 
 @dataclass
 class FakeHypervisor:
-    """Hands out one machine and remembers what it was asked for."""
+    """Hands out one machine and records the requests."""
 
     machine: FakeMachine = field(default_factory=FakeMachine)
     disks: list[tuple[Path, Path]] = field(default_factory=list)

@@ -158,7 +158,7 @@ class NotingDaemon(GuestDaemon):
 
 
 async def test_guest_gives_up_password_before_host() -> None:
-    """Otherwise one attempt goes on beside the next, and a guest that lacks CPU never becomes ready."""
+    """Otherwise attempts overlap, and a guest that lacks CPU never becomes ready."""
     daemon = NotingDaemon()
     daemon.password = "secret"
     assert await daemon.is_ready()

@@ -218,7 +218,7 @@ async def test_target_runs_after_source_completes(move: Move) -> None:
 
 
 async def test_guest_out_of_space_continues_at_target(move: Move) -> None:
-    """Nothing else would continue it: the target takes over the run state without an event."""
+    """Nothing else would resume it: the target inherits the run state without an event."""
     has_sent = move.source.at[2.0]
 
     def sent_out_of_space() -> None:

@@ -12,7 +12,7 @@ Answer = Callable[[httpx.Request], httpx.Response] | Callable[[httpx.Request], A
 
 
 class Asking(RunnerConnections):
-    """Asks ``answer``; what it raises of HTTP is a connection that cannot be made."""
+    """Calls ``answer``; its HTTP errors count as failed connections."""
 
     def __init__(self, answer: Answer) -> None:
         self._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))  # type: ignore[arg-type]  # either kind

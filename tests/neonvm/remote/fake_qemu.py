@@ -86,7 +86,7 @@ class FakeQemu:
         self.say("MIGRATION")
 
     def has_sent(self) -> None:
-        """All has arrived, and the guest stands still."""
+        """Everything has been sent, and the guest is paused."""
         assert self.target is not None
         self.migration, self.run_state = "completed", "postmigrate"
         self.target.migration, self.target.run_state = "completed", "paused"

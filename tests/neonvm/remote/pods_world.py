@@ -148,7 +148,7 @@ class Written:
 
 
 class Silent(httpx.AsyncByteStream):
-    """A connection that nothing arrives on, and that nobody closes."""
+    """A connection without data, which nobody closes."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         await asyncio.Event().wait()

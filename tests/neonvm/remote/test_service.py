@@ -81,7 +81,7 @@ async def test_standby_takes_over_cleanly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("moves", [False, True], ids=["created", "moved"])
 async def test_leader_with_silent_watch_restarts_nothing(tmp_path: Path, moves: bool) -> None:
-    """A dead connection goes unnoticed for up to 50 s. What happened meanwhile is listed before anything is decided."""
+    """A dead connection goes unnoticed for up to 50 s. A new list comes before any decision."""
     async with world(tmp_path) as made:
         made.start()
         if moves:

@@ -86,7 +86,7 @@ async def test_leader_may_die_after_any_write_about_sleep(tmp_path: Path) -> Non
 
 
 async def test_leader_may_die_during_each_order(tmp_path: Path) -> None:
-    """The order goes on in the pod, and the next leader has its end."""
+    """The pod carries on with the order, and the next leader sees its end."""
     async with running(tmp_path) as made:
         sleeper = made.pods[text(made.status, "podName")].sleeper
         sleeper.falls.clear()

@@ -79,7 +79,7 @@ async def the_target_is_deleted(made: World) -> None:
 
 
 async def runners_are_of_the_last_release(made: World) -> None:
-    """They say nothing of a guest that stands still."""
+    """They do not report a paused guest."""
     inner = made._to_runner
 
     async def answer(request: httpx.Request) -> httpx.Response:

@@ -139,7 +139,7 @@ async def test_certificate_needs_own_key_and_is_removed(pod: Pod, tmp_path: Path
 
 
 async def test_sending_requires_current_moves_certificate(pod: Pod) -> None:
-    """QEMU is told itself to use it, so no client can leave it out; a later move needs one of its own."""
+    """QEMU itself requires it, so no client can leave it out; a later migration needs another one."""
     told = pod.hypervisor.machine.calls
     assert await pod.runner.gate_state() == GateState(max_plugged=1792 * 1024**2)
     await pod.ask("POST", "/handover", {"move": "m1", "decision": "open"})

@@ -242,7 +242,7 @@ async def test_other_disk_is_not_taken(pods: Pods) -> None:
 
 
 async def test_repeated_order_ends_the_earlier_copy(pods: Pods) -> None:
-    """Its controller has died. Two copies at once would leave holes, and the late one would write beside the guest."""
+    """Its controller has died. Two copies at once would leave holes, and a late one would overwrite the disk."""
     await pods.begin()
     certificate = await pods.certify(pods.source, "source.migration.local")
     context = pods.source.runner.tls.context(certificate, pods.authority.certificate.decode(), is_server=False)

@@ -273,7 +273,7 @@ async def test_silent_runner_of_sleeper_is_asked_again() -> None:
 
 
 async def test_refusal_from_before_the_sleep_is_over() -> None:
-    """It says nothing of whether the guest can wake."""
+    """It does not show whether the guest can wake."""
     guest = SleepyGuest()
     async with resizing(guest) as resized:
         await resized.boot()

@@ -15,7 +15,7 @@ from tests.fake_clock import FakeClock
 
 
 class Told:
-    """Remembers what it was told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.value = 0

@@ -23,7 +23,7 @@ SMALLER = json.dumps({"min": {"cpu": 1, "mem": "1Gi"}, "max": {"cpu": 2, "mem": 
 
 
 def known(*, annotations: dict[str, str] | None = None) -> Obj:
-    """A VM as it was before the write."""
+    """The VM before the write."""
     obj = vm("db", 1, 4)
     obj["metadata"] |= {"resourceVersion": "7", "generation": 3, "labels": {LABEL_ENABLED: "true"}}
     obj["metadata"]["annotations"] = annotations or {}

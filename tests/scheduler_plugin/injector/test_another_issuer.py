@@ -65,7 +65,7 @@ class CertManager:
 
 
 async def trusted(cluster: Cluster) -> list[str]:
-    """The authorities that everyone is told of, by their numbers."""
+    """The published CAs, by number."""
     (bundle,) = await cluster.published()
     return [
         f"{each.serial_number:x}" for each in sorted(authorities(bundle), key=lambda each: each.not_valid_before_utc)

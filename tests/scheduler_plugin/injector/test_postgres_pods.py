@@ -61,7 +61,7 @@ def postgres(name: str = "pg-1", cpu: str = "1", memory: str = "2Gi", owner: str
 
 
 def annotated(pod: Any, before: Resources | None) -> Any:
-    """The pod as it is stored."""
+    """The pod as stored."""
     return apply_patch(deepcopy(pod), annotate(pod, before, UNTIL))
 
 
@@ -74,7 +74,7 @@ def test_template_requests_are_written_down() -> None:
 
 
 def test_annotation_of_the_creator_is_overwritten() -> None:
-    """Otherwise whoever creates a pod could have it shrunk below its template, or keep it from being read."""
+    """Otherwise a pod's creator could have it shrunk below its template, or make it unreadable."""
     for forged in ('{"cpu":"1m","mem":1}', "nonsense"):
         made = annotated(postgres(first_requests=forged), None)
         assert made["metadata"]["annotations"][FIRST] == '{"cpu":"1","mem":"2Gi"}'

@@ -123,7 +123,7 @@ class Requested:
             self.refused(order, why)
 
     def kubelet_answers(self) -> None:
-        """It sets aside what is asked for, or says why not."""
+        """Let the kubelet allocate the requests, or refuse them with a reason."""
         if self.asked.within(self.room):
             self.allocated, self.problem = self.asked, ""
         else:
@@ -133,7 +133,7 @@ class Requested:
         self.version += 1
 
     def kubelet_refuses(self) -> None:
-        """It says that it never sets aside what is asked for, and the watch shows that."""
+        """Let the kubelet refuse the requests for good, and deliver that by the watch."""
         self.problem = "Infeasible: Node didn't have enough capacity"
         self.version += 1
         self.look()
@@ -164,7 +164,7 @@ class Requested:
             self.fleet.apply(permit_stored(order.revision, self.vm))
 
     def use(self, size: Resources) -> None:
-        """The guest has that size, and its object says so."""
+        """Set the guest's size, and show it in the VM's object."""
         self.vm = structs.replace(self.vm, version=self.vm.version + 1, use=size, actual=size)
         self.fleet.apply(VmSeen(self.vm), self.now)
 

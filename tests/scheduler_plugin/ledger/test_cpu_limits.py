@@ -70,7 +70,7 @@ def test_limits_are_left_alone_unless_asked_for() -> None:
 
 
 def test_limit_that_follows_no_more_bars_nothing() -> None:
-    """Kubernetes lets nobody remove a limit: it is raised beyond what the VM can use."""
+    """Kubernetes does not allow removing a limit, so it is raised above what the VM can use."""
     at = Requested(cpu_limit=limit(1))
     maximum = at.vm.maximum.cpu + QEMU_CPU
     for follows in (True, False):

@@ -153,7 +153,7 @@ def test_adopted_pod_counts_as_vm() -> None:
 
 
 def unreadable(maximum: Resources, *, version: int = 5, is_bounded: bool = True, uid: str = "first") -> VmFacts:
-    """The VM ``a`` as the most that it may be."""
+    """The VM ``a`` at its maximum, because it is unreadable."""
     return structs.replace(
         vm("a", maximum, version=version, maximum=maximum, uid=uid), unreadable="spec: garbage", is_bounded=is_bounded
     )

@@ -50,7 +50,7 @@ POLICIES = st.builds(
 
 
 class PlainTargets(Targets):
-    """Looks at every node for every VM."""
+    """Checks every node for every VM."""
 
     def has_target(self, victim: Victim) -> bool:
         return next(self._accepting(victim, victim.size), None) is not None

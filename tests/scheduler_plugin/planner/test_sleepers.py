@@ -86,7 +86,7 @@ def test_vm_that_moved_to_wake_stays() -> None:
 
 
 def test_drained_node_sends_sleepers_away() -> None:
-    """They go where there is room for what they wake with."""
+    """They move to nodes with room for the size with which they wake."""
     fixture = PlannerFixture(node("n1"), node("n2", 4), node("n3", 20), policy=POLICY)
     add_sleeper(fixture, "a", "n1", 5)
     add_sleeper(fixture, "b", "n1", 1, WAKING)

@@ -96,7 +96,7 @@ def test_refused_shrink_keeps_memory_and_retries() -> None:
 
 
 def test_refused_shrink_is_halved_until_agreed() -> None:
-    """NeonVM's monitor agrees while programs fill less than 85 % of what is left: here to 5Gi, not to 1Gi."""
+    """NeonVM's monitor agrees if programs fill less than 85 % of the rest: here to 5Gi, not to 1Gi."""
     story, targets = idle(monitored(8), 7.0), list[Bytes]()
     while isinstance(message := story.plans().message, DownscaleRequest):
         targets.append(message.target.mem)
@@ -145,7 +145,7 @@ def test_monitor_hears_of_memory_once_online() -> None:
 
 
 def failing() -> Story:
-    """A monitor that could not take in what it was told, at the beginning and five seconds later."""
+    """A monitor that fails to process the message, at first and five seconds later."""
     story = speaks(settled(2).happens(MonitorJoined(1)), UpscaleNotification(cu(2)), None)
     began = story.now
     assert idle(story, began + 4.0).plans().message is None

@@ -26,7 +26,7 @@ def quiet_since(story: Story, seconds: float, *awake: str, cores: float = 0.0) -
 
 
 def idle(story: Story, *awake: str, until: float, quiet: float = 1000.0) -> Story:
-    """Seconds pass in which the guest does nothing; the agent reports as it must, and is granted what it asks."""
+    """Let seconds pass in which the guest is idle; the agent sends its regular requests, which are granted."""
     while story.now < until:
         story.at(story.now + 1.0)
         quiet_since(story, quiet, *awake)
@@ -35,7 +35,7 @@ def idle(story: Story, *awake: str, until: float, quiet: float = 1000.0) -> Stor
 
 
 def answered(story: Story) -> Story:
-    """The agent does what it wants, but for an order to sleep; each request is granted."""
+    """Carry out the agent's actions, except an order to sleep, and grant each request."""
     if not orders(story):
         story.acts()
     asking = story.state.scheduler.in_flight

@@ -122,7 +122,7 @@ class SleepsAndWakes(RuleBasedStateMachine):
     @precondition(lambda self: self.vm.phase == "Running")
     @rule(is_seen=st.booleans())
     def falls_asleep(self, is_seen: bool) -> None:
-        """The whole way, as it is without faults."""
+        """The whole sequence without faults."""
         self.quiet_minute_passes(12, ZERO)
         if self.state.sleep.ordering is not None:
             self.order_ends("known")
@@ -140,7 +140,7 @@ class SleepsAndWakes(RuleBasedStateMachine):
     @precondition(lambda self: self.vm.sleeps)
     @rule(seconds=st.sampled_from([0.1, 20.0]))
     def packet_wakes_it_soon(self, seconds: float) -> None:
-        """The whole way, as it is without faults."""
+        """The whole sequence without faults."""
         if self.vm.is_asleep:
             self.packet_wakes()
         self.agent_sees_the_vm()

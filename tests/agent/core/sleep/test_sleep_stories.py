@@ -124,7 +124,7 @@ def test_enabling_sleep_puts_vms_to_sleep_in_turn() -> None:
 
 
 def test_no_order_while_scheduler_is_at_odds() -> None:
-    """Denied, told to leave the VM alone, unanswered or refused: without a permit nobody could wake the VM."""
+    """Denied, ordered to keep its size, without a response, or refused: without a permit nobody could wake the VM."""
     story = idle(settled_sleeper(), until=62.0)
     ends: list[tuple[Callable[[], Story], str]] = [
         (lambda: story.answers(cu(1), migrate=True), "it is about to migrate"),
@@ -223,7 +223,7 @@ def test_agent_that_begins_while_asleep_claims_nothing() -> None:
 
 @pytest.mark.parametrize(("later", "rejected"), [(9.0, 0), (10.0, 1)])
 def test_request_repeats_until_scheduler_sees_wake(later: float, rejected: int) -> None:
-    """Its answer is not accepted, but only one that stays behind is a fault that somebody is told of."""
+    """Its response is not accepted; only a scheduler that stays behind is reported as a failure."""
     story = answered(shows(asleep(), "Waking", SleepState.WAKING))
     story = shows(story, "Running", SleepState.AWAKE).at(story.now + later)
     quiet_since(story, 0.0, cores=later)
@@ -297,7 +297,7 @@ def woken(story: Story, at: float, message: str = "10.1.2.3") -> Story:
 
 
 def test_needs_survive_sleep_but_counters_do_not() -> None:
-    """Hours of sleep are no gap in what is known, and no rate spans them. Kills before it are not counted again."""
+    """Hours of sleep leave no gap in the history, and no rate spans them. Earlier kills are not counted again."""
     story = settled_sleeper()
     idle(story, until=62.0)
     before = story.state.guest.stabilizer.target

@@ -14,7 +14,7 @@ from tests.agent.core.story import Story, cu, vm
 
 
 def restarted(jitter: float, after: float = 60.0) -> Story:
-    """An agent that has just started beside a VM that has been idle for long."""
+    """An agent that has just started for a VM that has been idle for long."""
     policy = replace(SLEEPY, sleep=SleepPolicy(Seconds(after)))
     story = Story(policy, jitter=jitter).sees(vm(cu(1)))
     quiet_since(story, 10_000.0)
@@ -31,7 +31,7 @@ def test_restarted_agents_order_sleep_one_after_another(jitter: float, after: fl
 
 
 def test_activity_after_the_restart_counts_in_full() -> None:
-    """Clients of different VMs do not stop in the same second, so nothing has to be spread."""
+    """Clients of different VMs do not stop in the same second, so no spread is needed."""
     story = idle(restarted(0.9), until=20.0, quiet=0.0)
     for second in range(21, 80):
         quiet_since(answered(story).at(float(second)), float(second) - 20.0)

@@ -26,7 +26,7 @@ def test_view_bounds_the_order_and_empties_a_sleeper() -> None:
     [("Asleep", "Asleep", 3, 0), ("Waking", "Waking", 3, 0), ("Running", "Waking", 1, 3), ("Running", "Awake", 1, 1)],
 )
 def test_sleeper_wakes_with_what_it_had(phase: str, state: str, use: int, actual: int) -> None:
-    """Somebody has lowered the size in the spec meanwhile."""
+    """The size in the spec was lowered during sleep."""
     guest = {"cpus": {"min": 1}, "memorySlots": {"min": 1}}
     status = {"phase": phase, "sleep": {"state": state, "cpus": "3", "memory": "1Gi"}}
     vm = {"metadata": {"namespace": "a", "name": "b"}, "spec": {"guest": guest}, "status": status}

@@ -145,7 +145,7 @@ async def test_requests_at_once_share_one_review(*, is_away: bool) -> None:
 
 
 async def test_review_survives_its_first_caller() -> None:
-    """Others that wait for it are told to retry, and the next asks again."""
+    """Other callers that wait for it get a retry, and the next one starts a new review."""
     server = ApiServer(hold=asyncio.Event())
     access = server.access()
     first, second = (asyncio.create_task(status(access, shows(CLERK))) for _ in range(2))
@@ -178,7 +178,7 @@ async def test_flood_of_tokens_is_turned_away() -> None:
 
 
 async def test_flood_of_one_address_delays_no_other() -> None:
-    """It took all reviews, and nobody was told anything."""
+    """It used to take all reviews, so that nobody got a response."""
     server = ApiServer(hold=asyncio.Event())
     access = server.access()
     junk = [asyncio.create_task(status(access, shows(jwt(aud=[AUDIENCE], n=n)))) for n in range(2 * MAX_WAITING)]

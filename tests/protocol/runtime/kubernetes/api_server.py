@@ -28,7 +28,7 @@ END: Final = b""
 
 @dataclass(slots=True)
 class Server:
-    """Answers each request with the next of ``answers``; counts connections and keeps what it was asked."""
+    """Responds to each request with the next of ``answers``; counts connections and records requests."""
 
     answers: list[Sequence[bytes]]
     address: str = ""

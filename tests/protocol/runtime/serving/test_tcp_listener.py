@@ -109,7 +109,7 @@ async def test_kept_connection_is_not_displaced() -> None:
 
 
 class Refusing(TcpListener):
-    """Lets nobody in."""
+    """Rejects every connection."""
 
     async def opened(self, connection: socket.socket, address: str) -> StreamPair:
         raise ConnectionError

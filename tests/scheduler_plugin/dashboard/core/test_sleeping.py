@@ -117,6 +117,6 @@ def test_explanation_begins_with_the_sleep() -> None:
     ],
 )
 def test_explanation_has_the_agents_reasons(sleep: Json, lines: list[str]) -> None:
-    """An agent of a release without sleep says nothing of it."""
+    """An agent of a release without sleep does not mention it."""
     sentences = [line.strip() for line in database_explanation(asleep("Running"), {"sleep": sleep}, None)]
     assert [line for line in sentences if line.startswith("The VM")] == lines

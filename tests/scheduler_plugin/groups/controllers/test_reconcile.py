@@ -38,7 +38,7 @@ def hvpa(uid: str = "u-1", generation: int = 1, **spec: object) -> Json:
 
 
 class Refusing:
-    """A policy that finds what it cannot use only when it decides."""
+    """A policy that raises only when it decides."""
 
     kind: Resource = HVPAS
 

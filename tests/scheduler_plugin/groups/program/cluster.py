@@ -169,7 +169,7 @@ _moments = count()
 
 @asynccontextmanager
 async def _silent() -> AsyncIterator[AsyncIterator[bytes]]:
-    """A watch on which nothing arrives, and that nobody closes."""
+    """A watch without data, which nobody closes."""
 
     async def lines() -> AsyncIterator[bytes]:
         await asyncio.Event().wait()

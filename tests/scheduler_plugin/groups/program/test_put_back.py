@@ -53,7 +53,7 @@ class Guest:
     before: dict[tuple[Resource, str], Json]
 
     async def changed(self) -> bool:
-        """True if each of them is changed, and says so."""
+        """True if each of them is changed and has the record."""
         now = [await self.run.cluster.get(*each) for each in self.before]
         return all(
             child(found, "spec") != child(before, "spec") and ANNOTATION_ORIGINAL in annotations_of(found)
@@ -66,7 +66,7 @@ class Guest:
         await self.run.passes(20)
 
     async def as_it_was(self) -> bool:
-        """True if each object is as it was, to the byte."""
+        """True if each object equals the original, byte by byte."""
         now = [await self.run.cluster.get(*each) for each in self.before]
         pairs = list(zip(now, self.before.values(), strict=True))
         return all(_bytes(found) == _bytes(before) for found, before in pairs) and not any(
