@@ -1,4 +1,4 @@
-"""Counts of wording that a reader of this field stumbles over: what ``test_prose.py`` keeps from growing.
+"""Counts of wording that a reader of this field stumbles over; ``test_prose.py`` keeps them from growing.
 
 The counts are witnesses. A sentence is mended by saying it plainly, not by a synonym that a pattern misses.
 
@@ -55,6 +55,7 @@ class Prose:
 
     places: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     docstrings: int = 0
+    test_docstrings: int = 0
     tests: int = 0
     comments: int = 0
     code_lines: int = 0
@@ -65,6 +66,9 @@ class Prose:
             "phrases in code": len(self.places["phrases in code"]),
             "phrases in documents": len(self.places["phrases in documents"]),
             "question docstrings, percent": _percent(len(self.places["question docstrings"]), self.docstrings),
+            "question docstrings in tests, percent": _percent(
+                len(self.places["question docstrings in tests"]), self.test_docstrings
+            ),
             "empty names": len(self.places["empty names"]),
             "class names used twice": len(self.places["class names used twice"]),
             "household classes": len(self.places["household classes"]),
@@ -133,15 +137,24 @@ def _read_tree(prose: Prose, path: str, tree: ast.Module) -> None:
             prose.places["empty names"].append(f"{path}:{node.lineno}: {node.id}")
         if isinstance(node, ast.ClassDef) and HOUSEHOLD.fullmatch(node.name):
             prose.places["household classes"].append(f"{path}:{node.lineno}: {node.name}")
+    prose.docstrings += _read_docstrings(prose, "question docstrings", path, tree)
+
+
+def _read_docstrings(prose: Prose, kind: str, path: str, tree: ast.Module) -> int:
+    """Number of docstrings of functions and classes; those that open with a question word become places."""
+    count = 0
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and (
             text := ast.get_docstring(node)
         ):
-            prose.docstrings += 1
+            count += 1
             if QUESTION_WORDS.match(text):
-                prose.places["question docstrings"].append(f"{path}:{node.lineno}: {text.splitlines()[0]}")
+                prose.places[kind].append(f"{path}:{node.lineno}: {text.splitlines()[0]}")
+    return count
 
 
 def _read_tests(prose: Prose, path: str, tree: ast.Module) -> None:
+    prose.test_docstrings += _read_docstrings(prose, "question docstrings in tests", path, tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
             prose.tests += 1
