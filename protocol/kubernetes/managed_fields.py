@@ -27,12 +27,12 @@ class _Container(msgspec.Struct, frozen=True):
     resources: _Resources = msgspec.field(default=_Resources(), name="f:resources")
 
 
-class _Spec(msgspec.Struct, frozen=True):
+class _PodSpec(msgspec.Struct, frozen=True):
     containers: dict[str, _Container] = msgspec.field(default_factory=dict, name="f:containers")
 
 
 class _Fields(msgspec.Struct, frozen=True):
-    spec: _Spec = msgspec.field(default=_Spec(), name="f:spec")
+    spec: _PodSpec = msgspec.field(default=_PodSpec(), name="f:spec")
 
 
 class ManagedFields(msgspec.Struct, frozen=True):

@@ -8,12 +8,12 @@ from tests.docs.prose import long_subjects, read_prose
 
 # Today's counts. Lower a bound in the commit that lowers its count; none is ever raised.
 AT_MOST = {
-    "phrases in code": 5,
+    "phrases in code": 4,
     "phrases in documents": 0,
     "question docstrings, percent": 0.0,
     "question docstrings in tests, percent": 0.0,
     "empty names": 3,
-    "class names used twice": 2,
+    "class names used twice": 1,
     "household classes": 0,
     "long test names, percent": 0.0,
 }

@@ -1,6 +1,6 @@
 """Ports for a running virtual machine, its hypervisor, and the connection between both ends of a migration.
 
-The target is told to run only after ``GIVEN`` was decided, and the source is resumed only after ``KEPT`` was. The first
+The target may run only after ``GIVEN`` was decided, and the source resumes only after ``KEPT`` was. The first
 decision is final.
 """
 
