@@ -149,7 +149,7 @@ def test_vm_grows_for_a_burst_of_connections(vm: RealKubernetes, session: Sessio
 
 
 def test_migration_loses_no_frame(vm: RealKubernetes, session: Session) -> None:
-    """An emulated guest pauses for seconds: frames sent to it meanwhile are buffered and answered."""
+    """An emulated guest pauses for seconds: frames sent during the pause are buffered and answered."""
     before = status(vm)
     move = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration", "metadata": {"name": "unnoticed"}}
     with echoing(session.namespace, before["extraNetIP"]) as client:
@@ -209,7 +209,7 @@ def test_migration_keeps_open_session(vm: RealKubernetes, session: Session, dies
 def test_migration_survives_killed_controller(
     vm: RealKubernetes, session: Session, stands_still: bool, then: tuple[str, int]
 ) -> None:
-    """The other replica continues the migration; meanwhile the guest is paused, or runs at one end."""
+    """The other replica continues the migration; until then the guest is paused, or runs at one end."""
     before, asked = status(vm), Session(session.namespace, status(vm)["extraNetIP"], patience=LONG)
     backend, leader = asked.ask("select pg_backend_pid()"), leading_controller(vm)
     path = ("virtualmachinemigrations.vm.neon.tech", f"leader-killed-{int(stands_still)}")

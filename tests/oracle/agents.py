@@ -169,7 +169,7 @@ class Agents(Stage):
         self.require(self.judge.added(machine, before))
 
     def patch(self) -> None:
-        """An agent resizes its VM within what it holds."""
+        """An agent resizes its VM within its permit."""
         found = self._some_agent()
         if found is None or found[1].view is None or not found[1].view.enabled or len(found[1].patches) > 1:
             return

@@ -90,7 +90,7 @@ class Migrations(Stage):
 
 
 class _Controller(FakeController):
-    """The controller of one migration of a VM with a UID of its own."""
+    """The controller of one migration of one VM (by UID)."""
 
     def __init__(self, cluster: FakeCluster, vm: str, name: str, uid: str) -> None:
         super().__init__(cluster, vm)

@@ -13,7 +13,7 @@ from tests.scheduler_plugin.objects import plain_pod
 
 
 class Outsiders(Stage):
-    """Those whom nobody answers."""
+    """Callers whose requests get no response."""
 
     def cut(self) -> None:
         self.note("watches are cut")

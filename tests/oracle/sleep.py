@@ -15,7 +15,7 @@ class Sleep(Stage):
     """The controller's part, a step at a time."""
 
     def fall_asleep(self) -> None:
-        """A VM with agents of ours; those of the original know no sleep."""
+        """Only a VM with our agents can sleep; the original's agents do not support it."""
         machines = [machine for machine in self._in("Running") if self._may_sleep(machine)]
         if machines:
             machine = self.chance.choice(machines)
@@ -41,9 +41,9 @@ class Sleep(Stage):
                 return
 
     def start_guest_of(self, machine: Machine) -> bool:
-        """Starts the guest if the stored permit covers it, or if it has no agent. Returns True if it did.
+        """Start the guest if the stored permit covers it, or if it has no agent. Return True if it was started.
 
-        By a permit that others have put there nobody can be held to anything.
+        No program has to answer for a permit that a person has written there.
         """
         size, stored = self.fleet.wakes_with(machine), self.fleet.stored(machine) or ZERO
         # Its memory is on its way.

@@ -117,7 +117,7 @@ class Stage:
         self.api.put(PODS, pod)
 
     def _new_pod(self, machine: Machine, obj: Obj) -> None:
-        """The VM gets a pod with a sidecar of its own, or is served by the agents of nodes alone."""
+        """Create the VM's pod, with a sidecar or, if its node's agent serves it, without."""
         self.made += 1
         machine.pod = f"{machine.name}-pod-{self.made}"
         obj["status"] = {"podName": machine.pod, "phase": "Running"}
@@ -148,7 +148,7 @@ class Stage:
         await self.bind_to(self.chance.choice(waiting), self.chance.choice(NAMES))
 
     async def bind_to(self, machine: Machine, where: str) -> str:
-        """The scheduler is told to bind the VM's pod. Empty if it did, otherwise why not."""
+        """Request the bind of the VM's pod. Return an empty text if the pod was bound, the reason otherwise."""
         why = await self.bind_pod(self.pod_of(machine), where)
         if self.fleet.node(machine) is not None:
             self.require(self.judge.added(machine, ZERO))

@@ -97,7 +97,7 @@ class Story(Migrations, Sleep, Agents, Outsiders):
             self.note("the scheduler dies")
 
     def _excuse(self) -> None:
-        """Another ledger is at work: what others have taken from the objects it cannot know."""
+        """The ledger was replaced: the new one cannot know of permits that others have removed from the objects."""
         ledger = self.ledger
         if ledger is not None and ledger is not self.known:
             self.known = ledger

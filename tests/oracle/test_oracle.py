@@ -79,7 +79,7 @@ async def test_same_seed_repeats_the_run() -> None:
 
 
 def grants_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests within the reservation are granted, whoever has written them to the object."""
+    """A faulty rule: requests within the stored reservation are granted, whoever has written it to the object."""
     by_room = permit_rule._size_by_room
 
     def within(state: Any, claim: Any, account: VmAccount, message: Any, now: Instant) -> tuple[Resources, Resources]:

@@ -17,7 +17,9 @@ _NAMED: Final = re.compile(rf"(?:{'|'.join(sorted(OURS))})(?:\.\w+)*(?=:\w+$|$)"
 
 
 def foreign_imports(module: str) -> dict[str, str]:
-    """The modules of other distributions that ``module`` leads to, each with the module of ours that imports it."""
+    """The modules of other distributions that ``module`` imports, directly or not, each with our module that imports
+    it.
+    """
     foreign, seen, pending = dict[str, str](), set[str](), [module]
     while pending:
         name = pending.pop()

@@ -25,7 +25,7 @@ _TOP_FILES: Final = ("pyproject.toml", "README.md", "LICENSE")
 
 
 def build_wheel(folder: Path) -> tuple[Path, Path]:
-    """A copy of the packages, and the wheel built of it. The build leaves files beside its sources."""
+    """Copy the packages and build the wheel from the copy. The build leaves files in its source folder."""
     copy = folder / "sources"
     for package in OURS:
         shutil.copytree(ROOT / package, copy / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -49,7 +49,7 @@ class Installation:
 
     @classmethod
     def create(cls, folder: Path, wheel: Path, pins: Iterable[Pin]) -> Installation:
-        """Make the environment; ``pins`` are the distributions beside the wheel."""
+        """Make the environment; ``pins`` are the other distributions to install."""
         made = cls(folder)
         venv.create(folder, symlinks=True)
         site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
@@ -72,7 +72,7 @@ class Installation:
         return made
 
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a program of the environment to its end, with a home of its own."""
+        """Run a program of the environment to its end, with an empty home folder."""
         command = [str(self.folder / "bin" / program), *arguments]
         environment = {
             "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",

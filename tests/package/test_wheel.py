@@ -53,7 +53,7 @@ def files_below(folder: Path) -> Iterator[str]:
 
 
 def test_wheel_has_every_file(built: tuple[Path, Path]) -> None:
-    """Programs read charts, manifests, module sets and scripts of guests beside their own modules."""
+    """Programs read charts, manifests, module sets and scripts of guests from folders of the wheel."""
     sources, wheel = built
     with zipfile.ZipFile(wheel) as archive:
         assert set(files_below(sources)) - set(archive.namelist()) == STAYS_OUT

@@ -75,7 +75,7 @@ def test_sleeping_vm_is_permitted_nothing(version: V) -> None:
 
 
 def test_permit_rounds_down_to_version_and_slots() -> None:
-    """NeonVM's agents patch a VM for every part of a slot that is permitted, without end: it never has that part."""
+    """NeonVM's agents would patch a VM forever for a permitted part of a slot, because it never gets that part."""
     odd = Resources.parse("2750m", "8500Mi")
     assert [written(version, odd)["permit"] for version in (V.V1_1, V.V2_1, V.V4_0, V.V5_0)] == [  # type: ignore[index]  # JSON
         {"vCPUs": 2, "mem": 8},

@@ -406,7 +406,7 @@ def test_sizes_are_those_the_running_machine_can_take(
     use: tuple[str, str],
     after_restart: tuple[str, str] | None,
 ) -> None:
-    """An edited spec is for the next start: nobody may reserve or order what the present guest cannot have."""
+    """An edited spec applies at the next start: no size is reserved or ordered that the running guest cannot have."""
     vm = running_on(MACHINE, **guest)
     assert vm.bounds == Bounds(Resources.parse(*low), Resources.parse(*high))
     assert (vm.use, vm.problems) == (Resources.parse(*use), ())
@@ -416,7 +416,7 @@ def test_sizes_are_those_the_running_machine_can_take(
 
 @pytest.mark.parametrize("phase", ["Asleep", "Waking"])
 def test_sleeping_vm_keeps_its_machine(phase: str) -> None:
-    """Its status has no size, and its machine still bounds what it wakes with."""
+    """Its status has no size; its machine still limits the size with which it wakes."""
     vm = with_value(
         "status", {"phase": phase, "podName": "pg-x7", "cpus": None, "memorySize": None, "machine": MACHINE}
     )

@@ -242,7 +242,7 @@ class Cluster:
             self.put_vm(vm)
 
     def _admits(self, vm: VmObject) -> bool:
-        """True if a pod's requests fit beside those of the other pods on its node."""
+        """Return True if the pod's requests fit on its node with those of the other pods."""
         node = None if vm.pod is None or vm.pod.node is None else self.nodes.get(vm.pod.node)
         if vm.pod is None or node is None or not vm.is_pod:
             return True

@@ -226,7 +226,7 @@ class FakeCluster:
             yield self._lines(self.collections[call.path], int(call.query["resourceVersion"]))
 
     async def _lines_of_one(self, call: ApiCall) -> AsyncIterator[bytes]:
-        """One object as it is, and how it changes."""
+        """The watch events of one object: its present state, then its changes."""
         path, key = _address(f"{call.path}/{call.query['fieldSelector'].removeprefix('metadata.name=')}")
         since, found = self.revision, self.collections[path].objects.get(key)
         if found is not None:

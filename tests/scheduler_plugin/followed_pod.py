@@ -63,7 +63,7 @@ def writes(cluster: FakeCluster) -> list[str]:
 
 
 def raised_by_us(cpu: float, slots: int) -> Obj:
-    """The pod of the VM, whose requests a scheduler of ours has raised to so much."""
+    """The VM's pod after a scheduler of ours has raised its requests to this size."""
     raised: Obj = {"f:resources": {"f:requests": {"f:cpu": {}, "f:memory": {}}}}
     fields = {"f:spec": {"f:containers": {'k:{"name":"neonvm-runner"}': raised}}}
     pod = sized(cpu, slots)

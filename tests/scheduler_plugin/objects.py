@@ -70,7 +70,7 @@ def plain_pod(
 def postgres_pod(
     name: str, cpu: str = "1", mem: str = "4Gi", node: str | None = None, *, most: str = '{"cpu": 8, "mem": "16Gi"}'
 ) -> Obj:
-    """A pod whose postgres is resized in place, up to 8 CPUs and 16Gi, beside an exporter of 100m and 64Mi."""
+    """A pod whose postgres is resized in place, up to 8 CPUs and 16Gi, with an exporter of 100m and 64Mi."""
     size = {"cpu": cpu, "memory": mem}
     pod = plain_pod(name, "100m", "64Mi", node)
     pod["spec"]["schedulerName"] = "default-scheduler"

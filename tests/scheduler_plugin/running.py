@@ -120,9 +120,9 @@ async def running(
     identity: str = "us",
     hold_back: Seconds | None = None,
 ) -> AsyncIterator[Running]:
-    """A scheduler that has been started; ready if the cluster answers, ``hold_back`` later if one is given.
+    """A started scheduler; ready if the cluster answers, ``hold_back`` later if one is given.
 
-    Each process has an ``identity`` of its own.
+    Each process has a different ``identity``.
     """
     ports = SchedulerPorts(cluster, TokenReviews(cluster), clock, Telemetry(clock.now), identity)
     parts = assemble(ports, settings or usual_settings())

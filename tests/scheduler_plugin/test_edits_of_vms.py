@@ -72,7 +72,7 @@ async def test_a_neighbour_grows_while_a_vm_is_edited(edit: Callable[[Obj], None
 
 
 async def test_edited_permit_counts_up_to_maximum() -> None:
-    """Beside it a neighbour keeps what it has, and grows into the rest."""
+    """A neighbour keeps its size, and grows into the rest."""
     clock, api = FakeClock(), cluster()
     async with settled(api, clock) as scheduler:
         for asked in (1, 2):

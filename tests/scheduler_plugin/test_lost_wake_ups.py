@@ -40,7 +40,7 @@ def called_by(cluster: FakeCluster) -> list[str]:
 
 
 async def test_fitting_waiting_pod_is_woken_after_restart(cluster: FakeCluster, clock: FakeClock) -> None:
-    """Room has become free while no scheduler ran: kube-scheduler knows nothing of it."""
+    """Room has become free while no scheduler ran: kube-scheduler has not been told."""
     cluster.put(PODS, unschedulable(plain_pod("waits", "6")))
     async with running(cluster, clock):
         await settle()
@@ -93,7 +93,9 @@ async def test_pods_not_waiting_for_us_are_not_woken(cluster: FakeCluster, clock
 
 
 async def test_unheeded_pod_is_woken_again(cluster: FakeCluster, clock: FakeClock) -> None:
-    """A touch was written and kube-scheduler did not look; it does not go on forever, and room calls it anew."""
+    """A touch was written and kube-scheduler did not retry; touches do not continue forever, and new room starts them
+    again.
+    """
     cluster.put(PODS, plain_pod("also", "9", "1Gi", "n1"))
     pod = cluster.put(PODS, unschedulable(plain_pod("waits", "6")))
     async with running(cluster, clock) as scheduler:
@@ -123,7 +125,7 @@ async def test_retried_pod_is_not_woken_again(cluster: FakeCluster, clock: FakeC
 
 
 def test_effects_are_never_discarded() -> None:
-    """No statement of the scheduler calls for effects, or for what has effects, and drops what it gets."""
+    """No statement of the scheduler calls a function that returns effects and drops the result."""
     trees = {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
     ledger = {path.stem: tree for path, tree in trees.items() if ROOT / "ledger" in path.parents}
     functions = {(stem, name) for stem, tree in ledger.items() for name in _returning(tree.body)}

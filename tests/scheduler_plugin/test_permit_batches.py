@@ -208,7 +208,7 @@ async def test_starting_scheduler_offers_batches(cluster: FakeCluster, clock: Fa
 
 
 async def test_batch_for_foreign_vms_does_not_authenticate(cluster: FakeCluster, clock: FakeClock) -> None:
-    """Any pod can get a token of its own account with our audience: its batch is answered, but keeps no place."""
+    """Any pod can get a token of its service account with our audience: its batch is answered, but takes no slot."""
     cluster.tokens["other"] = token_of(plain_pod("other", node="n1"))
     async with running(cluster, clock) as scheduler:
         path = agents_app(scheduler.parts.service).paths["/permits"]

@@ -151,7 +151,7 @@ async def test_decrease_before_increase_stays_ordered(cluster: FakeCluster, cloc
 
 
 async def test_opt_out_and_in_behind_the_agents_back(cluster: FakeCluster, clock: FakeClock) -> None:
-    """Its agent, whose watch is down, goes on naming the permit that was taken back."""
+    """Its agent, whose watch is down, still names the permit that was revoked."""
     async with settled(cluster, clock) as scheduler:
         assert await asks(scheduler, POD, 8, 1, 1) == 8
         for enabled in ("false", "true"):

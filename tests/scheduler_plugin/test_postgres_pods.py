@@ -69,7 +69,7 @@ async def test_permits_without_a_write(cluster: FakeCluster) -> None:
 
 
 async def test_what_the_container_has_counts(cluster: FakeCluster) -> None:
-    """Until the kubelet has let go of it."""
+    """Until the kubelet has released it."""
     async with running(cluster, FakeClock()) as scheduler:
         await scheduler.clock.advance(31)
         await permit(scheduler, 3, 6, sequence=1)

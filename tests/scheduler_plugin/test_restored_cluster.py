@@ -139,7 +139,7 @@ async def test_permit_on_lost_history_is_withheld() -> None:
 
 
 class Story:
-    """VMs and pods come, go, grow, move and are bound; what the books must say is what a new scheduler would read."""
+    """VMs and pods are created, deleted, resized, migrated and bound; the ledger must equal that of a new scheduler."""
 
     def __init__(self, seed: int) -> None:
         self.chance, self.clock, self.cluster = random.Random(seed), FakeClock(), FakeCluster()

@@ -49,7 +49,7 @@ WRITES = (PERMITS, to("POST", "/binding"), to("GET", "/pods/"), to("GET", "/virt
 
 @dataclass
 class Agent:
-    """One VM's agent: what it holds and what its guest has. Ours ``numbers`` its requests, the original's does not."""
+    """One VM's agent: its permit and its guest's size. Ours ``numbers`` its requests, the original's does not."""
 
     pod: Obj
     held: Resources
@@ -142,7 +142,7 @@ class Storm:
                     self.resize(name, agent, permit.at_least(agent.use))
 
     async def waver(self) -> None:
-        """Agents ask for more, which may get no answer, and then for what they use."""
+        """Agents request more, which may get no response, and then the size that they use."""
         for _, agent in self._some():
             if self.chance.random() < 0.5:
                 self.cluster.faults.append(Fault(PERMITS))
@@ -151,7 +151,7 @@ class Storm:
                 agent.held = await self.ask(agent, wanted) or agent.held
 
     async def use(self) -> None:
-        """Agents use at last what they were permitted, perhaps by a scheduler that is gone."""
+        """Agents use their permits late, perhaps after the scheduler that granted them is gone."""
         for name, agent in self._some():
             self.resize(name, agent, agent.held)
 
@@ -164,7 +164,7 @@ class Storm:
                 await self.ask(agent, agent.held)
 
     async def ask(self, agent: Agent, wanted: Resources) -> Resources | None:
-        """The permit for an absolute wish, None if the scheduler did not answer one."""
+        """The permit for an absolute size, or None if the scheduler sent no permit."""
         self.sequence += 1
         numbered: dict[str, Any] = {"sequence": self.sequence} if agent.numbers else {}
         asking = self.scheduler.ask(agent.pod, wanted.cpu.quantity(), int(wanted.mem.as_gib), **numbered)
@@ -292,9 +292,9 @@ class Storm:
             seconds -= 10
 
     async def check_requests_in_the_end(self, ledger: Ledger, use: Callable[[SchedulerSettings], None]) -> None:
-        """Pods request what is reserved; once requests do not follow any more, what they were made with.
+        """Pods request their reservations; once requests do not follow any more, their first requests.
 
-        While a VM migrates its pods' requests are not lowered.
+        While a VM migrates, its pods' requests are not lowered.
         """
         bound = [agent.pod["metadata"]["uid"] for agent in self.agents.values() if self.node_of(agent) != "None"]
         claims = [ledger.claims[uid] for uid in bound if not ledger.claims[uid].is_migrating]

@@ -23,7 +23,7 @@ def permits_written(scheduler: Running) -> list[str]:
 
 
 def replace_vm(scheduler: Running) -> None:
-    """The VM is deleted with its pod, and made again with a UID of its own, smaller."""
+    """The VM is deleted with its pod, and recreated smaller, with a new UID."""
     scheduler.cluster.remove(PODS, "default", "db-pod")
     scheduler.cluster.remove(VMS, "default", "db")
     successor = vm("db", 1, 1, uid="successor")

@@ -30,7 +30,7 @@ class Slow(FakeClock):
 
 
 async def leading_since_zero(clock: FakeClock) -> Leadership:
-    """It has seen nothing of the Lease before, and therefore takes it after its duration."""
+    """It has not seen the Lease before, and therefore takes it after its duration."""
     leadership = Leadership(EmbeddedCluster(clock).connection(), clock, TERMS, "replica-1")
     for _ in range(2):
         await leadership._turn(may_take=True)

@@ -56,7 +56,7 @@ async def named(scheduler: Running) -> list[tuple[str, str]]:
 
 
 def told(cluster: FakeCluster) -> list[tuple[str, str]]:
-    """The kinds and names of the objects on which it is told that they cannot be read."""
+    """The kinds and names of the objects that have an event about being unreadable."""
     events = [one["involvedObject"] for one in cluster.notices if one["reason"] == "Unreadable"]
     return [(about["kind"], f"{about['namespace']}/{about['name']}") for about in events]
 

@@ -77,7 +77,7 @@ async def scheduler(handle: ApiServerHandle, settings: str = SETTINGS) -> AsyncI
 
 
 async def until_200(client: httpx.AsyncClient, url: str, **request: Any) -> httpx.Response:
-    """Asks again until the answer is 200; what it waits for arrives over loopback in milliseconds."""
+    """Repeat the request until it returns 200; over loopback the awaited event arrives within milliseconds."""
     async with asyncio.timeout(10):
         while True:
             response = await client.request(url=url, **request)

@@ -171,7 +171,7 @@ def test_running_local_cluster_goes_before_kubectls(tmp_path: Path) -> None:
 
 
 def test_kubeconfig_of_any_local_cluster_is_recognized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own file, a copy, or merged with others; the default local cluster runs beside it."""
+    """A separate file, a copy, or merged with others; the default local cluster runs at the same time."""
     with running(OTHER, "http://127.0.0.1:5") as other, running(LOCAL, "http://127.0.0.1:6"):
         copy = tmp_path / "copy"
         copy.write_text(other.kubeconfig.read_text())

@@ -23,7 +23,7 @@ FULL = "node node-1 has 0 free of 6; 0.5 more needed"
 
 @dataclass
 class Node:
-    """A node with 6 vCPU of which the neighbour takes what is left, its cluster, and the database on it."""
+    """A node with 6 vCPU, its database, and its cluster; a neighbour takes the rest."""
 
     clock: SleepingClock
     is_counted: bool = True

@@ -17,7 +17,7 @@ from tests.fake_clock import SleepingClock
 
 
 class Reads:
-    """A read load that one replica answers for as long as it is asked to."""
+    """A read load that one replica can answer, for as long as the test wants."""
 
     def __init__(self, clock: SleepingClock) -> None:
         self._clock = clock

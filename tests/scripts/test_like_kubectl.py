@@ -27,7 +27,7 @@ _SHOWN = ("authorization", "impersonate-")
 
 
 class Recorder(ThreadingHTTPServer):
-    """An API server with a certificate that nobody knows, or a proxy without TLS; it keeps what it was asked."""
+    """An API server with an untrusted certificate, or a proxy without TLS; it records requests."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Keep)
@@ -165,7 +165,7 @@ async def test_kubectl_sends_the_same(
 
 
 def written(folder: Path, contents: Sequence[Mapping[str, Any]]) -> Iterator[Path]:
-    """Kubeconfigs in folders of their own, with a token and a plug-in beside each, and one that does not exist."""
+    """Kubeconfigs in separate folders, each with a token and a plug-in, and one that does not exist."""
     yield folder / "missing"
     for number, content in enumerate(contents):
         place = folder / str(number)

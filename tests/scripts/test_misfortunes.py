@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def ran(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    """A command in a process of its own, with a cluster whose API server does not respond."""
+    """A command in a separate process, with a cluster whose API server does not respond."""
     path = written(folder / "config", "https://127.0.0.1:1")
     env = {**os.environ, "AUTOSCALE_HOME": str(folder / "home"), "KUBECONFIG": str(path), **environment}
     command = [sys.executable, "-m", "scripts.autoscale.main", *arguments]

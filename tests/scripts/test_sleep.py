@@ -115,7 +115,7 @@ async def person() -> AsyncIterator[Person]:
 async def test_sleep_prints_the_end(
     person: Person, capsys: pytest.CaptureFixture[str], report: dict[str, object], status: int, line: str
 ) -> None:
-    """The order is a text of its own; what the controller reports for it ends the command."""
+    """The order has a text; the controller's report on it ends the command."""
     await person.starts("Running")
     await person.asks(person.orders.sleep(LIMIT, Output.TEXT))
     await person.passes(0.4)
@@ -185,7 +185,7 @@ async def test_deleted_vm_ends_the_wait(person: Person) -> None:
 
 
 async def test_forbidden_look_ends_the_wait(person: Person) -> None:
-    """A refusal of the API server other than of a missing object is shown as it is."""
+    """A refusal by the API server, other than a missing object, is printed as it is."""
     await person.starts("Running")
     await person.asks(person.orders.sleep(LIMIT, Output.TEXT))
     person.api.failing, person.api.fault = "GET /apis/vm.neon.tech/v1/namespaces/default/virtualmachines/db-1", 403

@@ -58,7 +58,7 @@ class Case:
 
     @property
     def more(self) -> Mapping[str, Any]:
-        """Everything beside: ``op``, ``steps`` and so on."""
+        """All other keys: ``op``, ``steps`` and so on."""
         return self._reads
 
     def unread(self) -> list[str]:

@@ -155,7 +155,7 @@ def _accounting_expected(case: Case) -> Any:
 
 
 def restart(case: Case) -> object:
-    """The state of a restarted scheduler, and what it may still grant."""
+    """The state of a restarted scheduler, and how much it may still grant."""
     given = case.input or {}
     if "vms" in given:
         return _after_restart(case)

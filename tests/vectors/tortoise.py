@@ -49,7 +49,7 @@ LATER_ALARM: Final = "an emergency lasts until its cause ends, and may begin on 
 
 
 def exact(number: float) -> Fraction:
-    """A number as it is written."""
+    """A number exactly as written."""
     return Fraction(str(number))
 
 

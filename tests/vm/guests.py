@@ -182,7 +182,7 @@ def machines(state_dir: Path) -> list[int]:
 
 
 def _pgbench() -> str:
-    """pgbench itself: Debian's wrapper in PATH needs a cluster of its own."""
+    """pgbench itself: Debian's wrapper in PATH needs a postgres cluster."""
     direct = Path("/usr/lib/postgresql/15/bin/pgbench")
     found = str(direct) if direct.exists() else shutil.which("pgbench")
     assert found is not None, "install pgbench: scripts/install-packages.sh pgbench"

@@ -70,7 +70,7 @@ class Journey:
 
 @asynccontextmanager
 async def travelling(kind: NetworkKind, state_dir: Path) -> AsyncIterator[Journey]:
-    """A booted guest with a database of its own, and a second node for it to go to."""
+    """A booted guest with a database, and a second node to which it can migrate."""
     async with booted(kind, state_dir) as home:
         await home.network.add_node("node-2")
         image = await asyncio.to_thread(ensure_image, lambda _: None)

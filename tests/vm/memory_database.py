@@ -101,7 +101,7 @@ class Database:
                 raise PgbenchError(f"the database refused: {statement}")
 
     async def _runs(self, statement: str) -> bool:
-        """Return True if the statement, a transaction of its own, succeeded."""
+        """Run the statement in a separate transaction; return True if it succeeded."""
         once = ["-n", "-t", "1", "-f", self._script("once", statement), "postgres"]
         return not (await run_pgbench(self.server, once, lambda _: None, _LOADING)).problem
 

@@ -84,7 +84,7 @@ class RunningVm:
         self._stir.set()
 
     async def starts_services(self) -> None:
-        """Returns once the guest of the present pod has begun its services: its drivers are there by then."""
+        """Return once the guest of the present pod has begun its services: its drivers are loaded by then."""
         known = len(self.failed)
 
         async def has_begun() -> bool:

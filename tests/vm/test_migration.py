@@ -66,7 +66,7 @@ async def test_guest_migrates_back_and_forth_under_load(kind: NetworkKind, tmp_p
 
 
 async def runs_with(guest: Guest, cpu: MilliCpu, mem: Bytes) -> None:
-    """Returns once the guest says so: one that has just moved may be too busy to answer in time."""
+    """Return once the guest reports this size: just after a migration it may be too busy to answer in time."""
 
     async def does() -> bool:
         with suppress(GuestError):
@@ -216,7 +216,7 @@ async def nobody_survives(move: asyncio.Task[TransferInfo], fault: TransferFault
 
 
 async def starts_again(journey: Journey, target: Guest, spec: GuestSpec) -> None:
-    """Nothing of the guest runs; started again it has its database."""
+    """No process of the guest runs; started again it has its database."""
     assert machines(journey.spec.state_dir) == []
     assert [(await guest.state()).phase for guest in (journey.guest, target)] == [GuestPhase.STOPPED] * 2
     await journey.drop(target, spec)

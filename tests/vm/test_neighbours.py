@@ -88,7 +88,7 @@ class Neighbours:
         return all(vm.actual is not None and vm.use.cpu == MilliCpu(1000) == vm.actual.cpu for vm in vms)
 
     async def is_served(self) -> bool:
-        """The busy VM has all that it may have, and nobody is denied anything."""
+        """The busy VM has its maximum, and no VM is denied."""
         actual = self.vm(BUSY).actual
         return actual is not None and actual.cpu == MilliCpu(1000 * CPUS) and not await self._lacks()
 

@@ -236,7 +236,7 @@ async def test_session_in_transaction_keeps_awake(vm: Booted) -> None:
 
 
 async def test_damaged_image_boots_from_disk(vm: Booted) -> None:
-    """The sessions are lost, what was committed is not, and the reason is told."""
+    """Sessions are lost, committed data is not, and the reason is reported."""
     async with opened(vm) as session:
         await session.query("CREATE TABLE committed AS SELECT 42 AS n")
         await fall_asleep(vm)

@@ -36,12 +36,12 @@ async def order(vm: Booted, path: str, body: str = "", port: int = DAEMON_PORT) 
 
 
 async def froze(vm: Booted) -> bool:
-    """Return True if the guest stands still: it may have something to do for a moment."""
+    """Return True if the guest is frozen: it may have work to do for a moment."""
     return (await order(vm, "/freeze")).status == 200
 
 
 async def wake(vm: Booted, ahead: int = 0) -> None:
-    """Lets it go at a time that is this many seconds ahead of ours."""
+    """Thaw the guest, with a time that is this many seconds ahead of ours."""
     now = time.time_ns()
     response = await order(vm, "/thaw", f"{now // NANO + ahead}.{now % NANO:09d}", THAW_PORT)
     assert response == DaemonResponse(200, "the database runs")
@@ -53,7 +53,7 @@ async def clock_ahead(vm: Booted) -> float:
 
 
 async def test_guest_freezes_and_continues(tmp_path: Path) -> None:
-    """Nothing of the session is lost, the clock is right, and a guest that is forgotten goes on by itself."""
+    """The session loses nothing, the clock is right, and a guest that is never thawed resumes by itself."""
     async with booted(NetworkKind.AUTO, tmp_path) as vm:
         port = await vm.network.expose(vm.spec.address, 5432)
         async with asyncio.timeout(PATIENCE):

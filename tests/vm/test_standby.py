@@ -148,7 +148,7 @@ async def sessions(guest: Booted, count: int) -> None:
 
 
 async def drained(guest: Booted) -> list[str]:
-    """Waits as the group's controller does until the standby may go; returns what it waited for."""
+    """Wait as the group's controller does until the standby may be removed; return what it waited for."""
     spec, began, reasons = GroupSpec("db", 0, grace=Seconds(60.0)), time.monotonic(), []
     while True:
         state = await database(guest)

@@ -100,7 +100,7 @@ class RealDatabase:
             os.close(questions)
 
     async def query(self, text: str) -> str:
-        """The answer to a query in a session of its own."""
+        """The result of a query in a separate session."""
         process = await asyncio.create_subprocess_exec(*self._psql(), "-c", text, stdout=PIPE, stderr=PIPE)
         answer, refusal = await process.communicate()
         assert process.returncode == 0, refusal.decode()
@@ -143,7 +143,7 @@ class RealDatabase:
             os.close(answers)
 
     def order_for(self, asker: Process, kind: str) -> None:
-        """Passes on the order of a process, as daemon.sh does; nobody waits for the answer."""
+        """Pass on the order of a process, as daemon.sh does, without waiting for the answer."""
         self.write("cgroup.procs", "".join(f"{number}\n" for number in self.processes()))
         orders = os.open(self.folder / "autoscale.sleep", os.O_WRONLY)
         try:
@@ -196,7 +196,7 @@ class RealDatabase:
 
     @contextmanager
     def stopped(self, name: str) -> Iterator[None]:
-        """Within the context, ``server``, ``psql`` or ``sleep`` stands still."""
+        """Within the context, ``server``, ``psql`` or ``sleep`` is stopped."""
         process = self._running[name]
         process.send_signal(signal.SIGSTOP)
         try:
@@ -239,7 +239,7 @@ def database_template() -> Iterator[Path]:
 
 @asynccontextmanager
 async def real_database(template: Path, *, standby: bool = False) -> AsyncIterator[RealDatabase]:
-    """A database that serves, beside no other program yet."""
+    """A serving database, with no other program yet."""
     with _folder() as folder:
         port, thaw_port = free_ports(2)
         await asyncio.to_thread(_copy, template, folder / "data")

@@ -65,8 +65,8 @@ async def _asker() -> AsyncIterator[tuple[Process, socket.socket]]:
 
 
 async def test_freeze_of_gone_caller_has_no_effect(database: RealDatabase) -> None:
-    """A shell had to be started for each, and the sleep was called off twice meanwhile: nobody would let go. They end,
-    because they would take the answer to the next order.
+    """A shell had to be started for each, and the sleep was cancelled twice before: nobody would thaw the guest. They
+    end, because they would take the answer to the next order.
     """
     async with _asker() as (first, client), _asker() as (second, other):
         client.close()

@@ -60,7 +60,7 @@ async def until_frozen(database: RealDatabase, answer: str = '{"sessions": 0}') 
 
 
 async def until_answered(database: RealDatabase, status: int, answer: str) -> None:
-    """Returns once an order to freeze is answered with this; lets go what another answer has frozen."""
+    """Return once an order to freeze has this answer; thaw what another answer has frozen."""
 
     async def holds() -> bool:
         answers = await database.order("freeze")
@@ -81,7 +81,9 @@ async def until_reasons(database: RealDatabase, *reasons: str) -> None:
 
 
 async def test_freeze_counts_sessions(database: RealDatabase) -> None:
-    """Idle sessions sleep along, with their temporary tables and what they listen to. Everything can be repeated."""
+    """Idle sessions sleep, too, with their temporary tables and channels that they listen to. Every step can be
+    repeated.
+    """
     async with database.session("CREATE TEMPORARY TABLE t (n int)", "LISTEN news"), database.session("SELECT 1"):
         for _ in range(2):
             await until_frozen(database, '{"sessions": 2}')
@@ -233,7 +235,7 @@ async def test_quiet_time_grows_until_a_client_acts(database: RealDatabase) -> N
 
 
 async def test_silent_database_has_no_page(database: RealDatabase) -> None:
-    """A stopped psql is one that asks nobody; the next question starts another."""
+    """A stopped psql sends no queries; the next question starts another."""
 
     async def is_gone() -> bool:
         return not database.page
@@ -252,7 +254,7 @@ async def test_silent_database_has_no_page(database: RealDatabase) -> None:
     [("session", "a client has sent something"), ("server", "a connection is being made")],
 )
 async def test_work_on_its_way_forbids_freezing(database: RealDatabase, stopped: str, why: str) -> None:
-    """The database knows nothing of it yet: a query that nobody has read, a connection that nobody has taken."""
+    """The database does not know of it yet: an unread query, or a connection that is not accepted yet."""
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(database.session("SELECT 1"))
         await until_frozen(database, '{"sessions": 1}')  # so the session waits for its client

@@ -156,7 +156,7 @@ def test_version_1_holds_for_a_moment(tmp_path: Path, written: list[str]) -> Non
 
 
 def test_version_1_reclaims_a_large_pod_in_steps(tmp_path: Path, written: list[str]) -> None:
-    """The write blocks until all is reclaimed; meanwhile the need for memory would go unnoticed."""
+    """One write blocks until everything is reclaimed; the agent would miss a growing need for memory until then."""
     tree = Tree(tmp_path, V1).make()
     gib = 1024 * MIB
     set_limit(tree, str(8 * gib))

@@ -102,7 +102,7 @@ class Store(Registry):
 
 @contextmanager
 def serving(kind: type[Registry]) -> Iterator[tuple[str, type[Registry]]]:
-    """Its address, and the kind itself, which has what it was given."""
+    """The address of a server of this kind, and its class, which records requests."""
     handler = type("Serving", (kind,), {"kept": {}, "parts": {}, "logins": []})
     with served(handler) as address:
         yield address, handler

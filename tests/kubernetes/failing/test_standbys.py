@@ -61,7 +61,7 @@ def roles() -> list[Json]:
 
 
 async def make_pod(stage: Stage, name: str, role: str, has: Json, *conditions: Json) -> None:
-    """A pod with the large size as its request, of which the kubelet reports what it ``has``."""
+    """A pod that requests the large size; its kubelet reports the size ``has``."""
     pod = yaml.safe_load(POD.replace("NAME", name).replace("ROLE", role))
     pod["spec"]["containers"][0]["resources"] = {"requests": LARGE, "limits": {"memory": LARGE["memory"]}}
     await stage.fleet.create(PODS.path("default"), pod)

@@ -66,7 +66,7 @@ def test_growth_resumes_after_competing_pod_leaves(
 
 
 def test_foreign_deferred_resize_is_reverted(real: RealPod) -> None:
-    """The service is stopped meanwhile, because it may revert the resize before the kubelet reports it as deferred."""
+    """The service is stopped first, because it may revert the resize before the kubelet reports it as deferred."""
     real.beside("other", LITTLE)
     with away(real.stage.programs):
         real.resize("db", "neonvm-runner", real.allocatable)

@@ -104,7 +104,7 @@ class Programs:
         self.service.send_signal(signal.SIGSTOP)
 
     def resume_service(self) -> None:
-        """Resume the service, which then sees everything that has happened meanwhile."""
+        """Resume the service, which then receives all missed events."""
         assert self.service is not None
         self.service.send_signal(signal.SIGCONT)
 

@@ -19,7 +19,7 @@ def group_of_one_replica() -> Json:
 
 
 async def a_primary_and_its_replica_stand_apart_and_a_move_ends_nothing(folder: ClusterFolder) -> None:
-    """The members spread over both nodes, and the one that moves goes on serving."""
+    """The members are spread over both nodes, and the one that moves keeps serving."""
     async with client_from_kubeconfig(folder.kubeconfig) as client:
         await client.create(VM_GROUPS, GROUP.namespace, group_of_one_replica())
         await seen(folder, GROUP, lambda now: integer(now, "status", "readyReplicas") == 1, VM_GROUPS)

@@ -27,7 +27,7 @@ def test_real_vm_follows_pgbench(tmp_path: Path) -> None:
 
 @pytest.mark.vm
 def test_real_vm_sleeps_and_wakes(tmp_path: Path) -> None:
-    """An open session and a new one wake it, and its node had everything back meanwhile."""
+    """An open session and a new one wake it; while it slept, its node had its resources back."""
     file = tmp_path / "report.json"
     command = [sys.executable, "-m", "scripts.autoscale.main", "demo", "--sleep", "--report", str(file)]
     environment = {**os.environ, "AUTOSCALE_HOME": str(tmp_path)}

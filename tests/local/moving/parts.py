@@ -162,7 +162,7 @@ class Agent:
 
 
 class Agents:
-    """The agents beside their guests: one in every pod that runs, as the kubelet would keep them."""
+    """The agents of the guests: one in every running pod, as the kubelet would keep them."""
 
     def __init__(self, api: InProcess, scheduler: Scheduler, guests: FakeGuests, clock: OneClock) -> None:
         self._api, self._scheduler, self._puppets, self._clock = api, scheduler, guests, clock

@@ -68,7 +68,7 @@ async def counting() -> AsyncIterator[CountingListener]:
 
 
 async def test_flood_of_one_address_costs_few_handshakes(counting: CountingListener) -> None:
-    """Other addresses, such as a kubelet's, are served meanwhile; the flooding one again once it has stopped."""
+    """During the flood other addresses, such as a kubelet's, are served; afterwards the flooding one is, too."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while loop.time() < began + 1.0:

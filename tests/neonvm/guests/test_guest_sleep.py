@@ -140,7 +140,7 @@ async def test_guest_that_does_not_resume_boots(tmp_path: Path) -> None:
 
 
 async def test_cancelled_end_leaves_a_listening_sleeper(world: World) -> None:
-    """It sleeps: if nobody read its frames, nothing could wake it."""
+    """The guest sleeps: without a reader of its frames nothing could wake it."""
     world.machine.may_end.clear()
     falling = asyncio.create_task(world.guest.fall_asleep())
     await world.machine.ends.wait()

@@ -244,7 +244,7 @@ async def test_vm_that_moves_is_followed_at_once(world: FlatWorld) -> None:
 
 
 async def test_fence_comes_back_after_a_flush(world: FlatWorld) -> None:
-    """Reloading a node's firewall removes all tables. MACs learned meanwhile are removed, too."""
+    """Reloading a node's firewall removes all tables. MACs learned before the fence is back are removed, too."""
     one, two = await world.both()
     inside("a", "nft", "flush", "ruleset")
     udp_from("stranger", ADDRESSES["a"], tunnelled(packet(TWO, ONE)))
@@ -273,8 +273,8 @@ async def test_client_of_an_administrator_reaches_all_namespaces(world: FlatWorl
 
 
 async def test_pod_that_no_vm_names_gets_no_tap(world: FlatWorld) -> None:
-    """Owners and labels are written by whoever makes a pod: a migration counts that exists, is this VM's, and names
-    this pod as its target.
+    """Whoever creates a pod sets its owners and labels. A migration counts if it exists, is this VM's, and names this
+    pod as its target.
     """
     world.vm("shop/one", "a", ONE)
     world.vm("shop/two", "a", TWO)

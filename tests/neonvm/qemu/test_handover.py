@@ -76,7 +76,7 @@ class Course:
                 yield replace(self, source=SourceState.SENT, source_runs=False)
 
     def views(self) -> Iterator[tuple[MigrationView, Course]]:
-        """All that can be seen of it, the source first and the target a moment later, and the truth by then."""
+        """All that can be observed: the source first, the target a moment later, and the true state at that moment."""
         for later in self.events():
             for source in {self.source, SourceState.SILENT}:
                 for target in {later.target, TargetState.SILENT}:

@@ -162,7 +162,9 @@ for order in orders():
 
 
 async def test_guest_continues_once_there_is_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another had filled the node's disk, and the guest lost its own with its pod. It stays as it is during a move."""
+    """Another pod had filled the node's disk; the guest is resumed until it keeps running. A guest that migrates is
+    left alone.
+    """
     monkeypatch.setattr(qemu_process, "_SPACE_SECONDS", 0.01)
     machine = await QemuProcess.launch("db", program(_FULL, "io-error"), tmp_path / "log")
     await machine.call("happen", {"events": [{"event": "STOP"}]})

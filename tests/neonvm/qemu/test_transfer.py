@@ -218,7 +218,7 @@ async def test_target_runs_after_source_completes(move: Move) -> None:
 
 
 async def test_guest_out_of_space_continues_at_target(move: Move) -> None:
-    """Nothing else would resume it: the target inherits the run state without an event."""
+    """Nothing else would resume the guest: the target inherits the run state without an event."""
     has_sent = move.source.at[2.0]
 
     def sent_out_of_space() -> None:
@@ -398,7 +398,7 @@ def _cancel(task: asyncio.Task[TransferInfo]) -> None:
 
 
 def allowed_standstills(move: Move) -> list[tuple[int, object]]:
-    """At which second QEMU is told how many milliseconds the guest may stand still, as the move goes on."""
+    """For each second of the migration, the downtime in milliseconds that QEMU is allowed from then on."""
     allowed: list[tuple[int, object]] = []
     ask = move.source.call
 

@@ -106,7 +106,7 @@ class RunningPod:
 
 
 class OpenForm(RunnerForm):
-    """Makes pods as NeonVM's controller does, which says nothing of whom they let in."""
+    """Makes pods as NeonVM's controller does, which sets no rules for their clients."""
 
     def __call__(self, vm: Json, pod: Json) -> Json:
         made = super().__call__(vm, pod)
@@ -148,7 +148,7 @@ class Written:
 
 
 class Silent(httpx.AsyncByteStream):
-    """A connection without data, which nobody closes."""
+    """A connection that stays open without data."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         await asyncio.Event().wait()

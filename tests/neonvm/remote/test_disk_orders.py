@@ -19,7 +19,7 @@ PLACE = RunnerEndpoint("default/db-x", "uid", "10.0.0.9", 25183, 20183)
 
 @dataclass
 class Sending(RunnerConnections):
-    """A runner that answers the next polls if ``answers`` says so, and ends sending after as many as ``polls``."""
+    """A runner that answers its poll of number n if ``answers(n)``, and has sent the disk after ``polls`` polls."""
 
     polls: int
     answers: Callable[[int], bool] = lambda _: True

@@ -132,7 +132,7 @@ def test_everything_else_is_refused(message: object, now: GateState) -> None:
     ],
 )
 def test_a_move_goes_by_its_steps(name: str, now: GateState) -> None:
-    """No guest is sent outside of a move or without TLS, none that runs is ended, none goes on elsewhere and here."""
+    """No guest is sent outside of a migration or without TLS, none that runs is ended, and none runs at both ends."""
     message = command(name, uri="tcp:10.1.2.3:20187") if name.startswith("migrate") else command(name)
     assert refusal(message, now) not in {"", f"{name} is not allowed in this pod with these arguments"}
 

@@ -338,7 +338,7 @@ async def test_guest_that_arrives_is_thawed(pods: Pods) -> None:
 
 
 async def test_controller_hears_the_end_of_the_sending(pods: Pods) -> None:
-    """By the client that it uses for every QEMU, which need not ask again and again."""
+    """By the client that it uses for every QEMU, without polling."""
     await pods.begin()
     server = await asyncio.start_server(pods._gate, "127.0.0.1", 0)
 

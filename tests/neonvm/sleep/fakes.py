@@ -190,7 +190,7 @@ class FakeStandIn(NetworkStandIn):
 
 @dataclass
 class Target(SavedMachine):
-    """An empty machine on another node. ``reads`` is set while it takes what it is sent."""
+    """An empty machine on another node. ``reads`` is set while it loads what it receives."""
 
     run_state: str = "inmigrate"
     reads: asyncio.Event = field(default_factory=asyncio.Event)

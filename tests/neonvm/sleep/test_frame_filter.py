@@ -158,8 +158,8 @@ def test_end_that_follows_a_lost_segment_waits() -> None:
 
 
 def test_first_end_of_unknown_client_waits() -> None:
-    """A query before it may be lost: acknowledged with the end, it would never be repeated. The guest hears of the end
-    in any case, also from a client that is gone by then.
+    """A query before it may have been lost; once acknowledged with the end, it would never be repeated. The guest
+    receives the end in any case, also from a client that has gone.
     """
     remembered, end = memory(), CLIENT.frame(FIN | ACK)
     for now in (1.0, 1.02, 1.3, 1.7):  # probed for a lost tail, and repeated twice
@@ -243,7 +243,7 @@ def test_end_without_room_wakes() -> None:
 
 
 def test_reset_without_room_is_dropped() -> None:
-    """Its sender does not wait, and a flood of them wakes nobody."""
+    """Its sender does not wait for a response, and a flood of resets wakes nobody."""
     remembered = memory()
     clients = [Client(source_port=port) for port in range(1, 500)]
     actions = {client.judged(remembered, client.frame(RST)).action for client in clients}
@@ -267,7 +267,7 @@ def test_frames_after_the_wake_are_kept_unanswered() -> None:
 
 
 def test_quiet_source_never_wakes() -> None:
-    """A new session of it is refused, and what it says to an old one is neither acknowledged nor followed by an end."""
+    """Its new session is refused; frames of an old one are neither acknowledged nor followed by an end."""
     remembered = memory()
     refused = answer(QUIET.judged(remembered, QUIET.frame(SYN)))
     assert (refused.flags, refused.seq, refused.ack) == (RST | ACK, 0, QUIET.seq + 1)

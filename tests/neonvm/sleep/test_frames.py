@@ -137,7 +137,7 @@ REPLIES = st.builds(
 
 @given(REPLIES, NUMBERS, NUMBERS)
 def test_answers_have_right_checksums(reply: Reply, value: int, echo: int) -> None:
-    """Any answer is a frame that its receiver reads as it was meant."""
+    """Every answer is a frame that its receiver parses as intended."""
     asked = segment(Client(times=(value, echo)).frame(ACK))
     frame = tcp_frame(asked, GUEST.mac, replace(reply, options=echoed_timestamps(asked)))
     assert has_right_checksums(frame)

@@ -163,7 +163,7 @@ async def test_target_that_refuses_once_runs(move: Move) -> None:
 
 
 async def test_sleeper_of_refusing_target_boots(move: Move) -> None:
-    """The target was given the guest: its image is used up, whoever runs in the end."""
+    """The target has received the guest: its image is used up, wherever the guest runs in the end."""
     move.target.obeys = False
     with pytest.raises(TransferError, match="did not start"):
         await move.transfer().run()

@@ -97,7 +97,7 @@ async def test_answers_to_diverted_frames_go_to_the_place(sleeper: NetworkStandI
 
 
 async def test_unread_frames_of_the_old_end_come_first(sleeper: NetworkStandIn, place: Place) -> None:
-    """QEMU has ended, and what it diverted last is not read yet when the network is."""
+    """QEMU has ended, and the frames that it diverted last are still unread when those of the network arrive."""
     ours, theirs = socket.socketpair()
     sleeper.read_diverted(ours)
     theirs.send(encode_redirected(b"", CLIENT.question()) + encode_redirected(b"", LEAVING))

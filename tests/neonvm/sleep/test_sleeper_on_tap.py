@@ -84,7 +84,7 @@ def ip(*command: str) -> None:
 
 @pytest.fixture
 def tap() -> Iterator[int]:
-    """The guest's end of a tap, whose other end has an address in a namespace of its own."""
+    """The guest's end of a tap, whose other end has an address in a separate namespace."""
     ip("netns", "add", NAMESPACE)
     try:
         descriptor = call_in(NAMESPACE, opened_tap)
@@ -129,7 +129,7 @@ async def test_closed_port_is_refused_at_once(world: World) -> None:
 
 
 async def test_kernels_keepalives_are_answered(world: World) -> None:
-    """A session that gives up after two probes lives on; it dies if nobody answers."""
+    """A session that gives up after two probes survives; without answers it dies."""
     with world.session() as client:
         await asyncio.sleep(2.5 + 2 * UNANSWERED)
         assert state(client) == ESTABLISHED
@@ -174,7 +174,7 @@ async def test_query_wakes(world: World) -> None:
 
 
 async def test_broadcasts_are_left_to_the_kernel(world: World) -> None:
-    """They reach no sleeper, and again reach whoever reads the tap next."""
+    """They reach no sleeper; the next reader of the tap receives them again."""
     with frames_in(NAMESPACE, "t0") as neighbour:
         storm = [b"\xff" * 6 + b"\x02\0\0\0\0\x09\x08\x06" + bytes(46)] * 50
         before = await world.output("cat", COUNTS)

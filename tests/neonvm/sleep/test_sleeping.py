@@ -177,7 +177,7 @@ async def test_dead_process_is_not_asked_again(world: World) -> None:
 
 
 async def test_frame_during_boot_starts_no_process(world: World) -> None:
-    """It would read the tap beside the guest's own, forever, and the guest would get a part of its frames."""
+    """A second process would read the tap, too, and the guest would lose a part of its frames."""
     world.boots.clear()
     _damage(world)
     woken, waking = asyncio.create_task(world.sleep.woken()), asyncio.create_task(world.sleep.wake())
@@ -199,14 +199,14 @@ async def test_lost_frames_are_no_reason_to_boot(world: World) -> None:
 
 
 class DeafMachine(SavedMachine):
-    """Takes nothing of its memory."""
+    """A machine that loads none of its memory."""
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
         return {} if command == "migrate-incoming" else await super().call(command, arguments)
 
 
 async def test_machine_that_takes_nothing_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A load has no limit as long as it goes on: beside hundreds of others it may take minutes."""
+    """A load has no time limit as long as it makes progress: with hundreds of others it may take minutes."""
     monkeypatch.setattr(saving, "_STEP_TIMEOUT", 0.01)
     world.machine = DeafMachine(run_state="inmigrate")
     assert (await world.sleep.wake()).fault == "QEMU did not load the saved memory within 0.01 s"
@@ -246,7 +246,9 @@ async def test_process_that_ends_early_is_replaced(world: World) -> None:
 
 
 async def test_process_that_gets_no_permit_is_ended(world: World) -> None:
-    """Hundreds wait for a full node. The guest's sessions are answered meanwhile, and with the permit it wakes."""
+    """Hundreds wait for room on a full node. The guest's sessions are answered while it waits, and it wakes with the
+    permit.
+    """
     world.stand_in.woken.set()
     await world.sleep.woken()
     await settle()

@@ -44,7 +44,7 @@ class World:
         return Suspend("default/db", *parts, has_memory_device=True, boot=self._boot)  # type: ignore[arg-type]  # the daemon is a fake
 
     def runs_on(self) -> bool:
-        """Nothing of the attempt is left: it runs, is not frozen, reads its frames, and has no image."""
+        """The attempt has left no trace: the guest runs, is not frozen, reads its frames, and has no image."""
         objects = [str(arguments.get("id")) for name, arguments in self.machine.calls if name == "object-add"]
         return (
             self.machine.run_state == "running"
@@ -172,7 +172,7 @@ async def test_clock_of_guest_busy_after_thaw() -> None:
     ids=["runs", "stops"],
 )
 async def test_refused_sleep_keeps_quiet_time(world: World, daemon: FakeDaemon, request_line: str) -> None:
-    """The time starts the guest's quiet time again, so only a guest whose clock may have stopped is told it."""
+    """Setting the time restarts the guest's quiet time, so it is set only if the clock may have stopped."""
     world.daemon, world.machine.fails_at = daemon, "stop"
     with pytest.raises(SleepRefusedError):
         await world.fall().run()
@@ -207,7 +207,7 @@ async def test_guest_without_spare_memory_sleeps(world: World) -> None:
     ],
 )
 async def test_guest_with_work_runs_on(world: World, answer: DaemonResponse, why: str) -> None:
-    """So does one of an image that knows nothing of sleep. It keeps its memory and its page cache."""
+    """So does a guest whose image does not support sleep. It keeps its memory and its page cache."""
     world.daemon.answers["PUT /freeze"] = answer
     with pytest.raises(SleepRefusedError, match=why):
         await world.fall().run()
@@ -222,7 +222,7 @@ async def test_failed_save_leaves_no_image(world: World) -> None:
 
 
 async def test_guest_that_does_not_continue_at_once(world: World) -> None:
-    """It is paused, and nobody else would continue it."""
+    """The guest is paused, and nothing else would resume it."""
     world.machine.status, world.machine.fails_at = "failed", "cont"
     with pytest.raises(SleepRefusedError, match="failed to save"):
         await world.fall().run()
@@ -300,7 +300,7 @@ class BusyMachine(SavedMachine):
 
 
 async def test_saving_ends_although_its_end_is_interrupted(world: World) -> None:
-    """A frame comes while QEMU is told to stop saving. If it went on, it would pause the guest at the end of it."""
+    """A frame arrives while QEMU cancels the save. A save that continued would pause the guest at its end."""
     world.machine = machine = BusyMachine()
     falling = asyncio.ensure_future(world.fall().run())
     await machine.is_cancelling.wait()
@@ -347,7 +347,7 @@ FULL = os.statvfs_result((4096, 4096, 100, 14, 14, 0, 0, 0, 0, 255))
 
 
 async def test_refusal_names_full_disk(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """QEMU sees only that nobody takes its memory."""
+    """QEMU reports only that nobody reads its memory."""
     monkeypatch.setattr(os, "fstatvfs", lambda _: FULL)
     world.machine.status = "failed"
     with pytest.raises(SleepRefusedError, match=r"cannot save the memory in .*it would leave less than 15%"):

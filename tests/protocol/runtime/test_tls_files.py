@@ -141,7 +141,7 @@ async def test_untrusted_client_is_not_readmitted(tmp_path: Path) -> None:
 
 
 def client_of(parts: TlsParts) -> ssl.SSLContext:
-    """The same for every connection, so that it would resume its session where it could."""
+    """One client for all connections, so that it resumes its TLS session where it can."""
     assert parts.certificate is not None
     context = ssl.create_default_context(cafile=str(parts.authority))
     context.load_cert_chain(parts.certificate, parts.key)

@@ -27,7 +27,7 @@ from tests.replay.test_command import run
 
 
 def line(*demand: float, step: float = 60.0, warm_up: int = 0) -> Timeline:
-    """A recording of one value for every look."""
+    """A recording that has the same value in every sample."""
     return Timeline("test", step, np.array(demand, dtype=np.float64), warm_up, 10.0)
 
 

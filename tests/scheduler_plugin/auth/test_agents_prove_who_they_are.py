@@ -140,7 +140,7 @@ async def test_extender_can_require_token(cluster: FakeCluster, tmp_path: Any) -
 
 @pytest.mark.parametrize("path", ["/", "/permits"])
 async def test_token_is_looked_at_before_the_body(cluster: FakeCluster, path: str) -> None:
-    """A stranger's body is memory of ours: it is not read. A token that is not known yet may be an agent's."""
+    """The body of an unknown client would use our memory, so it is not read. An unknown token may be an agent's."""
     cluster.tokens["agent"] = token_of(POD)
     async with running(cluster, FakeClock()) as scheduler:
         asked = agents_app(scheduler.parts.service).paths[path]

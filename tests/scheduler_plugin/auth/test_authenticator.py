@@ -143,7 +143,7 @@ async def test_implausible_token_costs_no_review(server: ApiServer, header: str 
 
 
 async def test_known_token_costs_no_review(server: ApiServer) -> None:
-    """Before a request is read only what is known counts: a new token may be good."""
+    """Before a request is read, only known tokens count: a new token may be valid."""
     async with asking(server) as found:
         assert not found.is_refused(f"Bearer {token_text('bad')}", AUDIENCE)
         assert [await shows(found, label) for label in ("good", "bad")] == [AGENT, None]

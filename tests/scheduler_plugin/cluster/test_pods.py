@@ -223,7 +223,7 @@ def test_unchangeable_requests_stay(found: object) -> None:
 
 
 def test_own_cpu_limit_is_known() -> None:
-    """A limit of anybody else's is the operator's, and its pod is left as it is."""
+    """Any other limit is the operator's, and the scheduler leaves its pod alone."""
     pod = vm_pod("db", "n1")
     pod["metadata"]["managedFields"] = [managed("autoscale-scheduler", "cpu")]
     pod["status"] = {"qosClass": "Burstable"}

@@ -27,7 +27,7 @@ STEPS = 40
 
 @dataclass(slots=True)
 class MadeUpHistory:
-    """``decided`` are offsets in ms before the end of what is asked, with sentences; ``asked`` counts questions."""
+    """``decided`` are sentences by their offset in ms before the end of the period; ``asked`` are the calls."""
 
     facts: Sequence[VmRecord]
     decided: Sequence[tuple[Millis, str, bool]] = ()

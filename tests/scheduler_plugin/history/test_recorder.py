@@ -33,7 +33,7 @@ EVER = Period(0, BEGAN + DAY)
 
 
 class PlayedSource:
-    """Shows the looks that a test has for it, one after the other, and then the last one anew."""
+    """Returns the test's samples one after the other, and then the last one again and again."""
 
     def __init__(self, *looks: ClusterSample | Exception) -> None:
         self.looks = list(looks)

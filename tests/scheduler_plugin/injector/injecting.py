@@ -48,7 +48,7 @@ class Way(Connection):
 
 @dataclass(slots=True)
 class Cluster:
-    """The cluster, the processes on it, and what they keep there."""
+    """The cluster, the processes on it, and the objects that they store there."""
 
     folder: Path
     clock: FakeClock = field(default_factory=FakeClock)

@@ -52,7 +52,7 @@ def original(*ports: int, **changes: Any) -> dict[str, Any]:
 
 
 def ours(form: RunnerForm | None = None, *, ports: Sequence[int] = (9100,)) -> Json:
-    """A runner pod of our own controller for a VM that names ``ports``; as it is it adds no agent."""
+    """A runner pod of our controller for a VM that names ``ports``; without changes it adds no agent."""
     vm = virtual_machine()
     guest = {**child(vm, "spec", "guest"), "ports": [{"port": port} for port in ports]}
     vm = {**vm, "spec": {**child(vm, "spec"), "guest": guest}}

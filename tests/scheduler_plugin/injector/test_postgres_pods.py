@@ -136,7 +136,7 @@ def test_controller_is_the_owner_that_controls() -> None:
 
 
 async def asked(program: InjectorProgram, pod: Any) -> str:
-    """The size that the new pod is to have, beside its template's; or the warning to its creator."""
+    """The new pod's size and its template's, or the warning to its creator."""
     answer = response(await program.injector.answer(review(pod)))
     assert answer["allowed"]
     if "warnings" in answer:
@@ -152,7 +152,7 @@ async def create(cluster: Cluster, pod: Any) -> None:
 
 
 async def test_recreated_pods_request_their_earlier_size(tmp_path: Path) -> None:
-    """pg-1 grew and is made again under its name, as by a StatefulSet; a Deployment's pod has its owner's only."""
+    """pg-1 grew and is recreated under its name, as by a StatefulSet; a Deployment's pod has only its owner's size."""
     async with installed(tmp_path, "injector") as cluster:
         program = await cluster.start("first", follows_pods=True)
         assert await asked(program, postgres("pg-1")) == ""

@@ -30,7 +30,7 @@ from tests.scheduler_plugin.injector.pods import original, response, review
 
 
 class Accounts(Connection):
-    """An API with service accounts in some namespaces; ``failure`` is what it says instead."""
+    """An API with service accounts in some namespaces; with ``failure`` it returns that instead."""
 
     namespaces: tuple[str, ...] = ("default",)
     failure: Exception | None = None

@@ -37,7 +37,9 @@ class Rules:
 
 @dataclass
 class Refusing:
-    """One VM, its pod, and what becomes of each second. ``wish`` is what its agent asks for, ``held`` its permit."""
+    """One VM, its pod, and the outcome of each second. ``wish`` is the size that its agent requests, ``held`` its
+    permit.
+    """
 
     seed: int
     rules: Rules = field(default_factory=Rules)

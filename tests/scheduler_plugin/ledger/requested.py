@@ -73,7 +73,7 @@ class Requested:
         return replace(vm_pod("a", "n1"), requests=requests, runner=runner)
 
     def start(self) -> None:
-        """A scheduler that has read what there is now, and knows nothing else."""
+        """A scheduler that has read the present objects, and has no other knowledge."""
         self.fleet = Fleet(self.node, self.vm, self.pod, *self.beside, now=self.now)
         self.ledger.apply(RequestsFollow(True), self.now)
 
@@ -169,7 +169,7 @@ class Requested:
         self.fleet.apply(VmSeen(self.vm), self.now)
 
     def is_in_phase(self, phase: str) -> None:
-        """The VM falls asleep or is waking, and its object says so; it wakes with what it used."""
+        """The VM falls asleep or is waking, and its object shows it; it wakes with the size that it used."""
         size = self.vm.use.at_least(self.vm.wakes_with or ZERO)
         changes = {"phase": phase, "use": ZERO, "actual": None, "wakes_with": size, "pod": name("a-pod")}
         self.vm = structs.replace(self.vm, version=self.vm.version + 1, **changes)

@@ -23,7 +23,7 @@ def lowered(pod: PodFacts, *more: NodeFacts | VmFacts | PodFacts) -> Fleet:
 
 
 def says(fleet: Fleet, **changes: object) -> Resources:
-    """Reservations after the VM's status says so."""
+    """Reservations after the VM's status has changed to this."""
     old = fleet.vms[name("a")]
     fleet.vms[name("a")] = structs.replace(old, version=old.version + 1, **changes)
     fleet.apply(VmSeen(fleet.vms[name("a")]), LATER)
@@ -65,7 +65,7 @@ def test_what_the_guest_has_counts_once_it_runs(changes: dict[str, object], rese
 
 
 def test_a_guest_that_ran_boots_no_more() -> None:
-    """Not though its controller cannot say for a moment what it has."""
+    """Not even while its controller cannot report its size for a moment."""
     fleet = lowered(made_with(amount(6)))
     says(fleet, actual=amount(2))
     assert says(fleet, actual=None, is_booting=True) == amount(1)

@@ -38,7 +38,7 @@ class Idlers:
         self.sizes, self.number = dict(sizes), 0
 
     def asks(self, of: str, size: float, needs: Resources | None = None, after: float = 0.0) -> ShrinkRequest:
-        """The VM's agent asks for ``size``, and hears what it is asked for; ``after`` seconds."""
+        """The VM's agent requests ``size`` and returns what the scheduler asks it to free; ``after`` seconds."""
         self.number += 1
         request = AgentRequest(name(f"{of}-pod"), amount(size), sequence=self.number, needs=needs)
         decision = self.fleet.ledger.apply(PermitRequested(f"uid-{of}", request), Instant(LATER + after))
@@ -74,7 +74,7 @@ def test_late_request_of_awake_vm_offers_no_sleep() -> None:
 
 
 def test_idle_vm_sleeps_for_a_denied_one() -> None:
-    """The whole way: it is asked, it promises what it has, sleeps, and its room goes to the one that was denied."""
+    """The idle VM is asked, promises its resources and sleeps; then the denied VM gets its room."""
     fleet = Idlers(a=60, b=30)
     assert fleet.idles("b") == SLEEP, "above the watermark"
     fleet = Idlers(a=40, b=20, c=30)
@@ -134,7 +134,7 @@ def test_fewest_sleep_the_lightest_and_largest_first() -> None:
 
 
 def test_promise_of_sleepless_vm_expires() -> None:
-    """Nor is it asked again for a quarter of an hour; meanwhile another one is."""
+    """Nor is the VM asked again for 15 minutes; another VM is asked instead."""
     fleet = Idlers(a=49, b=25, c=20)
     for after in (0.0, 20.0):
         assert [fleet.idles(of, after=after).shrink_to for of in "bc"] == [ZERO, None]
@@ -174,7 +174,7 @@ def test_requests_that_stay_free_nothing() -> None:
 
 
 def test_unneeded_vm_is_not_asked_again() -> None:
-    """Its neighbour has shrunk meanwhile: the node is nearly at its watermark, and below that nobody sleeps."""
+    """Its neighbour has shrunk: the node is nearly at its watermark, and below that nobody sleeps."""
     fleet = Idlers(a=50, b=25)
     assert fleet.idles("b") == SLEEP
     fleet.fleet.resize("a", amount(44))
@@ -221,7 +221,7 @@ def test_cordoned_node_asks_nobody() -> None:
 
 
 def test_pod_without_bounds_asks_nobody() -> None:
-    """Nothing is free beside it, whoever sleeps."""
+    """No sleeping VM could free room for such a pod."""
     fleet = Idlers(a=50, b=25)
     fleet.fleet.apply(PodSeen(replace(plain_pod("x", amount(1), "n1"), unreadable="no", is_bounded=False)))
     assert fleet.idles("b").shrink_to is None

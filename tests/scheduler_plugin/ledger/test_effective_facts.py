@@ -237,7 +237,7 @@ def test_successor_vm_is_judged_by_own_room() -> None:
 
 
 def test_two_pods_share_node_room() -> None:
-    """As while it moves onto its own node: what it grows by is reserved twice there."""
+    """As while the VM migrates onto its own node: its growth is reserved twice there."""
     fleet = neighbours()
     fleet.apply(PodSeen(vm_pod("a", "n1", "uid-a2")))
     edit(fleet, use=amount(4))
@@ -255,7 +255,7 @@ def test_grant_before_shrink_counts() -> None:
 
 
 def test_unnamed_pod_counts_within_node() -> None:
-    """It may boot a new machine with what the spec says; whoever may create pods may name the VM as their owner."""
+    """It may boot a new machine with the spec's size; whoever may create pods may name the VM as their owner."""
     fleet = neighbours()
     edit(fleet, after_restart=amount(4))
     fleet.apply(NodeSeen(node("n2")))
@@ -275,7 +275,7 @@ def test_nor_when_it_is_seen_after_the_edit() -> None:
 
 
 def test_a_deleted_vm_is_not_judged_again() -> None:
-    """Its agent may ask until its pod is gone; then nothing of the VM is left."""
+    """Its agent may send requests until its pod is gone; then no state of the VM is left."""
     fleet = neighbours()
     edit(fleet, use=HUGE, maximum=HUGE)
     fleet.apply(VmGone(name("a")))
@@ -358,7 +358,7 @@ def test_new_node_leaves_what_its_vms_had() -> None:
 
 @pytest.mark.parametrize("use", [HUGE, amount(9), amount(8)], ids=str)
 def test_forged_permit_makes_no_room_for_use(use: Resources) -> None:
-    """It counts until it is written back, and what the object asks for meanwhile does not count after that."""
+    """It counts until it is corrected; the size in the object does not count after that, either."""
     fleet = neighbours()
     edit(fleet, use=use, maximum=HUGE, permit=HUGE)
     assert fleet.ledger.claims["uid-a"].reserved == amount(9)

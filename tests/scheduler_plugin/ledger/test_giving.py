@@ -19,7 +19,7 @@ WIDE = node(total=101)
 
 
 class Asking:
-    """VMs that hold so much on one node; each asks in turn, and says what it needs."""
+    """VMs with these sizes on one node; each sends a request in turn, with its need."""
 
     def __init__(self, **sizes: float) -> None:
         pods = [vm_pod(of, "n1") for of in sizes]
@@ -28,7 +28,9 @@ class Asking:
         self.ask_again: Seconds | None = None
 
     def asks(self, of: str, size: float, needs: float | None = None, *, at: Instant = LATER) -> Resources | None:
-        """The VM's agent, which has resized it if it is less, asks for ``size``, and hears the size to shrink to."""
+        """The VM's agent, which has resized it if it shrinks, requests ``size``; returns the size to which it should
+        shrink.
+        """
         held = self.fleet.reserved(of)
         if not held.within(amount(size)):
             self.fleet.resize(of, amount(size))
@@ -275,7 +277,7 @@ def test_offer_ends_with_its_pod() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 40)), min_size=1, max_size=6))
 def test_all_together_are_asked_for_what_is_missing(vms: list[tuple[int, int]]) -> None:
-    """Never for more than a VM offers, in all by less than a step too much; and the books do not change."""
+    """Each for no more than it offers, and all for less than one step too much; the ledger does not change."""
     fleet = Asking(**{f"v{number}": float(size) for number, (size, _) in enumerate(vms)})
     node_account = fleet.fleet.ledger.nodes["n1"]
     for is_all_said in (False, True):

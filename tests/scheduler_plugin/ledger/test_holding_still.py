@@ -14,7 +14,7 @@ from tests.scheduler_plugin.ledger.moving import FAILED, RUNNING, on_both, reser
 
 
 def asked(fleet: Fleet, cpus: float, number: int) -> tuple[bool, float]:
-    """True if the agent of the source is told to hold still, and what it is permitted."""
+    """Whether the source's agent is told to keep its size, and its permit."""
     decision: PermitDecision = fleet.ask("a", amount(cpus), number=number)
     fleet.store(decision)
     return decision.migrate, decision.permit.cpu.as_cores

@@ -99,7 +99,7 @@ def test_replaced_vm_keeps_reservation_until_end() -> None:
 
 @pytest.mark.parametrize("is_terminating", [False, True])
 def test_replaced_vms_migration_never_begins(is_terminating: bool) -> None:
-    """Its VM was deleted and created again; the controller leaves the migration as it is, or its finalizer."""
+    """Its VM was deleted and recreated; the controller leaves the migration and its finalizer alone."""
     fleet = reserved_move()
     fleet.apply(VmSeen(vm("a", amount(1), uid="second")), LATER)
     fleet.apply(PodGone("uid-a"))

@@ -17,7 +17,7 @@ AFTER = Instant(LATER + SILENT)
 
 
 def fleet_of_two() -> Fleet:
-    """``a`` has a sidecar, and an agent per node runs beside it; room for 9 is left."""
+    """``a`` has a sidecar, and its node has an agent, too; there is room for 9 more."""
     pods = (vm_pod("a", "n1"), plain_pod("agent", amount(0), "n1"))
     return Fleet(node(total=11), vm("a", amount(2), permit=amount(2)), *pods)
 

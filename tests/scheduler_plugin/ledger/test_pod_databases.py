@@ -110,7 +110,7 @@ def test_database_and_vm_share_room() -> None:
 
 @pytest.mark.parametrize(("last", "later"), [(None, 5), (amount(4), 5), (amount(6), 3.5)])
 def test_node_is_full_until_agents_are_heard(last: Resources | None, later: float) -> None:
-    """A scheduler that starts does not know what the pod's agent holds; the VM gets what is left of that."""
+    """A scheduler that starts does not know the permit of the pod's agent; until it does, the VM gets the rest."""
     story = Fleet(
         node(total=11), database("pg", amount(2)), pod("pg", amount(2)), vm("v", amount(3)), vm_pod("v", "n1")
     )
@@ -159,7 +159,7 @@ def test_permit_outlives_the_container() -> None:
 
 
 def test_last_permit_outlives_lowered_bounds() -> None:
-    """After a fail-over its agent may still use what it was permitted before, until it hears the answer."""
+    """After a fail-over its agent may keep using its last permit until it receives the response."""
     lowered = structs.replace(database("pg", amount(2)), maximum=amount(3))
     story = Fleet(node(total=11), lowered, pod("pg", amount(2)))
     assert story.ask("pg", amount(6), number=1, last_permit=amount(5)).permit == amount(3)

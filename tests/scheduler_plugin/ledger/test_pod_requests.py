@@ -43,7 +43,7 @@ def test_possible_writes_count_until_impossible(
 
 
 def minimum_of(sizes: Iterable[Resources]) -> Resources:
-    """The minimum of the pod as it is and these sizes."""
+    """The minimum of the present pod with these sizes."""
     return reduce(Resources.at_most, sizes, POD.requested)
 
 

@@ -44,7 +44,7 @@ def test_refused_resize_frees_and_retries() -> None:
 
 
 def test_withdrawn_resize_reserves_nothing() -> None:
-    """Another pod may have been placed there meanwhile: the node would be granted above its total."""
+    """Another pod may have been placed there since: more than the node's total would be granted."""
     at = Requested()
     raised = at.raising(amount(4))
     assert raised is not None

@@ -108,7 +108,7 @@ def test_permit_ignores_falling_requests() -> None:
 
 
 def test_growth_after_shrink_waits_for_kubelet() -> None:
-    """It may have let go of what it still says that it has set aside, and given it to another pod."""
+    """The kubelet may already have given room to another pod that it still reports as set aside for this one."""
     at = Requested(asked=amount(4), allocated=amount(4))
     at.pass_time(10)
     lowered = at.due()

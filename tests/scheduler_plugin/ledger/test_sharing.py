@@ -46,7 +46,7 @@ class Starving:
 
 @pytest.mark.parametrize("wishes", list(permutations([("b", 9.0), ("c", 9.0), ("d", 3.0)])))
 def test_order_of_requests_decides_nothing(wishes: Sequence[tuple[str, float]]) -> None:
-    """Nine become free, of which the smallest wish takes one."""
+    """Nine become free, of which the smallest request takes one."""
     starving = Starving({"a": 14, "b": 2, "c": 2, "d": 2})
     starving.permits(wishes)
     starving.asks("a", 5)
@@ -150,7 +150,7 @@ STEPS = st.lists(
 
 
 class Storm(Starving):
-    """Each agent knows what it may use; the one of ``liar`` asks for its maximum always, and never shrinks."""
+    """Each agent knows its permit; the one of ``liar`` always requests its maximum, and never shrinks."""
 
     def __init__(self) -> None:
         super().__init__(SIZES)

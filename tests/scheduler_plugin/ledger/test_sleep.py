@@ -31,7 +31,7 @@ REQUESTS = vm_pod("a").requests
 
 
 def awake_vm() -> SleepingFleet:
-    """One VM that runs with a permit for what it has."""
+    """A running VM with a permit for its size."""
     running = vm("a", amount(3), actual=amount(3), permit=amount(3), pod=name("a-pod"))
     return sleeping_fleet(node(), running)
 
@@ -112,7 +112,7 @@ def test_restarted_scheduler_keeps_what_is_stored(phase: str) -> None:
 
 
 def test_restarted_scheduler_honours_no_claim_of_a_sleeper() -> None:
-    """Without a stored permit nobody wakes the guest, so what its agent says that it held counts for nothing."""
+    """Without a stored permit nobody wakes the guest, so its agent's claim of a former permit has no effect."""
     fleet = sleeping_fleet(
         node(), sleeper("a", amount(3), WAKING, permit=None), beside=(plain_pod("x", amount(8), "n1"),)
     )
@@ -258,7 +258,7 @@ def test_counts_of_sleepers_are_known() -> None:
 
 
 def test_wake_without_agent_is_counted() -> None:
-    """The agent of a sleeper is heard from time to time. One that died leaves a VM that nobody wakes."""
+    """A sleeper's agent reports from time to time. A dead agent leaves a VM that nobody wakes."""
     fleet = sleeping_fleet(node(), sleeper("a", amount(3)), sleeper("b", amount(3)))
     fleet.gives_up("a", number=1)
     assert fleet.ledger.unattended_wakes(Instant(LATER + 61)) == 0
@@ -299,7 +299,7 @@ def test_doubt_about_the_process_before_ends() -> None:
 
 
 def test_doubt_is_no_larger_than_the_node() -> None:
-    """The process before has granted nobody more than that, whatever the object asks for now."""
+    """The former process cannot have granted more than the node's total, whatever the object requests now."""
     fleet = sleeping_fleet(node(), sleeper("a", amount(64), WAKING))
     assert fleet.on("n1") == amount(9)
     assert fleet.asks_to_wake("a").permit == ZERO
@@ -309,7 +309,7 @@ def test_doubt_is_no_larger_than_the_node() -> None:
 
 
 def test_doubts_grant_nothing_over_the_total() -> None:
-    """After a fail-over all that are waking count; each is granted what there is room for."""
+    """After a fail-over all waking VMs count; each is granted as much as fits."""
     fleet = sleeping_fleet(node(), sleeper("a", amount(6), WAKING), sleeper("b", amount(6), WAKING))
     assert fleet.on("n1") == amount(12)
     assert [fleet.asks_to_wake(of, number=1).permit for of in "ab"] == [ZERO, amount(6)]

@@ -56,7 +56,7 @@ def arrives(fleet: SleepingFleet) -> None:
 
 
 def test_move_reserves_room_to_wake() -> None:
-    """Its own node keeps what it had: the guest never runs there."""
+    """Its present node keeps the former reservation: the guest never runs there."""
     fleet = ordered()
     assert on_both(fleet) == (amount(8) + REQUESTS, amount(3))
     assert fleet.ledger.claims[INCOMING].state is ClaimState.INCOMING

@@ -40,7 +40,7 @@ def test_vm_counts_as_gone_only_for_a_while(to: str | None) -> None:
 
 
 def test_freed_target_room_caps_nothing() -> None:
-    """The target has 3 of 9 left beside the reservation: the VM could not grow beyond 5."""
+    """The target has 3 of 9 left besides the reservation: the VM could not grow beyond 5."""
     fleet = ordered(two_nodes(total=6), to="n2")
     assert (on_both(fleet), fleet.ask("a", amount(8)).permit) == ((2, 2), amount(5))
     fleet.apply(TimePassed(), OVERDUE)

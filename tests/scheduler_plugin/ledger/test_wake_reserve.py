@@ -144,7 +144,7 @@ def test_edited_size_does_not_delay_growth() -> None:
 
 
 def test_herd_wakes_as_far_as_there_is_room() -> None:
-    """200 VMs are asked at once: most wake, nobody has a part, and the rest follow as room comes free."""
+    """200 VMs are woken at once: most wake, none has only a part, and the rest follow as room becomes free."""
     vms = [sleeper(f"v{number:03}", amount(1 + number % 3), WAKING) for number in range(200)]
     fleet = Herd(keeping(1, total=241), *vms, *(vm_pod(facts.name.name, "n1") for facts in vms))
     waiting, rounds = [facts.name.name for facts in vms], 0

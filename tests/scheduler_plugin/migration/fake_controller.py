@@ -118,7 +118,7 @@ class FakeController:
         return {"type": "Available", "reason": reason, "message": message, "lastTransitionTime": self.cluster.stamp()}
 
     def obey_deletion(self) -> None:
-        """One that is being deleted is undone, then let go."""
+        """A migration that is being deleted is undone, then its finalizer is removed."""
         obj = self.migration
         assert "deletionTimestamp" in obj["metadata"]
         if obj.get("status", {}).get("phase") not in ("Succeeded", "Failed"):

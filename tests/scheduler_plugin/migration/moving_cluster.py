@@ -162,7 +162,7 @@ class MovingCluster:
         await self.passes(1)
 
     async def finished(self) -> None:
-        """From there to the end."""
+        """Continue from there to the end of the migration."""
         assert await self.placed() == "n2"
         self.controller.transfer()
         await self.passes(1)

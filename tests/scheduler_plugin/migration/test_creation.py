@@ -16,7 +16,7 @@ ORDERED = ([("db", "n2", "")], ("9500m", "2"))
 
 
 def with_another(namespace: str) -> FakeCluster:
-    """The full cluster, with a small VM on n1 that would move first, in a namespace of its own."""
+    """The full cluster, with a small VM in another namespace on n1 that would move first."""
     cluster = full_cluster()
     cluster.put(VMS, vm("a", 1, 1, namespace=namespace))
     cluster.put(PODS, vm_pod("a", "n1", namespace=namespace))

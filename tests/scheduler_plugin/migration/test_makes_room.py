@@ -16,7 +16,7 @@ LACKS = (("big", 1), ("db", 5))
 
 
 def cluster_with_two_vms() -> FakeCluster:
-    """n1 has 9 vCPUs: ``big`` has 6 of them, ``db`` 2; n2 is empty. Their pods request what they have."""
+    """n1 has 9 vCPUs: ``big`` has 6 of them, ``db`` 2; n2 is empty. Their pods request these sizes."""
     cluster = FakeCluster()
     for name in ("n1", "n2"):
         cluster.put(NODES, node(name, "9"))

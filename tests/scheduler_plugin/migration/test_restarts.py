@@ -73,7 +73,7 @@ async def api_away(s: MovingCluster) -> None:
 
 
 async def history_forgotten(s: MovingCluster) -> None:
-    """The watches break, and what happens meanwhile is not seen."""
+    """The watches break, and events during the gap are lost."""
     s.cluster.cut_watches()
     await settle()
     s.cluster.put(NODES, node("n3", "1", "1Gi"))
@@ -89,7 +89,7 @@ DISTURBANCES = (restart, api_away, history_forgotten, order_heard_twice)
 
 
 async def snapshot(s: MovingCluster) -> Snapshot:
-    """All that anybody may notice: objects, books, and what the agents in both pods hear."""
+    """All that can be observed: objects, the ledger, and the responses to the agents in both pods."""
     heard = [await s.told(POD)]
     if "targetPodName" in (s.controller.migration.get("status") or {}):
         heard.append(await s.told(s.controller.target))
@@ -97,7 +97,9 @@ async def snapshot(s: MovingCluster) -> Snapshot:
 
 
 async def story(disturb: Disturbance | None, after: int, *, meanwhile: bool = False) -> tuple[list[Snapshot], Any, int]:
-    """The whole life; ``disturb`` strikes after the phase of that number. ``meanwhile``: the API is away in it."""
+    """The whole migration; ``disturb`` runs after the phase of that number. With ``meanwhile`` the API is unavailable
+    in it.
+    """
     async with moving_cluster() as s:
         told = []
         for number, phase in enumerate(PHASES):

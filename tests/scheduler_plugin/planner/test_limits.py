@@ -108,7 +108,7 @@ def test_foreign_migration_does_not_hold_its_node() -> None:
 
 @pytest.mark.parametrize("phase", [MigrationPhase.PENDING, MigrationPhase.RUNNING])
 def test_cancelled_migration_holds_its_node_no_more(phase: MigrationPhase) -> None:
-    """A tenant's finalizer keeps a migration of ours that was cancelled."""
+    """A tenant's finalizer keeps the object of a migration of ours that was cancelled."""
     fixture = crowd(1, MigrationPolicy(per_cluster=9, in_per_node=1))
     for number, target in enumerate(("t0", "t1")):
         fixture.migration(migration(f"v0{number}", phase, to=target, is_terminating=True))

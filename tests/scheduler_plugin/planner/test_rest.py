@@ -68,7 +68,7 @@ def test_vm_moved_by_a_drain_does_not_rest(cause: MoveCause | None, until: float
 @pytest.mark.parametrize("phase", [MigrationPhase.SUCCEEDED, MigrationPhase.FAILED])
 @pytest.mark.parametrize("dated", [1060.0, 1000.0 + DAY, 4.1e9], ids=["a minute", "a day", "the year 2100"])
 def test_rest_counts_from_when_an_end_was_seen(phase: MigrationPhase, dated: float) -> None:
-    """The controller's clock is ahead of ours: the VM rests from when its migration was seen to be over."""
+    """The controller's clock is ahead of ours: the VM rests from the time at which we saw the migration's end."""
     ledger = Ledger()
     ledger.apply(MigrationSeen(migration("a", MigrationPhase.PENDING)), Instant(50.0))
     ledger.apply(MigrationSeen(migration("a", phase, version=2, ended_at=dated)), Instant(100.0))

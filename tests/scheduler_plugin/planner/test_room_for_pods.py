@@ -121,7 +121,7 @@ def test_no_vm_moves_for_a_pod(pod: PodFacts, requests: Resources | None) -> Non
 
 
 def test_unlabelled_need_keeps_watermark_visible() -> None:
-    """n1 has 8 of 10 without the wish, one above its watermark."""
+    """Without the pod's request n1 has 8 of 10 reserved, one above its watermark."""
     fixture = world(waiting(3, 6, asks=False))
     (move,) = fixture.settled().moves
     assert (move.vm.name, move.cause) == ("small", MoveCause.WATERMARK)

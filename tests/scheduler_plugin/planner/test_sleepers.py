@@ -41,7 +41,7 @@ def test_sleepers_stay_under_pressure() -> None:
 
 
 def waiting(policy: MigrationPolicy = POLICY, *, there: float = 20, **facts: object) -> PlannerFixture:
-    """On n1 a VM of 5 waits to wake beside one of 6; n2 is empty."""
+    """On n1, which has a VM of 6, a VM of 5 waits to wake; n2 is empty."""
     fixture = PlannerFixture(node("n1"), node("n2", there), policy=policy)
     fixture.add("b", "n1", 6)
     add_sleeper(fixture, "a", "n1", 5, WAKING, **facts)

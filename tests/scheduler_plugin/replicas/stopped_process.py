@@ -36,7 +36,7 @@ def as_usual(_: ApiCall) -> Fate:
 
 
 class StoppableClock:
-    """The time of all, which goes on while the process is stopped."""
+    """The common time, which continues while the process is stopped."""
 
     def __init__(self, clock: FakeClock, goes: asyncio.Event) -> None:
         self._clock = clock

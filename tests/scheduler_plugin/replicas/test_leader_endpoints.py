@@ -36,7 +36,7 @@ NAMES = ("agents", "extender")
 
 
 class Refuses(Connection):
-    """Every call, each slice with a status of its own; ``tried`` says when."""
+    """Refuses every call, with one status per slice; ``tried`` are the times of the calls."""
 
     def __init__(self, clock: FakeClock, statuses: dict[str, int]) -> None:
         self.clock, self.statuses = clock, statuses
@@ -75,7 +75,7 @@ async def without_slice(service: Any = None) -> AsyncIterator[Replicas]:
 
 
 async def test_leader_makes_a_missing_slice() -> None:
-    """Argo CD leaves EndpointSlices out, and a cluster may be restored without them: nobody else would make one."""
+    """Argo CD leaves EndpointSlices out, and a cluster may be restored without them: nothing else would create one."""
     async with without_slice(SERVICE) as pair:
         await pair.clock.advance(6)
         assert pair.served is pair.running[0]

@@ -34,7 +34,7 @@ WRITES: Final = ("PATCH virtualmachines", "POST pods", "PATCH virtualmachines", 
 
 
 class Story:
-    """A VM that grows, a second one that is placed beside it and grows, and the first one that shrinks."""
+    """A VM that grows, a second one on the same node that grows, and the first one that shrinks."""
 
     def __init__(self, run: Replicas) -> None:
         self.run = run
@@ -50,7 +50,7 @@ class Story:
         await self.run.clock.advance(2)
 
     async def ask(self, name: str, cpu: int) -> None:
-        """The agent holds no more than it asks for, and uses less before it says so."""
+        """The agent has no more than it requests, and uses less before it reports a decrease."""
         wanted = Resources.parse(cpu, "4Gi")
         self.held[name] = self.held[name].at_most(wanted)
         answer = await self.run.ask(self.pods[name], cpu, 4, sequence=next(self.sequence))

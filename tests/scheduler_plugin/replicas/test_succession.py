@@ -158,7 +158,7 @@ def _bound(run: Replicas) -> tuple[Any, str, str]:
 
 
 async def test_next_leader_knows_before_granting(pair: Replicas) -> None:
-    """The standby's watches are behind: what it was told of the cluster is old. What it lists anew is not."""
+    """The standby's watches lag, so its view of the cluster is old. Its new list is not."""
     leader, standby = pair.running
     standby.way.is_deaf = True
     neighbour = pair.cluster.put(VMS, vm("other", 1, 1))
@@ -192,7 +192,7 @@ async def test_unanswered_permit_counts(pair: Replicas) -> None:
 
 
 async def test_permit_confirmed_after_term_is_withheld(pair: Replicas) -> None:
-    """It is stopped between the write and its answer, and goes on when another leads."""
+    """The leader is stopped between the write and its response, and resumes when another leads."""
     leader, standby = pair.running
 
     def stops(call: ApiCall) -> Fate:

@@ -86,7 +86,7 @@ async def test_port_forward_is_told_everything(scheduler: Running, path: str) ->
 
 @pytest.mark.parametrize(("host", "status"), [("site.example:10297", 401), ("localhost:10297", 200), ("[::1]", 200)])
 async def test_other_sites_read_nothing_by_port_forward(scheduler: Running, host: str, status: int) -> None:
-    """A site in a browser beside the port-forward may let its domain resolve to 127.0.0.1 (DNS rebinding)."""
+    """A site in the browser of someone who runs a port-forward may resolve its domain to 127.0.0.1 (DNS rebinding)."""
     async with client(scheduler, "127.0.0.1") as http:
         assert (await http.get("/nodes", headers={"Host": host})).status_code == status
 

@@ -30,7 +30,7 @@ def post(path: str, body: bytes = b"", *headers: str) -> bytes:
 
 
 class Answers:
-    """Hot paths of which one answers at once, and one when it is told to."""
+    """Hot paths with handlers that answer at once, late, early or not at all."""
 
     def __init__(self) -> None:
         self.address = free_address()
@@ -375,7 +375,7 @@ async def test_background_work_outlives_answer(
 
 
 async def no_longer_listening(address: str) -> None:
-    """Returns once connections are refused there, as they are a few turns of the loop after the server is told."""
+    """Return once connections are refused there, a few turns of the loop after the server was stopped."""
     for _ in range(20):
         await asyncio.sleep(0)
     with pytest.raises(ConnectionRefusedError):

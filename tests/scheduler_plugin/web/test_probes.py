@@ -154,7 +154,7 @@ async def test_explain_known_vm_or_404() -> None:
 
 
 async def test_name_of_pod_is_explained() -> None:
-    """It has a slash, as ``pod/NAME``; beside it there may be a VM of the name that follows."""
+    """A pod is named as ``pod/NAME``; there may be a VM whose name equals the pod's."""
     cluster = small_cluster()
     cluster.put(PODS, postgres_pod("db", "1", "4Gi", "n1"))
     async with running(cluster, FakeClock()) as scheduler:

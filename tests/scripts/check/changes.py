@@ -126,7 +126,7 @@ def agents_image(tag: str) -> Callable[[CheckFacts], CheckFacts]:
 
 
 def evicted(program: str) -> Callable[[CheckFacts], CheckFacts]:
-    """A pod of an old release, evicted while its images were pulled, is left over beside those that replaced it."""
+    """A pod of an old release, evicted while its images were pulled, is still there after it was replaced."""
 
     def change(facts: CheckFacts) -> CheckFacts:
         old = {**named(facts.pods.value, f"{program}-0")}

@@ -307,7 +307,7 @@ def runner_secrets(days: tuple[float, float] = (-1.0, 89.0), signer: Authority |
 
 
 def good() -> CheckFacts:
-    """Everything in order; rebuilt, so that a test may change what it is given."""
+    """Everything in order; rebuilt for each test, so that it may change the result."""
     every = workloads()
     own = [*install_rights(NAMESPACE, makes_namespace=False), *command_rights(NAMESPACE)]
     return CheckFacts(

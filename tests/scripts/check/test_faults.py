@@ -269,7 +269,7 @@ def test_unguarded_ports_of_vms_are_named() -> None:
 
 
 def test_sleepers_keep_no_permit() -> None:
-    """The spec of a VM that sleeps has the size that it wakes with, and its permit may be nothing meanwhile."""
+    """The spec of a sleeping VM has the size with which it wakes; its permit may be empty until then."""
     asleep = both(permit('{"vCPUs":"0","mem":"0"}'), of_vm(phase="Asleep", cpus=None, memorySize=None))
     assert "vms-permits" not in wrong(asleep(good()))
 

@@ -35,7 +35,7 @@ GIB = 1024**3
 
 
 class Generous:
-    """A scheduler with a limit: grants what is asked, up to ``most`` units."""
+    """A scheduler with a limit: grants every request, up to ``most`` units."""
 
     def __init__(self, most: int = 32) -> None:
         self.most = most

@@ -109,7 +109,7 @@ class SleepsAndWakes(RuleBasedStateMachine):
 
     @rule(steps=st.integers(0, 12), asks=st.sampled_from([None, ZERO]))
     def quiet_minute_passes(self, steps: int, asks: Resources | None) -> None:
-        """A minute of nothing, and ``steps`` moments in which the agent does what it wants and is granted it."""
+        """One minute without load, then ``steps`` turns in which every request of the agent is granted."""
         self.send(WindowChanged(None))
         for seconds in (61.0, *[1.0] * steps):
             self.time_passes(seconds)

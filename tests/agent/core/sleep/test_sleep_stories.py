@@ -124,7 +124,7 @@ def test_enabling_sleep_puts_vms_to_sleep_in_turn() -> None:
 
 
 def test_no_order_while_scheduler_is_at_odds() -> None:
-    """Denied, ordered to keep its size, without a response, or refused: without a permit nobody could wake the VM."""
+    """The agent is denied, holds its size, has no response or is refused: without a permit nobody could wake the VM."""
     story = idle(settled_sleeper(), until=62.0)
     ends: list[tuple[Callable[[], Story], str]] = [
         (lambda: story.answers(cu(1), migrate=True), "it is about to migrate"),

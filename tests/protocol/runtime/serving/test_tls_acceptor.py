@@ -70,7 +70,7 @@ async def served(
 async def silent_from(
     ask: Callable[..., Coroutine[None, None, str]], peers: Iterable[str], settle: float = 0.3
 ) -> AsyncIterator[list[asyncio.Task[str]]]:
-    """Connections from ``peers`` that begin no TLS; those that have not ended by then end with the block."""
+    """Within the context, connections from ``peers`` that begin no TLS; it closes those that are still open."""
     silent = [asyncio.create_task(ask(peer, silent=True)) for peer in peers]
     await asyncio.sleep(settle)
     try:

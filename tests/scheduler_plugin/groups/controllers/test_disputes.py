@@ -56,7 +56,7 @@ def test_reverts_that_are_hours_apart_are_no_dispute() -> None:
 
 
 def test_an_object_made_anew_is_no_revert() -> None:
-    """A pod of a StatefulSet comes back under its name with the template's sizes, at each release of a busy day."""
+    """A StatefulSet recreates a pod under the same name with the template's sizes, at each release of a busy day."""
 
     def pod(uid: str, least: int) -> Json:
         return {"metadata": {"namespace": "default", "name": "web", "uid": uid}, "spec": {"minReplicas": least}}

@@ -73,7 +73,9 @@ def test_a_field_that_was_not_there_is_removed() -> None:
 
 
 def test_what_others_wrote_last_is_the_original() -> None:
-    """Someone sets 60 between two of our writes: 60 goes back, and what we did not write again as it was first."""
+    """Someone sets 60 between two of our writes: 60 is restored, and so is the first value of each field that we wrote
+    once.
+    """
     first = record({"maxReplicas": 40, "minReplicas": 2}, {"maxReplicas": 20, "minReplicas": 5})
     second = changed(hpa({"maxReplicas": 60, "minReplicas": 5}, first), {**GROUP, "kind": "Hvpa"}, {"maxReplicas": 21})
     assert restored({"maxReplicas": 21, "minReplicas": 5}, second.text) == {"maxReplicas": 60, "minReplicas": 2}

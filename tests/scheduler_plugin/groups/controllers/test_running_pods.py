@@ -135,7 +135,7 @@ def test_more_than_three_pods_are_counted() -> None:
 
 
 def test_replica_set_keeps_old_pods() -> None:
-    """Its status says nothing of its template, so its pods are compared with it."""
+    """The status of a ReplicaSet does not mention its template, so its pods are compared with the template."""
     found = running_pods(target(updatedReplicas=0), REPLICA_SET, [pod("web-1", READY), pod("web-2", READY, cpu="1")])
     assert found is not None
     assert found.difference == "1 of 2 pods have another size: web-2"

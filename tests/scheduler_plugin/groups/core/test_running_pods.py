@@ -71,7 +71,7 @@ def test_pods_as_ordered_are_not_waited_for() -> None:
 
 
 def test_refusal_limits_size_for_a_day() -> None:
-    """It is noted once waiting is over, and noted anew each time."""
+    """It is recorded once the waiting is over, and recorded again each time."""
     differs = RunningPods(2, SMALL, "2 pods have another size", SMALL)
     memory = followed(PodsMemory(), differs, NOON)
     assert memory.largest_possible("app", "cpu") is None

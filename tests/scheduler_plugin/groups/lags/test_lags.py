@@ -119,7 +119,7 @@ def test_a_fall_never_runs_short(found: Lags, count: int, before: int, percent: 
 
 
 def test_a_refused_size_becomes_more_replicas() -> None:
-    """No pod can have more than 500m: the group says so, asks for that again, and has more replicas."""
+    """No pod can have more than 500m: the group reports so, requests that size again, and gets more replicas."""
     run = world(Lags(rollout=Rollout.IN_PLACE, start=30.0, largest=500.0), 2, 500)
     run.runs(45, 2000)
     status, message = run.condition("PodsAsOrdered")

@@ -51,7 +51,7 @@ def test_slice_lists_serving_and_draining() -> None:
 
 
 def test_replica_without_an_address_is_not_listed() -> None:
-    """The API would refuse the whole slice, and the group would stand still."""
+    """The API would refuse the whole slice, and the group would make no progress."""
     without = replica(1, draining=Seconds(2.0), address="")
     plan = plan_group(replace(SHOP, replicas=1), [PRIMARY, replica(0), without], True)
     found = endpoint_slice(GROUP, plan)

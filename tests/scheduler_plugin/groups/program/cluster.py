@@ -68,7 +68,7 @@ class EmbeddedCluster:
         self.written: list[Written] = []
 
     async def prepare(self) -> None:
-        """Defines the custom kinds. The first cluster checks them; the others store what it made of them."""
+        """Define the custom kinds. The first cluster validates them; the others store its result."""
         store = self.server.api.store
         for each in _DEFINED:
             store.create(each.key, each.body)
@@ -79,7 +79,7 @@ class EmbeddedCluster:
             _DEFINED.extend(sorted(store.objects(CRD_KEY), key=attrgetter("revision")))
 
     async def found(self, call: ApiCall) -> Json | None:
-        """The object that a write is about, as it is now."""
+        """The present state of the object that a write is about."""
         if call.method not in {"PATCH", "PUT", "DELETE"}:
             return None
         found: Json = json.loads(await self.request("GET", call.path))
@@ -169,7 +169,7 @@ _moments = count()
 
 @asynccontextmanager
 async def _silent() -> AsyncIterator[AsyncIterator[bytes]]:
-    """A watch without data, which nobody closes."""
+    """A watch that stays open without data."""
 
     async def lines() -> AsyncIterator[bytes]:
         await asyncio.Event().wait()

@@ -101,7 +101,7 @@ async def test_nothing_is_written_before_working(metrics: str, deployment: str, 
 
 @pytest.mark.parametrize("tortoise", [UNNAMED, TORTOISE, NAMED], ids=["unnamed", "policy", "sidecar named"])
 async def test_metrics_of_sidecars_stay(tortoise: str) -> None:
-    """A sidecar that is injected is in no pod template, and nobody but the HPA scales by it."""
+    """An injected sidecar is in no pod template, and only the HPA scales by its metrics."""
     async with attached(f"{OWN}, {SIDECAR}", tortoise, status=WORKING) as run:
         after = await spec(run)
         assert after["maxReplicas"] == 20

@@ -118,7 +118,7 @@ class FakeDenials:
 
 
 async def test_denied_primary_changes_places_with_standby_that_grew() -> None:
-    """The agent asks no kubelet for what the scheduler denies, so the pod shows nothing of it."""
+    """The agent requests nothing from the kubelet that the scheduler denies, so the pod shows no sign of the denial."""
     async with world() as run:
         since = datetime.fromtimestamp(run.clock.wall(), UTC)
         run.denials = FakeDenials(DeniedRoom(Resources.parse(3, "7Gi"), since))

@@ -297,7 +297,7 @@ async def test_write_altered_by_webhook_is_paused() -> None:
 
 
 async def test_standby_altered_by_webhook_blocks_no_primary() -> None:
-    """The standby never gets the size that was written, so the primary waited for it without end."""
+    """The standby never gets the size that was written, so the primary used to wait for it forever."""
     async with pair("small") as run:
         run.cluster.connections[0].webhook = webhook_with_cpu("pods/db-1/resize", "1")
         await run.recommend("sizes", None, **SIZED["large"])

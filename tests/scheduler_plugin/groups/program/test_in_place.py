@@ -112,7 +112,7 @@ async def resizable(run: World) -> tuple[str, str, str]:
 
 
 async def test_failed_memory_shrink_leaves_cpu_free() -> None:
-    """CPU grows before memory shrinks. A shrink that ends in Error is withdrawn, and CPU grows meanwhile."""
+    """CPU grows before memory shrinks. A shrink that ends in Error is withdrawn, and CPU can still grow."""
     async with begun() as run:
         await run.recommend("sizes", cpu="1500m", memory="300Mi")
         assert await requests(run, "one") == {"cpu": "1500m", "memory": "500Mi"}
@@ -149,7 +149,7 @@ async def test_refused_withdrawal_backs_off() -> None:
 
 
 async def test_resize_carried_out_after_all_ends_hold() -> None:
-    """The kubelet carries out what it called infeasible, because the withdrawal was refused."""
+    """The kubelet carries out a resize that it had reported as infeasible, because the withdrawal was refused."""
     async with begun() as run:
         await run.recommend("sizes", cpu="1500m", memory="1500Mi")
         run.cluster.connections[0].refuse = {"pods/one/resize": 422}

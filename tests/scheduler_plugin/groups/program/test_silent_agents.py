@@ -65,7 +65,7 @@ async def test_other_groups_still_scale_by_load() -> None:
 
 
 async def test_overloaded_database_still_scales_out() -> None:
-    """The guest is too busy to report on its database, and the agent says so, but the agent knows its load."""
+    """The guest is too busy to report on its database, and the agent reports that; it still knows the guest's load."""
     async with story() as run:
         await run.start()
         await run.create(replicas=1, scaling=SCALING)

@@ -120,7 +120,7 @@ class Day:
         return integer(hpa, "spec", "minReplicas"), integer(hpa, "spec", "maxReplicas")
 
     async def needs(self, cores: float, hours: float = 1.5) -> tuple[int, float]:
-        """The workload needs this many cores for so long; what it has then."""
+        """The workload needs this many cores for this long; returns its sizes afterwards."""
         for _ in range(int(hours * 2)):
             await self._step(cores)
         return await self.size()

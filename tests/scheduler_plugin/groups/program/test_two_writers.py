@@ -133,7 +133,7 @@ async def test_foreign_replica_writer_is_named_once() -> None:
 
 
 async def with_vpa(run: World, mode: str | None) -> None:
-    """An Hvpa that wants more of everything, beside a VPA of another in that mode."""
+    """An Hvpa that recommends more of everything, and a foreign VPA in this mode."""
     await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
     policy: Json = {} if mode is None else {"updatePolicy": {"updateMode": mode}}
     await run.cluster.make(VERTICAL_AUTOSCALERS, changed(VPA, **policy))

@@ -266,7 +266,7 @@ async def test_lease_regained_within_interval_keeps_replicas() -> None:
 
 
 async def test_kill_counts_once_across_leaders() -> None:
-    """It was counted again by a process that had led before, with the size that the guest had by then."""
+    """A process that had led before used to count it again, with the guest's later size."""
     lease = GroupsLease(duration_seconds=20, renew_seconds=9.0)
     async with story(msgspec.structs.replace(AGENTS, lease=lease)) as run:
         first, second = run.cluster.connection(), run.cluster.connection()

@@ -112,7 +112,7 @@ class Story:
         await self.cluster.patch(VIRTUAL_MACHINES, vm, {"status": {**place, "conditions": conditions}}, "status")
 
     async def vms(self) -> dict[str, str]:
-        """Every VM and what it does: its source, or that it drains."""
+        """Every VM with its source, or that it drains."""
         return {name_of(vm).name.removeprefix("shop-"): _does(vm) for vm in await self.cluster.every(VIRTUAL_MACHINES)}
 
     async def offered(self) -> list[str]:

@@ -46,7 +46,7 @@ class ChangingObjects(HearingScheduler):
 
     @rule(vm=names)
     def opt_in_or_out(self, vm: str) -> None:
-        """An agent whose VM opts out forgets what it was told."""
+        """An agent whose VM opts out forgets its permit."""
         if name(vm) in self.api.vms:
             changed = self.api.put_vm(
                 structs.replace(self.api.vms[name(vm)], has_agent=not self.api.vms[name(vm)].has_agent)
@@ -59,7 +59,7 @@ class ChangingObjects(HearingScheduler):
 
     @rule(vm=names, is_bounded=st.booleans(), maximum=sizes)
     def break_or_mend(self, vm: str, is_bounded: bool, maximum: Resources) -> None:
-        """The object becomes unreadable, or readable again; the permit on it stays what it was."""
+        """The object becomes unreadable, or readable again; its permit does not change."""
         found = self.api.vms.get(name(vm))
         if found is None:
             return

@@ -99,7 +99,7 @@ class AnyOrder(ChangingObjects):
         assert violations(self.ledger, known) == []
 
     def teardown(self) -> None:
-        """All is heard and written, and every agent is gone with its VM's label: the objects alone are left."""
+        """All events have arrived, all writes are done, and no agent or VM's label is left: only the objects remain."""
         for vm in list(self.api.vms.values()):
             self.guests.clear()
             self.api.put_vm(structs.replace(vm, has_agent=False, unreadable="", is_bounded=True))
@@ -125,7 +125,7 @@ class AnyOrder(ChangingObjects):
         return {uid: each.reserved for uid, each in known if each.pod.vm_uid in self.uids() and uid not in self.left()}
 
     def left(self) -> set[str]:
-        """The pods that their VMs have left: they keep what they had, whatever becomes of the VM."""
+        """Pods that their VMs have left: they keep their reservations, whatever happens to the VM."""
         left = [each for each in self.ledger.claims.values() if each.left_with is not None]
         for claim in left:
             assert claim.vm is not None
@@ -156,7 +156,7 @@ class AnyOrder(ChangingObjects):
         return {"", *(vm.uid for vm in self.api.vms.values())}
 
     def needed(self) -> dict[str, Resources]:
-        """Requirements of each bound pod by its objects alone; pods of deleted VMs keep what they had."""
+        """Requirements of each bound pod by its objects alone; pods of deleted VMs keep their reservations."""
         needed = {}
         for pod in self.api.pods.values():
             vm = self.api.vms.get(pod.vm) if pod.vm is not None else None

@@ -92,7 +92,7 @@ async def strike(run: Stage, harm: str) -> ReplicaProcess:
 
 
 async def mend(run: Stage, replica: ReplicaProcess, harm: str) -> None:
-    """It is started again, or goes on as a leader of the past; returns once it has read the cluster."""
+    """Start the process again, or resume it as a former leader; return once it has read the cluster."""
     if harm == "SIGSTOP":
         replica.send(signal.SIGCONT)
     elif harm == "cut off":

@@ -120,7 +120,7 @@ async def test_unreadable_version_is_reported() -> None:
 
 
 async def test_lines_wait_for_long_line_before_them() -> None:
-    """A long line is read in a thread, which must not change the order of what is told."""
+    """A long line is parsed in a thread, which must not change the order of events."""
     empty = b'{"metadata":{"resourceVersion":"1"},"items":[]}'
     after = {"metadata": {"name": "b", "resourceVersion": "8"}, "status": {"allocatable": {"cpu": "2"}}}
     lines = (b'{"type":"ADDED","object":%s}' % deep("a"), json.dumps({"type": "ADDED", "object": after}).encode())

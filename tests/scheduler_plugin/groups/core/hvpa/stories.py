@@ -63,6 +63,6 @@ def requests(decision: WorkloadDecision) -> ResourceList:
 
 
 def out_of_memory(workload: Workload, *containers: str) -> Workload:
-    """The workload, of which those containers, or all, were just killed for want of memory."""
+    """The workload after these containers, or all, were killed because they ran out of memory."""
     names = containers or [each.name for each in workload.containers]
     return replace(workload, out_of_memory=tuple(OutOfMemory(name, NOON) for name in names))

@@ -234,7 +234,7 @@ def test_shrink_after_scale_out_is_kept_in_status() -> None:
 
 
 def test_before_scaling_in_sizes_grow_however_little() -> None:
-    """Two replicas of 3.4 become one of 6.9: it has to be that large before the other goes."""
+    """Two replicas of 3.4 become one of 6.9: it must have that size before the other is removed."""
     two = running(2, sized(6800))
     grown = decided(EIGHT_CPUS, two, wanted(1, sized(3450)))
     assert (grown.replicas, requests(grown)) == (None, sized(6900))

@@ -124,7 +124,7 @@ def test_new_load_is_carried_by_hpa(replicas: int, before: int, after: int, says
 
 
 def test_scaling_out_once_is_scaling_out_once() -> None:
-    """18 vCPUs on one replica of at most 8: three are enough, though the VPA goes on saying 18 for each."""
+    """18 vCPUs on one replica of at most 8: three are enough, though the VPA still recommends 18 for each."""
     hours = beginning(1, 18_000)
     counts = []
     for _ in range(100):

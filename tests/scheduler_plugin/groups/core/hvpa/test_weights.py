@@ -138,7 +138,7 @@ def test_weight_extremes() -> None:
 
 
 def test_maximum_size_frees_replicas() -> None:
-    """Nothing else could carry the load: the interval must not trap the replicas forever."""
+    """Only more replicas could carry the load: the interval must not keep their number forever."""
     spec = replace(spec_for(HvpaMode.WEIGHT_BASED, sized(500), sized(2000)), intervals=intervals((1, 1, 10)))
     up = decided(spec, running(4, sized(2000)), wanted(8, sized(2000), uncapped=sized(3000)))
     down = decided(spec, running(4, sized(500)), wanted(2, sized(500), uncapped=sized(100)))

@@ -169,7 +169,7 @@ def test_a_checkpoint_is_small_and_recommends_the_same() -> None:
 
 
 def test_a_checkpoint_of_tomorrow_learns_from_today() -> None:
-    """A clock that was a month ahead kept a recommendation as it was for that month."""
+    """A clock that was a month ahead used to freeze a recommendation for that month."""
     ahead = observed({}, "app", [used(9000, 9000)], T0 + 30 * DAY)
     restored: History = decode_history({"recommender": encode_history(ahead)}, "recommender", now=T0)
     assert (restored["app"].since, restored["app"].until, restored["app"].peak_until) == (T0, T0, T0 + DAY)

@@ -24,7 +24,7 @@ SCALING = GroupScaling(
 def played(need: Callable[[int], float], current: int, seconds: int, restart: int = -1) -> list[int]:
     """The replica count at each step, while all replicas share a ``need`` of this many CPUs at each second.
 
-    At ``restart`` the process is succeeded by another: what it saw of loads is lost.
+    At ``restart`` another process takes over, and the loads that the first one recorded are lost.
     """
     counts, memory, used = [current], ScalingMemory(), dict.fromkeys(range(4), 0.0)
     windows: dict[int, LoadWindow] = {}

@@ -101,7 +101,7 @@ def test_kill_emergency_ends_with_grace() -> None:
 
 
 def test_kills_of_long_ago_are_not_many() -> None:
-    """The status of a pod tells of its last kill for as long as the pod lives."""
+    """A pod's status shows its last kill as long as the pod exists."""
     spec = replace(SPEC, policies={CPU: Scaling.HORIZONTAL})
     decision, memory = looked(spec, killed(in_pods(0, 0, 0, 60)), at_work(spec), 60)
     assert (memory.phase, len(decision.unresolved_kills)) == (Phase.WORKING, 1)

@@ -50,7 +50,7 @@ def test_a_container_without_requests_is_not_scaled() -> None:
 
 
 def test_managed_resources_have_one_metric_each() -> None:
-    """A ``Resource`` metric is replaced; metrics of sidecars, which nobody manages, stay where they are."""
+    """A ``Resource`` metric is replaced; metrics of unmanaged sidecars stay as they are."""
     sidecar, memory = ContainerTarget("istio-proxy", "cpu", 80), ContainerTarget("app", "memory", 75)
     before = hpa(
         ResourceTarget("cpu", 60),
@@ -79,7 +79,7 @@ def test_what_is_sized_instead_has_no_metric() -> None:
 
 
 def test_a_target_that_is_an_amount_stays() -> None:
-    """An ``averageValue`` of 700m is no 70 %: neither metric is changed, and none is added beside it."""
+    """An ``averageValue`` of 700m is not 70 %: neither metric is changed, and no metric is added."""
     of_all = ResourceTarget("cpu", None, {"averageValue": "700m"})
     own = ContainerTarget("app", "memory", None, {"averageValue": "1Gi"})
     before = hpa(of_all, own)
