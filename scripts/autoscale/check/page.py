@@ -39,13 +39,17 @@ Below each ! and × the command prints what it found, a remedy after →, and
 the line's section on this page. With several problems, the last line says where to begin: failures come before
 warnings, and causes before their effects. `-o short` uses that order.
 
-The command changes nothing. It tests permissions with access reviews, and pods and webhooks with dry runs. It reads
-metrics through the API server's proxy, or by port-forward if the proxy reaches no pod (as on EKS; the proxy's error
-goes to standard error), and explanations and TLS ports by port-forward. It skips what you cannot read; a query that
-fails for another reason is a warning ([api-looks](#api-looks)). It detects the namespace of the installation;
-`--namespace` overrides it. Before installation the default is `autoscale-system`. `--context` and `--kubeconfig` are
-kubectl's. Without either, the command uses a running local cluster (`autoscale local up --kubernetes`), otherwise
-kubectl's current context ([command-line.md](command-line.md#choosing-the-cluster)).
+The command changes nothing.
+
+- **Tests.** It tests permissions with access reviews, and pods and webhooks with dry runs.
+- **Reads.** It reads metrics through the API server's proxy, or by port-forward if the proxy reaches no pod (as on EKS;
+  the proxy's error goes to standard error). It reads explanations and tests TLS ports by port-forward. It skips what
+  you may not read; a query that fails for another reason is a warning ([api-looks](#api-looks)).
+- **Namespace.** It detects the namespace of the installation; `--namespace` overrides it. Before installation the
+  default is `autoscale-system`.
+- **Cluster.** `--context` and `--kubeconfig` are kubectl's. Without either, the command uses a running local cluster
+  (`autoscale local up --kubernetes`), otherwise kubectl's current context
+  ([command-line.md](command-line.md#choosing-the-cluster)).
 """
 
 
