@@ -68,8 +68,9 @@ class Lines(logging.Handler):
 
 @dataclass
 class FakeGuest:
-    """A guest of which this many cores are busy; or its exporter fails with ``error`` or shows another ``page``. A scrape
-    ``takes`` seconds.
+    """A guest of which this many cores are busy. Its exporter may fail with ``error``, or serve another ``page``.
+
+    A scrape ``takes`` seconds.
     """
 
     clock: FakeClock
