@@ -17,6 +17,7 @@ from scheduler_plugin.ledger.events import MigrationSeen, MoveRequested, PermitR
 from scheduler_plugin.ledger.facts import MigrationFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.placement.verdict import FITS
+from scheduler_plugin.planner.cost import Selection, least_cost
 from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan
 from scheduler_plugin.planner.planner import Planner, run_steps
 from scheduler_plugin.planner.victims import PlanningTime
@@ -37,11 +38,11 @@ def node(of: str, total: float = 10, *, is_open: bool = True) -> object:
 class PlannerFixture:
     """The ledger, the planner and the time."""
 
-    def __init__(self, *nodes: object, policy: MigrationPolicy | None = None) -> None:
+    def __init__(self, *nodes: object, policy: MigrationPolicy | None = None, select: Selection = least_cost) -> None:
         self.policy = policy or MigrationPolicy(settle=Seconds(10.0), settle_denied=Seconds(3.0), out_per_node=1)
         self.fleet = Fleet(*nodes)  # type: ignore[arg-type] # node() above makes nodes
         self.ledger = self.fleet.ledger
-        self.planner = Planner()
+        self.planner = Planner(select)
         self.now = LATER
         self.numbers = 0
         self.constraint_context = ConstraintContext()
@@ -108,9 +109,9 @@ class PlannerFixture:
         self.fleet.did(reservation.effects)
 
 
-def pressed(policy: MigrationPolicy | None = None) -> PlannerFixture:
+def pressed(policy: MigrationPolicy | None = None, select: Selection = least_cost) -> PlannerFixture:
     """n1 is 1 above its watermark of 7 with VMs of 2, 3 and 3; n2 is empty."""
-    fixture = PlannerFixture(node("n1"), node("n2"), policy=policy)
+    fixture = PlannerFixture(node("n1"), node("n2"), policy=policy, select=select)
     fixture.add("a", "n1", 3, load=2.0)
     fixture.add("b", "n1", 2, load=0.5)
     fixture.add("c", "n1", 3, load=1.0)
