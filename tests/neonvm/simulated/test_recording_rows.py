@@ -138,6 +138,7 @@ def test_pipe_is_read(tmp_path: Path) -> None:
         (b"seconds,cpu_cores\n0,1\n5,\xe9\n", "r.csv:3: expected numbers, got '5,\ufffd'"),
         (b"seconds,cpu_cores\n" + b"0" * LONGEST_LINE, "r.csv:2: expected a line of less than 65,536 characters"),
     ],
+    ids=["truncated gzip", "wrong checksum", "no deflate", "not UTF-8", "long line"],
 )
 def test_damaged_file_is_refused(content: bytes, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "r.csv"
