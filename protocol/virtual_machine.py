@@ -26,7 +26,7 @@ from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_PERMIT, LABEL_ENABLED
 from protocol.permits import decode_permit
 from protocol.running_machine import RunningMachine, read_machine
-from protocol.units import Bytes, Resources
+from protocol.units import ZERO, Bytes, Resources
 from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, cpu_to_wire, mem_from_wire, slot_count_from_wire
 
 SLOT_GRANULE: Final = Bytes(8 * 1024**2)
@@ -60,8 +60,9 @@ class VirtualMachine(msgspec.Struct, frozen=True):
 
     ``use`` is the size in the spec, clipped to the running ``machine`` (None while none runs, or if the controller does
     not report it); if clipping changed it, ``after_restart`` is the size in the spec. ``actual`` is the guest's size
-    from the status (None if not reported); ``permit`` is the last permit that a scheduler stored. ``phase`` is empty
-    before the controller sets it. ``sleep`` is the controller's report on sleep.
+    from the status (None if not reported), ``growing_to`` the size that it may reach by orders in progress (zero if
+    there are none); ``permit`` is the last permit that a scheduler stored. ``phase`` is empty before the controller
+    sets it. ``sleep`` is the controller's report on sleep.
     ``unreadable`` says why the object is invalid, for callers that keep it with the largest sizes that it names.
     """
 
@@ -87,6 +88,7 @@ class VirtualMachine(msgspec.Struct, frozen=True):
     machine: RunningMachine | None = None
     after_restart: Resources | None = None
     sleep: SleepReport = SleepReport()
+    growing_to: Resources = ZERO
 
     @property
     def wakes_with(self) -> Resources:
@@ -199,6 +201,7 @@ def _virtual_machine(decoded: _Object, obj: JsonObject) -> VirtualMachine:
         at_most=spec_bounds.max if machine is None else machine.most,
         problems=tuple(problems),
         sleep=sleep_report(obj),
+        growing_to=_read_or_problem(partial(_guest_size, child(status, "growingTo"), _GROWING), problems) or ZERO,
     )
 
 
@@ -298,15 +301,18 @@ def _clipped(
 
 
 def _actual(status: JsonObject, problems: list[str]) -> Resources | None:
-    actual = _read_or_problem(partial(_guest_size, status), problems)
+    actual = _read_or_problem(partial(_guest_size, status, "status"), problems)
     return actual if actual is not None and actual.cpu and actual.mem else None
 
 
-def _guest_size(status: JsonObject) -> Resources | None:
-    cpus, memory = status.get("cpus"), status.get("memorySize")
+_GROWING: Final = "status.growingTo"
+
+
+def _guest_size(fields: JsonObject, path: str) -> Resources | None:
+    cpus, memory = fields.get("cpus"), fields.get("memorySize")
     if cpus is None or memory is None:
         return None
-    return Resources(_read("status.cpus", cpus, cpu_from_wire), _read("status.memorySize", memory, mem_from_wire))
+    return Resources(_read(f"{path}.cpus", cpus, cpu_from_wire), _read(f"{path}.memorySize", memory, mem_from_wire))
 
 
 def _read_or_problem(read: Callable[[], T | None], problems: list[str]) -> T | None:

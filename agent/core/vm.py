@@ -51,7 +51,8 @@ class Vm(msgspec.Struct, frozen=True, gc=False):
     and its phase allows a resize. ``ours``: its status names this agent's pod; during a migration that is true for at
     most one of the two pods. ``is_pod``: a pod that is resized in place. ``objection``: why the kubelet does not apply
     its requests. ``mem_limit``: its memory limit, None if unlimited. ``order``: the order to sleep on the object.
-    ``sleep``: the controller's report. ``never_sleeps``: why it must not sleep, empty if it may.
+    ``sleep``: the controller's report. ``never_sleeps``: why it must not sleep, empty if it may. ``growing_to``: the
+    size that the guest may reach by resizes in progress, whatever ``use`` is by now; zero if there are none.
     """
 
     bounds: Bounds
@@ -71,6 +72,7 @@ class Vm(msgspec.Struct, frozen=True, gc=False):
     order: str = ""
     sleep: SleepReport = NO_REPORT
     never_sleeps: str = ""
+    growing_to: Resources = ZERO
 
     @property
     def is_asleep(self) -> bool:
@@ -99,9 +101,9 @@ class Vm(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def holds(self) -> Resources:
-        """The size to account for: the larger of actual and ordered."""
+        """The size to account for: the largest of actual and ordered."""
         # While asleep, ``use`` is only the size to request on wake.
-        return ZERO if self.is_asleep else self.use.at_least(self.actual)
+        return ZERO if self.is_asleep else self.use.at_least(self.actual).at_least(self.growing_to)
 
     @property
     def has_mem(self) -> Bytes:
@@ -159,6 +161,7 @@ def view(source: VirtualMachine, pod: str, floor: VmFloor | None = None) -> Vm:
         order=order if len(order) <= MAX_ORDER_LENGTH else "",
         sleep=source.sleep,
         never_sleeps=_never_sleeps(source),
+        growing_to=ZERO if sleeps else source.growing_to,
     )
 
 

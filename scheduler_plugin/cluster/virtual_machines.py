@@ -102,7 +102,7 @@ def vm_facts(vm: ClusterVm) -> VmFacts:
         maximum=vm.bounds.max,
         use=ZERO if sleeps else use,
         # The status may still have the size of a stopped guest.
-        actual=None if sleeps or vm.phase in WITHOUT_GUEST else _or_maximum(vm.actual, vm, "status."),
+        actual=None if sleeps or vm.phase in WITHOUT_GUEST else _or_maximum(_actual(vm), vm, "status."),
         permit=_or_maximum(vm.permit, vm, _PERMIT),
         holders=decode_holders(vm.annotations.get(names.ANNOTATION_PERMIT_WRITER, "")),
         # The stand-in of an unreadable permit is not a stored permit.
@@ -124,6 +124,11 @@ def vm_facts(vm: ClusterVm) -> VmFacts:
         wakes_with=use if sleeps else None,
         is_waking=vm.is_waking,
     )
+
+
+def _actual(vm: ClusterVm) -> Resources | None:
+    """The size that the guest has, or may reach before its controller reports again."""
+    return vm.actual if not vm.growing_to.any else vm.growing_to.at_least(vm.actual or ZERO)
 
 
 def weight_of(vm: VirtualMachine) -> int | None:

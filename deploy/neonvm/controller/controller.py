@@ -11,6 +11,7 @@ from typing import Final
 
 from deploy.kube.events import NORMAL, WARNING
 from deploy.kube.informer import ObjectChange
+from deploy.neonvm.controller.growth import VERSIONED, grows, set_target, with_growth
 from deploy.neonvm.controller.plan import plan
 from deploy.neonvm.controller.sleep_plan import LONGEST_SLEEP, sleep_event
 from deploy.neonvm.controller.vm_facts import ActiveMigration, VmObservation, VmPlan
@@ -58,7 +59,7 @@ from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 _STALE_CACHE: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
 """Refusals that only show that the cache was stale."""
 
-_OWN: Final = ("machine", "sleep")
+_OWN: Final = ("machine", "sleep", "growingTo")
 """Fields of a VM's status that NeonVM's own CRD lacks."""
 
 _WORKERS: Final = 4
@@ -120,7 +121,10 @@ class NeonVmController:
             raise
         except Exception as error:
             vm = self._deps.vms.get(name)
-            if vm is not None and not (isinstance(error, ApiRefusedError) and error.kind in _STALE_CACHE):
+            is_stale = isinstance(error, ApiRefusedError) and error.kind in _STALE_CACHE
+            if vm is not None and is_stale:
+                await self._is_current(vm)  # the watch may lag for minutes
+            elif vm is not None:
                 await self._deps.events.record(vm, texts.RECONCILE_FAILED, str(error) or repr(error), WARNING)
             raise
 
@@ -237,15 +241,11 @@ class NeonVmController:
         if vm_plan.add_finalizer:
             await self._set_finalizers(vm, [*finalizers_of(vm), FINALIZER])
         if guest is not None:
-            _set_target(guest, vm_plan)
-        # The status must have the pod's name before the pod is created.
-        is_current = await self._report(vm, vm_plan.status)
-        # After the status was written, because only the phase reserves room for a running guest.
-        if guest is not None and vm_plan.sleep:
-            guest.sleep_orders.sleep(vm_plan.sleep)
-        # A phase that was not written now may be that of an earlier wake, in the cache of a former standby.
-        if guest is not None and vm_plan.wake and (is_current or await self._is_current(vm)):
-            guest.sleep_orders.wake()
+            set_target(guest, vm_plan, facts.machine)
+        # The status must have the pod's name before the pod is created, and a guest's size before it grows.
+        is_current = await self._report(vm, with_growth(vm_plan, guest))
+        if guest is not None:
+            await self._command(guest, vm, vm_plan, is_current=is_current)
         if vm_plan.create_pod and facts.machine is not None:
             await self._create_pod(vm, facts.machine)
         if vm_plan.delete_pod and facts.pod is not None:
@@ -271,6 +271,18 @@ class NeonVmController:
             # Last, so that a refusal by an older admission policy blocks nothing else.
             await self._update_pod_metadata(vm, kept_pod, guest)
 
+    async def _command(self, guest: Resizer, vm: Json, vm_plan: VmPlan, *, is_current: bool) -> None:
+        """Resize the guest, put it to sleep or wake it, after the status was written: only that reserves its room."""
+        # A phase or size that was not written now may be an earlier one, in the cache of a former standby.
+        if (vm_plan.wake or grows(guest, vm_plan)) and not (is_current or await self._is_current(vm)):
+            return
+        if vm_plan.desired is not None:
+            guest.resize_to(vm_plan.desired)
+        if vm_plan.sleep:
+            guest.sleep_orders.sleep(vm_plan.sleep)
+        if vm_plan.wake:
+            guest.sleep_orders.wake()
+
     async def _report(self, vm: Json, desired: Json) -> bool:
         """Write the fields of the status that differ, with timestamps for changed conditions and a new revision.
         Return True if the API accepted a write that is bound to the version of ``vm``.
@@ -286,8 +298,7 @@ class NeonVmController:
         # Do not write again what would be dropped.
         if changed.keys() <= self._dropped:
             return False
-        # These are written only to the version that they were derived from.
-        is_versioned = bool(changed.keys() & {"podName", "phase", "sleep"})
+        is_versioned = bool(changed.keys() & VERSIONED)
         version: Json = {"resourceVersion": text(vm, "metadata", "resourceVersion")} if is_versioned else {}
         body: Json = {"metadata": version, "status": changed}
         written = await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body, "status")
@@ -325,6 +336,7 @@ class NeonVmController:
         fresh = await self._deps.client.get(VIRTUAL_MACHINES, name_of(vm))
         is_current = text(fresh, "metadata", "resourceVersion") == text(vm, "metadata", "resourceVersion")
         if not is_current:
+            self._deps.vms.learn(fresh)
             self._queue.add(name_of(vm), _SOON)
         return is_current
 
@@ -332,14 +344,6 @@ class NeonVmController:
         version = text(vm, "metadata", "resourceVersion")
         body: Json = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
         self._deps.vms.learn(await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body))
-
-
-def _set_target(guest: Resizer, vm_plan: VmPlan) -> None:
-    if vm_plan.hold:
-        # Before the status is written: its readers rely on no resize starting after that.
-        guest.hold()
-    if vm_plan.desired is not None:
-        guest.resize_to(vm_plan.desired)
 
 
 def _is_run_for(pod: Json, vm: Json) -> bool:

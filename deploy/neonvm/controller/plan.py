@@ -76,7 +76,7 @@ def _stay(facts: VmObservation) -> VmPlan:
     return _ended(facts, facts.pod) if has_finished(facts.pod) else _with_pod(facts, facts.machine, facts.pod)
 
 
-_NO_SIZE: Final[Json] = {"cpus": None, "memorySize": None}
+_NO_SIZE: Final[Json] = {"cpus": None, "memorySize": None, "growingTo": None}
 _NO_GUEST: Final[Json] = {"podIP": None, "node": None, **_NO_SIZE, "machine": None}
 
 

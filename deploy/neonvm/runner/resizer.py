@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from deploy.neonvm.ports import CPU, MEMORY, GuestError, GuestPhase, GuestState, ResizableGuest
 from deploy.neonvm.runner.sleep_orders import SleepOrders
@@ -13,12 +13,16 @@ from deploy.neonvm.texts.lines import one_line
 from protocol.backoff import Backoff, Retries
 from protocol.guest.sleep import SLEEPING
 from protocol.runtime.clock import Clock
-from protocol.units import Amount, Bytes, Instant, MilliCpu, Resources, Seconds
+from protocol.units import ZERO, Amount, Bytes, Instant, MilliCpu, Resources, Seconds
 
 # Before a refused or incomplete resize is retried.
 _BACKOFF: Final = Backoff(Seconds(1.0), Seconds(10.0), spread=0.0)
 STALLED_AFTER: Final = Seconds(60.0)
 """A guest that can be resized shows progress within seconds, even one that unplugs memory under load."""
+ORDER_LIFETIME: Final = Seconds(15.0)
+"""An order without a response may still be carried out for this long: thrice the timeout of a request."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,10 @@ class Resizer:
         self._cpu_version = 0  # incremented when a resize returns the CPU; the CPU in polls sent before that is stale
         self._wakes = {CPU: asyncio.Event(), MEMORY: asyncio.Event()}
         self.state = GuestState(phase, starting.cpu, starting.mem)
+        # The largest size among the orders that may be in effect; one without a response may be, until ``_open_until``.
+        self._ordered = ZERO
+        self._open_until: dict[str, Instant] = {}
+        self._has_inherited = False
         self._faults: dict[str, str] = {}
         # For each resource that differs from the desired size: its amount, and since when it has not changed.
         self._unchanged: dict[str, tuple[Amount, Instant]] = {}
@@ -78,6 +86,19 @@ class Resizer:
         # A failed resize does not matter until the guest is awake.
         past = {CPU, MEMORY} if self.sleep_orders.is_asleep else set[str]()
         return "; ".join(fault for about, fault in self._faults.items() if about not in past)
+
+    @property
+    def largest(self) -> Resources:
+        """The largest size that the guest has, or may reach until the next ``resize_to``."""
+        target = ZERO if self.is_held else self._target
+        return Resources(self.state.cpu, self.state.mem).at_least(self._ordered).at_least(target)
+
+    def inherit(self, growing_to: Resources) -> None:
+        """Count orders of an earlier process, up to this size. Only the first call has an effect."""
+        if not self._has_inherited and growing_to.any:
+            self._order(growing_to)
+            self._open_until = dict.fromkeys((CPU, MEMORY), Instant(self._clock.now() + ORDER_LIFETIME))
+        self._has_inherited = True
 
     def resize_to(self, size: Resources) -> None:
         """Set the desired size and end a hold."""
@@ -111,6 +132,8 @@ class Resizer:
         """Set the guest's state: it has arrived by migration, fallen asleep, or woken."""
         self._state_version += 1
         self.state = state
+        if state.phase in SLEEPING:
+            self._ordered = ZERO
         # Errors of earlier polls are stale.
         self._faults.pop("state", None)
         self._on_change()
@@ -119,6 +142,7 @@ class Resizer:
         """Set the state to stopped: the guest has ended, or runs elsewhere."""
         self._state_version += 1
         self.state = GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
+        self._ordered = ZERO
         self._on_change()
 
     async def run(self) -> str:
@@ -231,14 +255,17 @@ class Resizer:
 
     async def _step_cpu(self) -> None:
         target: MilliCpu = self._target.cpu
-        if self._may_resize and self.state.cpu != target:
-            version = self._state_version
-            cpu = await self._guest.set_cpu(target)
+        # If a larger order may be in effect, or may yet be carried out, order again until it cannot.
+        if self._may_resize and (self.state.cpu != target or self._ordered.cpu > target):
+            version, sent = self._state_version, self._clock.now()
+            self._order(Resources(target, ZERO.mem))
+            cpu = await self._carried_out(CPU, self._guest.set_cpu(target))
             # The response has no CPU, so poll.
             if cpu is None:
                 await self._poll_once()
             elif version == self._state_version:
                 self._update_cpu(cpu)
+            self._settle(Resources(target, self._ordered.mem), CPU, sent)
 
     def _update_cpu(self, cpu: MilliCpu) -> None:
         """Set the CPU that a resize returned; polls in flight are stale."""
@@ -251,10 +278,30 @@ class Resizer:
 
     async def _step_memory(self) -> None:
         target: Bytes = self._target.mem
-        if self._may_resize and self.state.mem != target:
+        if self._may_resize and (self.state.mem != target or self._ordered.mem > target):
+            sent = self._clock.now()
+            self._order(Resources(ZERO.cpu, target))
             # Memory is plugged block by block, so poll how far the guest got.
-            await self._guest.set_memory(target)
+            await self._carried_out(MEMORY, self._guest.set_memory(target))
             await self._poll_once()
+            self._settle(Resources(self._ordered.cpu, target), MEMORY, sent)
+
+    def _order(self, size: Resources) -> None:
+        self._ordered = self._ordered.at_least(size)
+
+    async def _carried_out(self, name: str, order: Awaitable[T]) -> T:
+        try:
+            return await order
+        except GuestError:
+            self._open_until[name] = Instant(self._clock.now() + ORDER_LIFETIME)
+            raise
+
+    def _settle(self, ordered: Resources, name: str, sent: Instant) -> None:
+        """Set what is ordered after a response to an order that was ``sent`` at that time."""
+        # An earlier order without a response may still be carried out.
+        if sent >= self._open_until.get(name, sent) and ordered != self._ordered:
+            self._ordered = ordered
+            self._on_change()
 
     def _note_progress(self) -> None:
         """Update ``stalled``: the resources that made no progress for a minute."""

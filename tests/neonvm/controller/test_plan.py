@@ -12,7 +12,7 @@ from protocol.messages import ObjectName
 from protocol.units import Resources
 from tests.neonvm.sample_objects import WANTED, facts, has, made_with, runner, virtual_machine
 
-NO_GUEST = {"podIP": None, "node": None, "cpus": None, "memorySize": None, "machine": None}
+NO_GUEST = {"podIP": None, "node": None, "cpus": None, "memorySize": None, "growingTo": None, "machine": None}
 MACHINE: Json = {"maxCpus": "4", "minMemory": "1Gi", "maxMemory": "8Gi"}
 NAMED: Json = {"phase": "Pending", "podName": "db-x"}
 REVISION: Json = {"value": 7, "flags": 1}

@@ -18,7 +18,7 @@ from protocol.units import Resources
 from tests.neonvm.sample_objects import WANTED, facts, has, runner, virtual_machine
 
 AT = "2026-01-01T00:00:00Z"
-SIZES: Json = {"cpus": None, "memorySize": None}
+SIZES: Json = {"cpus": None, "memorySize": None, "growingTo": None}
 PLACE: Json = {
     "node": "n1",
     "podIP": "10.0.0.9",

@@ -152,7 +152,8 @@ async def test_old_watch_repeats_no_earlier_wake(sleeper: Sleeper) -> None:
     sleeper.guest.must_wake = asyncio.get_running_loop().create_future()
     await sleeper.guest.fall_asleep()
     await sleeper.follow()
-    await sleeper.site._controller.reconcile(DB)
+    with pytest.raises(ApiRefusedError, match="409"):
+        await sleeper.site._controller.reconcile(DB)
     await settle()
     assert sleeper.guest.orders == ["fall asleep", "wake", "fall asleep"]
     assert (await sleeper.turn(2), sleeper.guest.orders[3:]) == ("Asleep", [])
