@@ -17,6 +17,7 @@ from typing import Final
 
 from protocol.backoff import Backoff
 from protocol.kubernetes.api import ApiError
+from protocol.kubernetes.refusals import capped_retry_after
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
@@ -107,8 +108,8 @@ class WorkQueue:
             name = await self.take()
             try:
                 await reconcile(name)
-            except expected:
-                self.failed(name)
+            except expected as error:
+                self.failed(name, error.retry_after if isinstance(error, ApiError) else None)
             except Exception:  # noqa: BLE001 - one object must not end the controller of all others
                 _log.exception("cannot reconcile an object", extra={"object": str(name)})
                 self.failed(name)
@@ -122,11 +123,12 @@ class WorkQueue:
         # A worker may be waiting for this very name.
         self._changed.set()
 
-    def failed(self, name: ObjectName) -> None:
-        """Record that reconciling ``name`` failed; retry it after a backoff."""
+    def failed(self, name: ObjectName, retry_after: Seconds | None = None) -> None:
+        """Record that reconciling ``name`` failed; retry it after a backoff, and not before ``retry_after``."""
         self._failures[name] = failures = self._failures.get(name, 0) + 1
         self._free(name)
-        self.add(name, BACKOFF.delay(failures, self._clock.jitter()))
+        wait = BACKOFF.delay(failures, self._clock.jitter())
+        self.add(name, Seconds(wait + capped_retry_after(retry_after)))
 
     def _free(self, name: ObjectName) -> None:
         self._working.discard(name)

@@ -196,12 +196,12 @@ class Writer:
         await self._call("delete", ApiCall("DELETE", path, TIMEOUT, body=body, content_type=JSON))
 
     async def create_event(self, event: EventRecord) -> None:
-        """Create an event; a refused one is dropped. Raises ``ApiUnknownError`` and ``NotLeadingError``."""
+        """Create an event; one that cannot be written is dropped. Raises ``NotLeadingError``."""
         body = event_body(event, micro_timestamp(self.clock.wall()), COMPONENT)
         try:
             await self._call("event", _creation(event.path, body))
-        # A refused event must not prevent a scaling.
-        except ApiRefusedError:
+        # It must not prevent a scaling: events may be in a store of their own, which may be down.
+        except ApiError:
             return
 
     async def _call(self, what: str, call: ApiCall) -> JsonObject:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from protocol.kubernetes.api import response_error
 from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Seconds
@@ -73,6 +74,21 @@ async def test_failed_name_backs_off(queue: WorkQueue, clock: FakeClock) -> None
     await clock.advance(0.1)
     assert len(taker.taken) == 3
     taker.task.cancel()
+
+
+async def test_overloaded_server_is_asked_later(queue: WorkQueue, clock: FakeClock) -> None:
+    taken_at: list[float] = []
+
+    async def reconcile(name: ObjectName) -> None:
+        taken_at.append(clock.now())
+        raise response_error(429, b"too many requests", "5" if len(taken_at) == 1 else "600")
+
+    queue.add(A)
+    serving = asyncio.ensure_future(queue.serve(reconcile))
+    for _ in range(34):
+        await clock.advance(0.5)
+    assert [at - taken_at[0] for at in taken_at] == [0.0, 5.25, 15.75], "at most ten seconds, and the backoff"
+    serving.cancel()
 
 
 async def test_a_success_forgets_the_failures(queue: WorkQueue, clock: FakeClock) -> None:

@@ -31,7 +31,7 @@ from deploy.local.apiserver.routes.resource_routes import ResourceRoutes
 from deploy.local.apiserver.server import admin_tokens, build
 from deploy.local.apiserver.storage.store import StoredObject
 from deploy.local.cluster.content import local_crds
-from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError, response_error
 from protocol.kubernetes.objects import Json, JsonObject, child, text
 from protocol.kubernetes.pages import LineSplitter, Page, read_page
 from protocol.kubernetes.refusals import read_refusal
@@ -231,7 +231,7 @@ class Connection:
                 raise ApiUnknownError("killed before the write took effect")
         for part, status in self.refuse.items():
             if part in f"{call.method} {call.path}" and (call.method != "GET" or part.startswith("GET ")):
-                raise ApiRefusedError(read_refusal(status, b"no", ""))
+                raise response_error(status, b"no", "")
         if self.no_dry_run and call.query.get("dryRun"):
             raise ApiRefusedError(read_refusal(400, json.dumps({"message": self.no_dry_run}).encode(), ""))
         if self.unchanged and call.method == "PATCH" and self.unchanged in call.path:
