@@ -63,7 +63,6 @@ _OWN: Final = ("machine", "sleep", "growingTo")
 """Fields of a VM's status that NeonVM's own CRD lacks."""
 
 _WORKERS: Final = 4
-_SOON: Final = Seconds(0.25)
 _RESTART_BACKOFF: Final = Backoff(Seconds(1.0), Seconds(30.0), spread=0.0)
 _SLEEPER_CHECK: Final = Seconds(3600.0)
 """Requeue interval of sleeping VMs, because no watch event marks the end of the longest sleep."""
@@ -276,7 +275,8 @@ class NeonVmController:
         # A phase or size that was not written now may be an earlier one, in the cache of a former standby.
         if (vm_plan.wake or grows(guest, vm_plan)) and not (is_current or await self._is_current(vm)):
             return
-        if vm_plan.desired is not None:
+        # The status of a sleeping guest has no size: it grows once it is awake.
+        if vm_plan.desired is not None and text(vm_plan.status, "cpus"):
             guest.resize_to(vm_plan.desired)
         if vm_plan.sleep:
             guest.sleep_orders.sleep(vm_plan.sleep)
@@ -337,7 +337,7 @@ class NeonVmController:
         is_current = text(fresh, "metadata", "resourceVersion") == text(vm, "metadata", "resourceVersion")
         if not is_current:
             self._deps.vms.learn(fresh)
-            self._queue.add(name_of(vm), _SOON)
+            self._queue.add(name_of(vm), Seconds(0.25))
         return is_current
 
     async def _set_finalizers(self, vm: Json, finalizers: list[object]) -> None:
