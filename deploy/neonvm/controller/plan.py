@@ -112,6 +112,11 @@ def _without_pod(facts: VmObservation) -> VmPlan:
         # A pod deleted without having ended, with its node or by hand, counts as failed.
         gone = _available(facts.vm, False, reasoned(texts.POD_GONE, pod=text(facts.vm, "status", "podName")))
         return VmPlan({"phase": FAILED, "conditions": [gone], **_NO_GUEST})
+    return _restarted(facts, phase)
+
+
+def _restarted(facts: VmObservation, phase: str) -> VmPlan:
+    """Plan for a VM that has ended with ``phase``, and whose pod is gone or will never run again."""
     if not restarts(facts.vm, phase):
         return VmPlan({})
     if not facts.restart_due:
@@ -126,6 +131,9 @@ def _ended(facts: VmObservation, pod: Json) -> VmPlan:
         # The guest was migrated away, but the VM's podName is still this pod: the guest was lost on the target.
         phase, end = FAILED, reasoned(texts.GUEST_LOST, message=end[1])
     ended = _available(facts.vm, False, end)
+    # The finalizer of another program may keep the pod for long.
+    if is_terminating(pod) and text(facts.vm, "status", "phase") == phase:
+        return _restarted(facts, phase)
     again = restarts(facts.vm, phase) and not is_terminating(pod)
     return VmPlan({"phase": phase, "conditions": [ended], **_NO_GUEST}, delete_pod=again)
 
