@@ -199,9 +199,10 @@ def _virtual_machine(decoded: _Object, obj: JsonObject) -> VirtualMachine:
         after_restart=spec_use if spec_use != use else None,
         # The annotation must not lower the maximum that is assumed for invalid parts.
         at_most=spec_bounds.max if machine is None else machine.most,
+        growing_to=_read_or_problem(partial(_guest_size, child(status, "growingTo"), _GROWING), problems) or ZERO,
+        # After everything that adds to them.
         problems=tuple(problems),
         sleep=sleep_report(obj),
-        growing_to=_read_or_problem(partial(_guest_size, child(status, "growingTo"), _GROWING), problems) or ZERO,
     )
 
 

@@ -202,9 +202,13 @@ def vm_at_most(obj: JsonObject, reason: str) -> ClusterVm:
     # An unreadable size may be the largest: zero, no bound.
     mems = None if counts is None or slot is None else [slot * count for count in counts]
     high = Resources(max(cpus) if cpus else MilliCpu(0), max(mems) if mems else Bytes(0))
-    has = Resources(
-        _read(cpu_from_wire, status.get("cpus")) or MilliCpu(0),
-        _read(mem_from_wire, status.get("memorySize")) or Bytes(0),
+    # A growth has not ended because its VM became unreadable.
+    has, growing_to = (
+        Resources(
+            _read(cpu_from_wire, sizes.get("cpus")) or MilliCpu(0),
+            _read(mem_from_wire, sizes.get("memorySize")) or Bytes(0),
+        )
+        for sizes in (status, child(status, "growingTo"))
     )
     return ClusterVm(
         name=name_of(obj),
@@ -213,7 +217,7 @@ def vm_at_most(obj: JsonObject, reason: str) -> ClusterVm:
         labels=labels,
         annotations=texts(obj, "metadata", "annotations"),
         bounds=Bounds(ZERO, high),
-        use=high.at_least(has),
+        use=high.at_least(has).at_least(growing_to),
         actual=None,
         slot_size=slot or DEFAULT_SLOT,
         pod_name=text(status, "podName") or None,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_PERMIT, LABEL_ENABLED
 from protocol.running_machine import RunningMachine
-from protocol.units import Bytes, MilliCpu, Resources
+from protocol.units import ZERO, Bytes, MilliCpu, Resources
 from protocol.virtual_machine import Bounds, InvalidObjectError, VirtualMachine, parse_virtual_machine, use_patch
 
 GI = Bytes(1024**3)
@@ -346,6 +346,24 @@ def test_no_annotation_makes_a_vm_unreadable(text: str) -> None:
 def test_hostile_annotations_become_problems(name: str) -> None:
     for text in ('{"min":' * 3000, '{"vCPUs":"1e1000000000000000000","mem":1,"min":{"cpu":1,"mem":"1e99999"}}'):
         assert len(parse_virtual_machine(annotated(name, text)).problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("growing", "size", "problems"),
+    [
+        (None, ZERO, ()),
+        ({"cpus": "4"}, ZERO, ()),
+        ({"cpus": "2500m", "memorySize": "3Gi"}, Resources.parse("2500m", "3Gi"), ()),
+        (
+            {"cpus": True, "memorySize": "3Gi"},
+            ZERO,
+            ("status.growingTo.cpus: expected a quantity, got True",),
+        ),
+    ],
+)
+def test_growth_in_progress_is_read(growing: object, size: Resources, problems: tuple[str, ...]) -> None:
+    vm = parse_virtual_machine(with_value("status/growingTo", growing))
+    assert (vm.growing_to, vm.problems) == (size, problems)
 
 
 MACHINE = {"maxCpus": 2, "minMemory": "1Gi", "maxMemory": "4Gi"}

@@ -19,8 +19,8 @@ from protocol.units import ZERO, Amount, Bytes, Instant, MilliCpu, Resources, Se
 _BACKOFF: Final = Backoff(Seconds(1.0), Seconds(10.0), spread=0.0)
 STALLED_AFTER: Final = Seconds(60.0)
 """A guest that can be resized shows progress within seconds, even one that unplugs memory under load."""
-ORDER_LIFETIME: Final = Seconds(15.0)
-"""An order without a response may still be carried out for this long: thrice the timeout of a request."""
+ORDER_LIFETIME: Final = Seconds(60.0)
+"""An order without a response may still be carried out for this long: by a busy runner, or after lost packets."""
 
 T = TypeVar("T")
 

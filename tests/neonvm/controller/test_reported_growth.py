@@ -181,11 +181,11 @@ async def test_object_covers_guest(site: Site, seed: int) -> None:
                 if site.clock.now() - at < ORDER_LIFETIME:
                     guest.carry_out(what, amount)
             case _:
-                await site.clock.advance(chance.choice([0.5, 3.0, 12.0]))
+                await site.clock.advance(chance.choice([0.5, 3.0, 40.0]))
         await settle()
         assert guest.largest.within(before.at_least(await covered(site))), (step, guest.orders)
     guest.fates = ("done",)
-    for _ in range(4):
+    for _ in range(5):
         await site.clock.advance(20.0)
         await site.turn(2)
         await settle()

@@ -155,3 +155,25 @@ garbage = st.recursive(
 def test_anything_is_a_vm_at_most(metadata: object, cpus: object, status: object) -> None:
     found = vm_facts(vm_at_most({"metadata": metadata, "spec": {"guest": {"cpus": cpus}}, "status": status}, "because"))
     assert found.unreadable == "because"
+
+
+@pytest.mark.parametrize(
+    ("growing", "actual"),
+    [
+        ({}, Resources.parse(3, "5Gi")),
+        ({"growingTo": {"cpus": "6", "memorySize": "4Gi"}}, Resources.parse(6, "5Gi")),
+        ({"growingTo": {"cpus": "6", "memorySize": "4Gi"}, "cpus": None}, Resources.parse(6, "4Gi")),
+        ({"growingTo": {"cpus": "lots", "memorySize": "4Gi"}}, Resources.parse(8, "16Gi")),
+    ],
+)
+def test_guest_counts_at_size_it_may_reach(growing: Obj, actual: Resources) -> None:
+    """Its agent may have lowered ``use`` since, but the resize has not ended."""
+    obj = broken()
+    obj["status"] |= growing
+    assert vm_facts(read_vm(obj)).actual == actual
+
+
+def test_unreadable_vm_may_still_grow() -> None:
+    obj = broken(memorySlotSize="100Mi")
+    obj["status"] |= {"growingTo": {"cpus": "9", "memorySize": "6Gi"}}
+    assert at_most(obj).use == Resources.parse(9, "6Gi")

@@ -34,6 +34,21 @@ def test_sleeper_wakes_with_what_it_had(phase: str, state: str, use: int, actual
     assert (found.use.cpu.as_cores, found.actual.cpu.as_cores) == (use, actual)
 
 
+@pytest.mark.parametrize(("phase", "holds"), [("Running", 4), ("Asleep", 0), ("Waking", 1)])
+def test_growth_in_progress_is_held(phase: str, holds: int) -> None:
+    """A resize that has not ended, although less was ordered since."""
+    guest = {"cpus": {"min": 1}, "memorySlots": {"min": 1}}
+    growing = {"cpus": "4", "memorySize": "1Gi"}
+    status = {"phase": phase, "cpus": 1, "memorySize": "1Gi", "growingTo": growing}
+    found = view(
+        parse_virtual_machine(
+            {"metadata": {"namespace": "a", "name": "b"}, "spec": {"guest": guest}, "status": status}
+        ),
+        "p",
+    )
+    assert found.holds.cpu.as_cores == holds
+
+
 @pytest.mark.parametrize(
     ("labels", "because"),
     [

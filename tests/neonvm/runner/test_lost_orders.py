@@ -1,0 +1,76 @@
+"""Orders to a guest whose response is lost may be carried out later: they count until they cannot any more."""
+
+import asyncio
+
+from deploy.neonvm.ports import GuestPhase, GuestState
+from deploy.neonvm.runner.resizer import ORDER_LIFETIME
+from protocol.units import ZERO, Resources
+from tests.fake_clock import settle
+from tests.neonvm.runner.test_resizer import LARGE, SMALL, ObedientGuest, resizing
+
+
+async def test_lost_growth_counts_until_it_cannot_happen() -> None:
+    """The guest is ordered back again and again, because the lost order may be carried out in between."""
+    guest = ObedientGuest()
+    guest.refusals = {"cpu": 1, "memory": 1}
+    async with resizing(guest) as resized:
+        await resized.boot()
+        resized.resizer.resize_to(LARGE)
+        await settle()
+        resized.resizer.resize_to(SMALL)
+        await settle()
+        assert (resized.resizer.state.cpu, resized.resizer.largest) == (SMALL.cpu, LARGE)
+        guest.has = GuestState(GuestPhase.RUNNING, LARGE.cpu, LARGE.mem)
+        await resized.clock.advance(10)
+        assert (guest.has.cpu, guest.has.mem, resized.resizer.largest) == (SMALL.cpu, SMALL.mem, LARGE)
+        await resized.clock.advance(ORDER_LIFETIME)
+        assert resized.resizer.largest == SMALL
+        guest.orders.clear()
+        await resized.clock.advance(60)
+        assert guest.orders == []
+
+
+async def test_orders_of_an_earlier_process_count() -> None:
+    async with resizing(ObedientGuest()) as resized:
+        await resized.boot()
+        resized.resizer.inherit(LARGE)
+        resized.resizer.inherit(Resources.parse("8", "8Gi"))
+        assert resized.resizer.largest == LARGE
+        await resized.clock.advance(ORDER_LIFETIME + 10)
+        assert resized.resizer.largest == SMALL
+
+
+async def test_nothing_is_inherited_later() -> None:
+    async with resizing(ObedientGuest()) as resized:
+        await resized.boot()
+        resized.resizer.inherit(ZERO)
+        resized.resizer.inherit(LARGE)
+        assert resized.resizer.largest == SMALL
+
+
+async def test_order_in_progress_counts() -> None:
+    """Also if less is desired by then, and until the guest has responded to that."""
+    guest = ObedientGuest()
+    async with resizing(guest) as resized:
+        await resized.boot()
+        guest.slow_cpu = asyncio.Event()
+        resized.resizer.resize_to(Resources(LARGE.cpu, SMALL.mem))
+        await settle()
+        resized.resizer.resize_to(SMALL)
+        await settle()
+        assert resized.resizer.largest.cpu == LARGE.cpu
+        guest.slow_cpu.set()
+        await settle()
+        assert (resized.resizer.largest, guest.orders) == (SMALL, ["cpu 2", "cpu 1"])
+
+
+async def test_guest_that_has_left_reaches_nothing() -> None:
+    guest = ObedientGuest()
+    guest.refusals = {"cpu": 1}
+    async with resizing(guest) as resized:
+        await resized.boot()
+        resized.resizer.resize_to(Resources(LARGE.cpu, SMALL.mem))
+        await settle()
+        resized.resizer.hold()
+        resized.resizer.leave()
+        assert resized.resizer.largest == ZERO
