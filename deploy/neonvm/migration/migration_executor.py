@@ -30,6 +30,8 @@ _DOWNTIME: Final = Seconds(0.02)
 _DEFAULT_BANDWIDTH: Final = "1Gi"
 _RETRY: Final = Seconds(5.0)
 """Pause before a transfer that ended with an internal error is resumed."""
+_OUTCOME_TRIES: Final = 10
+"""How often an outcome is tried to be recorded, in about a minute: Events may be in a store that is down for hours."""
 Record = Callable[[Json, str, str, str], Awaitable[None]]
 _EXPECTED: Final = frozenset({"Migrated", "Cancelled"})
 
@@ -43,6 +45,7 @@ class MigrationExecutor:
         self._deps = deps
         self._transfers = transfers
         self._requeue = requeue
+        self._tries: dict[str, int] = {}  # to record outcomes, by the migration's uid
 
     async def execute(self, plan: MigrationPlan, facts: MigrationInputs, remaining: Seconds) -> None:
         """Execute the plan in the order of its fields. Raises ``ApiError``."""
@@ -158,8 +161,12 @@ class MigrationExecutor:
         reason = text(ended, "reason")
         event_reason = reason if reason == texts.MIGRATED[0] else f"Migration{reason}"
         kind = NORMAL if reason in _EXPECTED else WARNING
+        uid = uid_of(facts.migration)
+        self._tries[uid] = tries = self._tries.get(uid, 0) + 1
         # Raises, unlike for other Events: the finalizer stays until the outcome is recorded.
-        await self._record(facts, event_reason, text(ended, "message"), kind, self._deps.events.record_or_raise)
+        record = self._deps.events.record_or_raise if tries < _OUTCOME_TRIES else None
+        await self._record(facts, event_reason, text(ended, "message"), kind, record)
+        del self._tries[uid]
 
     async def _record(
         self, facts: MigrationInputs, reason: str, message: str, kind: str = NORMAL, record: Record | None = None
