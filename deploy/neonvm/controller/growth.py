@@ -1,7 +1,7 @@
 """Growth of a guest: its VM's status covers its size at every instant, so that its room stays reserved.
 
-A growth is in the status before it begins, in ``growingTo``, and until it has ended: also if the VM's spec asks for
-less by then. That write is bound to the version of the VM with the larger size, so a stale cache grows no guest.
+A growth is in the status before it begins, in ``growingTo``, and until it has ended, even if the VM's spec has been
+lowered since. That write is bound to the version of the VM with the larger size, so a stale cache grows no guest.
 """
 
 from __future__ import annotations
