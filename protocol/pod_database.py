@@ -1,7 +1,5 @@
 """Postgres pods that are resized in place, parsed as a VirtualMachine for the ledger and the agent (B.7).
 
-Rules that hold here:
-
 - A pod opts in with the label ``enabled`` and the annotation ``bounds``; ``bounds.min`` is optional. Its size is the
   requests of one container. The database is named ``pod/NAME``, which cannot collide with a VirtualMachine.
 - The minimum is the requests of the template, or ``bounds.min``.
@@ -72,7 +70,7 @@ class PodDatabase(VirtualMachine, frozen=True):
 
     ``container_id`` is empty until the container runs. ``cpu_above`` is the CPU limit minus the request, ``mem_limit``
     the memory limit to keep unless the request shrinks; None without such a limit. ``objection``: why the kubelet has
-    not applied the current requests, None if it has.
+    not applied the current requests, None if it has. ``is_seen``: it has processed them.
     """
 
     container: str = ""
@@ -80,6 +78,7 @@ class PodDatabase(VirtualMachine, frozen=True):
     cpu_above: MilliCpu | None = None
     mem_limit: Bytes | None = None
     objection: ResizeObjection | None = None
+    is_seen: bool = True
 
 
 class _Amounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -179,6 +178,7 @@ def _pod_database(pod: JsonObject) -> PodDatabase:
         cpu_above=cpu_limit and cpu_limit.minus_or_zero(use.cpu),
         mem_limit=_kept_limit(mem_limit, use.mem, child(status, "resources"), bounds.max.mem),
         objection=objection_of(pod),
+        is_seen=not _is_outdated(child(pod, "status"), pod),
     )
 
 
@@ -217,19 +217,21 @@ def objection_of(pod: JsonObject) -> ResizeObjection | None:
         if text(condition, "status") != "True" or verdict not in reasons:
             continue
         # A verdict on an older generation concerns other requests. Older kubelets report no generation.
-        if 0 < integer(condition, "observedGeneration") < integer(pod, "metadata", "generation"):
-            continue
-        return ResizeObjection(verdict, text(condition, "message"))
+        if not _is_outdated(condition, pod):
+            return ResizeObjection(verdict, text(condition, "message"))
     return None
+
+
+def _is_outdated(report: JsonObject, pod: JsonObject) -> bool:
+    return 0 < integer(report, "observedGeneration") < integer(pod, "metadata", "generation")
 
 
 def _container(pod: JsonObject) -> Json:
     containers = {text(container, "name"): container for container in items(pod, "spec", "containers")}
     chosen = annotations_of(pod).get(names.ANNOTATION_CONTAINER)
     if chosen is None:
-        chosen = (
-            DEFAULT_CONTAINER if DEFAULT_CONTAINER in containers or len(containers) > 1 else next(iter(containers), "")
-        )
+        is_usual = DEFAULT_CONTAINER in containers or len(containers) > 1
+        chosen = DEFAULT_CONTAINER if is_usual else next(iter(containers), "")
     if chosen not in containers:
         raise ValueError(
             f"spec.containers: expected one named {chosen}, got {', '.join(containers) or 'none'}: set the"
@@ -327,13 +329,11 @@ def _operator_requests(pod: JsonObject, container: str) -> Resources | None:
 
 
 def _status_of(pod: JsonObject, container: str) -> Json:
-    statuses = items(pod, "status", "containerStatuses")
-    return next((status for status in statuses if text(status, "name") == container), {})
+    return next((has for has in items(pod, "status", "containerStatuses") if text(has, "name") == container), {})
 
 
 def _actual(status: Mapping[str, object]) -> Resources | None:
-    # After a failed resize allocatedResources already has the new sizes, so it is only for kubelets that do not
-    # report status.resources.
+    # Second, because after a failed resize it already has the new sizes: for kubelets without status.resources.
     for reported in (child(status, "resources", "requests"), child(status, "allocatedResources")):
         actual = amounts("status", reported)
         if actual.cpu and actual.mem:

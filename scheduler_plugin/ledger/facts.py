@@ -237,6 +237,7 @@ class VmFacts(msgspec.Struct, frozen=True):
     is_permit_known: bool = True  # False if the annotation is unreadable; then ``permit`` is the maximum
     # UIDs of the VM's pod and of the pods whose agents may hold the permit, active one first; empty if unknown.
     holders: tuple[str, ...] = ()
+    is_seen: bool = True  # False until the kubelet of a pod has processed ``use``
     is_booting: bool = False  # reported by its controller; the guest may boot with more than ``actual``
     declared: VmFacts | None = None  # the complete object, if it counts only in part (``effective_facts``)
     # Largest size of the running machine, or of the spec if unknown: permits up to it may date from before ``maximum``

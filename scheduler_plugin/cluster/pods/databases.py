@@ -64,6 +64,7 @@ def database_facts(database: PodDatabase, refused: str = "") -> VmFacts:
         phase=database.phase,
         weight=weight_of(database) or DEFAULT_WEIGHT,
         is_pod=True,
+        is_seen=database.is_seen,
         refused=refused,
     )
 

@@ -281,6 +281,9 @@ class PermitState:
         if self.facts is not None and facts.unreadable:
             uid, version = self.facts.uid, facts.version or self.facts.version
             facts = replace(facts, use=facts.use.at_least(self.reserved), version=version, uid=uid)
+        elif self.facts is not None and not facts.is_seen:
+            # The kubelet may yet apply requests that were lowered since.
+            facts = replace(facts, use=facts.use.at_least(self.in_use))
         if self.facts is None or facts.version < self.facts.version:
             return
         # The writes in doubt were for an older version of the object.

@@ -1,0 +1,52 @@
+"""A slow kubelet may yet apply requests that were lowered since: their room stays reserved until it has seen that."""
+
+from __future__ import annotations
+
+from tests.fake_clock import FakeClock, settle
+from tests.scheduler_plugin.fake_cluster import PODS, FakeCluster
+from tests.scheduler_plugin.objects import Obj
+from tests.scheduler_plugin.running import running
+from tests.scheduler_plugin.test_postgres_pods import cluster, permit, resized
+
+__all__ = ["cluster"]
+
+
+def pod(cpu: str, mem: str, actual: tuple[str, str], seen: int) -> Obj:
+    """The pod with these requests; its kubelet reports ``actual`` and the generation that it has seen."""
+    obj = resized(cpu, mem, actual)
+    obj["status"]["observedGeneration"] = seen
+    return obj
+
+
+async def test_lowered_requests_count_until_kubelet_saw_them(cluster: FakeCluster) -> None:
+    clock, small, large = FakeClock(), ("1", "4Gi"), ("3", "6Gi")
+    async with running(cluster, clock) as scheduler:
+        await clock.advance(31)
+        cluster.put(PODS, pod(*small, small, 1))
+        assert await permit(scheduler, 3, 6, sequence=1) == ("3", 6)
+        cluster.put(PODS, pod(*large, small, 1))
+        await settle()
+        cluster.put(PODS, pod(*small, small, 1))
+        await settle()
+        assert await permit(scheduler, 1, 4, sequence=2) == ("1", 4)
+        await clock.advance(120)
+        assert scheduler.reserved("n1") == "7100m cpu, 10304Mi"
+        cluster.put(PODS, pod(*small, large, 2))
+        await settle()
+        assert scheduler.reserved("n1") == "7100m cpu, 10304Mi"
+        cluster.put(PODS, pod(*small, small, 3))
+        await settle()
+        assert scheduler.reserved("n1") == "5100m cpu, 8256Mi"
+
+
+async def test_old_kubelets_report_no_generation(cluster: FakeCluster) -> None:
+    clock = FakeClock()
+    async with running(cluster, clock) as scheduler:
+        await clock.advance(31)
+        assert await permit(scheduler, 3, 6, sequence=1) == ("3", 6)
+        cluster.put(PODS, resized("3", "6Gi", ("1", "4Gi")))
+        await settle()
+        cluster.put(PODS, resized("1", "4Gi"))
+        await settle()
+        assert await permit(scheduler, 1, 4, sequence=2) == ("1", 4)
+        assert scheduler.reserved("n1") == "5100m cpu, 8256Mi"
