@@ -16,7 +16,7 @@ from protocol.messages import ObjectName
 from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import SystemClock
 from protocol.units import Resources, Seconds
-from scripts.autoscale.cluster_flags import VmNamespace, cluster_command, parse_vm
+from scripts.autoscale.cluster_flags import VmArgument, VmNamespace, cluster_command, parse_vm
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.demonstration import pgbench
 from scripts.autoscale.demonstration.screen import Screen
@@ -24,7 +24,6 @@ from scripts.autoscale.demonstration.vm_database import database_of, make_passwo
 from scripts.autoscale.demonstration.waiting import watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, open_site
-from scripts.autoscale.terminal.completion import complete_vm
 from scripts.autoscale.terminal.printing import print_lines
 
 _PASSWORD_TIMEOUT: Final = Seconds(180.0)
@@ -34,7 +33,7 @@ _RETRY: Final = Seconds(2.0)
 
 @cluster_command()
 async def bench(  # noqa: PLR0913 - each is an option of the command
-    vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
+    vm: VmArgument,
     seconds: Annotated[int, typer.Option(min=1, help="Duration in seconds.")] = 60,
     clients: Annotated[int, typer.Option(min=1, help="Number of connections.")] = 8,
     scale: Annotated[int, typer.Option(min=1, help="pgbench scale factor; its tables are recreated.")] = 2,

@@ -24,9 +24,12 @@ from protocol.runtime.credentials import CredentialsError, read_kubeconfigs
 from scripts.autoscale.clusters import DEFAULT_NAMESPACE, LOCAL, flags_of
 from scripts.autoscale.running import run
 from scripts.autoscale.site import SiteError
-from scripts.autoscale.terminal.completion import complete_namespace
+from scripts.autoscale.terminal.completion import complete_namespace, complete_vm
 from scripts.autoscale.terminal.visible import visible
 
+VmArgument = Annotated[
+    str, typer.Argument(metavar="VM", help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)
+]
 VmNamespace = Annotated[
     str,
     typer.Option(
@@ -47,7 +50,7 @@ def parse_database(argument: str, namespace: str = DEFAULT_NAMESPACE) -> ObjectN
     match = _DATABASE.fullmatch(argument)
     if match is None:
         raise typer.BadParameter(
-            f"expected a VM as [NAMESPACE/]NAME or a pod as [NAMESPACE/]pod/NAME, got {argument!r}"
+            f"expected a VM as [NAMESPACE/]NAME or a pod as [NAMESPACE/]pod/NAME, got {argument!r}", param_hint="NAME"
         )
     return ObjectName(match[1] or namespace, match[2])
 

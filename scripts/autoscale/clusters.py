@@ -121,8 +121,7 @@ def find_cluster(flags: ClusterFlags) -> ReachedCluster:
     folder = None if flags.selects_kubectl else local_folder(flags)
     paths = flags.kubeconfigs() if folder is None else (folder.kubeconfig,)
     if not paths:
-        sources = f"--kubeconfig FILE, $KUBECONFIG, or {DEFAULT_KUBECONFIG}"
-        raise CredentialsError(f"no kubeconfig ({sources}), and no local cluster is running (autoscale local up)")
+        raise CredentialsError(_no_kubeconfig(flags))
     login = login_of(paths, flags.context)
     # A kubeconfig whose API server is that of a running local cluster selects that cluster.
     if (
@@ -137,6 +136,16 @@ def find_cluster(flags: ClusterFlags) -> ReachedCluster:
     elif flags.context:
         title = f"context {flags.context!r}"
     return ReachedCluster(paths, flags.context, login, title, folder, Impersonation(flags.user, flags.groups))
+
+
+def _no_kubeconfig(flags: ClusterFlags) -> str:
+    """The reason why no cluster is selected."""
+    missing = f"no kubeconfig (--kubeconfig FILE, $KUBECONFIG, or {DEFAULT_KUBECONFIG})"
+    # A context, and the kubectl plugin, never select the running local cluster by default.
+    if flags.selects_kubectl and local_folder(ClusterFlags()) is not None:
+        without = " without --context" if flags.context else ""
+        return f"{missing}; to use the running local cluster: --name {LOCAL}{without}"
+    return f"{missing}, and no local cluster is running (autoscale local up)"
 
 
 def context_namespace(flags: ClusterFlags) -> str:

@@ -26,7 +26,7 @@ from scheduler_plugin.history.core.samples import SECOND, DecisionRecord, MoveRe
 from scheduler_plugin.history.ports import History, Period
 from scripts.autoscale.cluster_flags import VmNamespace, cluster_command, parse_database
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, context_namespace, find_cluster
-from scripts.autoscale.explain_group import find_group, group_explanation, group_name
+from scripts.autoscale.explain_group import find_group, group_explanation, group_name, no_response
 from scripts.autoscale.history.finding import check_url, history_path, opened_history, period_since
 from scripts.autoscale.site import (
     AGENT,
@@ -61,8 +61,9 @@ async def recorded_explanation(history: History, vm: ObjectName, period: Period)
     notes = (*older, *extent.notes)
     fields: Json = {
         "vm": str(vm),
-        "decisions": msgspec.to_builtins(decisions[:MOST_SHOWN]),
-        "migrations": msgspec.to_builtins(moves),
+        # The history answers the newest first.
+        "decisions": msgspec.to_builtins(sorted(decisions[:MOST_SHOWN], key=lambda record: record.at)),
+        "migrations": msgspec.to_builtins(sorted(moves, key=lambda record: record.since)),
         "notes": list(notes),
     }
     return list(lines_of(vm, decisions[:MOST_SHOWN], moves, notes)), fields
@@ -107,6 +108,7 @@ async def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     what: Annotated[
         str,
         typer.Argument(
+            metavar="NAME",
             help="A VM as [NAMESPACE/]NAME, a pod as [NAMESPACE/]pod/NAME, or a group as [[NAMESPACE/]KIND/]NAME.",
             autocompletion=complete_database,
         ),
@@ -126,7 +128,7 @@ async def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     Examples: autoscale explain db --watch · autoscale explain -n shop pod/pg-1 · autoscale explain shop/db --since 12h
     """
     if since and watch:
-        raise typer.BadParameter("--watch and --since cannot be combined")
+        raise typer.BadParameter("cannot be combined with --since", param_hint="--watch")
     if prometheus and not since:
         raise typer.BadParameter("needs --since", param_hint="--prometheus")
     # The past needs only the history, which outlives the cluster.
@@ -215,7 +217,9 @@ async def _explanation(site: Site, argument: str, namespace: str) -> Explanation
             return await explain_database(site, database)
     kind, name = group
     explanation = await site.of_groups(f"/explain/{name.namespace}/{kind.kind}/{name.name}")
-    return list(group_explanation(explanation, site.request_errors.get(GROUPS, ""))), explanation
+    if explanation is None:
+        raise SiteError(no_response(site.request_errors.get(GROUPS, "")))
+    return list(group_explanation(explanation)), explanation
 
 
 async def explain_database(site: Site, vm: Json) -> Explanation:

@@ -22,8 +22,7 @@ KINDS: Final = {
 }
 """Group kinds by the names that the command accepts."""
 
-_NO_RESPONSE: Final = "The groups program does not respond"
-_POSSIBLE_REASON: Final = "it may be starting, or not running in this cluster."
+_POSSIBLE_REASON: Final = "it may be starting, or not installed"
 
 
 def group_name(argument: str, default: str = DEFAULT_NAMESPACE) -> tuple[Resource, ObjectName] | None:
@@ -50,11 +49,18 @@ async def find_group(site: Site, name: ObjectName) -> tuple[Resource, ObjectName
     return None
 
 
-def group_explanation(explanation: Json | None, error: str = "") -> Iterator[str]:
-    """Yields the program's answer as lines of text; ``error`` is the reason why there is none, if known."""
-    if explanation is None:
-        yield f"{_NO_RESPONSE}: {error or _POSSIBLE_REASON}"
-        return
+def no_response(error: str = "") -> str:
+    """Why the groups program explained nothing; ``error`` is the reason if it is known.
+
+    >>> no_response("timed out")
+    'the groups program does not respond (timed out); a local cluster runs it with autoscale local up --groups'
+    """
+    reason = error or _POSSIBLE_REASON
+    return f"the groups program does not respond ({reason}); a local cluster runs it with autoscale local up --groups"
+
+
+def group_explanation(explanation: Json) -> Iterator[str]:
+    """Yields the program's answer as lines of text."""
     yield from _target(explanation)
     yield from _recommended(child(explanation, "recommended"))
     yield from _scaling(child(explanation, "scaling"))

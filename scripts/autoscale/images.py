@@ -48,7 +48,9 @@ def _check_snapshot(snapshot: str) -> str:
         raise typer.BadParameter(str(error)) from error
 
 
-Names = Annotated[list[str] | None, typer.Argument(callback=_check_images, help="Images (default: all).")]
+Names = Annotated[
+    list[str] | None, typer.Argument(metavar="[IMAGE]...", callback=_check_images, help="Images (default: all).")
+]
 OnPlatforms = Annotated[
     list[str] | None,
     typer.Option(
@@ -133,7 +135,7 @@ def build_images(  # noqa: PLR0913, PLR0917 - the options of a command
 
 
 def push_images(  # noqa: PLR0913, PLR0917 - the options of a command
-    registry: Annotated[str, typer.Argument(help="HOST, HOST:PORT or HOST:PORT/PATH.")],
+    registry: Annotated[str, typer.Argument(metavar="REGISTRY", help="HOST, HOST:PORT or HOST:PORT/PATH.")],
     names: Names = None,
     platform: OnPlatforms = None,
     folder: Folder = DEFAULT_FOLDER,
@@ -152,8 +154,8 @@ def push_images(  # noqa: PLR0913, PLR0917 - the options of a command
 
 
 def unpack(
-    name: Annotated[str, typer.Argument(help="The image.")],
-    folder: Annotated[Path, typer.Argument(help="An empty or new folder.")],
+    name: Annotated[str, typer.Argument(metavar="IMAGE", help="The image.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="An empty or new folder.")],
     platform: Annotated[str, typer.Option(help="linux/amd64 or linux/arm64 (default: this machine's).")] = "",
     snapshot: Snapshot = "",
 ) -> None:

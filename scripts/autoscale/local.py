@@ -26,14 +26,14 @@ from deploy.local.kubernetes.machine.installation import ImageLoadError, load_im
 from deploy.local.kubernetes.programs.versions import ADD_ONS, SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.runtime.clock import SystemClock
-from scripts.autoscale.cluster_flags import VmNamespace, check_cluster_name, parse_vm, vm_host, vm_table
+from scripts.autoscale.cluster_flags import VmArgument, VmNamespace, check_cluster_name, parse_vm, vm_host, vm_table
 from scripts.autoscale.clusters import DEFAULT_NAMESPACE, ClusterFlags, find_cluster
 from scripts.autoscale.history.finding import FILE
 from scripts.autoscale.history.recording import recording, site_sources
 from scripts.autoscale.running import runs
 from scripts.autoscale.site import open_site
 from scripts.autoscale.stages import StepView, show_failure
-from scripts.autoscale.terminal.completion import complete_node, complete_vm
+from scripts.autoscale.terminal.completion import complete_node
 from scripts.autoscale.terminal.printing import Output, OutputFormat, print_table, show
 
 _EXAMPLE: Final = Path(__file__).parents[2] / "vm-deploy.yaml"
@@ -218,8 +218,10 @@ KubeletAction = Literal["stop", "start"]
 
 @runs
 async def kubelet(
-    action: Annotated[KubeletAction, typer.Argument(help="stop or start")],
-    node: Annotated[str, typer.Argument(help="The node, such as node-1.", autocompletion=complete_node)],
+    action: Annotated[KubeletAction, typer.Argument(metavar="stop|start", help="stop or start")],
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", help="The node, such as node-1.", autocompletion=complete_node)
+    ],
     name: Name = "local",
 ) -> int:
     """Stop a node's kubelet as if its machine hung (NotReady within a minute; guests keep running), or start it."""
@@ -249,7 +251,9 @@ async def status(name: Name = "local", output: OutputFormat = Output.TEXT) -> in
         show([f"The {error}"], {"name": folder.name, "running": False, "why": str(error)}, output)
         return 3
     if output.is_for_scripts:
-        facts = msgspec.to_builtins(answer)
+        # `error`, `port` and `host` belong to other requests.
+        answered = msgspec.to_builtins(answer)
+        facts = {name: answered[name] for name in ("network", "guests", "agents", "parts", "unreadable")}
         show([], {"name": folder.name, "running": True, "kubeconfig": str(folder.kubeconfig), **facts}, output)
         return 0
     _print_status(console, folder, answer)
@@ -272,7 +276,7 @@ def _print_status(console: Console, folder: ClusterFolder, answer: ControlRespon
 
 @runs
 async def address(
-    vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
+    vm: VmArgument,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port in the VM.")] = 5432,
     name: Name = "local",
     output: OutputFormat = Output.TEXT,
@@ -291,7 +295,9 @@ async def address(
 
 @runs
 async def load(
-    archives: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="Image archives.")],
+    archives: Annotated[
+        list[Path], typer.Argument(metavar="ARCHIVE...", exists=True, dir_okay=False, help="Image archives.")
+    ],
     name: Name = "local",
 ) -> int:
     """Load images onto every node of a cluster with --kubernetes."""

@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
 from typing import Annotated, Any, Final
@@ -94,6 +94,10 @@ def app(names: Iterable[str] = COMMANDS, *, completes: bool = False) -> typer.Ty
         help="Vertical autoscaling for fleets of postgres VMs.",
         no_args_is_help=True,
         add_completion=completes,
+        # Rich's boxes cut long option names and break messages, so that neither can be copied or searched.
+        rich_markup_mode=None,
+        # As in kubectl, docker and gh; subcommands inherit it.
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
         # Errors are reported by `_run`; typer's own tracebacks show local variables, which may hold secrets.
         pretty_exceptions_enable=False,
         callback=_root,
@@ -131,13 +135,13 @@ def _root(
 
 def main() -> None:
     """The entry point."""
-    _run(app(requested_commands(COMMANDS), completes=True))
+    _run(lambda: app(requested_commands(COMMANDS), completes=True))
 
 
 def plugin() -> None:
     """The entry point of the kubectl plugin: the cluster commands, by default for kubectl's current cluster."""
     defaults = {name: {"kubeconfig": KUBECTL_DEFAULT} for name in CLUSTER_COMMANDS}
-    _run(app(requested_commands(CLUSTER_COMMANDS)), prog_name=PLUGIN, default_map=defaults)
+    _run(lambda: app(requested_commands(CLUSTER_COMMANDS)), prog_name=PLUGIN, default_map=defaults)
 
 
 def complete() -> None:
@@ -174,10 +178,11 @@ def _words_before_completed() -> list[str]:
     return line.split()[:-1] if line and not line[-1:].isspace() else line.split()
 
 
-def _run(command: typer.Typer, **options: object) -> None:
+def _run(command_line: Callable[[], typer.Typer], **options: object) -> None:
     try:
         prepare_streams(os.environ, sys.stdout, sys.stderr)
-        command(**options)
+        # Built here, because importing a command takes long enough for a Ctrl-C.
+        command_line()(**options)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - an internal error must not exit with a status that has a meaning

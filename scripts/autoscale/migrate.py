@@ -25,12 +25,11 @@ from protocol.pod_database import pod_of
 from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, Seconds
-from scripts.autoscale.cluster_flags import VmNamespace, cluster_command, parse_database
+from scripts.autoscale.cluster_flags import VmArgument, VmNamespace, cluster_command, parse_database
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.demonstration.moves import CANCELLED, ENDED, SUCCEEDED, MoveWatch, ObservedMove
 from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.site import Site, open_site
-from scripts.autoscale.terminal.completion import complete_vm
 from scripts.autoscale.terminal.printing import Output, OutputFormat, print_lines, show
 from scripts.autoscale.terminal.visible import visible
 
@@ -48,7 +47,7 @@ OPEN: Final = 3
 
 @cluster_command()
 async def migrate(  # noqa: PLR0913 - each is an option of the command
-    vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
+    vm: VmArgument,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the migration in progress.")] = False,
     within: Annotated[
         str, typer.Option("--timeout", help="Abort the migration after this time, such as 90s or 10m.")
@@ -96,9 +95,9 @@ def parse_timeout(timeout: str) -> Seconds:
     try:
         limit = parse_duration(timeout)
     except ValueError as error:
-        raise typer.BadParameter(f"--timeout: {error}") from None
+        raise typer.BadParameter(str(error), param_hint="--timeout") from None
     if not 1 <= limit <= 86_400:
-        raise typer.BadParameter(f"--timeout: expected 1s to 24h, got {timeout!r}")
+        raise typer.BadParameter(f"expected 1s to 24h, got {timeout!r}", param_hint="--timeout")
     return limit
 
 

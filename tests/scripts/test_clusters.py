@@ -122,6 +122,21 @@ def test_without_any_cluster_it_is_said() -> None:
         find_cluster(ClusterFlags())
 
 
+def test_error_names_the_running_local_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--context`` and the kubectl plugin ignore it: users were told that no local cluster runs."""
+    monkeypatch.setattr(clusters, "local_folder", lambda _: ClusterFolder.of(clusters.LOCAL))
+    for flags, remedy in (
+        (ClusterFlags(context="prod"), f"--name {clusters.LOCAL} without --context"),
+        (ClusterFlags(kubeconfig=KUBECTL_DEFAULT), f"--name {clusters.LOCAL}"),
+    ):
+        with pytest.raises(CredentialsError) as refused:
+            find_cluster(flags)
+        assert str(refused.value) == (
+            f"no kubeconfig (--kubeconfig FILE, $KUBECONFIG, or {clusters.DEFAULT_KUBECONFIG});"
+            f" to use the running local cluster: {remedy}"
+        )
+
+
 def test_no_home_folder_is_no_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless(path: Path) -> Path:
         raise RuntimeError(path)

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from typer.main import get_command
@@ -48,20 +49,40 @@ def test_kubectl_plugin_shows_its_name(monkeypatch: pytest.MonkeyPatch, capsys: 
 def test_help_shows_every_text_whole(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rich takes `[/PATH]` in a help text for markup: it ended ``images push --help`` with a traceback."""
-    # Wide enough that no text is wrapped.
-    monkeypatch.setenv("COLUMNS", "400")
+    """Rich took `[/PATH]` for markup, and cut long names in a narrow terminal: `--kubernetes-vers…`."""
+    monkeypatch.setenv("COLUMNS", "60")
     top = getattr(get_command(program.app([name])), "commands", {})[name]
     grouped = getattr(top, "commands", {})
     commands = [((name, word), command) for word, command in grouped.items()] if grouped else [((name,), top)]
     for words, command in commands:
-        monkeypatch.setattr(sys, "argv", ["autoscale", *words, "--help"])
+        monkeypatch.setattr(sys, "argv", ["autoscale", *words, "-h"])
         with pytest.raises(SystemExit) as ended:
             program.main()
-        shown = " ".join(capsys.readouterr().out.split())
+        # Lines may break at spaces and after hyphens.
+        shown = "".join(capsys.readouterr().out.split())
         assert ended.value.code == 0, words
-        texts = [parameter.help or "" for parameter in command.params if not getattr(parameter, "hidden", False)]
-        assert [text for text in texts if " ".join(text.split()) not in shown] == [], words
+        visible = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
+        texts = [text for parameter in visible for text in (parameter.help or "", *_flags(parameter))]
+        assert [text for text in texts if "".join(text.split()) not in shown] == [], words
+
+
+def _flags(parameter: object) -> list[str]:
+    return [name for name in getattr(parameter, "opts", ()) if name.startswith("-")]
+
+
+def test_ctrl_c_during_imports_prints_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Importing a command takes most of a second, long enough for a person who typed the wrong one."""
+
+    def interrupted(_: str) -> ModuleType:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program, "import_module", interrupted)
+    for entry in (program.main, program.plugin):
+        with pytest.raises(SystemExit) as ended:
+            entry()
+        assert (ended.value.code, *capsys.readouterr()) == (130, "", "")
 
 
 @pytest.mark.parametrize(

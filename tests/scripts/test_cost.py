@@ -80,7 +80,7 @@ def test_table_shows_savings_and_prices(cost: Cost) -> None:
     assert "against the maximum sizes" in said
     assert "the published reference prices" in said
     assert "At the reference price, because the price table has no key for them: n1." in said
-    assert "The history begins 1.0 h after the start of the period." in said
+    assert "it covers the last 2.0 h only." in said
     assert "The history ends" not in said
 
 
@@ -220,9 +220,10 @@ def test_most_expensive_vms_are_replayed(cost: Cost, monkeypatch: pytest.MonkeyP
 
 
 def test_what_cannot_be_done_is_said(cost: Cost, file: Path, tmp_path: Path) -> None:
-    assert "expected one of vm, namespace" in cost("--by", "pod", code=2)
-    assert "expected a duration above zero" in cost("--since", "0s", code=2)
-    assert "no usable response from Prometheus" in cost("--prometheus", "http://127.0.0.1:1", code=1)
+    assert "Invalid value for --by: expected one of vm, namespace" in cost("--by", "pod", code=2)
+    assert "Invalid value for --since: expected a duration above zero" in cost("--since", "0s", code=2)
+    refused = cost("--prometheus", "http://me:secret@127.0.0.1:1", code=1)
+    assert ("no usable response from Prometheus at 127.0.0.1:1: " in refused, "secret" in refused) == (True, False)
     for bad in ("http://[::1", "127.0.0.1:9090", "nonsense", "ftp://here", "http://"):
         assert "URL" in cost("--prometheus", bad, code=2)
     assert "--consolidate prints text, wide, json or yaml" in cost("--consolidate", "-o", "csv", code=2)

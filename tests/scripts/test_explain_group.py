@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from protocol.kubernetes.objects import Json
-from scripts.autoscale.explain_group import group_explanation, group_name
+from scripts.autoscale.explain_group import group_explanation, group_name, no_response
 
 HVPA: Json = {
     "group": "Hvpa default/web",
@@ -57,9 +57,10 @@ def test_explains_recommended_done_and_withheld_changes() -> None:
 
 
 def test_gaps_are_said() -> None:
-    assert list(group_explanation(None)) == [
-        "The groups program does not respond: it may be starting, or not running in this cluster."
-    ]
+    assert no_response() == (
+        "the groups program does not respond (it may be starting, or not installed);"
+        " a local cluster runs it with autoscale local up --groups"
+    )
     broken: Json = {"group": "Hvpa default/web", "problem": "spec.targetRef.name: expected a name"}
     assert list(group_explanation(broken)) == ["Hvpa default/web scales nothing: spec.targetRef.name: expected a name."]
     young: Json = {"group": "Hvpa a/b", "target": {"name": "Deployment b"}, "recommended": {"replicas": None}}

@@ -59,7 +59,7 @@ def test_a_recorded_decision_is_found_without_a_cluster(home: Path) -> None:
     code, told = said("--since", "2h")
     assert (code, "it was 1 h ago" in told, "it was 3 h ago" in told) == (0, True, False)
     code, told = said("--since", "4h", "-o", "json")
-    assert [each["said"] for each in json.loads(told)["decisions"]] == [["it was 1 h ago"], ["it was 3 h ago"]]
+    assert [each["said"] for each in json.loads(told)["decisions"]] == [["it was 3 h ago"], ["it was 1 h ago"]]
 
 
 @pytest.mark.parametrize("told", [700, 60])

@@ -81,7 +81,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
         # These properties raise it.
         _ = self.node_specs, self.agent_form
         if self.kubernetes and self.kubernetes not in SUPPORTED:
-            raise SpecError(f"--kubernetes must be {' or '.join(SUPPORTED)}, not {self.kubernetes!r}")
+            raise SpecError(f"--kubernetes-version must be {' or '.join(SUPPORTED)}, not {self.kubernetes!r}")
         if unknown := [name for name in self.add_ons if name not in ADD_ONS]:
             raise SpecError(f"--with must be {' or '.join(ADD_ONS)}, not {unknown[0]!r}")
         if self.add_ons and not self.kubernetes:

@@ -70,7 +70,9 @@ class PrometheusServer:
             # Whatever the status code is, because the body contains the error.
             answer = _ANSWER.decode(response.content)
         except (httpx.HTTPError, ValueError, RecursionError) as error:
-            raise HistoryError(f"no usable response from Prometheus: {error}") from error
+            # The host and port only: a URL may contain a password.
+            address = self._http.base_url.netloc.decode()
+            raise HistoryError(f"no usable response from Prometheus at {address}: {error}") from error
         if answer.status != "success":
             raise HistoryError(f"Prometheus refused the query ({response.status_code}): {answer.error or 'no reason'}")
         return answer.data.result

@@ -63,7 +63,7 @@ def recorder_lock(path: Path) -> Iterator[None]:
             # The kernel releases the lock when the process ends.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise StoreError(f"another recorder is writing to {path}") from error
+            raise StoreError(f"waiting for another recorder, which is writing to {path}") from error
         yield
     finally:
         os.close(file)

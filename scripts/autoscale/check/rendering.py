@@ -90,6 +90,7 @@ def _sum(findings: Sequence[Finding]) -> Line:
     counts = {level: sum(finding.level is level for finding in findings) for level in Level}
     warnings = "warning" if counts[Level.WARNING] == 1 else "warnings"
     wrong = [f"{counts[Level.FAILURE]} failed", f"{counts[Level.WARNING]} {warnings}"]
-    summary = f"{len(findings)} checks: {', '.join(wrong)}, {counts[Level.SKIPPED]} skipped, {counts[Level.OK]} ok"
+    checks = "check" if len(findings) == 1 else "checks"
+    summary = f"{len(findings)} {checks}: {', '.join(wrong)}, {counts[Level.SKIPPED]} skipped, {counts[Level.OK]} ok"
     # Skipped lines need no action, so they do not colour the summary.
     return COLOURS[worst(findings)] if worst(findings) >= Level.WARNING else "green", summary

@@ -15,12 +15,13 @@ from rich.console import Console
 from deploy.local.cluster.folder import ClusterFolder
 from protocol.kubernetes.objects import items, labels_of, name_of, text
 from protocol.kubernetes.resources import NODES, PODS
+from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ranking
 from protocol.smoothing.policy import SmoothingPolicyError
 from protocol.yaml_text import YamlError, read_yaml
 from scheduler_plugin.history.core.decoding import node_price_keys
-from scheduler_plugin.history.core.samples import HOUR, MINUTE, size_at
+from scheduler_plugin.history.core.samples import HOUR, MINUTE, SECOND, size_at
 from scheduler_plugin.history.costs.bills import LABEL, NONE, Bill, bill, key_of, line_of
 from scheduler_plugin.history.costs.consolidation import bound_pods, emptied, read_nodes
 from scheduler_plugin.history.costs.prices import Price, PriceList, priced, reference_price
@@ -118,9 +119,12 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     ranking, prices_title = price_table(prices, local)
     try:
         period = period_since(since)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--since") from None
+    try:
         key_of(by)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(str(error), param_hint="--by") from None
     # Prometheus has no series with the labels of VMs.
     if prometheus and by.startswith(LABEL):
         raise typer.BadParameter(OF_A_FILE, param_hint="--by")
@@ -162,9 +166,10 @@ def _missing(extent: Extent, period: Period) -> Iterator[str]:
     if extent.since is None or extent.until is None:
         yield "The history is empty."
         return
-    missing_before, missing_after = (extent.since - period.since) / HOUR, (period.until - extent.until) / HOUR
-    if missing_before > 0:
-        yield f"The history begins {missing_before:.1f} h after the start of the period."
+    missing_after = (period.until - extent.until) / HOUR
+    if extent.since > period.since:
+        covered = max(0, period.until - extent.since) / HOUR
+        yield f"The history begins at {timestamp(extent.since / SECOND)}: it covers the last {covered:.1f} h only."
     # Samples are buffered for some minutes before they are written.
     if missing_after * HOUR > NOT_WRITTEN_YET:
         yield f"The history ends {missing_after:.1f} h before now: nothing was recorded since then."

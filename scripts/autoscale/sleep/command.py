@@ -20,7 +20,7 @@ from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Seconds
-from scripts.autoscale.cluster_flags import VmNamespace, cluster_command, parse_vm
+from scripts.autoscale.cluster_flags import VmArgument, VmNamespace, cluster_command, parse_vm
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.migrate import OPEN, parse_timeout
 from scripts.autoscale.site import SiteError, open_site
@@ -34,20 +34,18 @@ from scripts.autoscale.sleep.outcomes import (
     refusal,
     woke,
 )
-from scripts.autoscale.terminal.completion import complete_vm
 from scripts.autoscale.terminal.printing import Output, OutputFormat, print_lines, show
 from scripts.autoscale.terminal.visible import visible
 
 _POLL: Final = Seconds(0.1)
 
-SleepingVm = Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)]
 Timeout = Annotated[str, typer.Option("--timeout", help="Stop waiting after this time, for example 90s or 10m.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Write the order and exit without waiting for the result.")]
 
 
 @cluster_command()
 async def sleep(  # noqa: PLR0913 - each is an option of the command
-    vm: SleepingVm,
+    vm: VmArgument,
     within: Timeout = "1m",
     no_wait: NoWait = False,
     output: OutputFormat = Output.TEXT,
@@ -69,7 +67,7 @@ async def sleep(  # noqa: PLR0913 - each is an option of the command
 
 @cluster_command()
 async def wake(  # noqa: PLR0913 - each is an option of the command
-    vm: SleepingVm,
+    vm: VmArgument,
     within: Timeout = "10m",
     no_wait: NoWait = False,
     output: OutputFormat = Output.TEXT,

@@ -90,7 +90,9 @@ async def listed(client: ApiClient, kind: Resource, labels: str = "") -> list[Ob
     return [name_of(listed_object) for listed_object in (await client.list(kind, label_selector=labels)).objects]
 
 
-def completion(shell: Annotated[str, typer.Argument(help="bash, zsh or fish", autocompletion=lambda: _SHELLS)]) -> None:
+def completion(
+    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish", autocompletion=lambda: _SHELLS)],
+) -> None:
     """Print a script that completes `autoscale` in a shell: eval "$(autoscale completion bash)"."""
     if shell not in _SHELLS:
         raise typer.BadParameter(f"expected one of {', '.join(_SHELLS)}, got {shell!r}")

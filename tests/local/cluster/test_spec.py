@@ -127,7 +127,7 @@ def test_bad_labels_and_taints_are_refused(spec: ClusterSpec, problem: str) -> N
 @pytest.mark.parametrize(
     ("spec", "complaint"),
     [
-        (ClusterSpec(kubernetes="1.20"), r"--kubernetes must be 1\.36 or 1\.35, not '1\.20'"),
+        (ClusterSpec(kubernetes="1.20"), r"--kubernetes-version must be 1\.36 or 1\.35, not '1\.20'"),
         (ClusterSpec(kubernetes="1.36", nodes=51), "a real Kubernetes can have at most 50 nodes, not 51"),
         (ClusterSpec(kubernetes="1.36", vms=3), "a real Kubernetes starts empty"),
         (ClusterSpec(kubernetes="1.36", guests="simulated"), "a real Kubernetes starts empty"),

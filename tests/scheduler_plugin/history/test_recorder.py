@@ -87,12 +87,12 @@ async def test_what_fails_is_said_once_and_tried_again(tmp_path: Path, caplog: p
     recorder = Recorder(path, source, clock)
     with caplog.at_level(logging.INFO):
         await recorder.record()
-        assert "another recorder is writing to" in recorder.trouble
+        assert "waiting for another recorder" in recorder.trouble
         other.close()
         for _ in range(4):
             await recorder.record()
     said = [getattr(each, "reason", each.message) for each in caplog.records if each.name == "autoscale.history"]
-    assert said == [f"another recorder is writing to {path}", "no answer", "recording again"]
+    assert said == [f"waiting for another recorder, which is writing to {path}", "no answer", "recording again"]
     assert recorder.trouble == ""
     recorder._close()
 

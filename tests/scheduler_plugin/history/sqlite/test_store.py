@@ -164,7 +164,7 @@ async def test_names_are_data(path: Path, store: SqliteStore, name: str) -> None
 
 
 def test_a_second_recorder_is_refused(path: Path, store: SqliteStore) -> None:
-    with pytest.raises(StoreError, match="another recorder is writing to"):
+    with pytest.raises(StoreError, match="waiting for another recorder, which is writing to"):
         SqliteStore(path, lambda: 0.0)
     store.close()
     SqliteStore(path, lambda: 0.0).close()
