@@ -51,6 +51,7 @@ class VmLog:
         self.tally: Counter[str] = Counter()
         self._vm = vm
         self._scrapes = _ScrapeLog()
+        self._kills_next_at = -inf
 
     def note(self, state: State, event: Event, now: Instant) -> None:
         """Count ``event``, and log it if it changes anything in ``state``, which does not include it yet."""
@@ -58,7 +59,7 @@ class VmLog:
         match event:
             case events.Scraped(sample):
                 # One line per event: OOM kills are more important.
-                line = _killed(state, sample, now) or self._scrapes.line(state, event, now)
+                line = self._killed(state, sample, now) or self._scrapes.line(state, event, now)
             case events.ScrapeFailed():
                 line = self._scrapes.line(state, event, now)
             case _:
@@ -66,6 +67,14 @@ class VmLog:
         if line is not None:
             level, message, fields = line
             LOG.log(level, message, extra={"vm": str(self._vm), **fields})
+
+    def _killed(self, state: State, sample: GuestSample, now: Instant) -> Line | None:
+        count = state.guest.kills_in(sample)
+        # Not from the last kill in ``state``, which ignores some samples.
+        if not count or now < self._kills_next_at:
+            return None
+        self._kills_next_at = now + KILLS_APART
+        return logging.WARNING, texts.OOM_KILLED, {"kills": count}
 
 
 class _ScrapeLog:
@@ -218,13 +227,6 @@ def _refused(state: State, message: str, reason: str) -> Line | None:
     # Log a repeated refusal with the same reason only once.
     is_known = refusal is not None and refusal.status == reason
     return None if is_known else (logging.INFO, message, {"reason": reason})
-
-
-def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
-    count, last = state.guest.kills_in(sample), state.guest.kills.at
-    if not count or (last is not None and now - last < KILLS_APART):
-        return None
-    return logging.WARNING, texts.OOM_KILLED, {"kills": count}
 
 
 def _failed(state: State, event: events.CallFailed, *, is_pod: bool) -> Line | None:

@@ -23,7 +23,7 @@ def scraped(state: State, sample: GuestSample, now: Instant) -> None:
     guest.failure = failed_again(guest.failure, Fault.GUEST, incomplete(sample), now) if sample.missing else None
     before = guest.observed
     # Like a failed scrape, until it lasts: the next complete sample yields rates with the last one.
-    if before is not None and sample.missing - before.sample.missing and now - before.at <= _tolerated(state):
+    if before is not None and sample.missing - before.sample.missing and now - before.last <= _tolerated(state):
         return
     # A sample this soon yields no rates, and would replace one that does.
     if before is not None and now - before.last < SHORTEST:

@@ -43,3 +43,15 @@ async def test_alternating_scrapes_log_once_a_minute() -> None:
         fixture.guest.error = PortError(Fault.GUEST, "answers 500")
         await fixture.clock.advance(90.0)
         assert fixture.log.messages[-1] == "scrape failed", "once the minute is over"
+
+
+async def test_kills_on_incomplete_pages_log_once() -> None:
+    """The state ignores such a page, so each one seemed to show the first kill."""
+    async with RunnerFixture() as fixture:
+        await fixture.clock.advance(2.0)
+        for _ in range(30):
+            fixture.guest.page = GuestSample(load1=0.5, oom_kills=2.0)
+            await fixture.clock.advance(1.0)
+            fixture.guest.page = None
+            await fixture.clock.advance(1.0)
+        assert fixture.log.messages.count("the kernel OOM-killed processes") == 1

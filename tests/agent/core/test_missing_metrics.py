@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from agent.core.events import Scraped
 from agent.core.guest import CpuSeconds, GuestSample
 from protocol.units import Bytes
-from tests.agent.core.story import GIB, Story, cu, settled, vm
+from tests.agent.core.story import GIB, Story, cu, sample, settled, vm
 
 CPUS = {"0": CpuSeconds(1.0)}
 
@@ -57,3 +58,14 @@ def test_lasting_incomplete_pages_are_used() -> None:
         story.at(second).happens(Scraped(page))
         needs.append(story.state.guest.goal.mem)
     assert needs == [Bytes(0), Bytes(0), Bytes(6 * GIB), Bytes(6 * GIB)]
+
+
+def test_incomplete_page_after_repetitions_is_missed() -> None:
+    """Vector samples every 15 s, so its last sample may be old although its last page is not."""
+    story = settled()
+    first, following = (structs.replace(sample(busy, 0.0, 0.0), stamp=busy * 4) for busy in (1.0, 4.75))
+    for second in range(2, 16):
+        story.at(float(second)).happens(Scraped(first))
+    story.at(16.0).happens(Scraped(GuestSample(load1=0.5)))
+    story.at(17.0).happens(Scraped(following))
+    assert story.state.guest.goal.cpu == cu(2).cpu
