@@ -15,6 +15,9 @@ MAX_SAMPLES: Final = 4096
 ENOUGH: Final = 3
 """Minimum samples for a change, unless a policy says otherwise."""
 
+MAX_ENOUGH: Final = MAX_SAMPLES // 2
+"""Maximum of that: of a window with slightly more than ``MAX_SAMPLES`` samples, every second one counts."""
+
 
 def percentile_index(count: int, fraction: float) -> int:
     """The index of the percentile ``fraction`` (0..1) among ``count`` (> 0) ascending values.

@@ -19,7 +19,7 @@ from protocol.smoothing.growth import Surge, Sustain
 from protocol.smoothing.histogram import HistogramStage
 from protocol.smoothing.hold import Hold
 from protocol.smoothing.hysteresis import Hysteresis
-from protocol.smoothing.percentile import ENOUGH, MAX_SAMPLES, Percentile
+from protocol.smoothing.percentile import ENOUGH, MAX_ENOUGH, Percentile
 from protocol.smoothing.quantize import Quantize
 from protocol.smoothing.stage import LARGEST, Curve, Stage
 from protocol.units import QuantityError, Seconds, parse_quantity
@@ -175,8 +175,8 @@ class PercentileSpec(StageSpec, frozen=True):
 
     def __post_init__(self) -> None:
         check(0 <= self.low_threshold <= self.target <= self.high_threshold <= 1, "0 <= low <= target <= high <= 1")
-        # A window never contains more samples, so a larger minimum would never be reached.
-        check(1 <= self.min_samples <= MAX_SAMPLES, f"minSamples of 1 to {MAX_SAMPLES}")
+        # A long window may contain no more samples, so a larger minimum would never be reached.
+        check(1 <= self.min_samples <= MAX_ENOUGH, f"minSamples of 1 to {MAX_ENOUGH}")
 
     def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - allowed anywhere
         """See ``StageSpec``."""

@@ -15,7 +15,7 @@ from protocol.smoothing.growth import Surge, Sustain
 from protocol.smoothing.histogram import GROWTH, DecayingHistogram, HistogramStage
 from protocol.smoothing.hold import Hold
 from protocol.smoothing.hysteresis import Hysteresis
-from protocol.smoothing.percentile import MAX_SAMPLES, Percentile, percentile_index
+from protocol.smoothing.percentile import MAX_ENOUGH, MAX_SAMPLES, Percentile, percentile_index
 from protocol.smoothing.stage import Sample, Stage
 from protocol.units import Instant, Seconds
 
@@ -104,6 +104,13 @@ def test_long_percentile_window_is_unbiased(hours: int) -> None:
     random, stage = Random(1), Percentile(Seconds(hours * 3600.0), target=0.5, low=0.5, high=0.5)
     values = [random.random() for _ in range(hours * 3600)]
     assert play(stage, seconds(values, 9.0))[-1] == pytest.approx(sorted(values)[len(values) // 2], abs=0.02)
+
+
+@pytest.mark.parametrize("window", [4096.0, 4097.0, 8191.0, 8193.0])
+def test_percentile_window_reaches_largest_minimum(window: float) -> None:
+    """Every second sample counts of a window with one more than fit."""
+    stage = Percentile(Seconds(window), enough=MAX_ENOUGH)
+    assert play(stage, seconds([5.0] * (int(window) + 2), 9.0))[-1] == 5.0
 
 
 MODEL = CurveModel(0.1, 0.01)
