@@ -5,13 +5,13 @@ An obstacle is a reason for which kube-scheduler would refuse the node. Unknown 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.messages import ObjectName
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
-from scheduler_plugin.constraints.cost import CostLimit, with_nodes, with_pods
+from scheduler_plugin.constraints.cost import CostLimit, costs_of, queries_of, with_nodes
 from scheduler_plugin.constraints.model import (
     UNCONSTRAINED,
     HostPort,
@@ -131,24 +131,25 @@ def node_obstacle(candidate: Candidate, name: str, node: NodeTraits) -> str | No
     return None
 
 
+_TOO_COSTLY: Final = PodConstraints(unreadable=explanations.COSTLY_CONSTRAINTS)
+
+
 class ConstraintChecker:
     """Checks candidates against one view of the cluster."""
 
-    def __init__(self, view: ClusterView) -> None:
+    def __init__(self, view: ClusterView, limit: CostLimit | None = None) -> None:
         self._view = view
         self._cached: dict[tuple[PodConstraints, VolumeTerms], dict[str, str | None]] = {}
-        self._limit = CostLimit()
+        self._limit = limit or CostLimit()
 
     def check(self, candidate: Candidate) -> NodeConstraints:
         """Constraints of ``candidate`` on every node. Valid until pods are added to the view."""
         constraints, namespace, labels = candidate.constraints, candidate.namespace, candidate.traits.labels
-        # Pods with the same constraints share results that depend on one node only.
-        by_node = self._cached.get((constraints, candidate.volumes))
-        cost = with_pods(constraints, namespace, labels, self._view)
-        cost += 0 if by_node is not None else with_nodes(constraints, self._view)
-        if not self._limit.allows(cost, self._view):
-            by_node = dict.fromkeys(self._view.nodes, explanations.COSTLY_CONSTRAINTS)
-            return NodeConstraints(candidate, PodAffinity(), (), by_node, self._view, ignores_pods=True, prefers=False)
+        if not self._limit.allows(self._costs(candidate), self._view):
+            by_node: dict[str, str | None] = dict.fromkeys(self._view.nodes, explanations.COSTLY_CONSTRAINTS)
+            # A shape of their own: others with these constraints may be checked in this round.
+            refused = Candidate(namespace, _TOO_COSTLY, candidate.traits)
+            return NodeConstraints(refused, PodAffinity(), (), by_node, self._view, ignores_pods=True, prefers=False)
         by_node = self._cached.setdefault((constraints, candidate.volumes), {})
         affinity = pod_affinity(constraints, namespace, labels, self._view)
         spreads = spread_limits(constraints, namespace, labels, self._view)
@@ -161,6 +162,14 @@ class ConstraintChecker:
             ignores_pods=not (affinity.excludes_nodes or spreads or candidate.traits.host_ports),
             prefers=bool(affinity.preferred or constraints.preferred_nodes) or self._view.discourages,
         )
+
+    def _costs(self, candidate: Candidate) -> Iterator[int]:
+        constraints = candidate.constraints
+        # Pods with the same constraints share results that depend on one node only.
+        if (constraints, candidate.volumes) not in self._cached:
+            yield with_nodes(constraints, self._view)
+        queries = queries_of(constraints, candidate.namespace, candidate.traits.labels)
+        yield from costs_of(queries, len(constraints.spreads), self._view)
 
     def place(self, candidate: Candidate, node: str) -> None:
         """Add the pod to the node for later checks."""

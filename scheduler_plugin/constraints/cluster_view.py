@@ -18,7 +18,8 @@ from scheduler_plugin.constraints.model import (
     ResourceCounts,
     Selector,
 )
-from scheduler_plugin.constraints.selectors import DISCOURAGING, with_keys
+from scheduler_plugin.constraints.pod_queries import PodQuery, resolved
+from scheduler_plugin.constraints.selectors import DISCOURAGING
 
 MAX_REPULSIONS: Final = 1_000
 """Maximum number of different anti-affinity terms of placed pods in one namespace: each is compared with each VM that
@@ -85,6 +86,7 @@ class ClusterView:
         self._by_label: dict[str, dict[str, list[PlacedPod]]] = {}
         self._by_namespace: dict[str, list[PlacedPod]] | None = None
         self._by_node: dict[str, Sequence[PlacedPod]] = {}
+        self._counted: dict[PodQuery, Counter[str]] = {}
         self._repulsions: dict[tuple[PodTerm, str], Repulsion] = {}
         self._repelling: dict[tuple[str, str], list[Repulsion]] = {}
         self._repelling_any: list[Repulsion] = []
@@ -117,6 +119,9 @@ class ClusterView:
         for key, by_value in self._by_label.items():
             if key in pod.traits.labels:
                 by_value.setdefault(pod.traits.labels[key], []).append(pod)
+        for query, counted in self._counted.items():
+            if self._is_selected(pod, query):
+                counted[pod.node] += 1
         self._repel_by(pod)
 
     def pods_on(self, node: str) -> Sequence[PlacedPod]:
@@ -145,30 +150,49 @@ class ClusterView:
             if self._pod_slots[node] < 1:
                 self.full.add(node)
 
-    def candidates(self, selector: Selector, namespaces: Iterable[str] | None) -> Iterator[PlacedPod]:
-        """All pods in ``namespaces`` (None: in all) that the selector may select, and others; few if it requires a
-        label value.
-        """
-        return chain.from_iterable(self._lists(selector, namespaces))
+    def nodes_with(self, query: PodQuery) -> Mapping[str, int]:
+        """The number of selected pods on each node that has any."""
+        counted = self._counted.get(query)
+        if counted is None:
+            candidates = chain.from_iterable(self._candidates(query))
+            counted = self._counted[query] = Counter(pod.node for pod in candidates if self._is_selected(pod, query))
+        return counted
 
-    def count(self, selector: Selector, namespaces: Iterable[str] | None) -> int:
-        """The number of ``candidates``."""
-        return sum(map(len, self._lists(selector, namespaces)))
+    def known(self, query: PodQuery) -> Mapping[str, int] | None:
+        """The result of an equal query of this round; None if there was none."""
+        return self._counted.get(query)
 
-    def _lists(self, selector: Selector, namespaces: Iterable[str] | None) -> list[Sequence[PlacedPod]]:
-        if selector is None:
+    def count(self, query: PodQuery) -> int:
+        """The number of pods to compare with the query: few if it requires a label value. Builds missing indexes."""
+        return sum(map(len, self._candidates(query)))
+
+    def unindexed(self, queries: Iterable[PodQuery]) -> int:
+        """The number of pods to read for the indexes that the queries need and that do not exist yet."""
+        narrow = (narrowing(query.terms[0].selector) for query in queries if query not in self._counted)
+        keys = {requirement.key for requirement in narrow if requirement is not None} - self._by_label.keys()
+        return len(keys) * len(self._all) if keys else 0
+
+    def _is_selected(self, pod: PlacedPod, query: PodQuery) -> bool:
+        labels, is_terminating = pod.traits.labels, pod.traits.is_terminating
+        return query.selects(pod.namespace, labels, self.namespaces, is_terminating=is_terminating)
+
+    def _candidates(self, query: PodQuery) -> list[Sequence[PlacedPod]]:
+        """All pods that the first term may select, and others."""
+        term = query.terms[0]
+        if term.selector is None:
             return []
-        narrow = _narrow(selector)
+        narrow = narrowing(term.selector)
         if narrow is not None:
             by_value = self._indexed(narrow.key)
             return [by_value.get(value, ()) for value in dict.fromkeys(narrow.values)]
-        if namespaces is None:
+        if term.namespace_selector is not None:
             return [self._all]
         if self._by_namespace is None:
             self._by_namespace = {}
             for pod in self._all:
                 self._by_namespace.setdefault(pod.namespace, []).append(pod)
-        return [self._by_namespace.get(namespace, ()) for namespace in dict.fromkeys(namespaces)]
+        namespaces = dict.fromkeys(term.namespaces or (query.owner,))
+        return [self._by_namespace.get(namespace, ()) for namespace in namespaces]
 
     def _indexed(self, key: str) -> dict[str, list[PlacedPod]]:
         """The pods with this label, by its value."""
@@ -201,7 +225,7 @@ class ClusterView:
             return
         self._terms_of[pod.namespace] += 1
         made = self._repulsions[term, pod.namespace] = Repulsion(term, pod.namespace, {pod.node})
-        narrow = _narrow(term.selector)
+        narrow = narrowing(term.selector)
         if narrow is not None:
             for value in dict.fromkeys(narrow.values):
                 self._repelling.setdefault((narrow.key, value), []).append(made)
@@ -209,24 +233,11 @@ class ClusterView:
             self._repelling_any.append(made)
 
 
-def namespaces_of(term: PodTerm, owner: str) -> tuple[str, ...] | None:
-    """The namespaces to which a term of a pod in namespace ``owner`` is restricted; None if to none by name."""
-    return None if term.namespace_selector is not None else term.namespaces or (owner,)
-
-
-def resolved(term: PodTerm, labels: Labels) -> PodTerm:
-    """The term with its ``matchLabelKeys`` and ``mismatchLabelKeys`` resolved by the owner's labels."""
-    if not (term.match_label_keys or term.mismatch_label_keys):
-        return term
-    selector = with_keys(term.selector, labels, term.match_label_keys, term.mismatch_label_keys)
-    return PodTerm(term.topology_key, selector, term.namespaces, term.namespace_selector)
-
-
 def _subtract(left: dict[str, int], requested: ResourceCounts) -> None:
     for name, amount in requested:
         left[name] = left.get(name, 0) - amount
 
 
-def _narrow(selector: Selector) -> Requirement | None:
-    # Only In has values for an index lookup.
+def narrowing(selector: Selector) -> Requirement | None:
+    """The requirement by which pods are looked up; None if none names values."""
     return next((requirement for requirement in selector or () if requirement.operator == "In"), None)

@@ -7,12 +7,12 @@ node.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod, namespaces_of, resolved
+from scheduler_plugin.constraints.cluster_view import ClusterView
 from scheduler_plugin.constraints.model import Labels, PodConstraints, PodTerm
-from scheduler_plugin.constraints.selectors import matches, selects
+from scheduler_plugin.constraints.pod_queries import PodQuery, is_about, resolved
 from scheduler_plugin.texts import refusals
 
 Domain = tuple[str, str]
@@ -56,74 +56,56 @@ class PodAffinity:
         return all(labels.get(key) in values for key, values in pairs)
 
 
+def affinity_query(terms: Iterable[PodTerm], namespace: str, labels: Labels) -> PodQuery:
+    """The pods that required affinity refers to. As in kube-scheduler, a pod counts only if all terms select it."""
+    return PodQuery(tuple(_selecting(term, labels) for term in terms), namespace, unknown=True)
+
+
+def term_query(term: PodTerm, namespace: str, labels: Labels) -> PodQuery:
+    """The pods that a term of anti-affinity or of a preference refers to."""
+    return PodQuery((_selecting(term, labels),), namespace)
+
+
+def _selecting(term: PodTerm, labels: Labels) -> PodTerm:
+    return replace(resolved(term, labels), topology_key="")
+
+
 def pod_affinity(constraints: PodConstraints, namespace: str, labels: Labels, view: ClusterView) -> PodAffinity:
     """The pod's affinity, computed once for all nodes."""
     affinity = PodAffinity()
     if constraints.affinity:
-        _attract(affinity, [resolved(term, labels) for term in constraints.affinity], namespace, labels, view)
+        _attract(affinity, constraints.affinity, namespace, labels, view)
     for term in constraints.anti_affinity:
-        affinity.repelled.update(_domains(resolved(term, labels), namespace, view))
+        affinity.repelled.update(_values(term.topology_key, view.nodes_with(term_query(term, namespace, labels)), view))
     # Anti-affinity is symmetric: terms of placed pods repel the new one too.
     for repulsion in view.repulsions(labels):
-        if _is_about(repulsion.term, repulsion.namespace, namespace, labels, view, unknown=False):
-            affinity.repelled_by_others.update(_values(repulsion.term.topology_key, repulsion.nodes, view))
+        if is_about(repulsion.term, repulsion.namespace, namespace, labels, view.namespaces, unknown=False):
+            repelling = dict.fromkeys(repulsion.nodes, 1)
+            affinity.repelled_by_others.update(_values(repulsion.term.topology_key, repelling, view))
     for preference in constraints.preferred_pods:
-        for domain in _domains(resolved(preference.term, labels), namespace, view):
-            affinity.preferred[domain] += preference.weight
+        counted = view.nodes_with(term_query(preference.term, namespace, labels))
+        for domain, pods in _values(preference.term.topology_key, counted, view).items():
+            affinity.preferred[domain] += preference.weight * pods
     return affinity
 
 
-def _attract(affinity: PodAffinity, terms: list[PodTerm], namespace: str, labels: Labels, view: ClusterView) -> None:
-    # As in kube-scheduler, a pod counts only if all terms select it.
-    matching = [
-        pod
-        for pod in view.candidates(terms[0].selector, namespaces_of(terms[0], namespace))
-        if all(_is_about(term, namespace, pod.namespace, pod.traits.labels, view, unknown=True) for term in terms)
-    ]
+def _attract(
+    affinity: PodAffinity, terms: tuple[PodTerm, ...], namespace: str, labels: Labels, view: ClusterView
+) -> None:
+    query = affinity_query(terms, namespace, labels)
+    counted = view.nodes_with(query)
     affinity.affinity_keys = tuple(term.topology_key for term in terms)
-    affinity.attracted = [
-        {value for _, value in _values(key, (pod.node for pod in matching), view)} for key in affinity.affinity_keys
-    ]
+    affinity.attracted = [{value for _, value in _values(key, counted, view)} for key in affinity.affinity_keys]
     # As in kube-scheduler, the first pod of a self-selecting group fits any node with the topology keys.
-    selects_itself = all(_is_about(term, namespace, namespace, labels, view, unknown=True) for term in terms)
+    selects_itself = query.selects(namespace, labels, view.namespaces, is_terminating=False)
     affinity.is_first = selects_itself and not any(affinity.attracted)
 
 
-def _domains(term: PodTerm, namespace: str, view: ClusterView) -> Iterator[Domain]:
-    """Topology domains of the pods that the term matches, one per pod."""
-    about: list[PlacedPod] = [
-        pod
-        for pod in view.candidates(term.selector, namespaces_of(term, namespace))
-        if _is_about(term, namespace, pod.namespace, pod.traits.labels, view, unknown=False)
-    ]
-    return _values(term.topology_key, (pod.node for pod in about), view)
-
-
-def _values(key: str, nodes: Iterable[str], view: ClusterView) -> Iterator[Domain]:
-    for node in nodes:
+def _values(key: str, counted: Mapping[str, int], view: ClusterView) -> Counter[Domain]:
+    """Topology domains of the nodes, with their numbers of pods."""
+    domains = Counter[Domain]()
+    for node, pods in counted.items():
         value = view.nodes[node].labels.get(key)
-        if value is not None:
-            yield key, value
-
-
-def _is_about(  # noqa: PLR0913 - a term, two pods, and the cluster that they are in
-    term: PodTerm, owner: str, namespace: str, labels: Labels, view: ClusterView, *, unknown: bool
-) -> bool:
-    """Return True if the term of a pod in namespace ``owner`` selects a pod with these labels in ``namespace``.
-
-    ``unknown`` is the result if that depends on unknown namespace labels.
-    """
-    return selects(term.selector, labels) and _covers(term, owner, namespace, view, unknown=unknown)
-
-
-def _covers(term: PodTerm, owner: str, namespace: str, view: ClusterView, *, unknown: bool) -> bool:
-    if not term.namespaces and term.namespace_selector is None:
-        return namespace == owner
-    if namespace in term.namespaces:
-        return True
-    # An empty selector selects all namespaces, None selects none.
-    if not term.namespace_selector:
-        return term.namespace_selector is not None
-    namespace_labels = None if view.namespaces is None else view.namespaces.get(namespace)
-    # With unknown namespace labels nothing is excluded.
-    return unknown if namespace_labels is None else matches(term.namespace_selector, namespace_labels)
+        if value is not None and pods:
+            domains[key, value] += pods
+    return domains

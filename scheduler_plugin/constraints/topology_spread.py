@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduler_plugin.constraints.cluster_view import ClusterView
-from scheduler_plugin.constraints.model import Labels, NodeTraits, PodConstraints, Spread
+from scheduler_plugin.constraints.model import Labels, NodeTraits, PodConstraints, PodTerm, Spread
+from scheduler_plugin.constraints.pod_queries import PodQuery
 from scheduler_plugin.constraints.selectors import node_matches, selects, untolerated, with_keys
 from scheduler_plugin.texts import refusals
 
@@ -27,6 +28,12 @@ class SpreadLimit:
         if self.counts.get(value, 0) + self.adds > self.max_count:
             return refusals.SPREAD.format(key=self.key)
         return None
+
+
+def spread_query(spread: Spread, namespace: str, labels: Labels) -> PodQuery:
+    """The pods that the constraint counts. As in kube-scheduler, without terminating ones."""
+    selector = with_keys(spread.selector, labels, spread.match_label_keys)
+    return PodQuery((PodTerm("", selector),), namespace, counts_terminating=False)
 
 
 def spread_limits(
@@ -54,15 +61,15 @@ def spread_limits(
 
 def _limit(spread: Spread, domains: dict[str, str], namespace: str, labels: Labels, view: ClusterView) -> SpreadLimit:
     """The limit of one constraint. ``domains`` has the domain of each node that counts."""
-    selector = with_keys(spread.selector, labels, spread.match_label_keys)
+    query = spread_query(spread, namespace, labels)
     counts = dict.fromkeys(domains.values(), 0)
-    for pod in view.candidates(selector, (namespace,)):
-        # As in kube-scheduler, terminating pods do not count.
-        if pod.node in domains and pod.namespace == namespace and not pod.traits.is_terminating:
-            counts[domains[pod.node]] += selects(selector, pod.traits.labels)
+    for node, pods in view.nodes_with(query).items():
+        if node in domains:
+            counts[domains[node]] += pods
     # As in kube-scheduler, with fewer domains than ``minDomains`` the global minimum is 0.
     global_minimum = min(counts.values(), default=0) if len(counts) >= spread.min_domains else 0
-    return SpreadLimit(spread.topology_key, counts, int(selects(selector, labels)), global_minimum + spread.max_skew)
+    adds = int(selects(query.terms[0].selector, labels))
+    return SpreadLimit(spread.topology_key, counts, adds, global_minimum + spread.max_skew)
 
 
 def _counts(policy: tuple[bool, bool], constraints: PodConstraints, name: str, node: NodeTraits) -> bool:

@@ -10,6 +10,7 @@ from protocol.messages import ObjectName
 from protocol.units import Instant
 from scheduler_plugin.constraints.checker import Candidate, ConstraintChecker, ConstraintContext, NodeConstraints, Shape
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
+from scheduler_plugin.constraints.cost import CostLimit
 from scheduler_plugin.constraints.model import UNCONSTRAINED
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.ledger import Ledger
@@ -20,15 +21,21 @@ class EligibleNodes:
     """Checks the constraints of VMs against placed and migrating pods."""
 
     def __init__(
-        self, ledger: Ledger, constraint_context: ConstraintContext, refused: RefusedTargets, now: Instant
+        self,
+        ledger: Ledger,
+        constraint_context: ConstraintContext,
+        refused: RefusedTargets,
+        limit: CostLimit,
+        now: Instant,
     ) -> None:
         self._ledger, self._context, self._refused, self._now = ledger, constraint_context, refused, now
+        self._limit = limit
         self._constraints: dict[ObjectName, NodeConstraints] = {}
 
     @cached_property
     def _checker(self) -> ConstraintChecker:
         # Built on first use: in most rounds no VM moves, and a fleet has many pods.
-        return ConstraintChecker(_view(self._ledger, self._context))
+        return ConstraintChecker(_view(self._ledger, self._context), self._limit)
 
     def constraints_of(self, claim: Claim, vm: ObjectName) -> NodeConstraints:
         """Constraints of the VM of ``claim`` on each node."""

@@ -22,6 +22,7 @@ from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.constraints.checker import EMPTY_CONTEXT, ConstraintContext
+from scheduler_plugin.constraints.cost import CostLimit
 from scheduler_plugin.ledger.facts import PRE_MIGRATING, MigrationPhase
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Migration, Move, MoveCause
@@ -85,6 +86,7 @@ class Planner:
         self._unplaced = UnplacedTargets()
         self._headroom = Headroom()
         self._growth_share = 1.0
+        self._cost_limit = CostLimit()
         self.refused = RefusedTargets()
         self.refused_orders = RefusedOrders()
 
@@ -115,7 +117,8 @@ class Planner:
         if batch:
             drain = DrainPlan(ledger, policy, now, self._select)
             active = ActiveMigrations.of(ledger, policy)
-            eligible = EligibleNodes(ledger, constraint_context, self.refused, now.monotonic)
+            self._cost_limit.start_round()
+            eligible = EligibleNodes(ledger, constraint_context, self.refused, self._cost_limit, now.monotonic)
             targets = Targets(ledger, active, policy, eligible, TargetRule(ranking, draw))
             for need in batch:
                 yield

@@ -6,6 +6,7 @@ many times as much, in which neither agents nor kube-scheduler were answered.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from scheduler_plugin.cluster.scheduling_fields import pod_constraints, pod_trai
 from scheduler_plugin.constraints import cluster_view, cost
 from scheduler_plugin.constraints.checker import Candidate, ConstraintChecker
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
+from scheduler_plugin.constraints.cost import CostLimit
 from scheduler_plugin.constraints.model import NodeTraits, PodTraits, Taint
 from scheduler_plugin.texts.explanations import COSTLY_CONSTRAINTS
-from scheduler_plugin.texts.refusals import OTHERS_ANTI_AFFINITY, UNTOLERATED_TAINT
+from scheduler_plugin.texts.refusals import OTHERS_ANTI_AFFINITY, POD_ANTI_AFFINITY, UNTOLERATED_TAINT
 from tests.scheduler_plugin.constraints.test_limits import PREFERRED, REQUIRED, near, nodes, term
 from tests.steps import steps
 
@@ -32,36 +34,81 @@ def cluster(*more: PlacedPod, pods: int = 2_000) -> ClusterView:
     return ClusterView({name: NodeTraits({"host": name}) for name in NODES}, [*placed, *more], {"shop": {}, "evil": {}})
 
 
-def prefers(**each: Any) -> dict[str, Any]:
-    return {"affinity": {"podAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": each}] * 50}}}
+def prefers(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"affinity": {"podAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": each} for each in terms]}}}
+
+
+def named(number: int) -> dict[str, Any]:
+    return term(labelSelector={"matchLabels": {f"key-{number}": "x"}}, topologyKey="host")
 
 
 def unlike(number: int) -> dict[str, Any]:
     return {"key": "app", "operator": "NotIn", "values": [str(number)]}
 
 
-HOSTILE = [
-    prefers(**EVERYWHERE),
-    near(*[EVERYWHERE] * 50),
-    near(*[EVERYWHERE] * 50, kind="podAntiAffinity"),
-    nodes(*[{"matchExpressions": [OTHER]}] * 250) | {"topologySpreadConstraints": [SPREAD] * 90},
+def everywhere(number: int) -> dict[str, Any]:
+    return EVERYWHERE | {"labelSelector": {"matchExpressions": [unlike(number)]}}
+
+
+HOSTILE: list[Callable[[int], dict[str, Any]]] = [
+    lambda number: prefers(*(everywhere(50 * number + each) for each in range(50))),
+    lambda number: near(*[everywhere(number)] * 50),
+    lambda number: near(*(everywhere(50 * number + each) for each in range(50)), kind="podAntiAffinity"),
+    lambda number: (
+        nodes(*[{"matchExpressions": [unlike(number)]}] * 250) | {"topologySpreadConstraints": [SPREAD] * 90}
+    ),
+    # An index for each of them.
+    lambda number: prefers(*(named(50 * number + each) for each in range(50))),
 ]
 
 
 @pytest.mark.parametrize("spec", HOSTILE)
-def test_hostile_vms_share_one_limit(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first is checked, as far as the limit goes; the others have to stay where they are."""
-    monkeypatch.setattr(cost, "MAX_COMPARISONS", 20_000)
+def test_hostile_vms_share_one_limit(spec: Callable[[int], dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few are checked, as far as the limit goes; the others have to stay where they are."""
+    monkeypatch.setattr(cost, "MAX_COMPARISONS", 26_000)
     checker = ConstraintChecker(cluster())
 
-    def check() -> list[str | None]:
-        found = checker.check(Candidate("evil", pod_constraints(spec)))
+    def check(number: int) -> list[str | None]:
+        found = checker.check(Candidate("evil", pod_constraints(spec(number))))
         return [found.obstacle(name) for name in NODES]
 
-    assert steps(lambda: [check() for _ in range(20)]) < 200_000
-    assert check() == [COSTLY_CONSTRAINTS] * len(NODES)
+    assert steps(lambda: [check(number) for number in range(20)]) < 300_000
+    assert check(20) == [COSTLY_CONSTRAINTS] * len(NODES)
     cheap = checker.check(Candidate("free", pod_constraints(near(term(topologyKey="host"), kind="podAntiAffinity"))))
     assert (cheap.obstacle("n1"), cheap.preference("n1")) == (None, (0, 0))
+
+
+def test_fleet_with_one_selector_is_checked() -> None:
+    """Its pods are counted once in a round, and each VM that moves is added."""
+    selector = {"matchExpressions": [OTHER]}
+    spread = SPREAD | {"labelSelector": selector, "topologyKey": "host"}
+    spec = near(term(labelSelector=selector, topologyKey="host"), kind="podAntiAffinity")
+    constraints = pod_constraints(spec | {"topologySpreadConstraints": [spread]})
+    checker = ConstraintChecker(cluster())
+    fleet = [Candidate("shop", constraints, PodTraits({"app": f"app-{number}"})) for number in range(20)]
+    checker.check(fleet[0])
+    assert steps(lambda: [checker.check(vm) for vm in fleet]) < 50_000
+    empty = ConstraintChecker(cluster(pods=0))
+    before = empty.check(fleet[0])
+    empty.place(fleet[1], "n1")
+    empty.place(Candidate("shop", traits=PodTraits({"app": "none"})), "n2")
+    after = empty.check(fleet[0])
+    obstacles = [[checks.obstacle(name) for name in NODES[:3]] for checks in (before, after)]
+    assert obstacles == [[None, None, None], [None, POD_ANTI_AFFINITY, None]]
+
+
+def test_costly_vms_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is checked in some round, except one that alone costs more than a round."""
+    monkeypatch.setattr(cost, "MAX_COMPARISONS", 9_000)
+    limit = CostLimit()
+    costs = [1_000, 8_500, 9_001, 3_000, 3_000, 6_000]
+
+    def checked() -> list[int]:
+        limit.start_round()
+        view = cluster(pods=0)
+        return [number for number, each in enumerate(costs) if limit.allows(iter([0, each]), view)]
+
+    assert [checked() for _ in range(5)] == [[0, 1], [0, 3, 4], [0, 5], [0, 1], [0, 3, 4]]
 
 
 def test_terms_of_own_namespace_cost_little() -> None:
@@ -104,3 +151,14 @@ def test_pods_of_a_namespace_repel_by_limited_terms(monkeypatch: pytest.MonkeyPa
     assert steps(lambda: checker.check(innocent)) < 1_000
     found = checker.check(innocent)
     assert [found.obstacle(name) for name in NODES] == [OTHERS_ANTI_AFFINITY] * 40 + [None] * 10
+
+
+def test_refused_vm_has_own_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No node accepts it. Otherwise no node would accept others of its shape, for which the limit may suffice."""
+    spec = pod_constraints(prefers(everywhere(1)))
+    view = cluster(PlacedPod("n0", "shop", PodTraits({"app": "1"})))
+    checked = ConstraintChecker(view).check(Candidate("shop", spec))
+    monkeypatch.setattr(cost, "MAX_COMPARISONS", 0)
+    refused = ConstraintChecker(cluster()).check(Candidate("shop", spec))
+    assert refused.ignores_pods
+    assert checked.shape != refused.shape

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.ranking.config import RankingConfig
+from scheduler_plugin.constraints.cost import CostLimit
 from scheduler_plugin.constraints.model import (
     NodeTerm,
     NodeTraits,
@@ -104,7 +105,7 @@ def planned(
     """The plan of one round for all nodes under pressure."""
     ledger, policy, now = fixture.ledger, fixture.policy, PlanningTime(LATER, WALL)
     drain, traffic = plan(ledger, policy, now, least_cost), ActiveMigrations.of(ledger, policy)
-    places = EligibleNodes(ledger, fixture.constraint_context, refused, LATER)
+    places = EligibleNodes(ledger, fixture.constraint_context, refused, CostLimit(), LATER)
     chosen = targets(ledger, traffic, policy, places, TargetRule(RankingConfig(), min))
     return drain.moves, [drain.relieve(need, traffic, chosen, lambda _: None) for need in needs(ledger)]
 
