@@ -292,7 +292,7 @@ class Resizer:
     async def _carried_out(self, name: str, order: Awaitable[T]) -> T:
         try:
             return await order
-        except GuestError:
+        except BaseException:  # also if it was interrupted
             self._open_until[name] = Instant(self._clock.now() + ORDER_LIFETIME)
             raise
 

@@ -2,10 +2,12 @@
 
 import asyncio
 
+import pytest
+
 from deploy.neonvm.ports import GuestPhase, GuestState
-from deploy.neonvm.runner.resizer import ORDER_LIFETIME
-from protocol.units import ZERO, Resources
-from tests.fake_clock import settle
+from deploy.neonvm.runner.resizer import ORDER_LIFETIME, Resizer
+from protocol.units import ZERO, MilliCpu, Resources
+from tests.fake_clock import FakeClock, settle
 from tests.neonvm.runner.test_resizer import LARGE, SMALL, ObedientGuest, resizing
 
 
@@ -74,3 +76,27 @@ async def test_guest_that_has_left_reaches_nothing() -> None:
         resized.resizer.hold()
         resized.resizer.leave()
         assert resized.resizer.largest == ZERO
+
+
+async def test_interrupted_order_counts() -> None:
+    """An internal error in one resource's order interrupts the other's, which may be carried out later."""
+
+    def fails(use: MilliCpu) -> None:
+        raise RuntimeError(f"an invalid response to {use}")
+
+    guest, clock = ObedientGuest(), FakeClock()
+    guest.has = GuestState(GuestPhase.RUNNING, SMALL.cpu, SMALL.mem)
+    guest.slow_memory, guest.says = asyncio.Event(), fails
+    resizer = Resizer(guest, SMALL, clock, lambda: None, GuestPhase.RUNNING)
+    resizer.resize_to(LARGE)
+    with pytest.raises(ExceptionGroup):
+        await resizer.run()
+    guest.slow_memory, guest.says = None, lambda use: use
+    task = asyncio.ensure_future(resizer.run())
+    resizer.resize_to(SMALL)
+    await settle()
+    assert (resizer.state.cpu, resizer.state.mem, resizer.largest) == (SMALL.cpu, SMALL.mem, LARGE)
+    await clock.advance(ORDER_LIFETIME + 10)
+    assert resizer.largest == SMALL
+    task.cancel()
+    await asyncio.wait((task,))
