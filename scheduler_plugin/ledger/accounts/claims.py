@@ -199,13 +199,14 @@ class Claim:
 
     @property
     def is_unbounded(self) -> bool:
-        """True if the pod's need has no upper bound: the pod, its VM or the VM's bounds are unknown."""
+        """True if the pod's need has no known bound: the pod, its VM, the VM's bounds, or what it holds are unknown."""
         if self.vm is None:
             return not self.pod.is_bounded
         facts = self.vm.facts
         if facts is None:
             return not self.pod.is_bounded or bool(self.pod.vm_uid)
-        return not (self.pod.is_bounded and facts.is_bounded) or self.vm.awaits_first_message
+        is_bounded = self.pod.is_bounded and facts.is_bounded
+        return not is_bounded or self.vm.awaits_first_message or self.vm.awaits_kubelet
 
 
 @dataclass(slots=True, eq=False)

@@ -144,6 +144,7 @@ class PermitState:
     is_unproven: bool = False  # found at a rebuild without a stored permit: only ``lastPermit`` says what it may use
     # An unproven pod without a message so far: its permit is never stored, so it may use all that its node had free.
     awaits_first_message: bool = False
+    awaits_kubelet: bool = False  # found at a rebuild: the kubelet may yet apply earlier, unknown requests
     is_deleted: bool = False
     reserved: Resources = ZERO
 
@@ -260,6 +261,7 @@ class PermitState:
         # A sleeping VM uses nothing until a permit is stored, whatever its agent holds.
         self.is_unproven = at_rebuild and facts.has_agent and facts.permit is None and not self.sleeps
         self.awaits_first_message = self.is_unproven and facts.is_pod
+        self.awaits_kubelet = at_rebuild and not facts.is_seen
         self._note_opt_out(now)
         self._settle()
 
@@ -290,6 +292,7 @@ class PermitState:
         self.uncertain_wake = self.uncertain_wake if facts.version == self.facts.version else ZERO
         if facts.version > self.uncertain_version > 0:
             self.uncertain_permits = ()
+        self.awaits_kubelet = self.awaits_kubelet and not facts.is_seen
         self.facts, self.is_deleted = facts, False
         if not self.sleeps:
             self.wake_asked_at = None
