@@ -239,10 +239,9 @@ class NeonVmController:
         name, vm = name_of(facts.vm), facts.vm
         if vm_plan.add_finalizer:
             await self._set_finalizers(vm, [*finalizers_of(vm), FINALIZER])
-        if guest is not None:
-            set_target(guest, vm_plan, facts.machine)
+        set_target(guest, vm_plan, facts.machine)
         # The status must have the pod's name before the pod is created, and a guest's size before it grows.
-        is_current = await self._report(vm, with_growth(vm_plan, guest))
+        is_current = await self._report(vm, with_growth(vm_plan, guest, facts.machine))
         if guest is not None:
             await self._command(guest, vm, vm_plan, is_current=is_current)
         if vm_plan.create_pod and facts.machine is not None:
@@ -272,8 +271,10 @@ class NeonVmController:
 
     async def _command(self, guest: Resizer, vm: Json, vm_plan: VmPlan, *, is_current: bool) -> None:
         """Resize the guest, put it to sleep or wake it, after the status was written: only that reserves its room."""
+        if is_current:
+            guest.end_inheritance()
         # A phase or size that was not written now may be an earlier one, in the cache of a former standby.
-        if (vm_plan.wake or grows(guest, vm_plan)) and not (is_current or await self._is_current(vm)):
+        elif (vm_plan.wake or grows(guest, vm_plan)) and not await self._is_current(vm):
             return
         # The status of a sleeping guest has no size: it grows once it is awake.
         if vm_plan.desired is not None and text(vm_plan.status, "cpus"):
@@ -341,9 +342,8 @@ class NeonVmController:
         return is_current
 
     async def _set_finalizers(self, vm: Json, finalizers: list[object]) -> None:
-        version = text(vm, "metadata", "resourceVersion")
-        body: Json = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
-        self._deps.vms.learn(await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body))
+        metadata: Json = {"finalizers": finalizers, "resourceVersion": text(vm, "metadata", "resourceVersion")}
+        self._deps.vms.learn(await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), {"metadata": metadata}))
 
 
 def _is_run_for(pod: Json, vm: Json) -> bool:

@@ -20,8 +20,10 @@ a newer one.
 """
 
 
-def set_target(guest: Resizer, vm_plan: VmPlan, machine: VirtualMachine | None) -> None:
+def set_target(guest: Resizer | None, vm_plan: VmPlan, machine: VirtualMachine | None) -> None:
     """Hold the guest, or resize it to a size that the status of ``machine`` already covers."""
+    if guest is None:
+        return
     if machine is not None:
         guest.inherit(machine.growing_to)
     if vm_plan.hold:
@@ -36,12 +38,12 @@ def grows(guest: Resizer, vm_plan: VmPlan) -> bool:
     return vm_plan.desired is not None and not vm_plan.desired.within(guest.largest)
 
 
-def with_growth(vm_plan: VmPlan, guest: Resizer | None) -> Json:
+def with_growth(vm_plan: VmPlan, guest: Resizer | None, machine: VirtualMachine | None) -> Json:
     """The status of the plan, with the size that the guest may reach if that is more than it has."""
     status = vm_plan.status
     cpus, memory = text(status, "cpus"), text(status, "memorySize")
-    # A guest that arrives by migration has not been resized here.
-    if guest is None or not cpus or "podName" in status:
+    # The growth in an unreadable object is unknown. A guest that arrives by migration has not been resized here.
+    if guest is None or machine is None or not cpus or "podName" in status:
         return status
     largest = guest.largest.at_least(vm_plan.desired or ZERO)
     sizes: Json = {"cpus": largest.cpu.quantity(), "memorySize": largest.mem.quantity()}

@@ -74,7 +74,8 @@ class Resizer:
         # The largest size among the orders that may be in effect; one without a response may be, until ``_open_until``.
         self._ordered = ZERO
         self._open_until: dict[str, Instant] = {}
-        self._has_inherited = False
+        self._inherits = True
+        self._inherited = ZERO
         self._faults: dict[str, str] = {}
         # For each resource that differs from the desired size: its amount, and since when it has not changed.
         self._unchanged: dict[str, tuple[Amount, Instant]] = {}
@@ -94,11 +95,15 @@ class Resizer:
         return Resources(self.state.cpu, self.state.mem).at_least(self._ordered).at_least(target)
 
     def inherit(self, growing_to: Resources) -> None:
-        """Count orders of an earlier process, up to this size. Only the first call has an effect."""
-        if not self._has_inherited and growing_to.any:
+        """Count orders of an earlier process, up to this size, which its VM's status names."""
+        if self._inherits and not growing_to.within(self._inherited):
+            self._inherited = self._inherited.at_least(growing_to)
             self._order(growing_to)
             self._open_until = dict.fromkeys((CPU, MEMORY), Instant(self._clock.now() + ORDER_LIFETIME))
-        self._has_inherited = True
+
+    def end_inheritance(self) -> None:
+        """Inherit nothing any more: the status was up to date, and any later growth in it is this process's own."""
+        self._inherits = False
 
     def resize_to(self, size: Resources) -> None:
         """Set the desired size and end a hold."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from deploy.neonvm.controller.growth import with_growth
+from deploy.neonvm.controller.vm_facts import VmPlan
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
 from deploy.neonvm.runner.resizer import ORDER_LIFETIME, Resizer
 from protocol.kubernetes.api import ApiRefusedError
@@ -73,6 +75,35 @@ async def test_lagging_controller_grows_nothing_more(site: Site) -> None:
     with pytest.raises(ApiRefusedError, match="409"):
         await behind.reconcile(DB)
     assert guest._target == SIZE
+
+
+def succeeds(site: Site, guest: Resizer) -> None:
+    """A new leader knows the guest's size, but none of the orders to it."""
+    resizer = Resizer(ObedientGuest(), SIZE, site.clock, lambda: None, GuestPhase.RUNNING)
+    resizer.hold()
+    resizer.state = guest.state
+    site.host.guests[ObjectName("default", "db-a")] = resizer
+
+
+async def test_lagging_successor_keeps_growth_reported(site: Site) -> None:
+    """The order of the earlier leader may be carried out after its successor has seen an older object."""
+    guest = await running(site)
+    successor = await site.falling_behind()
+    await order(site, 4)
+    await site.turn()
+    await order(site, 2)
+    succeeds(site, guest)
+    await successor.reconcile(DB)
+    await successor._deps.vms.refresh()
+    await successor.reconcile(DB)
+    assert await covered(site) == Resources.parse("4", "2Gi")
+
+
+def test_unreadable_vm_keeps_growth_reported() -> None:
+    """While it moves, its status has the size of its guest, but a successor could not read the growth in it."""
+    guest = Resizer(ObedientGuest(), SIZE, FakeClock(), lambda: None, GuestPhase.RUNNING)
+    status: Json = {"phase": "Migrating", "cpus": "2", "memorySize": "2Gi"}
+    assert with_growth(VmPlan(status, hold=True), guest, None) == status
 
 
 async def test_growth_is_reported_until_it_is_over(site: Site) -> None:
