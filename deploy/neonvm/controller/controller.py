@@ -271,10 +271,11 @@ class NeonVmController:
 
     async def _command(self, guest: Resizer, vm: Json, vm_plan: VmPlan, *, is_current: bool) -> None:
         """Resize the guest, put it to sleep or wake it, after the status was written: only that reserves its room."""
-        if is_current:
-            guest.end_inheritance()
         # A phase or size that was not written now may be an earlier one, in the cache of a former standby.
-        elif (vm_plan.wake or grows(guest, vm_plan)) and not await self._is_current(vm):
+        must_be_current = vm_plan.wake or grows(guest, vm_plan)
+        if vm_plan.desired is not None and (is_current or (must_be_current and await self._is_current(vm))):
+            guest.end_inheritance()
+        elif must_be_current:
             return
         # The status of a sleeping guest has no size: it grows once it is awake.
         if vm_plan.desired is not None and text(vm_plan.status, "cpus"):
@@ -311,8 +312,7 @@ class NeonVmController:
             why = next((text(condition, "message") for condition in items(changed, "conditions")), "")
             await self._deps.events.record(vm, str(changed["phase"]), texts.VM_ENDED.format(why=why), WARNING)
         if (event := sleep_event(vm, stored if "sleep" in changed else {})) is not None:
-            kind = WARNING if event[0] == texts.RESTARTED_ASLEEP[0] else NORMAL
-            await self._deps.events.record(vm, *event, kind)
+            await self._deps.events.record(vm, *event, WARNING if event[0] == texts.RESTARTED_ASLEEP[0] else NORMAL)
         return is_versioned
 
     async def _update_pod_metadata(self, vm: Json, pod: Json, guest: Resizer | None) -> None:

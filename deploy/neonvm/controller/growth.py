@@ -35,7 +35,7 @@ def set_target(guest: Resizer | None, vm_plan: VmPlan, machine: VirtualMachine |
 
 def grows(guest: Resizer, vm_plan: VmPlan) -> bool:
     """Return True if the guest must not be resized to the desired size before that is in the status."""
-    return vm_plan.desired is not None and not vm_plan.desired.within(guest.largest)
+    return vm_plan.desired is not None and not vm_plan.desired.within(guest.reported)
 
 
 def with_growth(vm_plan: VmPlan, guest: Resizer | None, machine: VirtualMachine | None) -> Json:

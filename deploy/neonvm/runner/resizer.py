@@ -94,6 +94,11 @@ class Resizer:
         target = ZERO if self.is_held else self._target
         return Resources(self.state.cpu, self.state.mem).at_least(self._ordered).at_least(target)
 
+    @property
+    def reported(self) -> Resources:
+        """The largest size that the VM's status covers for certain."""
+        return Resources(self.state.cpu, self.state.mem) if self._inherits else self.largest
+
     def inherit(self, growing_to: Resources) -> None:
         """Count orders of an earlier process, up to this size, which its VM's status names."""
         if self._inherits and not growing_to.within(self._inherited):

@@ -77,12 +77,13 @@ async def test_lagging_controller_grows_nothing_more(site: Site) -> None:
     assert guest._target == SIZE
 
 
-def succeeds(site: Site, guest: Resizer) -> None:
+def succeeds(site: Site, guest: Resizer) -> Resizer:
     """A new leader knows the guest's size, but none of the orders to it."""
     resizer = Resizer(ObedientGuest(), SIZE, site.clock, lambda: None, GuestPhase.RUNNING)
     resizer.hold()
     resizer.state = guest.state
     site.host.guests[ObjectName("default", "db-a")] = resizer
+    return resizer
 
 
 async def test_lagging_successor_keeps_growth_reported(site: Site) -> None:
@@ -97,6 +98,21 @@ async def test_lagging_successor_keeps_growth_reported(site: Site) -> None:
     await successor._deps.vms.refresh()
     await successor.reconcile(DB)
     assert await covered(site) == Resources.parse("4", "2Gi")
+
+
+async def test_lagging_successor_repeats_no_growth(site: Site) -> None:
+    """It sees a growth in progress that has ended since, and whose room was given to another VM."""
+    guest = await running(site)
+    await order(site, 4)
+    await site.turn()
+    successor = await site.falling_behind()
+    await order(site, 2)
+    await site.turn(2)
+    assert await covered(site) == SIZE
+    resizer = succeeds(site, guest)
+    with suppress(ApiRefusedError):
+        await successor.reconcile(DB)
+    assert (resizer.is_held, await covered(site)) == (True, SIZE)
 
 
 def test_unreadable_vm_keeps_growth_reported() -> None:
