@@ -56,7 +56,7 @@ class SleepsAndWakes(RuleBasedStateMachine):
         size_now = cu(size)
         self.vm = Vm(Bounds(cu(1), cu(8)), size_now, size_now, Bytes(GIB), 10, recorded_permit=size_now)
         # What the agent may hold, as far as the scheduler knows: all that is stored.
-        self.promised = size_now
+        self.promised = self.accepted = size_now
         if asleep:
             self.changes(phase="Asleep", actual=ZERO, resizable=False)
         self.send(VmSeen(self.vm))
@@ -160,6 +160,9 @@ class SleepsAndWakes(RuleBasedStateMachine):
         least = self.vm.holds if self.vm.phase == "Running" else ZERO
         permit = wanted.at_most(room.at_least(least))
         self.promised = permit
+        # An agent that has not seen yet that the VM sleeps rejects a permit of zero, and keeps the last one.
+        if permit.any or self.state.sleeps:
+            self.accepted = permit
         if not permit.within(self.stored):
             self.changes(recorded_permit=self.stored.at_least(permit))
         self.send(SchedulerAnswered(PluginResponse(permit, UNIT, shrink_to=asks)))
@@ -169,6 +172,7 @@ class SleepsAndWakes(RuleBasedStateMachine):
     def answer_is_lost(self, was_taken: bool) -> None:
         asking = self.state.scheduler.in_flight
         assert asking is not None
+        self.accepted = self.accepted.at_most(asking.request.resources)
         if was_taken:
             self.promised = self.promised.at_most(asking.request.resources)
         self.send(RequestFailed(Fault.NETWORK, "away"))
@@ -238,9 +242,9 @@ class SleepsAndWakes(RuleBasedStateMachine):
         assert self.vm.actual.within(self.stored), "what is stored is reserved"
 
     @invariant()
-    def agent_counts_on_no_more_than_is_promised(self) -> None:
+    def agent_counts_on_no_more_than_it_accepted(self) -> None:
         ceiling = self.state.scheduler.ceiling
-        assert ceiling is None or ceiling.within(self.promised)
+        assert ceiling is None or ceiling.within(self.accepted)
 
     @invariant()
     def request_comes_in_time(self) -> None:
