@@ -83,7 +83,7 @@ def test_one_order_carries_a_constant_need(found: Lags, utilisation_only: bool) 
 def test_constant_need_settles_within_twice(  # noqa: PLR0917 - everything that varies
     found: Lags, count: int, size: int, demand: int, with_vpa: bool, utilisation_only: bool
 ) -> None:
-    """What is ordered never exceeds twice the need (or what there was), and having reached it never falls below it."""
+    """The order is at most twice the need (or the initial size), and stays above the need once it covers it."""
     assume(not (with_vpa and found.broken + found.flapping))
     run = lagging(found, count, size)
     run.with_vpa, run.utilisation_only = with_vpa, utilisation_only
@@ -117,7 +117,7 @@ def test_a_fall_never_runs_short(found: Lags, count: int, before: int, percent: 
 
 
 def test_a_refused_size_becomes_more_replicas() -> None:
-    """No pod can have more than 500m: the group says so, asks for that again, and has more replicas."""
+    """No pod can have more than 500m: the group reports so, requests that size again, and gets more replicas."""
     run = world(Lags(rollout=Rollout.IN_PLACE, start=30.0, largest=500.0), 2, 500)
     run.runs(45, 2000)
     status, message = run.condition("PodsAsOrdered")
