@@ -4,7 +4,8 @@ Rules that hold here:
 
 - Each resource follows the target of its policy, which decides growth and proves that less is enough.
 - Without metrics, compute unit or proof, a resource keeps its size.
-- A VM that gives room back keeps only its recent need, not what its policy would keep (``state.GiveBack``).
+- A VM that gives room back keeps only its recent need of each resource, not what its policy would keep, or what a
+  compute unit contains besides (``state.GiveBack``).
 - Bounds and floor apply without proof, but never take away memory in use.
 """
 
@@ -49,7 +50,8 @@ def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
     # Ignore the monitor's requests while the VM cannot be resized.
     if unit is None or state.scheduler.migrate or not vm.resizable:
         return DesiredSize(base, because, base)
-    requested, reasons = requested_size(monitor, vm, vm.sizes(unit), now)
+    is_lean = state.scheduler.give_back.is_lean(now)
+    requested, reasons = requested_size(monitor, vm, vm.sizes(unit, is_lean=is_lean), now)
     wanted = base.at_least(requested)
     proposed = cpu_first(vm, state.vm.pauses.limits(wanted, vm, now)) if vm.is_pod else wanted
     # The VM keeps its memory until the monitor has agreed.
@@ -102,7 +104,7 @@ def least_size(state: State, report: Resources, now: Instant) -> Resources | Non
     if not vm.resizable or scheduler.migrate or not scheduler.give_back.offers(now):
         return None
     least = _policy_size(state, vm, scheduler.compute_unit, now, is_lean=True)[0]
-    requested, _ = requested_size(state.monitor, vm, vm.sizes(scheduler.compute_unit), now)
+    requested, _ = requested_size(state.monitor, vm, vm.sizes(scheduler.compute_unit, is_lean=True), now)
     # A monitor that refused recently would refuse this shrink, too, and so might one that reconnects.
     if state.monitor.refusal is not None or state.monitor.version is None:
         requested = requested.at_least(Resources(NOTHING.cpu, retained_mem(state.monitor, vm, now)))
@@ -118,14 +120,14 @@ def _policy_size(
 ) -> tuple[Resources, str]:
     """The size from the policy, or from the recent need if ``is_lean``, and the reason."""
     current, used = _fresh_goal(state, now), in_use(state, vm, now)
-    sizes = vm.sizes(unit, vm.bounds_at(now))
+    sizes = vm.sizes(unit, vm.bounds_at(now), is_lean=is_lean)
     target = (
         state.guest.stabilizer.recent_need(state.guest.awake_time(now)) if is_lean else state.guest.stabilizer.target
     )
     size, is_for_cache = _target_size(state, vm, sizes, target, now)
     if vm.floor is not None:
         # Name the floor as the reason only if the size would be smaller without it.
-        without, _ = _target_size(state, vm, vm.sizes(unit), target, now)
+        without, _ = _target_size(state, vm, vm.sizes(unit, is_lean=is_lean), target, now)
         if not size.within(without.at_least(used)):
             return size.at_least(used), f"not below its floor of {sizes.bounds.min} "
     size = size.at_least(used)

@@ -17,7 +17,7 @@ from agent.core.guest import GuestSample, ObservedSample, Rates
 from agent.core.plan import plan
 from agent.core.policy import Policy, Smoothing, Timing
 from agent.core.state import OFFER_PAUSE, REGROWTH_WINDOW, GiveBack, State, begin
-from agent.core.vm import Vm
+from agent.core.vm import Sizes, Vm
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import Bytes, Instant, Resources, Seconds
 from protocol.virtual_machine import Bounds
@@ -132,10 +132,12 @@ class SimulatedVm:
     is_off_target: bool = False
     repeated_inputs: GuestInputs | None = None
     repeats_until: Instant = NEVER
+    _lean_sizes: Sizes = field(init=False)
 
     def __post_init__(self) -> None:
         self.name = ObjectName(NAMESPACE, f"vm-{self.index}")
         self.max_units = _units_up(self.bounds.max)
+        self._lean_sizes = Sizes(UNIT, self.bounds, SLOT, is_lean=True)
 
     def start_agent(self, pod: str, now: Instant) -> None:
         """Start an agent in ``pod``. It knows only the VM's object."""
@@ -231,11 +233,10 @@ class SimulatedVm:
         if self.policy.timing.scrape < self.policy.timing.tick and self.repeated_inputs != self._guest_inputs(now):
             return False
         # A lean VM does not grow to its target until it needs more.
-        least_units = self._bounded_units(recent)
-        has_right_size = not self.is_off_target or (
-            give_back.is_lean(now) and least_units < self.target_units and _is_size(self.use, least_units)
-        )
-        return has_right_size and not (least_units < _units_up(self.use) and give_back.offers(now))
+        least, target = self._lean_sizes.covering(recent), UNIT * self.target_units
+        is_lean = give_back.is_lean(now)
+        has_right_size = not self.is_off_target or (is_lean and least.within(self.use) and self.use.within(target))
+        return has_right_size and (self.use.within(least) or not give_back.offers(now))
 
     def _guest_inputs(self, now: Instant) -> GuestInputs:
         """Inputs of a plan that come from the guest."""

@@ -36,11 +36,11 @@ COARSE = replace(
 
 
 def plays(
-    story: Story, until: float, cores: float, shrink_to: Resources | None = None
+    story: Story, until: float, cores: float, shrink_to: Resources | None = None, used: float = 0.0
 ) -> Iterator[tuple[float, Action]]:
     """Actions of the agent until then, with times: one sample per second, and every request is granted."""
     while story.now < until:
-        story.at(story.now + 1).looks(cores=cores)
+        story.at(story.now + 1).looks(cores=cores, used=used)
         while actions := story.acts():
             for action in actions:
                 yield story.now, action
@@ -52,9 +52,11 @@ def plays(
                     )
 
 
-def passes(story: Story, until: float, cores: float, shrink_to: Resources | None = None) -> list[Resources]:
+def passes(
+    story: Story, until: float, cores: float, shrink_to: Resources | None = None, used: float = 0.0
+) -> list[Resources]:
     """The sizes that are ordered until then."""
-    return [action.target for _, action in plays(story, until, cores, shrink_to) if isinstance(action, PatchVm)]
+    return [action.target for _, action in plays(story, until, cores, shrink_to, used) if isinstance(action, PatchVm)]
 
 
 def busy_lately(policy: Policy = SLOW) -> Story:
@@ -62,6 +64,11 @@ def busy_lately(policy: Policy = SLOW) -> Story:
     story = Story(policy).sees(vm(cu(8))).looks(cores=1.0)
     assert (passes(story, 5, 1.0), passes(story, 30, 0.1)) == ([], [])
     return story
+
+
+def size(cpu_units: float, mem_units: float) -> Resources:
+    """That much CPU and that much memory, in compute units."""
+    return Resources(cu(cpu_units).cpu, cu(mem_units).mem)
 
 
 def offer(story: Story, report: Resources | None = None) -> Resources | None:
@@ -96,8 +103,19 @@ def test_vm_gives_exactly_what_is_requested() -> None:
 def test_vm_never_gives_what_it_needs() -> None:
     story = busy_lately()
     assert passes(story, 31, 0.45) == []
-    assert passes(story, 45, 0.1, cu(1)) == [cu(4)]
+    assert passes(story, 45, 0.1, cu(1)) == [size(4, 1)]
     assert passes(story, 60, 0.1, cu(1)) == [cu(1)]
+
+
+def test_needed_memory_keeps_no_cpu() -> None:
+    """Its memory needs six units, and so its policy keeps the CPU of six, which a neighbour lacks."""
+    story = Story(SLOW).sees(vm(cu(6))).looks(used=3.0)
+    assert passes(story, 30, 0.1, used=3.0) == []
+    assert offer(story) == size(1, 6)
+    assert passes(story, 40, 0.1, cu(1), used=3.0) == [size(1, 6)]
+    lean_until = story.state.scheduler.give_back.lean_until
+    assert passes(story, lean_until - 1, 0.3, used=3.0) == [size(3, 6)]
+    assert passes(story, lean_until, 0.3, used=3.0) == [cu(6)]
 
 
 def test_giving_vm_explains_why_it_shrinks() -> None:
@@ -121,15 +139,15 @@ def test_lean_vm_grows_for_its_need_alone() -> None:
     assert story.plans().because == BY_NEED
     lean_until = story.state.scheduler.give_back.lean_until
     assert passes(story, 100, 0.1) == []
-    assert passes(story, lean_until - 1, 0.4) == [cu(4)]
+    assert passes(story, lean_until - 1, 0.4) == [size(4, 2)]
     assert passes(story, lean_until, 0.4) == [cu(8)]
 
 
 def test_vm_that_should_stay_gives_nothing_back() -> None:
-    """Its policy would give it eight units, but it gets by with four, and then with five."""
+    """Its policy would give it eight units, but it gets by with four, and then with five of CPU."""
     story = Story(COARSE).sees(vm(cu(4))).looks(cores=0.4)
     assert (passes(story, 35, 0.4, cu(4)), story.plans().because) == ([], BY_NEED)
-    assert (passes(story, 40, 0.6, cu(5)), story.plans().because) == ([cu(5)], BY_NEED)
+    assert (passes(story, 40, 0.6, cu(5)), story.plans().because) == ([size(5, 4)], BY_NEED)
 
 
 def test_pod_that_should_stay_keeps_odd_memory() -> None:
@@ -146,7 +164,7 @@ def test_pod_that_should_stay_keeps_odd_memory() -> None:
 def test_vm_that_regrets_offers_nothing_for_a_while() -> None:
     story = busy_lately()
     assert passes(story, 40, 0.1, cu(2)) == [cu(2)]
-    assert passes(story, 45, 0.5) == [cu(4)]
+    assert passes(story, 45, 0.5) == [size(4, 2)]
     regrets_until = story.state.scheduler.give_back.offers_from
     passes(story, regrets_until - 1, 0.1)
     assert (regrets_until, offer(story)) == (101.0, None)
