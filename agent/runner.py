@@ -182,7 +182,7 @@ class Runner:
             if patched.use == action.target:
                 self._take(events.Patched(patched))
             else:
-                # Without a backoff the next plan would repeat the patch at once, and so on.
+                # Without a backoff the next plan would repeat the patch immediately, and so on.
                 self._take(events.VmSeen(patched))
                 reason = texts.PATCH_ALTERED.format(stored=patched.use, target=action.target)
                 self._take(events.PatchFailed(Fault.VM_API, reason, refused=True))
@@ -271,7 +271,7 @@ class Runner:
         return self._held
 
     def _with_old_bounds(self, found: VirtualMachine) -> VirtualMachine:
-        """Keep the last bounds, within those of the spec, if the annotation cannot be decoded."""
+        """Keep the last bounds, clipped to the spec's bounds, if the annotation cannot be decoded."""
         if self._bounds is None or found.has_bounds:
             self._bounds = found.bounds
             return found

@@ -24,9 +24,9 @@ ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "AGENT_MODE": ("sidecar", "sidecar (the VM of this pod) or node (every VM of NODE_NAME)"),
-    "VM_NAMESPACE": ("", "sidecar: namespace of the VM (default: that of the pod)"),
+    "VM_NAMESPACE": ("", "sidecar: namespace of the VM (default: the pod's)"),
     "VM_NAME": ("", "sidecar: name of the VM"),
-    "POD_NAMESPACE": ("", "namespace of this pod (default: that of the VM; node: that of its service account)"),
+    "POD_NAMESPACE": ("", "namespace of this pod (default: the VM's; node: its service account's)"),
     "POD_NAME": ("", "sidecar: name of this pod"),
     "NODE_NAME": ("", "node: name of this node"),
     "SCHEDULER_URL": ("http://autoscaling-scheduler.kube-system.svc:10299", "URL of the scheduler for agents"),
@@ -48,8 +48,8 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
         "the guest's monitor, if there is one; off: never connect",
     ),
     "KUBERNETES_API_URL": ("https://kubernetes.default.svc", "the Kubernetes API"),
-    "KUBERNETES_TOKEN_FILE": (str(ACCOUNT / "token"), "token file for the API (missing by default: send no token)"),
-    "KUBERNETES_CA_FILE": (str(ACCOUNT / "ca.crt"), "CA of the API's certificate"),
+    "KUBERNETES_TOKEN_FILE": (str(ACCOUNT / "token"), "token file for the API server (missing: send no token)"),
+    "KUBERNETES_CA_FILE": (str(ACCOUNT / "ca.crt"), "CA of the API server's certificate"),
     "AGENT_LISTEN": ("0.0.0.0:9101", "address of /metrics /healthz /readyz /explain /database"),
     "EXPLAIN_TOKEN_FILE": ("", "file with the only token for /explain and /database (default: TokenReview)"),
     "AGENT_CONFIG": ("", "policy file (YAML), reloaded when it changes"),
@@ -70,7 +70,7 @@ class AgentSettings:
     """Validated settings. ``assignment`` is set for a sidecar, ``node`` for a node's agent.
 
     ``compute_unit`` is set if ``protocol`` does not transmit it. An empty ``scheduler_name`` selects all VMs.
-    ``namespace`` is that of the agent's pod, empty if unknown. Pods are scaled if ``cgroup_root`` is set.
+    ``namespace`` is the agent pod's, empty if unknown. Pods are scaled if ``cgroup_root`` is set.
     """
 
     assignment: Assignment | None
@@ -209,7 +209,7 @@ def _metrics(settings: Mapping[str, str]) -> str:
 def _monitor(settings: Mapping[str, str]) -> str | None:
     url = settings["MONITOR_URL"]
     is_default = url == OPTIONS["MONITOR_URL"][0]
-    # The default address is that of a sidecar's guest.
+    # The default address is the guest's address in a sidecar.
     if url == "off" or (is_default and settings["AGENT_MODE"] == "node"):
         return None
     if settings["AGENT_MODE"] == "node" and "{pod_ip}" not in url:

@@ -4,7 +4,7 @@ Rules that hold here:
 
 - A request is decoded in two steps, because only the VM's object says how large a memory slot is: ``decode_request``
   returns the pod, ``WireRequest.resolve`` the amounts.
-- Whatever a peer sends, the only error is ``MalformedMessageError``, and its message begins with the path of the field.
+- The only error, for any input, is ``MalformedMessageError``, and its message begins with the path of the field.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ ANNOTATION_OVERCOMMIT: Final = "vm.neon.tech/overcommit"
 """On a VM's pod, for the original project's scheduler: ``overcommit`` of the VM's spec."""
 
 ANNOTATION_BOUNDS: Final = "autoscaling.neon.tech/bounds"
-"""On a VirtualMachine: bounds that replace those of its spec for autoscaling."""
+"""On a VirtualMachine: bounds for autoscaling that replace the spec's."""
 
 ANNOTATION_FLOOR: Final = "autoscaling.neon.tech/floor"
 """On a VirtualMachine: its current minimum size, which groups derive from earlier needs in the same hour.

@@ -102,7 +102,7 @@ _AMOUNTS: Final = msgspec.json.Decoder(_Amounts)
 def is_pod_database(pod: JsonObject) -> bool:
     """Return True if the pod has opted in and belongs to neither a VirtualMachine nor a Job.
 
-    CloudNativePG labels the pods of its bootstrap Jobs like those of its instances.
+    CloudNativePG labels the pods of its bootstrap Jobs like its instances.
 
     >>> is_pod_database({"metadata": {"labels": {"autoscaling.neon.tech/enabled": "true"}}})
     True

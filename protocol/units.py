@@ -299,7 +299,7 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
         return other if other.within(self) else Resources(min(self.cpu, other.cpu), min(self.mem, other.mem))
 
     def within(self, other: Resources) -> bool:
-        """Return True if neither amount is above that of ``other``."""
+        """Return True if neither amount is above ``other``'s."""
         return self.cpu.value <= other.cpu.value and self.mem.value <= other.mem.value
 
     def units_up(self, unit: ComputeUnit) -> int:

@@ -54,7 +54,7 @@ class VirtualMachine(msgspec.Struct, frozen=True):
     """The part of a VirtualMachine that this project uses.
 
     ``problems`` lists invalid values outside of the spec, each with the path of its field. In that case ``bounds`` are
-    those of the spec (and ``has_bounds`` is False), ``permit`` is None although one may have been granted, and
+    the spec's (and ``has_bounds`` is False), ``permit`` is None although one may have been granted, and
     ``actual`` is None although the guest has some size; either may be up to ``at_most``. That is the maximum of the
     running machine, or of the spec if no machine is known, regardless of the annotation (None for an unreadable VM).
 
@@ -156,8 +156,8 @@ def parse_virtual_machine(obj: Mapping[str, object]) -> VirtualMachine:
 def use_patch(use: Resources, slot_size: Bytes, before: Resources | None = None) -> dict[str, object]:
     """The merge patch that sets ``use``, with memory rounded down to whole slots.
 
-    It omits an amount that equals that of ``before``: the amount may have been clipped to the running machine and thus
-    lie outside of the spec's own bounds, and then the API would reject the whole patch.
+    It omits an amount that equals ``before``'s: the amount may have been clipped to the running machine and thus
+    lie outside of the spec's own bounds, and then the API server would reject the whole patch.
 
     >>> use_patch(Resources.parse("1500m", "2Gi"), Bytes.parse("1Gi"))
     {'spec': {'guest': {'cpus': {'use': '1500m'}, 'memorySlots': {'use': 2}}}}

@@ -75,7 +75,7 @@ def unpacked(dump: str) -> bytes:
         plain = unpacking.decompress(base64.b64decode(dump, validate=True), MAX_BYTES)
         if unpacking.unconsumed_tail:
             raise ArgumentsError(f"the spec has more than {MAX_BYTES} bytes")
-        # A truncated stream raises nothing by itself.
+        # A truncated stream alone raises nothing.
         if not unpacking.eof:
             raise ArgumentsError("cannot decode the spec: it is truncated")
         return plain

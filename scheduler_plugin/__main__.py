@@ -137,7 +137,7 @@ def _without_lease(ports: SchedulerPorts, settings: SchedulerSettings, options: 
 def _replica(
     ports: SchedulerPorts, leading: KubernetesApi, settings: SchedulerSettings, options: argparse.Namespace
 ) -> Program:
-    """One of several replicas; ``leading`` is the API on the connections for the Lease and the EndpointSlices."""
+    """One of several replicas; ``leading`` is the API client for the Lease and the EndpointSlices."""
     leadership = Leadership(leading, ports.clock, lease_terms(options), ports.identity)
     namespace = options.lease.namespace
     slices = [ObjectName(namespace, name) for name in options.leader_endpoints]

@@ -169,7 +169,7 @@ PAUSE: Final = Seconds(2.0)
 
 
 class LeaseWatch:
-    """Watches the Lease, so that a standby notices its release at once instead of at the next poll.
+    """Watches the Lease, so that a standby notices its release immediately instead of at the next poll.
 
     Needs permission to watch only that object.
     """

@@ -74,7 +74,7 @@ class _Write(AbstractContextManager[ApiCall]):
 
 
 class Term:
-    """Permission to write. Without a ``leadership`` it never ends. ``writes`` are those of the process."""
+    """Permission to write. Without a ``leadership`` it never ends. ``writes`` are the process's writes."""
 
     def __init__(self, clock: Clock, leadership: Leadership | None = None, writes: Writes | None = None) -> None:
         self._clock = clock

@@ -102,7 +102,7 @@ class DatabaseSession:
             session._writer.write(struct.pack("!ii", len(settings) + 8, _PROTOCOL_3) + settings)
             await session._until_ready()
         except BaseException:
-            # Also on cancellation: nobody else has the connection, and its session would stay open in the database.
+            # Also on cancellation: nothing else has the connection, and its session would stay open in the database.
             session.close()
             raise
         return session

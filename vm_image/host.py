@@ -95,7 +95,7 @@ def check_rootless() -> None:
 def run(command: Sequence[str], log: Path, report: Report, environment: Mapping[str, str] = _NOTHING) -> None:
     """Run one step of the build. Its output is written to ``log``; lines that start with ``I:`` are also reported.
 
-    ``environment`` is added to that of this process. An interrupted step gets some time to clean up. Raises
+    ``environment`` is added to this process's. An interrupted step gets some time to clean up. Raises
     ``BuildError`` with the end of the output.
     """
     with (

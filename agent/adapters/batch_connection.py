@@ -78,7 +78,7 @@ class BatchConnection:
         except (BrokenConnectionError, OSError, ValueError) as error:
             raise no_answer(texts.SCHEDULER.format(url=self._url), error, self._deadline) from None
         finally:
-            # After a failure or cancellation, a late response could be mistaken for that of the next request.
+            # After a failure or cancellation, a late response could be mistaken for the response to the next request.
             if self._connection is not None and not self._connection.is_reusable:
                 self.close()
         if offers:

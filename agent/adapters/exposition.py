@@ -95,7 +95,7 @@ _LABEL: Final = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\
 _ANY_LABEL: Final = rb'[ \t]*+[a-zA-Z_][a-zA-Z0-9_]*+[ \t]*+=[ \t]*+"(?:[^"\\]++|\\.)*+"[ \t]*+'
 # Python 3.11.2 backtracks into possessive groups, so these are not; each label is.
 _LABELLED: Final = re.compile(rb"\s*+\{((?:%b(?:,%b){0,%d})?)[ \t,]*\}" % (_ANY_LABEL, _ANY_LABEL, MAX_LABELS - 1))
-"""All labels as one text: only those of CPUs and reasons are parsed individually."""
+"""All labels as one text: only the labels of CPUs and reasons are parsed individually."""
 
 _IOWAIT: Final = (b"iowait", b"io_wait")
 
@@ -197,7 +197,7 @@ def _cpu(modes: Mapping[bytes, float]) -> CpuSeconds:
 def _sample(scalars: dict[str, float], cpus: Mapping[str, CpuSeconds], awake: tuple[str, ...]) -> GuestSample:
     files, anon = scalars.pop("refaults_file", None), scalars.pop("refaults_anon", None)
     read, written = scalars.pop("kib_in", None), scalars.pop("kib_out", None)
-    # The other names and units match those of ``GuestSample``, except that memory is in ``Bytes``.
+    # The other names and units match ``GuestSample``, except that memory is in ``Bytes``.
     rest = scalars | {name: Bytes(int(scalars[name])) for name in _MEMORY & scalars.keys()}
     return GuestSample(
         cpus=cpus,

@@ -139,7 +139,7 @@ class LightKubernetesApi:
             answer = await self._client.send(request, stream=True)
         try:
             if answer.status_code != httpx.codes.OK:
-                # The client's timeout is that of a watch.
+                # Use the timeout for watches.
                 async with asyncio.timeout(self._deadline):
                     body = await answer.aread()
                 raise _refusal("GET", path, read_refusal(answer.status_code, body))

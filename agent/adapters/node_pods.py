@@ -100,7 +100,7 @@ class PodStates:
 
 
 class NodePods:
-    """The VM pods on ``node``, only those of ``scheduler`` if set.
+    """The VM pods on ``node``; only pods of ``scheduler`` if set.
 
     With ``serves_pods``, also the opted-in postgres pods of any scheduler (B.7), whose ``states`` agents can follow.
     """
@@ -115,7 +115,7 @@ class NodePods:
         # left to their own agents (B.11).
         of_vms, by_scheduler = f",{LABEL_VM_NAME}", f",spec.schedulerName={scheduler}" if scheduler else ""
         self._selected = {
-            # Nobody limits how many ended pods a node has.
+            # The number of ended pods of a node is not limited.
             "fieldSelector": f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
             + ("" if serves_pods else by_scheduler),
             "labelSelector": f"{LABEL_ENABLED}=true" + ("" if serves_pods else of_vms),

@@ -2,9 +2,9 @@
 
 Rules that hold here:
 
-- A request above its permit is sent by itself, immediately.
+- A request above its permit is sent alone and immediately.
 - Others wait for at most ``BATCH_DELAY``, or ``OFFER_WAIT`` during an offer. Each gets its own answer or error.
-- No request is sent twice, unless the scheduler rejected its batch unread: then it is sent by itself.
+- No request is sent twice, unless the scheduler rejected its batch unread: then it is sent alone.
 - If a standby refuses an offer, the requests that waited for it fail, too.
 """
 

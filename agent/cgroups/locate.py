@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- UIDs and container IDs come from the API, so they are validated before they become part of a path.
-- Only cgroups below a kubelet's ``kubepods`` are returned, never those of the node itself.
+- UIDs and container IDs come from the API server, so they are validated before they become part of a path.
+- Only cgroups below a kubelet's ``kubepods`` are returned, never the node's own.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _candidates(kubepods: str, uid: str) -> Iterator[str]:
         yield f"{kubepods}/burstable/pod{uid}"
         yield f"{kubepods}/pod{uid}"
         return
-    # A systemd slice's name includes those of its parents, and a dash starts another level.
+    # A systemd slice's name includes its parents' names, and a dash starts another level.
     stem, name = kubepods.rpartition("/")[2].removesuffix(".slice"), uid.replace("-", "_")
     yield f"{kubepods}/{stem}-burstable.slice/{stem}-burstable-pod{name}.slice"
     yield f"{kubepods}/{stem}-pod{name}.slice"

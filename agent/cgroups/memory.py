@@ -35,7 +35,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFiles:
-    """Paths of a cgroup's memory files; ``prefix`` is that of the hierarchical counters."""
+    """Paths of a cgroup's memory files; ``prefix`` is the prefix of hierarchical counters."""
 
     used: Path
     limit: Path

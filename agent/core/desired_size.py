@@ -93,7 +93,7 @@ def _size_to_keep(vm: Vm, shrink_to: Resources | None) -> Resources:
 
 
 def least_size(state: State, report: Resources, now: Instant) -> Resources | None:
-    """The size to which the VM could shrink at once if its node is short of room; None if it has nothing to offer.
+    """The size to which the VM could shrink immediately if its node is short of room; None if it has nothing to offer.
 
     It does not offer a resource of which it requests more than it has (``report``).
     """

@@ -158,7 +158,7 @@ def _headline(state: State, because: str, now: Instant) -> str:
     if vm_state.grows_from is not None and not vm_state.may_grow(now):
         # A refused growth takes precedence over a denial, because nothing is requested before the next try.
         left = vm_state.grows_from - now
-        return f"{because}; the API refused this growth; try {vm_state.refused + 1} in {left:.0f} s"
+        return f"{because}; the API server refused this growth; try {vm_state.refused + 1} in {left:.0f} s"
     because = "; ".join([because, *sentences(vm_state.observed, vm_state.pauses, now)])
     return because if denial is None else f"{because}; the scheduler granted {denial.granted} of {denial.wanted}"
 

@@ -86,7 +86,7 @@ def request_answered(state: State, response: Response, now: Instant, jitter: flo
     if scheduler.in_flight is None:
         return
     request, scheduler.in_flight = scheduler.in_flight.request, None
-    # A sleeping VM uses nothing, whatever it requests for its wake.
+    # A sleeping VM uses nothing, even while it requests a permit to wake.
     in_use = ZERO if state.sleeps else state.held or request.resources
     if state.vm.observed is not None and state.vm.observed.is_pod:
         # A pod may have started with any size, but permits are in whole slots. A resize that the kubelet has not

@@ -35,7 +35,7 @@ def plan(state: State, now: Instant) -> Plan:
     if not vm.ours:
         return Plan((), None, "the VM runs in another pod, whose agent scales it")
     wanted, may_grow = desired_size(state, vm, now), state.vm.may_grow(now)
-    # After the API refused a growth, do not request more before the next try: unusable room must not stay reserved.
+    # After the API server refused a growth, do not request more before the next try: room must not stay reserved.
     size = wanted.size if may_grow else wanted.size.at_most(vm.use)
     size = ZERO if vm.is_asleep else size
     patch = None if vm.sleeps else _patch(state, vm, size, now)
@@ -75,7 +75,7 @@ def _limit(state: State, vm: Vm, now: Instant) -> Resources:
     if scheduler.denial is not None and vm.use.within(scheduler.denial.wanted):
         least = retained_mem(state.monitor, vm, now) if vm.is_pod else NOTHING.mem
         return ceiling.at_least(in_use(state, vm, now)).at_least(Resources(NOTHING.cpu, least))
-    # The scheduler accounts for what a pod has, whatever it requests.
+    # The scheduler accounts for what a pod has, regardless of its requests.
     return ceiling.at_least(vm.holds if vm.is_pod else vm.use)
 
 
@@ -148,7 +148,7 @@ def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> In
         # A denial delays only requests for more.
         return now if scheduler.denial is None else min(scheduler.next_at, max(now, scheduler.denial.retry_at))
     less = not ceiling.within(report)
-    # Withdraw a denied request at once, because the scheduler counts it as pressure.
+    # Withdraw a denied request immediately, because the scheduler counts it as pressure.
     pressure_is_over = scheduler.denial is not None and not scheduler.migrate and report.within(ceiling)
     # Without a load the scheduler cannot tell an idle VM from a busy one.
     load_is_new = not scheduler.has_reported_load and _metrics(state) is not None

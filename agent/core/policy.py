@@ -229,7 +229,7 @@ MONITOR_GRACE: Final = Seconds(60.0)
 """A VM keeps its memory for this long after losing its monitor: enough for about seven attempts to reconnect."""
 
 REFUSED_GROWTH_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(300.0))
-"""After the API refused a growth: the webhook or quota that forbids it rarely changes."""
+"""After the API server refused a growth: the webhook or quota that forbids it rarely changes."""
 
 LONGEST_PATCH: Final = Seconds(600.0)
 """An unanswered patch cannot take effect later than this: API servers end a request after a minute by default."""

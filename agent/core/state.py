@@ -194,7 +194,7 @@ class VmSide:
         return use if use is None or self.patching is None else use.at_most(self.patching.target)
 
     def may_grow(self, now: Instant) -> bool:
-        """Return False until a growth that the API refused may be retried."""
+        """Return False until a growth that the API server refused may be retried."""
         return self.grows_from is None or now >= self.grows_from
 
 

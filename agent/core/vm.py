@@ -52,7 +52,7 @@ class Vm(msgspec.Struct, frozen=True, gc=False):
     most one of the two pods. ``is_pod``: a pod that is resized in place. ``objection``: why the kubelet does not apply
     its requests. ``mem_limit``: its memory limit, None if unlimited. ``order``: the order to sleep on the object.
     ``sleep``: the controller's report. ``never_sleeps``: why it must not sleep, empty if it may. ``growing_to``: the
-    size that the guest may reach by resizes in progress, whatever ``use`` is by now; zero if there are none.
+    size that the guest may reach by resizes in progress, even if ``use`` has changed since; zero if there are none.
     """
 
     bounds: Bounds

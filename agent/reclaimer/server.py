@@ -71,7 +71,7 @@ class ReclaimServer:
         with self._lock:
             connections = dict(self._connections)
         for connection, thread in connections.items():
-            # It may have ended by itself.
+            # It may have ended on its own.
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             thread.join()

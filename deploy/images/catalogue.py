@@ -27,7 +27,7 @@ class Packages:
 
 @dataclass(frozen=True, slots=True)
 class Wheels:
-    """A layer of the project's locked wheels with ``extras``, without those of the layers below."""
+    """A layer of the project's locked wheels with ``extras``, without the wheels of the layers below."""
 
     name: str
     extras: tuple[str, ...] = ()

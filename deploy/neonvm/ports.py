@@ -92,7 +92,7 @@ class PodNetwork:
     pod's network (empty if the pod shares the host's). Programs in the pod reach the guest at ``guest_host`` and the
     control plane at ``api_host``. ``attachments`` are the backends of the guest's interfaces: taps, or the hub's
     socket. ``moved_ports`` maps usual ports that another program of the host uses to their replacements. ``mtu`` is the
-    flat network's in bytes, 0 for the default. ``token`` is None if only this user's programs, or those of the pod, can
+    flat network's in bytes, 0 for the default. ``token`` is None if only programs of this user, or of the pod, can
     reach the guest's daemon.
     """
 

@@ -148,7 +148,7 @@ def assemble(checkout: Checkout, archives: Sequence[Path], folder: Path, uri: st
         (new / SUMMARY).write_bytes(documents.encoded(documents.summary(images, source)))
         (new / "CHANGES.md").write_text(_changes(checkout))
         files = {str(path.relative_to(new)): path for path in new.rglob("*") if path.is_file()}
-        # The provenance cannot contain its own digest, or that of the archive that contains it.
+        # The provenance cannot contain its own digest, or the digest of the archive that contains it.
         statement = documents.provenance(
             _digests(files), source, (component for image in images for component in image.components)
         )

@@ -14,7 +14,7 @@ _IMAGE = re.compile(r'image: \{(?P<before>[^}\n]*)repository: (?P<name>[\w-]+)(?
 def chart_archive(files: Mapping[str, bytes], version: str, registry: str, digests: Mapping[str, str]) -> bytes:
     """The chart's ``files`` (by path in the chart) as from ``helm package``, but reproducible.
 
-    ``registry`` and ``digests`` (by image name) are those of the release's images; an empty registry: the chart's.
+    ``registry`` and ``digests`` (by image name) are of the release's images; an empty registry: the chart's.
     """
     changed = dict(files)
     changed["Chart.yaml"] = with_version(files["Chart.yaml"].decode(), version).encode()

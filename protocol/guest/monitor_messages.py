@@ -3,8 +3,8 @@
 Rules that hold here:
 
 - The agent speaks first and sends the versions that it supports; the monitor picks one. Version 1 is NeonVM's v1.0.
-- Message ids of an agent are even, those of a monitor odd; an answer repeats the id of its request.
-- Whatever a monitor sends, the only error is ``MalformedMonitorMessageError``; an unknown type is not an error.
+- Message ids of an agent are even, a monitor's odd; a response repeats the id of its request.
+- The only error, for any input, is ``MalformedMonitorMessageError``; an unknown type is not an error.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The Kubernetes API without I/O: paths, refusals, pages, watch events, metadata, kubeconfigs.
 
 - Every program of this project that talks to an API server uses these modules; only the transports differ.
-- Whatever a server sends, a function raises only the errors that it declares, in time linear in the input's length.
+- A function raises only the errors that it declares, for any input, in time linear in the input's length.
 """

@@ -98,7 +98,7 @@ class ApiCall(msgspec.Struct, frozen=True):
 
     method: str
     path: str
-    # No default, so that no call waits for the API without a timeout.
+    # No default, so that no call waits for the API server without a timeout.
     timeout: Seconds
     query: Mapping[str, str] = {}
     body: JsonObject | None = None

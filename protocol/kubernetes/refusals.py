@@ -148,7 +148,7 @@ def read_refusal(status: int, body: bytes, retry_after: str = "") -> Refusal:
 
 
 def refusal_in(status: JsonObject) -> Refusal:
-    """The refusal in a ``Status`` object, such as that of an ERROR event in a watch.
+    """The refusal in a ``Status`` object, such as in an ERROR event of a watch.
 
     >>> refusal_in({"code": 410, "reason": "Expired", "message": "too old"}).kind
     <RefusalKind.GONE: 'gone'>

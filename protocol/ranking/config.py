@@ -87,7 +87,7 @@ class ScoreCurve(RankingSection, frozen=True):
 
 
 class RankingConfig(RankingSection, frozen=True):
-    """The ranking section of a configuration file. The keys of ``node_prices`` are those of ``price_keys``."""
+    """The ranking section of a configuration file. ``node_prices`` has the keys of ``price_keys``."""
 
     prices: Prices = Prices()
     node_prices: dict[str, float] = {}

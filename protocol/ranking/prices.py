@@ -71,7 +71,7 @@ def price_key(keys: Iterable[str], config: RankingConfig) -> str | None:
 
 
 def node_price(keys: Iterable[str], needs: Needs, config: RankingConfig) -> float:
-    """The price per hour of a node: that of the first of ``keys`` in the table, otherwise the sum of its parts' prices.
+    """The price per hour of a node: of the first of ``keys`` in the table, otherwise the sum of its parts' prices.
 
     >>> config = RankingConfig(node_prices={"m5": 0.5})
     >>> node_price(("group", "m5"), Needs(Resources.parse(2, "8Gi")), config)
@@ -136,7 +136,7 @@ NODE_GROUP_LABELS: Final = (
     "lke.linode.com/pool-id",
     "yandex.cloud/node-group-id",
 )
-"""Labels whose value is the name of a node group: our own, for any cluster, and those of the clouds."""
+"""Labels whose value is the name of a node group: our own, for any cluster, and the clouds' labels."""
 
 SPOT_LABELS: Final[Mapping[str, str]] = {
     "cloud.google.com/gke-preemptible": "true",

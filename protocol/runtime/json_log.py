@@ -3,7 +3,7 @@
 - Every line contains ``ts`` (RFC 3339, UTC, milliseconds), ``level``, ``logger`` and ``msg``; ``error`` is the
   traceback and ``stack`` the stack, if any. Other fields come from ``extra=`` and keep their names: ``vm``, ``node``,
   ``pod`` …
-- A record is always one line of valid JSON, whatever it contains.
+- A record is always one line of valid JSON.
 - Tokens and private keys are redacted from every line.
 - Control characters are escaped, so that no text can manipulate the terminal.
 """

@@ -16,7 +16,7 @@ from protocol.smoothing.stage import Sample, Stage
 from protocol.units import Instant, Seconds
 
 GROWTH: Final = 1.05
-"""The ratio of a bucket's upper end to that of the previous one."""
+"""The ratio of a bucket's upper end to the previous bucket's."""
 
 BUCKETS: Final = 512
 """The number of buckets, which cover eleven powers of ten."""

@@ -10,7 +10,7 @@ from protocol.smoothing.stage import Sample, Stage
 from protocol.units import Instant, Seconds
 
 MAX_SAMPLES: Final = 4096
-"""Maximum samples per window: those of an hour, one per second."""
+"""Maximum samples per window: an hour, with one sample per second."""
 
 ENOUGH: Final = 3
 """Minimum samples for a change, unless a policy says otherwise."""
@@ -76,7 +76,7 @@ class Percentile(Stage):
         while self._samples and self._samples[0][0] < oldest:
             self._drop(self._samples.popleft()[1])
         # Of samples closer together than the grain only the first counts, which limits the window to ``MAX_SAMPLES``.
-        # Not the largest: the percentiles of a long window would then be those of its peaks.
+        # Not the largest: the percentiles of a long window would then be its peaks.
         if self._samples and now - self._samples[-1][0] < self._grain:
             return
         self._samples.append((now, value))

@@ -96,7 +96,7 @@ def parse_policy(document: object, resource: Resource = "cpu", path: str = "") -
     for index, stage in enumerate(_build(path, specs)):
         if resource == "memory" and stage.delays_growth:
             raise SmoothingPolicyError(
-                f"{path}[{index}].{stage.name}", "memory must grow at once, and this stage can delay it"
+                f"{path}[{index}].{stage.name}", "memory must grow immediately, and this stage can delay it"
             )
     return SmoothingPolicy(resource, specs)
 

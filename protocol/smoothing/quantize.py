@@ -21,7 +21,7 @@ MILLI: Final = 0.001
 """The unit of an amount in vCPUs."""
 
 SMALLEST_MEMORY: Final = 1024
-"""A ladder that starts with at least this value is in bytes: nobody has that many vCPUs."""
+"""A ladder that starts with at least this value is in bytes: no machine has that many vCPUs."""
 
 
 class Quantize(Curve):

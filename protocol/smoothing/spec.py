@@ -127,7 +127,7 @@ class HysteresisSpec(StageSpec, frozen=True):
 
     def __post_init__(self) -> None:
         check(0 <= self.ratio < 1, "ratio of at least 0 and below 1")
-        # ``inputs`` is in the unit of the curves' input, the others in that of their output.
+        # ``inputs`` is in the unit of the curves' input, the others in the unit of their output.
         check(self.inputs is None or not (self.outputs or self.ratio), "either inputs, or outputs and ratio")
 
     def build(self, before: Sequence[Stage]) -> Stage:

@@ -23,7 +23,7 @@ R = TypeVar("R", bound=_Addable)
 def counted(
     containers: Iterable[R], inits: Iterable[tuple[R, bool]], zero: R, largest: Callable[[R, R], R]
 ) -> tuple[R, R]:
-    """What a pod's containers request as kube-scheduler counts it, and the part of its sidecars. ``inits`` are its init
+    """A pod's container requests as kube-scheduler counts them, and the sidecars' part. ``inits`` are its init
     containers in order, each with True for a sidecar.
 
     >>> counted([1, 2], [(5, False), (1, True), (3, False)], 0, max)

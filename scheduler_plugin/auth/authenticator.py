@@ -100,7 +100,7 @@ class TokenAuthenticator:
         # Separate, so that bad tokens cannot evict good ones.
         self._accepted, self._refused = _Verdicts(ACCEPTED_FOR), _Verdicts(REFUSED_FOR)
         self._open: dict[bytes, _PendingReview] = {}
-        # Bounded: further requests get 503 at once.
+        # Bounded: further requests get 503 immediately.
         self._waiting: asyncio.Queue[_PendingReview] = asyncio.Queue(QUEUE)
 
     async def run(self) -> None:

@@ -20,7 +20,7 @@ MAX_TOKEN: Final = 16 * 1024
 # A token counts as expired this long after its time, because clocks differ.
 LEEWAY: Final = Seconds(3600.0)
 
-_SHORTEST_SIGNATURE: Final = 32  # bytes: that of HS256, the shortest in use
+_SHORTEST_SIGNATURE: Final = 32  # bytes: HS256, the shortest in use
 _REMEMBERED_HEADERS: Final = 64
 _SEGMENTS: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
 _SUBJECT: Final = re.compile(r"system:serviceaccount:[a-z0-9.-]{1,253}:[a-z0-9.-]{1,253}")

@@ -163,7 +163,7 @@ class Feed:
         """Apply new settings to all nodes: compute unit, watermark, reserve and price (S4.6, S4.8, S2.8b)."""
         self.settings = settings
         self._apply(_settings_read(settings))
-        if not settings.pod_requests:  # off at once; on only after a check of the API server
+        if not settings.pod_requests:  # off immediately; on only after a check of the API server
             self._apply(events.RequestsFollow(False))
         if self._ledger.is_ready:
             # They are part of a node's facts, so compute every node again.

@@ -23,7 +23,7 @@ EVERY_POD_TOLERATES: Final = frozenset({"node.kubernetes.io/not-ready", "node.ku
 CONSTRAINING: Final = ("affinity", "nodeSelector", "targetArchitecture", "tolerations", "topologySpreadConstraints")
 
 ARCHITECTURE: Final = "kubernetes.io/arch"
-"""On a node: its architecture. NeonVM's controller requires that of the VM in an affinity of the pod."""
+"""On a node: its architecture. NeonVM's controller requires the VM's in an affinity of the pod."""
 
 
 S = TypeVar("S")

@@ -38,7 +38,7 @@ class PlacedPod:
 
 @dataclass(frozen=True, slots=True)
 class PodsOnNode:
-    """All pods on a node, and those of them with inter-pod constraints."""
+    """All pods on a node, and the subset with inter-pod constraints."""
 
     pods: tuple[PlacedPod, ...] = ()
     repelling: tuple[PlacedPod, ...] = ()

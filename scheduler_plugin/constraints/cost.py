@@ -1,4 +1,4 @@
-"""Limits the time to check the constraints of VMs in one planning round: whoever may edit VMs writes their constraints.
+"""Limits the time to check the constraints of VMs, which users write, in one planning round.
 
 - The unit is one comparison of a pod or node with one part of a constraint; a million take about a second.
 - Constraints that cost little are always checked. All others share ``MAX_COMPARISONS`` per round.
@@ -45,7 +45,7 @@ class CostLimit:
     def allows(self, costs: Iterable[int], view: ClusterView) -> bool:
         """Return True if a VM's comparisons may be made; count them if they are not cheap.
 
-        ``costs`` are those of its steps: each is computed, which may do a part of the work, if the last is allowed.
+        ``costs`` are the costs of its steps: each is computed, which may do a part of the work, if the last is allowed.
         """
         total, paid, number = 0, 0, self._costly
         for cost in costs:

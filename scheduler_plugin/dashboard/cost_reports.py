@@ -76,7 +76,7 @@ class CostReports:
         ranking, price_source = prices_in(await self.sources.of_scheduler("/settings"))
         prices, usages = await priced_usage(history, period, ranking)
         inputs = BillInputs(period, usages, await history.high_needs(period, HIGH), prices, price_source)
-        # From the end of the query; otherwise a slow response would expire at once.
+        # From the end of the query; otherwise a slow response would expire immediately.
         ended = self.clock.now()
         # A slow history is queried less often.
         valid_until = Instant(ended + max(MIN_CACHED, Seconds(_CACHED_TIMES * (ended - began))))

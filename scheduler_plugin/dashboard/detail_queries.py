@@ -38,7 +38,7 @@ OF_THE_VM_ALONE: Final = frozenset(
 
 @dataclass(slots=True)
 class DetailQueries:
-    """Queries the API, the scheduler and agents, few at a time, so that users cannot overload them.
+    """Queries the API server, the scheduler and agents, few at a time, so that users cannot overload them.
 
     If ``reads_events``, API calls have the user's own permissions, so the user may see events.
     """
@@ -57,7 +57,7 @@ class DetailQueries:
         ``warnings`` says whether Kubernetes' warnings are included.
         """
         kind, stored = database_object(name)
-        # Without a name the path would be that of the collection.
+        # Without a name the path would be the collection's.
         if not stored.name or not visibility.sees(scope_of(name)):
             return None
         async with self._turns:

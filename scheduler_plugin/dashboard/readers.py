@@ -99,7 +99,7 @@ class Readers:
                     self._telemetry.sent.inc(len(frame))
                     yield frame
                     silent_since = self._clock.now()
-                # A slow page may be behind already; then continue at once.
+                # A slow page may be behind already; then continue immediately.
                 if revision == self.journal.revision:
                     await self._clock.wait(turn, Instant(silent_since + BEAT))
         finally:

@@ -5,7 +5,7 @@ Rules:
 - Everything except files and sign-in needs a session. A hidden object gets the same response as a missing one.
 - Nothing here changes the cluster, and no path of a request is looked up in the file system.
 - A proxy may strip a path prefix that is unknown here. So the page uses only relative addresses, and the cookie has no
-  path: a browser sends it to all paths below that of the request that set it (``…/api/``).
+  path: a browser sends it to all paths below the path of the request that set it (``…/api/``).
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _add_files(app: FastAPI, files: dict[str, PageFile]) -> None:
         if page_file is None:
             return _error(texts.NO_FILE, 404)
         headers = {"ETag": page_file.etag, "Cache-Control": _ICON if name == "icon.svg" else "no-cache"}
-        # `no-cache` makes browsers revalidate at each load, so that a new release shows at once.
+        # `no-cache` makes browsers revalidate at each load, so that a new release shows immediately.
         if request.headers.get("if-none-match") == page_file.etag:
             return Response(status_code=304, headers=headers)
         return Response(page_file.body, media_type=page_file.media_type, headers=headers)

@@ -61,7 +61,7 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
         expander = Expander(ranked, Failures(settings.failures), telemetry, clock)
 
         def take(new: ExpanderSettings) -> None:
-            # Prices and failure rules apply at once; addresses and certificate paths need a restart.
+            # Prices and failure rules apply immediately; addresses and certificate paths need a restart.
             size.fixed = new.cluster_nodes
             expander.judge = partial(judge, new.ranking, size.nodes)
             expander.failures.rules = new.failures

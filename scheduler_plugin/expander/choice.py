@@ -33,7 +33,7 @@ Judgement = Rank | str
 def judge(config: RankingConfig, cluster_nodes: Callable[[], int | None], scale_up: ScaleUp) -> Mapping[str, Judgement]:
     """The rank of each option's group, or the reason why it has none.
 
-    The price of a node is that of its group, pool or machine type in the price table. Nodes that are not in it are
+    The price of a node is the price of its group, pool or machine type in the price table. Nodes that are not in it are
     ranked among each other by the price of their CPU and memory.
     """
     options: list[Option] = []
@@ -100,7 +100,7 @@ def _best(
     offered: Sequence[ScaleUpOption], judgements: Mapping[str, Judgement], failures: Failures, now: Instant
 ) -> tuple[list[ScaleUpOption], str]:
     not_demoted = [option for option in offered if not failures.is_demoted(option.group, now)]
-    # Groups that have failed come last, whatever their ranks.
+    # Groups that have failed come last, regardless of rank.
     for options, note in ((not_demoted, ""), (offered, texts.ALL_FAILED)):
         # Groups without a rank are used only if no group has one.
         ranks = {option.group: rank for option in options if isinstance(rank := judgements[option.group], Rank)}

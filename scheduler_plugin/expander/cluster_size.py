@@ -36,7 +36,7 @@ class ClusterSize:
     """The number of nodes: ``fixed`` from the settings, or else the last count."""
 
     def __init__(self, fixed: int | None, api: RawApi | None) -> None:
-        """``api`` is the API of the own cluster; None outside of a cluster, where nodes cannot be counted."""
+        """``api`` is the API of this cluster; None outside of a cluster, where nodes cannot be counted."""
         self.fixed = fixed
         self._counted: int | None = None
         self._api = api
@@ -46,7 +46,7 @@ class ClusterSize:
         return self.fixed or self._counted
 
     async def follow(self, clock: Clock) -> None:
-        """Count at intervals until cancelled; outside of a cluster return at once."""
+        """Count at intervals until cancelled; outside of a cluster return immediately."""
         if self._api is None:
             _log.info(texts.NOT_IN_CLUSTER)
             return

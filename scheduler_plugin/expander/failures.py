@@ -106,7 +106,7 @@ class Failures:
             return texts.ONE_FAILED.format(groups=", ".join(choice.groups))
         group = self._of(choice.groups[0])
         group.failures += 1
-        # It doubles with each failure. Without jitter, because nobody else retries at the same time.
+        # It doubles with each failure. Without jitter, because there are no other clients.
         span = Backoff(self.rules.demote, self.rules.longest, spread=0.0).delay(group.failures, 0.0)
         group.demoted_until = Instant(now + span)
         return texts.FAILED_AGAIN.format(group=choice.groups[0], failures=group.failures, span=span)

@@ -65,7 +65,7 @@ class Expander:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Handler for a ``grpc.aio`` server."""
-        # A stream of one request, because gRPC waits for that of a unary call without a timeout.
+        # A stream of one request, because gRPC waits for the request of a unary call without a timeout.
         method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_unary_rpc_method_handler(self._call)
         return grpc.method_handlers_generic_handler(SERVICE, {"BestOptions": method})
 

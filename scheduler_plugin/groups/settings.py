@@ -1,6 +1,6 @@
 """Settings of ``autoscale-groups``: a YAML file, reloaded when it changes.
 
-All settings except those of the Lease apply without a restart. A file with an invalid value is refused as a whole.
+All settings except the Lease's apply without a restart. A file with an invalid value is refused as a whole.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ METRICS_LIMITS: Final = Limits(connections=128, per_peer=64)
 
 DESCRIPTION: Final = (
     "Injects the agent into new pods of VMs (a mutating webhook), and issues and renews the certificates of the "
-    "scheduler, of itself and of other installed programs."
+    "scheduler, of the injector and of other installed programs."
 )
 
 
@@ -107,7 +107,7 @@ async def _serve_webhook(address: str, program: InjectorProgram, stop: asyncio.E
 
 
 def _probes(address: str, program: InjectorProgram) -> Listener:
-    description = "Injects the agent into pods of VMs, and issues certificates."
+    description = "Injects the agent into VM pods, and issues certificates."
     app = probes_app(NAME, description, program.readiness, program.telemetry.page)
     return Listener("metrics", app, address, limits=METRICS_LIMITS)
 

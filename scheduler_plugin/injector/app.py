@@ -99,7 +99,7 @@ class InjectorProgram:
     def led(self, leads: bool) -> None:
         """React to a Lease that was acquired or lost."""
         self.telemetry.leads(leads)
-        # A new leader checks all certificates at once.
+        # A new leader checks all certificates immediately.
         self._wake.set()
 
     def readiness(self) -> tuple[bool, str]:

@@ -42,7 +42,7 @@ PAGE: Final = 200
 class BundlePublisher:
     """Publishes the CA bundle.
 
-    ``config_map`` is the name of the ConfigMap in every namespace, ``webhook`` that of the
+    ``config_map`` is the name of the ConfigMap in every namespace, ``webhook`` the name of the
     MutatingWebhookConfiguration.
     """
 
@@ -122,7 +122,7 @@ rest is a margin for kubelets that are out of contact.
 
 @dataclass(slots=True)
 class GatheredBundle:
-    """Gathers the CA bundle from ``secrets`` in ``namespace``: those of certificates, and of the CA if there is one."""
+    """Gathers the CA bundle from ``secrets`` in ``namespace``: of certificates, and of the CA if there is one."""
 
     api: KubernetesApi
     clock: Clock

@@ -78,7 +78,7 @@ class Predecessors:
         while self._ended and next(iter(self._ended.values()))[1] < oldest:
             del self._ended[next(iter(self._ended))]
         if len(self._ended) > AT_MOST:
-            # Otherwise, whoever creates and deletes thousands of pods would displace those of all others.
+            # Otherwise, anyone who creates and deletes thousands of pods would displace all others' pods.
             largest, _ = Counter(name.namespace for name in self._ended).most_common(1)[0]
             del self._ended[next(name for name in self._ended if name.namespace == largest)]
 

@@ -1,4 +1,4 @@
-"""The injector's settings, a YAML file. Settings of agents apply at once; others need a restart.
+"""The injector's settings, a YAML file. Settings of agents apply immediately; others need a restart.
 
 An invalid file is refused as a whole; the error names the field.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# Warnings and refusals to whoever creates a VM's pod
+# Warnings and refusals to the creator of a VM's pod
 
 REFUSED: Final = "autoscaling: {why}"
 NO_AGENT: Final = "autoscaling: no agent injected: {why}"
@@ -19,11 +19,11 @@ NO_ACCOUNT: Final = "namespace {namespace} has no service account {account} (app
 ACCOUNT_UNREADABLE: Final = "the service account {account} cannot be read: {error}"
 NOT_A_REVIEW: Final = "expected an AdmissionReview of admission.k8s.io/v1: {error}"
 
-# Warnings to whoever creates a pod of either kind
+# Warnings to the creator of a pod of either kind
 
 TOO_LARGE: Final = "autoscaling: the pod has more than {most} values and is created unchanged"
 
-# Warnings to whoever creates a postgres pod
+# Warnings to the creator of a postgres pod
 
 NOT_RESIZED: Final = "autoscaling: postgres is not resized: {why}"
 

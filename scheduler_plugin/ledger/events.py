@@ -1,7 +1,7 @@
 """Events: the input of ``Ledger.apply``, and the only way to change the accounts.
 
 Facts are complete: each replaces all older ones about the same object. Requests get a decision. Callers must report the
-outcome of every write, even if nobody waits for it any more.
+outcome of every write, even if no caller waits for it any more.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class MigrationGone(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoreRestored(msgspec.Struct, frozen=True, gc=False):
-    """The API went back to an earlier state (etcd was restored): its next facts are the newest, whatever their version.
+    """The API went back to an earlier state (etcd was restored): its next facts are the newest, regardless of version.
 
     No decisions until the next ``Listed``.
     """
@@ -124,8 +124,8 @@ class PermitRequested(msgspec.Struct, frozen=True, gc=False):
 class PermitWritten(msgspec.Struct, frozen=True, gc=False):
     """Outcome of the ``PersistPermit`` with this ``revision`` for ``vm``; only DONE lets the agent get its response.
 
-    ``facts`` is the object that the API returned, if known: with the permit, or with another one if refused. ``why`` is
-    the reason of a refusal. ``version`` is the resourceVersion in a write with an unknown outcome, 0 if unknown.
+    ``facts`` is the object that the API server returned, if known: with the permit, or with another one if refused.
+    ``why`` is the reason for a refusal. ``version`` is the resourceVersion of a write with unknown outcome, or 0.
     """
 
     vm: ObjectName

@@ -178,7 +178,7 @@ class RunnerRequests:
 
     @property
     def secured(self) -> Resources:
-        """The amount that the pod keeps on its node, whatever other schedulers and the kubelet do."""
+        """The amount that the pod keeps on its node, regardless of other schedulers and the kubelet."""
         # While a lower request is in flight, the kubelet reports the larger one but will release it.
         return self.requested if self.allocated is None else self.requested.at_most(self.allocated)
 
@@ -224,7 +224,7 @@ class VmFacts(msgspec.Struct, frozen=True):
     actual: Resources | None = None  # size of the guest, if one runs
     permit: Resources | None = None  # stored annotation
     pod: ObjectName | None = None  # status.podName
-    stays_because: str | None = None  # why the scheduler must not move it by itself
+    stays_because: str | None = None  # why the scheduler must not move it on its own
     auto_migration: bool | None = None  # the VM's own setting
     phase: str = RUNNING  # status.phase
     has_agent: bool = True  # autoscaling is enabled

@@ -140,7 +140,7 @@ def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
     if account is not None:
         if claim.left_with is None and not (account.max_usable + claim.pod.overhead).within(claim.reserved):
             broken.append(f"pod {uid}: reserves {claim.reserved}, less than its VM may use")
-        # It would move VMs for nobody.
+        # It would move VMs for no one's benefit.
         if claim.unmet.any and not account.has_agent:
             broken.append(f"pod {uid}: is denied {claim.unmet}, which no agent wants")
         if not account.stored_low.within(account.stored_high):
@@ -212,7 +212,7 @@ def _truth(uid: str, truth: VmTruth, ledger: Ledger) -> list[str]:
     reserved = ZERO if claim is None else claim.reserved
     if not truth.guest.within(truth.permit):
         broken.append(f"pod {uid}: the guest has {truth.guest}, its agent holds {truth.permit}")
-    is_unbounded = claim is not None and claim.is_unbounded  # then nothing on its node is free, whatever it reserves
+    is_unbounded = claim is not None and claim.is_unbounded  # then nothing on its node is free
     if not truth.permit.within(reserved) and not is_unbounded:
         broken.append(f"pod {uid}: its agent holds {truth.permit}, reserved is {reserved}")
     return broken

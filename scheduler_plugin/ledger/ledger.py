@@ -126,7 +126,7 @@ class Ledger:
         is_first = not self.is_ready
         reads = listing.apply_lists(self._state, lists, now)
         effects = (*reads, *self._finish(outside=True))
-        # Pods refused by the previous process wait for room too: kube-scheduler does not retry them by itself.
+        # Pods refused by the previous process wait for room too: kube-scheduler does not retry them on its own.
         return (*effects, *binding.add_unschedulable(self._state, lists.pods)) if is_first else effects
 
     def _finish(self, *, outside: bool) -> outcomes.Effects:
@@ -222,7 +222,7 @@ class Ledger:
         """Return True if the pod belongs to the scheduler that the extender serves."""
         return pod.scheduler == self._state.scheduler
 
-    # Questions of those who write to the API --------------------------------------------------------------------------
+    # Queries of the components that write to the API server -----------------------------------------------------------
 
     def is_write_needed(self, order: outcomes.PersistPermit) -> bool:
         """Return True if the write is still needed.

@@ -1,4 +1,4 @@
-"""Migrations of VMs, ordered by this scheduler or found in the API (S4.9).
+"""Migrations of VMs, ordered by this scheduler or found in the API server (S4.9).
 
 A migration is active from its order until it has ended or is gone.
 """
@@ -58,7 +58,7 @@ class Creation(Enum):
 
     ORDERED = "ordered"  # its creation is in flight, or was not tried yet
     UNSURE = "unsure"  # its creation has an unknown outcome
-    DONE = "created"  # the API has it
+    DONE = "created"  # the API server has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Migration:
     reason: str = ""
     source: str | None = None  # node that the VM leaves
     creation: Creation = Creation.DONE
-    facts: MigrationFacts | None = None  # None until the API shows it
+    facts: MigrationFacts | None = None  # None until it is observed
     source_pod: ObjectName | None = None
     target_pod: ObjectName | None = None
     placed_on: str | None = None  # node of its target pod

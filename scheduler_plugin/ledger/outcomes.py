@@ -105,7 +105,7 @@ class CreateMigration:
 
 @dataclass(frozen=True, slots=True)
 class ReadMigration:
-    """``migration`` may or may not exist: read it from the API."""
+    """``migration`` may or may not exist: read it from the API server."""
 
     migration: ObjectName
 
@@ -120,7 +120,7 @@ class PermitDecision(msgspec.Struct, frozen=True, gc=False):
     permit: Resources
     compute_unit: ComputeUnit
     migrate: bool
-    persist: PersistPermit | None  # None if the API is known to store the permit
+    persist: PersistPermit | None  # None if the API server is known to store the permit
     effects: Effects = ()
     shrink_to: Resources | None = None  # size that the VM should shrink to, if its node is short of room
     ask_again: Seconds | None = None  # shorter polling interval, because the VM may have to shrink soon

@@ -240,7 +240,7 @@ def _note_denial(state: LedgerState, claim: Claim, unmet: Resources, now: Instan
     if not (unmet.any or claim.unmet.any):
         return
     claim.denied_since = now if claim.denied_since is None else claim.denied_since
-    # A waking VM moves by itself, and soon.
+    # A waking VM moves on its own soon.
     if unmet != claim.unmet and not claim.sleeps:
         claim.denial_cost = claim.denial_cost.changed(claim.unmet, unmet, now)
     # A waking VM's size is from its object: others must not stay small for it forever, even if its owner keeps

@@ -255,7 +255,7 @@ class LedgerState:
         self.accounts.forget_unneeded(account)
 
     def forget_versions(self) -> None:
-        """Accept facts of any version as newer, including those of deleted objects."""
+        """Accept facts of any version as newer, including facts of deleted objects."""
         self.is_ready = False
         self._deleted_uids.clear()
         self.migrations.forget_versions()

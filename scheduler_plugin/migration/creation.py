@@ -119,7 +119,7 @@ class MigrationCreator:
         while True:
             for order in await self._context.queues.migration_reads.take_all():
                 await self._read(order)
-            # Requeued reads are repeated in the next round, not at once.
+            # Requeued reads are repeated in the next round, not immediately.
             await self._context.clock.sleep(READ_INTERVAL)
 
     async def _read(self, order: ReadMigration) -> None:

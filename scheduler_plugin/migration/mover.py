@@ -3,7 +3,7 @@
 Rules:
 
 - Room is reserved on the target before the object is created.
-- No state here needs to survive: a restarted scheduler reads from the API which VMs move or have moved.
+- No state here needs to survive: a restarted scheduler reads from the API server which VMs move or have moved.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Mover:
 class MigrationRemover:
     """Deletes VirtualMachineMigrations: cancels unwanted ones, and removes ended ones (S4.9).
 
-    It retries those of the last ``set_unwanted`` until they are gone.
+    It retries the migrations of the last ``set_unwanted`` until they are gone.
     """
 
     def __init__(self, context: SchedulerContext) -> None:

@@ -1,6 +1,6 @@
 """Reports migrations: Events on the VM, metrics, and a log line for each step.
 
-It compares two states of the API. After a start, it reports again everything that is not older than ``RECENT``.
+It compares two states of the cluster. After a start, it reports again everything that is not older than ``RECENT``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ACTIVE: Final = (MigrationPhase.PENDING, MigrationPhase.RUNNING)
 
 
 class MigrationReporter:
-    """Compares the present migrations with those of the last call."""
+    """Compares the present migrations with the last call's."""
 
     def __init__(self, context: SchedulerContext, recorder: SchedulerEvents) -> None:
         self._context = context

@@ -37,7 +37,7 @@ MIN_DENIAL: Final = Seconds(3.0)
 class MigrationPolicy:
     """Settings of migrations: when VMs move, and how many at once. Migrations created by users count too."""
 
-    enabled: bool = True  # False: the scheduler moves no VM by itself
+    enabled: bool = True  # False: the scheduler moves no VM on its own
     settle: Seconds = Seconds(120.0)  # pressure of this length moves VMs
     makes_room_to_grow: bool = True  # VMs move from a node where one could not grow, to a node that is half empty
     settle_denied: Seconds = Seconds(90.0)  # so does a denial of one vCPU; larger ones proportionally sooner
@@ -166,7 +166,7 @@ class RoomNeed:
         return is_same and (self.excess is None) is drains
 
     def goal(self, slack: Resources) -> RoomGoal | None:
-        """The room to gain; None if all VMs must leave. ``slack`` is that of the emptiest target."""
+        """The room to gain; None if all VMs must leave. ``slack`` is the slack of the emptiest target."""
         if self.excess is None:
             return None
         account = self.account
@@ -178,7 +178,7 @@ class RoomNeed:
     def due(self, policy: MigrationPolicy, now: Instant) -> RoomNeed | None:
         """The part that has lasted long enough to move VMs and that no VM is about to free, if any.
 
-        Denials come first: pressure above the watermark hurts nobody yet.
+        Denials come first: pressure above the watermark harms no VM yet.
         """
         if self.excess is None:
             return self if now - self.since >= min(policy.settle, SHORT_SETTLE) else None

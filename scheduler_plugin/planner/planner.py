@@ -134,7 +134,7 @@ class Planner:
     def _note_stuck(self, need: RoomNeed, stuck: StuckNode, now: Instant) -> None:
         name = need.account.name
         if need.is_for_growth:
-            # Nobody is denied, so this is only explained. It is tried again later, and other nodes come first.
+            # No VM is denied, so this is only explained. It is tried again later, and other nodes come first.
             self._needs[name] = replace(self._needs[name], since=now, obstacle=stuck.why)
         else:
             self._stuck[name] = stuck
@@ -265,7 +265,7 @@ class Planner:
         self.refused.note(ledger, (migration.vm, migration.target or ""), why, now, policy.delays)
 
     def _learn_from_failures(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> None:
-        """Record refused targets of failed migrations: one without a target node was refused, whoever ended it."""
+        """Record refused targets of failed migrations; one without a target node was refused, even if cancelled."""
         self.refused.forget_old(now, policy.delays)
         for migration in self._unplaced.newly_failed(ledger.migrations.values()):
             if migration.name not in self._wrongly_targeted:
@@ -292,7 +292,7 @@ class Planner:
                 # The target was wrong, so the VM need not rest.
                 self._wrongly_targeted.add(migration.name)
                 yield Cancel(migration.name, explanations.NOT_PLACED.format(node=migration.target, why=refusal))
-            # It cannot go on: cancel at once.
+            # It cannot go on: cancel immediately.
             elif migration.problem is not None and not migration.is_stalled:
                 self._wrongly_targeted.add(migration.name)
                 yield Cancel(migration.name, explanations.CANNOT_GO.format(why=migration.problem))
@@ -310,7 +310,7 @@ class Planner:
             if account is None or account.facts is None or account.facts.phase != PRE_MIGRATING:
                 yield from (gone.name for gone in delays.deletable(migrations, now) if not gone.is_terminating)
             elif (holding := delays.holding(migrations, now)) is not None:
-                # Its failure can no longer be read from the API once it is deleted.
+                # Its failure can no longer be read from the API server once it is deleted.
                 rest = min(delays.cooldown, CANCEL_COOLDOWN)
                 self._cooling_down[vm] = Instant(now.monotonic + rest)
                 if not holding.is_terminating:

@@ -1,4 +1,4 @@
-"""VMs whose migrations the API recently refused to create; the planner skips them (S4.9).
+"""VMs whose migrations the API server recently refused to create; the planner skips them (S4.9).
 
 After a refusal its VM is in cooldown as after a failed migration, and others of its namespace wait for seconds (quota,
 policy). After a refusal in a second namespace without a success in between, all VMs wait. A refusal that any VM would
@@ -37,7 +37,7 @@ class RefusedOrders:
         self._all: _OrderWait | None = None
 
     def refused(self, vm: ObjectName, now: Instant, delays: MoveDelays, jitter: float) -> None:
-        """Record that the API certainly refused a migration of the VM. ``jitter`` is a random number in 0..1."""
+        """Record that the API server certainly refused a migration of the VM. ``jitter`` is a random number in 0..1."""
         self._delay(vm, now, delays, tolerated=0)
         self._namespaces[vm.namespace] = _extended(self._namespaces.get(vm.namespace), now, jitter)
         self._in_row.add(vm.namespace)
@@ -46,7 +46,7 @@ class RefusedOrders:
             self.refused_all(now, jitter)
 
     def refused_all(self, now: Instant, jitter: float) -> None:
-        """Record that the API accepts no migrations from us now."""
+        """Record that the API server accepts no migrations from us now."""
         self._all = _extended(self._all, now, jitter)
 
     def lost(self, vm: ObjectName, now: Instant, delays: MoveDelays) -> None:
@@ -56,9 +56,9 @@ class RefusedOrders:
         self._delay(vm, now, delays, tolerated=1)
 
     def made(self, vm: ObjectName) -> None:
-        """Record that the API created a migration of the VM."""
+        """Record that the API server created a migration of the VM."""
         self._vms.pop(vm, None)
-        # So the API accepts migrations, in this namespace too.
+        # So the API server accepts migrations, in this namespace too.
         self._namespaces.pop(vm.namespace, None)
         self._in_row.clear()
         self._all = None

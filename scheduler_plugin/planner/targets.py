@@ -62,7 +62,7 @@ class ActiveMigrations:
         for migration in ledger.migrations.values():
             if not (migration.is_active and _counts(ledger, migration)):
                 continue
-            # Whoever may edit a cancelled one of ours can keep it by a finalizer.
+            # A user who may edit a cancelled one of ours can keep it with a finalizer.
             if migration.is_ours and not migration.is_terminating:
                 active.add(migration.source, migration.destination)
             else:
@@ -92,7 +92,7 @@ class ActiveMigrations:
 
 
 def _up_to(most: int, nodes: Iterable[str | None]) -> Counter[str]:
-    """How often each known node occurs, up to ``most``."""
+    """Number of occurrences of each known node, at most ``most``."""
     counts = Counter(node for node in nodes if node is not None)
     return Counter({node: min(count, most) for node, count in counts.items()})
 

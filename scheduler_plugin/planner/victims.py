@@ -29,12 +29,12 @@ RECENT: Final = Seconds(3600.0)
 """How long a move makes the next move of the same VM more expensive."""
 
 HELD_AFTER_FAILURE: Final = Seconds(15.0)
-"""How long a VM may stay held after a failed migration; our own controller releases it at once."""
+"""How long a VM may stay held after a failed migration; our own controller releases it immediately."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanningTime:
-    """The present time: ``monotonic``, and ``wall`` in Unix seconds like the API."""
+    """The present time: ``monotonic``, and ``wall`` in Unix seconds like API timestamps."""
 
     monotonic: Instant
     wall: float
@@ -90,7 +90,7 @@ class MoveDelays:
             if migration.phase is MigrationPhase.SUCCEEDED:
                 failures = 0
                 # A drain moves even a VM that has just arrived. A VM that arrived by a drain did not choose its node
-                # for room, so it may move again at once.
+                # for room, so it may move again immediately.
                 is_free = drains or migration.cause is MoveCause.DRAIN
                 until = -inf if is_free else at + self.cooldown
             else:
@@ -175,7 +175,7 @@ def _end_of(migration: Migration, facts: MigrationFacts, now: PlanningTime) -> f
 
 
 def stays_because(facts: VmFacts, *, opt_in: bool) -> str | None:
-    """The reason why the scheduler never moves the VM by itself; None if it may. ``opt_in``: only opted-in VMs move."""
+    """The reason why the scheduler never moves the VM; None if it may. ``opt_in``: only opted-in VMs move."""
     if facts.is_pod:
         return facts.stays_because
     if facts.auto_migration is False:

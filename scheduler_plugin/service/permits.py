@@ -88,7 +88,7 @@ class Permits:
         self._writer, self._events, self._requests = writer, events, requests
 
     def ask(self, wire: WireRequest, authorization: str | None, address: str) -> Granted | Awaitable[Granted]:
-        """Decide an agent's request from ``address``. Raises ``CallerRefusedError``, at once or when awaited."""
+        """Decide an agent's request from ``address``. Raises ``CallerRefusedError``, immediately or when awaited."""
         identity = self.identity_if_known(authorization, address)
         return (
             self._after_identification(wire, authorization, address) if identity is None else self.judge(wire, identity)
@@ -133,7 +133,7 @@ class Permits:
         return identity
 
     def judge(self, wire: WireRequest, identity: CallerIdentity) -> Granted | Awaitable[Granted]:
-        """Decide a request of an authenticated agent. Raises ``CallerRefusedError``, at once or when awaited."""
+        """Decide a request of an authenticated agent. Raises ``CallerRefusedError``, immediately or when awaited."""
         pod = self._pod_of(wire.pod, identity)
         vm = self._context.feed.vm_of(pod)
         if vm is None:
@@ -212,7 +212,7 @@ class Permits:
         return granted
 
     def _retry_after(self) -> Seconds:
-        # If this process can no longer write, send the agent to the new leader at once.
+        # If this process can no longer write, send the agent to the new leader immediately.
         return RETRY_AFTER if self._context.term.may_write else AT_ONCE
 
     def _pod_of(self, name: ObjectName, identity: CallerIdentity) -> PodFacts:

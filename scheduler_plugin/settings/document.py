@@ -157,7 +157,7 @@ def _over(base: M, part: BaseModel) -> M:
 
 
 class Tokenless(Section):
-    """Pods whose agents need no token, as in the original autoscaler (B.11): those of ``namespaces`` with all of
+    """Pods whose agents need no token, as in the original autoscaler (B.11): pods of ``namespaces`` with all of
     ``labels``.
     """
 

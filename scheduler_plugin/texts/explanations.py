@@ -98,8 +98,8 @@ NO_ROUND_YET: Final = "no planning round has run yet"
 DISABLED: Final = "migration.enabled is false in the settings"
 NO_MIGRATIONS: Final = "the cluster has no VirtualMachineMigrations (its CRD is missing)"
 PLANNING_FAILED: Final = "planning migrations failed; see the scheduler log"
-ORDER_REFUSED: Final = "the API refused the last migration; see the scheduler log"
-ORDER_IN_DOUBT: Final = "the API has not confirmed yet that it created {migration}"
+ORDER_REFUSED: Final = "the API server refused the last migration; see the scheduler log"
+ORDER_IN_DOUBT: Final = "the API server has not confirmed yet that it created {migration}"
 
 # Why VMs do not move: each follows a number of VMs
 
@@ -121,8 +121,8 @@ COOLDOWN: Final = "in cooldown after a migration"
 MIGRATION_BEING_DELETED: Final = "with a finished migration that is still being deleted"
 NODE_LOST: Final = "on a node that is not ready, with a silent agent"
 LARGE_NEIGHBOUR: Final = "on a node where one VM requests more than the whole node"
-REFUSED_BY_API: Final = "refused by the API"
-REFUSED_NAMESPACE: Final = "in a namespace whose last migration the API refused"
+REFUSED_BY_API: Final = "refused by the API server"
+REFUSED_NAMESPACE: Final = "in a namespace whose last migration the API server refused"
 
 # Why a node is not a target
 
@@ -131,7 +131,7 @@ NOT_READY: Final = "not ready"
 FAULTS: Final = {
     "MemoryPressure": "under memory pressure",
     "DiskPressure": "under disk pressure",
-    "PIDPressure": "short of process ids",
+    "PIDPressure": "under PID pressure",
     "NetworkUnavailable": "without a network",
 }
 """Conditions of a node that keep VMs away while they are True."""
@@ -158,7 +158,7 @@ TIMED_OUT: Final = "it did not finish within {span:g} s"
 NOT_NEEDED: Final = "node {node} no longer needs it"
 CANCELLED_VM_GONE: Final = "VM {vm} is gone"
 NOT_WANTED: Final = "it is no longer wanted"
-NO_SUCH_OBJECT: Final = "the API has no such object"
+NO_SUCH_OBJECT: Final = "the API server has no such object"
 ENDED: Final = "it has ended"
 
 # Why a VM has no room to grow, and none leaves for it
@@ -203,7 +203,7 @@ def named(names: Sequence[str]) -> str:
 
 
 def all_moves_taken(limit: int, of_others: Sequence[ObjectName]) -> str:
-    """Concurrent migrations are at their limit, including those of others or being cancelled, which may never end."""
+    """Concurrent migrations are at their limit. It includes others' and cancelled migrations, which may never end."""
     names = named([str(name) for name in sorted(of_others)])
     return f"concurrent migrations are at their limit of {limit}; ordered by others or cancelled: {names}"
 

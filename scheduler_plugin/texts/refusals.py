@@ -50,7 +50,7 @@ VM_LEFT: Final = "VirtualMachine {pod.vm} has left pod {pod.name}"
 
 # Binds
 
-BIND_REFUSED: Final = "the API refused the binding: {error}"
+BIND_REFUSED: Final = "the API server refused the binding: {error}"
 BIND_TIMED_OUT: Final = "bind timed out; reservation kept: {error}"
 BIND_IN_DOUBT: Final = "binding conflict, and the pod cannot be read right now: {error}"
 

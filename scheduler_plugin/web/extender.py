@@ -164,7 +164,7 @@ def guarded(replica: ActiveService, admission: Admission) -> Admission:
 def _has_token(authorization: str | None, token: FileToken) -> bool:
     try:
         expected = token()
-    # An unreadable file admits nobody.
+    # An unreadable file admits no client.
     except CredentialsError:
         return False
     token_in_header = (authorization or "").removeprefix("Bearer ")

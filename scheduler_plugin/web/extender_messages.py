@@ -77,7 +77,7 @@ class HostPriority(msgspec.Struct, frozen=True, rename="pascal", gc=False):
 class ExtenderBindingArgs(msgspec.Struct, frozen=True):
     """Pod to bind, and its node."""
 
-    # An empty name would make the path of the pod that of all pods.
+    # With an empty name, the pod's path would be the path of all pods.
     pod_name: Annotated[str, msgspec.Meta(min_length=1)] = msgspec.field(name="PodName")
     pod_namespace: Annotated[str, msgspec.Meta(min_length=1)] = msgspec.field(name="PodNamespace")
     pod_uid: str = msgspec.field(name="PodUID")

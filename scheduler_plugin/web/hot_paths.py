@@ -122,7 +122,7 @@ class HotPaths:
             LOG.exception("a request failed")
             answer = _FAILED
         finally:
-            # Also when cancelled, so that clients try the next leader at once.
+            # Also when cancelled, so that clients try the next leader immediately.
             if answer.status < 400 and answer.authenticates:
                 authenticate(request)
             await Response(answer.body, answer.status, answer.headers, media_type=JSON)(scope, receive, send)

@@ -164,7 +164,7 @@ class MetricsModel(Model, frozen=True):
 class ExplainedPod(Model, frozen=True):
     """Explanation of a VM pod's reservation and permit: ``reservedBecause`` has its floors by source.
 
-    ``requests`` are those of the guest's container, if they follow the VM; ``requestsSecured`` is the part that the
+    ``requests`` are the guest container's, if they follow the VM; ``requestsSecured`` is the part that the
     kubelet has allocated. ``promised`` is the part of ``denied`` that other VMs are about to free. ``weight`` is the
     VM's part when its node is short of room. ``sleep`` describes the reservation of a sleeping or waking VM; null for
     others.
@@ -205,7 +205,7 @@ class RefusedTarget(Model, frozen=True):
 class VmModel(Model, frozen=True):
     """Explanation of a VM's size, for each pod that runs it (two during a migration), and its problems.
 
-    ``staysBecause`` is why the scheduler may not move it by itself; null if it may. ``leading`` and ``leader`` as in
+    ``staysBecause`` is why the scheduler may not move it on its own; null if it may. ``leading`` and ``leader`` as in
     ``NodesModel``. ``makingRoom`` are VMs that make room for it, ``gaveBack`` what it last freed for others.
     ``noRoomToGrow`` is why it could not grow to its maximum; null if it could.
     """

@@ -109,7 +109,7 @@ def _optional_cluster_name(name: str) -> str:
 
 
 def check_cluster_name(name: str) -> str:
-    """Validates the name of a local cluster, which is also that of its folder. Raises ``typer.BadParameter``."""
+    """Validates the name of a local cluster, which is also its folder's name. Raises ``typer.BadParameter``."""
     if CLUSTER_NAME.fullmatch(name) is None:
         raise typer.BadParameter(f"expected lower-case letters, digits and hyphens, at most 40, got {name!r}")
     return name
@@ -159,7 +159,7 @@ def cluster_command(
 
         parameters = [*own, *_OPTIONS.values()]
         with_flags.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
-        # typer resolves annotations by name as well, and `wraps` has copied those of the command.
+        # typer resolves annotations by name as well, and `wraps` has copied the command's annotations.
         with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return with_flags
 

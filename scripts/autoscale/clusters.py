@@ -123,7 +123,7 @@ def find_cluster(flags: ClusterFlags) -> ReachedCluster:
     if not paths:
         raise CredentialsError(_no_kubeconfig(flags))
     login = login_of(paths, flags.context)
-    # A kubeconfig whose API server is that of a running local cluster selects that cluster.
+    # A kubeconfig with the API server of a running local cluster selects that cluster.
     if (
         folder is None
         and (local_cluster := find_cluster_folder(paths, login)) is not None

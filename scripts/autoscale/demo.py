@@ -168,7 +168,7 @@ def _recording_problems(observed: Observations, console: Console) -> Iterator[No
     """Records an error that ends the demonstration as its problem."""
     try:
         yield
-    # Task groups raise exception groups, whatever the number of errors.
+    # Task groups raise exception groups even for a single error.
     except* AlreadyRunningError as errors:
         observed.load_problem = f"{innermost(errors)}; stop it: autoscale local down --name {NAME}"
     except* StepFailedError as failures:

@@ -50,7 +50,7 @@ async def find_group(site: Site, name: ObjectName) -> tuple[Resource, ObjectName
 
 
 def no_response(error: str = "") -> str:
-    """Why the groups program explained nothing; ``error`` is the reason if it is known.
+    """The message if the groups program does not respond; ``error`` is the reason, if known.
 
     >>> no_response("timed out")
     'the groups program does not respond (timed out); a local cluster runs it with autoscale local up --groups'

@@ -175,7 +175,7 @@ def unpack(
 def _platforms_by_image(
     names: Sequence[str] | None, platforms: Sequence[Platform], report: Report
 ) -> dict[Image, Sequence[Platform]]:
-    """Maps each requested image to those of ``platforms`` that it is built for; reports what it skips.
+    """Maps each requested image to the ``platforms`` that it is built for; reports what it skips.
 
     Raises ``BuildError`` if an image that is requested by name is built for none of them.
     """

@@ -240,7 +240,7 @@ class SitePods:
 
     @classmethod
     def of(cls, pods: Iterable[Json]) -> SitePods:
-        """Indexes pods, which include those of VMs and of agents."""
+        """Indexes pods, including VM pods and agent pods."""
         by_name = {name_of(pod): pod for pod in pods}
         return cls(by_name, _by_node(by_name.values()))
 

@@ -242,7 +242,7 @@ class DemoStage:
 
     async def watch(self) -> None:
         """Watches until cancelled. Raises ``SiteError`` once a pod can no longer start."""
-        # An embedded cluster's process ends by itself if a part fails.
+        # An embedded cluster's process ends on its own if a part fails.
         if self.installed is not None:
             await fail_with_first(Informer(self.site.client, PODS, self.clock), lambda pod: startup_failure([pod]))
 

@@ -184,7 +184,7 @@ class _Bench:
         small_first = sizes.index(max(sizes)) if sizes else 0
         self.console.print(f"{small_first} of {sizes.count(0.5)} waiting small VMs got a permit before any large one")
         waits = {name: at - watch.asked_at[name] for name, at in watch.awake.items()}
-        groups = {"fit at once": [wait for name, wait in waits.items() if name not in waiting]}
+        groups = {"fit immediately": [wait for name, wait in waits.items() if name not in waiting]}
         for title, size in (("small, waited", 0.5), ("large, waited", 1.0)):
             groups[title] = [waits[name] for name in waiting if size_of(name) == size and name in waits]
         self.console.print(_waits_table(groups))

@@ -40,7 +40,7 @@ from scripts.bench.echoes import Echoes, echoing
 
 @dataclass(frozen=True, slots=True)
 class MigrationFigures:
-    """Results of the benchmark. Failures include those of ``load`` and of the probe's queries."""
+    """Results of the benchmark. Failures include failed transactions of ``load`` and failed queries of the probe."""
 
     moves: Sequence[ObservedMove]
     probe_report: ClientReport

@@ -143,7 +143,7 @@ def test_json_is_yaml() -> None:
         ("smoothing: best", "smoothing: expected default, or policies for cpu and memory, got 'best'"),
         ("smoothing: {gpu: []}", "smoothing.gpu: unknown field; expected cpu, memory and maxGap"),
         ("smoothing: {cpu: [{hold: {window: soon}}]}", "smoothing.cpu[0].hold.window: "),
-        ("smoothing: {memory: [{sustain: {over: 5}}]}", "smoothing.memory[0].sustain: memory must grow at once"),
+        ("smoothing: {memory: [{sustain: {over: 5}}]}", "smoothing.memory[0].sustain: memory must grow immediately"),
         ("timing: {scrape: true}", "timing.scrape: "),
         ("sleep: {after: 59s}", "sleep.after: expected 0 (never) or at least 60 seconds, got 59"),
         ("sleep: {after: 8d}", "sleep.after: "),

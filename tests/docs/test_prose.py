@@ -8,7 +8,7 @@ from tests.docs.prose import long_subjects, read_prose
 
 # Today's counts. Lower a bound in the commit that lowers its count; none is ever raised.
 AT_MOST = {
-    "phrases in code": 4,
+    "phrases in code": 0,
     "phrases in documents": 0,
     "question docstrings, percent": 0.0,
     "question docstrings in tests, percent": 0.0,

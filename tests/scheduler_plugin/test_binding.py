@@ -14,7 +14,7 @@ from tests.scheduler_plugin.running import running
 
 @pytest.fixture
 def cluster() -> FakeCluster:
-    """Two nodes of 10 vCPUs and 40Gi."""
+    """A cluster with two nodes of 10 vCPUs and 40Gi."""
     cluster = FakeCluster()
     cluster.put(NODES, node("n1"))
     cluster.put(NODES, node("n2"))
@@ -48,7 +48,7 @@ async def test_a_refused_bind_gives_the_room_back(cluster: FakeCluster, clock: F
     async with running(cluster, clock) as scheduler:
         pod = waiting_pod(cluster, "p")
         cluster.faults.append(Fault(to("POST", "/binding"), refuse=403))
-        assert await scheduler.bind(pod, "n1") == "the API refused the binding: 403: refused by a fault"
+        assert await scheduler.bind(pod, "n1") == "the API server refused the binding: 403: refused by a fault"
         assert scheduler.reserved("n1") == "0 cpu, 0"
 
 

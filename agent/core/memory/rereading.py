@@ -143,7 +143,7 @@ class Trend:
     _read: float = 0.0
 
     def observe(self, loss: float, free: Bytes, now: Instant, policy: CachePolicy) -> None:
-        """Compare ``loss`` and unused memory with those of the last window, once per ``policy.recent`` seconds."""
+        """Compare ``loss`` and unused memory with the last window, once per ``policy.recent`` seconds."""
         if now - self._at < policy.recent:
             return
         filled = self._free.minus_or_zero(free).value

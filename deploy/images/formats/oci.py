@@ -111,7 +111,7 @@ def index(manifests: Mapping[str, Descriptor], annotations: Mapping[str, str] | 
 
 
 def digest_under_tag(manifests: Mapping[str, Descriptor]) -> str:
-    """The digest of the tag: that of a single manifest, or of the index of several."""
+    """The digest of the tag: of a single manifest, or of the index of several."""
     if len(manifests) == 1:
         return next(iter(manifests.values())).digest
     return digest_of(index(manifests))

@@ -29,7 +29,7 @@ class PathType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One path of a layer. ``target`` is that of a symbolic link."""
+    """One path of a layer. ``target`` is the target of a symbolic link."""
 
     path: str
     content: bytes = b""

@@ -53,7 +53,7 @@ class Checkout:
 
     @property
     def requirements(self) -> list[str]:
-        """The project's requirements; those of extras have a marker, as in wheel metadata."""
+        """The project's requirements; requirements of extras have a marker, as in wheel metadata."""
         project = self._project["project"]
         extras = project["optional-dependencies"]
         marked = (f'{text} ; extra == "{extra}"' for extra, texts in extras.items() for text in texts)

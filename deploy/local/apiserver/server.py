@@ -163,7 +163,7 @@ class LocalApiServer(PromptServer):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop the streams, then close the connections."""
-        # Watches do not end by themselves and would keep their connections open.
+        # Watches do not end on their own and would keep their connections open.
         self._stop_streams()
         await super().shutdown(sockets)
 

@@ -51,7 +51,7 @@ def scheduler_settings() -> str:
             },
             # Short delays, for demonstrations.
             "migration": {"settleSeconds": 3, "settleDeniedSeconds": 2, "cooldownSeconds": 60},
-            # VMs fill a node whatever they may grow to: a demonstration of a full node needs neighbours on it.
+            # Ignore how far VMs may grow: a demonstration of a full node needs neighbours on it.
             "ranking": {"score": {"growth": 0}},
             "extender": {"tokenFile": EXTENDER_TOKEN},
             "agents": {"nodeAgents": [f"{NODE_AGENT_NAMESPACE}:{NODE_AGENT_ACCOUNT}"]},

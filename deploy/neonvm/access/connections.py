@@ -23,7 +23,7 @@ from deploy.neonvm.texts import controller as texts
 
 CONNECT_SECONDS: Final = 3.0
 INTRODUCTION_SECONDS: Final = 5.0
-"""Timeout of a pod's introduction. Whoever runs the pod may never answer, and a long poll lasts for up to an hour."""
+"""Timeout of a pod's introduction. A malicious pod may never answer, and a long poll lasts for up to an hour."""
 _MAX_REQUESTS: Final = 256
 """Concurrent requests; more than ``PollLimiter`` allows, so orders never wait for polls of unresponsive pods."""
 _MAX_HANDSHAKES: Final = 64

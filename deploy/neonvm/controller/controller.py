@@ -1,6 +1,6 @@
 """Watches VirtualMachines and their pods, and executes the plan of ``plan`` for each VM.
 
-Its only state is the restart backoff; everything else comes from the API and the guests.
+Its only state is the restart backoff; everything else comes from the API server and the guests.
 """
 
 from __future__ import annotations
@@ -287,7 +287,7 @@ class NeonVmController:
 
     async def _report(self, vm: Json, desired: Json) -> bool:
         """Write the fields of the status that differ, with timestamps for changed conditions and a new revision.
-        Return True if the API accepted a write that is bound to the version of ``vm``.
+        Return True if the API server accepted a write that is bound to the version of ``vm``.
         """
         now = timestamp(self._deps.clock.wall())
         desired = stamped(desired, now)

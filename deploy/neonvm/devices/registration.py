@@ -124,7 +124,7 @@ class Registration:
 
 
 def _identity(socket: Path) -> tuple[int, int] | None:
-    """Identity of a socket, different from that of an earlier socket at the same path; None if it does not exist."""
+    """Identity of a socket, different from any earlier socket at the same path; None if it does not exist."""
     try:
         stat = socket.stat()
     except FileNotFoundError:

@@ -147,7 +147,7 @@ class MigrationExecutor:
         self._transfers.begin(uid_of(migration), send, lambda: self._requeue(vm, Seconds(0.0)), on_fault)
 
     async def _exists(self, pod: ObjectName) -> bool:
-        """Return True if the API has the pod. Uses list, because RBAC does not let the controller get pods."""
+        """Return True if the API server has the pod. Uses list, because RBAC does not let the controller get pods."""
         listed = await self._deps.client.list(PODS, pod.namespace, field_selector=f"metadata.name={pod.name}")
         return bool(listed.objects)
 

@@ -77,7 +77,7 @@ class HubNetwork(LoopbackNetwork):
             raise
 
     async def down(self) -> None:
-        """Stop the hub and remove its sockets, including those of a crashed run."""
+        """Stop the hub and remove its sockets, including sockets left by a crashed run."""
         if self._hub is not None:
             await self._hub.end()
             self._hub = None

@@ -1,6 +1,6 @@
 """A VM's own init containers, built from an allowlist (pure).
 
-The controller creates the pods of VMs, and a user who may create VMs need not be allowed to create pods. So these
+The controller creates VM pods, and a user who may create VMs need not be allowed to create pods. So these
 containers must conform to Pod Security ``restricted``, and can access only the disk. Fields that are not listed below,
 such as lifecycle hooks, are dropped.
 """

@@ -1,7 +1,7 @@
 """The runner pod of a VirtualMachine (pure).
 
 Some labels and annotations of the VM are copied to its pod, because NeonVM's own scheduler reads only pods. Our own
-permits are not copied: nobody reads them on the pod.
+permits are not copied, because nothing reads them on the pod.
 """
 
 from __future__ import annotations

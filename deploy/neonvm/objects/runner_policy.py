@@ -1,6 +1,6 @@
 """The NetworkPolicy for the ports of runner pods, and in which namespaces the controller maintains it (pure).
 
-NetworkPolicies are additive: a selected pod accepts whatever any of its policies allows. So ours, which allows the
+NetworkPolicies are additive: a pod accepts everything that one of its policies allows. So ours, which allows the
 guest's ports to everyone, would weaken another policy for the same pods. It is maintained only if there is no other.
 """
 
@@ -158,7 +158,7 @@ def _program(own_namespace: str, name: str) -> Json:
 
 
 def _other_ports() -> list[Json]:
-    """All ports except the protected ones: those of the guest and its agent."""
+    """All ports except the protected ones: the ports of the guest and its agent."""
     # NetworkPolicies can only allow, so list the ranges between the protected ports.
     starts, ends = [1, *(port + 1 for port in _PROTECTED_PORTS)], [*(port - 1 for port in _PROTECTED_PORTS), 65535]
     return [{**_tcp(first), "endPort": last} for first, last in zip(starts, ends, strict=True)]

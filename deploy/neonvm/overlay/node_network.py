@@ -113,7 +113,7 @@ class NodeNetwork:
             await self._deps.clock.sleep(_DEBOUNCE)
 
     async def renew(self) -> None:
-        """Create missing links and apply the API's state. Raises ``NetworkError``."""
+        """Create missing links and apply the state of the API objects. Raises ``NetworkError``."""
         # Clear before reading: a change during the work leads to another round.
         self._changed.clear()
         async with self._lock:

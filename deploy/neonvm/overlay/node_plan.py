@@ -1,7 +1,7 @@
 """Commands that create and update the flat network's links and forwarding entries on one node (pure).
 
 A bridge connects the taps of the node's VMs with one VXLAN device. Both learn MACs, but only from frames that pass the
-filter: the MAC of a migrated VM is relearned at once, and nobody else can claim it.
+filter: the MAC of a migrated VM is relearned immediately, and no other VM can claim it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def tap_addresses(links: Iterable[Mapping[str, object]], owners: Mapping[str, st
         # Our names have the maximum length; other interfaces may have the same prefix.
         is_tap = len(name) == _LONGEST_NAME and name.startswith(TAP_PREFIX)
         vm_names = [other for other in others if other.startswith(f"{name}-")] if isinstance(others, list) else []
-        # The pod of a deleted VM may still run, and its tap must not become that of the IP's next VM. Taps of older
+        # The pod of a deleted VM may still run, and its tap must not become the tap of the IP's next VM. Taps of older
         # releases do not name their VM.
         if is_tap and address and (not vm_names or f"{name}-{owners.get(address)}" in vm_names):
             taps[name] = address
@@ -127,7 +127,7 @@ def fdb_changes(
         nodes = desired.get(mac, ())
         allowed = [address for node in nodes if node != here for address in sorted(peers.get(node, ()))]
         current = tunnel.get(mac, set())
-        # Keep learned entries that the API confirms: they follow a migrated VM at once.
+        # Keep learned entries that the API objects confirm: they follow a migrated VM immediately.
         lines += [f"fdb del {mac} dev {TUNNEL} dst {stale} self" for stale in sorted(current - {*allowed})]
         if allowed and not current & {*allowed}:
             # `dynamic`: learning may replace the entry when the VM is migrated.

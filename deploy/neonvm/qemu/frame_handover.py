@@ -201,7 +201,7 @@ async def stop_diverting(
 
 
 async def delete_objects(machine: Machine, names: Sequence[str]) -> None:
-    """Delete those of ``names`` that exist, in this order. Raises ``GuestError`` if that is not certain."""
+    """Delete the links in ``names`` that exist, in this order. Raises ``GuestError`` if that is not certain."""
     # Before the first object is added, QEMU has no /objects and fails to list it.
     has_any = "objects" in _named(await machine.call("qom-list", {"path": "/"}), "name")
     objects = _named(await machine.call("qom-list", {"path": "/objects"}), "name") if has_any else {}

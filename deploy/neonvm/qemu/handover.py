@@ -1,7 +1,7 @@
 """Decides which end may run during a live migration (pure).
 
 Both ends use one disk, so they must never run at the same time, and an end must not resume after the other has run.
-QEMU alone does not guarantee that: if the target dies right after it started to run, the source resumes by itself. So
+QEMU alone does not guarantee that: if the target dies right after it started to run, the source resumes on its own. So
 the target is launched paused (-S), and the handover has one point of no return:
 
     the target is *released* (told to run) only after the source has reported that everything was sent, and from then

@@ -154,7 +154,7 @@ Decide = Callable[[Decided], Awaitable[Decided]]
 
 
 async def accept_decision(requested: Decided) -> Decided:
-    """A ``Decide`` for a process that owns both machines. They do not outlive it, so nobody else decides, and it can
+    """A ``Decide`` for a process that owns both machines. They do not outlive it, so only it decides, and it can
     return the guest to the source if the target refuses to run.
     """
     return requested

@@ -186,7 +186,7 @@ class Transfer:
 
     def _resumed(self) -> None:
         """The source has resumed: redirect frames to it, unless the target was released."""
-        # After the release QEMU may resume the source by itself; it is killed then.
+        # After the release QEMU may resume the source on its own; it is killed then.
         if self._released is None:
             self._routing.back()
 

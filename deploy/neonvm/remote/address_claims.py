@@ -66,7 +66,7 @@ class AddressClaims:
                 self._by_vm.pop(uid, None)
         if change.after is not None and (uid := owner_of(change.after)[1]):
             self._by_vm.setdefault(uid, {})[change.name] = change.after
-            # From here on the cache alone counts: whoever deletes the claim frees the address.
+            # From here on only the cache counts: deleting the claim frees the address.
             if self._created.get(uid) == change.name.name:
                 del self._created[uid]
 

@@ -224,7 +224,7 @@ class PodGuests:
         """Clients for the pod's runner and QEMU, at the ports with which they were started."""
         address, uid, record = text(pod, "status", "podIP"), uid_of(pod), boot_record(pod)
         ports = (RUNNER_PORT, QMP_PORT) if record is None else (record.runner_port, record.qmp_port)
-        # A deleted pod counts as not open, so that whoever has its address now must authenticate.
+        # A deleted pod counts as not open, so that the next pod with its address must authenticate.
         endpoint = RunnerEndpoint(str(name), uid, address, *ports, is_open=bool(pod) and is_open(pod))
 
         def open_machine() -> RemoteMachine:

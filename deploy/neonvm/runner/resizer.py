@@ -241,7 +241,7 @@ class Resizer:
             until = None if self.sleep_orders.is_quiesced else Instant(self._clock.now() + retries.failed(0.0))
             await self._clock.wait(wake, until)
             if wake.is_set():
-                # A new size is tried at once, without backoff.
+                # A new size is tried immediately, without backoff.
                 retries.succeeded()
                 wake.clear()
 

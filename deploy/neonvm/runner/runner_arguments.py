@@ -39,7 +39,7 @@ _KERNEL: Final = "/vm/kernel/vmlinuz"  # in NeonVM's runner image
 class RunnerArguments:
     """Arguments and environment of a runner pod. ``receives``: the pod is the target of a migration. ``authorities``
     are the CAs (PEM) of the clients that the pod accepts; None from NeonVM's controller, and then the ports are not
-    authenticated, like those of its own runner.
+    authenticated, like the ports of NeonVM's own runner.
     """
 
     vm: ObjectName

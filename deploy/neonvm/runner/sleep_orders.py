@@ -47,7 +47,7 @@ class SleepHost(Protocol):
         """Set the guest's state, and discard responses to earlier polls."""
 
     def resume(self) -> None:
-        """Poll the running guest at once and resize it if needed."""
+        """Poll the running guest immediately and resize it if needed."""
 
 
 class SleepOrders:

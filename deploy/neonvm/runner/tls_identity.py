@@ -46,7 +46,7 @@ class TlsIdentity:
         role = "server" if is_server else "client"
         (folder / "ca-cert.pem").write_text(authority)
         (folder / f"{role}-cert.pem").write_text(certificate)
-        # Set the mode before the key is written, so that nobody else can read it.
+        # Set the mode before the key is written, so that no other user can read it.
         (folder / f"{role}-key.pem").touch(mode=0o600)
         (folder / f"{role}-key.pem").write_bytes(private_pem(self._key))
         return folder

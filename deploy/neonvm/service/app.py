@@ -102,7 +102,7 @@ class ControllerService:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.deps.leadership.run())
                 for cache in self.caches.values():
-                    # A standby maintains its caches too, so that it can take over at once.
+                    # A standby maintains its caches too, so that it can take over immediately.
                     tasks.create_task(cache.run())
                 tasks.create_task(self._act())
         finally:

@@ -1,6 +1,6 @@
 """The controller's own CA for clients of runner pods, stored in Secrets of its namespace.
 
-It is separate from the other programs' CA, because pods of VMs run for months, longer than other issuers keep a CA, and
+It is separate from the other programs' CA, because VM pods run for months, longer than other issuers keep a CA, and
 because runner pods must be protected even if the other programs have no certificates.
 """
 

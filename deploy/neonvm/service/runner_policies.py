@@ -81,7 +81,7 @@ class RunnerPolicies:
             vms_here, policies_here = vms.get(namespace, []), policies.get(namespace, [])
             if action := policy_action(self.own_namespace, vms_here, policies_here, others, pods.get(namespace, [])):
                 actions[namespace] = action
-        # Drop namespaces that need no action any more; "" stands for the whole reconciliation.
+        # Drop namespaces that no longer need action; "" stands for the whole reconciliation.
         self._reasons = {key: reason for key, reason in self._reasons.items() if key in actions or not key}
         for namespace, action in actions.items():
             await self._try(action, namespace)

@@ -135,7 +135,7 @@ class SimulatedGuest:
         return GuestState(GuestPhase.RUNNING, size.cpu, size.mem)
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
-        """Resize at once. Raises ``GuestError`` for a size outside the VM's bounds."""
+        """Resize immediately. Raises ``GuestError`` for a size outside the VM's bounds."""
         if not MilliCpu(0) < use <= self._spec.cpu_max:
             raise GuestError(f"{self._spec.vm}: CPU must be above zero and at most {self._spec.cpu_max}, not {use}")
         kernel = self._now()
@@ -143,7 +143,7 @@ class SimulatedGuest:
         return use
 
     async def set_memory(self, use: Bytes) -> None:
-        """Resize at once, but not below the memory in use. Raises ``GuestError`` for a size outside the VM's bounds."""
+        """Resize immediately, but not below the memory in use. Raises ``GuestError`` for a size outside the bounds."""
         if not self._spec.mem_min <= use <= self._spec.mem_max:
             bounds = f"between {self._spec.mem_min} and {self._spec.mem_max}"
             raise GuestError(f"{self._spec.vm}: memory must be {bounds}, not {use}")
@@ -151,7 +151,7 @@ class SimulatedGuest:
         self._require_running().kernel = kernel.resized(Resources(kernel.requested.cpu, use))
 
     async def fall_asleep(self) -> FellAsleep:
-        """Fall asleep at once. Raises ``SleepRefusedError`` if the guest is not idle."""
+        """Fall asleep immediately. Raises ``SleepRefusedError`` if the guest is not idle."""
         kernel, running = self._now(), self._require_running()
         if self._is_moving:
             raise SleepRefusedError(f"{self._spec.vm}: the guest is being migrated")
@@ -168,7 +168,7 @@ class SimulatedGuest:
         return await sleep.woken()
 
     async def wake(self) -> Woken:
-        """Wake at once. Raises ``GuestError`` if the guest has stopped, or is being migrated."""
+        """Wake immediately. Raises ``GuestError`` if the guest has stopped, or is being migrated."""
         if self._is_moving:
             raise GuestError(f"{self._spec.vm}: the guest is being migrated")
         running = self._require_running()
@@ -186,7 +186,7 @@ class SimulatedGuest:
     def fail(self, reason: str) -> None:
         """Fail for ``reason``, like a real guest whose machine stops."""
         self._receives = False
-        # Its ports stay open until it is stopped, like those of a hung machine.
+        # Its ports stay open until it is stopped, like a hung machine's.
         failed, self._running = self._running, None
         if failed is not None:
             self._servers = failed.servers

@@ -32,8 +32,8 @@ _SPARE: Final = 64 * 1024**2
 
 
 async def receive_disk(listener: socket.socket, context: ssl.SSLContext, disk: Path) -> Callable[[], None]:
-    """Overwrite ``disk`` with what the next connection to ``listener`` sends; return at once, with a function that ends
-    the copy. The port is released on connect, because the memory follows on the same port.
+    """Overwrite ``disk`` with data from the next connection to ``listener``; return a function that ends the copy
+    immediately. The port is released on connect, because the memory follows on the same port.
     """
     end = ExitStack()
 

@@ -5,7 +5,7 @@
   acknowledgement would cover that, and the client would not repeat it. A SYN or data for a database port wakes the
   guest.
 - A frame gets at most one answer, except a scrape, whose client has proven its address in the handshake.
-- Memory is bounded, whatever the network sends.
+- Memory is bounded, regardless of what the network sends.
 """
 
 from __future__ import annotations

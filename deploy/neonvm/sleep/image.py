@@ -57,7 +57,7 @@ class SleepImage:
 
     @property
     def is_used(self) -> bool:
-        """True once it was read, deleted or lost: nobody can restore it any more."""
+        """True once it was read, deleted or lost: it can no longer be restored."""
         return self._key is None or not self.path.exists()
 
     def check_room(self) -> None:
@@ -72,7 +72,7 @@ class SleepImage:
         key = self._usable()
         try:
             self.path.unlink(missing_ok=True)
-            # Created with its mode, so that nobody else can open it in between.
+            # Created with its mode, so that no other user can open it in between.
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 try:
@@ -126,7 +126,7 @@ class SleepImage:
         return ImageError(f"cannot save the memory in {self.path.parent}: {error}")
 
     def _delete_own(self, descriptor: int) -> None:
-        # By now the file may be that of the next attempt.
+        # By now the file may belong to the next attempt.
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), self.path.stat()):
                 self.path.unlink()

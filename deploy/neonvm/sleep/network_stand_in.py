@@ -30,8 +30,8 @@ _KEY: Final = 16
 
 
 class NetworkStandIn:
-    """Stand-in that reads nothing at first. ``page`` is the guest's last metrics page, ``pod_ports`` are those of its
-    database at its pod's address, if any. Not thread-safe.
+    """Stand-in that reads nothing at first. ``page`` is the guest's last metrics page, ``pod_ports`` are the ports of
+    its database at its pod's address, if any. Not thread-safe.
     """
 
     def __init__(

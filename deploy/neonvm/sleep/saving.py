@@ -54,7 +54,7 @@ async def save(machine: Machine, image: SleepImage) -> Bytes:
         await machine.call("migrate-set-parameters", {"max-bandwidth": _RATE})
         await machine.call("migrate", {"uri": f"fd:{_STREAM}"})
         await _saved(machine)
-        # Shielded: a thread that nobody awaits would write on into a deleted image.
+        # Shielded: a thread that is not awaited would go on writing to a deleted image.
         return await asyncio.shield(writing)
     except BaseException as error:
         try:

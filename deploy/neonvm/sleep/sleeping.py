@@ -123,8 +123,8 @@ class GuestSleep:
         """A QEMU with everything but the guest's memory. It diverts the frames that it reads to the stand-in."""
         ours, theirs = socket.socketpair()
         with theirs:
-            # Before QEMU starts: it reads the network at once, and two readers would split the frames between them. And
-            # a hundred frames that nobody reads would fill its socket and block it before it answers.
+            # Before QEMU starts: QEMU reads the network immediately, and two readers would split the frames. And
+            # a hundred unread frames would fill its socket and block QEMU before it answers.
             self._deps.stand_in.read_diverted(ours)
             try:
                 return await self._deps.launch((*INCOMING, *diverting(theirs.fileno())), (theirs.fileno(),))

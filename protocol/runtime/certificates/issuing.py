@@ -25,7 +25,7 @@ Extension = tuple[x509.ExtensionType, bool]
 
 @dataclass(frozen=True, slots=True)
 class CertifiedKey:
-    """A private key and its certificate, possibly those of a CA. The ``repr`` omits the key."""
+    """A private key and its certificate, possibly of a CA. The ``repr`` omits the key."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey = field(repr=False)

@@ -14,7 +14,7 @@ from protocol.runtime.json_log import STEERING
 from protocol.virtual_machine import VirtualMachine
 
 CLUSTER_WIDE: Final = "default"
-"""The namespace of Events about cluster-scoped objects, like those of kubelets."""
+"""The namespace of Events about cluster-scoped objects, as kubelets write them."""
 
 LONGEST_NOTE: Final = 1024
 """Maximum characters that the API server accepts."""
@@ -48,7 +48,7 @@ class EventRecord:
 
     @property
     def namespace(self) -> str:
-        """The namespace of the Event: that of its object, if any."""
+        """The namespace of the Event: its object's, if any."""
         return self.about.name.namespace or CLUSTER_WIDE
 
     @property

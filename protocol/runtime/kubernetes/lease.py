@@ -90,8 +90,8 @@ class Leadership:
 
     ``on_change`` is called with True or False when this process starts or stops leading; ``on_restored`` when the Lease
     is older than before, because the cluster's store was restored. ``holder`` is the last known leader. ``term`` counts
-    how often this process has started to lead. It stops ``spare`` before the Lease's end. ``namespace`` is that of the
-    Lease and of all replicas; ``path`` is the Lease's path in ``api``.
+    how often this process has started to lead. It stops ``spare`` before the Lease's end. ``namespace`` is the
+    namespace of the Lease and of all replicas; ``path`` is the Lease's path in ``api``.
     """
 
     def __init__(self, api: KubernetesApi, clock: Clock, terms: LeaseTerms, identity: str) -> None:

@@ -66,7 +66,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_size = self._outside_body = 0
         self._body_size = 0
         self._is_held = False
-        # uvicorn's ``cycle`` is that of the last request received, which may still be queued.
+        # uvicorn's ``cycle`` belongs to the last request received, which may still be queued.
         self._answering: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn

@@ -2,7 +2,7 @@
 
 A connection is unauthenticated until a request on it is authenticated. Until then the first refusal (4xx) or a few
 seconds without a request close it, and a newer connection that needs a slot may displace it. An authenticated
-connection keeps its slot, unless no other slot is left and its address has more connections than that of the new one:
+connection keeps its slot, unless no other slot is left and its address has more connections than the new one's:
 then the oldest of the address with the most is displaced. Otherwise the new one gets a 503.
 """
 

@@ -28,7 +28,7 @@ _SHUTDOWN_SECONDS: Final = 1.0
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     """Maximum concurrent connections per address and in total. Beyond ``per_peer``, a new one displaces the oldest of
-    its address; beyond ``total``, the oldest of the address with the most, so that nobody can lock out a kubelet's
+    its address; beyond ``total``, the oldest of the address with the most, so that no client can lock out a kubelet's
     probe.
     """
 

@@ -84,7 +84,7 @@ class TlsAcceptor:
             if not self._find_slot(peer):
                 connection.close()
                 continue
-            # Count it from here to ``_ended``, because nobody else does during the handshake.
+            # Count it from here to ``_ended``: it is not counted elsewhere during the handshake.
             self._of_peer[peer] += 1
             task = asyncio.create_task(self._shake_hands(connection))
             self._pending[task] = peer, loop.time()

@@ -77,7 +77,7 @@ def with_report(row: VmRow, report: SchedulerReport | None) -> VmRow:
     new = SchedulerReport(NOTHING, ZERO, False) if report is None else report
     # The object of a pod has no permit.
     permit = new.permit if row_scope(row.key, row.namespace).of_pods else row.permit
-    # The object's permit may be newer than the report, and whatever is permitted or used is reserved.
+    # The object's permit may be newer than the report, and everything permitted or used is reserved.
     reserved = NOTHING if report is None else _larger(report.reserved, permit, row.use)
     amounts = {"permit": permit, "reserved": reserved, "denied": new.denied, "promised": new.promised}
     return msgspec.structs.replace(row, **amounts, migrating=new.migrating)

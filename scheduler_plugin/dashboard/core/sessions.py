@@ -68,7 +68,7 @@ class Sessions:
         self._link = hashed(secret)
 
     def take_link(self, secret: str) -> bool:
-        """Use the link up if ``secret`` is that of the link; return True if so."""
+        """Use the link up if ``secret`` is its secret; return True if so."""
         # Compared in constant time.
         matches = bool(self._link) and hmac.compare_digest(self._link, hashed(secret))
         if matches:
@@ -99,7 +99,7 @@ class Sessions:
     def current(self, session: Session, now: Instant) -> Session | None:
         """The present session; None if it has ended."""
         current = self._open.get(session.key)
-        # A session ends after `LASTS`, whatever its reviews say.
+        # A session ends after `LASTS`, even if its reviews succeed.
         return current if current is not None and now - current.begun < LASTS else None
 
     def checked(self, session: Session, visitor: Visitor, now: Instant) -> Session | None:

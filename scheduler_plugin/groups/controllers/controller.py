@@ -89,7 +89,7 @@ class Cache:
         self._listeners.setdefault(kind, []).append(listener)
 
     def learn(self, kind: Resource, obj: JsonObject) -> None:
-        """Cache the object that the API returned for a write, so that the next reconcile sees it."""
+        """Cache the object that the API server returned for a write, so that the next reconcile sees it."""
         informer = self._informers.get(kind)
         if informer is not None:
             informer.learn(obj)
@@ -159,7 +159,7 @@ JSON: Final = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Writes to the API while this process leads.
+    """Writes to the API server while this process leads.
 
     All methods raise ``NotLeadingError``, ``ApiRefusedError`` or ``ApiUnknownError``. ``writes`` counts writes by kind
     and outcome: ``done``, ``refused`` or ``unknown``.
@@ -186,7 +186,7 @@ class Writer:
                 raise
 
     async def delete(self, resource: Resource, obj: JsonObject) -> None:
-        """Delete the object; the API answers 409 if it has changed or was replaced."""
+        """Delete the object; the API server returns 409 if it has changed or was replaced."""
         name = name_of(obj)
         # A process may stall after it has checked the Lease, and continue while another one leads. The preconditions
         # protect newer objects.
@@ -210,7 +210,7 @@ class Writer:
         try:
             response = await self.api.call(in_time)
         except ApiError as error:
-            # Without a response the outcome is unknown: the API may have executed the request.
+            # Without a response the outcome is unknown: the API server may have executed the request.
             self.writes.labels(what, "refused" if isinstance(error, ApiRefusedError) else "unknown").inc()
             raise
         self.writes.labels(what, "done").inc()

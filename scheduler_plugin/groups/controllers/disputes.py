@@ -1,6 +1,6 @@
 """Detects disputes: another writer keeps overwriting the fields that a group writes (pure).
 
-- A field that no longer has the written value was reverted, and so was one that an admission webhook changed at once.
+- A field that no longer has the written value was reverted, as was one that an admission webhook changed.
   A revert counts once per write.
 - After ``REVERTS`` reverts the fields are not written during a backoff; then one write tries again.
 - The state is in memory only, because a successor detects a dispute again after a few writes.
@@ -42,8 +42,8 @@ Key = tuple[Resource, ObjectName, str]
 
 @dataclass(frozen=True, slots=True)
 class WrittenFields:
-    """The last write: its ``fields``, their values as ``stored`` by the API (as written, if a webhook changed them),
-    and its time ``at``.
+    """The last write: its ``fields``, their values as ``stored`` by the API server (as written, if a webhook changed
+    them), and its time ``at``.
 
     ``noticed`` is since when the values have differed, None if they do not. ``lost`` are the fields that differed last,
     ``manager`` is the field manager that overwrote them, if known. ``uid`` is the object's, empty if unknown.
@@ -98,7 +98,7 @@ class Disputes:
         # Ignore the record in the annotations, unless only annotations are written.
         body = {name: value for name, value in write.body.items() if name != "metadata"} or write.body
         fields = body if old is None else child({"all": _merged(old.fields, body)}, "all")
-        # Remember what the API stored, because it may normalize or complete the fields.
+        # Remember what the API server stored, because it may normalize or complete the fields.
         stored = part_of(after, fields)
         if not is_as_written(part_of(after, body), body):
             # Otherwise a write that a webhook changes would be repeated by each reconcile.

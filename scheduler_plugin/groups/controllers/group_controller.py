@@ -297,7 +297,7 @@ _LONGEST: Final = 200  # characters of a group's name in an event's name, which 
 def scaled(kind: Resource, group: JsonObject, intent: Intent) -> EventRecord:
     """Event for a completed scaling."""
     note = str(intent)
-    # Deterministic, so that the API refuses a repeated event.
+    # Deterministic, so that the API server refuses a repeated event.
     code = zlib.crc32(f"{uid_of(group)}{intent.at}{note}".encode())
     name = f"{name_of(group).name[:_LONGEST]}.scaled.{code:08x}"
     return EventRecord(_about(kind, group), "Scaled", note, is_warning=False, name=name)

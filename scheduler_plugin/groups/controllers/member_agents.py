@@ -98,7 +98,7 @@ class HttpMemberAgents:
             host = url_host(text(vm, "status", "podIP"))
             # The audience includes the namespace, so that an agent cannot reuse the token in another one.
             headers = bearer_header(await self.tokens(audience_of_agents(name_of(vm).namespace)))
-            # Whoever runs the pod controls the response, and all groups share this program.
+            # The pod's owner controls the response, and all groups share this program.
             body = await bounded_body(self.http, f"http://{host}:{self.port}{path}", headers, LARGEST, _TIMEOUT)
             return None if body is None else msgspec.json.decode(body, type=kind)
         # Retried by the next reconcile.

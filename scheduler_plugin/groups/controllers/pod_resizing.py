@@ -70,7 +70,7 @@ class PodResizer:
     """Since when each standby, by UID, has been growing."""
 
     async def resize_pods(self, target: JsonObject, kind: Resource, sizes: tuple[SizedContainer, ...]) -> str:
-        """Resize the pods of ``target`` to ``sizes``; without ``sizes`` they keep those of their template.
+        """Resize the pods of ``target`` to ``sizes``; without ``sizes`` they keep their template's sizes.
 
         Return which pods cannot be resized, and why; empty if all can. A refusal because of a stale cache is raised
         after the other pods were resized.
@@ -129,7 +129,7 @@ class PodResizer:
                     requested = without(requested, resource)
             requested = cpu_first(pod, requested)
         else:
-            # Revert at once, because it blocks the pod's next resize, and if deferred also reserves room on the node.
+            # Revert immediately: it blocks the pod's next resize and, if deferred, reserves room on the node.
             requested = tuple(has for has in objection.actual if by_name(sizes, has.name) is not None)
         write = resize_pod(pod, requested)
         if write is None or self._is_paused(pod, write, now):

@@ -57,7 +57,7 @@ from scheduler_plugin.groups.objects.hvpa.decoding import Hvpa, decode
 from scheduler_plugin.groups.objects.targets import OF_PODS, TargetRef, read_container, read_reference, write_container
 
 DEPENDENCIES: Final = (*REPLICA_WRITERS, VERTICAL_AUTOSCALERS, PODS, REPLICA_SETS)
-"""Kinds that every group with a policy depends on, besides that of its target."""
+"""Kinds that every group with a policy depends on, besides its target's kind."""
 
 BY_AGENTS: Final = ("SizedByAgents", "OptedIn", texts.SIZED_BY_AGENTS)
 
@@ -81,7 +81,7 @@ class DesiredState:
     """The objects of a group, and what it may write.
 
     - ``in_place``: running pods are resized, and the template does not change.
-    - ``sizes``: the group writes sizes, so nobody else may.
+    - ``sizes``: the group writes sizes, so no other writer may.
     - ``by_agents``: node agents size the target's pods, so the group does not. ``allows_agents`` is False if the group
       would then have nothing to do.
     - ``floors``: standbys among such pods get the size of their primary as a floor.

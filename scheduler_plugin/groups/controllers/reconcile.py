@@ -85,7 +85,7 @@ WRITABLE: Final = "TargetWritable"
 """False after a write was refused for good; removed once nothing is left to write."""
 
 RESIZABLE: Final = "PodsResizable"
-"""False while the API refuses to resize a running pod."""
+"""False while the API server refuses to resize a running pod."""
 
 AS_ORDERED: Final = "PodsAsOrdered"
 """False while pods differ from their spec in number, readiness or size."""

@@ -173,7 +173,7 @@ class VmGroupController(QueuedController):
         again = await read_object(self._context.writer.api, VM_GROUPS, group.name)
         if again is not None:
             self._context.cache.learn(VM_GROUPS, again)
-        # The plan needs the new count, whatever was read.
+        # The plan needs the new count, even if an older one was read.
         scaled = replace(group, spec=replace(group.spec, replicas=decision.replicas))
         return replace(observed, obj=again or observed.obj, group=scaled, decision=decision)
 

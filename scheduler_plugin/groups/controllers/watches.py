@@ -137,7 +137,7 @@ class PodIndex:
         cache.listen(PODS, self._changed)
 
     def of(self, target: JsonObject) -> list[Json]:
-        """Pods of a Deployment, StatefulSet, ReplicaSet or Cluster, by name, without those of other controllers."""
+        """Pods of a Deployment, StatefulSet, ReplicaSet or Cluster, by name, without pods of other controllers."""
         selector, namespace = pod_selector(target), name_of(target).namespace
         labels = (_ANY, *strings(selector, "matchLabels").items())
         # A pod must have all labels, so search only those with the rarest one.
@@ -270,7 +270,7 @@ class GroupWatches:
 
     def _group_changed(self, policy: GroupPolicy, change: FactChange[Json]) -> None:
         kind, name = policy.kind.kind, change.name
-        if is_status_only(change):  # usually our own write; to reconcile at once would skip the pause after a refusal
+        if is_status_only(change):  # usually our own write; reconciling now would skip the pause after a refusal
             return
         before = self._references.target_of((kind, name))
         if change.after is None or is_terminating(change.after):

@@ -105,7 +105,7 @@ def _advice(refusal: Refusal) -> str:
 
 
 def reached(pod: JsonObject, sizes: Sequence[SizedContainer]) -> tuple[Resource, ...]:
-    """Resources for which the pod's containers actually have ``sizes``, whatever was requested since."""
+    """Resources for which the pod's containers actually have ``sizes``, even if others were requested since."""
     actual = _actual(pod)
     # A container is not running yet.
     if any(by_name(actual, container.name) is None for container in sizes):

@@ -52,13 +52,13 @@ def primary_of(pods: Sequence[JsonObject], kind: Resource) -> JsonObject | None:
 def is_of_other(pod: JsonObject, target: JsonObject, get: Callable[[Resource, ObjectName], JsonObject | None]) -> bool:
     """Return True if another object than ``target`` controls the pod, directly or by a ReplicaSet.
 
-    A selector may match such pods, too: those of a canary have the labels of the main Deployment and one more.
+    A selector may match such pods, too: a canary's pods have the labels of the main Deployment and one more.
     """
     owner = controller_of(pod)
     if text(owner, "kind") == REPLICA_SETS.kind and text(owner, "uid") != uid_of(target):
         replica_set = get(REPLICA_SETS, ObjectName(name_of(pod).namespace, text(owner, "name")))
         owner = controller_of(replica_set or {}) or owner
-    # Without a controller it will be adopted by whoever selects it.
+    # Without a controller it will be adopted by any controller that selects it.
     return bool(owner) and text(owner, "uid") != uid_of(target)
 
 

@@ -219,7 +219,7 @@ class OomKill:
 
 
 def oom_kills(pod: JsonObject) -> Iterator[OomKill]:
-    """Yield the last OOM kills of the pod's containers, whatever their present state."""
+    """Yield the last OOM kills of the pod's containers in any state."""
     for status in items(pod, "status", "containerStatuses"):
         # After a restart the kill is in `lastState`.
         for state in ("state", "lastState"):

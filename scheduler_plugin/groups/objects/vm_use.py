@@ -119,7 +119,7 @@ def hpa_status(hpa: JsonObject, current: int, recommendation: HorizontalRecommen
         condition(hpa, "ScalingActive", "True", "ValidMetricFound", texts.FROM_AGENTS),
         condition(hpa, "ScalingLimited", *limit, ""),
     ]
-    # Without metrics, because those of the cluster's HPA controller compare runners with pod requests, but agents
+    # Without metrics, because the cluster's HPA controller compares runners with pod requests, but agents
     # compare guests with VM maxima.
     counts = {"currentReplicas": current, "desiredReplicas": recommendation.desired}
     return {**counts, "currentMetrics": [], "conditions": conditions}

@@ -182,7 +182,7 @@ def resize(target: JsonObject, kind: Resource, containers: tuple[SizedContainer,
 def achievable(
     target: JsonObject, kind: Resource, containers: tuple[SizedContainer, ...]
 ) -> tuple[SizedContainer, ...]:
-    """The sizes that can be written: those of a VM in whole memory slots and within its bounds."""
+    """The sizes that can be written: for a VM in whole memory slots and within its bounds."""
     if kind is not VIRTUAL_MACHINES:
         return containers
     container = by_name(containers, VM_CONTAINER)

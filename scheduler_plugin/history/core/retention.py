@@ -58,7 +58,7 @@ class Fold(msgspec.Struct, frozen=True, gc=False):
 
 
 FINE_FIRST: Final = 5
-"""How often the horizons of fine spans are halved, down to their minimum, before that of the coarsest is."""
+"""How often the horizons of fine spans are halved, down to their minimum, before the coarsest horizon is."""
 
 MOST_HALVINGS: Final = FINE_FIRST + 6
 

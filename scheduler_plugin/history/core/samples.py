@@ -131,7 +131,7 @@ class NodeRecord(msgspec.Struct, frozen=True, gc=False):
 class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
     """A decision on a VM, ``by`` its agent or the scheduler.
 
-    ``sentences`` are those of ``explain``, the summary first. ``size`` is the VM's size at that time. ``denied`` is
+    ``sentences`` are as in ``explain``, the summary first. ``size`` is the VM's size at that time. ``denied`` is
     True if the VM got less than requested.
     """
 

@@ -201,7 +201,7 @@ def _fixed(size: Size | None, known: tuple[int, int], price: Price) -> BilledCos
 
 
 def _slept(usage: Usage, known: tuple[int, int], price: Price) -> BilledCost:
-    """Cost of the minimum size while the VM slept, minus that of what was still reserved; zero if it was awake."""
+    """Cost of the minimum size while the VM slept, minus the cost of what was still reserved; zero if it was awake."""
     least, span = usage.facts.least, usage.span
     if least is None or not usage.facts.asleep:
         return BilledCost()

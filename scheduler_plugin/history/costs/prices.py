@@ -105,7 +105,7 @@ def priced(size: Size, keys: Iterable[str], ranking: RankingConfig) -> Price | N
 
 
 def price_list(nodes: Sequence[NodeUsage], ranking: RankingConfig, parts: Sequence[Part] = ()) -> PriceList:
-    """The latest prices of all nodes, and those of ``parts`` of the period."""
+    """The latest prices of all nodes, and the prices in ``parts`` of the period."""
     by_node = {node: price for node, price in prices_of(nodes, ranking).items() if price is not None}
     used = {price_key(usage.facts.price_keys, ranking) for usage in nodes}
     unused = tuple(sorted(key for key in ranking.node_prices if key not in used))

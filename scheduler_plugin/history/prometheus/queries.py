@@ -112,7 +112,7 @@ class PrometheusHistory:
             for _, values in series:
                 for at, value in values:
                     rows[at - ends][place] = _scaled(value, _resource(VM_COLUMNS[place]))
-        # Several series may share a row, such as those of a migrated VM.
+        # Several series may share a row, for example of a migrated VM.
         return stepped([sample_span(at, at + wide, tuple(rows[at])) for at in sorted(rows)], period.since, wide)
 
     async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[DecisionRecord]:

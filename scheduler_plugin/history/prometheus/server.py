@@ -67,7 +67,7 @@ class PrometheusServer:
             async with self._limit:
                 # POST, because many names would exceed the length of a URL.
                 response = await self._http.post(path, data=dict(parameters))
-            # Whatever the status code is, because the body contains the error.
+            # For every status code, because the body contains the error.
             answer = _ANSWER.decode(response.content)
         except (httpx.HTTPError, ValueError, RecursionError) as error:
             # The host and port only: a URL may contain a password.

@@ -117,7 +117,7 @@ class SqliteStore:
     def _start_new_file(self, error: Exception) -> sqlite3.Connection:
         try:
             aside = quarantine(self._path, self._wall())
-            # Ids of subjects and facts are those of the old file.
+            # Ids of subjects and facts belong to the old file.
             self._subjects.clear()
             self._facts.clear()
             connection = open_to_write(self._path)

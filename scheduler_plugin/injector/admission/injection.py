@@ -30,7 +30,7 @@ API_ACCESS: Final = "autoscaling-agent-api-access"
 IDENTITY_FOLDER: Final = "/var/run/autoscale"
 ACCOUNT_FOLDER: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 IN_OUR_POD: Final = "127.0.0.1"
-"""Our runner forwards the ports that an agent needs to the guest, whatever ports the VM declares."""
+"""Our runner forwards the ports that an agent needs to the guest, even if the VM does not declare them."""
 
 IN_NEONVMS_POD: Final = "169.254.254.254"
 """The guest's address in a NeonVM pod, whose runner forwards only ports that the VM declares."""
@@ -113,7 +113,7 @@ def judge(pod: Json, template: AgentTemplate) -> Unchanged | RefusedPod | list[J
     """The JSON Patch (RFC 6902) that adds the agent to a new pod, or why the pod is not changed or is refused."""
     spec, labels = child(pod, "spec"), labels_of(pod)
     runners = [container for container in items(spec, "containers") if text(container, "name") == RUNNER_CONTAINER]
-    # Pods of VMs have both, those of our controller and of NeonVM.
+    # VM pods of our controller and of NeonVM have both.
     if not labels.get(LABEL_VM_NAME) or not runners:
         return NO_VM
     if (unchanged := _reason_to_skip(spec, labels)) is not None:
@@ -212,7 +212,7 @@ def _agent(vm: str, runner: Json, settings: InjectedAgentSettings) -> Json:
 
 
 def _volumes(template: AgentTemplate) -> list[Json]:
-    """Volumes with token and CA for the scheduler, and for the API server, which VM pods do not have by themselves.
+    """Volumes with token and CA for the scheduler, and for the API server, which VM pods lack.
 
     The scheduler's CA is optional, so that a VM starts without it; its agent waits for it.
     """

@@ -109,7 +109,7 @@ class Injector:
         return answer(review.uid, operations)
 
     async def _missing_account(self, namespace: str, account: str) -> str:
-        # Anyone may send reviews: those of invented namespaces must neither delay the others nor take all connections.
+        # Anyone may send reviews: reviews of invented namespaces must neither delay others nor take all connections.
         found_at = self._found.get((namespace, account))
         if found_at is not None and self.clock.now() - found_at < ACCOUNT_KEPT:
             return ""

@@ -62,7 +62,7 @@ class ClaimState(Enum):
 
     TENTATIVE = "tentative"  # reserved; the bind call is in flight
     UNKNOWN = "unknown"  # the bind call has an unknown outcome; the pod must be read again
-    CONFIRMED = "confirmed"  # the API accepted the bind; the watch has not shown the pod on its node yet
+    CONFIRMED = "confirmed"  # the API server accepted the bind; the watch has not shown the pod on its node yet
     BOUND = "bound"  # the watch has shown the pod on its node
     INCOMING = "incoming"  # reserved for a migration's target pod that has no node yet
 
@@ -264,7 +264,7 @@ class VmAccount(PermitAccount):
 
 def _after_restart(pod: PodFacts, vm: VmFacts) -> Resources:
     """Size in the spec, if the pod boots a new machine because the VM's status does not name it; otherwise zero."""
-    # A migration's target keeps the machine of its source, whatever the spec says now.
+    # A migration's target keeps the machine of its source, even if the spec has changed.
     is_new = pod.migration is None and pod.name != vm.pod
     return vm.after_restart if is_new and vm.after_restart is not None else ZERO
 

@@ -16,7 +16,7 @@ PAST_SHARE: Final = 0.25
 """Share of a past denial's cost that counts; with all of it, a fleet that is short would move VMs all the time."""
 
 MAX_PAST: Final = 90.0
-"""Maximum cost of past denials: about that of a move. One long denial must not make moves hasty for hours."""
+"""Maximum cost of past denials: about the cost of a move. One long denial must not make moves hasty for hours."""
 
 
 def vcpus_worth(lacking: Resources) -> float:

@@ -25,7 +25,7 @@ class VmShare:
 def fair_shares(room: Resources, claimants: Sequence[VmShare], unit: ComputeUnit) -> list[Resources]:
     """Divide ``room`` by weight among ``claimants``, each within its bounds.
 
-    Shares rise from ``minimum`` in whole units, except for the last step. Nobody gets less than ``minimum``, even with
+    Shares rise from ``minimum`` in whole units, except for the last step. No VM gets less than ``minimum``, even with
     too little room.
 
     >>> spans = [VmShare(Resources.parse(0, 0), Resources.parse(cpus, 0), 1, (0.0, str(cpus))) for cpus in (1, 5, 9)]

@@ -145,7 +145,7 @@ class NodeAccount:
             self.deferred.opted_in,
             self.room.total.minus_or_zero(self.reserved.minus_or_zero(self.deferred.all)),
         )
-        # The kubelet grants what fits by itself. If no VM has requests, the kubelet would not see them leave.
+        # The kubelet grants what fits without our help. If no VM has requests, the kubelet would not see them leave.
         if self.facts is None or wanted.within(free) or not self._vms_request:
             return ZERO
         resizes = [claim.deferred.opted_in for claim in self.claims.values() if claim.deferred.opted_in.any]

@@ -17,7 +17,7 @@ Rules:
 - A message that is not newer than the last one changes no amount; its response has the current permit.
 - Only one agent is active at a time; requests of others are refused.
 - The stored permit is the maximum that any agent may hold, not the last decision: a restarted scheduler must know it.
-- Without an agent (autoscaling off for ``SETTLE``, or no pod left) the scheduler first lowers the permit in the API;
+- Without an agent (autoscaling off for ``SETTLE``, or no pod left) the scheduler first lowers the stored permit;
   then the VM's object alone counts. Until then the agent may not know that it was switched off, or its last resize may
   be in flight; an original agent's resize applies to any version of the object.
 """
@@ -77,7 +77,7 @@ class PermitAccount(PermitState):
     def record_wake_request(self, wanted: Resources, now: Instant) -> None:
         """Record the request of a sleeping VM's agent; zero gives up its permit."""
         if not wanted.any:
-            # A VM that waits to wake has been waiting since its first request, whatever its agent says in between.
+            # A waking VM has been waiting since its first request, even if its agent gave up the permit in between.
             is_waking = self.facts is not None and self.facts.phase == WAKING
             self.wake_asked_at = self.wake_asked_at if is_waking else None
         elif self.wake_asked_at is None:
@@ -124,7 +124,7 @@ class PermitAccount(PermitState):
     def answer(
         self, message: Message, permit: Resources, now: Instant, revision: int, alive: Container[str] = ()
     ) -> PersistPermit | None:
-        """Record the decision on a message that is not old. Return the write that the API needs, if any.
+        """Record the decision on a message that is not old. Return the write that is needed, if any.
 
         A new write gets ``revision``, which must be above all earlier ones.
         """
@@ -159,7 +159,7 @@ class PermitAccount(PermitState):
         return order
 
     def _must_store_first(self, permit: Resources) -> bool:
-        """Return True if the API must store the permit, or its holder, before the response."""
+        """Return True if the API server must store the permit, or its holder, before the response."""
         # A restarted scheduler knows only the object. So it must name this agent and at least this permit before the
         # response.
         if self.facts is None or not self.facts.has_agent or self.facts.is_pod:
@@ -191,7 +191,7 @@ class PermitAccount(PermitState):
     # Writes of the permit: when they are due, and how they end --------------------------------------------------------
 
     def write(self, revision: int, offer: Offer | None = None) -> PersistPermit | None:
-        """The write that the API needs now, if any; the same one again while its outcome is unknown."""
+        """The write that is needed now, if any; the same one again while its outcome is unknown."""
         if offer is None and self.is_stored:
             return None
         if self.permit is None or self.facts is None or not self.facts.has_agent:

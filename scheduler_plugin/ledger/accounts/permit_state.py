@@ -163,7 +163,7 @@ class PermitState:
 
     @property
     def is_stored(self) -> bool:
-        """True if the API is known to store exactly what the agent may hold; always true for a pod."""
+        """True if the API server is known to store exactly what the agent may hold; always true for a pod."""
         if self.permit is None:
             return False
         return self.stored_low == self.permit_to_store == self.stored_high or (
@@ -258,7 +258,7 @@ class PermitState:
             # Messages answered by the previous process may still be in flight.
             self.trusted_from = Instant(now + SETTLE)
             self._remember_holders(facts, now)
-        # A sleeping VM uses nothing until a permit is stored, whatever its agent holds.
+        # A sleeping VM uses nothing until a permit is stored, even if its agent holds one.
         self.is_unproven = at_rebuild and facts.has_agent and facts.permit is None and not self.sleeps
         self.awaits_first_message = self.is_unproven and facts.is_pod
         self.awaits_kubelet = at_rebuild and not facts.is_seen

@@ -38,7 +38,7 @@ LIMIT_RETRY: Final = Seconds(30.0)
 """Retry interval for a CPU limit that was written and is missing because a webhook dropped it."""
 
 MIN_REQUESTS: Final = Resources(MilliCpu(1), Bytes(1024**2))
-"""Requests of a pod whose VM sleeps. Zero requests would change its QoS class, which the API refuses."""
+"""Requests of a pod whose VM sleeps. Zero requests would change its QoS class, which the API server refuses."""
 
 MERGE_WINDOW: Final = Seconds(2.0)
 """Writes sent within this time count as one."""
@@ -287,7 +287,7 @@ class PodRequests:
         if self.newest is not None and self.newest.maximum == size:
             self.newest = None
         self.no_answer = ""
-        # A conflict is retried at once.
+        # A conflict is retried immediately.
         if not why:
             return
         change = ResizeChange.of(requested, size)

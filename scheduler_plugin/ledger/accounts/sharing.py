@@ -283,7 +283,7 @@ def _competes(claim: Claim, now: Instant) -> bool:
     """Return True if the claim's VM is denied, could take room here, and asked recently."""
     if claim.vm is None or not claim.unmet.any or now - claim.vm.last_message_at > REQUEST_TIMEOUT:
         return False
-    # Room would stay idle if the API refuses the pod's requests or the permit.
+    # Room would stay idle if the API server refused the pod's requests or the permit.
     if claim.unsecured.any or claim.vm.refusal:
         return False
     # A leaving VM gets room elsewhere. A VM with two pods may be limited by the other node.

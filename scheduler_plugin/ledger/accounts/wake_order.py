@@ -24,7 +24,7 @@ def wakes_at_once(node: NodeAccount) -> int:
 
 
 def active_wakes(node: NodeAccount, now: Instant, excluding: Claim | None = None) -> int:
-    """Number of VMs on the node, except that of ``excluding``, that may wake and may not be running yet."""
+    """Number of VMs on the node, without ``excluding``, that may wake and may not be running yet."""
     return sum(claim.is_waking(now) for claim in node.claims.values() if claim is not excluding)
 
 

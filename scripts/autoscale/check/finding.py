@@ -57,7 +57,7 @@ class CheckSection(StrEnum):
 class CheckProblem:
     """A problem. ``subject`` is the name of the object, for the remedy; ``message`` is a sentence.
 
-    ``level`` and ``remedy`` override those of the check.
+    ``level`` and ``remedy`` override the check's.
     """
 
     subject: str

@@ -72,7 +72,7 @@ def installed(facts: CheckFacts) -> dict[str, Json]:
 
 
 def by_name(objects: Iterable[Json]) -> dict[str, Json]:
-    """Maps names to cluster-scoped objects, or to those of one namespace."""
+    """Maps names to cluster-scoped objects, or to the objects of one namespace."""
     return {name_of(named).name: named for named in objects}
 
 

@@ -201,7 +201,7 @@ async def _changed(
     change = PolicyChange(policy)
     for vm in most_expensive:
         spans = await history.vm_series(vm, period, STEP)
-        # The VM may have moved; the price is that of its last node.
+        # The VM may have moved; the price is its last node's.
         change.add(latest[vm].facts, spans, prices.on(latest[vm].facts.node, latest[vm].span))
     shares = sum(money[vm] for vm in most_expensive), sum(money.values())
     return change, [*change.sentences(), *_replay_coverage(len(most_expensive), len(latest), shares)]

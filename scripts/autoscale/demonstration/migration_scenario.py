@@ -30,7 +30,7 @@ from scripts.autoscale.site import Site, SiteError
 
 NEIGHBOURS: Final = (ObjectName("default", "neighbour-1"), ObjectName("default", "neighbour-2"))
 _BOOT: Final = Seconds(600.0)
-"""For several emulated guests on a busy machine; a VM that ends fails the demonstration at once."""
+"""For several emulated guests on a busy machine; a VM that ends fails the demonstration immediately."""
 _ARRIVE: Final = Seconds(90.0)
 _LOADS: Final = 3
 _MORE: Final = 15

@@ -35,7 +35,7 @@ POLICY: Final = (
 )
 """Shrinks within seconds instead of minutes; see docs/policies.md."""
 _BOOT: Final = Seconds(600.0)
-"""For an emulated guest on a busy machine; a VM that ends fails the demonstration at once."""
+"""For an emulated guest on a busy machine; a VM that ends fails the demonstration immediately."""
 _SETTLE: Final = Seconds(20.0)
 _STILL: Final = 6.0
 """Seconds without a change of size after which the guest counts as settled."""

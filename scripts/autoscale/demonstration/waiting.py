@@ -27,7 +27,7 @@ async def run_all(*jobs: Coroutine[object, object, None]) -> None:
 async def watch_for_ends(client: ApiClient, clock: Clock, only: ObjectName | None = None) -> None:
     """Watches the VMs of a cluster, or ``only`` one, until cancelled.
 
-    Raises ``SiteError`` once one of them ends by itself; restarts before the watch do not count.
+    Raises ``SiteError`` once one of them ends on its own; restarts before the watch do not count.
     """
     restarts: dict[str, int] = {}
 
@@ -64,7 +64,7 @@ def end_of(vm: Json, restarts: int = 0) -> str:
     if phase in _ENDED:
         why = next((text(condition, "message") for condition in items(vm, "status", "conditions")), "")
         return f"VM {name_of(vm).name} has ended: {why or phase}"
-    # A VM with a restart policy leaves its final phase at once, so only the count shows the restart.
+    # A VM with a restart policy leaves its final phase immediately, so only the count shows the restart.
     if integer(vm, "status", "restartCount") > restarts:
         return f"VM {name_of(vm).name} has ended and was restarted; see: autoscale explain {name_of(vm)}"
     return ""

@@ -41,7 +41,7 @@ class Snapshot:
 class Watcher:
     """Watches the database ``vm``, a VM or pod; run ``run`` in a task.
 
-    Calls ``on_size`` at once with each observed size, and ``on_reason`` a little later with the agent's reason.
+    Calls ``on_size`` immediately with each observed size, and ``on_reason`` a little later with the agent's reason.
     """
 
     site: Site
@@ -87,7 +87,7 @@ class Watcher:
         size, _ = sizes_of(self.database)
         if size is not None:
             self.on_size(size)
-            # Explain a new size at once instead of after a second.
+            # Explain a new size immediately instead of after a second.
             self._resized.set()
 
     async def _query_agent(self, sources: SiteSources) -> None:

@@ -104,7 +104,7 @@ class CacheGuest:
 
     def _fit(self) -> None:
         self.resident = min(self.resident, self.room)
-        # Hot pages evict those of the scan, and a shrink evicts the scan first, like the kernel's two LRU lists.
+        # Hot pages evict the scan's pages, and a shrink evicts the scan first, like the kernel's two LRU lists.
         self.scanned = min(self.scanned, self.room - self.resident)
 
     def _missing(self, load: ClientLoad) -> float:

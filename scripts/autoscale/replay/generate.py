@@ -32,14 +32,14 @@ def _diurnal(at: Floats, random: Random) -> Floats:
 
 
 def _step(at: Floats, random: Random) -> Floats:
-    """Levels that last for most of a day, and then change at once."""
+    """Levels that last for most of a day, and then change abruptly."""
     # 200 samples of five minutes.
     level = np.repeat(random.uniform(0.4, 5.0, at.size // 200 + 1), 200)[: at.size]
     return level * random.gamma(400, 1 / 400, at.size)
 
 
 def _spike(at: Floats, random: Random) -> Floats:
-    """Almost idle, with rare spikes that rise at once and fade within an hour."""
+    """Almost idle, with rare spikes that rise abruptly and fade within an hour."""
     demand = 0.2 * random.gamma(20, 1 / 20, at.size)
     for start in _starts(random, at.size, 1 / 90):
         height, length = random.uniform(1.5, 6.0), int(random.integers(2, 12))

@@ -19,7 +19,7 @@ from scripts.autoscale.replay.recording import UNIT, Floats, Recording, Timeline
 class PolicyFigures(msgspec.Struct, frozen=True):
     """The figures of a policy for a recording, or overall.
 
-    - ``cost``: allocated (for a group: ordered) vCPU-seconds, relative to those of the oracle.
+    - ``cost``: allocated (for a group: ordered) vCPU-seconds, relative to the oracle's.
     - ``insufficient_percent``: the share of the demand that exceeded the allocation.
     - ``throttled_percent``: the share of time in which it did.
     """

@@ -186,7 +186,7 @@ class Run:
         return completed
 
     def _run_denying_nodes(self, step: int, loads: Loads, now: Instant) -> list[SimulatedVm]:
-        """Run the denied agents within a step, and those of neighbours that offer room."""
+        """Run the agents of denied VMs within a step, and of neighbours that offer room."""
         ledger = self._cluster.ledger
         denying = [node for name in ledger.strained if (node := ledger.nodes[name]).unmet.any]
         claims = [claim for node in denying for claim in node.claims.values() if claim.offered.any or claim.unmet.any]

@@ -48,7 +48,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     is the load of migrating VMs. ``stuck_node_hours``: nodes were under pressure, and no VM could leave.
     Utilization (0 to 1) is reserved / reservable, of CPU or memory, whichever is higher. ``short_percent`` is the share
     of the CPU demand, capped at the VMs' bounds, that guests had no CPU for.
-    Groups: ``replicas`` counts those of all groups. ``sharing_percent`` is the share of members' time on a node that
+    Groups: ``replicas`` counts all groups' replicas. ``sharing_percent`` is the share of members' time on a node that
     another member of their group already uses.
     Sleep: ``asleep_percent`` is the share of all VMs' time asleep; ``sleep_vcpu_hours`` and ``sleep_gib_hours`` are the
     sizes of sleeping VMs over time, ``sleep_percent`` their share of all VMs' sizes.

@@ -143,7 +143,7 @@ class SimulatedVm:
         """Start an agent in ``pod``. It knows only the VM's object."""
         self.pods += 1
         self.pod = pod
-        # The scheduler accepts only higher sequence numbers than those of the last agent.
+        # The scheduler accepts only sequence numbers above the last agent's.
         self.state = begin(ObjectName(NAMESPACE, pod), self.policy, now, 0.0, self.pods * SEQUENCE_STRIDE)
         self.agent_started_at, self.last_inputs = now, None
         self.refresh_agent(now)
@@ -165,7 +165,7 @@ class SimulatedVm:
 
     @property
     def is_waiting(self) -> bool:
-        """True if the agent needs a response whatever its guest reports: after its start, and during a migration."""
+        """True if the agent needs a response regardless of metrics: after its start, and during a migration."""
         scheduler = self.state.scheduler
         return scheduler.migrate or self.is_migrating or scheduler.ceiling is None
 

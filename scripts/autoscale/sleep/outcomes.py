@@ -67,7 +67,7 @@ def woke(vm: Json, duration: Seconds) -> OrderOutcome | None:
         return None
     if report.state == SleepState.RESTARTED:
         return OrderOutcome(texts.RESTARTED.format(name=name, message=report.message or texts.NO_REASON))
-    # Prefer the controller's measurement; ours includes polling the API.
+    # Prefer the controller's measurement; ours includes polling the API server.
     return OrderOutcome(texts.AWAKE.format(name=name, seconds=_seconds(report.seconds or duration)))
 
 

@@ -70,7 +70,7 @@ def _request(number: int, token: str, units: int) -> bytes:
 
 
 def _patch(bulk: BulkClient, number: int, extra: int) -> bytes:
-    """A patch as large as that of a permit, but of other annotations."""
+    """A patch as large as a permit's, but of other annotations."""
     permit = json.dumps({"cpu": f"{extra * 500}m", "mem": f"{extra * 128}Mi"})
     body: Json = {"metadata": {"annotations": {"bench/permit": permit, "bench/permit-writer": "bench-0123abcd"}}}
     return bulk.request("PATCH", VIRTUAL_MACHINES.path(NAMESPACE, vm_name(number)), body, MERGE_PATCH)

@@ -37,7 +37,7 @@ def test_refused_growth_stays_reserved_for_no_one() -> None:
     story.answers(cu(1))
     assert story.plans() == planned((), 6.5, "growing for cpu busy")
     assert explain(story.state, "db/vm-1", story.instant).because == (
-        "growing for cpu busy; the API refused this growth; try 2 in 5 s"
+        "growing for cpu busy; the API server refused this growth; try 2 in 5 s"
     )
     story.at(6.5).looks(cores=0.25, span=5.5)
     assert story.acts() == [asks(cu(2), cu(1), 4)]

@@ -116,12 +116,12 @@ def test_kube_dns_policy_example() -> None:
         (
             {"stages": [{"sustain": {"over": 1}}]},
             "memory",
-            "stages[0].sustain: memory must grow at once, and this stage can delay it",
+            "stages[0].sustain: memory must grow immediately, and this stage can delay it",
         ),
         (
             {"resource": "memory", "stages": [{"percentile": {}}]},
             "cpu",
-            "stages[0].percentile: memory must grow at once, and this stage can delay it",
+            "stages[0].percentile: memory must grow immediately, and this stage can delay it",
         ),
     ],
 )

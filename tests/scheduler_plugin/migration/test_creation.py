@@ -29,7 +29,7 @@ async def test_refused_order_backs_off() -> None:
         s.cluster.faults.append(Fault(CREATION, refuse=403, times=2))
         await s.passes(2)
         assert (s.created(), s.migrations, s.reserved, await s.told(POD)) == (1, [], FULL, (200, False, 2))
-        assert (await s.view("nodes"))["nodes"][0]["stuck"] == "no VM may move: 1 refused by the API"
+        assert (await s.view("nodes"))["nodes"][0]["stuck"] == "no VM may move: 1 refused by the API server"
         await s.passes(60)
         assert (s.created(), s.migrations) == (2, [])
         await s.passes(118)
@@ -52,7 +52,8 @@ async def test_general_refusal_delays_all(status: int) -> None:
         s.cluster.faults.append(Fault(CREATION, refuse=status, times=3))
         await s.passes(2)
         assert (s.created(), s.migrations, s.reserved) == (1, [], FULL)
-        assert (await s.view("nodes"))["migrationsIdle"] == "the API refused the last migration; see the scheduler log"
+        idle = (await s.view("nodes"))["migrationsIdle"]
+        assert idle == "the API server refused the last migration; see the scheduler log"
         await s.passes(5)
         assert (s.created(), s.migrations) == (3, [])
         await s.passes(8)
@@ -80,7 +81,7 @@ async def test_lost_order_keeps_room_until_settled() -> None:
         s.cluster.faults.append(Fault(CREATION))
         await s.passes(11)
         name = str(s.cluster.made("POST", "/virtualmachinemigrations")[0].body["metadata"]["name"])  # type: ignore[index]
-        in_doubt = f"the API has not confirmed yet that it created default/{name}"
+        in_doubt = f"the API server has not confirmed yet that it created default/{name}"
         assert (s.created(), s.migrations, s.reserved) == (1, [], ("9500m", "2"))
         await s.passes(9)
         assert (s.created(), s.reserved, await s.told(POD)) == (1, ("9500m", "2"), (200, False, 2))

@@ -170,7 +170,7 @@ FAULTS = (
         "lacks the status subresource",
         in_list("crds", "virtualmachines.vm.neon.tech", lambda d: d["spec"]["versions"][0].pop("subresources")),
     ),
-    Fault("namespace-exists", f"no namespace {NAMESPACE}", without("namespaces", NAMESPACE)),
+    Fault("namespace-exists", f"namespace {NAMESPACE} not found", without("namespaces", NAMESPACE)),
     Fault(
         "namespace-exists",
         "is being deleted",
@@ -209,7 +209,7 @@ FAULTS = (
         'admission webhook "guard"',
         refused("autoscaling-agent", 'admission webhook "guard" denied'),
     ),
-    Fault("programs-installed", f"no Deployment autoscaling-scheduler in namespace {NAMESPACE}", nothing),
+    Fault("programs-installed", f"Deployment autoscaling-scheduler not found in namespace {NAMESPACE}", nothing),
     Fault(
         "programs-images",
         "container service of pod autoscaling-scheduler-0 cannot pull r/x:1: not found",
@@ -376,12 +376,12 @@ FAULTS = (
     Fault("leases-held", "last renewed 60 s ago by neonvm-controller-1-ab", led_by("neonvm-controller-1-ab", 60.0)),
     Fault(
         "leases-held",
-        "there is no Lease autoscaling-scheduler",
+        "Lease autoscaling-scheduler not found",
         both(without("leases", "autoscaling-scheduler"), metrics(autoscaling_scheduler_0=page(leads=False))),
     ),
     Fault("leases-acted-on", "autoscaling-scheduler-0 of autoscaling-scheduler holds the Lease", held_idly(60.0)),
     Fault(
-        "leader-reached", "there is no EndpointSlice autoscaling-scheduler-extender", without("endpoint_slices", LED[1])
+        "leader-reached", "EndpointSlice autoscaling-scheduler-extender not found", without("endpoint_slices", LED[1])
     ),
     Fault("leader-reached", "has no endpoint", in_list("endpoint_slices", LED[0], lambda each: each.pop("endpoints"))),
     Fault(
@@ -446,7 +446,7 @@ FAULTS = (
     Fault("clock-nodes", "10 s behind", node_lease(-10.0), WARNING),
     Fault(
         "clock-programs",
-        "the holder of the Lease neonvm-controller is 30 s ahead of",
+        "the clock of Lease neonvm-controller's holder is 30 s ahead of",
         led_by("neonvm-controller-0-a", ahead=30.0),
         WARNING,
     ),

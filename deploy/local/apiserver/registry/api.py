@@ -272,7 +272,7 @@ class Api:
             )
         body = _with_policy(before.body, options.propagation)
         grace = strategy.grace(before.body)
-        # An object without a grace period is removed immediately, whatever the client asks for.
+        # An object without a grace period is removed immediately, regardless of the request.
         if options.grace is not None and grace:
             grace = options.grace
         body = metadata.marked_for_deletion(body, self.environment.now(), grace)

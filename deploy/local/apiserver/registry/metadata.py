@@ -28,7 +28,7 @@ _NOT_COUNTED: Final = frozenset({"metadata", "status", "apiVersion", "kind"})
 _ANNOTATIONS_LIMIT: Final = 256 * 1024
 _STANDARD_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 _FREE_FINALIZERS: Final = frozenset({"admissionregistration.k8s.io", "apiextensions.k8s.io"})
-"""Built-in groups whose finalizers, like those of custom resources, need no domain."""
+"""Built-in groups whose finalizers need no domain, as for custom resources."""
 
 
 def timestamp(at: datetime) -> str:

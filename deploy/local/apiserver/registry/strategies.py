@@ -72,7 +72,7 @@ def _complete_pod(body: JsonObject, _: datetime) -> JsonObject:
 
 
 def _pod_grace(body: JsonObject) -> int:
-    """Grace period of a pod in seconds: 0 if it has no node or has finished, otherwise that of its spec."""
+    """Grace period of a pod in seconds: 0 if it has no node or has finished, otherwise the spec's."""
     if not field(body, ("spec", "nodeName")) or field(body, ("status", "phase")) in _FINISHED:
         return 0
     seconds = field(body, ("spec", "terminationGracePeriodSeconds"))

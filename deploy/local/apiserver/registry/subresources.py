@@ -117,7 +117,7 @@ def _selector_text(selector: Any) -> str:
 
 
 def set_scale(api: Api, target: RequestTarget, scale: JsonObject, options: WriteOptions) -> StoreResult:
-    """Set an object's replica count to that of ``scale``. Raises 400, 404, 409 or 422."""
+    """Set an object's replica count from ``scale``. Raises 400, 404, 409 or 422."""
     paths = target.resource.scale or ScalePaths()
     replicas = field(scale, ("spec", "replicas"))
     if not isinstance(replicas, int) or isinstance(replicas, bool):

@@ -1,1 +1,1 @@
-"""The served resources: built-in ones and those of CRDs. Pure."""
+"""The served resources: built-in ones and custom resources. Pure."""

@@ -1,4 +1,4 @@
-"""The resources that are served now: built-in ones and those of CustomResourceDefinitions.
+"""The resources that are served now: built-in ones and custom resources.
 
 The catalog is derived from the stored CustomResourceDefinitions and has no other state.
 """

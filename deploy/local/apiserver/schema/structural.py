@@ -100,7 +100,7 @@ class Schema:
     def without_unknown(self, body: JsonObject) -> tuple[JsonObject, list[str]]:
         """``body`` without unknown fields, and the paths of these fields."""
         unknown: list[str] = []
-        # The object's own metadata has its own rules, whatever the schema says about it.
+        # The object's own metadata follows its own rules, not the schema.
         root = {**self.document, "properties": {**self.document.get("properties", {}), **_open(_TYPE_META)}}
         return _prune(body, root, "", unknown), unknown
 

@@ -134,7 +134,7 @@ def counterpart(item: Any, before: Any, schema: JsonObject) -> Any:
 def violations(value: Any, schema: JsonObject, path: str, before: Any = None) -> Iterator[Cause]:
     """Violations of ``schema`` by the parts of ``value`` that differ from ``before``.
 
-    ``path`` is that of the value, for messages; ``before`` is None for a new value.
+    ``path`` is the value's path, for messages; ``before`` is None for a new value.
     """
     if (value is None and schema.get("nullable")) or is_unchanged(value, before):
         return

@@ -2,7 +2,7 @@
 
 - All clusters use the same addresses, in separate network namespaces.
 - Inside a node, files and programs are at fixed paths (``IN_NODE``).
-- Each node has a pod subnet, derived from its number, and static routes to those of the other nodes.
+- Each node has a pod subnet, derived from its number, and static routes to the other nodes' subnets.
 """
 
 from __future__ import annotations

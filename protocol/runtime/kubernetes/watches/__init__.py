@@ -1,1 +1,1 @@
-"""Caches of the objects of one kind, synchronized with the API by list and watch."""
+"""Caches of the objects of one kind, synchronized with the API server by list and watch."""

@@ -1,4 +1,4 @@
-"""Synchronizes one kind of object with the API: list, watch, resume, relist (level-triggered).
+"""Synchronizes one kind of object with the API server: list, watch, resume, relist (level-triggered).
 
 Lists and reads are consistent: they include everything known before they were sent. If a list is older than that, or
 contains an object in an older version or one that was deleted, the store was restored from a backup, even if its
@@ -141,7 +141,7 @@ class FactInformer(FactCache[F]):
         """Request a new list and return its number; ``_taken`` reaches it once the list is complete."""
         self._wanted += 1
         if self._interruption is not None and not self._interruption.expired():
-            # Interrupt the watch, which would otherwise delay the list until it ends by itself.
+            # Interrupt the watch, which would otherwise delay the list until it ends on its own.
             self._interruption.reschedule(asyncio.get_running_loop().time())
         return self._wanted
 

@@ -3,7 +3,7 @@ window and minimum change, in this order (S1.8, S1.9, S1.12).
 
 - Measurements of an HPA are up to ``MEASURED_WITHIN`` old and may describe any state of the pods in that time.
 - Decisions wait for pods to match their spec, but only for a limited time.
-- Effective intervals shrink only after less has been enough for a while. They grow at once.
+- Effective intervals shrink only after less has been enough for a while. They grow immediately.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def _sizes(
         proposal = _size(gates, container, need, replicas)
         possible = gates.memory.pods.largest_possible(container.name, need.resource)
         if possible is not None and possible < proposal.present:
-            # Sizes that pods cannot have are reverted at once, without gates: they never had them. New replicas take
+            # Revert impossible sizes immediately, without gates: pods never had them. New replicas take
             # over, so start from what pods have.
             reachable = proposal if shrinks else _size(gates, container, need, replicas, possible)
             if max(reachable.desired, possible) < proposal.present:

@@ -222,7 +222,7 @@ class HvpaSpec:
     settle: Seconds = Seconds(0.0)
 
     def policy(self, container: str) -> ContainerPolicy:
-        """Policy of the container: its own, that of ``*``, or the default."""
+        """Policy of the container: its own, the one of ``*``, or the default."""
         # Reversed: the first policy of a name wins.
         named = {policy.name: policy for policy in reversed(self.containers)}
         return named.get(container) or named.get(ANY_CONTAINER) or ContainerPolicy()

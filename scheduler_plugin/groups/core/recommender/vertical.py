@@ -159,7 +159,7 @@ def observed(history: History, container: str, replicas: Sequence[ResourceList],
     cpu = [used.cpu.value for used in replicas if used.cpu is not None]
     if cpu:
         # Sum over all replicas, extrapolated to unmeasured ones, so that the recommendation follows the replica count
-        # at once.
+        # immediately.
         new = replace(new, cpu=new.cpu.add(sum(cpu) * len(replicas) / len(cpu), 1.0, at), samples=new.samples + 1)
     memory = [used.memory.value for used in replicas if used.memory is not None]
     if memory:

@@ -134,7 +134,7 @@ def decide(
     # Only users scale to and from zero.
     if not current:
         return ScalingDecision(0, None, memory.reset_fewer_since(), texts.SCALED_TO_ZERO)
-    # Enforce the bounds at once.
+    # Enforce the bounds immediately.
     bounded = scaling.bounds.clamp(current)
     if bounded != current:
         limits = texts.OUT_OF_BOUNDS.format(bounds=scaling.bounds)

@@ -98,7 +98,7 @@ class Autoscaler:
                 # Replaced by metrics of its containers.
                 case ResourceTarget(resource, utilisation) if utilisation is not None and resource in replaced:
                     continue
-                # Keep others, such as those of injected sidecars.
+                # Keep others, such as injected sidecars'.
                 case _:
                     metrics.append(metric)
         return replace(self, metrics=(*metrics, *self._begun(missing)))

@@ -211,7 +211,7 @@ def written(
 ) -> tuple[tuple[SizedContainer, ...], list[WithheldChange], TortoiseMemory]:
     """Return the requests to write now, the withheld changes, and the new memory.
 
-    Increases are written at once, decreases at most once per ``DOWN_INTERVAL``, because each may replace every pod.
+    Increases are written immediately, decreases at most once per ``DOWN_INTERVAL``, because each may replace every pod.
     """
     waits = not has_passed(DOWN_INTERVAL, memory.shrunk_at, now)
     containers: dict[str, SizedContainer] = {}

@@ -46,7 +46,7 @@ _TIMES: Final = {
 
 
 def read_memory(status: JsonObject, configuration: Configuration) -> TortoiseMemory:
-    """The memory in ``status``; that of a new Tortoise if it is missing."""
+    """The memory in ``status``; a new Tortoise's if it is missing."""
     replicas, layout = child(status, "recommendations", "horizontal"), configuration.layout
     times = {field: parse_datetime(child(status, "times").get(name)) for name, field in _TIMES.items()}
     return TortoiseMemory(
@@ -206,7 +206,7 @@ def write_slots(memory: SlotMemory) -> list[Json]:
 
 def read_slots(entries: Iterable[JsonObject], otherwise: SlotLayout) -> SlotMemory:
     """Decode the result of ``write_slots``. Without readable entries it is empty, with the layout ``otherwise``."""
-    # At most one week of hours, whatever is in the status.
+    # At most one week of hours, even if the status has more.
     parsed = _read(list(entries)[:MOST_SLOTS])
     # The first readable entry defines the layout, so that the memory survives a change of the configuration.
     layout = next((candidate for entry in parsed if (candidate := _layout(entry)) is not None), otherwise)

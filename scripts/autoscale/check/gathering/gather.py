@@ -59,7 +59,7 @@ STAND_IN: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """Gathers facts through the API and, for port-forwards, kubectl. An empty ``namespace`` is detected.
+    """Gathers facts from the API server and, for port-forwards, with kubectl. An empty ``namespace`` is detected.
 
     ``notes`` collects remarks on how the cluster was reached.
     """
@@ -123,7 +123,7 @@ class Gathering:
         return replace(facts, **outcomes)
 
     async def _list_objects(self, facts: CheckFacts, *, before: bool) -> CheckFacts:
-        """Lists the cluster's objects, and after installing those of the installation."""
+        """Lists the cluster's objects and, after installing, the installation's."""
         facts = await self._with(
             facts,
             namespaces=self._all(resources.NAMESPACES),

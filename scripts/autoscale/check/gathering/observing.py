@@ -1,4 +1,4 @@
-"""Turns requests to the API into observations: errors become reasons."""
+"""Turns requests to the API server into observations: errors become reasons."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ async def _dry_run(
         if error.kind is RefusalKind.FORBIDDEN and _BY_RIGHTS in message:
             return Unavailable(f"you cannot create pods in {namespace}, not even as a dry run")
         if error.kind is RefusalKind.NOT_FOUND:
-            return Unavailable(f"there is no namespace {namespace}")
+            return Unavailable(f"namespace {namespace} not found")
         # The API server refuses dry runs if a webhook declares side effects.
         if _NO_DRY_RUN in message:
             return Unavailable(f"a webhook does not support dry runs: {message}")

@@ -21,7 +21,7 @@ SHIPPED_NAMESPACE: Final = "kube-system"
 """The namespace in the shipped manifests."""
 
 BORROWED_IN: Final = "kube-system"
-"""The namespace of ``extension-apiserver-authentication-reader``, whatever that of the installation."""
+"""The namespace of ``extension-apiserver-authentication-reader``, regardless of the installation's."""
 
 _RBAC: Final = "rbac.authorization.k8s.io"
 _ADMISSION: Final = "admissionregistration.k8s.io"

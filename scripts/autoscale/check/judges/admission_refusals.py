@@ -36,7 +36,7 @@ def exists(facts: CheckFacts) -> Verdict:
     namespace = by_name(facts.namespaces.value).get(facts.namespace)
     # A missing namespace is a problem only if the scheduler is installed; otherwise the installation creates it.
     if namespace is None and SCHEDULER in installed(facts):
-        return CheckProblem(facts.namespace, f"there is no namespace {facts.namespace}")
+        return CheckProblem(facts.namespace, f"namespace {facts.namespace} not found")
     if namespace is None:
         return CheckResult(f"{facts.namespace} does not exist yet; helm install --create-namespace creates it")
     if is_terminating(namespace):

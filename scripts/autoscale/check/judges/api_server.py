@@ -114,7 +114,7 @@ def addresses_are_ipv4(facts: CheckFacts) -> Verdict:
     one. If IPv6 is the primary family, kubelets probe pods on an address where nothing listens, and the scheduler does
     not start. On dual-stack clusters IPv4 must come first. The check reads the Service `default/kubernetes`.
     """
-    # The address of the API server's own Service is of the cluster's primary family, as are those of pods.
+    # The API server's own Service has an address of the cluster's primary family, as pods do.
     addresses = [text(service, "spec", "clusterIP") for service in facts.api_services.value]
     require(any(addresses), "the Service default/kubernetes has no address")
     if other := [address for address in addresses if ":" in address]:

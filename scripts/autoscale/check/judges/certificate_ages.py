@@ -82,7 +82,7 @@ def are_current(facts: CheckFacts) -> CheckResult:
     `neonvm-runners…`.
     """
     now, stored_certificates = _server_time(facts), read_certificates(facts)
-    require(facts.secrets.value, f"there is no Secret {SECRETS}")
+    require(facts.secrets.value, f"Secret {SECRETS} not found")
     filled = {stored.secret for stored in stored_certificates}
     empty = sorted(name_of(secret).name for secret in facts.secrets.value if name_of(secret).name not in filled)
     problems = [CheckProblem(name, f"the Secret {name} has no certificate yet") for name in empty]
@@ -211,7 +211,7 @@ def bundles_are_current(facts: CheckFacts) -> CheckResult:
     own = (
         stored
         for stored in _stored(facts)
-        # Neither the expander's CA nor that of runners signs the injector's certificate.
+        # Neither the expander's CA nor the runners' CA signs the injector's certificate.
         if stored.is_authority and stored.secret not in OF_THE_EXPANDER and not stored.is_of_runners
     )
     authorities = {ca for stored in own for ca in stored.chain}

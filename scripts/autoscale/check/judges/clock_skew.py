@@ -59,13 +59,13 @@ def of_programs(facts: CheckFacts) -> CheckResult:
     certificates depend on it.
     """
     our_leases = {lease for program in PROGRAMS for lease in program.leases}
-    # A Lease without a holder was released, and nobody renews it.
+    # A Lease without a holder was released, and is not renewed.
     ours = [
         lease
         for lease in facts.leases.value
         if name_of(lease).name in our_leases and text(lease, "spec", "holderIdentity")
     ]
-    return _of_leases(ours, "the clock of the holder of the Lease {name}")
+    return _of_leases(ours, "the clock of Lease {name}'s holder")
 
 
 def _of_leases(leases: Sequence[Json], source: str) -> CheckResult:

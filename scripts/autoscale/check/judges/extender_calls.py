@@ -87,7 +87,7 @@ def _sampling(document: Json, facts: CheckFacts) -> list[str]:
     ours = next(
         (profile for profile in items(document, "profiles") if text(profile, "schedulerName") == SCHEDULER_NAME), {}
     )
-    # A profile's own percentage takes precedence over that of the whole configuration.
+    # A profile's own percentage takes precedence over the configuration's.
     percent = ours[_PERCENT] if ours.get(_PERCENT) is not None else document.get(_PERCENT)
     service_percent = _expected_percent(facts)
     # With a lower percentage kube-scheduler samples fewer nodes than the service expects. With zero, as if unset, it
@@ -237,7 +237,7 @@ def _never_tried(pods: Sequence[Json], now: float) -> list[str]:
     return [
         str(name_of(pod))
         for pod in pods
-        # The first attempt sets this condition, whatever the outcome.
+        # The first attempt sets this condition, even if it fails.
         if not condition_of(pod, "PodScheduled")
         and (made := parse_timestamp(text(pod, "metadata", "creationTimestamp"))) is not None
         and now - made > _UNTRIED

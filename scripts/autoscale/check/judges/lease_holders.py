@@ -121,7 +121,7 @@ def _is_holder(lease: Json, pod: str) -> bool:
 
 def _wrong(facts: CheckFacts, program: Program, name: str, lease: Json | None) -> CheckProblem | None:
     if lease is None:
-        return CheckProblem(name, f"there is no Lease {name}: no replica of {program.name} leads")
+        return CheckProblem(name, f"Lease {name} not found: no replica of {program.name} leads")
     holder, subject = _holder(lease), f"the Lease {name}"
     if not holder:
         return CheckProblem(name, f"{subject} has no holder: no replica of {program.name} leads")
@@ -187,7 +187,7 @@ def lead_to_leader(facts: CheckFacts) -> CheckResult:
 
 def _misled(name: str, endpoint_slice: Json | None, replicas: set[str]) -> str:
     if endpoint_slice is None:
-        return f"there is no EndpointSlice {name}, so clients cannot reach the scheduler through the Service {name}"
+        return f"EndpointSlice {name} not found, so clients cannot reach the scheduler through the Service {name}"
     pods = [text(endpoint, "targetRef", "name") for endpoint in items(endpoint_slice, "endpoints")]
     if not pods:
         return f"the EndpointSlice {name} has no endpoint: no scheduler leads, or the leader is not allowed to write it"

@@ -47,7 +47,7 @@ def has_scheduler(facts: CheckFacts) -> Verdict:
     """The namespace has no scheduler. The check finds an installation in another namespace if it is the only one."""
     here = installed(facts)
     if SCHEDULER not in here:
-        return CheckProblem("", f"there is no Deployment {SCHEDULER} in namespace {facts.namespace}")
+        return CheckProblem("", f"Deployment {SCHEDULER} not found in namespace {facts.namespace}")
     return CheckResult(f"{', '.join(sorted(here))} in namespace {facts.namespace}")
 
 
@@ -186,7 +186,7 @@ def _newest(facts: CheckFacts, program: str) -> Version:
 def _version(pod: Json, names: tuple[str, ...]) -> Version | None:
     """The version in the label of one of our own pods, else the image's tag."""
     tags = [image_tag(text(container, "image")) for container in containers(pod) if text(container, "name") in names]
-    # In a VM's pod the label is set by whoever creates the pod, so only the image's tag counts.
+    # In a VM's pod the label is set by the pod's creator, so only the image's tag counts.
     labelled = (
         labels_of(pod).get(VERSION_LABEL, "") if program_of(pod) in {program.name for program in PROGRAMS} else ""
     )

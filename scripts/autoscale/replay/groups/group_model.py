@@ -90,7 +90,7 @@ GroupPlayer = Callable[[ReplicaShape], Callable[[GroupObservation], OrderedRepli
 class GroupRun:
     """Ordered and serving replicas and their ``size`` in vCPUs at each step.
 
-    ``capacity`` is that of the serving replicas; None if all had their ``size``.
+    ``capacity`` is the serving replicas' capacity; None if all had their ``size``.
     """
 
     replicas: Floats

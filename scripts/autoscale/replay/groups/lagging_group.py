@@ -1,6 +1,6 @@
 """A model of a group whose pods follow orders with a delay, and whose metrics lag behind.
 
-Pods get a new size by a rolling update, when they are deleted, or in place; excess replicas are removed at once.
+Pods get a new size by a rolling update, when they are deleted, or in place; excess replicas are removed immediately.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class LaggingGroup:
             self._make(-inf)
 
     def order(self, replicas: int, size: int) -> None:
-        """Orders replicas of a size; changes that take no time happen at once."""
+        """Orders replicas of a size; changes that take no time happen immediately."""
         self.replicas, self.size = replicas, size
         self._settle()
 
