@@ -1,4 +1,4 @@
-"""YAML of the project's own files, read by libyaml where PyYAML has it: ten times as fast as its loader in Python."""
+"""YAML of the project's own files, parsed by libyaml if PyYAML has it: ten times as fast as its Python loader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A monitor in a guest that answers health checks while it is well, and says what a test has it say."""
+"""A monitor in a guest that answers health checks while it is healthy, and sends what a test specifies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from tests.fake_clock import settle
 
 @dataclass
 class FakeMonitor:
-    """See ``MonitorSource``. Connections fail with the next of ``absent``; ``heard`` is all but health checks."""
+    """See ``MonitorSource``. Connections fail with the next of ``absent``; ``heard`` are all messages except health
+    checks.
+    """
 
     version: int = 2
     answer_timeout: Seconds = Seconds(5.0)
@@ -52,5 +54,5 @@ class FakeMonitor:
 
     @property
     def last_number(self) -> int:
-        """The number of the last message that was heard."""
+        """The number of the last message that arrived."""
         return self.heard[-1][0]

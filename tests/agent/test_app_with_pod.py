@@ -1,4 +1,6 @@
-"""The process of a node's agent with a postgres in a pod: API server and control groups are there, no scheduler."""
+"""The process of a node's agent with a postgres in a pod: with an API server and control groups, without a
+scheduler.
+"""
 
 from __future__ import annotations
 

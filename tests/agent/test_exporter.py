@@ -298,7 +298,7 @@ async def test_explanations_are_guarded_and_metrics_are_not(alone: Assignment | 
 
 
 async def test_objection_is_exported_by_its_verdict(served: Served) -> None:
-    """Only while it stands, so that an alert on it begins again after a withdrawal."""
+    """Only while it lasts, so that an alert on it starts again after a revert."""
     fixture, supervisor, http = served
     supervisor.runners[ASSIGNMENT] = fixture.runner
     pages = list[str]()

@@ -45,7 +45,7 @@ class Conversing(FakeMonitor):
         self.session = MonitorSession(self.connect, self.clock, self.events.append)
 
     async def asked(self, action: MonitorMessage) -> int:
-        """The number under which the monitor heard ``action``."""
+        """Send ``action``. Returns the number with which the monitor received it."""
         self.session.send(action)
         await settle()
         return self.last_number

@@ -71,7 +71,7 @@ class FakePod(FakeVmApi):
         return answer
 
     def looks(self) -> None:
-        """The kubelet looks at what is ordered."""
+        """The kubelet handles the ordered resize."""
         use, has = self.found.use, self.found.actual
         assert has is not None
         if use == has:
@@ -137,7 +137,7 @@ async def test_infeasible_wish_is_tried_ever_more_seldom() -> None:
 
 
 async def test_reasons_speak_of_the_pod() -> None:
-    """Explanations, log lines and Events call it neither a VM nor a guest, whatever goes wrong."""
+    """Explanations, log lines and Events call it neither VM nor guest, for any failure."""
     async with PodFixture(size("250m", "2Gi")) as fixture:
         reasons = [fixture.because]
 

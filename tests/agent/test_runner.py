@@ -54,7 +54,7 @@ async def test_slow_scrape_does_not_move_later_ones() -> None:
 
 
 async def test_guest_that_kills_is_logged_once_a_minute() -> None:
-    """A guest may kill a process with each look; the log has the first, and another a minute later."""
+    """A guest may report a kill in each scrape; the log has the first, and another one a minute later."""
     async with RunnerFixture() as fixture:
         await fixture.clock.advance(2.0)
         for _ in range(30):

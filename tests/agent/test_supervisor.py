@@ -213,7 +213,7 @@ async def test_sidecar_keeps_its_own_vm() -> None:
 
 
 async def test_killed_container_is_followed_by_larger_one() -> None:
-    """The kernel kills a pod's container, whose agent ends with it; its successor still hears of the kill."""
+    """The kernel kills a pod's container, and its agent ends with it; the next agent still learns of the kill."""
     async with running() as agents:
         agents.kills = 1.0
         await agents.node.has(FIRST)

@@ -17,7 +17,7 @@ SPACES = ("default", "shop", "bank")
 
 
 def fleet(nodes: int, per_node: int) -> tuple[PageCluster, Told]:
-    """A cluster with that many VMs, of which a few stand out, and its scheduler."""
+    """A cluster with this many VMs, a few of them unusual, and its scheduler."""
     cluster, told, chance = PageCluster(), Told(), random.Random(7)
     answers = [_node(cluster, chance, at, per_node) for at in range(nodes)]
     told.scheduler["/nodes"] = nodes_answer(*answers)

@@ -35,7 +35,7 @@ class NoonClock(SystemClock):
 
 
 async def steady(tab: Tab) -> bytes:
-    """The page once it looks the same twice."""
+    """The page once two screenshots are equal."""
     before = b""
     for _ in range(_LOOKS):
         now = await tab.screenshot(animations="disabled", caret="hide")

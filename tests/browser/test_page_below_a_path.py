@@ -14,7 +14,7 @@ pytestmark = pytest.mark.browser
 
 
 async def test_every_view_works_below_a_path() -> None:
-    """Addresses that begin at the root would ask whatever else is behind that host."""
+    """Absolute paths would reach other services behind the same host."""
     cluster, told = fleet(24, 12)
     async with (
         browsing() as browser,

@@ -1,4 +1,4 @@
-"""The page looks like its pictures in the documents. ``AUTOSCALE_PICTURES=1`` retakes these."""
+"""The page looks like its pictures in the documents. ``AUTOSCALE_PICTURES=1`` retakes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PHONE: Final = (390, 800)
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A view at an address of the page; ``text`` is there once it is whole."""
+    """A view at an address of the page; ``text`` is visible once it is complete."""
 
     name: str
     path: str

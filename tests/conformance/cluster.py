@@ -99,7 +99,7 @@ class Cluster:
         return self.create(self.path("configmaps"), {"metadata": {"name": name}, "data": data})
 
     def pod(self, name: str, **more: object) -> Json:
-        """A new pod that no scheduler looks at. ``more`` goes into its metadata."""
+        """A new pod that no scheduler handles. ``more`` goes into its metadata."""
         self.http.post(self.path("serviceaccounts"), json={"metadata": {"name": "default"}})
         spec = {
             "schedulerName": "none-such",
@@ -126,7 +126,7 @@ class Cluster:
             next(event for event in events if event["type"] == "DELETED")
 
     def until(self, is_so: Callable[[], bool]) -> None:
-        """Returns once it is so, or after as many looks as tests have patience for."""
+        """Wait until the condition is true, for a limited number of attempts."""
         any(is_so() for _ in range(_PATIENCE))
 
     @contextmanager

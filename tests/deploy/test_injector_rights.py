@@ -124,7 +124,7 @@ def selects(hook: Document, labels: dict[str, str]) -> bool:
 
 
 def _written(expression: dict[str, object]) -> str:
-    """A requirement as kubectl's ``--selector`` has it."""
+    """A requirement in the syntax of kubectl's ``--selector``."""
     values = ",".join(map(str, expression.get("values", [])))  # type: ignore[call-overload]
     operator = {"In": f" in ({values})", "NotIn": f" notin ({values})", "Exists": "", "DoesNotExist": ""}[
         str(expression["operator"])

@@ -1,4 +1,4 @@
-"""The kustomize base is what the chart installs by default, for ``kube-system``, as far as files tell it."""
+"""The kustomize base is what the chart installs by default in ``kube-system``, as far as files show it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def moved(document: Document, namespace: str) -> Document:
 
 
 def repeated(node: yaml.Node | None) -> Iterator[str]:
-    """Keys that stand twice in a mapping, which YAML forbids and most readers let pass."""
+    """Keys that occur twice in a mapping, which YAML forbids and most parsers accept."""
     match node:
         case yaml.MappingNode():
             keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
@@ -62,7 +62,7 @@ def test_base_has_default_fences() -> None:
 
 
 def test_base_is_for_kube_system_only() -> None:
-    """As the base's head and docs/install.md tell; once nothing stays behind, they are to say something else."""
+    """As the base's header and docs/install.md say; if this changes, they must change too."""
     base = [document for file in resources() for document in documents(str(file))]
     assert {each["metadata"].get("namespace") for each in base} == {None, "kube-system"}
     left = {name_of(each) for each in base if "kube-system" in str(moved(each, "other"))}

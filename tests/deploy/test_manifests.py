@@ -126,7 +126,7 @@ async def applied(client: httpx.AsyncClient, document: Document) -> httpx.Respon
 
 
 def of_cert_manager(kind: str) -> Document:
-    """A stand-in for a definition of cert-manager's, which takes everything."""
+    """A stand-in for a CRD of cert-manager, which accepts everything."""
     plural = f"{kind.lower()}s"
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     return {

@@ -39,7 +39,7 @@ def schema(plural: str) -> Document:
 
 
 def at(plural: str, path: str) -> Document | None:
-    """The schema of a field, None if it would be dropped, an empty one if a parent keeps whatever it is given."""
+    """The schema of a field; None if the field is pruned, empty if a parent preserves unknown fields."""
     found: Any = schema(plural)
     for step in path.strip(".").replace("[]", ".[]").split("."):
         inside = found.get("items") if step == "[]" else found.get("properties", {}).get(step)
@@ -240,5 +240,5 @@ def test_vm_may_add_kernel_words(words: str) -> None:
     "words", ["maxcpus=2", "a autoscale.cpu=2000", "a\nnr-cpus=9", 'a "maxcpus=2"', "--", "a -- b"]
 )
 def test_kernel_words_for_size_are_refused(words: str) -> None:
-    """The controller sets them: the kernel command line tells a guest its CPU and its addresses."""
+    """The controller sets them: the kernel command line gives a guest its CPU and its addresses."""
     assert len(faults({"spec": {"guest": {**GUEST, "appendKernelCmdline": words}}})) == 1

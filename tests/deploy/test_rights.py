@@ -120,7 +120,7 @@ class Recorder:
 
 
 class StopWaitingError(Exception):
-    """Ends what would go on forever."""
+    """Ends code that would run forever."""
 
 
 class ImpatientClock(FakeClock):

@@ -1,4 +1,4 @@
-"""Runbooks are read at night: what their commands and tables name is there."""
+"""Runbooks are read at night: everything that their commands and tables name exists."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ NODES: Final[Json] = {"ready": True, "leader": "a", "nodes": [{"name": "n1", "op
 
 
 def account(body: bytes) -> object:
-    """An agent's answer at ``/explain``: told to people, and recorded."""
+    """An agent's response at ``/explain``, shown to users and recorded."""
     found = read_object(body)
     return [*database_explanation(samples.whole_vm(), found, found)], _recorded([samples.whole_vm()], None, found)
 

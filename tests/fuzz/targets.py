@@ -102,7 +102,7 @@ def texts(*examples: bytes) -> Callable[[Random], bytes]:
 
 
 def amounts(random: Random) -> object:
-    """Anything that may stand where a quantity or duration belongs."""
+    """Any value that may be in the place of a quantity or duration."""
     found = random.choice((*QUANTITIES, *VALUES, "250m", "1.5Gi", "1h30m", 2))
     return damaged_text(found.encode(), random).decode(errors="replace") if isinstance(found, str) else found
 
@@ -148,12 +148,12 @@ def _answer(body: bytes) -> object:
 
 
 def _batch(body: bytes) -> object:
-    """As the scheduler does: the envelope, then each request by itself."""
+    """As in the scheduler: the envelope, then each request alone."""
     return [decode_request(each).resolve(GIB) for each in decode_batch(body)]
 
 
 def _batch_answer(body: bytes) -> object:
-    """As the agent does: the envelope, then each answer by itself."""
+    """As in the agent: the envelope, then each response alone."""
     found = [each for each in decode_answers(body, 2) if isinstance(each, EncodedAnswer)]
     return [decode_response(ProtocolVersion.V2_1, each.body, GIB) for each in found]
 
@@ -189,7 +189,7 @@ def _token(text: str) -> object:
 
 
 def _admission(body: bytes) -> object:
-    """As the webhook does: what can be read is judged, and whatever is found is answered."""
+    """As in the webhook: decode what is readable, judge it, and answer in any case."""
     question = read_review(body)
     found = judge(question.pod or {}, TEMPLATE)
     return answer(question.uid, found if isinstance(found, list) else ())

@@ -1,4 +1,4 @@
-"""Connections that come to a VM's database all at once, and whether its agent heard of them before any look."""
+"""A burst of connections to a VM's database, and whether its agent learned of them before a scrape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kubectl get`` without a kubectl: a process for each of many looks a second was most of the tests' work.
+"""``kubectl get`` without kubectl: starting a process for each query was most of the tests' work.
 
 What is asked in another way than by kind, name, namespace and selectors is left to kubectl.
 """

@@ -32,7 +32,7 @@ class NeighbourPod:
         self.cluster.wait("condition=Ready", f"pod/{WEB}", namespace=self.namespace)
 
     def end(self) -> None:
-        """Deletes it, where it is there."""
+        """Delete the pod, if it exists."""
         self.cluster.kubectl("delete", f"pod/{WEB}", self._place, "--ignore-not-found")
 
     def wish(self) -> MilliCpu:

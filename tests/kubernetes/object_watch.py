@@ -20,7 +20,7 @@ Object = dict[str, Any]
 
 @contextmanager
 def asking(cluster: RealKubernetes) -> Iterator[httpx.Client]:
-    """A client with people's rights: a kubectl for each look would be most of the work."""
+    """A client with users' permissions, because a kubectl process per query would dominate the run time."""
     with client_of_people(cluster.kubeconfig, timeout=10) as client:
         yield client
 

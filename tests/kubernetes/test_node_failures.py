@@ -50,6 +50,6 @@ def restarts(cluster: RealKubernetes, pod: str) -> int:
 
 
 def pid_of(cluster: RealKubernetes, part: str) -> int:
-    """The pid of one of the cluster's processes, as ``status`` tells it."""
+    """The pid of one of the cluster's processes, from ``status``."""
     parts = json.loads(cluster.autoscale("status", "-o", "json").stdout)["parts"]
     return int(next((each["pid"] for each in parts if each["name"] == part), 0))

@@ -132,7 +132,7 @@ def test_guest_monitor_approves_shrinks(vm: RealKubernetes) -> None:
 
 
 def counts_on(cluster: RealKubernetes) -> Bytes:
-    """The memory that the guest's monitor counts on; nothing before it was told."""
+    """The memory that the guest's monitor was last notified of; 0 before that."""
     return Bytes.parse(monitor_of(cluster)["counts_on"] or "0")
 
 

@@ -213,7 +213,7 @@ def following(cluster: RealKubernetes) -> Iterator[None]:
 
 @contextmanager
 def movable(cluster: RealKubernetes) -> Iterator[None]:
-    """Our scheduler may move the VM by itself while this is entered, as one that has not moved lately."""
+    """While entered, our scheduler may move the VM on its own, as one that has not moved recently."""
     label = "autoscaling.neon.tech/auto-migration-enabled"
     cluster.kubectl("delete", MIGRATION_PLURAL, "--all")
     cluster.kubectl("label", "--overwrite", "neonvm/db", f"{label}=true")
@@ -233,7 +233,7 @@ def _set(cluster: RealKubernetes, *, follows: bool) -> None:
 
 
 def _follows(cluster: RealKubernetes) -> bool:
-    """True if the scheduler has been told that requests follow."""
+    """True if the scheduler's settings let requests follow."""
     cluster.look_anew("kube-system", "autoscaling-scheduler")
     return bool(cluster.explained(_scheduler(cluster), 10297, "/settings")["pod_requests"])
 

@@ -206,7 +206,7 @@ class FakeGuest:
         self.die("it was stopped")
 
     def die(self, reason: str = "its process was killed") -> None:
-        """The guest cannot go on; a move that it is a part of fails."""
+        """The guest fails; a migration that involves it fails too."""
         self._end(reason)
         if self.move is not None and not self.move.end.done():
             self.fail(TransferFault.SOURCE_LOST, source_too=True)
@@ -232,7 +232,7 @@ class FakeGuest:
 
 
 class PlainNetwork(LoopbackNetwork):
-    """Addresses, and nothing behind them; what is plugged in and what was released is written down."""
+    """Only addresses; records attachments and releases."""
 
     def __init__(self) -> None:
         super().__init__("plain", "a test")

@@ -98,7 +98,7 @@ class InProcess(httpx.AsyncBaseTransport):
         return answer
 
     def objects(self, plural: str, group: str = "") -> list[Json]:
-        """All objects of a kind as they are stored, without a request: a fixture looks at them after every step."""
+        """All objects of a kind as stored, without a request: a fixture checks them after every step."""
         key = f"{plural}.{group}" if group else plural
         return [stored.body for stored in self.server.api.store.objects(key)]
 

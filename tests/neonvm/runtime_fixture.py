@@ -116,7 +116,7 @@ class RuntimeFixture:
         self.api.server.close()
 
     async def settle(self) -> None:
-        """Let every part act until it has nothing to do."""
+        """Let every component act until it has nothing to do."""
         idle = 0
         while idle < QUIET_ROUNDS:
             await asyncio.sleep(0)

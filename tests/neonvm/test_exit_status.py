@@ -1,4 +1,4 @@
-"""The exit status of the controller says that its Lease was lost, whatever else fails while it ends."""
+"""The controller's exit status says that its Lease was lost, even if shutting down fails too."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ async def test_unusable_password_counts_as_none(tmp_path: Path) -> None:
 
 
 def test_secret_is_named_by_vm_or_group() -> None:
-    """A label alone would show the password of any database to whoever may create VMs in its namespace."""
+    """A label alone would give any database's password to users who may create VMs in its namespace."""
     label = {"autoscaling.neon.tech/group": "orders"}
     owner = {"apiVersion": "autoscaling.neon.tech/v1", "kind": "VirtualMachineGroup", "name": "orders", "uid": "g"}
 

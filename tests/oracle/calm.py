@@ -1,4 +1,4 @@
-"""Liveness without faults: nothing waits if it can proceed, and nothing is kept for nobody."""
+"""Liveness without faults: nothing waits if it can proceed, and no room stays reserved without need."""
 
 from __future__ import annotations
 

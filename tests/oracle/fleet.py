@@ -164,7 +164,9 @@ class Fleet:
         return Resources.parse(guest["cpus"]["use"], f"{guest['memorySlots']['use']}Gi")
 
     def wakes_with(self, machine: Machine) -> Resources:
-        """The size with which a sleeping guest resumes: the one it had, whatever has been written since."""
+        """The size with which a sleeping guest resumes: its size when it fell asleep, even if the spec has changed
+        since.
+        """
         size = self.size(machine)
         return size.at_least(machine.slept) if self.phase(machine) in SLEEPING else size
 

@@ -55,7 +55,7 @@ class Outsiders(Stage):
         self.put(machine, obj)
 
     def edit_permit(self) -> None:
-        """Somebody edits the annotation, which pods do not have."""
+        """A user edits the annotation with the permit, which pods do not have."""
         machine = self.any_machine()
         if machine is None or machine.is_pod:
             return
@@ -72,7 +72,7 @@ class Outsiders(Stage):
         self.api.put(VMS, obj)
 
     def edit_weight(self) -> None:
-        """Somebody says how much of a node a VM is worth."""
+        """A user sets a VM's weight."""
         machine = self.any_machine()
         if machine is not None:
             obj, weight = self._copied(machine), self.chance.choice(("1", "100", "much"))
@@ -100,7 +100,7 @@ class Outsiders(Stage):
         self.put(machine, obj)
 
     def edit_use(self) -> None:
-        """Somebody resizes a VM."""
+        """A user resizes a VM."""
         machine = self.any_machine()
         if machine is None:
             return

@@ -73,7 +73,7 @@ class Stage:
         return self.schedulers.ledger
 
     def require(self, broken: list[str]) -> None:
-        """Ends the story with what led to it if something is broken, now or in a callback before."""
+        """Fail with the story so far if something is wrong, now or in an earlier callback."""
         if broken and self.broken is None:
             story = "\n".join(self.trace)
             self.broken = BrokenError(f"seed {self.seed}, step {self.steps}: {'; '.join(broken)}\n{story}")
@@ -100,7 +100,7 @@ class Stage:
         self._new_pod(machine, made)
 
     def _create_database(self) -> None:
-        """A pod whose postgres is resized in place."""
+        """Create a pod whose postgres is resized in place."""
         name = self.chance.choice(
             [f"p{number}" for number in range(MOST_VMS) if f"p{number}" not in self.fleet.machines]
         )

@@ -40,7 +40,7 @@ def quiet() -> Iterator[None]:
 
 
 async def play(seed: int, steps: int) -> int:
-    """One story. Returns how many answers agents heard. Raises ``BrokenError``."""
+    """Run one story. Returns the number of responses that agents received. Raises ``BrokenError``."""
     story = Story(seed)
     try:
         await story.start()
@@ -79,7 +79,7 @@ async def test_same_seed_repeats_the_run() -> None:
 
 
 def grants_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A faulty rule: requests within the stored reservation are granted, whoever has written it to the object."""
+    """A faulty rule: it grants requests within the stored reservation, regardless of who stored it."""
     by_room = permit_rule._size_by_room
 
     def within(state: Any, claim: Any, account: VmAccount, message: Any, now: Instant) -> tuple[Resources, Resources]:

@@ -52,7 +52,7 @@ def _imports(file: Path, name: str) -> tuple[str, ...]:
 
 
 def _imported_by(tree: ast.AST, name: str) -> Iterator[str]:
-    """Imports wherever they stand, and strings that name a module, except ``….__main__:main``: images name those."""
+    """Imports anywhere in a module, and strings that name a module, except ``….__main__:main``, which images name."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names):

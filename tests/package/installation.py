@@ -85,7 +85,7 @@ class Installation:
 
 
 def _entries(distribution: str) -> set[Path]:
-    """The files and folders of a distribution that stand in ``site-packages``."""
+    """The files and folders of a distribution in ``site-packages``."""
     found = metadata.distribution(distribution)
     tops = {file.parts[0] for file in found.files or () if file.parts[0] not in {"..", "__pycache__"}}
     return {Path(str(found.locate_file(top))) for top in tops}

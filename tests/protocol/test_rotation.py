@@ -34,7 +34,7 @@ def test_authority_signs_in_second_third() -> None:
 
 
 def test_what_is_valid_only_tomorrow_is_replaced() -> None:
-    """A clock that was a month ahead created a CA and certificates that nobody trusts yet."""
+    """A clock that was a month ahead created a CA and certificates that are not valid yet."""
     ahead = Lifetime(30 * 86_400.0, 30 * 86_400.0 + AUTHORITY)
     assert needs_authority([ahead], 0.0)
     assert is_due(Lifetime(30 * 86_400.0, 31 * 86_400.0), 0.0)

@@ -49,7 +49,9 @@ EXPIRES = 25.0
 
 @dataclass
 class Message:
-    """A request on its way; ``sent`` tells which request it is a copy of, and ``arrives`` when it may be delivered."""
+    """A request in transit. ``sent`` identifies the request that it is a copy of; it may be delivered from ``arrives``
+    on.
+    """
 
     sent: int
     uid: str
@@ -131,7 +133,7 @@ class Agents:
         self.alive.pop(uid, None)
 
     def step(self, agent: Agent, now: Instant) -> None:
-        """Looks at the VM and the guest, and starts what the core wants."""
+        """Observe the VM and the guest, and start the core's actions."""
         vm = self.cluster.vms[agent.vm]
         if agent.in_flight is not None and now - agent.asked_at > PATIENCE:
             self.answered(agent.in_flight, agent.uid, None, now)
@@ -162,7 +164,7 @@ class Agents:
         self._tell(agent, SleepOrdered(_view(vm)), now)
 
     def answered(self, sent: int, uid: str, response: PluginResponseView | None, now: Instant) -> None:
-        """An answer, or an error, on the connection of a request; heard only while that is awaited."""
+        """A response or an error for a request; ignored unless the request is still awaited."""
         agent = self.alive.get(uid)
         if agent is None or agent.in_flight != sent:
             return

@@ -172,7 +172,7 @@ class Cluster:
         self.streams["migration"].append(Gone("migration", name))
 
     def order_sleep(self, vm: VmObject) -> None:
-        """Somebody orders the VM to sleep, by a text that is new each time."""
+        """A user orders the VM to sleep, with a new value each time."""
         vm.order = self.next_name()
         self.put_vm(vm)
 

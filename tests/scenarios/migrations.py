@@ -85,7 +85,7 @@ class Controller:
             self.cluster.put_vm(vm)
 
     def _finish(self, found: MigrationObject, now: float) -> None:
-        """The VM runs in the target pod, or did: whatever happens to it now, the migration has succeeded."""
+        """The VM runs or ran in the target pod, so the migration has succeeded, even if the VM fails now."""
         target = None if found.pod is None else self.cluster.pods.get(found.pod.uid)
         if target is not None and target.migration is not None:
             self.cluster.put_pod(replace(target, migration=None))

@@ -106,7 +106,7 @@ class Scheduler:
         self.relist(now)
 
     def relist(self, now: Instant) -> None:
-        """Reads everything; whatever events were on their way are contained in it."""
+        """List everything; the list contains all pending events."""
         assert self.ledger is not None
         for stream in self.cluster.streams.values():
             stream.clear()
@@ -148,7 +148,7 @@ class Scheduler:
     # The watch ---------------------------------------------------------------------------------------------------
 
     def hear(self, kind: str, now: Instant) -> None:
-        """The next event of one kind; now and then one that was heard before comes again."""
+        """Deliver the next event of one kind; sometimes an earlier one is repeated."""
         stream = self.cluster.streams[kind]
         if stream:
             event = stream.popleft()
@@ -232,7 +232,7 @@ class Scheduler:
         return reservation.verdict is FITS
 
     def look(self, now: Instant) -> int:
-        """The planner looks, and everything it says is begun; how many VMs are to move."""
+        """Run the planner and start its migrations. Returns the number of VMs to move."""
         assert self.ledger is not None
         plan = run_steps(self.planner.plan(self.ledger, POLICY, RANKING, PlanningTime(now, now), self.random.randint))
         for move in plan.moves:

@@ -24,7 +24,7 @@ def pair(name: str, host: str = "", authority: str = "") -> tuple[bytes, bytes]:
 
 
 def signed_by(name: str, authority: str) -> bytes:
-    """The certificate ``name`` with the same key, signed by ``authority`` instead of by itself."""
+    """The certificate ``name`` with the same key, signed by ``authority`` instead of self-signed."""
     own = _pair(name, "", "")
     old = own.certificate
     form = CertificateForm(old.subject, old.not_valid_before_utc, old.not_valid_after_utc, (_SIGNS,))

@@ -1,4 +1,4 @@
-"""A Kubernetes API in memory behind the scheduler's port, with faults that a test orders in advance.
+"""A Kubernetes API in memory behind the scheduler's port, with faults that a test schedules.
 
 It keeps what matters to the scheduler: resource versions that rise with every change, and with nothing else: a patch
 that says what is there already leaves the version as it is. Watches that resume or answer 410 and stay silent from a

@@ -52,7 +52,7 @@ class FakeKubelets:
         return [pod["metadata"]["name"] for node in self.nodes for pod in self._on(node) if not self.answer(pod)]
 
     def answer(self, pod: Obj) -> bool:
-        """The kubelet looks at one pod; False if it has just come and there is no room for it."""
+        """Let the kubelet handle one pod. Returns False if the pod is new and does not fit."""
         node, asked, held = pod["spec"].get("nodeName"), requested(pod), allocated(pod)
         if node is None or held == asked:
             return True

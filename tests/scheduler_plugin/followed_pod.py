@@ -25,7 +25,7 @@ def made() -> FakeCluster:
 
 
 def sized(cpu: float, slots: int, on: str | None = "n1", allocated: tuple[float, int] | None = None) -> Obj:
-    """The pod of the VM, which requests so much; ``allocated`` is what its kubelet says."""
+    """The pod of the VM with these requests; ``allocated`` is what its kubelet reports."""
     pod = vm_pod("db", on)
     pod["spec"]["containers"][0]["resources"]["requests"] = amounts(cpu, slots)
     held = [] if allocated is None else [{"name": "neonvm-runner", "allocatedResources": amounts(*allocated)}]

@@ -105,7 +105,7 @@ def token_of(pod: Obj, *, node: str | None = None, audience: str = "autoscale-sc
 
 
 def token_text(label: str, **claims: object) -> str:
-    """A text with the shape of an agent's token; ``label`` tells one from another, and ``claims`` replace its own."""
+    """A text with the shape of an agent's token. ``label`` makes it unique, and ``claims`` replace its own."""
     body = {
         "aud": ["autoscale-scheduler"],
         "exp": 4102444800,

@@ -1,4 +1,4 @@
-"""A person edits a VM again and again: its neighbours grow all the same, and its node is not blocked (S4.5).
+"""A user keeps editing a VM: its neighbours can still grow, and its node is not blocked (S4.5).
 
 No policy is in force here, as in local clusters: the annotation with the permit may be written by anybody, too.
 """

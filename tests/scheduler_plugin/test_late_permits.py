@@ -1,4 +1,5 @@
-"""A permit's write that was believed lost lands late, or is never known to: nothing is lost or granted twice (S4.5).
+"""A permit's write that was believed lost lands late, or its outcome stays unknown: nothing is lost or granted twice
+(S4.5).
 
 An API server that is told what an object says already leaves its version as it is.
 """
@@ -24,7 +25,7 @@ WRITES = to("PATCH", "/virtualmachines/db")
 
 
 class Dropping(FakeCluster):
-    """A webhook drops what tells writes of permits apart."""
+    """A webhook drops the value that distinguishes writes of permits."""
 
     async def call(self, call: ApiCall) -> JsonObject:
         if WRITES(call):

@@ -1,4 +1,5 @@
-"""After a storm nothing waits that could go: whatever call, touch or answer was lost, and whoever was restarted.
+"""After a storm, nothing waits that could proceed, although calls, wake-ups and responses were lost and processes
+restarted.
 
 kube-scheduler is as strict here as it may be: a pod that it found no node for is looked at again only when a node is
 touched.
@@ -34,7 +35,7 @@ class KubeScheduler:
         self._touches: dict[str, str] = {}
 
     async def cycle(self, scheduler: Running) -> None:
-        """One look at every pod that is due."""
+        """Attempt every pod that is due once."""
         if self._is_touched():
             self.waiting.clear()
         for (_, name), found in sorted(self.cluster.collections[PODS].objects.items()):

@@ -1,4 +1,4 @@
-"""A pod that waits is called when it fits: whatever call was lost, after a restart too."""
+"""A waiting pod is woken when it fits, even if a call was lost or a process restarted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def called_by(cluster: FakeCluster) -> list[str]:
 
 
 async def test_fitting_waiting_pod_is_woken_after_restart(cluster: FakeCluster, clock: FakeClock) -> None:
-    """Room has become free while no scheduler ran: kube-scheduler has not been told."""
+    """Room became free while no scheduler ran, so kube-scheduler was not notified."""
     cluster.put(PODS, unschedulable(plain_pod("waits", "6")))
     async with running(cluster, clock):
         await settle()
@@ -67,7 +67,7 @@ async def test_waiting_vm_pod_is_woken_after_restart(cluster: FakeCluster, clock
 
 
 async def test_node_with_taints_is_touched_last(cluster: FakeCluster, clock: FakeClock) -> None:
-    """kube-scheduler does not look again at a pod for a node that the pod does not tolerate."""
+    """kube-scheduler does not retry a pod because of a node that the pod does not tolerate."""
     tainted = node("a-gpu")
     tainted["spec"]["taints"] = [{"key": "gpu", "effect": "NoSchedule"}]
     cluster.put(NODES, tainted)

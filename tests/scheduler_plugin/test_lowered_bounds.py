@@ -1,4 +1,4 @@
-"""A permit that was granted before somebody lowered a VM's bounds stays reserved through a restart.
+"""A permit that was granted before a user lowered a VM's bounds stays reserved through a restart.
 
 Its agent may not have heard of the bounds, or hears next that they were raised again, and uses the permit unasked.
 """

@@ -1,4 +1,4 @@
-"""The program itself: it starts, is healthy without its API, reloads, and ends when told."""
+"""The program itself: it starts, is healthy without its API server, reloads, and ends when told."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_serves_without_api_and_stops(tmp_path: Path, ending: signal.Signa
 
 
 async def answered(client: httpx.AsyncClient, path: str) -> int:
-    """The status, once the listener is there."""
+    """Wait until the listener accepts connections. Returns the status."""
     async with asyncio.timeout(5):
         while True:
             try:

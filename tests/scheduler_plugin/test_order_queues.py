@@ -1,4 +1,4 @@
-"""Queues that tenants fill: nobody delays or displaces the Events of others."""
+"""Queues that tenants can fill: no tenant delays or displaces the Events of others."""
 
 from __future__ import annotations
 

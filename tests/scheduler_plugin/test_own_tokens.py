@@ -103,7 +103,7 @@ async def test_token_in_a_file_is_for_everyone(tmp_path: Path) -> None:
 
 
 async def test_each_program_is_shown_its_own_token() -> None:
-    """Whoever may run pods in a VM's namespace may take the place of an agent there."""
+    """Anyone who may run pods in a VM's namespace can impersonate an agent there."""
     cluster, clock = Cluster(), FakeClock()
     shown: dict[str, str] = {}
 

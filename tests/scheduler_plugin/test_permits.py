@@ -1,4 +1,4 @@
-"""Agents' requests: a permit is stored before it is granted, whatever the API does meanwhile (S4.5)."""
+"""Agents' requests: a permit is stored before it is granted, even if the API server fails (S4.5)."""
 
 from __future__ import annotations
 

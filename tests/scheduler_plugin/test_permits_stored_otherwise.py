@@ -129,7 +129,9 @@ async def test_late_write_of_a_predecessor_is_not_granted(
 
 
 async def test_decrease_before_increase_stays_ordered(cluster: FakeCluster, clock: FakeClock) -> None:
-    """Both in one turn of the event loop, as in one batch; then autoscaling is off, and no agent asks again."""
+    """Both arrive in one turn of the event loop, as in one batch; then autoscaling is switched off, and no agent sends
+    more requests.
+    """
     async with settled(cluster, clock) as scheduler:
         context, uid = scheduler.parts.context, POD["metadata"]["uid"]
         name, now = ObjectName("default", POD["metadata"]["name"]), clock.now()

@@ -247,7 +247,7 @@ async def test_lost_resize_api_keeps_requests(
 
 
 async def test_cpu_limit_follows_what_is_reserved(cluster: FakeCluster, clock: FakeClock) -> None:
-    """It is there soon after the start, goes up with the requests before the permit, and down with them."""
+    """The limit is set soon after the start, raised with the requests before the permit, and lowered with them."""
     settings = parse_settings(SETTINGS + "permits: {asPodRequests: true, asCpuLimits: true}\n")
 
     def limits() -> object:

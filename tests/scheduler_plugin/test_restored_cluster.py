@@ -19,7 +19,7 @@ BOTH = pytest.mark.parametrize("is_bumped", [False, True])
 
 
 def use(cluster: FakeCluster, name: str, cpu: int, slots: int) -> None:
-    """The VM's object says that it has so much."""
+    """Set the VM's size in its object."""
     obj = cluster.get(VMS, "default", name)
     obj = {**obj, "spec": {"guest": {**obj["spec"]["guest"]}}}
     obj["spec"]["guest"]["cpus"] = {"min": "250m", "max": 8, "use": cpu}

@@ -17,7 +17,7 @@ TERMS = LeaseTerms(ObjectName("kube-system", "scheduler"))
 
 
 class Slow(FakeClock):
-    """Between two looks at it ``step`` seconds pass."""
+    """A clock that advances by ``step`` seconds at each reading."""
 
     step = 0.0
 

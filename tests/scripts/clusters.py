@@ -10,5 +10,5 @@ from scripts.autoscale.clusters import ReachedCluster
 
 
 def cluster_at(path: Path = Path("none"), folder: ClusterFolder | None = None) -> ReachedCluster:
-    """A cluster whose kubeconfig stands at ``path`` and is not read."""
+    """A cluster whose kubeconfig at ``path`` is never read."""
     return ReachedCluster((path,), "", Login("http://api"), f"cluster of {path}", folder)

@@ -123,7 +123,7 @@ def test_without_any_cluster_it_is_said() -> None:
 
 
 def test_error_names_the_running_local_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``--context`` and the kubectl plugin ignore it: users were told that no local cluster runs."""
+    """``--context`` and the kubectl plugin ignore it: users were told that no local cluster was running."""
     monkeypatch.setattr(clusters, "local_folder", lambda _: ClusterFolder.of(clusters.LOCAL))
     for flags, remedy in (
         (ClusterFlags(context="prod"), f"--name {clusters.LOCAL} without --context"),

@@ -374,7 +374,7 @@ def kubeconfig(path: Path, current: str) -> Path:
 def test_a_recorder_looks_every_ten_minutes_at_least(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: str, code: int
 ) -> None:
-    """No look holds for longer than a span may be."""
+    """No sample counts for longer than a span may last."""
     monkeypatch.setenv("AUTOSCALE_HOME", str(tmp_path))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     found = CliRunner().invoke(app(["cost", "record"]), ["record", "--every", every])

@@ -1,4 +1,6 @@
-"""``autoscale explain --watch`` for scripts: one document after the other, whatever the API server does meanwhile."""
+"""``autoscale explain --watch`` for scripts: it prints one document after the other, despite failures of the API
+server.
+"""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_plugins_are_fetched_once_and_recorded(tmp_path: Path, mirror: tuple[Pat
 
 
 def test_download_without_a_known_checksum_is_refused(tmp_path: Path, mirror: tuple[Path, str]) -> None:
-    """The file of checksums was missing, so that whatever came first was believed."""
+    """Without the file of checksums, any download was accepted."""
     folder, address = mirror
     publish_plugins(folder, b"plugin")
     result = download_cni(tmp_path, address, record="")

@@ -90,7 +90,7 @@ async def test_embedded_cluster_knows_its_guests() -> None:
 
 
 class Exposing:
-    """A network that leads the port 7 to whatever it is asked for."""
+    """A network that exposes port 7 of any address."""
 
     asked: tuple[str, int] = ("", 0)
 

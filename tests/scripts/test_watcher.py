@@ -1,4 +1,4 @@
-"""A watcher of one VM stops on request, whatever happens at the same moment."""
+"""A watcher of one VM stops on request, even if something else happens at that moment."""
 
 import asyncio
 from typing import cast

@@ -32,9 +32,8 @@ class VectorFileError(ValueError):
 
 @dataclass(frozen=True)
 class Case:
-    """One worked case. ``content`` holds ``input``, ``expected`` and whatever else the group needs, by name.
-
-    ``text`` is the description; it may be all that says what the case asks.
+    """One worked case. ``content`` holds ``input``, ``expected`` and other values of the group, by name. ``text`` is
+    the description; some cases have nothing else.
     """
 
     family: str

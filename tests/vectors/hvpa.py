@@ -207,7 +207,7 @@ def scale_down_boundary(case: Case) -> float:
 
 
 def hpa_resource_replicas(case: Case) -> list[int] | None:
-    """Replicas that are missing have requests but no level, and stand last. Levels without a replica count nothing."""
+    """Replicas without metrics have requests but no level, and come last. Levels without a replica are ignored."""
     given = case.input
     requests, unready = list(given["reqs"]), list(given.get("unready", ()))
     levels = list(given["levels"])[: len(requests)]

@@ -151,7 +151,7 @@ def _approved(told: re.Match[str]) -> object:
 
 
 def _shrunk_against(verdicts: Sequence[bool | None]) -> str | None:
-    """An idle VM of six units, whose monitor answers each question with the next verdict, and then hears no more."""
+    """An idle VM of six units, whose monitor answers each request with the next verdict, and then nothing more."""
     story, approved, left = settled(6).happens(MonitorJoined(2)), cu(6).mem, list(verdicts)
     for _ in range(60):
         story.at(story.now + 1.0).looks()

@@ -11,7 +11,7 @@ from typing import Any, overload
 
 
 class MissingError(KeyError):
-    """A value that is read and is not there; ``path`` tells which."""
+    """A value that is read does not exist; ``path`` is its path."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)

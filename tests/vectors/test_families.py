@@ -1,4 +1,4 @@
-"""Every worked case passes or is declined with a reason, and the runner tells failures aloud."""
+"""Every worked case passes or is declined with a reason, and the runner reports failures."""
 
 from __future__ import annotations
 

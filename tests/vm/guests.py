@@ -1,4 +1,4 @@
-"""A booted real guest on a real network, and the tools that look at it from outside."""
+"""A booted real guest on a real network, and tools that observe it from outside."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def until_running(guest: Guest) -> None:
 
 
 async def has_memory(guest: Guest, size: Bytes) -> None:
-    """Orders memory until the guest has it: a guest under load takes and gives it back bit by bit."""
+    """Order memory until the guest has it: under load, a guest takes and returns it in steps."""
 
     async def has() -> bool:
         await guest.set_memory(size)

@@ -32,7 +32,9 @@ _LOOK: Final = Seconds(2.0)
 
 @dataclass(slots=True)
 class GuestFollower:
-    """The agent's core beside a real guest that has all its memory. ``say`` hears of every resize and its reason."""
+    """The agent's core with a real guest that has all its memory. ``say`` is called with every resize and its
+    reason.
+    """
 
     guest: MemoryGuest
     policy: Policy
@@ -57,7 +59,7 @@ class GuestFollower:
         return self._vm.use.mem
 
     async def follow(self, seconds: float) -> None:
-        """Looks and acts for this many seconds."""
+        """Sample and act for this many seconds."""
         end = self._now + seconds
         while self._now < end:
             await self._look()

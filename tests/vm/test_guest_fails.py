@@ -1,4 +1,4 @@
-"""A real guest that cannot go on ends its pod within a second, and the VM's event says why."""
+"""A real guest that fails ends its pod within a second, and the VM's event says why."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class RunningVm:
         self._stir.set()
 
     async def starts_services(self) -> None:
-        """Return once the guest of the present pod has begun its services: its drivers are loaded by then."""
+        """Wait until the guest of the present pod starts its services; its drivers are loaded then."""
         known = len(self.failed)
 
         async def has_begun() -> bool:

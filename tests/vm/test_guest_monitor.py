@@ -31,7 +31,7 @@ Message = dict[str, object]
 
 @dataclass
 class Heard:
-    """All that the monitor has said, each with when it was heard."""
+    """All messages of the monitor, each with its time of arrival."""
 
     process: Process
     messages: list[tuple[float, Message]] = field(default_factory=list)
@@ -80,7 +80,7 @@ async def listening(vm: Booted) -> AsyncIterator[Heard]:
 
 @asynccontextmanager
 async def sessions_with(port: int, count: int) -> AsyncIterator[list[DatabaseSession]]:
-    """That many sessions, opened at once, which end whatever happens."""
+    """Open this many sessions at once; close them at the end in any case."""
     async with AsyncExitStack() as stack:
 
         async def opened() -> DatabaseSession:

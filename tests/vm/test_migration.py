@@ -91,7 +91,7 @@ async def test_migrating_guest_answers_every_frame(tmp_path: Path) -> None:
 
 
 async def test_failed_migration_leaves_guest_running(tmp_path: Path) -> None:
-    """One boot for all failures before the target was told to run, each while a client's connection must hold."""
+    """One boot for all failures before the target may run; a client's connection must survive each of them."""
     async with travelling(NetworkKind.AUTO, tmp_path) as journey, probing(journey) as probe:
         for fail in (dies_before, dies_on_the_way, has_other_memory, takes_too_long, is_cancelled):
             target, spec = await journey.target(**({"mem_min": Bytes(384 * MIB)} if fail is has_other_memory else {}))
@@ -175,7 +175,7 @@ def kill(state_dir: Path, *, receiving: bool) -> None:
 
 
 class DiesOnRelease(QemuProcess):
-    """A QEMU that dies in the instant after it was told to run."""
+    """A QEMU that dies right after it was told to run."""
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
         answer = await super().call(command, arguments)

@@ -1,4 +1,4 @@
-"""A pod's memory in control groups of version 2: the guest's kernel has them, whatever the machine has."""
+"""A pod's memory in control groups of version 2, provided by a guest's kernel on any machine."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ async def session_of(vm: Booted) -> DatabaseSession:
 
 @asynccontextmanager
 async def opened(vm: Booted) -> AsyncIterator[DatabaseSession]:
-    """A session that no later case finds open, whatever becomes of this one."""
+    """Open a session that is closed before the next case in any case."""
     session = await session_of(vm)
     try:
         yield session
@@ -154,7 +154,7 @@ async def sleeps_and_goes_on(vm: Booted) -> None:
 
 
 async def test_session_outlives_sleep(vm: Booted) -> None:
-    """Temporary table, prepared statement and LISTEN are there, the clock is right, and nothing is left behind."""
+    """The temporary table, prepared statement and LISTEN survive, the clock is right, and nothing is left behind."""
     await sleeps_and_goes_on(vm)
 
 

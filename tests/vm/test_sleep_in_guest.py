@@ -53,7 +53,7 @@ async def clock_ahead(vm: Booted) -> float:
 
 
 async def test_guest_freezes_and_continues(tmp_path: Path) -> None:
-    """The session loses nothing, the clock is right, and a guest that is never thawed resumes by itself."""
+    """The session loses nothing, the clock is right, and a guest that is never thawed resumes on its own."""
     async with booted(NetworkKind.AUTO, tmp_path) as vm:
         port = await vm.network.expose(vm.spec.address, 5432)
         async with asyncio.timeout(PATIENCE):

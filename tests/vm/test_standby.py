@@ -139,7 +139,7 @@ async def survives_a_lost_session(guest: Booted) -> None:
 
 
 async def sessions(guest: Booted, count: int) -> None:
-    """Returns once this many clients are there."""
+    """Wait until this many clients are connected."""
 
     async def holds() -> bool:
         return (await database(guest)).sessions == count

@@ -39,7 +39,7 @@ archive_command = '/bin/true'
 
 
 def reason_to_skip() -> str:
-    """The reason for which no database can run here; empty if one can."""
+    """The reason why no database can run here; empty if one can."""
     if shutil.which("perl") is None or not (PROGRAMS / "postgres").exists():
         return "needs perl and postgresql-15"
     # Postgres refuses to run as root.
@@ -120,7 +120,7 @@ class RealDatabase:
             await asyncio.sleep(0)  # the loop closes it in its next round
 
     async def thaw(self, time: str = "", word: str = "", path: str = "/thaw") -> tuple[int, str]:
-        """Status and text with which sleep.pl answers the order to let the database go."""
+        """Status and text of sleep.pl's response to the order to thaw the database."""
 
         async def dial() -> socket.socket:
             return await connected(tcp_socket(), "127.0.0.1", self.thaw_port)
@@ -176,7 +176,7 @@ class RealDatabase:
 
     @property
     def asker(self) -> int:
-        """A process that stands for the one that serves a request in a guest; sleep.pl may end it."""
+        """A process that imitates the one that serves a request in a guest; sleep.pl may end it."""
         return self._running["asker"].pid
 
     @property

@@ -1,4 +1,4 @@
-"""The guest's CPUs, switched in a folder that looks like the kernel's."""
+"""The guest's CPUs, switched in a folder that imitates the kernel's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Guest:
             (self.root / name).write_text(script.replace("/usr/lib/autoscale", str(self.root)))
 
     def has(self, milli: int) -> None:
-        """Puts the guest at so much CPU."""
+        """Give the guest this much CPU."""
         for number in range(1, self.cpus):
             (self.root / "cpu" / f"cpu{number}" / "online").write_text(f"{int(number * 1000 < milli)}\n")
         quota = "max" if milli % 1000 == 0 else str(milli * PERIOD // 1000)

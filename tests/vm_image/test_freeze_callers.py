@@ -65,8 +65,8 @@ async def _asker() -> AsyncIterator[tuple[Process, socket.socket]]:
 
 
 async def test_freeze_of_gone_caller_has_no_effect(database: RealDatabase) -> None:
-    """A shell had to be started for each, and the sleep was cancelled twice before: nobody would thaw the guest. They
-    end, because they would take the answer to the next order.
+    """Two callers have cancelled their sleep before their freeze ran: nothing would thaw the guest. Their processes
+    end, because they would take the response to the next order.
     """
     async with _asker() as (first, client), _asker() as (second, other):
         client.close()

@@ -66,7 +66,7 @@ def test_neighbours_on_flat_network_are_refused(path: str) -> None:
     ],
 )
 def test_daemon_takes_sleep_on_private_link(method: str, path: str, status: int) -> None:
-    """Under NeonVM's own runner, whose kernel command line is as little ours as this machine's, anybody may ask."""
+    """Under NeonVM's own runner, whose kernel command line we do not control, any client may send requests."""
     answer = subprocess.run(
         ["sh", SCRIPTS / "daemon.sh"],
         input=f"{method} {path} HTTP/1.1\r\nContent-Length: 0\r\n\r\n".encode(),

@@ -1,4 +1,4 @@
-"""The names of the layers: they follow what goes in, and everything that goes in is there."""
+"""The names of the layers follow their inputs, and every input is part of a name."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ async def test_base_backup_forbids_sleep(database: RealDatabase) -> None:
 
 
 async def test_cron_jobs_forbid_sleep(database: RealDatabase) -> None:
-    """Nothing would wake the guest for one. A table of that name without the extension may be anybody's."""
+    """Nothing would wake the guest for a cron job. Without the extension, a table of that name may belong to anyone."""
     await database.query("CREATE SCHEMA cron; CREATE TABLE cron.job (active bool); INSERT INTO cron.job VALUES (true)")
     await asyncio.sleep(3 * EVERY)
     assert database.reasons == set()
@@ -215,7 +215,7 @@ async def test_standby_never_sleeps(template: Path) -> None:
 
 
 async def test_quiet_time_grows_until_a_client_acts(database: RealDatabase) -> None:
-    """Queries of a long session, and short sessions that no look sees."""
+    """Queries of a long session, and short sessions between two samples."""
 
     async def is_quiet() -> bool:
         return database.page.get("quiet_seconds", 0) >= 2
@@ -315,7 +315,7 @@ async def test_unfreezable_database_is_thawed(database: RealDatabase) -> None:
 
 
 async def test_frozen_database_thaws_by_itself(template: Path) -> None:
-    """Nobody came back to it, or its keeper died."""
+    """Its caller never returned, or its keeper died."""
     async with real_database(template) as database:
         await database.watch(every=EVERY, held=0.5)
         await until_page(database)
@@ -365,7 +365,7 @@ def times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
 
 
 async def test_repeated_clock_interrupts_no_request(times: Callable[[], str], template: Path) -> None:
-    """A runner that got no answer tells it again, and the next sleep may follow at once."""
+    """A runner without a response sends the clock again, and the next sleep may follow immediately."""
     async with real_database(template) as database:
         await database.watch(every=EVERY)
         await until_page(database)

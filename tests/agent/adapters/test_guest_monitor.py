@@ -52,7 +52,7 @@ async def tcp(handler: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Aw
 
 
 def saying(*texts: str) -> Handler:
-    """A monitor that hears the greeting, says ``texts`` and then waits for the end."""
+    """A monitor that reads the greeting, sends ``texts`` and then waits for the end."""
 
     async def handler(socket: ServerConnection) -> None:
         assert await socket.recv() == '{"min":1,"max":2}'

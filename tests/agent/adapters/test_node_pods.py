@@ -172,7 +172,7 @@ async def test_one_watch_serves_the_agents_of_all_pods() -> None:
 
 
 async def test_restored_store_may_have_a_higher_version() -> None:
-    """``etcdutl snapshot restore --bump-revision``: only the versions of the pods tell that the store was restored."""
+    """``etcdutl snapshot restore --bump-revision``: only the versions of the pods show that the store was restored."""
     server, name = PodServer(versioned(9)), name_of(pod_database())
     server.version = 10
     pods = NodePods(LightKubernetesApi(client(server), "http://api", no_token, Seconds(1.0)), "n", serves_pods=True)

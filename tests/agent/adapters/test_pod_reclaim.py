@@ -64,7 +64,7 @@ class FakeReclaimer:
 
 
 def use(tree: Tree, amount: int) -> None:
-    """The pod, and its container, use so much."""
+    """Set the usage of the pod and of its container."""
     for of_pod in (True, False):
         tree.write(usage_file(tree), f"{amount}\n", of_pod=of_pod)
 

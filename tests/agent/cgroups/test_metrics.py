@@ -35,7 +35,7 @@ OF_V2 = replace(OF_V1, cpu_stall=1.5, mem_stall=0.25, io_stall=0.75, read=409600
 
 @pytest.fixture(autouse=True)
 def _kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ticks in which version 1 counts, on whatever machine."""
+    """The kernel's tick length, in which version 1 counts; it differs between machines."""
     monkeypatch.setattr(metrics, "_TICK", 0.01)
 
 
@@ -181,7 +181,7 @@ MALFORMED = [*FILES, *((V2, name) for name in OPTIONAL)]
 @pytest.mark.parametrize("text", ["", "nonsense\n", "some", "usage_usec -1", "1:0 rbytes=x", "9" * 100_000])
 @pytest.mark.parametrize(("layout", "name"), MALFORMED, ids=str)
 async def test_file_that_is_malformed(layout: Layout, name: str, text: str, tmp_path: Path) -> None:
-    """Whatever a file contains, the scrape fails as the guest's fault, or reads a number."""
+    """For any file content, the scrape either reads a number or fails and blames the guest."""
     tree = Tree(tmp_path, layout).make()
     tree.write(name, text)
     outcome = await outcome_of(metrics_of(tree))

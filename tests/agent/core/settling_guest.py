@@ -54,13 +54,13 @@ class Guest:
         self.look()
 
     def looks(self, seconds: float, programs: float = IDLE) -> Guest:
-        """Looks for this many seconds."""
+        """Sample the guest for this many seconds."""
         for _ in range(round(seconds / LOOK)):
             self.look(programs)
         return self
 
     def look(self, programs: float = IDLE) -> Guest:
-        """The next look at the guest, whose programs wanted this many cores, and what its agent does then."""
+        """The next sample of a guest whose programs want this many cores, and what its agent does."""
         noisy = max(0.0, min(LOOK, self._until - self.story.now)) / LOOK
         cores = self.size.cpu.as_cores
         ran = min(programs, cores)
@@ -76,7 +76,7 @@ class Guest:
         )
 
     def shows(self, second: Second) -> Guest:
-        """The next look shows ``second``; and what the agent does then."""
+        """The next sample is ``second``. Returns what the agent does."""
         story, before = self.story.at(self.story.now + LOOK), self._sample
         cpu = before.cpus.get("0", CpuSeconds(0.0))
         busy, kernel = LOOK * (second.programs + second.kernel) / CPUS, LOOK * second.kernel / CPUS

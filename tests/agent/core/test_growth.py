@@ -1,4 +1,4 @@
-"""Latency of growth, counted from the need, whatever happens in between."""
+"""Latency of growth, counted from the need to the new size, including everything in between."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Waiting:
         return self.follows()
 
     def permits(self, size: float) -> list[Wait]:
-        """The scheduler has granted so much."""
+        """The scheduler grants this size."""
         self.story.state.scheduler.ceiling = cu(size)
         return self.follows()
 
     def has(self, size: float) -> list[Wait]:
-        """The VM was seen with so much."""
+        """The object reports this size."""
         seen = self.story.state.vm.observed
         assert seen is not None
         self.story.state.vm.observed = replace(seen, use=cu(size), actual=cu(size))

@@ -27,7 +27,7 @@ def arrived(version: int, size: float = 1) -> Vm:
 
 
 def ordered() -> Story:
-    """The source's agent, whose guest needs more, has heard the order."""
+    """The source's agent, whose guest needs more, has seen the order to migrate."""
     story = settled(1).looks(cores=0.25).at(2.0).looks(cores=0.25)
     story.acts()
     return story.answers(cu(1), migrate=True)
@@ -99,7 +99,7 @@ def test_only_named_pod_is_ours(phase: str, runs_in: str | None, ours: bool) -> 
 
 
 def running_in(pod: str | None, phase: str) -> VirtualMachine:
-    """The VM as the API has it."""
+    """The VM's object, running in this pod."""
     return parse_virtual_machine(
         {
             "metadata": {

@@ -86,7 +86,7 @@ def obeys(story: Story) -> Story:
 
 
 def accepts(story: Story) -> Story:
-    """The API takes the patch in flight; the kubelet has not looked at it yet."""
+    """The API server accepts the patch in flight; the kubelet has not handled it yet."""
     seen, patch = story.state.vm.observed, story.state.vm.patching
     assert seen is not None
     assert patch is not None
@@ -98,7 +98,7 @@ def because(story: Story) -> str:
 
 
 def loaded(story: Story, at: float, cores: float, used: float = 0.0) -> Story:
-    """Looks at a load each second until ``at``."""
+    """Sample a load each second until ``at``."""
     while story.now < at:
         story.at(story.now + 1.0).looks(cores=cores, used=used)
     return story
@@ -465,7 +465,7 @@ def test_refused_shrinks_of_memory_become_rare(resource: Resource, is_growth: bo
 
 
 def test_refused_return_to_the_permit_waits() -> None:
-    """Somebody has made the pod larger than its permit, and refuses that it goes back."""
+    """A user has resized the pod above its permit, and a policy refuses to lower it again."""
     larger, permit = size(2, "1Gi"), size("500m", "1Gi")
     story = settled_pod().sees(pod(larger, 2)).looks(cores=0.25)
     assert patches_in(story, permit) == [patched_to(permit, 2)]

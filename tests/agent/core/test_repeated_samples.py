@@ -1,4 +1,4 @@
-"""A guest whose exporter counts by its own clock shows one sample to several looks: it counts once."""
+"""A guest whose exporter counts by its own clock repeats a sample in several scrapes: it counts once."""
 
 from __future__ import annotations
 

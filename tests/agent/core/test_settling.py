@@ -74,7 +74,7 @@ def test_settling_never_delays_growth(noise: float, load: float, times: int) -> 
 
 @cache
 def looks_to_recover(noise: float, load: float, times: int) -> int:
-    """Looks at a load on so much of what there was before the last shrink, until the VM has that again."""
+    """Sample a load on this share of the size before the last shrink, until the VM has that size again."""
     guest = shrunk(FADING, noise, times).look()
     had, looks = guest.sizes[-2], 0
     while not had.within(guest.size):

@@ -29,7 +29,7 @@ looks = st.tuples(st.sampled_from([0.5, 1.0, 15.0, 60.0]), st.none() | sizes, si
 
 
 class EveryLook:
-    """The same by the pipelines alone, with every look kept."""
+    """The same computed by the pipelines alone, from every sample."""
 
     def __init__(self, smoothing: Smoothing) -> None:
         self.smoothing = smoothing
@@ -49,7 +49,7 @@ class EveryLook:
         self.target = Resources(MilliCpu.cores(cpu), Bytes(ceil(mem)))
 
     def recent_need(self, now: float) -> Resources | None:
-        """The most of the looks whose need still stood within ``RECENT`` before the last one."""
+        """The largest of the samples whose need was still valid within ``RECENT`` before the last one."""
         if self.target is None or now - self.looks[0][0] < RECENT:
             return None
         ends = [at for at, _ in self.looks[1:]] + [now]

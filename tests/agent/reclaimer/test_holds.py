@@ -60,7 +60,7 @@ def records(tree: Tree) -> list[str]:
 
 
 def test_version_2_holds_until_release(tree: Tree, written: list[str]) -> None:
-    """Each call reclaims again; a page is the smallest step. The record is there exactly as long as the hold."""
+    """Each call reclaims again; a page is the smallest step. The record exists exactly as long as the hold."""
     held = holds_of(tree)
     assert [held.hold(UID, SIZE + 1), held.hold(UID, SIZE)] == [USED, USED]
     assert (limit(tree), records(tree)) == (str(SIZE), [UID])
@@ -232,7 +232,7 @@ def test_limit_that_others_set_meanwhile_stays(tree: Tree, written: list[str]) -
 
 
 def test_hold_never_exceeds_previous_limit(tree: Tree) -> None:
-    """A limit of somebody else's is not lifted, not even while its pod is held."""
+    """A limit that someone else set is never raised, not even while its pod is held."""
     set_limit(tree, str(350 * MIB))
     held = holds_of(tree)
     held.hold(UID, SIZE)

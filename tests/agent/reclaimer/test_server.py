@@ -63,7 +63,7 @@ def test_hold_ends_with_silence(node: Node, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_line_in_pieces_ends_the_hold(node: Node) -> None:
-    """A byte every nine seconds is no silence, and would keep the pod for an hour without another look at it."""
+    """One byte every nine seconds is not silence, but would hold the pod for an hour without a check."""
     with node.serving(), node.connected() as client:
         client.hold()
         client.connection.sendall(b"{")
@@ -200,7 +200,7 @@ def test_socket_of_a_killed_process_is_replaced(node: Node) -> None:
 
 
 def test_broken_listener_ends_the_program(node: Node) -> None:
-    """The kubelet starts it again; a program that no longer listens would hold nothing and look well."""
+    """The kubelet restarts it. A program that no longer listens would hold nothing and seem healthy."""
     made = ReclaimServer(node.path, node.holds)
     made._listener.close()
     with pytest.raises(OSError, match="Bad file descriptor"):

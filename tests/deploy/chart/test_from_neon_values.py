@@ -1,4 +1,4 @@
-"""The values that ``docs/from-neon.md`` tells people to install with are values of the chart, and understood (B.11)."""
+"""The values in ``docs/from-neon.md`` are values of the chart, and take effect (B.11)."""
 
 from __future__ import annotations
 

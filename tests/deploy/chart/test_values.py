@@ -1,4 +1,4 @@
-"""Every value has a description, a default, and a template that looks at it."""
+"""Every value has a description, a default, and a template that uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events are written once and then counted; a caller that must be heard learns that its event may be lost."""
+"""Events are written once and then counted; a caller whose event must be delivered learns that it may be lost."""
 
 from __future__ import annotations
 

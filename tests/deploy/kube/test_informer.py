@@ -74,7 +74,7 @@ class ScriptedApi:
 
 
 class Watched:
-    """An informer under test, the API that it follows, and what its listeners heard."""
+    """An informer under test, the API that it follows, and what its listeners received."""
 
     def __init__(self) -> None:
         self.api, self.clock = ScriptedApi(), FakeClock(jitter=0.0)
@@ -169,7 +169,7 @@ async def test_restored_store_is_listed_at_once() -> None:
 
 
 async def test_doubted_cache_is_listed_at_once() -> None:
-    """A restored store whose revision has caught up: the Lease tells, and no watch does."""
+    """A restored store whose revision has caught up: only the Lease shows it, no watch does."""
     async with following(pod("a", "1"), pod("b", "1")) as watched:
         watched.api.pods = [pod("a", "1")]
         await watched.gets(event("MODIFIED", pod("a", "12")))

@@ -29,7 +29,7 @@ _GROUPING: Final = re.compile(r"\b(?:by|on|without|group_left|ignoring)\s*\(([^)
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One expression and where it stands."""
+    """One expression and its place in a file."""
 
     place: str
     expression: str

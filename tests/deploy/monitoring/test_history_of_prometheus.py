@@ -57,7 +57,7 @@ def amounts(vm: ObjectName, at: int) -> Row:
 
 
 def samples(*stays: str) -> Iterator[tuple[int, VmRecord, Row]]:
-    """Each VM every 15 s; the first one is on each of these nodes in turn, the second is not seen for ten minutes."""
+    """Each VM every 15 s; the first one on each of these nodes in turn, the second one missing for ten minutes."""
     for at in range(BEGIN, END + EVERY, EVERY):
         for vm in (DB, WEB):
             away = vm == WEB and BEGIN + 20 * 60 * SECOND <= at < BEGIN + 30 * 60 * SECOND

@@ -83,7 +83,7 @@ def runs(vm: Json) -> bool:
 
 
 async def press(folder: ClusterFolder, vm: Json, cores: float) -> None:
-    """Asks so much of the VM's guest."""
+    """Put this demand on the VM's guest."""
     exposed = await ask_cluster(folder, "expose", text(vm, "status", "podIP"), DAEMON_PORT)
     async with plain_client(base_url=f"http://127.0.0.1:{exposed.port}") as http:
         (await http.put("/demand", json={"cpu": cores, "mem": "64Mi"})).raise_for_status()

@@ -23,7 +23,7 @@ def shipped(kind: str, name: str) -> Peer:
 
 
 def reaches(policies: Sequence[Document], peer: Peer, target: Peer, port: int, protocol: str = "TCP") -> bool:
-    """True if ``peer`` reaches the port: no policy is about ``target``, or one of those that are lets it in."""
+    """True if ``peer`` reaches the port: no policy selects ``target``, or one that does allows the peer."""
     about = [each for each in policies if covers(each, target)]
     return not about or any(_admits(each, peer, port, protocol, target.namespace) for each in about)
 

@@ -1,4 +1,4 @@
-"""The pods that the controller creates, whatever their VMs ask for, are what its policy lets through."""
+"""The policy for the controller's pods admits every pod that the controller creates, for any VM."""
 
 from __future__ import annotations
 

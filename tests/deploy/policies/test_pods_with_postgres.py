@@ -235,7 +235,7 @@ def test_only_the_container_of_postgres_grows() -> None:
 
 
 def test_pods_of_vms_are_no_pods_with_postgres() -> None:
-    """Their label or their owner tells; either is enough."""
+    """Their label or their owner shows it; either is enough."""
     of_vm = runner(vm("mine", "node-a", "mine-1"))
     by_label, by_owner = postgres("pg-1"), postgres("pg-1")
     by_label["metadata"]["labels"]["vm.neon.tech/name"] = "mine"

@@ -25,7 +25,7 @@ AUTHORITY: Final = "autoscaling-certificates"
 
 @dataclass(frozen=True, slots=True)
 class CertManager:
-    """It looks after the Certificates of the release's namespace. Secrets have their Certificates' names."""
+    """Manages the Certificates of the release's namespace. Secrets have their Certificates' names."""
 
     cluster: RealKubernetes
 

@@ -129,7 +129,7 @@ def ctr(pid: str) -> Sequence[str]:
 
 @contextmanager
 def telling(cluster: RealKubernetes) -> Iterator[None]:
-    """Prints what a person would look at where something in it fails: the cluster is gone afterwards."""
+    """Print diagnostics if the block fails, because the cluster is removed afterwards."""
     try:
         yield
     except BaseException:

@@ -57,7 +57,7 @@ def test_vms_scale_during_cert_manager_key_rotation(release: Release, tmp_path: 
 
 
 def goes_over_to_a_new_key(cluster: RealKubernetes, signer: CertManager) -> None:
-    """As docs/operations-certificates.md tells it: all agents trust both, kube-scheduler reads both, then the rest."""
+    """As in docs/operations-certificates.md: all agents trust both CAs, kube-scheduler reads both, then the rest."""
     began = time.monotonic()
     before = signer.shown(AUTHORITY)
     signer.signs_with_a_new_key()

@@ -47,7 +47,7 @@ ACCOUNTS: list[Json] = [
 
 
 async def test_unreachable_webhook_is_reported(plane: BareControlPlane) -> None:
-    """With ``failurePolicy: Ignore`` nothing else tells, and a port-forward reaches the webhook all the same."""
+    """With ``failurePolicy: Ignore`` nothing else shows it, and a port-forward still reaches the webhook."""
     headers = {"Authorization": f"Bearer {plane.pki.admin_token}"}
     async with (
         faulty_proxy(plane) as way,

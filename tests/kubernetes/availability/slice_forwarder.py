@@ -30,7 +30,7 @@ class Forwarder:
         self._addresses = dict.fromkeys(paths, "")
 
     async def follow(self) -> None:
-        """Looks at the slices forever."""
+        """Poll the slices forever."""
         async with httpx.AsyncClient(base_url=self._found.server, verify=self._found.tls, trust_env=False) as http:
             while True:
                 for path in self._addresses:

@@ -1,4 +1,4 @@
-"""The leader is killed, told to end, stopped past its Lease or cut off: the other goes on, and it alone (B.3).
+"""The leader is killed, terminated, stopped past its Lease or cut off: only the other replica continues (B.3).
 
 Agents ask all the time. All versions of pods, VMs and Leases are recorded: from them it is counted whether a permit was
 lost, promised twice, or written by a replica that did not hold the Lease.

@@ -63,7 +63,7 @@ def kustomized(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("labels", [{}, OF_CHART])
 def test_flux_post_renderer_accepts_all_labels(kustomized: Path, labels: dict[str, str]) -> None:
-    """kustomize refuses a key that stands twice, which YAML forbids and Helm lets pass."""
+    """kustomize refuses a key that occurs twice, which YAML forbids and Helm accepts."""
     values = {**EVERYTHING, "commonLabels": labels, "scheduler": {"podLabels": labels}}
     done = template(values, f"--post-renderer={kustomized}")
     assert done.returncode == 0, done.stderr

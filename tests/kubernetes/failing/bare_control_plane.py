@@ -159,7 +159,7 @@ class BareControlPlane:
         return server_context(self.pki.signer, (), datetime.now(UTC))
 
     def written(self) -> list[dict[str, Any]]:
-        """Every write that the API server carried out, oldest first, as its audit log has it."""
+        """Every write that the API server executed, oldest first, from its audit log."""
         lines = (self.folder / "audit.log").read_text().splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
 

@@ -17,7 +17,7 @@ from tests.kubernetes.scheduling.books import requests_of
 
 @asynccontextmanager
 async def never_over_committed(fleet: Fleet) -> AsyncIterator[None]:
-    """No node has ever more promised to its VMs than it has, as often as one looks."""
+    """At every sample, no node has promised its VMs more than it has."""
     found: list[str] = []
     looking = asyncio.create_task(_look(fleet, found))
     try:
@@ -37,7 +37,7 @@ async def _look(fleet: Fleet, found: list[str]) -> None:
 
 @asynccontextmanager
 async def always_requested(fleet: Fleet, askers: Sequence[Asker]) -> AsyncIterator[None]:
-    """The pod of every VM requests all that its agent was granted, as often as one looks; requests went up and down."""
+    """At every sample, each VM's pod requests all that its agent was granted; requests rose and fell."""
     short: list[str] = []
     sizes: set[Resources] = set()
     looking = asyncio.create_task(_look_at_requests(fleet, askers, short, sizes))

@@ -101,7 +101,7 @@ class Fleet:
         return Vm(name, "", made["metadata"]["uid"], "")
 
     async def resize(self, vm: Vm, cpu: int, slots: int) -> None:
-        """The VM is ordered to have, and has, so much."""
+        """Order this size for the VM, and wait until it has it."""
         await self.patch(f"{VMS}/{vm.name}", {"spec": {"guest": _guest(cpu, slots)}})
         await self.patch(f"{VMS}/{vm.name}/status", {"status": {"cpus": cpu, "memorySize": f"{slots}Gi"}})
 
@@ -173,7 +173,7 @@ class Fleet:
         return items
 
     async def claims(self) -> dict[str, dict[str, Resources]]:
-        """By node and VM: what may be used by it, as its objects have it."""
+        """By node and VM: the size that its objects allow it to use."""
         vms = {each["metadata"]["name"]: each for each in await self.list(VMS)}
         found: dict[str, dict[str, Resources]] = {each["metadata"]["name"]: {} for each in await self.list(NODES)}
         for pod in await self.list(PODS):
@@ -224,7 +224,7 @@ def _pod(vm: Obj, node: str, requests: Mapping[str, str]) -> Obj:
 
 
 def permit_on(vm: Obj) -> Resources:
-    """The permit that stands on a VM's object; nothing if there is none."""
+    """The permit stored on a VM's object; zero if there is none."""
     text = vm["metadata"].get("annotations", {}).get(ANNOTATION_PERMIT)
     return ZERO if text is None else decode_permit(text)
 

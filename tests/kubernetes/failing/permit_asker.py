@@ -96,7 +96,7 @@ def all_granted(askers: Sequence[Asker]) -> Callable[[], Awaitable[bool]]:
 
 
 def any_refused(askers: Sequence[Asker]) -> Callable[[], Awaitable[bool]]:
-    """True if one of them has been told to come again since this was called."""
+    """True if any of them has been told to retry since this was called."""
     counts = [len(each.outcomes) for each in askers]
 
     async def look() -> bool:

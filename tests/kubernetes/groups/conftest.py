@@ -57,7 +57,7 @@ tortoise:
 
 @pytest.fixture(scope="package")
 def scene(cluster: RealKubernetes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """The program with its service account, rights and Lease, over everything that the tests of this folder look at."""
+    """The program with its service account, rights and Lease, and all workloads of this folder's tests."""
     folder = tmp_path_factory.mktemp("groups")
     bring_image(cluster, "autoscale-groups", folder)
     installed = manifest()

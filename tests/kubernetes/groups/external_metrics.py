@@ -46,7 +46,7 @@ def external_metrics(folder: Path) -> list[Object]:
 
 
 def external(name: str, per_replica: str) -> Object:
-    """A metric of an HPA: so much of it is work for one replica."""
+    """A metric of an HPA with this target per replica."""
     target = {"type": "AverageValue", "averageValue": per_replica}
     return {"type": "External", "external": {"metric": {"name": name}, "target": target}}
 

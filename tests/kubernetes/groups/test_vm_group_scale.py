@@ -1,4 +1,4 @@
-"""A VirtualMachineGroup under a real HPA and a real VPA; the test plays its VMs, and a pod stands for a replica's."""
+"""A VirtualMachineGroup with a real HPA and a real VPA; the test simulates its VMs, and pods stand in for replicas."""
 
 from __future__ import annotations
 

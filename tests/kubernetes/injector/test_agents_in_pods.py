@@ -233,7 +233,7 @@ def postgres(name: str) -> Obj:
 
 
 def test_extender_requires_client_certificate(programs: Secured) -> None:
-    """The server's certificate is good, and whatever is said then is not read."""
+    """The server's certificate is valid, but the server does not read requests without a client certificate."""
     with pytest.raises(OSError, match=r"(?i)certificate required|reset|closed|EOF|violation"):
         programs.ask_with_tls("POST", 10298, "/bind", {})
 

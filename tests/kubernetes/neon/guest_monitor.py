@@ -1,4 +1,4 @@
-"""The original's vm-monitor, as far as its agent needs one: it is told of growth and approves every shrink.
+"""The original's vm-monitor, as far as its agent needs one: it is notified of growth and approves every shrink.
 
 Only what the agent's client uses of WebSocket is here: text frames that are not split. An agent's messages have their
 content in a field of that name, a monitor's have it beside their type and id.
@@ -27,7 +27,7 @@ _ANSWERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 
 @dataclass(slots=True)
 class GuestMonitor:
-    """Answers an agent. ``heard`` are the kinds of its messages."""
+    """Answers an agent. ``heard`` are the types of its messages."""
 
     heard: list[str] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""The original's programs, unchanged: each as a process in a place of its own, as its container would run it.
+"""The original's programs, unchanged: each in its own process and environment, as its container would run it.
 
 What their images and manifests give them is there: the service account's files and the settings' files. Nothing of the
 machine changes: files stand in a mount namespace of the process.

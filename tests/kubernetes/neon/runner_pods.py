@@ -61,7 +61,7 @@ class RunnerPod:
     monitor: GuestMonitor = field(default_factory=GuestMonitor)
 
     def load(self, cores: float, memory: str = "1Gi") -> None:
-        """So many vCPUs are wanted, and so much memory, from now on."""
+        """Set the demand for vCPUs and memory."""
         self._advance()
         self.kernel = self.kernel.under(Demand(cores, Bytes.parse(memory)))
 
@@ -191,7 +191,7 @@ class Kubelet:
     _doors: list[AuthenticatedListener] = field(default_factory=list)
 
     async def run(self) -> None:
-        """Looks after all pods forever."""
+        """Serve all pods forever."""
         self._free = list(self.place.more)
         while True:
             with suppress(httpx.HTTPError, UnansweredError):

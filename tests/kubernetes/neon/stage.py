@@ -107,7 +107,7 @@ class Stage:
         return self.guests.pods[(await self.found(name))["status"]["podName"]]
 
     async def grows(self, name: str, cpu: str, seconds: float = PATIENCE) -> None:
-        """Returns once the controller says that the guest has at least so much CPU."""
+        """Wait until the controller reports at least this much CPU for the guest."""
 
         async def is_so() -> bool:
             has = (await self.found(name))["status"].get("cpus")
@@ -382,7 +382,7 @@ async def stage(plane: BareControlPlane, places: Places, binaries: Path, folder:
 
 
 async def _clear(fleet: Fleet) -> None:
-    """Deletes all VMs, migrations, pods and nodes, whatever their finalizers wait for."""
+    """Delete all VMs, migrations, pods and nodes, including those with finalizers."""
     for path in (MIGRATIONS, VMS):
         for each in await fleet.list(path):
             name = each["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""A cluster with CloudNativePG, and pods of postgres on it: made, loaded, looked at."""
+"""A cluster with CloudNativePG and postgres pods: creates, loads and inspects them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PodStage:
         return self.release.cluster
 
     def pod(self, name: str) -> Obj:
-        """The pod as the API server has it."""
+        """The pod from the API server."""
         found: Obj = self.cluster.get("pod", name)
         return found
 

@@ -1,4 +1,4 @@
-"""All that became of some pods, with the time at which a watch told it."""
+"""All versions of some pods, with the times at which a watch delivered them."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def bounds(most: Resources, least: Resources | None = None) -> str:
 
 
 def quantities(size: Resources) -> Obj:
-    """The size as requests or limits have it."""
+    """The size in the form of requests or limits."""
     return {"cpu": size.cpu.quantity(), "memory": size.mem.quantity()}
 
 
@@ -110,7 +110,7 @@ def _volume(node: str, number: int, path: str) -> Obj:
 
 
 def template(app: str, size: Obj, limits: Obj) -> Obj:
-    """A pod of postgres without an operator, as a template of a StatefulSet or a Deployment has it."""
+    """A pod of postgres without an operator, as in a template of a StatefulSet or Deployment."""
     first = (
         "initdb --pgdata=/data/db --auth=trust --username=app >/data/initdb.log"
         " && echo 'host all all all trust' >>/data/db/pg_hba.conf"

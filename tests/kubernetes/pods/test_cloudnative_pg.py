@@ -60,7 +60,7 @@ def rests(postgres: CnpgCluster, watch: PodWatch, pod: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Seconds from the start of a load until its pod requested more CPU, and until the kubelet told that it has it."""
+    """Seconds from the start of a load until its pod requested more CPU, and until the kubelet reported it."""
 
     asked: float
     given: float

@@ -121,7 +121,7 @@ def test_pending_and_growing_pods_never_overcommit(stage: PodStage, watch: PodWa
 
 
 def race(stage: PodStage, watch: PodWatch, pod: str, large: Resources, rival: str) -> str:
-    """Make both request the room; afterwards neither has it."""
+    """Let both request the room; afterwards neither has it."""
     lag = random.uniform(-0.5, 0.5)
     wants = threading.Timer(max(0.0, lag), stage.bound, (pod, large, large))
     began = time.monotonic()

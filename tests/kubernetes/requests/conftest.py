@@ -1,4 +1,4 @@
-"""Our service, told to let requests of pods follow their VMs, on the cluster that all tests share."""
+"""Our service with requests that follow VMs, on the cluster that all tests share."""
 
 from __future__ import annotations
 

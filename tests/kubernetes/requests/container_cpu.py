@@ -1,4 +1,4 @@
-"""The CPU that the kernel lets the container of a pod use, by its control group (version 1 or 2)."""
+"""The CPU limit that the kernel enforces on a pod's container, from its control group (version 1 or 2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs of the manifest, told whether requests of pods follow their VMs."""
+"""The programs of the manifest, configured to let pod requests follow their VMs, or not."""
 
 from __future__ import annotations
 

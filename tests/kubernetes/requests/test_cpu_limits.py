@@ -57,7 +57,7 @@ def is_held(cpu: ContainerCpu, seconds: float = 5.0) -> None:
 
 
 def test_cpu_limit_follows_permit(real: RealPod) -> None:
-    """A VM grows and shrinks in its pod: the limit is there before the permit, and a greedy guest gets no more."""
+    """A VM grows and shrinks in its pod: the limit is set before the permit, and a greedy guest gets no more."""
     assert container(real).limit is None
     real.programs.follow(True, limits=True)
     until_limited(real, SMALL)

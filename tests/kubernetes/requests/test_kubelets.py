@@ -50,7 +50,7 @@ def away(programs: Programs) -> Iterator[None]:
 def test_growth_resumes_after_competing_pod_leaves(
     real: RealPod,
 ) -> None:
-    """The raise has been sent by a service that was killed then; so the other pod is there first for certain."""
+    """The raise was sent by a service that was then killed, so the other pod certainly comes first."""
     real.beside("filler", real.free - LITTLE)
     wanted = of(SMALL.cpu + MUCH)
     with away(real.stage.programs):
@@ -78,7 +78,7 @@ def test_foreign_deferred_resize_is_reverted(real: RealPod) -> None:
 
 
 def test_infeasible_resize_blocks_nothing(real: RealPod) -> None:
-    """The API server refuses it; where it lets it through, the kubelet calls it infeasible and it is withdrawn."""
+    """The API server refuses it, or else the kubelet calls it infeasible and it is reverted."""
     answer = real.try_resize("db", "neonvm-runner", real.allocatable + LITTLE)
     if answer.is_success:
         real.until_small()

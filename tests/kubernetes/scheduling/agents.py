@@ -58,7 +58,7 @@ class Agent:
         return self.stage.programs.ask("POST", AGENTS, "/", body, self.token if token is None else token)
 
     def go_to(self, wanted: Resources) -> bool:
-        """Shrinks first and then tells; asks before it grows. Whether there was an answer."""
+        """Shrinks before reporting it, and asks before growing. Returns True if there was a response."""
         if not self.held.within(wanted):
             self._resize(wanted.at_most(self.held))
             self._lower(wanted.at_most(self.held))

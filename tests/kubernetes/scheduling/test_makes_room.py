@@ -1,4 +1,4 @@
-"""A real kubelet puts off the resize of a pod; our service has a VM leave its node, and the kubelet grants it (B.14).
+"""A real kubelet defers the resize of a pod; our service migrates a VM off its node, and the kubelet applies it (B.14).
 
 The VM is a pod that its node runs, and no guest: the test does what a controller does in the end, it lets the pod go.
 """

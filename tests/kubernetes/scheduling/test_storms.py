@@ -55,7 +55,7 @@ def test_faults_never_lose_or_overcommit(stage: Stage, agents: list[Agent]) -> N
 
 
 def test_late_requests_revoke_no_newer_permit(stage: Stage, agents: list[Agent]) -> None:
-    """Our service hangs until agents and kube-scheduler have given up, and then hears all that they have asked."""
+    """Our service hangs until agents and kube-scheduler have given up, and then receives all their requests."""
     crowd = Crowd(agents, MOST)
     with ThreadPoolExecutor(AT_ONCE) as hands, stage.history() as history, crowd.asking():
         until_answered(agents, ANSWERS)

@@ -78,7 +78,7 @@ HPA: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class GroupOfVms:
-    """The group as the API server has it."""
+    """The group, from the API server."""
 
     api: httpx.Client
 

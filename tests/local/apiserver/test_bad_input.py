@@ -1,4 +1,4 @@
-"""Whatever a client sends, the API server responds with 2xx or 4xx, keeps its objects readable and keeps running."""
+"""For any input, the API server responds with 2xx or 4xx, keeps its objects readable and keeps running."""
 
 from __future__ import annotations
 

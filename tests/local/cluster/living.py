@@ -1,4 +1,4 @@
-"""A real local cluster in a test: real processes on loopback, looked at through its API and through ``/proc``."""
+"""A real local cluster in a test: real processes on loopback, observed through its API and ``/proc``."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ async def test_stopped_cluster_error_says_how_to_start(tmp_path: Path) -> None:
 
 
 async def test_killed_cluster_does_not_run(tmp_path: Path) -> None:
-    """Its control file is left behind; only the lock shows whether the process is there."""
+    """Its control file is left behind; only the lock shows whether the process exists."""
     folder = ClusterFolder("test", tmp_path)
     folder.control.write_bytes(msgspec.json.encode(control.ControlEndpoint(port=1, token="", pid=1)))
     with pytest.raises(ControlError, match="is not running; start it"):

@@ -1,4 +1,4 @@
-"""The lock of a cluster: who has it, how it is passed on, and whom it keeps out."""
+"""The lock of a cluster: who holds it, how it is passed on, and what it prevents."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def runs(vm: Json) -> bool:
 
 
 async def press(folder: ClusterFolder, vm: Json, cores: float) -> None:
-    """Asks so much of the VM's guest."""
+    """Put this demand on the VM's guest."""
     exposed = await ask_cluster(folder, "expose", text(vm, "status", "podIP"), DAEMON_PORT)
     async with plain_client(base_url=f"http://127.0.0.1:{exposed.port}") as http:
         (await http.put("/demand", json={"cpu": cores, "mem": "64Mi"})).raise_for_status()
@@ -84,7 +84,7 @@ def let_requests_follow(folder: ClusterFolder) -> None:
 
 
 async def begin_with(folder: ClusterFolder, requests: Json) -> None:
-    """The next pod of the VM requests so much; what requests nothing is never resized."""
+    """The VM's next pod requests this much; a pod without requests is never resized."""
     async with client_from_kubeconfig(folder.kubeconfig) as client:
         await client.merge_patch(VIRTUAL_MACHINES, VM, {"spec": {"podResources": {"requests": requests}}})
 

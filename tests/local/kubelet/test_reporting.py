@@ -20,7 +20,7 @@ STATUS: Json = {"phase": "Running"}
 
 
 class FakeApi:
-    """Answers writes with the next of ``answers`` (the last one forever), and reads with the pod that is there."""
+    """Answers writes with the next of ``answers`` (the last one forever), and reads with the current pod."""
 
     def __init__(self, *answers: int, there: str = "first") -> None:
         self.answers, self.there = list(answers), there

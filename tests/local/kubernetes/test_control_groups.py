@@ -1,4 +1,4 @@
-"""Control groups in folders that look like the kernel's."""
+"""Control groups in folders that imitate the kernel's."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ AFRESH = "the VM starts afresh"
 
 @pytest.fixture(params=(False, True) if THOROUGH else (False,), ids=["", "follows"][: 1 + THOROUGH])
 async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """In the thorough suite each story is also told with requests of pods that follow the VM (B.10)."""
+    """The thorough suite also runs each story with pod requests that follow the VM (B.10)."""
     async with world_in(tmp_path, follows=request.param) as opened:
         yield opened
 

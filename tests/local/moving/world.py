@@ -74,7 +74,7 @@ STEP: Final = 0.5 if THOROUGH else 1.0
 
 
 class World:
-    """Nodes, one VM on the first, and the programs that look after them."""
+    """Nodes, one VM on the first, and the programs that manage them."""
 
     def __init__(
         self, state: Path, nodes: tuple[str, ...], pod_requests: Json | None = None, *, follows: bool = False
@@ -141,7 +141,7 @@ class World:
     # Time -----------------------------------------------------------------------------------------------------------
 
     async def passes(self, span: float, step: float = STEP) -> None:
-        """Advance the time, and let every part act."""
+        """Advance the time, and let every component act."""
         await self.settle()
         while span > 0:
             self.clock.jump(min(step, span))
@@ -254,7 +254,7 @@ class World:
         await self.client.merge_patch(NODES, ObjectName("", node), body)
 
     async def close_to_vms(self, node: str, way: str) -> None:
-        """A control plane's taint, or a node whose kubelet has not been heard of."""
+        """Close the node to VMs, with a control plane's taint or an unknown Ready condition."""
         if way == "tainted":
             taint: Json = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
             await self.client.merge_patch(NODES, ObjectName("", node), {"spec": {"taints": [taint]}})
@@ -300,7 +300,7 @@ class World:
         assert self.target.has.phase is GuestPhase.RECEIVING
 
     async def sending(self) -> None:
-        """The VM's node was too full, the scheduler has it moved, and the guest is on its way."""
+        """The VM's node was too full, the scheduler migrates the VM, and the guest is being sent."""
         await self.occupy("n1", "5500m")
         await self.passes(14)
         assert ((await self.status())["phase"], self.guests.is_anyone_moving) == ("Migrating", True)
@@ -362,7 +362,7 @@ class World:
         return self.size if self.guests.running == [status.get("podName")] else None, status["phase"]
 
     async def _assert_books_are_true(self, size: Resources) -> None:
-        """Each pod that is there is reserved once, on its node, and nothing else is."""
+        """Each existing pod is reserved once, on its node, and nothing else is."""
         ledger = self.ledger
         assert ledger is not None
         found = [each for each in await self.pods() if not has_finished(each)]

@@ -57,7 +57,7 @@ class CountingListener:
 
 
 async def _unserved(_: str, __: asyncio.StreamReader, ___: asyncio.StreamWriter) -> None:
-    """Nobody comes so far."""
+    """Never called."""
 
 
 @pytest.fixture

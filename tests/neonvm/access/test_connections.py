@@ -203,7 +203,9 @@ async def test_only_the_leader_gives_orders(pod: SecuredPod) -> None:
 
 
 async def test_new_authorities_reach_a_pod_that_runs(pod: SecuredPod) -> None:
-    """The controller's authority changes: it tells the pod with its old certificate, and is known by its new one."""
+    """The controller's CA changes: it notifies the pod with its old certificate, and then authenticates with its new
+    one.
+    """
     reviews, both = Reviews(), pem() + pem("next")
     shown = [showing()]
     known = RunnerConnections(lambda: shown[-1], reviews.pod_of)

@@ -1,4 +1,4 @@
-"""The authority whose clients runner pods let in: kept in Secrets by the controller that leads."""
+"""The CA whose clients runner pods accept, kept in Secrets by the leading controller."""
 
 from __future__ import annotations
 

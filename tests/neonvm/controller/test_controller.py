@@ -134,7 +134,7 @@ class Site:
         return self._new_controller(caches)
 
     async def turn(self, times: int = 1) -> Json:
-        """The watches bring what is new, the controller looks; returns the VM afterwards."""
+        """Deliver pending watch events and run the controller. Returns the VM afterwards."""
         for _ in range(times):
             for cache in self._caches:
                 await cache.refresh()
@@ -281,7 +281,7 @@ async def test_revision_is_confirmed_once_applied(site: Site) -> None:
 
 
 async def test_dropped_machine_is_not_written_again(site: Site) -> None:
-    """NeonVM's own definition does not know the field: a fleet would be written to at each look."""
+    """NeonVM's own CRD lacks the field: otherwise every poll would write to every VM of a fleet."""
     site.fence.drops = "machine"
     await site.turn(3)
     await site.run_pod()

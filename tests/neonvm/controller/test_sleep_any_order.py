@@ -1,4 +1,4 @@
-"""No guest runs without room, whatever happens to a VM that sleeps and wakes, and in whatever order.
+"""No guest runs without room while its VM sleeps and wakes, for events in any order.
 
 The controller and the ledger see the VM by watches that lag; a guest follows its orders late; controllers are replaced.
 """
@@ -45,7 +45,7 @@ class SleepModel(FakeApi):
 
     @property
     def has_room(self) -> bool:
-        """True if a guest that runs is covered by what a ledger reserves for the VM as the API has it."""
+        """True if the reservation that a ledger derives from the VM's object covers a running guest."""
         return self._phase not in SLEEPING or self._is_permitted
 
     @property
@@ -54,7 +54,7 @@ class SleepModel(FakeApi):
 
     @property
     def _is_permitted(self) -> bool:
-        """True if the permit covers the guest, whatever the spec asks for."""
+        """True if the permit covers the guest, regardless of the spec."""
         permit = machine_of(self.vm).permit
         return permit is not None and WANTED.within(permit)
 

@@ -255,7 +255,7 @@ def test_edited_spec_of_sleeper_needs_larger_permit() -> None:
 
 @pytest.mark.parametrize(("permit", "phase"), [("2", "Waking"), ("3", "Running")])
 def test_guest_wakes_with_what_it_had(permit: str, phase: str) -> None:
-    """Somebody has lowered the size in the spec while it slept; the saved guest has more, and shrinks once it runs."""
+    """A user lowered the size in the spec during sleep. The saved guest has more, and shrinks once it runs."""
     slept = plan(observed(vm_with("Running", has="3"), GONE, FIGURES)).status["sleep"]
     assert slept == {**SLEPT, "since": "", "cpus": "3"}
     made = plan(observed(vm_with("Asleep", {**SLEPT, "cpus": "3"}, permit=permit), CALLED, FIGURES))

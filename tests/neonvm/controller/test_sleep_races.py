@@ -26,7 +26,7 @@ DAY = 86_400.0
 
 
 class Sleeper:
-    """The VM of a site, whose guest can sleep. Each ``follow`` is another controller's look at the same guest."""
+    """The VM of a site, whose guest can sleep. Each ``follow`` is another controller's view of the same guest."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -60,7 +60,7 @@ class Sleeper:
         await self.change({"metadata": {"annotations": {ANNOTATION_PERMIT: permit}}})
 
     async def turn(self, times: int = 1) -> str:
-        """The controller looks so often at all that is new; the VM's phase afterwards."""
+        """Let the controller handle everything new, this many times. Returns the VM's phase."""
         for _ in range(times):
             await self.site.turn()
             await settle()

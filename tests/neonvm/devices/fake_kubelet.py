@@ -1,4 +1,4 @@
-"""A kubelet as device plugins know it: it hears registrations at its socket, and follows who registers."""
+"""A kubelet as device plugins know it: it accepts registrations at its socket, and follows registered plugins."""
 
 from __future__ import annotations
 

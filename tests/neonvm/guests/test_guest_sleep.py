@@ -1,4 +1,4 @@
-"""A QEMU guest falls asleep at its ports: whatever fails, it either runs on or can be woken (B.18)."""
+"""A QEMU guest falls asleep at its ports. After any failure it either keeps running or can be woken (B.18)."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_guest_sleeps_until_it_is_woken(world: World) -> None:
 
 
 async def test_guest_on_a_failing_disk_runs_on(world: World) -> None:
-    """A guest whose process had ended already would sleep, although its owner was told that it does not."""
+    """If its process had already ended, the guest would sleep although its owner was told that it does not."""
     world.disk.unlink()
     with pytest.raises(SleepRefusedError, match="cannot flush the disk"):
         await world.guest.fall_asleep()
@@ -190,7 +190,7 @@ async def test_guest_out_of_space_has_not_arrived(world: World, monkeypatch: pyt
 
 
 async def test_sleeper_that_is_not_sent_sleeps_on(world: World) -> None:
-    """Nobody wakes it on its way."""
+    """It cannot be woken during the migration, and is still asleep after the migration was cancelled."""
     await world.guest.fall_asleep()
     target, machine = await receiver(world)
     machine.reads.clear()

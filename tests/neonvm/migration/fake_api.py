@@ -13,7 +13,7 @@ Objects = dict[str, Json]
 
 
 class RefusedError(Exception):
-    """The API refuses: the object has changed since it was looked at, or is gone."""
+    """The API server refuses: the object has changed since it was read, or was deleted."""
 
 
 class FakeApi:

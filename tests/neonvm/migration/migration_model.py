@@ -285,7 +285,7 @@ class MigrationModel(FakeApi):
 
 
 def settle(world: MigrationModel, rounds: int = 40) -> None:
-    """Let every part act until nothing changes any more."""
+    """Let every component act until nothing changes."""
     for _ in range(rounds):
         before = world.state
         for kind in ("vms", "migrations", "pods"):

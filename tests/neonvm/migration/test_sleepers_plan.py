@@ -50,7 +50,7 @@ def test_vm_that_cannot_be_sent_asleep_wakes_first(known: Json) -> None:
 
 @pytest.mark.parametrize("known", [SLEEPS, CALLED])
 def test_sleeper_is_sent_as_it_is(known: Json) -> None:
-    """Nobody holds it: it is not resized anyway."""
+    """It is not frozen first, because a sleeping VM is not resized anyway."""
     made = plan_migration(pending(PLACED, target=TARGET, target_role=PodRole.RECEIVING, **known))
     assert (ADMITTED | status(made), made.send) == (SENT, True)
 
@@ -61,5 +61,5 @@ def test_one_that_wakes_meanwhile_is_held_first() -> None:
 
 
 def test_move_of_sleeper_is_taken_up() -> None:
-    """By another leader, in whatever state it is."""
+    """Another leader resumes it from any state."""
     assert plan_migration(facts(migration(SENT), **SLEEPS)).send

@@ -29,7 +29,7 @@ def sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @dataclass
 class FakeHub(FakeMachine):
-    """Listens at the end of each cable, lets in from the ``late``th question on, and says who is there."""
+    """Listens at the end of each cable, accepts from the ``late``th attempt on, and reports who is connected."""
 
     late: int = 2
     forwards: dict[str, socket.socket] = field(default_factory=dict)

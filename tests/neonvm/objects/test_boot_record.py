@@ -55,7 +55,7 @@ def test_forms_of_arguments(words: tuple[str, ...], key: str) -> None:
     ],
 )
 def test_cpu_mode_is_that_of_the_runner(flags: tuple[str, ...], mode: str | None, plugs: bool) -> None:
-    """NeonVM's controller decides the mode where the spec leaves it out, and tells its runner."""
+    """If the spec omits the mode, NeonVM's controller decides it and passes it to its runner."""
     spec = {**SPEC, **({"cpuScalingMode": mode} if mode else {})}
     made = boot_record(pod(*flags, "-vmspec", encode_dump(spec)))
     assert made is not None

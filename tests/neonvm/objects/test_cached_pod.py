@@ -108,7 +108,7 @@ def test_pod_without_label_still_belongs_to_vm() -> None:
 
 
 def test_large_pods_of_others_take_little_memory() -> None:
-    """Twenty pods of 1.2 MiB took 500 MiB, as much as the controller may have, whatever they were for."""
+    """Twenty unrelated pods of 1.2 MiB took 500 MiB, the controller's whole limit."""
     bulk = {"containers": [{"name": "c", "env": [{"name": "a"}] * 10_000}], "volumes": [{"name": "v"}] * 10_000}
     identity = {"namespace": "shop", "name": "web", "uid": "u-2", "resourceVersion": "9"}
     assert cached_pod({"metadata": {**identity, "labels": {"app": "web"}}, "spec": bulk}) == {"metadata": identity}

@@ -63,7 +63,9 @@ def test_pod_without_a_guest_limits_nothing() -> None:
 
 
 def test_order_is_capped_by_pod_limit() -> None:
-    """A default of a LimitRange once let a VM be resized to its maximum, and the kubelet kill QEMU without a word."""
+    """A LimitRange's default once allowed a resize to the VM's maximum, and the kubelet killed QEMU without a
+    message.
+    """
     vm: Any = virtual_machine(NAMED)
     vm["spec"]["guest"]["memorySlots"]["use"] = 8
     limited: Any = runner()

@@ -91,7 +91,7 @@ def test_policies_of_other_kinds_come_first() -> None:
 
 
 def test_the_name_is_left_to_who_has_it() -> None:
-    """The chart's policy, one made by hand, and ours whose label somebody has taken off."""
+    """The chart's policy, one made by hand, and ours without its label: the controller changes none of them."""
     theirs = policy(NAME, {MANAGED_BY: "Helm"}, podSelector={"matchLabels": {"app": "web"}})
     assert (todo(theirs), todo(theirs, vms=0)) == (None, None)
     assert todo({**OURS, "metadata": {"name": NAME}}) is None

@@ -79,7 +79,7 @@ def question(sender: str, target: str) -> bytes:
 
 @dataclass
 class Guest:
-    """A guest that sends whatever it likes."""
+    """A guest that sends arbitrary frames."""
 
     address: str
     tap: int
@@ -177,7 +177,7 @@ class FlatWorld:
         return one, two
 
     async def heard_nothing_more(self) -> None:
-        """Throws away what has been heard so far."""
+        """Discard the frames received so far."""
         for each in self.guests:
             await each.heard()
 

@@ -64,7 +64,7 @@ async def test_vms_of_a_namespace_reach_each_other(world: FlatWorld) -> None:
 
 
 async def test_namespaces_are_isolated(world: FlatWorld) -> None:
-    """Neither across nodes nor on one node, whatever the frame says of its receiver."""
+    """Across nodes and on one node, for any receiver that the frame names."""
     one, two = await world.both(same_space=False)
     world.vm("bank/three", "a", THREE)
     await world.renew()
@@ -273,7 +273,7 @@ async def test_client_of_an_administrator_reaches_all_namespaces(world: FlatWorl
 
 
 async def test_pod_that_no_vm_names_gets_no_tap(world: FlatWorld) -> None:
-    """Whoever creates a pod sets its owners and labels. A migration counts if it exists, is this VM's, and names this
+    """A pod's creator sets its owners and labels. A migration counts if it exists, belongs to this VM, and names this
     pod as its target.
     """
     world.vm("shop/one", "a", ONE)

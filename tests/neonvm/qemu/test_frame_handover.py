@@ -16,7 +16,7 @@ from tests.neonvm.qemu.fakes import FakeMachine, SteppedClock
 
 @dataclass
 class Filtering(FakeMachine):
-    """A QEMU with filters in its network. ``refuses`` are commands that fail; ``unread`` looks find frames to read."""
+    """A QEMU with filters in its network. ``refuses`` are commands that fail; ``unread`` polls find frames to read."""
 
     filters: dict[str, str] = field(default_factory=dict)
     sockets: set[str] = field(default_factory=set)

@@ -60,7 +60,7 @@ class Course:
     over: bool = False
 
     def events(self) -> Iterator[Course]:
-        """All that can happen next by itself."""
+        """All events that can happen next without an action."""
         yield self
         if self.source is not SourceState.GONE:
             yield replace(self, source=SourceState.GONE, source_runs=False)

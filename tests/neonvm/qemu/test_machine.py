@@ -1,4 +1,4 @@
-"""A machine's process: its monitor, why its guest cannot go on, and its end. A small program plays QEMU."""
+"""A machine's process: its monitor, why its guest fails, and its end. A small program imitates QEMU."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class Frames(FrameHandover):
 
 
 class Move:
-    """A source that has sent everything after two seconds, and a target that has it then."""
+    """A source that has sent everything after two seconds, and a target that has received it then."""
 
     def __init__(self) -> None:
         self.clock, self.story = SteppedClock(), list[str]()

@@ -1,4 +1,4 @@
-"""Addresses on the flat network: one for each VM, never the same twice, whatever is interrupted."""
+"""Addresses on the flat network: one per VM, never one twice, even after interruptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A controller writes only while it holds the Lease, whatever a write waits for."""
+"""A controller writes only while it holds the Lease, even if a write had to wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READ, WRITE = httpx.Request("GET", "http://api"), httpx.Request("PATCH", "http:/
 
 
 class SlowServer(httpx.AsyncBaseTransport):
-    """First it lets requests wait for a connection, then it takes them."""
+    """Makes requests wait for a connection, then accepts them."""
 
     def __init__(self) -> None:
         self.has_room = asyncio.Event()

@@ -29,7 +29,7 @@ PLACE = RunnerEndpoint("default/db-x", "uid", "10.0.0.9", 25183, 20183, is_open=
 
 @dataclass
 class NeonRunner:
-    """Its HTTP API: with QmpScaling it notes the CPU that it is told, and says it again."""
+    """Its HTTP API: with QmpScaling it stores the CPU that it is told, and reports it."""
 
     noted: object = 1
     orders: list[object] = field(default_factory=list)

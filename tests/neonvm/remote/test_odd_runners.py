@@ -1,4 +1,4 @@
-"""A VM's pod may run any program: whatever it responds, the controller and all other VMs keep working."""
+"""A VM's pod may run any program: no response of it stops the controller or other VMs."""
 
 from __future__ import annotations
 

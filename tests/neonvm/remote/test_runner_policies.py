@@ -1,4 +1,4 @@
-"""The controller on a cluster keeps a NetworkPolicy where it has VMs, and stands back for others."""
+"""The controller on a cluster maintains a NetworkPolicy in namespaces with VMs, unless others have policies there."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ async def test_nothing_is_inherited_later() -> None:
 
 
 async def test_order_in_progress_counts() -> None:
-    """Also if less is desired by then, and until the guest has responded to that."""
+    """Even if less is desired meanwhile, and until the guest has responded to that."""
     guest = ObedientGuest()
     async with resizing(guest) as resized:
         await resized.boot()

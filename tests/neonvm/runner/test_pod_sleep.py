@@ -204,7 +204,7 @@ async def test_probes_neither_wake_nor_fail(pod: Pod) -> None:
 
 
 async def test_look_during_order_sees_sleep(pod: Pod) -> None:
-    """A look that began before the order must not take a QEMU that has quit for the end of the guest."""
+    """A poll that began before the order must not mistake the end of QEMU for the end of the guest."""
     looks = [asyncio.create_task(answered(pod, "GET", path)) for path in ("/status", "/ready")]
     await asleep(pod)
     pod.hypervisor.machine.alive = False

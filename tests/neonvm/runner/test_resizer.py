@@ -1,4 +1,4 @@
-"""A guest is brought to the wanted size, whatever it answers."""
+"""A guest reaches the desired size after any of its responses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -141,7 +141,7 @@ async def test_unread_frames_return_after_switch(pod: Pod) -> None:
 
 
 async def test_frames_of_sleeper_return_after_switch(pod: Pod) -> None:
-    """Nobody reads its tap; what was kept for it comes first."""
+    """Its tap is not read meanwhile; the queued frames come first."""
     os.set_blocking(pod.place._tap.descriptor, False)
     pod.place.return_frames([(b"", frame(1))])
     pod.network.send(frame(2))

@@ -47,7 +47,7 @@ def disk(*, size: int = GIB, base: str = "/vm/images/rootdisk.qcow2", more: byte
 
 
 class HeardMachine(FakeMachine):
-    """A machine whose events are heard."""
+    """A machine that records its events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ async def test_memory_is_sent_by_tls_alone(pods: Pods) -> None:
 
 
 async def test_given_guest_never_wakes_here(pods: Pods) -> None:
-    """Its image is gone, its frames go back to the network, and its machine may end, before the target hears of it."""
+    """Before the target is told, the image is deleted, frames go back to the network, and the machine may end."""
     await pods.begin()
     assert await pods.decide("given") == "given"
     assert not pods.world.sleep.image.path.exists()
@@ -202,7 +202,7 @@ async def test_given_guest_never_wakes_here(pods: Pods) -> None:
 
 
 async def test_waking_ends_an_open_move(pods: Pods) -> None:
-    """Nobody may have to wait for a controller that has died in a move."""
+    """A client must not wait for a controller that died during a migration."""
     await pods.begin()
     assert (await pods.source.ask("PUT", "/wake", {"sleeps": 1})).status == 200
     assert await pods.decide("given") == "kept"

@@ -137,7 +137,7 @@ async def test_size_ordered_in_sleep_follows_waking() -> None:
 
 
 async def test_guest_is_left_alone_while_it_falls_asleep() -> None:
-    """A frozen guest would answer neither looks nor orders, and must not be moved."""
+    """A frozen guest would answer neither polls nor orders, and must not be migrated."""
     guest = SleepyGuest()
     async with resizing(guest) as resized:
         await resized.boot()

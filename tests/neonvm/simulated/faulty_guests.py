@@ -44,7 +44,7 @@ class FaultyGuests:
 
 @dataclass
 class FaultyGuest:
-    """One guest, and what it was told about moves. ``spec`` is what it was made with."""
+    """One guest, and the migration calls that it received. ``spec`` is the spec that it was created with."""
 
     inner: Guest
     guests: FaultyGuests

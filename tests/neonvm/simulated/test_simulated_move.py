@@ -126,7 +126,7 @@ async def test_moved_guest_keeps_size_counters_load(pods: MoveFixture) -> None:
 
 
 async def test_sleeper_moves_and_runs(pods: MoveFixture) -> None:
-    """Nobody wakes it during the migration; afterwards it is awake with its former size."""
+    """It sleeps during the migration; afterwards it is awake with its former size."""
     source, target = await pods.pair()
     assert isinstance(source, SimulatedGuest)
     had = await source.state()

@@ -1,4 +1,4 @@
-"""Simulated guests sleep while they are idle, and wake when their load has work or somebody presses them."""
+"""Simulated guests sleep while they are idle, and wake when their load has work or a test puts demand on them."""
 
 from __future__ import annotations
 

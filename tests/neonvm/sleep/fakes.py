@@ -1,4 +1,4 @@
-"""A machine whose memory is a few bytes, a guest's daemon, and a stand-in, each of which fails when told to."""
+"""Fakes: a machine with a few bytes of memory, a guest's daemon, and a stand-in, each of which can be told to fail."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class FakeDaemon:
 
 @dataclass
 class FakeStandIn(NetworkStandIn):
-    """``calls_at`` is the moment at which a frame wakes the guest: a place that it was told to read."""
+    """``calls_at`` is the call at which a frame wakes the guest: the place that it was told to read from."""
 
     frames: Sequence[Frame] = ()
     places: list[str] = field(default_factory=list)

@@ -213,7 +213,7 @@ def test_repeated_end_gets_few_answers() -> None:
 
 
 def test_end_of_slow_client_reaches_guest() -> None:
-    """Its ACK of our probe takes so long that it looks like a keepalive probe, and shows a number that is too high."""
+    """Its ACK of our probe is so late that it looks like a keepalive probe, with a sequence number that is too high."""
     remembered, end = memory(), CLIENT.frame(FIN | ACK)
     for now in (1.0, 1.7):
         CLIENT.judged(remembered, CLIENT.frame(ACK), now)
@@ -243,7 +243,7 @@ def test_end_without_room_wakes() -> None:
 
 
 def test_reset_without_room_is_dropped() -> None:
-    """Its sender does not wait for a response, and a flood of resets wakes nobody."""
+    """Its sender does not wait for a response, and a flood of resets does not wake the guest."""
     remembered = memory()
     clients = [Client(source_port=port) for port in range(1, 500)]
     actions = {client.judged(remembered, client.frame(RST)).action for client in clients}
@@ -339,8 +339,8 @@ def test_other_path_is_not_there() -> None:
 
 @pytest.mark.parametrize("request_line", [b"GET /metrics HTTP/1.1\r\n\r\n", b"POST / HTTP/1.1\r\n\r\n"])
 def test_request_without_handshake_is_refused(request_line: bytes) -> None:
-    """The page is larger than its request: whoever claims another's address must not turn it on them. A connection
-    from before the sleep is refused alike, and its client connects again.
+    """The page is larger than its request, so a sender with a forged address must not get it. A connection from before
+    the sleep is refused too, and its client reconnects.
     """
     remembered = memory()
     reply = answer(SCRAPER.judged(remembered, SCRAPER.frame(ACK | PSH, request_line)))

@@ -1,4 +1,4 @@
-"""A sleeping guest is sent into another machine: it runs once, or sleeps on, whatever fails (B.18)."""
+"""A sleeping guest is sent to another machine: after any failure it runs once or stays asleep (B.18)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMITS = TransferLimits(downtime=Seconds(0.02), bandwidth=Bytes(2**30), timeout=
 
 @dataclass
 class Move:
-    """A sleeper, the machine that it is sent to, and what the network was told."""
+    """A sleeper, the target machine, and the announcements to the network."""
 
     world: World
     target: Target
@@ -54,7 +54,7 @@ async def move(tmp_path: Path) -> AsyncIterator[Move]:
 
 
 async def test_sleeper_runs_in_target(move: Move) -> None:
-    """Its image is gone before it runs there, and the frames that were kept for it are there."""
+    """Its image is deleted before it runs there, and it gets the queued frames."""
     info = await move.transfer().run()
     assert (info.status, info.ram.transferred) == (TransferStatus.COMPLETED, len(MEMORY))
     assert (move.target.loaded, move.target.run_state, move.target.had_image) == (MEMORY, "running", [False])

@@ -184,7 +184,7 @@ async def test_silent_diversion_is_waited_for_a_second(place: Place) -> None:
 
 
 class SlowClock(FakeClock):
-    """Each look at it takes a tenth of a second."""
+    """Each reading takes a tenth of a second."""
 
     def now(self) -> Instant:
         self.jump(0.1)

@@ -70,7 +70,9 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def test_client_wakes_the_guest_and_waits_for_it() -> None:
-    """Otherwise clients outside of the flat network, such as all pods, would be refused until somebody wakes the VM."""
+    """Otherwise clients outside the flat network, such as all pods, would be refused until another event woke the
+    VM.
+    """
     async with sleeping_pod() as pod:
         reader, writer = await pod.client()
         writer.write(b"a query")

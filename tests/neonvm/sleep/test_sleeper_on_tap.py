@@ -192,7 +192,7 @@ async def test_broadcasts_are_left_to_the_kernel(world: World) -> None:
 
 
 async def test_tap_that_is_gone_costs_nothing(world: World) -> None:
-    """The sleeper looks for it now and then."""
+    """The sleeper checks for it at intervals."""
     await world.output("ip", "link", "del", "t0")
     began = time.process_time()
     await asyncio.sleep(1)

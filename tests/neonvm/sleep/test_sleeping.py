@@ -1,4 +1,4 @@
-"""A sleeping guest wakes with its memory, or boots: whatever fails, it runs once (B.18)."""
+"""A sleeping guest wakes with its memory or boots from disk: after any failure it runs once (B.18)."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_frame_wakes_the_guest_with_its_memory(world: World) -> None:
-    """An empty process is there before the permit is; the frame that woke the guest is given to it before it runs."""
+    """An empty process exists before the permit does. The frame that woke the guest is delivered before it runs."""
     woken = asyncio.create_task(world.sleep.woken())
     await asyncio.sleep(0)
     assert not world.sleep.is_wake_requested
@@ -114,7 +114,7 @@ async def test_order_wakes_the_guest_too(world: World) -> None:
 
 @pytest.mark.parametrize("step", ["give asleep", "migrate-set-capabilities", "migrate-incoming"])
 async def test_fault_before_image_is_read_costs_a_process(world: World, step: str) -> None:
-    """Nobody has used the image, so another process gets it. The first is gone before that."""
+    """The image is still unused, so another process loads it after the first has ended."""
     first, before = world.machine, descriptors()
     first.fails_at = step
     assert await world.sleep.wake() == Woken(Seconds(1.0))

@@ -65,7 +65,7 @@ ASKED = ("PUT /freeze", "PUT /thaw", "PUT /spare")
 
 
 async def test_guest_falls_asleep_in_the_right_order(world: World) -> None:
-    """It is asked, and gives up memory; its frames are diverted, and only then is it looked at, stopped and saved."""
+    """The guest agrees and gives up memory; its frames are diverted; only then is it checked, stopped and saved."""
     assert await world.fall().run() == FellAsleep(saved=_size(world), sessions=3)
     assert world.daemon.log == [*ASKED, "PUT /freeze"]
     order = [name for name in world.machine.log if name in {"qom-set", "object-add", "stop", "migrate", "cont"}]
@@ -159,7 +159,7 @@ class BusyDaemon(FakeDaemon):
 
 
 async def test_clock_of_guest_busy_after_thaw() -> None:
-    """It looks at its database for up to five seconds, and then sets its clock to each of the times that it missed."""
+    """The guest checks its database for up to five seconds, and then applies each clock setting that it missed."""
     clock = SteppedClock()
     daemon = BusyDaemon(clock)
     await thaw(daemon, clock)  # type: ignore[arg-type]  # the daemon is a fake
@@ -284,7 +284,7 @@ async def test_guest_without_its_queued_frames_runs_on(world: World) -> None:
 
 
 class BusyMachine(SavedMachine):
-    """Goes on saving: it refuses to say how far it is, and does not answer when told to stop."""
+    """Keeps saving: it does not report progress, and does not respond to a stop."""
 
     def __init__(self) -> None:
         super().__init__(fails_at="query-migrate")
@@ -314,7 +314,7 @@ async def test_saving_ends_although_its_end_is_interrupted(world: World) -> None
 
 
 class SlowImage(SleepImage):
-    """Has all of the memory before the test lets it write the last of it."""
+    """Has received all of the memory, but writes the last part only when the test allows it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -347,7 +347,7 @@ FULL = os.statvfs_result((4096, 4096, 100, 14, 14, 0, 0, 0, 0, 255))
 
 
 async def test_refusal_names_full_disk(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """QEMU reports only that nobody reads its memory."""
+    """QEMU reports only that the reader of its memory is gone."""
     monkeypatch.setattr(os, "fstatvfs", lambda _: FULL)
     world.machine.status = "failed"
     with pytest.raises(SleepRefusedError, match=r"cannot save the memory in .*it would leave less than 15%"):
@@ -356,7 +356,7 @@ async def test_refusal_names_full_disk(world: World, monkeypatch: pytest.MonkeyP
 
 
 async def test_full_disk_costs_no_page_cache(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent tries again and again, and each time the guest would read its files from the disk anew."""
+    """The agent retries, and each attempt would make the guest read its files from disk again."""
     monkeypatch.setattr(os, "statvfs", lambda _: FULL)
     with pytest.raises(SleepRefusedError, match=r"cannot save the memory in .*it would leave less than 15%"):
         await world.fall().run()
@@ -364,7 +364,7 @@ async def test_full_disk_costs_no_page_cache(world: World, monkeypatch: pytest.M
 
 
 async def test_disk_that_cannot_be_flushed(world: World) -> None:
-    """Found out while the guest can still run on: later, it would sleep although its owner heard that it does not."""
+    """Detected while the guest can still resume. Later, it would sleep although its owner was told that it does not."""
     world.disk = world.folder / "missing"
     with pytest.raises(SleepRefusedError, match="cannot flush the disk"):
         await world.fall().run()
@@ -388,7 +388,7 @@ async def test_last_diverted_frame_reaches_guest(world: World) -> None:
 
 
 async def test_frame_at_any_moment_calls_it_off(world: World) -> None:
-    """After each command in turn something must reach the guest: it runs on and gets that frame."""
+    """After each command, a frame arrives that needs the guest: the guest keeps running and gets the frame."""
     steps = len((await _asleep(world)).machine.log)
     for step in range(steps):
         again = World(world.folder / str(step))
@@ -398,7 +398,7 @@ async def test_frame_at_any_moment_calls_it_off(world: World) -> None:
 
 
 async def test_end_of_the_program_at_any_moment(world: World) -> None:
-    """The task is cancelled after each command in turn; what was begun is undone first."""
+    """The task is cancelled after each command; it first undoes what it has begun."""
     steps = len((await _asleep(world)).machine.log)
     for step in range(steps - 1):
         again = World(world.folder / str(step))

@@ -48,7 +48,7 @@ def test_unreadable_size_counts_as_none(cpus: str, memory: str) -> None:
 
 
 def test_ignored_networks_are_bounded() -> None:
-    """A tenant writes the list: an endless one costs nothing, and a bad entry lets its packets wake the VM."""
+    """Tenants write the list: an endless one costs nothing, and packets of an invalid entry wake the VM."""
     assert len(ignored_networks("10.0.0.1," * 1_000_000)) == MAX_IGNORED
     assert ignored_networks(" , ::1, 10.0.0.300, 10.0.0.0/33, everybody") == ()
     assert [str(network) for network in ignored_networks("10.4.7.7/16")] == ["10.4.0.0/16"]

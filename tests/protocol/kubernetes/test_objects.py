@@ -1,4 +1,4 @@
-"""Reading an object's fields returns values of the expected type, whatever the fields contain."""
+"""Reading a field returns a value of the expected type for any content."""
 
 from __future__ import annotations
 

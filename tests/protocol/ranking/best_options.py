@@ -1,4 +1,4 @@
-"""The choice that an autoscaler makes of ranked options, as worked cases tell it."""
+"""An autoscaler's choice among ranked options, as in worked cases."""
 
 from __future__ import annotations
 

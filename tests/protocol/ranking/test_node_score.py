@@ -1,4 +1,4 @@
-"""Scores of nodes that exist: utilisation against the watermark first, price between equals, chance at the end."""
+"""Scores of existing nodes: utilization relative to the watermark first, price between equals, then chance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CURVE = ScoreCurve()
 
 @dataclass(frozen=True)
 class Node:
-    """A node of which so much CPU and memory would be reserved; both have the same total and watermark."""
+    """A node with this CPU and memory reserved; both have the same total and watermark."""
 
     cpu: int
     mem: int

@@ -42,7 +42,7 @@ async def followed(path: Path) -> AsyncIterator[tuple[Told, FakeClock]]:
 
 
 async def looks(clock: FakeClock) -> None:
-    """Two looks: the second begins only when the first, which reads in another thread, is over."""
+    """Two checks: the second starts only when the first, which reads in another thread, has ended."""
     for _ in range(2):
         await clock.advance(INTERVAL)
         async with asyncio.timeout(5.0):

@@ -155,7 +155,7 @@ async def test_protocol_switch_nobody_asked_for_is_an_answer() -> None:
 
 
 async def test_body_without_a_length_has_bounds() -> None:
-    """In size and in time: a server that never ends a body blocks nobody."""
+    """In size and in time: a server that never ends a body does not block its client."""
     async with server(OK + b"\r\n", *[b"x" * 100] * (LONGEST // 100 + 1), OPEN) as connection:
         with pytest.raises(LongAnswerError):
             await whole(connection)

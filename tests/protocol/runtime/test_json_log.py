@@ -85,7 +85,7 @@ def test_long_fields_are_cut(stream: io.StringIO) -> None:
 
 @pytest.mark.parametrize("secret", [token_text("t"), "Bearer opaque-token", pair("server")[1].decode()])
 def test_cut_reveals_no_secret(stream: io.StringIO, secret: str) -> None:
-    """The rest of a token or key no longer looks like one."""
+    """Truncated first, a token or key would no longer be recognized as one."""
     LOGGER.error("crashed", extra={"error": "said " + secret + " x" * (8 * 1024 - len(secret) // 2 + 2)})
     (line,) = lines(stream)
     middle = len(secret) // 2

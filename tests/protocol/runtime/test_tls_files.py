@@ -49,7 +49,7 @@ def trusted(folder: Path, *names: str) -> Path:
 
 @asynccontextmanager
 async def serving(tls: FollowedTls[ssl.SSLContext]) -> AsyncIterator[int]:
-    """A server that says so often what it is told, with the certificates of ``tls``."""
+    """A TLS server with the certificates of ``tls``, which echoes lines."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():

@@ -1,4 +1,6 @@
-"""Only the agent of a VM may speak for it: no token 401, another's pod 403, and nothing is changed."""
+"""Only the VM's own agent may send requests for it: 401 without a token, 403 for the pod of another VM, and no
+change.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ CREATED = 1_767_225_600.0
 
 
 def migration(status: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
-    """Our order as the API has it."""
+    """Our migration as the API server returns it."""
     body = dict(BODY)
     more = {"uid": "m-1", "resourceVersion": "17", "creationTimestamp": "2026-01-01T00:00:00Z"}
     body["metadata"] = {**body["metadata"], **more, **metadata}  # type: ignore[dict-item]  # a JSON object

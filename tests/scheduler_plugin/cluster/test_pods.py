@@ -223,7 +223,7 @@ def test_unchangeable_requests_stay(found: object) -> None:
 
 
 def test_own_cpu_limit_is_known() -> None:
-    """Any other limit is the operator's, and the scheduler leaves its pod alone."""
+    """Any other limit is the operator's, and the scheduler does not change that pod."""
     pod = vm_pod("db", "n1")
     pod["metadata"]["managedFields"] = [managed("autoscale-scheduler", "cpu")]
     pod["status"] = {"qosClass": "Burstable"}

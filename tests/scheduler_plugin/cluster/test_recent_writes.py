@@ -1,4 +1,4 @@
-"""A write without an answer may land for a while, and is then forgotten whether its outcome was heard of or not."""
+"""A write without a response may land for a while; after that it is forgotten, even if its outcome is unknown."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_old_size_of_a_sleeping_vm_is_ignored() -> None:
 
 
 def test_sleeping_vm_without_agent_counts_as_ever() -> None:
-    """Nobody asks for a permit before it wakes."""
+    """No agent would request a permit before it wakes."""
     obj = vm("db", 2, 4)
     obj["metadata"]["labels"] = {}
     obj["status"] |= {"phase": ASLEEP, "cpus": None, "memorySize": None}

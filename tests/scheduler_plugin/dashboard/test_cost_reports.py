@@ -73,7 +73,7 @@ async def test_unreadable_history_knows_nothing() -> None:
 
 
 class SlowAboutWeeks(MadeUpHistory):
-    """Answers about more than a day once it is ``let``."""
+    """Delays queries about more than a day until ``let`` is called."""
 
     let: asyncio.Event
 

@@ -19,7 +19,7 @@ async def in_phase(run: Page, phase: str, cpu: int = 1) -> None:
 
 
 async def seen(run: Page) -> VmRow:
-    """After one more look, which tells readers where it is news."""
+    """The row after one more sample; changes are sent to readers."""
     await run.dashboard.fleet.poll()
     row = run.dashboard.fleet.journal.get(VM, "default/db")
     assert isinstance(row, VmRow)

@@ -31,7 +31,7 @@ def quantities(number: int, amounts: Mapping[str, str]) -> bytes:
 
 
 def container(*, always: bool = False, **requests: str) -> bytes:
-    """A container with these requests; ``gpu`` stands for ``nvidia.com/gpu``, ``storage`` for local storage."""
+    """A container with these requests; ``gpu`` is the amount of ``nvidia.com/gpu``, ``storage`` of local storage."""
     names = {"gpu": "nvidia.com/gpu", "storage": "ephemeral-storage"}
     named = {names.get(name, name): text for name, text in requests.items()}
     return field(8, quantities(2, named)) + (field(24, "Always") if always else b"")

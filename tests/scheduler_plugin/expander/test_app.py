@@ -187,7 +187,7 @@ async def test_reloaded_prices_change_answers(settings: Path) -> None:
 
 
 class _Ticking(FakeClock):
-    """Sleeps until told to go on, once."""
+    """A sleep that ends once, when told to."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Looks at a small fleet, as a cluster and its scheduler would show it."""
+"""Samples of a small fleet, as a cluster and its scheduler would report it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def node(*pods: Json, name: str = "n1", reserved: str = "2") -> Json:
 def look(
     seconds: float, *vms: Json, nodes: list[Json] | None = None, migrations: tuple[Json, ...] = ()
 ) -> ClusterSample:
-    """A look this many seconds after the beginning."""
+    """A sample, this many seconds after the start."""
     answer: Json | None = None if nodes is None else {"nodes": nodes}
     return ClusterSample(BEGAN + round(seconds * SECOND), vms, answer, {"n1": ("m5.large",)}, migrations)
 

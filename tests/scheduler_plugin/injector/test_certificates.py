@@ -62,7 +62,9 @@ async def test_nothing_is_written_while_nothing_is_due(tmp_path: Path) -> None:
 
 
 async def test_rotation_has_no_gap(tmp_path: Path) -> None:
-    """A quarter of an hour, in which each is renewed several times: whatever is shown, all bundles trust."""
+    """For a quarter of an hour, in which each certificate is renewed several times, every served certificate is trusted
+    by all bundles.
+    """
     async with installed(tmp_path, *ALL, settings=SHORT) as cluster:
         await cluster.start("first")
         await cluster.clock.advance(3)

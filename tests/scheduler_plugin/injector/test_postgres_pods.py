@@ -217,7 +217,7 @@ async def test_without_the_flag_no_pod_is_followed(tmp_path: Path) -> None:
 
 
 async def test_ended_pods_of_others_stay_remembered() -> None:
-    """However many pods a team creates and deletes."""
+    """One team's created and deleted pods do not displace those of other teams."""
     predecessors = Predecessors(FakeClock(), InjectorTelemetry())
     informer = predecessors._pods
     for number in range(AT_MOST + 2):

@@ -1,4 +1,4 @@
-"""The program itself: it makes its certificate, answers with it, takes settings in, and ends when told."""
+"""The program itself: it issues its certificate, serves with it, reloads settings, and ends when told."""
 
 from __future__ import annotations
 

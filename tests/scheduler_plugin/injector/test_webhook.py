@@ -221,7 +221,7 @@ async def test_text_of_strings_does_not_count() -> None:
 
 
 async def test_answer_authenticates_nobody() -> None:
-    """Anyone can ask: an answer must not let a stranger keep a place that the API server needs."""
+    """Anyone can call the webhook: a response must not entitle a stranger to a slot that the API server needs."""
     asked = Asked()
     path = webhook_app(asked.injector).paths[MUTATE]
     answer = path.handler(HotRequest(review(original())))

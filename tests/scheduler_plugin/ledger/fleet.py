@@ -1,4 +1,4 @@
-"""A small fleet for stories: amounts in whole CPUs and GiB, every step checked against the invariants."""
+"""A small fleet for stories, in whole CPUs and GiB; the invariants are checked after every step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ UNIT = ComputeUnit.parse("250m", "1Gi")
 
 
 def amount(cpu: float, mem: float | None = None) -> Resources:
-    """So many CPUs and GiB; as many GiB as CPUs where only one is given."""
+    """This many CPUs and GiB; as many GiB as CPUs if only one number is given."""
     return Resources(MilliCpu.cores(cpu), Bytes(int((cpu if mem is None else mem) * 1024**3)))
 
 
@@ -114,7 +114,7 @@ def migration(
 
 
 def permit_stored(revision: int, facts: VmFacts) -> PermitWritten:
-    """The API took a write of a permit, and returned ``facts``."""
+    """The API server accepted the write of a permit, and returned ``facts``."""
     return PermitWritten(facts.name, revision, WriteOutcome.DONE, facts)
 
 
@@ -125,7 +125,7 @@ def settings_read(
 
 
 class Fleet:
-    """A ledger that is checked after every step, with the service's duties one call away."""
+    """A ledger that is checked after every step, with shortcuts for the service's calls."""
 
     def __init__(self, *facts: NodeFacts | PodFacts | VmFacts, now: Instant = NOW) -> None:
         self.ledger = Ledger()

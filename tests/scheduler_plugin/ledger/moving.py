@@ -52,7 +52,9 @@ Event = MigrationFacts | PodFacts | str
 
 
 def hear(fleet: Fleet, event: Event) -> None:
-    """One event: a fact, the loss of a pod by UID, or of the migration by its name; ``vm`` is the VM's hand-over."""
+    """Apply one event: a fact, the deletion of a pod by UID or of the migration by name, or ``vm``, the VM's
+    hand-over.
+    """
     if isinstance(event, MigrationFacts):
         fleet.apply(MigrationSeen(event), LATER)
     elif isinstance(event, PodFacts):

@@ -37,7 +37,7 @@ class Rules:
 
 @dataclass
 class Refusing:
-    """One VM, its pod, and the outcome of each second. ``wish`` is the size that its agent requests, ``held`` its
+    """One VM and its pod, advanced second by second. ``wish`` is the size that its agent requests, ``held`` its
     permit.
     """
 
@@ -79,7 +79,7 @@ class Refusing:
                 self.wish = self.some()
 
     def second(self) -> None:
-        """The writer looks at the pod now and then, its agent asks, and the kubelet mostly answers."""
+        """The writer sometimes handles the pod, its agent sends requests, and the kubelet usually responds."""
         self.seconds += 1
         self.at.pass_time(1)
         if self.seconds % 2 == 0:

@@ -123,7 +123,7 @@ class Requested:
             self.refused(order, why)
 
     def kubelet_answers(self) -> None:
-        """Let the kubelet allocate the requests, or refuse them with a reason."""
+        """The kubelet allocates the requests, or refuses them with a reason."""
         if self.asked.within(self.room):
             self.allocated, self.problem = self.asked, ""
         else:
@@ -133,7 +133,7 @@ class Requested:
         self.version += 1
 
     def kubelet_refuses(self) -> None:
-        """Let the kubelet refuse the requests for good, and deliver that by the watch."""
+        """The kubelet refuses the requests as infeasible, and the watch delivers that."""
         self.problem = "Infeasible: Node didn't have enough capacity"
         self.version += 1
         self.look()
@@ -177,7 +177,7 @@ class Requested:
 
 
 def order(size: float, version: int, reverts: str = "") -> ResizePod:
-    """To resize the pod of the VM ``a``."""
+    """The order to resize the pod of the VM ``a``."""
     return ResizePod("uid-a", name("a-pod"), amount(size), str(version), reverts)
 
 

@@ -13,7 +13,7 @@ from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, name, vm, vm_pod
 
 
 def sleeper(of: str, size: Resources, phase: str = ASLEEP, permit: Resources | None = ZERO) -> VmFacts:
-    """A VM that sleeps in its pod ``NAME-pod``, with ``permit`` stored."""
+    """A VM asleep in its pod ``NAME-pod``, with ``permit`` stored."""
     slept = vm(of, ZERO, permit=permit, pod=name(f"{of}-pod"))
     return structs.replace(slept, phase=phase, wakes_with=size)
 

@@ -1,4 +1,4 @@
-"""Permits are promises to agents that exist; a VM without an agent follows its object."""
+"""A permit is a promise to an agent that exists; a VM without an agent follows its object."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_opted_out_vm_follows_its_object() -> None:
 
 
 def off(fleet: Fleet) -> PersistPermit:
-    """VM a was opted out, long enough ago for its permit to be taken back."""
+    """VM a was opted out long enough ago for its permit to be revoked."""
     assert fleet.apply(VmSeen(opted_out("a", 1, permit=8, version=7)), LATER) == ()
     assert fleet.apply(TimePassed(), Instant(LATER + SETTLE - 1)) == ()
     (order,) = fleet.apply(TimePassed(), Instant(LATER + SETTLE))
@@ -104,7 +104,7 @@ def off(fleet: Fleet) -> PersistPermit:
 
 
 def test_short_opt_out_takes_nothing_back() -> None:
-    """An original agent that has not heard of it resizes its VM up to its permit, whatever the object records."""
+    """An original agent that has not seen the opt-out resizes its VM up to its permit, regardless of the object."""
     fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
     fleet.grant("a", amount(8))
     for time in (LATER, Instant(LATER + SETTLE)):
@@ -115,7 +115,7 @@ def test_short_opt_out_takes_nothing_back() -> None:
 
 
 def test_opt_out_frees_after_take_back() -> None:
-    """The agent may not have heard of it; opted in again, it would find its old permit on the object."""
+    """The agent may not have seen the opt-out. After a new opt-in it would find its old permit on the object."""
     fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
     fleet.grant("a", amount(8), number=1)
     order = off(fleet)
@@ -130,7 +130,7 @@ def test_opt_out_frees_after_take_back() -> None:
 
 
 def test_answer_after_opt_out_is_held() -> None:
-    """A guest that shrinks after its agent was answered has less than the agent may order again."""
+    """A guest that shrinks after the response to its agent has less than the agent may use again."""
     fleet = Fleet(node(), vm("a", amount(4)), vm_pod("a", "n1"))
     fleet.grant("a", amount(4), number=1)
     fleet.apply(VmSeen(opted_out("a", 4, permit=4, version=5)), LATER)
@@ -176,12 +176,12 @@ def test_opted_out_agent_gets_present_size() -> None:
 
 
 def denied(fleet: Fleet) -> tuple[Resources, Seconds | None]:
-    """Room denied on n1, and for how long it has been denied to ``a``."""
+    """Room denied on n1, and how long ``a`` has been denied it."""
     return fleet.ledger.nodes["n1"].unmet, fleet.ledger.explain("uid-a", LATER).denied_for
 
 
 def full_fleet() -> Fleet:
-    """``a`` was denied 3 of the 6 that its agent asked for."""
+    """``a`` was denied 3 of the 6 that its agent requested."""
     fleet = Fleet(node(total=5), vm("a", amount(2)), vm_pod("a", "n1"), plain_pod("b", amount(1), "n1"))
     fleet.grant("a", amount(6), number=1)
     assert denied(fleet) == (amount(3), 0.0)

@@ -1,4 +1,4 @@
-"""Bind is Reserve: every way in which it can end, and no way to reserve twice or to release twice (S4.10)."""
+"""A bind reserves: every possible outcome, without a double reservation or a double release (S4.10)."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def test_scheduler_name_change_recounts_pods() -> None:
 
 
 def test_confirmed_bind_is_in_doubt_after_a_restore() -> None:
-    """The watch has not shown the pod on its node yet, and never will: in the restored store it has none."""
+    """The watch has not shown the pod on its node, and never will: in the restored store the pod has no node."""
     fleet, pod = Fleet(node()), plain_pod("p", amount(2))
     assert fleet.ledger.apply(BindRequested(pod, "n1"), LATER).needs_bind
     fleet.apply(BindEnded("uid-p", "n1", WriteOutcome.DONE))
@@ -286,7 +286,7 @@ def test_confirmed_bind_is_in_doubt_after_a_restore() -> None:
 
 
 def test_pod_listed_without_node_is_in_doubt() -> None:
-    """Only a restored store unbinds a pod: it keeps its room until it was read, and is really bound if asked for."""
+    """Only a restored store unbinds a pod. It keeps its room until it has been read, and is bound again on request."""
     fleet = Fleet(node(), plain_pod("p", amount(2), "n1"))
     unbound = plain_pod("p", amount(2))
     assert fleet.apply(PodSeen(unbound)) == (ReadPod("uid-p", unbound.name),)

@@ -1,4 +1,4 @@
-"""A guest boots with the size in its pod's arguments, whatever its VM's spec says later."""
+"""A guest boots with the size in its pod's arguments, even if its VM's spec changes later."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def made_with(size: Resources, on: str | None = "n1", around: Resources = ZERO) 
 
 
 def lowered(pod: PodFacts, *more: NodeFacts | VmFacts | PodFacts) -> Fleet:
-    """A node of 9, and a VM that asks for 1 by now."""
+    """A node of 9, and a VM whose spec has been lowered to 1."""
     return Fleet(node(), vm("a", amount(1), pod=pod.name), pod, *more)
 
 
 def says(fleet: Fleet, **changes: object) -> Resources:
-    """Reservations after the VM's status has changed to this."""
+    """The reservations after this change of the VM's status."""
     old = fleet.vms[name("a")]
     fleet.vms[name("a")] = structs.replace(old, version=old.version + 1, **changes)
     fleet.apply(VmSeen(fleet.vms[name("a")]), LATER)
@@ -31,7 +31,7 @@ def says(fleet: Fleet, **changes: object) -> Resources:
 
 
 def test_lowering_frees_nothing_before_the_guest_has_booted() -> None:
-    """It would be given away, and the guest would have it all the same."""
+    """Otherwise the room would be given away, although the guest boots with it."""
     fleet = Fleet(node(), vm("a", amount(6), pod=name("a-pod")), vm("b", amount(2)))
     assert fleet.ledger.apply(BindRequested(made_with(amount(6), None), "n1"), LATER).needs_bind
     assert says(fleet, use=amount(1)) == amount(6)
@@ -60,19 +60,19 @@ def test_a_pod_that_waits_asks_for_it() -> None:
     ids=["it boots", "its former pod ran it", "it runs"],
 )
 def test_what_the_guest_has_counts_once_it_runs(changes: dict[str, object], reserved: int) -> None:
-    """A booting guest's memory is plugged bit by bit, so that its status says less than it will have."""
+    """A booting guest's memory is plugged in steps, so its status shows less than it will have."""
     assert says(lowered(made_with(amount(6))), **changes) == amount(reserved)
 
 
 def test_a_guest_that_ran_boots_no_more() -> None:
-    """Not even while its controller cannot report its size for a moment."""
+    """Not even while its controller briefly cannot report its size."""
     fleet = lowered(made_with(amount(6)))
     says(fleet, actual=amount(2))
     assert says(fleet, actual=None, is_booting=True) == amount(1)
 
 
 def test_a_guest_that_was_moved_boots_no_more() -> None:
-    """Its pod has the arguments of the one that it left; after the move it is the VM's like any other."""
+    """Its pod has the arguments of the source pod; after the migration it counts like any other pod of the VM."""
     pod = replace(made_with(amount(6)), migration=name("a-1"))
     fleet = lowered(pod)
     assert fleet.reserved("a") == amount(1)
@@ -81,6 +81,6 @@ def test_a_guest_that_was_moved_boots_no_more() -> None:
 
 
 def test_no_more_counts_than_the_node_has() -> None:
-    """People may write any arguments into a pod that they place themselves."""
+    """Users may write any arguments into pods that they create themselves."""
     assert lowered(made_with(amount(1000), around=amount(1))).reserved("a") == amount(9)
     assert lowered(made_with(amount(1000), "unknown")).reserved("a") == amount(1000)

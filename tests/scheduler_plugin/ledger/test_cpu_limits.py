@@ -1,4 +1,4 @@
-"""The CPU limit of a VM's pod follows what is reserved: an image that does not keep to its size gets no more (B.10)."""
+"""The CPU limit of a VM's pod follows the reservation: an image that ignores its size gets no more CPU (B.10)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def limit(cpus: int) -> MilliCpu:
 
 
 def test_pod_is_limited_to_what_is_reserved() -> None:
-    """A guest that boots with two CPUs at ``use: 250m`` is held by its container from the first seconds."""
+    """A guest that boots with two CPUs at ``use: 250m`` is limited by its container from the start."""
     at = limited()
     assert at.ledger.pods_to_resize() == ["uid-a"]
     first = at.due()
@@ -51,7 +51,7 @@ def test_limit_comes_down_with_requests() -> None:
 
 
 def test_limit_that_does_not_stay_is_written_seldom() -> None:
-    """A webhook may drop it; nothing else of the pod waits for that."""
+    """A webhook may drop it; no other write to the pod waits for that."""
     at = limited()
     assert at.due() is not None
     assert at.due() is None

@@ -9,7 +9,7 @@ from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, node,
 
 
 def grown(*, number: int | None) -> Fleet:
-    """A VM that has been granted 4 and has taken them."""
+    """A VM that was granted 4 and uses them."""
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
     fleet.grant("a", amount(2), number=None if number is None else number - 1)
     assert fleet.grant("a", amount(4), number=number) == amount(4)
@@ -95,7 +95,9 @@ DIED = 1064 * 10**9
 
 
 def test_late_first_message_of_dead_agent_frees_nothing() -> None:
-    """The agent was restarted after its clock had been set back; its predecessor was not heard before."""
+    """The agent was restarted after its clock had been set back; the ledger never got a message from its
+    predecessor.
+    """
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
     assert fleet.grant("a", amount(4), number=DIED - 30 * 10**9) == amount(4)
     fleet.grant("a", amount(1), number=DIED)
@@ -103,7 +105,7 @@ def test_late_first_message_of_dead_agent_frees_nothing() -> None:
 
 
 def test_number_between_those_of_dead_agents_proves_nothing() -> None:
-    """One predecessor was heard, and one started after it was not; the clock went back to between the two."""
+    """The ledger got messages from one predecessor, but not from a later one; the clock went back to between them."""
     fleet = grown(number=DIED - 60 * 10**9)
     fleet.grant("a", amount(6), number=DIED - 30 * 10**9)
     fleet.grant("a", amount(1), number=DIED)

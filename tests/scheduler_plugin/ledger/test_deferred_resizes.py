@@ -53,7 +53,7 @@ def test_node_sums_match_pods(steps: list[tuple[str, str, int, bool]]) -> None:
     ],
 )
 def test_need_presses_as_far_as_moves_help(waits: int, asks: bool, requests: int, excess: Resources) -> None:
-    """The node has 10 to reserve and a watermark of 7: a VM of 4, and a pod of 2."""
+    """The node has room for 10 and a watermark of 7: a VM of 4, and a pod of 2."""
     pod = replace(plain_pod("p", amount(2 + waits), "n1"), deferred=amount(waits), make_room=asks)
     runs = replace(vm_pod("v", "n1"), requests=amount(requests))
     fleet = Fleet(node(total=11), vm("v", amount(4)), runs, pod)

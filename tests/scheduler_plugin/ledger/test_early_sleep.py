@@ -1,4 +1,4 @@
-"""A node that is short of room asks idle VMs to sleep, for what its others cannot give back without sleep."""
+"""A node that is short of room asks idle VMs to sleep, for room that its other VMs cannot give back otherwise."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ AROUND = vm_pod("a").requests
 
 
 def reserving(reserve: WakeReserve = NO_RESERVE) -> NodeFacts:
-    """A hundred to reserve, a watermark at seventy; VMs shrink from sixty-three on, and sleep from seventy on."""
+    """Room for a hundred, a watermark at seventy; VMs are asked to shrink from 63 on, and to sleep from 70 on."""
     facts = node(total=101)
     return replace(facts, policy=replace(facts.policy, wake_reserve=reserve))
 
 
 class Idlers:
-    """VMs on one node; each asks in turn."""
+    """VMs on one node, which send requests in turn."""
 
     def __init__(self, facts: NodeFacts | None = None, **sizes: float) -> None:
         vms = [vm(of, amount(size), pod=name(f"{of}-pod"), maximum=amount(200)) for of, size in sizes.items()]
@@ -64,7 +64,7 @@ SLEEP = ShrinkRequest(ZERO, FAST_POLL)
 
 
 def test_late_request_of_awake_vm_offers_no_sleep() -> None:
-    """An agent gives its permit up, the VM wakes by it all the same, and the agent asks before it knows of that."""
+    """An agent gives up its permit, the VM wakes nevertheless, and the agent sends a request before it knows."""
     fleet = Idlers(a=40, b=60)
     assert fleet.idles("b") == SLEEP
     fleet.fleet.falls_asleep("b", now=LATER)
@@ -104,7 +104,7 @@ def test_idle_vm_sleeps_for_one_that_wakes() -> None:
 
 
 def test_nobody_sleeps_while_there_is_room() -> None:
-    """Near the watermark the largest is to ask again soon; it sleeps for nothing but a lack."""
+    """Near the watermark the largest VM is asked to report again soon, but it sleeps only if room is short."""
     assert Idlers(a=20, b=20).idles("b") == NO_SHRINK_REQUEST
     assert Idlers(a=44, b=25).idles("b") == ShrinkRequest(None, FAST_POLL)
     assert Idlers(a=46, b=25).idles("b") == SLEEP
@@ -159,7 +159,9 @@ def test_vm_that_was_woken_soon_is_left_alone() -> None:
 
 @pytest.mark.parametrize(("sleepers", "asked"), [(1, ZERO), (9, None)])
 def test_no_sleep_request_just_for_wake_reserve(sleepers: int, asked: Resources | None) -> None:
-    """Below the watermark a VM is denied what the node keeps for its sleepers: a further one may add to that alone."""
+    """Below the watermark, a VM is denied room only because of the reserve for sleeping VMs. Another sleeping VM could
+    increase that reserve.
+    """
     fleet = Idlers(reserving(WakeReserve(sleepers, Fraction(1))), a=30, b=10, c=45)
     fleet.sleeps("c")
     fleet.asks("a", 60)
@@ -174,7 +176,7 @@ def test_requests_that_stay_free_nothing() -> None:
 
 
 def test_unneeded_vm_is_not_asked_again() -> None:
-    """Its neighbour has shrunk: the node is nearly at its watermark, and below that nobody sleeps."""
+    """Its neighbour has shrunk: the node is nearly at its watermark, and below that no VM is asked to sleep."""
     fleet = Idlers(a=50, b=25)
     assert fleet.idles("b") == SLEEP
     fleet.fleet.resize("a", amount(44))

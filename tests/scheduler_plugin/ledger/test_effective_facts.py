@@ -1,4 +1,4 @@
-"""Edits of a VM's object affect that VM alone: neighbours keep what they have, and can grow (S4.5, S4.8)."""
+"""Edits of a VM's object affect only that VM: its neighbours keep their size, and can grow (S4.5, S4.8)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def known(**changes: object) -> VmFacts:
 
 
 def edit(fleet: Fleet, **changes: object) -> None:
-    """A person edits VM a."""
+    """A user edits VM a."""
     old = fleet.vms[name("a")]
     fleet.vms[name("a")] = structs.replace(old, version=old.version + 1, **changes)
     fleet.apply(VmSeen(fleet.vms[name("a")]), LATER)
@@ -61,7 +61,7 @@ EDITS = {
 
 @pytest.mark.parametrize("changes", EDITS.values(), ids=EDITS)
 def test_an_edit_beyond_the_room_blocks_no_neighbour(changes: dict[str, object]) -> None:
-    """Nor when it is written again and again, between the requests of both agents."""
+    """Even if the edit is repeated between the requests of both agents."""
     fleet = neighbours()
     for number in range(2, 6):
         edit(fleet, has_agent=False, use=amount(8))
@@ -72,7 +72,7 @@ def test_an_edit_beyond_the_room_blocks_no_neighbour(changes: dict[str, object])
 
 
 def test_edited_growth_is_denied() -> None:
-    """Its agent must ask for what the object says that its VM has."""
+    """Its agent must request the size that the object says its VM has."""
     fleet = neighbours()
     edit(fleet, use=HUGE, maximum=HUGE)
     assert fleet.grant("a", HUGE, number=2) == amount(2)
@@ -121,14 +121,14 @@ def test_unknown_guest_counts_requested_size() -> None:
     ids=str,
 )
 def test_unreadable_vm_counts_as_maximum_despite_status(status: Resources, reserved: Resources) -> None:
-    """``use`` is the largest size that its object names anywhere: a status beyond the node hides no maximum."""
+    """``use`` is the largest size in its object: a status larger than the node does not hide the maximum."""
     fleet = neighbours()
     edit(fleet, unreadable="spec: garbage", actual=None, use=status, maximum=amount(6))
     assert fleet.ledger.claims["uid-a"].reserved == reserved.at_least(amount(2))
 
 
 def test_guestless_vm_takes_no_missing_room() -> None:
-    """Such as one that never boots."""
+    """For example a VM that never boots."""
     fleet = neighbours()
     edit(fleet, actual=None, phase="Pending", use=amount(8))
     assert fleet.grant("b", amount(3), number=2) == amount(3)
@@ -151,7 +151,7 @@ def test_guest_size_counts_whoever_ordered() -> None:
 
 @pytest.mark.parametrize(("maximum", "counted"), [(amount(4), amount(4)), (amount(1), amount(2)), (HUGE, amount(9))])
 def test_stored_permit_is_capped(maximum: Resources, counted: Resources) -> None:
-    """Without the policy that keeps it for the scheduler, anybody may write it who may edit the VM."""
+    """Without the policy that reserves the annotation for the scheduler, anyone who may edit the VM may write it."""
     fleet = neighbours()
     edit(fleet, permit=HUGE, maximum=maximum)
     assert fleet.ledger.claims["uid-a"].reserved == counted
@@ -176,7 +176,7 @@ def test_unplaced_vm_asks_for_all() -> None:
 
 @pytest.mark.parametrize("pod", [name("a-pod"), None])
 def test_rebuild_is_capped_by_node(pod: object) -> None:
-    """An edit at the moment of a restart."""
+    """A user edits the VM during a restart."""
     mine = known(use=HUGE, maximum=HUGE, permit=HUGE, pod=pod)
     fleet = Fleet(node(), mine, vm("b", amount(2)), vm_pod("a", "n1"), vm_pod("b", "n1"))
     assert fleet.ledger.claims["uid-a"].reserved == amount(9)
@@ -192,14 +192,14 @@ def test_rebuild_counts_permit_before_shrink() -> None:
     ("capacity", "counted"), [(amount(0), amount(3)), (amount(8), amount(7)), (amount(6), amount(6))]
 )
 def test_rebuild_counts_permit_before_all_shrank(capacity: Resources, counted: Resources) -> None:
-    """More is kept for the system of each, which their capacity does not follow."""
+    """The system reserve of every node was raised: allocatable shrank, capacity did not."""
     shrunk = replace(node("n1", total=4), capacity=capacity)
     fleet = Fleet(shrunk, known(permit=amount(7), use=amount(7)), vm_pod("a", "n1"))
     assert fleet.ledger.claims["uid-a"].reserved == counted
 
 
 def test_permit_counts_after_node_shrank() -> None:
-    """Another scheduler may have answered it."""
+    """Another scheduler may have granted it."""
     fleet = neighbours()
     fleet.apply(NodeSeen(replace(node(total=4), capacity=amount(10))))
     edit(fleet, permit=amount(7))
@@ -237,7 +237,7 @@ def test_successor_vm_is_judged_by_own_room() -> None:
 
 
 def test_two_pods_share_node_room() -> None:
-    """As while the VM migrates onto its own node: its growth is reserved twice there."""
+    """For example while the VM migrates within its node: its growth is reserved twice there."""
     fleet = neighbours()
     fleet.apply(PodSeen(vm_pod("a", "n1", "uid-a2")))
     edit(fleet, use=amount(4))
@@ -255,7 +255,7 @@ def test_grant_before_shrink_counts() -> None:
 
 
 def test_unnamed_pod_counts_within_node() -> None:
-    """It may boot a new machine with the spec's size; whoever may create pods may name the VM as their owner."""
+    """It may boot a new machine with the spec's size. Anyone who may create pods may name the VM as their owner."""
     fleet = neighbours()
     edit(fleet, after_restart=amount(4))
     fleet.apply(NodeSeen(node("n2")))
@@ -275,7 +275,7 @@ def test_nor_when_it_is_seen_after_the_edit() -> None:
 
 
 def test_a_deleted_vm_is_not_judged_again() -> None:
-    """Its agent may send requests until its pod is gone; then no state of the VM is left."""
+    """Its agent may send requests until its pod is deleted; then no state of the VM remains."""
     fleet = neighbours()
     edit(fleet, use=HUGE, maximum=HUGE)
     fleet.apply(VmGone(name("a")))
@@ -285,7 +285,7 @@ def test_a_deleted_vm_is_not_judged_again() -> None:
 
 
 def test_replaced_vms_request_does_not_count() -> None:
-    """Another VM has its name by now, and its agent still asks."""
+    """Another VM has taken its name, and its agent still sends requests."""
     fleet = neighbours()
     edit(fleet, use=HUGE, maximum=HUGE)
     fleet.apply(VmSeen(known(uid="a-second", version=9, actual=None, pod=None)), LATER)
@@ -312,7 +312,7 @@ def test_foreign_vm_permit_does_not_count(maximum: Resources) -> None:
 
 @pytest.mark.parametrize("is_relisted", [False, True])
 def test_edit_without_node_blocks_no_other_vm(is_relisted: bool) -> None:
-    """As long as the node is not known, nothing bounds what its VMs ask for. It was only registered again."""
+    """While the node is unknown, nothing bounds its VMs' sizes. It has only been registered again."""
     fleet = neighbours()
     fleet.apply(NodeGone("n1"))
     edit(fleet, use=HUGE, maximum=HUGE, granted=HUGE, permit=HUGE)
@@ -345,7 +345,7 @@ def test_vm_seen_before_node_is_bounded_by_it(actual: Resources | None) -> None:
 
 
 def test_new_node_leaves_what_its_vms_had() -> None:
-    """It is registered again, smaller; its VM has two pods, one of which counts as before."""
+    """It is registered again with less room; its VM has two pods, one of which counts as before."""
     fleet = Fleet(node(), known(use=amount(7), actual=amount(7)), vm_pod("a", "n1"), plain_pod("c", amount(1), "n1"))
     for each in (node(total=4), node()):
         fleet.apply(NodeGone("n1"))
@@ -358,7 +358,7 @@ def test_new_node_leaves_what_its_vms_had() -> None:
 
 @pytest.mark.parametrize("use", [HUGE, amount(9), amount(8)], ids=str)
 def test_forged_permit_makes_no_room_for_use(use: Resources) -> None:
-    """It counts until it is corrected; the size in the object does not count after that, either."""
+    """It counts until it is corrected; after that, the size in the object does not count either."""
     fleet = neighbours()
     edit(fleet, use=use, maximum=HUGE, permit=HUGE)
     assert fleet.ledger.claims["uid-a"].reserved == amount(9)
@@ -369,7 +369,9 @@ def test_forged_permit_makes_no_room_for_use(use: Resources) -> None:
 
 
 def test_use_by_unheard_agent_stays_reserved() -> None:
-    """The process before granted it and is answered late. There is no room for it; the guest has not got it yet."""
+    """The previous process granted it, and its response arrives late. There is no room for it, and the guest does not
+    have it yet.
+    """
     fleet = neighbours()
     edit(fleet, use=amount(8), permit=amount(8))
     late = Instant(LATER + SETTLE)
@@ -393,7 +395,7 @@ def test_pod_on_an_unknown_node_lifts_no_bound(is_registered_late: bool) -> None
 
 @pytest.mark.parametrize("runs_in", ["other-pod", "a-pod"])
 def test_refused_request_leaves_the_room_published(runs_in: str) -> None:
-    """Room for what an object asks for had become free: it was booked, not published, and a bind could take it, too."""
+    """Room for an object's size became free and was reserved but not published, so a bind could take it too."""
     fleet = Fleet(node(), known(), vm_pod("a", "n1"), plain_pod("b", amount(5), "n1"))
     fleet.grant("a", amount(2), number=1)
     edit(fleet, use=amount(8), pod=name(runs_in))
@@ -405,7 +407,7 @@ def test_refused_request_leaves_the_room_published(runs_in: str) -> None:
 
 
 def test_freed_room_counts_without_agent() -> None:
-    """Nobody asks for such a VM, and its guest may have all of it."""
+    """No agent sends requests for such a VM, and its guest may use all of its size."""
     fleet = Fleet(node(), known(), vm_pod("a", "n1"), plain_pod("b", amount(5), "n1"))
     edit(fleet, has_agent=False, use=amount(8))
     assert fleet.reserved("a") == amount(2)  # whole or not at all

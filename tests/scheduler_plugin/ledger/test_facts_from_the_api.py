@@ -198,7 +198,7 @@ def test_the_memory_of_gone_pods_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def crowded() -> Fleet:
-    """A node with one CPU and GiB left, for which pod ``w`` that needs three waits."""
+    """A node with one CPU and GiB left, while pod ``w`` waits for three."""
     fleet = Fleet(node("n1", 6), node("n2", 3), vm("a", amount(2)), vm_pod("a", "n1"), plain_pod("b", amount(2), "n1"))
     fleet.grant("a", amount(2), number=1)
     assert fleet.ledger.filter(plain_pod("w", amount(3)), ["n1", "n2"]).fits == []

@@ -1,4 +1,4 @@
-"""Shares are max-min fair by weight, and give out all that there is, whatever the bounds and the order of the VMs."""
+"""Shares are max-min fair by weight and use up all free room, for any bounds and any order of the VMs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tests.scheduler_plugin.ledger.test_giving import Asking
 
 
 class Books(Asking):
-    """The node's VMs, and what the explanation of each says."""
+    """The node's VMs, and the explanation of each."""
 
     def last_freed(self, of: str, seconds: float = 0.0) -> FreedRoom | None:
         return self.fleet.ledger.explain(f"uid-{of}", Instant(LATER + seconds)).last_freed

@@ -68,7 +68,7 @@ def test_node_asks_before_its_watermark() -> None:
 
 
 def test_tallest_gives_first() -> None:
-    """The smaller VM offers more, and is asked only once the other has come down to its size."""
+    """The smaller VM offers more, but is asked only once the other has shrunk to its size."""
     fleet = Asking(a=40, b=30)
     assert [fleet.asks("a", 40, 30), fleet.asks("b", 30, 5)] == [amount(33), None]
     fleet = Asking(a=50, b=30)
@@ -76,7 +76,7 @@ def test_tallest_gives_first() -> None:
 
 
 def test_vms_stay_while_cluster_is_full() -> None:
-    """The node is short: those that offer nothing, denied or not, are asked to grow by need only."""
+    """The node is short of room: VMs that offer nothing, denied or not, are asked to grow by need only."""
     fleet = Asking(a=50, b=30)
     fleet.fleet.apply(HeadroomSeen(is_lacking=True))
     assert [fleet.asks("b", 30), fleet.asks("a", 90), fleet.asks("b", 30, 20)] == [amount(30), amount(70), amount(20)]
@@ -113,7 +113,7 @@ def test_weight_excuses() -> None:
 
 
 def test_pending_gift_is_not_asked_again() -> None:
-    """Its smaller permit is answered before it is stored, so that the room is still reserved then."""
+    """Its smaller permit is answered before it is stored, so the room is still reserved."""
     fleet = Asking(a=60, b=39)
     assert [fleet.asks("a", size, 10) for size in (60, 40, 24)] == [amount(24), amount(24), None]
 
@@ -124,7 +124,9 @@ def test_several_give_where_one_is_not_enough() -> None:
 
 
 def test_greedy_vm_keeps_nobody_lean_for_ever() -> None:
-    """It wants the whole node. Its neighbours, who have less than their fair shares, are left alone after a while."""
+    """It wants the whole node. After a while its neighbours, which have less than their fair shares, are no longer
+    asked.
+    """
     fleet = Asking(greedy=60, b=20, c=20)
     fleet.asks("greedy", 100)
     account = fleet.fleet.ledger.nodes["n1"]
@@ -153,7 +155,7 @@ def test_agent_that_says_nothing_is_not_asked() -> None:
 
 
 def test_vms_ask_soon_near_watermark() -> None:
-    """A quarter of the watermark is 17.5: at 46 that would be more than the 63 from which on VMs are asked."""
+    """A quarter of the watermark is 17.5: added to 46, that exceeds 63, from where on VMs are asked."""
     assert Asking(a=30, b=15).is_soon("a", 30, 5) is False
     assert Asking(a=30, b=16).is_soon("a", 30, 5) is True
     assert Asking(a=30, b=16).is_soon("a", 30, 30) is False
@@ -161,7 +163,7 @@ def test_vms_ask_soon_near_watermark() -> None:
 
 
 def test_tallest_ask_soon() -> None:
-    """Of 70 that are reserved 7 are asked for at once, and 17 or 18 more may be needed suddenly."""
+    """Of 70 reserved, 7 are asked for immediately, and 17 or 18 more may be needed suddenly."""
     fleet = Asking(a=36, b=22, c=12)
     for of, size, needs in (("a", 36, 10), ("b", 22, 10), ("c", 12, 6)):
         fleet.asks(of, size, needs)
@@ -193,7 +195,7 @@ def test_agent_that_never_gives_spares_nobody() -> None:
 
 
 def test_two_agents_that_never_give_promise_nothing() -> None:
-    """The one that is asked later was forgotten where the other's offer covered its part."""
+    """The second one was once forgotten if the other's offer covered its part."""
     fleet = Asking(a=50, b=45)
     for seconds in range(0, 120, 15):
         for of, size in (("a", 50), ("b", 45)):
@@ -209,7 +211,7 @@ def test_need_that_rises_and_falls_is_no_gift() -> None:
 
 
 def test_partial_gift_does_not_renew_promise_for_ever() -> None:
-    """Its memory is offered again and again and never comes, while its CPU does."""
+    """It keeps offering memory without giving it back, while it does give back CPU."""
     fleet = Asking(a=60, b=39)
     for turn in range(8):
         fleet.fleet.resize("a", amount(60 - turn, 60))
@@ -237,7 +239,7 @@ def test_vm_that_leaves_gives_nothing() -> None:
 
 
 def test_pod_takes_longer_to_give() -> None:
-    """Its memory goes after a trial of up to 30 s."""
+    """It gives memory back after a trial of up to 30 s."""
     fleet = Asking(a=60, b=39)
     pod = structs.replace(fleet.fleet.vms[name("a")], version=2, is_pod=True)
     fleet.fleet.vms[name("a")] = pod
@@ -249,7 +251,7 @@ def test_pod_takes_longer_to_give() -> None:
 
 
 def test_offer_of_lost_agent_promises_nothing() -> None:
-    """It is not asked any more, so that nothing shows that it does not give."""
+    """It is no longer asked, so nothing would show that it does not give back."""
     fleet = Asking(a=60, b=20)
     fleet.asks("b", 20, 10)
     assert fleet.promised(Instant(LATER + SHRINK_TIMEOUT - 1)) == amount(10)

@@ -1,4 +1,6 @@
-"""A VM holds still from when its target pod has a node until it has moved, and only then, whatever its agent does."""
+"""A VM's size is frozen from when its target pod has a node until it has migrated, and only then, regardless of its
+agent.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tests.scheduler_plugin.ledger.moving import FAILED, RUNNING, on_both, reser
 
 
 def asked(fleet: Fleet, cpus: float, number: int) -> tuple[bool, float]:
-    """Whether the source's agent is told to keep its size, and its permit."""
+    """Whether the response freezes the source's size, and the permit."""
     decision: PermitDecision = fleet.ask("a", amount(cpus), number=number)
     fleet.store(decision)
     return decision.migrate, decision.permit.cpu.as_cores
@@ -66,7 +68,7 @@ def test_running_migration_freezes_vm_without_target() -> None:
 
 
 def test_held_size_stays_reserved() -> None:
-    """The answer that takes a permit back may be lost, or come behind a patch that uses it."""
+    """The response that revokes a permit may be lost, or arrive after a patch that uses it."""
     fleet, reserved = placed(), list[tuple[float, float]]()
     for number, cpus in enumerate((4, 8, 3, 1), start=2):
         asked(fleet, cpus, number)

@@ -1,4 +1,4 @@
-"""The invariants detect violations: each rule, broken by hand."""
+"""The invariants detect violations: each rule is broken by hand."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_the_truth_is_compared_where_it_is_known(truth: VmTruth, words: list[str
 
 
 def test_pod_of_gone_vm_blocks_node() -> None:
-    """A scheduler that starts after the VM was deleted knows of its last pod only that it may have anything."""
+    """A scheduler that starts after the VM was deleted must assume that its last pod may use anything."""
     orphan = replace(plain_pod("a", amount(1), "n1"), vm=name("a"), vm_uid="a-1")
     fleet = Fleet(node(), orphan)
     assert fleet.ledger.claims[orphan.uid].is_unbounded

@@ -1,4 +1,4 @@
-"""A VM has moved and its old pod cannot go, its kubelet being dead: the pod keeps its room, and bounds nothing."""
+"""A VM has moved, and its old pod remains because its kubelet is dead: the pod keeps its room and bounds nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEAVING = replace(SOURCE, is_terminating=True)
 
 
 def moved(*, total: float = 20, size: float = 2) -> Fleet:
-    """``a`` has moved from n1 to n2; its source pod is still there."""
+    """``a`` has moved from n1 to n2; its source pod still exists."""
     fleet = two_nodes(total=total)
     fleet.apply(PodSeen(HOME))
     fleet.apply(MigrationSeen(DONE), LATER)
@@ -40,7 +40,7 @@ def moved(*, total: float = 20, size: float = 2) -> Fleet:
 
 
 def stopped(fleet: Fleet, version: int = 10) -> None:
-    """The guest has ended in the target pod: no pod runs it until the VM has a new one."""
+    """The guest has ended in the target pod. The VM runs in no pod until it gets a new one."""
     fleet.apply(VmSeen(vm("a", amount(2), permit=amount(2), version=version)), LATER)
 
 
@@ -96,7 +96,7 @@ def test_pod_without_a_sign_bounds_growth_as_any() -> None:
 
 
 def test_vm_ended_elsewhere_is_not_back() -> None:
-    """It grows once more before its new pod is seen to be gone."""
+    """It grows again before the deletion of its new pod is seen."""
     fleet = moved()
     fleet.apply(PodSeen(plain_pod("other", amount(7), "n1")))
     assert asked(fleet, 16) == 16
@@ -184,7 +184,7 @@ def test_returning_vm_has_own_room() -> None:
 
 
 def test_take_back_ignores_old_pod() -> None:
-    """The VM's own pod is gone, and its agent with it."""
+    """The VM's own pod was deleted, and its agent with it."""
     fleet = moved()
     asked(fleet, 16)
     orders = fleet.apply(PodGone(HOME.uid))

@@ -1,4 +1,4 @@
-"""Whoever may create migrations and pods in a namespace can name one VM in thousands of them.
+"""Anyone who may create migrations and pods in a namespace can name one VM in thousands of them.
 
 Four hundred migrations with a target made each event about their VM take a quarter of a second, in which neither agents
 nor kube-scheduler were answered.
@@ -21,7 +21,7 @@ A = vm("a", amount(1), pod=name("a-pod"))
 
 
 def crowd(migrations: int, pods: int, *, has_runner: bool = True) -> Ledger:
-    """The VM ``a`` with so many pods and pending migrations of a tenant."""
+    """The VM ``a`` with this many pods and pending migrations of a tenant."""
     ledger = Ledger()
     ledger.apply(Listed([node("n1", 10_000), node("n2")], [], [A]), NOW)
     for number in range(pods):

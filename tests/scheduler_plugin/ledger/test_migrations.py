@@ -45,7 +45,7 @@ FAILURE: Streams = {"target": (target_pod("n2"), "uid-t"), "vmm": (STARTED, BROK
 
 
 def interleavings(streams: Streams) -> list[tuple[str, ...]]:
-    """Every order in which the events of independent watches may be heard."""
+    """Every order in which the events of independent watches may arrive."""
     return sorted(set(permutations([which for which, events in streams.items() for _ in events])))
 
 

@@ -103,7 +103,7 @@ def test_reassigned_pod_counts_for_new_vm() -> None:
 
 
 def test_uid_in_another_namespace_is_another_vm() -> None:
-    """Somebody's pod on a full node states the UID of a VM that is not theirs."""
+    """A tenant's pod on a full node claims the UID of another tenant's VM."""
     full = plain_pod("full", amount(9), "n2")
     fleet = Fleet(node("n1"), node("n2"), vm("a", amount(1)), owned("a", "n1"), full)
     fleet.apply(PodSeen(owned("a", "n2", uid="foreign", vm=ObjectName("other", "a"))))

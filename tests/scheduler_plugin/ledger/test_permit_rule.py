@@ -35,7 +35,7 @@ SEED_CASES = next(group["cases"] for group in VECTORS["groups"] if group["id"] =
 
 
 def fleet_with(free: float, has: float, *, permit: Resources | None = None, maximum: Resources | None = None) -> Fleet:
-    """A VM that has ``has`` CPUs and GiB on a node where ``free`` are left."""
+    """A VM with ``has`` CPUs and GiB on a node with ``free`` of each left."""
     others = plain_pod("others", amount(20 - has - free), "n1")
     return Fleet(node(total=21), others, vm("a", amount(has), permit=permit, maximum=maximum), vm_pod("a", "n1"))
 

@@ -1,4 +1,4 @@
-"""Permits are persisted before an increase is answered, and nothing that the API may hold is ever given away."""
+"""A permit is persisted before an increase is answered, and room that the API may hold is never given away."""
 
 from __future__ import annotations
 

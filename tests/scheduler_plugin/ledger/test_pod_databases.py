@@ -84,7 +84,7 @@ def fleet(now: Instant = NOW) -> Fleet:
 
 
 def test_nothing_is_ever_stored() -> None:
-    """Not when it grows or shrinks, not when its requests are edited, and not when its pod goes."""
+    """Not when it grows or shrinks, when its requests are edited, or when its pod is deleted."""
     story = fleet()
     assert [story.ask("pg", amount(size), number=number).persist for number, size in ((1, 4), (2, 3))] == [None, None]
     account = story.ledger.vms[name("pod/pg")]
@@ -110,7 +110,7 @@ def test_database_and_vm_share_room() -> None:
 
 @pytest.mark.parametrize(("last", "later"), [(None, 5), (amount(4), 5), (amount(6), 3.5)])
 def test_node_is_full_until_agents_are_heard(last: Resources | None, later: float) -> None:
-    """A scheduler that starts does not know the permit of the pod's agent; until it does, the VM gets the rest."""
+    """A scheduler that starts does not know the permit of the pod's agent. Once it does, the VM gets the rest."""
     story = Fleet(
         node(total=11), database("pg", amount(2)), pod("pg", amount(2)), vm("v", amount(3)), vm_pod("v", "n1")
     )
@@ -121,7 +121,7 @@ def test_node_is_full_until_agents_are_heard(last: Resources | None, later: floa
 
 
 def test_last_permit_is_honoured_beyond_the_node() -> None:
-    """Only the agent knows of it, and may use it at any moment."""
+    """Only the agent knows it, and may use it at any time."""
     story = Fleet(node(total=11), database("pg", amount(2)), pod("pg", amount(2)))
     story.apply(NodeSeen(node(total=4)))
     assert story.ask("pg", amount(6), last_permit=amount(5), now=NOW).permit == amount(5)
@@ -140,7 +140,7 @@ def test_agent_that_is_never_heard_holds_nothing() -> None:
 
 
 def test_pods_that_opt_in_later_hold_up_nobody() -> None:
-    """Nobody fills a node by labelling pods that no agent serves, nor by making one again and again."""
+    """Labelling pods that no agent serves does not fill a node, nor does recreating one again and again."""
     story = fleet()
     free = story.ledger.nodes["n1"].room.free
     for made in range(3):
@@ -175,7 +175,7 @@ def test_pod_without_a_node_holds_up_nobody() -> None:
 
 
 def test_refused_database_is_to_hold_still() -> None:
-    """Another program that sizes the pod may respond to a smaller size with a restart."""
+    """Another program that sizes the pod may react to a smaller size with a restart."""
     story = fleet()
     assert story.ask("pg", amount(2), number=1).migrate is False
     story.apply(VmSeen(database("pg", amount(2), 2, "a VPA")))
@@ -256,7 +256,7 @@ def test_database_never_moves(choice: bool | None) -> None:
 
 
 def planned(waits: float) -> PlannerFixture:
-    """n1 has 10 to reserve: a VM of 4 and a database that has 2.5 and waits for more; n2 is empty."""
+    """n1 has room for 10: a VM of 4, and a database that waits for more than its 2.5; n2 is empty."""
     fixture = PlannerFixture(planner_node("n1"), planner_node("n2"))
     fixture.add("v", "n1", 4, pod={"requests": amount(4)})
     fixture.fleet.apply(VmSeen(database("pg", amount(2 + waits))))

@@ -1,4 +1,4 @@
-"""However many writes have no answer: what may still land lies between the minimum and the maximum (B.10)."""
+"""For any number of writes without a response, sizes that may still land are between the minimum and maximum (B.10)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_possible_writes_count_until_impossible(
 
 
 def minimum_of(sizes: Iterable[Resources]) -> Resources:
-    """The minimum of the present pod with these sizes."""
+    """The minimum for the pod's present requests with these sizes."""
     return reduce(Resources.at_most, sizes, POD.requested)
 
 

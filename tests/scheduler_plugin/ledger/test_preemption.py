@@ -1,4 +1,4 @@
-"""Preemption helps where the pod fits once its victims are gone, by what the ledger says and not by requests."""
+"""Preemption helps if the pod fits without its victims according to the ledger, not to requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pressure of a node, and the relief that is under way (S4.8, S4.9)."""
+"""Pressure of a node, and the relief by migrations in progress (S4.8, S4.9)."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_refused_resize_frees_and_retries() -> None:
 
 
 def test_withdrawn_resize_reserves_nothing() -> None:
-    """Another pod may have been placed there since: more than the node's total would be granted."""
+    """Another pod may have been placed there since; otherwise more than the node's total would be granted."""
     at = Requested()
     raised = at.raising(amount(4))
     assert raised is not None
@@ -145,7 +145,7 @@ def test_deferred_resize_is_withdrawn() -> None:
 
 @pytest.mark.parametrize(("room", "gets"), [((9, 1), (4, 1)), ((1, 9), (1, 4)), ((9, 2), (4, 1))])
 def test_refusal_is_per_resource(room: tuple[float, float], gets: tuple[float, float]) -> None:
-    """The refusal names what the node lacks; the agent asks again and gets the other at once."""
+    """The refusal names the resource that the node lacks. The agent asks again and gets the other one immediately."""
     at = Requested(room=amount(*room))
     at.written(at.raising(amount(4)))
     at.written(at.due())
@@ -196,7 +196,7 @@ def test_needed_deferred_resize_is_kept() -> None:
 
 @pytest.mark.parametrize(("reserved", "other"), [(amount(4, 1), amount(1, 4)), (amount(1, 4), amount(4, 1))])
 def test_needed_refusal_is_per_resource(reserved: Resources, other: Resources) -> None:
-    """Such as the memory of a VM that had grown before requests followed, on a node with swap."""
+    """For example the memory of a VM that had grown before requests followed, on a node with swap."""
     at = Requested(room=other, vm=vm("a", reserved, actual=reserved, permit=reserved))
     at.written(at.due())
     assert (at.asked, problem_of(at).partition(":")[0]) == (reserved, "the kubelet has not granted the pod's requests")
@@ -242,7 +242,7 @@ def test_refused_decrease_backs_off() -> None:
     ],
 )
 def test_refused_decrease_falls_to_original(least: Resources, tried: list[Resources]) -> None:
-    """A LimitRange that says how little a container may request."""
+    """A LimitRange with a minimum for containers."""
     at, found = Requested(asked=amount(4), allocated=amount(4)), []
     at.vm = structs.replace(at.vm, first_requests=amount(2))
     at.start()

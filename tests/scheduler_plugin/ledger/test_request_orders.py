@@ -1,4 +1,4 @@
-"""The requests of a VM's pod follow its reservation: up before the permit, down after it (B.10)."""
+"""The requests of a VM's pod follow its reservation: raised before the permit, lowered after it (B.10)."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_permit_ignores_falling_requests() -> None:
 
 
 def test_growth_after_shrink_waits_for_kubelet() -> None:
-    """The kubelet may already have given room to another pod that it still reports as set aside for this one."""
+    """The kubelet may already have given another pod room that it still reports as allocated to this one."""
     at = Requested(asked=amount(4), allocated=amount(4))
     at.pass_time(10)
     lowered = at.due()
@@ -182,7 +182,7 @@ def test_requests_never_exceed_node() -> None:
 
 
 def test_full_node_keeps_requests() -> None:
-    """A pod that requests nothing would have another class of service."""
+    """A pod with zero requests would have another QoS class."""
     at = Requested(vm=vm("a", amount(12), actual=amount(12)))
     at.fleet.apply(NodeSeen(node(total=0)))
     assert at.due() is None

@@ -1,4 +1,6 @@
-"""A pod's requests cover its agent's permit, whatever is lost, late, refused or killed (B.10)."""
+"""A pod's requests cover its agent's permit, even if messages are lost, late or refused, or processes are killed
+(B.10).
+"""
 
 from __future__ import annotations
 

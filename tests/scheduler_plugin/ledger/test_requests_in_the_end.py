@@ -1,4 +1,4 @@
-"""After refusals, losses and changes, everything that fits is granted in the end, and excess requests fall."""
+"""After refusals, losses and changes, everything that fits is eventually granted, and excess requests are lowered."""
 
 from __future__ import annotations
 

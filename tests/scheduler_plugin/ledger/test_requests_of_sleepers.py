@@ -1,4 +1,4 @@
-"""Requests of a pod whose VM sleeps go down to almost nothing, and up again before it may wake (B.10, B.18)."""
+"""The requests of a sleeping VM's pod are lowered to almost nothing, and raised before the VM may wake (B.10, B.18)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def asleep() -> Requested:
 
 
 def test_requests_of_a_sleeper_fall_to_the_least() -> None:
-    """Not to nothing: that would change the pod's class of service."""
+    """Not to zero: that would change the pod's QoS class."""
     at = asleep()
     assert at.asked == MIN_REQUESTS
     assert at.fleet.reserved("a") == MIN_REQUESTS
@@ -47,7 +47,7 @@ def test_requests_rise_before_the_permit_to_wake() -> None:
 
 
 def test_kubelet_that_gives_a_part_wakes_nobody() -> None:
-    """Requests that hold a part of the size are no permit for it."""
+    """Requests that cover only a part of the size are no permit."""
     at = asleep()
     at.is_in_phase(WAKING)
     order = at.raising(amount(4))
@@ -59,7 +59,7 @@ def test_kubelet_that_gives_a_part_wakes_nobody() -> None:
 
 
 def test_requests_rise_whole_or_not_at_all() -> None:
-    """No room is taken for a part in which no guest wakes."""
+    """No room is taken for a part of a size, with which no guest can wake."""
     at = asleep()
     at.beside = (plain_pod("x", amount(7), "n1"),)
     at.start()

@@ -1,4 +1,4 @@
-"""Once requests do not follow VMs any more, what was raised goes back to what each pod was made with (B.10)."""
+"""Once requests no longer follow VMs, raised requests return to each pod's original ones (B.10)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.scheduler_plugin.ledger.requested import Requested, order
 
 
 def switched_off(first: Resources | None) -> Requested:
-    """A VM of 4 whose pod was made with ``first`` and has been raised; the setting is off, and the process new."""
+    """A VM of 4 whose pod was created with ``first`` and raised since; the setting is off, and the process is new."""
     at = Requested(vm=vm("a", amount(4), actual=amount(4), permit=amount(4)))
     at.vm = replace(at.vm, first_requests=first)
     at.start()
@@ -48,7 +48,7 @@ def test_re_enabling_distrusts_falling_requests() -> None:
 def test_disabling_keeps_unknown_requests(
     first: Resources | None,
 ) -> None:
-    """A pod that was made with none would have another class of service, so the VM says something else by now."""
+    """A pod created without requests would have another QoS class, so the VM's spec must have changed since."""
     at = switched_off(first)
     assert (at.ledger.pods_to_resize(), at.due()) == ([], None)
 

@@ -23,7 +23,7 @@ def fleet_of(first: Resources, second: Resources) -> Fleet:
 
 
 def growth(fleet: Fleet) -> list[Resources]:
-    """The growth that each node has to expect."""
+    """The largest growth to expect on each node."""
     return [fleet.ledger.rooms[of].growth for of in ("n1", "n2")]
 
 
@@ -58,7 +58,9 @@ def test_vm_without_agent_does_not_grow() -> None:
 
 
 def test_full_node_with_sleeper_is_ranked() -> None:
-    """The system reserve was raised to the whole node. Every pod without requests could fail to be scheduled by it."""
+    """The system reserve was raised to the whole node. Scheduling of every pod without requests could fail because of
+    it.
+    """
     pod = replace(vm_pod("a", "n1"), requests=ZERO)
     fleet = Fleet(node("n1", 1), node("n2"), sleeper("a", amount(2)), pod)
     assert fleet.ledger.rooms["n1"].growth.any

@@ -1,4 +1,4 @@
-"""The running machine bounds a guest's reservation, whatever its spec says later."""
+"""The running machine bounds a guest's reservation, even if its spec changes later."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RAISED: Json = {
 
 @pytest.mark.parametrize("use", [1, 8], ids=["by its agent", "by hand"])
 def test_reservation_is_capped_by_machine(use: int) -> None:
-    """A maximum that was raised while the guest runs; then its agent, or a person, asks for all of it."""
+    """The maximum is raised while the guest runs; then its agent, or a user, requests all of it."""
     guest = {"cpus": {"min": 1, "max": 8, "use": use}, "memorySlots": {"min": 1, "max": 8, "use": use}}
     facts = vm_facts(read_vm({**RAISED, "spec": {"guest": guest}}))
     fleet = Fleet(node(total=21), facts, vm_pod("a", "n1"))
@@ -46,7 +46,7 @@ def test_reservation_is_capped_by_machine(use: int) -> None:
     ids=["its pod", "the pod after a restart", "the target of a move"],
 )
 def test_new_pod_reserves_what_the_spec_asks(pod: str, migration: str | None, reserved: int) -> None:
-    """The next guest boots with the spec of today. Its pod may be seen before the VM that names it."""
+    """The next guest boots with the current spec. Its pod may be seen before the VM's status names it."""
     facts = msgspec.structs.replace(vm("a", amount(4), pod=name("a-pod")), after_restart=amount(8))
     found = replace(vm_pod("a", "n1"), name=name(pod), migration=name(migration) if migration else None)
     assert Fleet(node(total=21), facts, found).reserved("a") == amount(reserved)

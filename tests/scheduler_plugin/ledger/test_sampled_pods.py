@@ -1,4 +1,4 @@
-"""kube-scheduler asks about a sample of the nodes: a pod for which others have room is sent round."""
+"""kube-scheduler asks about a sample of the nodes: a pod that fits only on others is retried until it finds one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_pod_waits_if_no_node_fits(asked: list[str]) -> None:
 
 @pytest.mark.parametrize("asked", [FULL, [*FULL, "free"]], ids=["sample", "all nodes"])
 def test_pod_may_preempt_once_no_node_fits(asked: list[str]) -> None:
-    """The room that the pod was sent round for went to another pod first."""
+    """Another pod took the room for which the pod was being retried."""
     fleet = sampled("free")
     refused(fleet, FULL)
     fleet.apply(PodSeen(plain_pod("taker", amount(5), "free")))

@@ -1,4 +1,4 @@
-"""VMs that agents should size, and whether these respond; agents that are gone report nothing to Prometheus."""
+"""VMs that agents should size, and whether their agents respond; agents that are gone report nothing to Prometheus."""
 
 from __future__ import annotations
 

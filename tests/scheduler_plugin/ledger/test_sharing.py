@@ -46,7 +46,7 @@ class Starving:
 
 @pytest.mark.parametrize("wishes", list(permutations([("b", 9.0), ("c", 9.0), ("d", 3.0)])))
 def test_order_of_requests_decides_nothing(wishes: Sequence[tuple[str, float]]) -> None:
-    """Nine become free, of which the smallest request takes one."""
+    """Nine become free, of which the smallest request gets one."""
     starving = Starving({"a": 14, "b": 2, "c": 2, "d": 2})
     starving.permits(wishes)
     starving.asks("a", 5)
@@ -90,7 +90,7 @@ def test_silent_agent_loses_its_turn() -> None:
 
 
 def test_refused_permit_keeps_no_room_idle() -> None:
-    """The API refuses what ``b`` is permitted, so that its share would lie idle forever."""
+    """The API server refuses the permit of ``b``, so its share would stay unused forever."""
     starving = Starving({"a": 16, "b": 2, "c": 2})
     starving.permits([("b", 9), ("c", 9)])
     starving.asks("a", 10)
@@ -128,7 +128,7 @@ def test_no_vm_loses_what_it_has() -> None:
 
 
 def test_equals_go_by_length_of_denial() -> None:
-    """A GiB that cannot be divided goes to the one that has waited longest, whatever its name."""
+    """An indivisible GiB goes to the VM that has waited longest, regardless of its name."""
     starving = Starving({"a": 16, "b": 2, "c": 2})
     starving.asks("c", 9)
     starving.permits([("b", 9), ("a", 15)], SOON)
@@ -150,7 +150,7 @@ STEPS = st.lists(
 
 
 class Storm(Starving):
-    """Each agent knows its permit; the one of ``liar`` always requests its maximum, and never shrinks."""
+    """Each agent knows its permit; the agent of ``liar`` always requests its maximum, and never shrinks."""
 
     def __init__(self) -> None:
         super().__init__(SIZES)

@@ -1,4 +1,4 @@
-"""A VM that sleeps reserves nothing, and is granted all that it wakes with or nothing (B.18)."""
+"""A sleeping VM reserves nothing, and is granted either all that it needs to wake or nothing (B.18)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_room_is_free_once_permit_is_given_up() -> None:
 
 
 def test_guest_wakes_by_a_stored_permit_alone() -> None:
-    """The reservation is there before the permit can be read by anybody."""
+    """The reservation is made before any reader can see the permit."""
     fleet = sleeping_fleet(node(), sleeper("a", amount(3)))
     fleet.wakes("a")
     assert not fleet.is_woken("a")
@@ -74,7 +74,7 @@ def test_kept_permit_wakes_at_once() -> None:
 
 
 def test_late_request_lowers_no_waking_permit() -> None:
-    """The controller may have read the permit already, whatever an agent says that has just been restarted."""
+    """The controller may have read the permit already, so a restarted agent cannot lower it."""
     fleet = sleeping_fleet(node(), sleeper("a", amount(3)))
     fleet.wakes("a")
     fleet.asks_to_wake("a", number=1)
@@ -88,7 +88,7 @@ def test_late_request_lowers_no_waking_permit() -> None:
 
 
 def test_lowering_is_dropped_once_the_vm_is_waking() -> None:
-    """The write was ordered while the VM slept, and met a newer version of the object."""
+    """The write was ordered while the VM slept, and conflicted with a newer version of the object."""
     fleet = awake_vm()
     fleet.grant("a", amount(3), number=1)
     fleet.falls_asleep("a")
@@ -112,7 +112,7 @@ def test_restarted_scheduler_keeps_what_is_stored(phase: str) -> None:
 
 
 def test_restarted_scheduler_honours_no_claim_of_a_sleeper() -> None:
-    """Without a stored permit nobody wakes the guest, so its agent's claim of a former permit has no effect."""
+    """The guest does not wake without a stored permit, so its agent's claim of a former permit has no effect."""
     fleet = sleeping_fleet(
         node(), sleeper("a", amount(3), WAKING, permit=None), beside=(plain_pod("x", amount(8), "n1"),)
     )
@@ -139,7 +139,7 @@ def test_lack_of_memory_alone_grants_no_cpu() -> None:
 
 
 def test_growth_leaves_room_to_waking_vms() -> None:
-    """Room that comes free goes to the VM that wakes, though its neighbour asks first."""
+    """Freed room goes to the waking VM, although its neighbour asks first."""
     running = vm("b", amount(1), actual=amount(1), permit=amount(1), pod=name("b-pod"))
     beside = plain_pod("x", amount(6), "n1")
     fleet = sleeping_fleet(node(), running, sleeper("a", amount(3)), beside=(beside,))
@@ -160,7 +160,7 @@ def test_new_pods_leave_room_to_waking_vms() -> None:
 
 
 def test_vm_wakes_although_its_bounds_were_lowered() -> None:
-    """Its guest has the size with which it fell asleep, and shrinks only once it runs."""
+    """Its guest has the size with which it fell asleep, and shrinks once it runs."""
     fleet = sleeping_fleet(node(), sleeper("a", amount(3)))
     fleet._becomes("a", LATER, maximum=amount(2))
     fleet.wakes("a")
@@ -180,7 +180,7 @@ def test_no_room_for_sleeper_larger_than_node() -> None:
 
 
 def test_vm_that_wakes_asks_its_neighbours_to_give() -> None:
-    """A neighbour that offers room hears of the lack with its next request."""
+    """A neighbour that offers room learns of the shortage from the response to its next request."""
     running = vm("b", amount(6), actual=amount(6), permit=amount(6), pod=name("b-pod"))
     fleet = sleeping_fleet(node(), running, sleeper("a", amount(4)))
     fleet.wakes("a")
@@ -192,14 +192,14 @@ def test_vm_that_wakes_asks_its_neighbours_to_give() -> None:
 
 
 def test_machine_that_has_booted_counts_no_arguments() -> None:
-    """A scheduler that starts finds a sleeper whose pod was made for a larger size."""
+    """A scheduler that starts finds a sleeping VM whose pod was created for a larger size."""
     pod = replace(vm_pod("a", "n1"), boots_with=amount(5))
     fleet = SleepingFleet(node(), sleeper("a", amount(3)), pod)
     assert fleet.reserved("a") == REQUESTS
 
 
 def test_vm_without_an_agent_counts_as_ever() -> None:
-    """Nobody asks before it wakes, so its size counts by its object."""
+    """No agent requests a permit before it wakes, so it counts with the size in its object."""
     fleet = awake_vm()
     fleet.falls_asleep("a")
     fleet.gives_up("a")
@@ -244,7 +244,7 @@ def test_heartbeats_of_sleepers_wait_for_nothing() -> None:
 
 
 def test_permit_of_a_deleted_pod_is_taken_back() -> None:
-    """The pod of a sleeper may go with its node; no agent is left to give the permit up."""
+    """The pod of a sleeping VM may be deleted with its node; then no agent is left to give up the permit."""
     fleet = awake_vm()
     fleet.falls_asleep("a")
     fleet.apply(TimePassed(), NOW)
@@ -258,7 +258,7 @@ def test_counts_of_sleepers_are_known() -> None:
 
 
 def test_wake_without_agent_is_counted() -> None:
-    """A sleeper's agent reports from time to time. A dead agent leaves a VM that nobody wakes."""
+    """A sleeping VM's agent sends requests at intervals. If it is dead, the VM cannot wake."""
     fleet = sleeping_fleet(node(), sleeper("a", amount(3)), sleeper("b", amount(3)))
     fleet.gives_up("a", number=1)
     assert fleet.ledger.unattended_wakes(Instant(LATER + 61)) == 0
@@ -290,7 +290,7 @@ def test_write_of_predecessor_may_wake_guest() -> None:
 
 
 def test_doubt_about_the_process_before_ends() -> None:
-    """An agent that never asks must not keep the room."""
+    """An agent that never sends a request must not keep the room."""
     fleet = sleeping_fleet(node(), sleeper("a", amount(3), WAKING))
     fleet.apply(TimePassed(), Instant(NOW + 20))
     assert fleet.reserved("a") == amount(3)
@@ -299,7 +299,7 @@ def test_doubt_about_the_process_before_ends() -> None:
 
 
 def test_doubt_is_no_larger_than_the_node() -> None:
-    """The former process cannot have granted more than the node's total, whatever the object requests now."""
+    """The former process cannot have granted more than the node's total, even if the object requests more now."""
     fleet = sleeping_fleet(node(), sleeper("a", amount(64), WAKING))
     assert fleet.on("n1") == amount(9)
     assert fleet.asks_to_wake("a").permit == ZERO

@@ -1,4 +1,4 @@
-"""A sleeping VM moves to a node with room, where it is reserved as a guest that boots (B.18)."""
+"""A sleeping VM moves to a node with room, where its room is reserved as for a guest that boots (B.18)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def full_node(*, there: float = 10) -> SleepingFleet:
 
 
 def ordered() -> SleepingFleet:
-    """The scheduler has ordered the move."""
+    """The scheduler has ordered the migration."""
     fleet = full_node()
     reservation = fleet.ledger.apply(MoveRequested(MOVE, ONE), LATER)
     fleet.did(reservation.effects)
@@ -35,7 +35,7 @@ def ordered() -> SleepingFleet:
 
 
 def transferring() -> SleepingFleet:
-    """The target pod has its node, and the memory is on its way."""
+    """The target pod has its node, and the memory is being sent."""
     fleet = ordered()
     fleet.apply(MigrationSeen(migration("a", MigrationPhase.PENDING, to="n2")))
     assert fleet.ledger.apply(BindRequested(target_pod(), "n2"), LATER).verdict is FITS
@@ -49,14 +49,14 @@ def on_both(fleet: SleepingFleet) -> tuple[Resources, Resources]:
 
 
 def arrives(fleet: SleepingFleet) -> None:
-    """Its object names the target, in which its guest runs."""
+    """Its object names the target, where its guest runs."""
     size = fleet.vms[name("a")].wakes_with
     assert size is not None
     fleet._becomes("a", LATER, phase=RUNNING, use=size, actual=size, wakes_with=None, pod=name("a-target"))
 
 
 def test_move_reserves_room_to_wake() -> None:
-    """Its present node keeps the former reservation: the guest never runs there."""
+    """Its present node keeps the former reservation, because the guest never runs there again."""
     fleet = ordered()
     assert on_both(fleet) == (amount(8) + REQUESTS, amount(3))
     assert fleet.ledger.claims[INCOMING].state is ClaimState.INCOMING
@@ -71,7 +71,7 @@ def test_move_without_room_to_wake_is_refused() -> None:
 
 
 def test_target_pod_without_room_to_wake_is_refused() -> None:
-    """A person has ordered the move, to any node."""
+    """A user has ordered the migration, to any node."""
     fleet = full_node(there=3)
     fleet.apply(MigrationSeen(migration("a", MigrationPhase.PENDING, is_ours=False)))
     assert fleet.ledger.apply(BindRequested(target_pod(), "n2"), LATER).verdict is not FITS
@@ -109,7 +109,7 @@ def test_moving_waking_vm_is_denied_on_full_node() -> None:
 
 
 def test_waking_vm_with_freed_room_wakes_on_source() -> None:
-    """Room came free before the memory was sent: both nodes have its size until one of them is left."""
+    """Room became free before the memory was sent: both nodes reserve its size until it has left one of them."""
     fleet = transferring()
     fleet.apply(PodSeen(plain_pod("x", amount(8), "n1", finished=True)))
     fleet.wakes("a")
@@ -130,7 +130,7 @@ def test_edited_size_counts_with_room(beside: float, counts: float) -> None:
 
 
 def test_new_scheduler_bounds_edited_size_by_node() -> None:
-    """It does not know what counted before: the guest arrives with no more than its node has."""
+    """It does not know the earlier size, so the arriving guest counts with at most its node's total."""
     fleet = SleepingFleet(node(), node("n2"), sleeper("a", amount(64)), vm_pod("a", "n1"), target_pod("n2"))
     assert on_both(fleet) == (REQUESTS, amount(9))
 

@@ -1,4 +1,4 @@
-"""A migration that does not begin counts no more after a while: nothing is kept for it, its VM is not gone (S4.9)."""
+"""A migration that does not start is ignored after a while: it reserves nothing, and its VM has not left (S4.9)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OVERDUE = Instant(LATER + START_TIMEOUT)
 
 
 def ordered(fleet: Fleet, *, to: str | None = None, is_ours: bool = False, is_terminating: bool = False) -> Fleet:
-    """A person has ordered the migration of ``a``."""
+    """A user has ordered the migration of ``a``."""
     order = migration("a", PENDING, to=to, is_ours=is_ours, is_terminating=is_terminating)
     fleet.apply(MigrationSeen(order), LATER)
     return fleet
@@ -40,7 +40,7 @@ def test_vm_counts_as_gone_only_for_a_while(to: str | None) -> None:
 
 
 def test_freed_target_room_caps_nothing() -> None:
-    """The target has 3 of 9 left besides the reservation: the VM could not grow beyond 5."""
+    """The target has 3 of 9 left besides the reservation, so the VM could not grow beyond 5."""
     fleet = ordered(two_nodes(total=6), to="n2")
     assert (on_both(fleet), fleet.ask("a", amount(8)).permit) == ((2, 2), amount(5))
     fleet.apply(TimePassed(), OVERDUE)
@@ -72,7 +72,7 @@ def test_one_that_runs_is_never_overdue() -> None:
 
 
 def test_lingering_cancelled_migration_does_not_count() -> None:
-    """Its controller is dead, and so is what would take its finalizer away."""
+    """Its controller is dead, and nothing else would remove its finalizer."""
     fleet = ordered(two_nodes(), is_terminating=True)
     fleet.apply(TimePassed(), OVERDUE)
     assert fleet.ledger.nodes["n1"].migrating == ZERO

@@ -35,7 +35,7 @@ def two_vms() -> Fleet:
 
 
 def edited(fleet: Fleet, of: str, permit: Resources | None, *, now: Instant = LATER) -> tuple[object, ...]:
-    """Another writer puts ``permit`` on the VM, and the watch shows it."""
+    """Another writer stores ``permit`` on the VM, and the watch shows it."""
     old = fleet.vms[name(of)]
     fleet.vms[old.name] = replace(old, version=old.version + 1, permit=permit)
     return fleet.apply(VmSeen(fleet.vms[old.name]), now)
@@ -66,7 +66,7 @@ def test_edited_permit_is_granted_within_room() -> None:
 
 
 def test_successor_keeps_late_writes_and_holders_apart() -> None:
-    """The write landed before the list of the next scheduler, so only the agents know who was answered."""
+    """The write landed before the next scheduler listed the cluster, so only the agents know who got a response."""
     vms = (vm("a", amount(2), permit=amount(8)), vm("b", amount(2), permit=amount(8)))
     fleet = Fleet(node(total=11), *vms, vm_pod("a", "n1"), vm_pod("b", "n1"))
     assert fleet.grant("b", amount(8), number=1, last_permit=amount(8), now=NOW) == amount(8)

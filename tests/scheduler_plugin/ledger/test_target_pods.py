@@ -1,4 +1,4 @@
-"""The pod that a migration makes goes where its room is reserved, and takes the reservation over."""
+"""The target pod of a migration goes to the node with its reservation, and takes the reservation over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The agents at both ends of a migration number their messages by themselves: only those of one pod are compared."""
+"""The agents at both ends of a migration number their messages independently: only numbers from one pod are
+compared.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def moved_after(number: int) -> Fleet:
 
 
 def asks(fleet: Fleet, wanted: Resources, number: int, now: Instant) -> PermitDecision:
-    """The agent in the target's pod; its permit is written down."""
+    """The agent in the target's pod sends a request, and its permit is stored."""
     decision = fleet.ledger.apply(
         PermitRequested("uid-t", AgentRequest(name("a-target"), wanted, None, sequence=number)), now
     )

@@ -1,4 +1,6 @@
-"""A pod that a VM owns but that cannot run it claims its own requests, once that is known and while it lasts."""
+"""A pod that a VM owns but that cannot run it claims only its own requests, once that is known and as long as it is
+true.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def runner(on: str | None = "n1", *, pod: str = "a-pod", uid: str = "uid-a") -> 
 
 
 def backup(on: str | None = "n2") -> PodFacts:
-    """A pod that the VM owns so that it goes with the VM; it requests one CPU and GiB."""
+    """A pod owned by the VM so that it is deleted with it; it requests one CPU and GiB."""
     return PodFacts("uid-backup", name("backup"), amount(1), name("a"), on, vm_uid="a-first", has_runner=False)
 
 
@@ -58,7 +60,7 @@ def fleet_of(*facts: PodFacts | VmFacts) -> Fleet:
 
 
 def status(pod: str | None, *, version: int) -> VmFacts:
-    """Newer facts of the VM, by which it runs in ``pod``."""
+    """Newer facts of the VM, which runs in ``pod`` now."""
     return structs.replace(RUNS, pod=None if pod is None else name(pod), version=version)
 
 

@@ -1,4 +1,4 @@
-"""A waiting pod is woken when a node that refused it can take it, and by nothing else."""
+"""A waiting pod is woken only when a node that refused it can accept it."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_nothing_waits_at_first() -> None:
 
 
 def test_smaller_target_wakes_waiters() -> None:
-    """The source pod had a sidecar that the target has not: the bind frees its part of the reservation."""
+    """The source pod had a sidecar that the target lacks: the bind frees that part of the reservation."""
     source = replace(vm_pod("a", "n1"), requests=amount(1.1), overhead=amount(1))
     fleet = Fleet(node(), node("n2"), vm("a", amount(2), pod=source.name), source)
     fleet.apply(MigrationSeen(migration("a", to="n2")), LATER)
@@ -165,7 +165,7 @@ def test_who_waits_is_found_in_the_first_list() -> None:
 
 
 def test_pod_of_unknown_vm_is_woken() -> None:
-    """kube-scheduler asks again by itself until it is known."""
+    """kube-scheduler retries on its own until the VM is known."""
     pod = replace(vm_pod("a"), unschedulable="0/1 nodes are available")
     assert Ledger().apply(Listed([node("n1")], [pod], []), LATER) == (RoomFreed("n1"),)
     assert Ledger().apply(Listed([], [pod], []), LATER) == ()
@@ -202,7 +202,7 @@ def test_unlisted_called_pod_is_forgotten() -> None:
 
 
 def test_failed_wake_up_repeats_after_change() -> None:
-    """Its VM is looked at in the very step in which the pod is called again."""
+    """Each time the wake-up has expired, a change of its VM wakes the pod again."""
     fleet = Fleet(node(), vm("a", amount(2)))
     pod, rooms, waiting = vm_pod("a"), dict(fleet.ledger.rooms), WaitingPods()
     account = fleet.ledger.vms[pod.vm or pod.name]

@@ -1,4 +1,4 @@
-"""Room that a node keeps for its sleepers, and the order in which many of them wake at once (B.18)."""
+"""Room that a node keeps for its sleeping VMs, and the order in which many of them wake (B.18)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_preemption_leaves_the_reserve_alone() -> None:
 
 
 def test_small_wakes_before_large() -> None:
-    """Both wait; room for one of them comes free, and the larger one asks first."""
+    """Both wait. Room for one becomes free, and the larger one asks first."""
     vms = [sleeper("a", amount(4), WAKING), sleeper("b", amount(2), WAKING)]
     fleet = sleeping_fleet(keeping(0, total=11), *vms, beside=(plain_pod("x", amount(9), "n1"),))
     assert [fleet.asks_to_wake(of).permit for of in "ab"] == [ZERO, ZERO]
@@ -95,7 +95,7 @@ def test_small_wakes_before_large() -> None:
 
 
 def test_one_that_does_not_fit_holds_up_nobody() -> None:
-    """The smaller one lacks memory that a larger one does not need."""
+    """The smaller VM lacks memory that a larger one does not need; the larger one wakes."""
     vms = [sleeper("a", amount(4, 1), WAKING), sleeper("b", amount(1, 3), WAKING)]
     fleet = sleeping_fleet(keeping(0, total=11), *vms, beside=(plain_pod("x", amount(8, 8), "n1"),))
     assert [fleet.asks_to_wake(of).permit for of in "ab"] == [ZERO, ZERO]
@@ -104,14 +104,14 @@ def test_one_that_does_not_fit_holds_up_nobody() -> None:
 
 
 class Herd(SleepingFleet):
-    """So large a fleet that it is checked once a round."""
+    """A fleet that is so large that it is checked once per round."""
 
     def did(self, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
         return effects
 
 
 def test_growth_waits_no_longer_than_a_move_takes() -> None:
-    """Nobody frees room for a VM that needs nearly all of its node and stays there: its neighbours grow again."""
+    """No room is freed for a VM that needs nearly all of its node and stays there, so its neighbours may grow again."""
     running = vm("b", amount(1), actual=amount(1), permit=amount(1), pod=name("b-pod"))
     large = sleeper("a", amount(18), WAKING)
     fleet = sleeping_fleet(keeping(1, share="0.25"), running, large, beside=(plain_pod("x", amount(5), "n1"),))
@@ -128,7 +128,7 @@ def test_growth_waits_no_longer_than_a_move_takes() -> None:
 
 
 def test_edited_size_does_not_delay_growth() -> None:
-    """An owner who asks for more than the node in between, or an agent that asks for nothing, must not keep its room
+    """An owner who asks for more than the node, or an agent that requests nothing for a moment, must not keep its room
     for another 15 minutes.
     """
     running = vm("b", amount(1), actual=amount(1), permit=amount(1), pod=name("b-pod"))

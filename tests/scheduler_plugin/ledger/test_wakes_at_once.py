@@ -1,4 +1,4 @@
-"""A node wakes only this many VMs at once, however much room it has (B.18)."""
+"""A node wakes only this many VMs at once, even if it has room for more (B.18)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def herd(most: int, *sizes: int) -> SleepingFleet:
 
 
 def woken(fleet: SleepingFleet, *names: str, now: Instant = LATER) -> str:
-    """Those of ``names`` that are granted their permit, in the order in which they ask."""
+    """The VMs of ``names`` that get their permit, in the order of their requests."""
     return "".join(of for of in names if fleet.asks_to_wake(of, now=now).permit.any)
 
 
@@ -44,7 +44,7 @@ def test_number_follows_the_cpu_of_the_node(most: int | None, total: float, at_o
 
 
 def test_others_wait_until_a_guest_runs() -> None:
-    """The phase is Running before the memory is read, and only its end makes room for the next."""
+    """The phase is Running before the memory has been read; only the end of the read makes room for the next wake."""
     fleet = herd(2, 1, 1, 1)
     assert woken(fleet, *"abc") == "ab"
     assert fleet.is_woken("a", reads=True)
@@ -57,7 +57,7 @@ def test_others_wait_until_a_guest_runs() -> None:
 
 
 def test_smallest_goes_first() -> None:
-    """All have been denied; a wake ends, and the larger ones leave their turn to the smaller."""
+    """All have been denied. When a wake ends, the smaller VMs go before the larger ones."""
     fleet = herd(1, 1, 4, 3, 2)
     assert woken(fleet, *"abcd") == "a"
     fleet.is_woken("a")
@@ -74,7 +74,7 @@ def test_repeated_request_is_no_other_wake() -> None:
 
 
 def test_permit_that_was_given_up_bars_nobody() -> None:
-    """The VM was woken, and sleeps again: nothing is being read."""
+    """The VM was woken, and sleeps again, so nothing is being read."""
     fleet = herd(1, 1, 1)
     woken(fleet, "a")
     fleet.is_woken("a")
@@ -85,7 +85,7 @@ def test_permit_that_was_given_up_bars_nobody() -> None:
 
 
 def test_stored_permit_is_not_denied() -> None:
-    """Its controller may be waking it already: it counts, above the number."""
+    """Its controller may be waking it already, so it is granted even above the limit."""
     fleet = sleeping_fleet(
         waking(1), sleeper("a", amount(1), WAKING), sleeper("b", amount(1), WAKING, permit=amount(1))
     )

@@ -22,7 +22,7 @@ def order_and_refuse(s: MovingCluster) -> None:
 
 
 def waits(s: MovingCluster) -> list[tuple[str, str, str]]:
-    """Kind and name of what was told that it waits, and why."""
+    """Kind, name and reason of each object reported as waiting."""
     told = [one for one in s.cluster.notices if one["reason"] == "MigrationWaits"]
     return [(one["involvedObject"]["kind"], one["involvedObject"]["name"], one["message"]) for one in told]
 

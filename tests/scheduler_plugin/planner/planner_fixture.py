@@ -1,4 +1,4 @@
-"""A fleet that a planner looks at: VMs by name, node, size and load, and a clock that the story moves.
+"""A fleet for the planner: VMs by name, node, size and load, and a clock that the test advances.
 
 Nodes have as much to reserve as their name's number says (``node("n1", 10)``), with a watermark at 70 %.
 """
@@ -58,7 +58,7 @@ class PlannerFixture:
         facts: dict[str, object] | None = None,
         pod: dict[str, object] | None = None,
     ) -> None:
-        """A VM that runs on a node and has told its load; ``facts`` and ``pod`` change what the API says of it."""
+        """A VM that runs on a node and has reported its load; ``facts`` and ``pod`` change its objects."""
         known: VmFacts = vm(of, amount(size) if isinstance(size, (int, float)) else size, pod=name(f"{of}-pod"))
         runs: PodFacts = vm_pod(of, on)
         self.fleet.vms[name(of)] = known

@@ -20,7 +20,7 @@ WATERMARK = EMPTY = amount(40)
 
 
 def victim(of: str, size: Resources | float, gib: float = 1.0, load: float = 0.0, moved: int = 0) -> Victim:
-    """A VM of that size, with so much to copy and such a load, that has moved so often within the hour."""
+    """A VM of this size, with this much memory to copy, this load, and this many migrations within the hour."""
     reserved = size if isinstance(size, Resources) else amount(size)
     claim = Claim(vm_pod(of), "n1", ClaimState.BOUND, None, reserved=reserved)
     return Victim(name(of), claim, load, int(gib * GIB), 0, moved)

@@ -1,4 +1,4 @@
-"""A look is made in steps, so that agents and kube-scheduler are answered in between."""
+"""A planning round runs in steps, so that agents and kube-scheduler are answered in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pauses after the API refuses migrations: of one VM, its namespace, or all."""
+"""Pauses after the API server refuses migrations: of one VM, its namespace, or all."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture,
 
 
 def waiting(has: float, wants: float, *, asks: bool = True) -> PodFacts:
-    """A pod on n1 with so much that wants more, which its kubelet has put off."""
+    """A pod of this size on n1 whose resize the kubelet has deferred."""
     deferred = amount(wants - has)
     return replace(plain_pod("web", amount(wants), "n1"), deferred=deferred, make_room=asks)
 

@@ -51,7 +51,7 @@ def waiting(policy: MigrationPolicy = POLICY, *, there: float = 20, **facts: obj
 
 
 def test_waking_vm_moves_to_a_node_with_room() -> None:
-    """Nobody else has to: its own move copies next to nothing, and no client of it notices."""
+    """No other VM has to move: its own migration copies almost nothing, and no client notices."""
     fixture = waiting()
     moves = fixture.settled().moves
     assert [(move.vm.name, move.target, move.cause) for move in moves] == [("a", "n2", MoveCause.DENIED_VM)]

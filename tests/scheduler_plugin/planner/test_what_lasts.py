@@ -23,7 +23,7 @@ AMOUNTS = st.integers(0, 9)
 
 
 def first_move(fixture: PlannerFixture) -> tuple[float, str, str]:
-    """The seconds after which a VM moves, the VM and why; looks once a second."""
+    """The seconds after which a VM moves, the VM and the reason, with one planning round per second."""
     began, plan = fixture.now, fixture.plan()
     while not plan.moves:
         assert fixture.now < began + 600
@@ -173,7 +173,7 @@ def test_denial_settles_by_what_the_vm_lacks(lacking: Resources, settle_denied: 
 
 
 def denying(lacking: float, policy: MigrationPolicy) -> PlannerFixture:
-    """The VM ``b`` on n1, which has no room left, is denied so much."""
+    """The VM ``b`` on n1, which has no free room, is denied this much."""
     fixture = PlannerFixture(node("n1", 40), node("n2", 60), policy=policy)
     fixture.add("a", "n1", 20, load=1.0)
     fixture.add("b", "n1", 18, load=9.0, facts={"maximum": amount(100)})

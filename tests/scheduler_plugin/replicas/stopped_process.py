@@ -1,4 +1,4 @@
-"""A process's clock and its way to the API, which stop with it (SIGSTOP), die with it, or are cut off from the API.
+"""A process's clock and its connection to the API server. They stop (SIGSTOP) or die with it, or the connection is cut.
 
 A call takes part in three things that may go wrong: it is sent or not, the API carries it out or not, soon or late, and
 its answer comes or does not. A process that is stopped learns of nothing until it goes on; then everything is there at

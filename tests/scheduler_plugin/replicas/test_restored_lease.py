@@ -1,4 +1,6 @@
-"""A restored store whose watches go on as if nothing had happened: the Lease, renewed every two seconds, tells."""
+"""A restored store whose watches continue as if nothing had happened: only the Lease, renewed every two seconds, shows
+it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def cluster() -> FakeCluster:
 
 
 async def test_leader_reads_everything_again_and_keeps_its_promises(cluster: FakeCluster) -> None:
-    """Others have written so much that watches are resumed from where they were. A pod is back, a permit is lost."""
+    """Others have written so much that watches resume where they were. A pod is back, and a permit is lost."""
     clock = FakeClock()
     async with replicas(cluster, clock, count=1) as run:
         await clock.advance(60)

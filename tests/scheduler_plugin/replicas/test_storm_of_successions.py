@@ -1,4 +1,5 @@
-"""Replicas are killed, stopped, cut off and told to end, while VMs come, grow, shrink and go, and writes land late.
+"""Replicas are killed, stopped, cut off and terminated, while VMs are created, resized and deleted, and writes land
+late.
 
 After every step: guest use <= permit held by the agent <= reservation <= node.
 """

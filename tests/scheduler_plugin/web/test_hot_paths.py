@@ -196,7 +196,9 @@ async def test_refused_client_hears_before_its_body(said: bytes) -> None:
 
 
 async def test_admitted_client_skips_introduction() -> None:
-    """The token is looked at before the body until a request has succeeded; permits then pay nothing for it."""
+    """Until a client's first successful request, its token is checked before the body is read; later requests skip
+    that.
+    """
     async with serving() as (found, client):
         for authorization in ("a", "b"):
             client.writer.write(post("/introduced", b"x", f"Authorization: Bearer {authorization}"))

@@ -54,7 +54,7 @@ def changed(**looks: Any) -> Callable[[CheckFacts], CheckFacts]:
 
 
 def put(facts: CheckFacts, **looks: Any) -> CheckFacts:
-    """The facts with other looks in some places."""
+    """The facts with other observations in some places."""
     return replace(facts, **looks)
 
 
@@ -258,7 +258,7 @@ def nothing(facts: CheckFacts) -> CheckFacts:
 
 
 def yet_to_come(facts: CheckFacts) -> CheckFacts:
-    """A cluster before the chart has created the namespace: pods were tested in another."""
+    """A cluster in which the chart has not yet created the namespace: pods were tested in another one."""
     bare = without("namespaces", NAMESPACE)(nothing(facts))
     elsewhere: Obj = {"metadata": {"name": "default"}}
     return replace(bare, namespaces=Observed([elsewhere]), admission=facts.admission, admission_namespace="default")
@@ -290,7 +290,7 @@ def two_lead(facts: CheckFacts) -> CheckFacts:
 
 
 def not_served(change: Callable[[CheckFacts], CheckFacts]) -> Callable[[CheckFacts], CheckFacts]:
-    """The change without what is shown, which would be told as well."""
+    """The change, without the observation that would be reported as well."""
     return both(change, changed(served={}, webhooks=Observed([])))
 
 

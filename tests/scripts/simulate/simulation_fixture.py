@@ -90,5 +90,5 @@ class SimulationFixture:
 
     @property
     def nodes(self) -> list[str]:
-        """On which node each VM runs."""
+        """The node of each VM."""
         return [vm.node for vm in self.vms]

@@ -21,7 +21,7 @@ def counted(fixture: SimulationFixture) -> tuple[int, int, int]:
 
 
 def asks(fixture: SimulationFixture, vm: SimulatedVm, cores: float, times: int = 1) -> tuple[int, int, int]:
-    """The agent needs so much and asks every three seconds; the growths counted so far."""
+    """The agent needs this much and sends a request every three seconds. Returns the growths counted so far."""
     fixture.cores[vm.index] = cores
     for _ in range(times):
         fixture.now = Instant(fixture.now + 3.0)

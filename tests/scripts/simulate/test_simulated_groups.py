@@ -1,4 +1,4 @@
-"""Groups in a simulated fleet: they stand apart, move apart, and nothing is over-committed."""
+"""Groups in a simulated fleet: members are spread over nodes, also by migrations, and nothing is overcommitted."""
 
 from __future__ import annotations
 

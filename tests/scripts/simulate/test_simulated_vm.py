@@ -1,4 +1,4 @@
-"""The simulated VM's agent: the shortened look is the real one, and looking seldom says what looking always says."""
+"""The simulated VM's agent: skipped ticks change no result, so sampling rarely gives the same as sampling always."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_migrating_agent_requests_no_more() -> None:
 
 
 def test_agent_is_silent_while_it_would_repeat_itself() -> None:
-    """An agent with the right size asks once, whatever load it could report; a need or a new object end its silence."""
+    """An agent with the right size sends one request for any load; it sends the next one for a new need or object."""
     vm, cluster = a_vm(), Generous()
     for step in range(4):
         vm.observe(0.8, 2.5 * GIB, Instant(step * STEP))

@@ -29,7 +29,7 @@ class Person:
         await self.pilot.pause()
 
     async def waits(self) -> None:
-        """Until the next look is drawn."""
+        """Wait until the next screen is drawn."""
         await self.app.refresh_once()
         await self.pilot.pause()
 

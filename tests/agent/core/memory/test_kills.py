@@ -57,7 +57,7 @@ def test_kills_grow_vm_and_bar_shrinking() -> None:
 
 
 def test_bar_ends_after_the_last_kill() -> None:
-    """A kill counts for the time that the policy says, and no longer, whatever the guest claims."""
+    """A kill blocks shrinks for the policy's time and no longer, even if the guest claims otherwise."""
     story = looks(settled(2, CALM), 2.0, page(0.0))
     looks(story, 3.0, page(1e15))
     assert memory(story) == 3

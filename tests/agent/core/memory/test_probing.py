@@ -36,7 +36,7 @@ def gib(count: float) -> Bytes:
 
 
 def look(use: float, cost: Cost | None = None, need: float = 0.0, maximum: float = 16, free: float = 0.0) -> MemoryView:
-    """A look at a VM of this many GiB, of which all but what is free is page cache."""
+    """A sample of a VM of this many GiB; all except the free memory is page cache."""
     quarter = Bytes(GIB // 4)
     return MemoryView(gib(use), gib(maximum), quarter, gib(need), gib(free), gib(use - free), cost)
 
@@ -50,7 +50,7 @@ def floor(size: float, at: float = 0.0, cores: float = 0.5) -> WorkingSetFloor:
 
 
 def test_diagram_names_every_state_and_observation() -> None:
-    """The diagram stands in the module and in the policy's page, and shows all but what a note below it explains."""
+    """The diagram is in the module and in docs/policies.md; a note below it explains everything that it omits."""
     text = probing_module.__doc__ or ""
     diagram = [line.removeprefix("    ") for line in text.splitlines() if line.startswith("    ")]
     assert "\n".join(diagram) in (ROOT / "docs/policies.md").read_text()

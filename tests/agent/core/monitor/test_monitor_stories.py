@@ -1,4 +1,6 @@
-"""A guest with a monitor: asked before memory goes, told when it came, heard at once, and never believed too much."""
+"""A guest with a monitor: asked before memory is removed, notified of new memory, heeded immediately, and trusted only
+so far.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def agrees(*, ok: bool = True, status: str = "") -> DownscaleResult:
 
 
 def idle(story: Story, until: float) -> Story:
-    """Looks at an idle guest each second until ``until``."""
+    """Sample an idle guest each second until ``until``."""
     while story.now < until:
         story.at(story.now + 1.0).looks()
     return story

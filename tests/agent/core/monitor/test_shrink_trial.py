@@ -116,7 +116,7 @@ def test_other_containers(others: Bytes, others_limit: Bytes | None, size: Bytes
 
 
 def test_container_without_a_limit() -> None:
-    """It gets its first limit with the shrink, which is in force once it is there."""
+    """It gets its first limit with the shrink, and the limit is in force once it is reported."""
     first = replace(START, limit=None)
     trial = tried(first)
     assert trial.size == TARGET.scaled(0.95) + Bytes(10 * MIB)

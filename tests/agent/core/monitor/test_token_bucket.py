@@ -1,4 +1,4 @@
-"""A peer may send so much at once, and so much a second in the long run."""
+"""A peer may send a burst of bounded size, and a bounded rate in the long run."""
 
 from __future__ import annotations
 

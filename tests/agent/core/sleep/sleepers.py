@@ -1,4 +1,4 @@
-"""A VM whose policy lets it sleep, and what its guest and its controller say of that."""
+"""A VM whose policy allows sleep, and what its guest and its controller report."""
 
 from __future__ import annotations
 

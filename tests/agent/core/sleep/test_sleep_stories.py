@@ -48,7 +48,7 @@ from tests.agent.core.story import GIB, NETWORK, POD, POLICY, UNIT, Story, cu, p
 
 
 def test_quiet_vm_is_ordered_to_sleep() -> None:
-    """It was seen to run for a minute, whatever the guest says of the time before."""
+    """Only the minute in which the agent saw it run counts, not the idle time that the guest claims before that."""
     story = idle(settled_sleeper(), until=59.0)
     assert (orders(story), why(story)) == (False, "awake: quiet for 59 s of 60 s")
     quiet_since(story.at(60.0), 1000.0)
@@ -124,7 +124,7 @@ def test_enabling_sleep_puts_vms_to_sleep_in_turn() -> None:
 
 
 def test_no_order_while_scheduler_is_at_odds() -> None:
-    """The agent is denied, holds its size, has no response or is refused: without a permit nobody could wake the VM."""
+    """The agent is denied, holds its size, has no response or is refused. Without a permit the VM could not wake."""
     story = idle(settled_sleeper(), until=62.0)
     ends: list[tuple[Callable[[], Story], str]] = [
         (lambda: story.answers(cu(1), migrate=True), "it is about to migrate"),
@@ -272,7 +272,7 @@ def test_agent_that_begins_while_waking_may_be_denied() -> None:
 
 
 def test_denied_wake_makes_no_guest_smaller() -> None:
-    """Its permit was stored and its guest runs before the agent hears of either: it has only been denied so far."""
+    """Its permit was stored and its guest runs before the agent knows: so far it has only been denied."""
     story = asleep()
     shows(story.at(100.0), "Waking", SleepState.WAKING)
     story.acts()

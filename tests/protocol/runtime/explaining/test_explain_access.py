@@ -178,7 +178,7 @@ async def test_flood_of_tokens_is_turned_away() -> None:
 
 
 async def test_flood_of_one_address_delays_no_other() -> None:
-    """A flood used to take all slots for reviews, so that nobody got a response."""
+    """A flood used to take all slots for reviews, so that no other client got a response."""
     server = ApiServer(hold=asyncio.Event())
     access = server.access()
     junk = [asyncio.create_task(status(access, shows(jwt(aud=[AUDIENCE], n=n)))) for n in range(2 * MAX_WAITING)]

@@ -1,4 +1,4 @@
-"""A kubelet's probe is answered whatever a crowd of strangers does: real sockets, opened while the server is busy."""
+"""A kubelet's probe is answered despite a crowd of strangers: real sockets, opened while the server is busy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def connected(opened: ExitStack, port: int, source: str, said: bytes = b"") -> s
 
 
 async def answer(connection: socket.socket) -> bytes:
-    """The server's response; empty if it cuts the connection."""
+    """The server's response; empty if it closes the connection."""
     try:
         async with asyncio.timeout(5):
             return await asyncio.get_running_loop().sock_recv(connection, 100)
@@ -64,7 +64,7 @@ async def test_guard_learns_who_asks(open_sockets: ExitStack) -> None:
 
 @pytest.mark.parametrize("source", [STRANGER, KUBELET], ids=["another address", "the kubelet's address"])
 async def test_probe_outlasts_a_crowd(open_sockets: ExitStack, source: str) -> None:
-    """All have connected before the server looks: the probe has been sent, so it is answered before it is displaced."""
+    """All clients connect before the server runs. The probe has been sent, so it is answered before it is displaced."""
     async with probed() as port:
         probe = connected(open_sockets, port, KUBELET, PROBE)
         for _ in range(CROWD):

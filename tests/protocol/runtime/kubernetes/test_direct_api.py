@@ -164,7 +164,7 @@ async def test_fast_server_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]) -> None:
-    """Tells what is asked of transports."""
+    """Call ``tell`` when a transport pauses or resumes reading."""
     transport = asyncio.selector_events._SelectorSocketTransport  # type: ignore[attr-defined]
     for name in ("pause_reading", "resume_reading"):
         usual = getattr(transport, name)

@@ -188,7 +188,7 @@ def written_to(wire: Wire) -> BoundedProtocol:
 
 
 async def turns(wire: Wire, taken: int) -> bool:
-    """True if the connection is cut off although its client takes so much at each turn."""
+    """True if the connection is cut although its client reads this much at each turn."""
     for _ in range(10):
         wire.left -= taken
         await asyncio.sleep(0)

@@ -51,7 +51,7 @@ def test_unlistable_namespace_does_not_exist() -> None:
 
 
 def test_ids_do_not_count_what_happens_elsewhere() -> None:
-    """The distance of two ids once told a reader of one namespace how much happened in all others."""
+    """The difference of two ids once showed a reader of one namespace how much happened in all others."""
     ids = [event_id("secret", number) for number in range(300)]
     assert [revision_in(each, "secret") for each in ids] == list(range(300))
     assert {revision_in(each, "other") for each in ids} == {None}

@@ -87,7 +87,7 @@ def test_unreadable_pod_stops_group() -> None:
 
 
 def recommending(cpu: str) -> Json:
-    """The group's VPA, which recommends so much for the container."""
+    """The group's VPA, with this recommendation for the container."""
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
     row = {"containerName": "app", "target": {"cpu": cpu}}
     owner = {"apiVersion": "autoscaling.k8s.io/v1alpha1", "kind": "Hvpa", "uid": "u-1", "controller": True}
@@ -99,7 +99,7 @@ def recommending(cpu: str) -> Json:
 
 
 def test_sizes_in_place_rest_after_each_change() -> None:
-    """As after a scaling: no recommendation can have heard of it yet."""
+    """As after a scaling: no recommendation can reflect it yet."""
     policy, group, pause = HvpaPolicy(), hvpa(updateMode="inPlace"), timedelta(seconds=15)
     facts = GroupFacts(group, policy.desired(group), target=deployment(), vpa=recommending("2"), pause=pause)
     first = reconcile(policy, facts, NOW)

@@ -21,7 +21,7 @@ def seconds(count: float) -> timedelta:
 
 
 def history_of(looks: list[tuple[int, bool]]) -> tuple[DenialHistory, datetime]:
-    """The history after all looks, and the time of the last one; a denial begins with the look before it."""
+    """The history after all samples, and the time of the last one; a denial begins with the sample before it."""
     history, now, since = DenialHistory().updated("uid", None, NOW), NOW, None
     for after, is_denied in looks:
         since = (now if since is None else since) if is_denied else None
@@ -62,7 +62,7 @@ def test_quiet_window_forgets(looks: list[tuple[int, bool]]) -> None:
 
 
 def test_unseen_looks_count_if_denial_lasts() -> None:
-    """The scheduler did not respond to the second look."""
+    """The scheduler did not respond to the second query."""
     history = DenialHistory().updated("uid", NOW, NOW + seconds(15)).updated("uid", None, NOW + seconds(30))
     assert history.length == seconds(15)
     assert history.updated("uid", NOW, NOW + seconds(45)).spans == ((NOW, NOW + seconds(45)),)

@@ -45,7 +45,7 @@ def floor(size: Resources, until: timedelta = FLOOR_LIFE) -> Floor:
     ids=["new", "as-written", "renewed", "grown"],
 )
 def test_standby_gets_size_of_primary_as_floor(standby: Floor | None, floors: dict[str, Floor]) -> None:
-    """A primary's floor, from its time as a standby or from the injector, expires by itself."""
+    """A primary's floor, from its time as a standby or from the injector, expires on its own."""
     tandem = Tandem(replace(DENIED, floor=floor(SMALL)), (replace(STANDBY, floor=standby),))
     assert tandem.new_floors(NOW) == floors
 

@@ -1,4 +1,4 @@
-"""Objections to resizes in place: told apart, withdrawn to what the pod has, and not asked for again too soon."""
+"""Refusals of in-place resizes: classified, reverted to the pod's actual size, and not retried too soon."""
 
 from __future__ import annotations
 

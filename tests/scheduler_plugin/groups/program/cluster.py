@@ -136,7 +136,7 @@ class EmbeddedCluster:
         return decoded(await self.request("PATCH", resource.path("default", name, subresource), body, MERGE))
 
     async def delete(self, resource: Resource, name: str) -> None:
-        """Deletes an object of the default namespace."""
+        """Delete an object of the default namespace."""
         await self.request("DELETE", resource.path("default", name))
 
     @asynccontextmanager

@@ -67,7 +67,7 @@ class World:
     async def recommend(
         self, group: str, replicas: int | None = None, *, container: str = "resource-consumer", **sizes: str
     ) -> None:
-        """The HPA controller and the VPA recommender have looked."""
+        """Let the HPA controller and the VPA recommender run."""
         if replicas is not None:
             status: Json = {"currentReplicas": replicas, "desiredReplicas": replicas}
             await self.cluster.patch(HORIZONTAL_AUTOSCALERS, group, {"status": status}, "status")

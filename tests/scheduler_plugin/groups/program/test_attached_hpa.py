@@ -57,7 +57,7 @@ BARE = DEPLOYMENT.replace(', resources: {requests: {cpu: "2"}}', "")
 async def attached(
     metrics: str, tortoise: str = TORTOISE, deployment: str = DEPLOYMENT, status: Json | None = None
 ) -> AsyncIterator[World]:
-    """A Tortoise that has had its first look at the HPA of others."""
+    """A Tortoise that has read another owner's HPA once."""
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, deployment)
         await run.cluster.make(HORIZONTAL_AUTOSCALERS, HPA.replace("METRICS", metrics))
@@ -88,7 +88,7 @@ async def recommended(run: World) -> None:
 @pytest.mark.parametrize("deployment", [DEPLOYMENT, LIMITS, BARE], ids=["requests", "limits", "bare"])
 @pytest.mark.parametrize("metrics", [CPU, AMOUNT, f"{OWN}, {SIDECAR}"], ids=["cpu", "amount", "containers"])
 async def test_nothing_is_written_before_working(metrics: str, deployment: str, tortoise: str) -> None:
-    """An HPA with 3 to 40 replicas at 60 % had 8 to 8 and no metric after the first look."""
+    """An HPA with 3 to 40 replicas at 60 % had 8 to 8 and no metric after the first reconcile."""
     async with attached(metrics, tortoise, deployment) as run:
         await run.passes(20)
         await recommended(run)

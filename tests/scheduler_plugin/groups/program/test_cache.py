@@ -94,7 +94,7 @@ def test_workload_keeps_only_its_controller() -> None:
 
 
 def test_workload_drops_a_huge_selector() -> None:
-    """Fifty Deployments with 33,000 requirements each took all memory, and each looked at all pods for long."""
+    """Fifty Deployments with 33,000 requirements each took all memory, and matching them against all pods took long."""
     selector: Json = {"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}] * 200}
     kept = trimmed(DEPLOYMENTS, {"metadata": {"name": "web"}, "spec": {"replicas": 3, "selector": selector}})
     assert kept == {"metadata": {"name": "web"}, "spec": {"replicas": 3}}
@@ -114,7 +114,7 @@ def test_pods_are_found_by_expressions_alone() -> None:
 
 
 async def test_restored_store_is_reread() -> None:
-    """Others have written so much that watches are resumed; the Lease, which is older than it was, tells."""
+    """Others have written so much that watches are resumed; only the Lease, now older, shows the restore."""
     clock, cluster, path = FakeClock(), FakeCluster(), DEPLOYMENTS.path()
     cluster.collections[path] = Collection()
     kept = cluster.backup()

@@ -108,7 +108,9 @@ async def floor_of(run: World, pod: str) -> Resources | None:
 
 
 async def test_standby_has_floor_of_primary() -> None:
-    """After a failover the old primary has the new one's size as its floor; the new one's ends by itself."""
+    """After a failover the old primary gets the new one's size as its floor; the new primary's floor expires on its
+    own.
+    """
     async with world() as run:
         await begun(run)
         assert (await floor_of(run, "pg-1"), await floor_of(run, "pg-2")) == (None, Resources.parse(1, "1Gi"))

@@ -1,4 +1,4 @@
-"""A leader that is stopped (SIGSTOP) between asking for its Lease and sending wakes when another has gone on.
+"""A leader is stopped (SIGSTOP) between renewing its Lease and sending a write, and wakes after a successor took over.
 
 Whatever write it sends then is refused, or changes nothing that lasts.
 """

@@ -1,4 +1,6 @@
-"""A dispute over a field with another writer is noticed, named, paused for longer and longer, and ends by itself."""
+"""A dispute over a field with another writer is detected, reported, paused for longer each time, and ends on its
+own.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class Dispute:
     stopped: bool = False
 
     async def minutes(self, minutes: float) -> int:
-        """The other writer looks every five seconds for so long; how often the group wrote the object."""
+        """The other writer checks every five seconds for this many minutes. Returns how often the group wrote the
+        object.
+        """
         before = len(self._writes())
         for _ in range(int(minutes * 12)):
             if not self.stopped:
@@ -109,7 +113,7 @@ async def over_replicas() -> AsyncIterator[Dispute]:
 
 @asynccontextmanager
 async def over_requests() -> AsyncIterator[Dispute]:
-    """An Hvpa, and a repository that has the Deployment's requests: each rewrite is a rollout."""
+    """An Hvpa, and a Git repository that also sets the Deployment's requests: each rewrite causes a rollout."""
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, running.DEPLOYMENT)
         await run.cluster.make(HVPAS, changed(HVPA, updateMode="Template"))
@@ -163,7 +167,7 @@ async def test_the_condition_says_what_when_and_whom() -> None:
 
 
 async def test_returning_hpa_is_only_writer_of_replicas() -> None:
-    """The HPA in Git is about the Deployment: left alone, it writes the replicas by itself."""
+    """The HPA from Git targets the Deployment. Only it writes the replicas."""
     theirs: Json = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "resource-consumer"}
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, running.DEPLOYMENT)
@@ -184,7 +188,7 @@ async def test_returning_hpa_is_only_writer_of_replicas() -> None:
 
 
 async def test_returning_vpa_is_only_writer_of_sizes() -> None:
-    """The VPA in Git is in the mode Auto: left alone, it sizes the pods by itself."""
+    """The VPA from Git is in mode Auto. Only it sizes the pods."""
     about = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "resource-consumer"}
     vpa: Json = {"metadata": {"name": "sizes"}, "spec": {"targetRef": about}}
     async with world() as run:
@@ -206,7 +210,7 @@ async def test_returning_vpa_is_only_writer_of_sizes() -> None:
 
 
 async def test_what_nobody_disputes_is_still_written() -> None:
-    """The repository has the HPA's bounds; requests of the Deployment are nobody's but the Tortoise's."""
+    """The repository defines the HPA's bounds; only the Tortoise writes the Deployment's requests."""
     async with over_hpa() as dispute:
         await dispute.minutes(3)
         vertical = [{"containerName": "app", "policy": {"cpu": "Vertical"}}]

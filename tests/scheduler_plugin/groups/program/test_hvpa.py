@@ -146,7 +146,7 @@ spec:
 
 @asynccontextmanager
 async def begun(manifest: str, replicas: int = 1) -> AsyncIterator[World]:
-    """The Deployment and the Hvpa are there, and the program has looked at them."""
+    """The Deployment and the Hvpa exist, and the program has reconciled them once."""
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.patch(DEPLOYMENTS, "resource-consumer", {"spec": {"replicas": replicas}}, "scale")

@@ -1,4 +1,4 @@
-"""``kill -9`` at every step of a scaling, before and after each write took effect; then another process goes on.
+"""``kill -9`` at every step of a scaling, before and after each write takes effect; then a successor continues.
 
 Whatever the step: the target is written once, nothing is lost or doubled, and the status continues.
 """

@@ -49,7 +49,9 @@ class PartlySilent(Databases):
 
 
 async def test_other_groups_still_scale_by_load() -> None:
-    """Each group of them held a worker for seconds; the others were looked at too seldom to know their load."""
+    """Each group with silent agents held a worker for seconds; the others were sampled too rarely to know their
+    load.
+    """
     async with story() as run:
         run.databases = databases = PartlySilent(run.clock)
         await run.start()

@@ -105,7 +105,7 @@ async def test_new_leader_of_vms_waits(kind: Resource) -> None:
 
 
 async def test_unlistable_kind_stops_only_its_groups() -> None:
-    """With Clusters that nobody can list (a webhook of their definition is down), a successor scaled nothing at all."""
+    """Clusters cannot be listed (a webhook of their CRD is down): a successor once scaled nothing at all."""
     async with world(FOLLOWED) as run:
         await settled(run)
         way = run.cluster.connection()
@@ -188,7 +188,7 @@ async def test_hung_holder_writes_nothing() -> None:
 
 
 async def test_two_holders_write_once() -> None:
-    """The Lease apart: the version of the group that was judged lets one of two status writes through."""
+    """Even without the Lease, only one of two status writes succeeds, because both name the version that they read."""
     async with world(FOLLOWED) as run:
         await settled(run)
         second = await run.start("second")

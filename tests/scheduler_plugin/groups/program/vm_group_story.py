@@ -46,7 +46,7 @@ class Databases:
         return replace(self.used.get(name, GuestUse()), cores_busy=self.busy.get(name))
 
     async def cpu_count(self, vm: JsonObject) -> AgentCpuCount | None:
-        """Says how busy it has been since the last look, as if ``busy`` had held since then."""
+        """Report CPU time as if the guest had been ``busy`` since the last sample."""
         name, now = name_of(vm).name, float(self.clock.now())
         if name not in self.busy:
             return None

@@ -1,4 +1,4 @@
-"""Looks become spans, decisions and migrations."""
+"""Samples become spans, decisions and migrations."""
 
 from __future__ import annotations
 

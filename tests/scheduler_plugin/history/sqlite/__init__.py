@@ -1,1 +1,1 @@
-"""A history in a file: what goes in comes out, whatever happens to the disk."""
+"""A history in a file: what is recorded can be read back, despite failures of the disk."""

@@ -1,4 +1,4 @@
-"""A scheduler that hears the news late, twice or all at once from a list, writes permits, and dies now and then."""
+"""A scheduler whose watches deliver events late, twice or as a list. It writes permits, and sometimes dies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.scheduler_plugin.ledger.fleet import NOW, name, node, permit_stored
 
 
 class HearingScheduler(RuleBasedStateMachine):
-    """The ledger of one process after the other, over one API."""
+    """The ledgers of successive processes on one API server."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class HearingScheduler(RuleBasedStateMachine):
         return known is None or (known.version != vm.version and bool({known.phase, vm.phase} & SLEEPING))
 
     def carry_out(self, order: PersistPermit, *, is_lost: bool = False) -> bool:
-        """Writes a permit onto the VM with its UID; whether the scheduler hears that it is there."""
+        """Write a permit to the VM with its UID. The scheduler may or may not see the result."""
         found = self.api.vms.get(order.vm)
         stored = None
         if found is not None and self.meets_news_of_sleep(found):

@@ -1,4 +1,4 @@
-"""Any order of any facts: objects come, change, go and come back under their names, and news arrives late or twice.
+"""Facts in any order: objects are created, changed, deleted and recreated, and events arrive late or twice.
 
 Rules that hold here:
 
@@ -125,7 +125,7 @@ class AnyOrder(ChangingObjects):
         return {uid: each.reserved for uid, each in known if each.pod.vm_uid in self.uids() and uid not in self.left()}
 
     def left(self) -> set[str]:
-        """Pods that their VMs have left: they keep their reservations, whatever happens to the VM."""
+        """Pods that their VMs have left: they keep their reservations, even as the VM changes."""
         left = [each for each in self.ledger.claims.values() if each.left_with is not None]
         for claim in left:
             assert claim.vm is not None

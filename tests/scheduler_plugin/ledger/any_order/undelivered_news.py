@@ -1,4 +1,4 @@
-"""The truth of the API, and the news of it that is not delivered yet: one queue for each kind."""
+"""The state of the API server, and its undelivered events: one queue per kind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def size_of(vm: VmFacts) -> Resources:
 
 
 def as_it_sleeps(vm: VmFacts) -> VmFacts:
-    """The facts as they are read: in a phase of sleep an agent's VM uses nothing."""
+    """The facts as decoded: in a sleep phase, a VM with an agent uses nothing."""
     size = size_of(vm)
     if vm.phase not in SLEEPING:
         return structs.replace(vm, use=size, wakes_with=None)

@@ -1,1 +1,1 @@
-"""Replicas as real processes, which are killed, stopped, told to end and cut off from the API."""
+"""Replicas as real processes, which are killed, stopped, terminated and cut off from the API server."""

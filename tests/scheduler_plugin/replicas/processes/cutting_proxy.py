@@ -55,7 +55,7 @@ class CuttingProxy:
 
 @asynccontextmanager
 async def cutting_proxy(far: int) -> AsyncIterator[CuttingProxy]:
-    """One that lets everything through."""
+    """A proxy that forwards everything."""
     proxy = CuttingProxy(far)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     proxy.port = server.sockets[0].getsockname()[1]

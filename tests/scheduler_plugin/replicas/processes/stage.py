@@ -58,7 +58,7 @@ class ReplicaProcess:
         self.process.send_signal(number)
 
     async def ended(self) -> int:
-        """Waits for its end; the exit status."""
+        """Wait until the process ends. Returns its exit status."""
         assert self.process is not None
         return await self.process.wait()
 

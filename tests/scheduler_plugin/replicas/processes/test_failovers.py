@@ -163,5 +163,5 @@ async def storm(folder: Path, figures: dict[str, list[float]], count: int, *, fo
 
 
 async def asker_of(fleet: Fleet, http: httpx.AsyncClient, node: str) -> Asker:
-    """One that asks for the permits of a new VM."""
+    """Create a VM. Returns a client that requests permits for it."""
     return Asker(await fleet.vm(node), "", http, SMALL)

@@ -166,7 +166,7 @@ async def test_answer_that_was_overtaken_proves_nothing(cluster: FakeCluster) ->
 
 
 async def test_same_version_with_other_content_is_read(cluster: FakeCluster) -> None:
-    """The default of a CRD changes: objects look different and keep their versions; watches begin again with 410."""
+    """The default of a CRD changes: objects look different and keep their versions; watches start again with 410."""
     clock = FakeClock()
     async with informed(cluster, clock) as (informer, story):
         cluster.get(NODES, "", "a")["status"]["allocatable"]["cpu"] = "8"

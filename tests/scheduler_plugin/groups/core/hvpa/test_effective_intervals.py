@@ -134,7 +134,7 @@ def test_without_any_recommendation_nothing_changes() -> None:
     [(2, 1000, 4000), (3, 4000, 6000), (5, 4000, 8000), (1, 1000, 2000), (1, 3000, 3000)],
 )
 def test_utilisation_is_converted_to_need(desired: int, target: int, written: int) -> None:
-    """At two replicas of 4 vCPUs, three desired are twelve, and two are all of these, whatever the VPA says."""
+    """At two replicas of 4 vCPUs, three desired replicas need twelve, and two need eight, regardless of the VPA."""
     by_cpu: tuple[Resource, ...] = ("cpu",)
     spec = replace(EIGHT_CPUS, desired_by_utilization=by_cpu, replicas=ReplicaBounds(2, 2))
     decision = decided(spec, running(2, sized(4000, 4000)), wanted(desired, sized(target)))

@@ -1,4 +1,4 @@
-"""The need that an HPA measures is use over target of pods as they are, whatever was ordered (S1.12)."""
+"""The need that an HPA measures is use divided by target, for the pods as they are, not as ordered (S1.12)."""
 
 from __future__ import annotations
 

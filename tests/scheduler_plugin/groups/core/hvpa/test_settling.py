@@ -27,7 +27,7 @@ SPEC = replace(
 def looks(
     spec: HvpaSpec, workload: Workload, needs: Iterable[int]
 ) -> list[tuple[Workload, WorkloadDecision, ScalingTimes]]:
-    """A look every 15 s, at each of which every replica needs so much; what is decided is there at the next one."""
+    """Reconcile every 15 s with this need of every replica; each decision takes effect before the next reconcile."""
     found, memory = [], ScalingTimes()
     for number, need in enumerate(needs):
         total = wanted(workload.replicas, sized(need * 2 // workload.replicas))

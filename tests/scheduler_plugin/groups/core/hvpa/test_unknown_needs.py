@@ -1,4 +1,4 @@
-"""No replica is taken away while the need of anything that is sized is unknown (S1.12).
+"""No replica is removed while the need of any sized resource is unknown (S1.12).
 
 Eight replicas of 1 vCPU and 4 GB whose CPU would fit in one: what their memory needs decides, and nobody says it.
 """

@@ -44,7 +44,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
 def days(spec: Spec, replicas: list[int], memory: TortoiseMemory) -> tuple[Autoscaler | None, TortoiseMemory]:
-    """A look every hour at a workload that the HPA gave this many replicas; the HPA after the last."""
+    """Observe a workload every hour at this number of replicas. Returns the last HPA."""
     hpa: Autoscaler | None = None
     for hour, count in enumerate(replicas):
         seen = ObservedAutoscalers(hpa, recommendation(1.4))

@@ -25,7 +25,7 @@ HALF = Resources.parse(3, "3Gi")
 
 
 def seen(*uses: Resources, peaks: Peaks | None = None, begin: datetime = MONDAY) -> Peaks:
-    """The peaks after a look every hour."""
+    """The peaks after hourly observations."""
     found = peaks or Peaks.empty(LAYOUT)
     for hour, use in enumerate(uses):
         found = found.learned(use, LAYOUT, begin + hour * HOUR)
