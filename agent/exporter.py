@@ -293,7 +293,7 @@ def _objection(runner: Runner) -> Values:
 
 def _problems(runner: Runner, now: Instant) -> Values:
     state = runner.state
-    is_paused = any(pause.holds(now) for pause in state.vm.pauses.set_pauses)
+    is_paused = any(pause.is_active(now) for pause in state.vm.pauses.set_pauses)
     failures = {
         "scheduler": state.scheduler.failure,
         "resizing": state.vm.failure,

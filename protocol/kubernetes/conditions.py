@@ -14,10 +14,10 @@ def condition_of(about: JsonObject, kind: str) -> Json:
     return next((current for current in items(about, "status", "conditions") if text(current, "type") == kind), {})
 
 
-def holds(about: JsonObject, kind: str) -> bool:
+def is_condition_true(about: JsonObject, kind: str) -> bool:
     """Return True if the condition ``kind`` of ``about`` is true.
 
-    >>> holds({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, "Ready")
+    >>> is_condition_true({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, "Ready")
     True
     """
     return text(condition_of(about, kind), "status") == "True"

@@ -64,19 +64,19 @@ class SystemClock:
 _PAUSE: Final = Seconds(0.05)
 
 
-async def wait_until(holds: Callable[[], bool], clock: Clock, at_most: Seconds) -> bool:
-    """Return True as soon as ``holds`` returns True, False after ``at_most``."""
+async def wait_until(condition: Callable[[], bool], clock: Clock, at_most: Seconds) -> bool:
+    """Return True as soon as ``condition`` returns True, False after ``at_most``."""
 
     async def poll() -> bool:
-        return holds()
+        return condition()
 
     return await poll_until(poll, clock, at_most)
 
 
-async def poll_until(holds: Callable[[], Awaitable[bool]], clock: Clock, at_most: Seconds) -> bool:
+async def poll_until(condition: Callable[[], Awaitable[bool]], clock: Clock, at_most: Seconds) -> bool:
     """Like ``wait_until``, for an asynchronous condition."""
     deadline = clock.now() + at_most
-    while not await holds():
+    while not await condition():
         if clock.now() >= deadline:
             return False
         await clock.sleep(_PAUSE)

@@ -53,7 +53,7 @@ class SignIn:
     _renewing: WeakValueDictionary[bytes, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     @property
-    def way(self) -> str:
+    def method(self) -> str:
         """Sign-in method: ``link`` or ``token``."""
         return "link" if self.reviewer is None else "token"
 

@@ -120,7 +120,7 @@ def _add_sign_in(app: FastAPI, title: str, authenticator: SignIn) -> None:
     async def session(request: Request) -> Response:
         current = await _session(request, authenticator)
         return JSONResponse(
-            {"signedIn": current is not None, "way": authenticator.way, "title": title if current else ""}
+            {"signedIn": current is not None, "way": authenticator.method, "title": title if current else ""}
         )
 
     @app.post("/api/session")
@@ -136,7 +136,7 @@ def _add_sign_in(app: FastAPI, title: str, authenticator: SignIn) -> None:
             return _error(texts.NO_ANSWER, 503, {"Retry-After": "2"})
         if secret is None:
             return _error(texts.NOT_ADMITTED, 401)
-        response = JSONResponse({"signedIn": True, "way": authenticator.way, "title": title})
+        response = JSONResponse({"signedIn": True, "way": authenticator.method, "title": title})
         _set_cookie(response, request, secret, int(LASTS))
         return response
 
@@ -147,7 +147,7 @@ def _add_sign_in(app: FastAPI, title: str, authenticator: SignIn) -> None:
         current = await _session(request, authenticator)
         if current is not None:
             authenticator.sessions.end(current)
-        response = JSONResponse({"signedIn": False, "way": authenticator.way, "title": ""})
+        response = JSONResponse({"signedIn": False, "way": authenticator.method, "title": ""})
         _set_cookie(response, request, "", 0)
         return response
 

@@ -11,7 +11,7 @@ from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.placement.verdict import Room
 from scheduler_plugin.texts import explanations
-from scheduler_plugin.texts.amounts import some
+from scheduler_plugin.texts.amounts import amounts_text
 
 
 def waiting_for_room(ledger: Ledger, node: str) -> list[Claim]:
@@ -30,7 +30,7 @@ def room_being_made(ledger: Ledger, claim: Claim, now: Instant) -> Iterator[str]
     if claim in waiting_for_room(ledger, claim.node):
         for donor in donors(ledger.nodes[claim.node], now):
             if donor.asked_since is not None and donor is not claim:
-                yield explanations.GIVES_BACK.format(vm=donor.pod.vm, room=some(donor.offered))
+                yield explanations.GIVES_BACK.format(vm=donor.pod.vm, room=amounts_text(donor.offered))
         for migration in ledger.migrations.values():
             if migration.is_active and migration.source == claim.node:
                 yield move_text(migration)
@@ -52,7 +52,7 @@ def no_room_to_grow(ledger: Ledger, claims: Iterable[Claim], share: float, obsta
         if leaving is None
         else explanations.moves(leaving.vm, leaving.source, leaving.destination, "")
     )
-    return explanations.NO_ROOM_TO_GROW.format(vm=claim.pod.vm, node=claim.node, lacking=some(lacking), why=why)
+    return explanations.NO_ROOM_TO_GROW.format(vm=claim.pod.vm, node=claim.node, lacking=amounts_text(lacking), why=why)
 
 
 def _lacking_to_grow(ledger: Ledger, claim: Claim, share: float) -> Resources:
@@ -77,8 +77,8 @@ def nearest_room_text(rooms: Iterable[Room], need: Resources) -> str:
         return explanations.NO_OTHER_NODE
     # Ties go by name, so that the text is stable.
     nearest = min(candidates, key=lambda room: (_lacking_share(room, need), room.node))
-    lacking = some(need.minus_or_zero(nearest.free))
-    return explanations.NEAREST.format(need=some(need), node=nearest.node, lacking=lacking)
+    lacking = amounts_text(need.minus_or_zero(nearest.free))
+    return explanations.NEAREST.format(need=amounts_text(need), node=nearest.node, lacking=lacking)
 
 
 def _lacking_share(room: Room, need: Resources) -> float:

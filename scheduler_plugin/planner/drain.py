@@ -21,7 +21,7 @@ from scheduler_plugin.planner.plan import MigrationPolicy, RoomNeed, StuckNode
 from scheduler_plugin.planner.targets import ActiveMigrations, Targets
 from scheduler_plugin.planner.victims import PlanningTime, Victim, is_being_deleted, victim_of
 from scheduler_plugin.texts import explanations
-from scheduler_plugin.texts.amounts import some
+from scheduler_plugin.texts.amounts import amounts_text
 
 SkipReason = Callable[[ObjectName], str | None]
 """The reason not to move a VM now, independent of its migrations; None if it may move."""
@@ -49,7 +49,7 @@ class DrainPlan:
         mark = f"{float(1 - share):.0%} of its watermark" if share else "its watermark"
         # A quick check for growth, because many nodes of a cluster may be crowded. One VM has to free all of it.
         if need.is_for_growth and need.excess is not None and not targets.any_has_room(need.excess):
-            return StuckNode(node, explanations.NO_TARGET.format(full_from=mark, need=some(need.excess)))
+            return StuckNode(node, explanations.NO_TARGET.format(full_from=mark, need=amounts_text(need.excess)))
         victims, others = self._victims(need, skip_reason, targets)
         moved = 0
         for victim in self._select(victims, need.goal(targets.slack), targets.has_target):

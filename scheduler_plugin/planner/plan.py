@@ -21,7 +21,7 @@ from scheduler_plugin.planner.cost import HALF, SPARE_SHARE, RoomGoal
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.victims import MoveDelays
 from scheduler_plugin.texts import explanations
-from scheduler_plugin.texts.amounts import some
+from scheduler_plugin.texts.amounts import amounts_text
 
 GRACE: Final = Seconds(30.0)
 """Cancel a migration that is still active this long after its timeout, at which it should have ended."""
@@ -247,4 +247,4 @@ class RoomNeed:
         """Text of the cause."""
         if self.excess is None:
             return explanations.CORDONED.format(node=self.account.name)
-        return _REASONS[self.cause].format(node=self.account.name, excess=some(self.excess))
+        return _REASONS[self.cause].format(node=self.account.name, excess=amounts_text(self.excess))

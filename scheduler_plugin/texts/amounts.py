@@ -13,11 +13,13 @@ _LARGE: Final = 10 * _GIB_IN_MIB
 _HUNDREDTH: Final = 10
 
 
-def some(amounts: Resources) -> str:
+def amounts_text(amounts: Resources) -> str:
     """CPU and memory in words, rounded up.
 
-    >>> some(Resources.parse("1501m", "3Gi")), some(Resources.parse(0, "900Mi")), some(Resources.parse(0, 0))
-    ('1.51 vCPU and 3 GiB', '900 MiB', 'nothing')
+    >>> amounts_text(Resources.parse("1501m", "3Gi")), amounts_text(Resources.parse(0, "900Mi"))
+    ('1.51 vCPU and 3 GiB', '900 MiB')
+    >>> amounts_text(Resources.parse(0, 0))
+    'nothing'
     """
     parts = (vcpus(amounts.cpu) if amounts.cpu else "", memory(amounts.mem) if amounts.mem else "")
     return " and ".join(part for part in parts if part) or "nothing"

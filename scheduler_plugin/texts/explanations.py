@@ -8,7 +8,7 @@ from typing import Final
 
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Resources
-from scheduler_plugin.texts.amounts import memory, some
+from scheduler_plugin.texts.amounts import amounts_text, memory
 from scheduler_plugin.texts.events import UNKNOWN_TARGET, because
 
 # Sources of a reservation, which is the largest of their amounts
@@ -189,7 +189,7 @@ def costs(freed: Resources, copied: Bytes, load: float, moved: int) -> str:
     """Gain and cost of a move, in words; an infinite ``load`` is unknown."""
     state = "its load is unknown" if load == inf else "it is idle" if load < _IDLE else f"its load is {load:.1f}"
     again = f"; move {moved + 1} within an hour" if moved else ""
-    return f"moving it frees {some(freed)} and copies {memory(copied)}; {state}{again}"
+    return f"moving it frees {amounts_text(freed)} and copies {memory(copied)}; {state}{again}"
 
 
 def named(names: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network import netns
 from deploy.neonvm.network.chooser import NetworkKind
 from deploy.neonvm.network.namespaces import switch_of
-from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.conditions import is_condition_true
 from protocol.kubernetes.objects import text
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -167,7 +167,7 @@ class _Benchmark:
             await self._clock.sleep(Seconds(max(0.5, next_start - self._clock.now())))
 
     async def _is_available(self) -> bool:
-        return holds(await self._site.client.get(VIRTUAL_MACHINES, VM), "Available")
+        return is_condition_true(await self._site.client.get(VIRTUAL_MACHINES, VM), "Available")
 
     def _have_ended(self, count: int) -> bool:
         return len(self.watcher.moves) >= count and not any(move.is_under_way for move in self.watcher.moves)

@@ -20,7 +20,7 @@ from rich.table import Table
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
-from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.conditions import is_condition_true
 from protocol.kubernetes.objects import Json, child
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -99,7 +99,7 @@ class LoadStarter:
         """Run ``starts`` loads of each kind. Raises ``SiteError``, ``DatabaseError`` and ``OSError``."""
         vm = postgres_vm(VM, cpus=4, slots=4)
         await create_vm(self.site.client, vm)
-        await self._wait_for(lambda: holds(self.vms.get(VM) or {}, "Available"), BOOT_TIMEOUT, "start")
+        await self._wait_for(lambda: is_condition_true(self.vms.get(VM) or {}, "Available"), BOOT_TIMEOUT, "start")
         database = await stack.enter_async_context(database_of(self.site, self.vms.objects[VM]))
         server = (database.host, database.port, database.password)
         sessions = [await DatabaseSession.open(*server) for _ in range(SESSIONS)]
@@ -158,8 +158,8 @@ class LoadStarter:
         vm = None if vm_object is None else parse_virtual_machine(vm_object)
         return vm is not None and vm.actual is not None and vm.actual.cpu <= MilliCpu(1000) >= vm.use.cpu
 
-    async def _wait_for(self, holds: Callable[[], bool], at_most: Seconds, action: str) -> None:
-        if not await wait_until(holds, self.clock, at_most):
+    async def _wait_for(self, condition: Callable[[], bool], at_most: Seconds, action: str) -> None:
+        if not await wait_until(condition, self.clock, at_most):
             raise SiteError(f"the VM did not {action} within {at_most:g} s")
 
     async def _monitor_counters(self) -> str:

@@ -13,7 +13,7 @@ SUNDAY = parse_window("Sun 02:30-03:30 Europe/Berlin")
 
 
 def in_window(utc: str) -> bool:
-    return SUNDAY.holds(local_time(datetime.fromisoformat(f"{utc}+00:00").timestamp(), SUNDAY.zone))
+    return SUNDAY.contains(local_time(datetime.fromisoformat(f"{utc}+00:00").timestamp(), SUNDAY.zone))
 
 
 def test_window_keeps_its_hours_across_daylight_saving() -> None:

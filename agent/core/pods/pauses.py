@@ -43,7 +43,7 @@ class ResizePause:
     count: int = 0
     until: Instant = Instant(0.0)
 
-    def holds(self, now: Instant) -> bool:
+    def is_active(self, now: Instant) -> bool:
         """Return True until the pause has expired."""
         return now < self.until
 
@@ -51,7 +51,7 @@ class ResizePause:
         """``size`` as far as the pause allows at ``now``."""
         wanted, use = amount(size, self.resource), amount(vm.use, self.resource)
         is_beyond = wanted > use if self.is_growth else wanted < use
-        return with_amount(size, self.resource, vm.use) if is_beyond and self.holds(now) else size
+        return with_amount(size, self.resource, vm.use) if is_beyond and self.is_active(now) else size
 
     def is_over(self, vm: Vm) -> bool:
         """Return True if the pod got at least part of the refused change."""
@@ -98,7 +98,7 @@ class Pauses:
         last = self.cpu if pause.resource == "cpu" else self.mem
         count = last.count if last is not None and last.is_growth is pause.is_growth else 0
         # A revert is repeated after a conflict, but the objection is still the same.
-        if last is not None and count and last.holds(now):
+        if last is not None and count and last.is_active(now):
             return self
         until = Instant(now + backoff.delay(count + 1, jitter))
         return replace(self, **{pause.resource: replace(pause, count=count + 1, until=until)})

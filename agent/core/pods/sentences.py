@@ -25,7 +25,7 @@ def sentences(vm: Vm | None, pauses: Pauses, now: Instant) -> Iterator[str]:
         else:
             yield f"the kubelet did not resize the pod to {vm.use}: {objection.verdict}: {message}"
     for pause in pauses.set_pauses:
-        if pause.holds(now):
+        if pause.is_active(now):
             yield _paused(pause, now)
 
 
@@ -45,7 +45,7 @@ def resize_state(vm: Vm | None, pauses: Pauses, now: Instant) -> Json | None:
                 "retry_seconds": round(pause.until - now, 3),
             }
             for pause in pauses.set_pauses
-            if pause.holds(now)
+            if pause.is_active(now)
         ],
     }
 

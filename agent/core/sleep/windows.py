@@ -48,7 +48,7 @@ class Window:
     end: int
     zone: str
 
-    def holds(self, at: LocalTime) -> bool:
+    def contains(self, at: LocalTime) -> bool:
         """Return True if ``at`` is within the window."""
         if self.start < self.end:
             return at.weekday in self.days and self.start <= at.minute < self.end
@@ -77,7 +77,7 @@ def parse_window(text: str) -> Window:
 def window_now(windows: Sequence[str], clock: LocalClock) -> str | None:
     """The first of the valid ``windows`` that applies now; None if none does."""
     parsed = ((text, parse_window(text)) for text in windows)
-    return next((text for text, window in parsed if window.holds(clock(window.zone))), None)
+    return next((text for text, window in parsed if window.contains(clock(window.zone))), None)
 
 
 def _minute(hour: str, minute: str, text: str) -> int:

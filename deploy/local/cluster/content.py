@@ -10,7 +10,7 @@ from typing import Final
 from deploy.kube.client import ApiClient
 from deploy.local.kubelet.node_object import NodeSpec, node_labels, node_object
 from protocol.kubernetes.api import ApiUnknownError
-from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.conditions import is_condition_true
 from protocol.kubernetes.objects import Json, name_of, node_of
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS, VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import timestamp
@@ -55,7 +55,7 @@ async def apply_crds(client: ApiClient, clock: Clock) -> int:
         await client.ensure(CUSTOM_RESOURCE_DEFINITIONS, "", crd)
     # A second loop: the server establishes them in parallel.
     for crd in crds:
-        while not holds(await client.get(CUSTOM_RESOURCE_DEFINITIONS, name_of(crd)), "Established"):
+        while not is_condition_true(await client.get(CUSTOM_RESOURCE_DEFINITIONS, name_of(crd)), "Established"):
             await clock.sleep(_PAUSE)
     return len(crds)
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.conditions import is_condition_true
 from protocol.kubernetes.objects import Json, child, flag, is_terminating, items, labels_of, name_of, node_of
 from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constraints, pod_traits
 from scheduler_plugin.constraints.checker import Candidate, ConstraintChecker, port_taken
@@ -71,7 +71,7 @@ _UNSCHEDULABLE_TAINT: Final = Taint("node.kubernetes.io/unschedulable", "", "NoS
 
 def refusal(pod: Json, node: Json) -> str | None:
     """Reason why ``pod`` cannot be on ``node``, regardless of other pods; None if it can."""
-    if not holds(node, "Ready"):
+    if not is_condition_true(node, "Ready"):
         return "node(s) were not ready"
     constraints = pod_constraints(child(pod, "spec"))
     if constraints.unreadable:

@@ -38,7 +38,7 @@ class BootVerdict(msgspec.Struct, frozen=True):
     is_timeout: bool
     tried_at: float
 
-    def holds(self, now: float) -> bool:
+    def is_valid(self, now: float) -> bool:
         """Return True if the trial need not be repeated."""
         # Timeouts are retried, because a busy host causes them too. A negative age means that the clock was set back.
         return not self.is_timeout or 0 <= now - self.tried_at < _RETRY_AFTER
@@ -60,7 +60,7 @@ class BootTrial:
         """
         file = self.folder / f"{await self._key(command)}.json"
         verdict = _cached(file)
-        if verdict is None or not verdict.holds(self.wall()):
+        if verdict is None or not verdict.is_valid(self.wall()):
             verdict = await self._run_trial(command)
             _cache(file, verdict)
         return verdict.fault

@@ -217,7 +217,7 @@ class _SegmentFilter:
             return _IGNORED_SENDER
         self.state.is_woken = True
         self.state.frames.push(segment.identity, self.header, self.frame, is_needed=True)
-        return FrameVerdict(Action.WAKE, why=why, who=segment.who)
+        return FrameVerdict(Action.WAKE, why=why, who=segment.sender)
 
     def _close_session(self) -> FrameVerdict:
         segment, connections = self.segment, self.state.connections

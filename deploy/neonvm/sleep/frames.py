@@ -78,7 +78,7 @@ class Segment:
         return _IDENTITY.pack(self.source, self.source_port, self.port, self.seq, self.flags, length)
 
     @property
-    def who(self) -> str:
+    def sender(self) -> str:
         """``ADDRESS:PORT`` of the sender."""
         return f"{'.'.join(map(str, self.source))}:{self.source_port}"
 

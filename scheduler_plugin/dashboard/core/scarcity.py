@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from protocol.kubernetes.objects import JsonObject, child, items, text, texts_at
 from protocol.kubernetes.timestamps import parse_datetime
 from protocol.units import ZERO, QuantityError, Resources
-from scheduler_plugin.texts.amounts import some
+from scheduler_plugin.texts.amounts import amounts_text
 
 
 def waiting_sentence(source: JsonObject) -> str:
@@ -19,8 +19,8 @@ def waiting_sentence(source: JsonObject) -> str:
     'waiting for 2 vCPU, 1.5 vCPU promised by neighbours'
     """
     denied, promised = _amounts(child(source, "denied")), _amounts(child(source, "promised"))
-    promise = f", {some(promised)} promised by neighbours" if "promised" in source else ""
-    return f"waiting for {some(denied)}{promise}" if denied.any else ""
+    promise = f", {amounts_text(promised)} promised by neighbours" if "promised" in source else ""
+    return f"waiting for {amounts_text(denied)}{promise}" if denied.any else ""
 
 
 def node_waiting_sentence(node: JsonObject) -> str:
@@ -41,7 +41,7 @@ def freed_room_sentence(source: JsonObject, namespace: str) -> str:
     if at is None:
         return ""
     to = [name.removeprefix(f"{namespace}/") for name in texts_at(freed, "to")]
-    return f"gave back {some(_amounts(child(freed, 'amount')))} to {_listed(to)} at {at.astimezone():%H:%M %Z}"
+    return f"gave back {amounts_text(_amounts(child(freed, 'amount')))} to {_listed(to)} at {at.astimezone():%H:%M %Z}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -31,7 +31,7 @@ from scheduler_plugin.groups.core.workload import SizedContainer, Workload
 from scheduler_plugin.groups.objects.autoscalers import target_of
 from scheduler_plugin.groups.objects.targets import TargetRef, api_group
 from scheduler_plugin.groups.objects.vm_group import StopReason
-from scheduler_plugin.groups.objects.writes import Write, creation, difference, holds, is_owned_by, refuse_foreign
+from scheduler_plugin.groups.objects.writes import Write, contains, creation, difference, is_owned_by, refuse_foreign
 
 
 @dataclass(eq=True, unsafe_hash=True)
@@ -88,7 +88,7 @@ def companion_write(
         return creation(resource, owner, name, spec)
     old = child(obj, "spec")
     # Ignore defaults that the API server added. null removes a field.
-    fields: Json = {name: value for name, value in spec.items() if not holds(old.get(name), value)}
+    fields: Json = {name: value for name, value in spec.items() if not contains(old.get(name), value)}
     fields |= {name: None for name in OPTIONAL if name in old and name not in spec}
     if is_owned_by(obj, owner):
         # It is deleted with its group, so no record is needed.
@@ -136,7 +136,7 @@ def hpa_changes(hpa: JsonObject | None, desired: Json) -> Json:
     if hpa is None:
         return {}
     spec = child(hpa, "spec")
-    return {name: value for name, value in desired.items() if not holds(spec.get(name), value)}
+    return {name: value for name, value in desired.items() if not contains(spec.get(name), value)}
 
 
 def hpa_write(facts: GroupFacts, desired: Json) -> Write | None:

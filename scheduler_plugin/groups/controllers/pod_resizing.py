@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.kubernetes.api import ApiRefusedError
-from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.conditions import is_condition_true
 from protocol.kubernetes.objects import JsonObject, is_terminating, name_of, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS, Resource
@@ -113,7 +113,7 @@ class PodResizer:
     def _is_growing(self, pod: JsonObject, sizes: Sequence[SizedContainer], now: Instant) -> bool:
         """Return True if the pod's kubelet has neither applied nor refused ``sizes``, but may do so soon."""
         is_answered = objection_of(pod) is not None or any(self._is_active(key, sizes, now) for key in self._of(pod))
-        if is_answered or not holds(pod, "Ready") or reached(pod, sizes) == RESOURCES:
+        if is_answered or not is_condition_true(pod, "Ready") or reached(pod, sizes) == RESOURCES:
             self._growing.pop(uid_of(pod), None)
             return False
         return now - self._growing.setdefault(uid_of(pod), now) < PATIENCE

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.guest.sleep import is_asleep
-from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.conditions import is_condition_true
 from protocol.kubernetes.objects import (
     Json,
     JsonObject,
@@ -123,7 +123,7 @@ def read_member(
 def is_available(vm: JsonObject) -> bool:
     """Return True if the VM accepts connections."""
     # A sleeping VM wakes for a connection.
-    return holds(vm, "Available") or is_asleep(vm)
+    return is_condition_true(vm, "Available") or is_asleep(vm)
 
 
 def relevant_state(vm: JsonObject) -> object:
@@ -131,7 +131,7 @@ def relevant_state(vm: JsonObject) -> object:
     return (
         *(uid_of(vm), text(controller_of(vm), "uid"), text(vm, "metadata", "creationTimestamp"), is_terminating(vm)),
         *(source_of(vm), _address(vm), text(vm, "status", "podIP"), text(vm, "status", "node")),
-        *(holds(vm, "Available"), is_asleep(vm), annotations_of(vm).get(ANNOTATION_DRAINING)),
+        *(is_condition_true(vm, "Available"), is_asleep(vm), annotations_of(vm).get(ANNOTATION_DRAINING)),
     )
 
 

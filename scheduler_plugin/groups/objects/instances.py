@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from protocol.floors import Floor, decode_floor, encode_floor
-from protocol.kubernetes.conditions import condition_of, holds
+from protocol.kubernetes.conditions import condition_of, is_condition_true
 from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, name_of, text, version_of
 from protocol.kubernetes.resources import CNPG_CLUSTERS, PODS, Resource
 from protocol.kubernetes.timestamps import micro_timestamp, parse_datetime
@@ -40,7 +40,7 @@ def _instance(pod: JsonObject, database: PodDatabase) -> Instance:
     pending = condition_of(pod, "PodResizePending")
     return Instance(
         name_of(pod).name,
-        is_ready=holds(pod, "Ready"),
+        is_ready=is_condition_true(pod, "Ready"),
         desired=database.use,
         actual=database.actual,
         maximum=database.bounds.max,

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from protocol.kubernetes import resources as kinds
-from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.conditions import is_condition_true
 from protocol.kubernetes.objects import (
     Json,
     JsonObject,
@@ -246,7 +246,7 @@ def running_pods(
     if kind not in TEMPLATED or "observedGeneration" not in status:
         return None
     running = [pod for pod in pods if not is_terminating(pod) and not has_finished(pod)]
-    ready = [pod for pod in running if holds(pod, "Ready")]
+    ready = [pod for pod in running if is_condition_true(pod, "Ready")]
     template = workload_of(target, kind)
     sizes = [pod_sizes(pod) for pod in ready or running]
     # A Deployment replaces its pods when its template changes; a ReplicaSet does not.
@@ -295,7 +295,7 @@ def _has(pod: JsonObject, sized: Sequence[SizedContainer]) -> bool:
     """Return True if the pod has the ``sized`` sizes according to the kubelet."""
     sizes = pod_sizes(pod)
     pairs = [(container, by_name(sizes, container.name)) for container in sized]
-    return not (holds(pod, "PodResizePending") or holds(pod, "PodResizeInProgress")) and all(
+    return not (is_condition_true(pod, "PodResizePending") or is_condition_true(pod, "PodResizeInProgress")) and all(
         container.sizes.over(has.requests) == has.requests for container, has in pairs if has is not None
     )
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from protocol.guest.sleep import is_asleep
-from protocol.kubernetes.conditions import condition, condition_of, holds
+from protocol.kubernetes.conditions import condition, condition_of, is_condition_true
 from protocol.kubernetes.objects import (
     Json,
     JsonObject,
@@ -82,7 +82,7 @@ def uses(vms: Iterable[JsonObject], reports: Mapping[str, GuestUse]) -> Iterator
         busy = None if use.cores_busy is None else MilliCpu.cores(use.cores_busy)
         # Without this condition a running VM counts as ready.
         available = condition_of(vm, "Available")
-        runs = holds(vm, "Available") if available else text(vm, "status", "phase") == "Running"
+        runs = is_condition_true(vm, "Available") if available else text(vm, "status", "phase") == "Running"
         yield (
             ReplicaUse(None if busy is None else busy.value, max_cpu.value, runs or sleeps),
             ResourceList(busy, use.memory),

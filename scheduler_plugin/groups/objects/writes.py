@@ -133,17 +133,17 @@ def refuse_foreign(obj: JsonObject, resource: Resource, group: JsonObject) -> No
         raise ForeignObjectError(texts.OWNED.format(kind=resource.kind, name=name_of(obj).name, owner=owner_text))
 
 
-def holds(current: object, desired: object) -> bool:
+def contains(current: object, desired: object) -> bool:
     """Return True if ``current`` contains all of ``desired``; it may also have defaults of the API server.
 
-    >>> holds({"a": 1, "b": [{"c": 2, "d": 3}]}, {"b": [{"c": 2}]}), holds({"a": 1}, {"a": 2})
+    >>> contains({"a": 1, "b": [{"c": 2, "d": 3}]}, {"b": [{"c": 2}]}), contains({"a": 1}, {"a": 2})
     (True, False)
     """
     if isinstance(current, Mapping) and isinstance(desired, Mapping):
-        return all(name in current and holds(current[name], value) for name, value in desired.items())
+        return all(name in current and contains(current[name], value) for name, value in desired.items())
     if isinstance(current, list) and isinstance(desired, list):
         # Lists must match entry by entry: the API server adds fields, not entries.
-        return len(current) == len(desired) and all(map(holds, current, desired))
+        return len(current) == len(desired) and all(map(contains, current, desired))
     return current == desired
 
 

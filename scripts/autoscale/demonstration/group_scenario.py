@@ -10,7 +10,7 @@ from typing import Final
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
 from protocol.kubernetes.api import ApiRefusedError
-from protocol.kubernetes.conditions import condition_of, holds
+from protocol.kubernetes.conditions import condition_of, is_condition_true
 from protocol.kubernetes.objects import Json, child, integer, is_terminating, items, labels_of, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.messages import ObjectName
@@ -73,7 +73,7 @@ class GroupWatch:
     @property
     def is_ready(self) -> bool:
         """True if all desired replicas serve."""
-        return holds(self.group, "Ready")
+        return is_condition_true(self.group, "Ready")
 
     @property
     def why(self) -> str:
@@ -257,6 +257,6 @@ class GroupScenario:
             sizes = ", ".join(f"{name.removeprefix(f'{GROUP.name}-')} {cores:g} vCPU" for name, cores in cpus.items())
             self.announce(f"{serving} {'replica serves' if serving == 1 else 'replicas serve'}; {sizes}")
 
-    async def _until(self, holds: Callable[[], bool], at_most: Seconds, otherwise: str) -> None:
-        if not await wait_until(holds, self.clock, at_most):
+    async def _until(self, condition: Callable[[], bool], at_most: Seconds, otherwise: str) -> None:
+        if not await wait_until(condition, self.clock, at_most):
             raise SiteError(f"{otherwise} {self._group_message(at_most)}; see: kubectl describe vmg")

@@ -14,7 +14,7 @@ from operator import add
 from typing import Final
 
 from deploy.kube.informer import Informer
-from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.conditions import is_condition_true
 from protocol.kubernetes.objects import Json, child, items
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -131,13 +131,13 @@ class MigrationScenario:
         return any(child(pod, "metrics") for pod in pods)
 
     async def _is_available(self, name: ObjectName) -> bool:
-        return holds(self._vms.get(name) or {}, "Available")
+        return is_condition_true(self._vms.get(name) or {}, "Available")
 
     async def _has_moved(self) -> bool:
         return bool(self.moves) and not any(move.is_under_way for move in self.moves)
 
-    async def _until(self, holds: Callable[[], Awaitable[bool]], deadline: Instant, otherwise: str) -> None:
-        if not await poll_until(holds, self.clock, Seconds(deadline - self.clock.now())):
+    async def _until(self, condition: Callable[[], Awaitable[bool]], deadline: Instant, otherwise: str) -> None:
+        if not await poll_until(condition, self.clock, Seconds(deadline - self.clock.now())):
             raise SiteError(f"{otherwise}; see: kubectl describe neonvm")
 
 

@@ -122,13 +122,13 @@ async def run_program(program: LocalProgram, name: str) -> AsyncIterator[Running
         await end(process)
 
 
-async def wait_until_ready(holds: Callable[[], Awaitable[bool]], clock: Clock, log: Path) -> None:
+async def wait_until_ready(condition: Callable[[], Awaitable[bool]], clock: Clock, log: Path) -> None:
     """Wait until ``holds`` returns True. Raises ``BenchError`` with the end of ``log`` after a timeout."""
 
     async def is_ready() -> bool:
         # Expected during startup.
         with suppress(httpx.HTTPError, ApiError):
-            return await holds()
+            return await condition()
         return False
 
     if not await poll_until(is_ready, clock, _TIMEOUT):

@@ -39,7 +39,7 @@ def test_segment_is_read_with_all_its_fields() -> None:
     read = segment(CLIENT.frame(ACK | PSH, b"query"))
     assert (read.source_port, read.port, read.seq, read.ack) == (40000, 5432, 1_000_000, 5_000_000)
     assert (read.flags, read.times, read.payload) == (ACK | PSH, (700, 300), b"query")
-    assert (read.end, read.who, read.mac) == (1_000_005, "10.100.0.1:40000", CLIENT.mac)
+    assert (read.end, read.sender, read.mac) == (1_000_005, "10.100.0.1:40000", CLIENT.mac)
 
 
 def test_ends_of_syn_and_fin_count() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from protocol.units import Bytes, MilliCpu, Resources
 from scheduler_plugin.texts import amounts
-from scheduler_plugin.texts.amounts import some
+from scheduler_plugin.texts.amounts import amounts_text
 
 MIB = 1024**2
 
@@ -18,7 +18,7 @@ def test_the_examples_hold() -> None:
 
 @given(st.integers(0, 10**6), st.integers(0, 2**42))
 def test_rounded_amounts_stay_meaningful(cpu: int, mem: int) -> None:
-    said = some(Resources(MilliCpu(cpu), Bytes(mem))).split(" and ")
+    said = amounts_text(Resources(MilliCpu(cpu), Bytes(mem))).split(" and ")
     assert len(said) == max(1, (cpu > 0) + (mem > 0))
     for each in said:
         number, _, unit = each.partition(" ")

@@ -44,7 +44,7 @@ class SelectorRequirement:
     values: frozenset[str] | None
     wanted: bool
 
-    def holds(self, labels: Mapping[str, str]) -> bool:
+    def matches(self, labels: Mapping[str, str]) -> bool:
         """Return True if ``labels`` satisfy the requirement."""
         if self.values is None:
             return (self.key in labels) is self.wanted
@@ -91,7 +91,7 @@ def label_matcher(text: str) -> Matcher:
 
     def matches(body: JsonObject) -> bool:
         labels = field(body, ("metadata", "labels")) or {}
-        return all(part.holds(labels) for part in parts)
+        return all(part.matches(labels) for part in parts)
 
     return matches
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Final
 
-from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.conditions import is_condition_true
 from protocol.kubernetes.objects import Json, name_of
 from protocol.units import MilliCpu, Resources
 
@@ -116,12 +116,12 @@ def cgroup_of(cluster: str) -> str:
 
 def unavailable(objects: list[Json]) -> list[str]:
     """Sorted names of the objects that are not Available."""
-    return sorted(name_of(item).name for item in objects if not holds(item, "Available"))
+    return sorted(name_of(item).name for item in objects if not is_condition_true(item, "Available"))
 
 
 def missing_nodes(plan: ClusterPlan, nodes: list[Json]) -> list[str]:
     """The planned nodes that are not Ready or do not exist."""
-    ready = {name_of(node).name for node in nodes if holds(node, "Ready")}
+    ready = {name_of(node).name for node in nodes if is_condition_true(node, "Ready")}
     return [node.name for node in plan.nodes if node.name not in ready]
 
 

@@ -12,7 +12,7 @@ import httpx2 as httpx
 import msgspec
 
 from deploy.kube.kubectl import CannotForwardError, ForwardingError, Kubectl
-from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.conditions import is_condition_true
 from protocol.kubernetes.objects import Json, child, integer, name_of, text
 from protocol.runtime.certificates.keeper import decoded
 from protocol.runtime.trust import trusting
@@ -189,7 +189,7 @@ async def _of_pod(
         # A timeout is a failure; without kubectl or the permission to forward, the check is skipped.
         return dict.fromkeys(titles.values(), Unavailable(str(error), has_failed=error.is_slow))
     except ForwardingError as error:
-        return dict.fromkeys(titles.values(), Unavailable(str(error), has_failed=holds(pod, "Ready")))
+        return dict.fromkeys(titles.values(), Unavailable(str(error), has_failed=is_condition_true(pod, "Ready")))
 
 
 async def _of_hook(kubectl: Kubectl, hook: _Hook) -> Observation[str]:

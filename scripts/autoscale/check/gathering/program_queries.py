@@ -11,7 +11,7 @@ from prometheus_client.samples import Sample
 
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.api import ApiError, ApiRefusedError, ApiUnknownError
-from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.conditions import is_condition_true
 from protocol.kubernetes.objects import Json, labels_of, name_of, node_of, pod_phase, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
@@ -73,7 +73,7 @@ async def _query_pod(request: Awaitable[T], pod: Json, right: str) -> Observatio
     observation = await observe(request, right)
     if isinstance(observation, Unavailable) and observation.has_failed:
         # The program's own line reports a pod that is not ready.
-        return Unavailable(f"pod {name_of(pod).name}: {observation.why}", has_failed=holds(pod, "Ready"))
+        return Unavailable(f"pod {name_of(pod).name}: {observation.why}", has_failed=is_condition_true(pod, "Ready"))
     return observation
 
 

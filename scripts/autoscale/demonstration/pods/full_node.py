@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.conditions import is_condition_true
 from protocol.kubernetes.objects import child, items, text
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
@@ -81,7 +81,7 @@ class FullNodeScenario:
         return await self._free(node) == ZERO.cpu
 
     async def _runs(self) -> bool:
-        return holds(await self.site.client.get(PODS, NEIGHBOUR), "Ready")
+        return is_condition_true(await self.site.client.get(PODS, NEIGHBOUR), "Ready")
 
     def _is_denied(self) -> bool:
         return bool(child(self.watcher.explanation, "denied"))

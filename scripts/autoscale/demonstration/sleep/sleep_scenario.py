@@ -155,7 +155,7 @@ class SleepScenario:
         await poll_until(is_freed, self.clock, _FREED)
         return now
 
-    async def _until(self, holds: Callable[[Json], bool], at_most: Seconds) -> Json:
+    async def _until(self, condition: Callable[[Json], bool], at_most: Seconds) -> Json:
         """The VM once ``holds`` is true for it, or after ``at_most``."""
         vm: Json = {}
 
@@ -163,7 +163,7 @@ class SleepScenario:
             nonlocal vm
             # Not the watcher's object, which may be older than the order.
             vm = await self.site.client.get(VIRTUAL_MACHINES, self.watcher.vm)
-            return holds(vm)
+            return condition(vm)
 
         await poll_until(poll, self.clock, at_most)
         return vm

@@ -69,7 +69,7 @@ class SleepsAndWakes(RuleBasedStateMachine):
         advance(self.state, event, Instant(self.now), 0.0)
 
     def changes(self, **fields: object) -> None:
-        """The object changes; the agent does not see it yet."""
+        """The object changes; the agent is not told."""
         self.vm = structs.replace(self.vm, version=self.vm.version + 1, **fields)
 
     def reports(self, phase: str, state: SleepState) -> None:

@@ -1,4 +1,4 @@
-"""Windows in which a VM is kept awake: how they are written, and when they hold."""
+"""Windows in which a VM is kept awake: their syntax, and the times that they contain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def at(day: int, hour: int, minute: int = 0) -> LocalTime:
     ],
 )
 def test_window_holds_on_its_days(when: LocalTime, holds: bool) -> None:
-    assert parse_window(OFFICE).holds(when) is holds
+    assert parse_window(OFFICE).contains(when) is holds
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,12 @@ def test_window_holds_on_its_days(when: LocalTime, holds: bool) -> None:
     ],
 )
 def test_window_past_midnight_belongs_to_its_first_day(when: LocalTime, holds: bool) -> None:
-    assert parse_window(NIGHT).holds(when) is holds
+    assert parse_window(NIGHT).contains(when) is holds
 
 
 def test_days_may_go_past_sunday() -> None:
     assert parse_window("Sat-Mon,Wed 00:00-24:00 UTC").days == {5, 6, 0, 2}
-    assert parse_window("Sat-Mon,Wed 00:00-24:00 UTC").holds(at(6, 23, 59))
+    assert parse_window("Sat-Mon,Wed 00:00-24:00 UTC").contains(at(6, 23, 59))
 
 
 def test_first_window_that_holds_is_named() -> None:
