@@ -1,4 +1,4 @@
-"""kube-scheduler places pods: filter advises, bind reserves, and every way in which a bind may end (S4.10)."""
+"""kube-scheduler places pods: filter advises, bind reserves, and every possible outcome of a bind (S4.10)."""
 
 from __future__ import annotations
 

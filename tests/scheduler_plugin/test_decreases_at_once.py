@@ -1,4 +1,4 @@
-"""Decreases are written several at a time: VMs whose writes hang do not hold up the others (S4.5)."""
+"""Several decreases are written at the same time: VMs whose writes hang do not delay the others (S4.5)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.scheduler_plugin.running import Running, running
 
 
 class SlowCluster(FakeCluster):
-    """Writes of permits take a tenth of a second; those of VMs that ``hang`` their whole time-out."""
+    """Writes of permits take a tenth of a second; for VMs that ``hang``, until their timeout."""
 
     def __init__(self, clock: FakeClock, hang: Callable[[str], bool]) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class SlowCluster(FakeCluster):
 
 
 async def shrunk(scheduler: Running, pods: list[Any]) -> None:
-    """All agents have given back half, and said so."""
+    """All agents have given back half, and reported it."""
     for pod in pods:
         assert (await scheduler.ask(pod, 1, 1, sequence=1)).status_code == 200
 

@@ -85,7 +85,7 @@ async def test_edited_permit_counts_up_to_maximum() -> None:
 
 
 async def test_edit_is_judged_after_permit_write() -> None:
-    """The write makes a newer version of the object, which the edit is a part of as before."""
+    """The write creates a newer version of the object, which still contains the edit."""
     clock, api = FakeClock(), cluster()
     async with settled(api, clock) as scheduler:
         assert said(await scheduler.ask(NEAR, 7, 4))[1]["permit"] == {"vCPUs": 7, "mem": 4}

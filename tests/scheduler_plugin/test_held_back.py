@@ -1,4 +1,4 @@
-"""Without a Lease a scheduler decides only once what the one before it has sent has landed."""
+"""Without a Lease, a scheduler decides only once all writes of its predecessor have landed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.scheduler_plugin.running import running
 
 @pytest.mark.parametrize("after", [0.5, 5.0, 9.5])
 async def test_late_binding_of_a_dead_scheduler_is_counted(after: float) -> None:
-    """It was sent, and lands while its successor has listed already."""
+    """It was sent, and lands after the successor has listed the cluster."""
     clock, cluster = FakeClock(), granted()
     pod = cluster.put(PODS, plain_pod("late", "6"))
     async with running(cluster, clock) as dead:
@@ -52,7 +52,7 @@ async def test_restore_while_held_back_is_followed() -> None:
 
 
 async def test_api_server_that_is_away_is_waited_for() -> None:
-    """The time counts from when the cluster was read."""
+    """The time starts when the cluster has been listed."""
     clock, cluster = FakeClock(), FakeCluster()
     cluster.put(NODES, node("n1"))
     cluster.go_away()

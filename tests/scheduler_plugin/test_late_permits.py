@@ -40,7 +40,7 @@ def persisted(cluster: FakeCluster) -> Any:
 
 
 async def permitted(scheduler: Running, pod: Obj, cpu: int, sequence: int) -> Any:
-    """The CPUs that the pod's agent is permitted; None if it is asked to come again."""
+    """The CPUs that the pod's agent is permitted; None if it is told to retry."""
     answer = await scheduler.ask(pod, cpu, 4, sequence=sequence)
     await settle()
     return answer.json()["permit"]["vCPUs"] if answer.status_code == 200 else None

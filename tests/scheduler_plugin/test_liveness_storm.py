@@ -27,7 +27,7 @@ FAULTS = (to("PATCH", "/api/v1/nodes/"), to("PATCH", "/api/v1/nodes/"), to("POST
 
 
 class KubeScheduler:
-    """Tries pods one by one; those that fit nowhere wait for a touch."""
+    """Tries pods one by one; those that fit no node wait for a change of a node."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
@@ -61,7 +61,7 @@ class KubeScheduler:
 
 
 class Storm:
-    """Pods and VMs come, go and shrink on three nodes, while writes fail and the scheduler is restarted."""
+    """Pods and VMs are created, deleted and resized on three nodes, while writes fail and the scheduler restarts."""
 
     def __init__(self, seed: int) -> None:
         self.chance, self.clock, self.cluster = random.Random(seed), FakeClock(), FakeCluster()
@@ -72,7 +72,7 @@ class Storm:
         self.scheduler: Running
 
     async def restart(self) -> None:
-        """A process that knows nothing but what the API says."""
+        """Start a process that knows only the API objects."""
         await self.stack.aclose()
         self.scheduler = await self.stack.enter_async_context(
             running(self.cluster, self.clock, identity=str(self.made))
@@ -133,7 +133,7 @@ class Storm:
         return self.chance.sample(found, min(1, len(found)))
 
     def could_go(self) -> list[str]:
-        """The pods without a node that fit one, by the objects alone."""
+        """The pending pods that fit a node, according to the objects alone."""
         used = dict.fromkeys(("n1", "n2", "n3"), ZERO)
         pods = list(self.cluster.collections[PODS].objects.values())
         for pod in pods:

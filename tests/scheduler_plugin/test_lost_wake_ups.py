@@ -29,7 +29,7 @@ def cluster() -> FakeCluster:
 
 
 def unschedulable(pod: Obj) -> Obj:
-    """As kube-scheduler leaves a pod for which it has found no node."""
+    """As kube-scheduler leaves a pod that fits no node."""
     why = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}
     return {**pod, "status": {"phase": "Pending", "conditions": [why]}}
 

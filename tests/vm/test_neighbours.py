@@ -15,7 +15,7 @@ from rich.console import Console
 from agent.core.state import LEAN_PERIOD
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.cluster.spec import ClusterSpec
-from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.conditions import is_condition_true
 from protocol.kubernetes.objects import Json, child, items, name_of, text
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -68,7 +68,7 @@ class Neighbours:
         return {vm.name.name: f"has {vm.actual}, ordered {vm.use}, at most {vm.bounds.max}" for vm in vms}
 
     async def are_up(self) -> bool:
-        return all(holds(self.vms.get(name) or {}, "Available") for name in (IDLE, BUSY))
+        return all(is_condition_true(self.vms.get(name) or {}, "Available") for name in (IDLE, BUSY))
 
     async def is_offered(self) -> bool:
         """The idle VM's agent could give, or did already."""

@@ -1,4 +1,4 @@
-"""Peers over HTTP that answer as a test says, without a network."""
+"""HTTP peers that respond as a test specifies, without a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scheduler on a real socket that answers as a test says: of today, which takes batches, or an older one."""
+"""A scheduler on a real socket that responds as a test specifies: current, with batches, or an older one."""
 
 from __future__ import annotations
 

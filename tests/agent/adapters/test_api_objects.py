@@ -38,7 +38,7 @@ ENABLED = {"autoscaling.neon.tech/enabled": "true"}
 
 @dataclass
 class Cluster:
-    """An API server with one VM, for people (``http``) and for an agent (``api``)."""
+    """An API server with one VM, for users (``http``) and for an agent (``api``)."""
 
     http: httpx.AsyncClient
     api: LightKubernetesApi
@@ -209,7 +209,7 @@ def nested(text: bytes) -> bytes:
 
 
 class PodList:
-    """An API server with a list of pods, and watches that say what a test says."""
+    """An API server with a list of pods, and watches that the test specifies."""
 
     def __init__(self, items: object, *watches: bytes) -> None:
         self.items, self.watches = items, list(watches)

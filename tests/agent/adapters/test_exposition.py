@@ -242,7 +242,7 @@ HOSTILE = {
 
 
 def work(page: bytes) -> float:
-    """The least CPU time of several readings, in seconds: noise only ever adds."""
+    """The least CPU time of several runs, in seconds, because noise only adds."""
     times = []
     for _ in range(3):
         began = process_time()

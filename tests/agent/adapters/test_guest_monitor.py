@@ -25,7 +25,7 @@ Handler = Callable[[ServerConnection], Awaitable[None]]
 
 @asynccontextmanager
 async def monitor(handler: Handler) -> AsyncIterator[str]:
-    """The address of a monitor that does as ``handler`` says."""
+    """The address of a monitor that runs ``handler``."""
     async with serve(handler, "127.0.0.1", 0, compression=None) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         yield f"ws://127.0.0.1:{port}/monitor"

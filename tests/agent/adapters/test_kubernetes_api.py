@@ -117,7 +117,7 @@ async def test_a_watch_that_is_refused_is_an_error() -> None:
 
 
 class Stalled(Chunks):
-    """A body that begins and never ends."""
+    """A body that starts and never ends."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         yield b"{"

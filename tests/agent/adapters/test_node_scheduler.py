@@ -1,4 +1,6 @@
-"""A node's agent asks for all its VMs in one message, where the scheduler has said that it takes one (decision 55)."""
+"""A node's agent sends the requests of all its VMs in one message, once the scheduler has announced batches (decision
+55).
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,7 @@ async def test_batches_due_requests_after_offer_is_accepted() -> None:
 
 
 async def test_late_request_joins_batch() -> None:
-    """A scheduler refuses an empty batch, and the agent would then send everything alone for a minute."""
+    """A scheduler refuses an empty batch, and the agent would then send every request alone for a minute."""
     async with node(Peer()) as here:
         await here.asks(0)
         asking = here.begins(1)
@@ -109,7 +111,7 @@ async def test_older_scheduler_gets_no_batch() -> None:
 
 
 async def test_rolled_back_scheduler_gets_no_batch() -> None:
-    """A batch goes only over a connection on which it was taken: what answers next may be of another release."""
+    """A batch is sent only on a connection that announced batches: another connection may reach another release."""
     async with node(Peer()) as here:
         await here.asks(0)
         assert await here.asks(1, 2) == [ANSWER] * 2
@@ -137,7 +139,7 @@ async def test_batch_respects_scheduler_limit() -> None:
 
 
 async def test_growing_vm_skips_the_batch() -> None:
-    """A VM that wants more waits neither for other VMs nor for their answer."""
+    """A VM that wants more waits neither for other VMs nor for their response."""
     async with node(Peer()) as here:
         await here.asks(0)
         (growth,) = here.begins(1, wants=Resources.parse(4, "8Gi"))
@@ -207,7 +209,7 @@ async def test_failed_batch_fails_only_its_vms(said: Any, reason: str) -> None:
 
 @pytest.mark.parametrize("status", [400, 404, 405, 413])
 async def test_refused_batch_falls_back_to_single_requests(status: int) -> None:
-    """As something between agent and scheduler may do that sends messages here and there."""
+    """For example behind a load balancer that spreads messages over schedulers."""
     async with node(Peer(batch=lambda _: (status, {"error": "what is that?"}))) as here:
         await here.asks(0)
         assert await here.asks(1, 2) == [ANSWER] * 2
@@ -240,7 +242,7 @@ async def test_unreachable_scheduler_is_retried_soon() -> None:
 
 
 async def test_starting_scheduler_gets_batches() -> None:
-    """A refusal says nothing against batches: the VMs of a whole node would otherwise ask it one by one."""
+    """Its refusal does not mean that it lacks batches: otherwise all VMs of a node would send single requests."""
     starting = 503, {"error": "starting"}
     async with node(Peer(single=starting, batch=lambda _: starting, retry=1)) as here:
         asking = here.begins(*range(30))
@@ -254,7 +256,7 @@ async def test_starting_scheduler_gets_batches() -> None:
 
 
 async def test_followers_share_refusal_by_standby() -> None:
-    """One request shows that it does not lead yet; all ask again after their first delay."""
+    """One request shows that it does not lead yet; all retry after their first delay."""
     async with node(Peer(single=(503, {"error": "not the leader"}))) as here:
         said = await asyncio.gather(*here.begins(*range(30)), return_exceptions=True)
         assert faults(said) == [(Fault.SCHEDULER, "the scheduler is not ready: not the leader", 0.0)] * 30
@@ -269,7 +271,9 @@ async def test_followers_share_refusal_by_standby() -> None:
 
 
 async def test_all_follow_the_one_that_connects() -> None:
-    """After a restart of the scheduler all VMs of a node ask at once; a connection for each would hold it up."""
+    """After a restart of the scheduler all VMs of a node send requests at once; a connection for each would delay
+    it.
+    """
     async with node(Peer()) as here:
         for _ in range(2):
             asking = here.begins(*range(110))

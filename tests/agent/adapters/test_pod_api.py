@@ -133,7 +133,7 @@ async def test_resize_of_a_stale_version_conflicts(cluster: Cluster) -> None:
 
 
 async def test_pod_that_was_made_anew_is_another(cluster: Cluster) -> None:
-    """A StatefulSet makes a pod again under its name; the agent of the one before must not touch it."""
+    """A StatefulSet recreates a pod under its name; the old pod's agent must not change the new one."""
     api = cluster.pod(await cluster.made(pod()))
     await api.get()
     await cluster.deleted()

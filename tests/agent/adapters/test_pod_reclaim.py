@@ -1,4 +1,4 @@
-"""The reclaimer in the place of a guest's monitor: questions, trials, answers, and when the hold goes."""
+"""The reclaimer in the role of a guest's monitor: questions, trials, responses, and the end of a hold."""
 
 from __future__ import annotations
 
@@ -136,7 +136,9 @@ async def agent(reclaimer: FakeReclaimer) -> AsyncIterator[Agent]:
 
 @BOTH
 async def test_shrink_is_held_until_it_applies(layout: Layout, reclaimer: FakeReclaimer, agent: Agent) -> None:
-    """Held below the new limit for as long as the kubelet's number may be old, and on until the kubelet has done it."""
+    """Held below the new limit for as long as the kubelet's usage figure may be old, and then until the kubelet has
+    applied it.
+    """
     await agent.shrink()
     size = TARGET * (95 if layout.is_v2 else 85) // 100
     await agent.clock.advance(19.9)
@@ -179,7 +181,9 @@ async def test_hold_of_missing_shrink_ends(reclaimer: FakeReclaimer, agent: Agen
 
 @BOTH
 async def test_large_reclaim_goes_on_without_a_pause(layout: Layout, reclaimer: FakeReclaimer, agent: Agent) -> None:
-    """The reclaimer returns early. With a second between its steps, large pods would never be below in time."""
+    """The reclaimer returns early. With a second between its steps, large pods would never get below the limit in
+    time.
+    """
     reclaimer.at_once = 1024 * MIB
     limited_to(reclaimer.tree, 32 * 1024 * MIB)
     use(reclaimer.tree, 20 * 1024 * MIB)
@@ -211,7 +215,7 @@ async def test_pod_that_cannot_be_reclaimed(reclaimer: FakeReclaimer, agent: Age
 
 @pytest.mark.parametrize("has_answered", [False, True])
 async def test_growth_ends_the_hold(has_answered: bool, reclaimer: FakeReclaimer, agent: Agent) -> None:
-    """At once, whether the trial is under way or its shrink waits for the kubelet."""
+    """Immediately, during the trial or while its shrink waits for the kubelet."""
     await agent.shrink()
     await agent.clock.advance(20.0 if has_answered else 5.0)
     if has_answered:
@@ -222,7 +226,7 @@ async def test_growth_ends_the_hold(has_answered: bool, reclaimer: FakeReclaimer
 
 
 async def test_next_shrink_moves_the_hold(reclaimer: FakeReclaimer, agent: Agent) -> None:
-    """Before the first one is in force: the pod is never released in between."""
+    """Even before the first one is in force: the pod is never released in between."""
     await agent.shrink()
     await agent.answer(20.0)
     use(reclaimer.tree, 300 * MIB)
@@ -252,7 +256,7 @@ FAULTS = {
 @pytest.mark.parametrize("answer", FAULTS, ids=lambda answer: answer[:9].decode())
 @pytest.mark.parametrize("at", [0.0, 5.0, 20.5])
 async def test_faults_of_the_reclaimer(at: float, answer: bytes, reclaimer: FakeReclaimer, agent: Agent) -> None:
-    """The answer is no, with the reason; after a yes only the hold goes. The next trial connects again."""
+    """The response is no, with the reason; after a yes only the hold is lost. The next trial reconnects."""
     if at:
         await agent.shrink()
         await agent.clock.advance(at)

@@ -27,7 +27,7 @@ def answer(status: int = 200, body: bytes = PAGE) -> bytes:
 
 @dataclass(slots=True)
 class Guest:
-    """An exporter that answers each request with the next of ``answers``; after the last it ends the connection."""
+    """An exporter that answers each request with the next of ``answers``; after the last it closes the connection."""
 
     answers: Sequence[bytes]
     url: str = ""
@@ -149,7 +149,7 @@ async def test_silent_guest_times_out() -> None:
 
 
 async def test_large_pages_are_read_less_often() -> None:
-    """Guests that served a megabyte four times a second would take all time of the agent of their node."""
+    """Guests that served a megabyte four times a second would take all CPU time of their node's agent."""
     page = PAGE + b"#" * 64 * 1024
     async with guest(answer(), answer(body=page), answer()) as (exporter, _):
         loop = asyncio.get_running_loop()

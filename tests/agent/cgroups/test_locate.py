@@ -68,7 +68,7 @@ def assert_unreadable(locator: Locator) -> None:
 
 
 def test_searches_in_vain_rarely_read_the_whole_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A root without pods costs one folder a search, and all of them once in a while."""
+    """A root without pods costs one folder per search, and the whole tree only at intervals."""
     (tmp_path / "cgroup.controllers").touch()
     (tmp_path / "system.slice/a.service").mkdir(parents=True)
     read: list[Path] = []

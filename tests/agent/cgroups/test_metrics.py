@@ -84,7 +84,7 @@ async def test_rates_of_all_cpus_together(layout: Layout, tmp_path: Path, monkey
 
 @BOTH
 async def test_limit_in_force(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The container's, else that of its pod, else the memory of the node."""
+    """The container's, otherwise its pod's, otherwise the memory of the node."""
     monkeypatch.setattr(metrics, "_NODE", 2048 * MIB)
     tree = Tree(tmp_path, layout).make()
     name, none = ("memory.max", "max\n") if layout.is_v2 else ("memory.limit_in_bytes", UNLIMITED)
@@ -107,7 +107,9 @@ async def test_limit_below_use(layout: Layout, tmp_path: Path) -> None:
 
 
 async def test_kill_outlives_its_container(tmp_path: Path) -> None:
-    """Version 2 kills the whole container, whose group goes: the pod still counts it for the container that follows."""
+    """Version 2 kills the whole container and removes its group; the pod still counts the kill for the next
+    container.
+    """
     tree = Tree(tmp_path, V2).make()
     source = metrics_of(tree)
     await source.scrape()

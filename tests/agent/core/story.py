@@ -1,4 +1,5 @@
-"""A small language for stories about one agent: sizes in compute units, a guest whose counters run, time by hand.
+"""A small language for stories about one agent: sizes in compute units, a guest with running counters, and a manual
+clock.
 
 Every plan that a story makes is checked against the invariants of the core.
 """
@@ -30,7 +31,7 @@ UNIT = ComputeUnit(MilliCpu(250), Bytes(GIB))
 
 
 def holding(seconds: float, max_gap: float = 3.0) -> Smoothing:
-    """Grow at once, and shrink to the maximum of this many seconds."""
+    """A policy that grows immediately, and shrinks to the maximum of this many seconds."""
     hold = [{"hold": {"window": seconds}}]
     return Smoothing(parse_policy(hold, "cpu"), parse_policy(hold, "memory"), Seconds(max_gap))
 
@@ -50,7 +51,7 @@ def cu(count: float) -> Resources:
 
 
 def vm(use: Resources, *, version: int = 1, actual: Resources | None = None, low: float = 1, high: float = 8) -> Vm:
-    """A VM as the API shows it."""
+    """A VM's object."""
     return Vm(Bounds(cu(low), cu(high)), use, actual or use, Bytes(GIB), version)
 
 
@@ -108,7 +109,7 @@ class Story:
         return planned
 
     def acts(self) -> list[Action]:
-        """Does what the agent wants to do now: from here on it is in flight."""
+        """Start the agent's due actions; they are in flight from here on."""
         planned = self.plans()
         for action in planned.actions:
             self.happens(Started(action))
@@ -119,7 +120,7 @@ class Story:
         return self.happens(SchedulerAnswered(PluginResponse(permit, unit, migrate)))
 
     def obeys(self) -> Story:
-        """The VM becomes what the patch in flight says."""
+        """The VM gets the size in the patch in flight."""
         patch, seen = self.state.vm.patching, self.state.vm.observed
         assert patch is not None
         assert seen is not None

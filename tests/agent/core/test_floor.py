@@ -1,4 +1,4 @@
-"""A floor raises the least that a VM goes to for a while (S3.7): by asking first, within its bounds, and no further."""
+"""A floor raises a VM's minimum for a while (S3.7): the agent requests a permit first, and stays within the bounds."""
 
 from __future__ import annotations
 

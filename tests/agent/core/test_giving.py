@@ -133,7 +133,7 @@ def test_floor_is_kept() -> None:
 
 
 def test_lean_vm_grows_for_its_need_alone() -> None:
-    """Its policy would have all eight units back at once, and take the room that its neighbour waits for."""
+    """By its policy it would grow back to eight units immediately, and take the room that its neighbour waits for."""
     story = busy_lately(COARSE)
     assert passes(story, 40, 0.1, cu(2)) == [cu(2)]
     assert story.plans().because == BY_NEED
@@ -144,14 +144,14 @@ def test_lean_vm_grows_for_its_need_alone() -> None:
 
 
 def test_vm_that_should_stay_gives_nothing_back() -> None:
-    """Its policy would give it eight units, but it gets by with four, and then with five of CPU."""
+    """By its policy it would have eight units, but it needs four, and then five of CPU."""
     story = Story(COARSE).sees(vm(cu(4))).looks(cores=0.4)
     assert (passes(story, 35, 0.4, cu(4)), story.plans().because) == ([], BY_NEED)
     assert (passes(story, 40, 0.6, cu(5)), story.plans().because) == ([size(5, 4)], BY_NEED)
 
 
 def test_pod_that_should_stay_keeps_odd_memory() -> None:
-    """Its permit is in whole steps of memory, and says nothing about the rest."""
+    """Its permit is in whole steps of memory, and does not cover the remainder."""
     odd = Resources(cu(4).cpu, Bytes(cu(2).mem.value + 1))
     view = structs.replace(vm(odd), is_pod=True)
     story = Story(SLOW).sees(view).looks()
@@ -190,7 +190,7 @@ def test_original_scheduler_is_offered_nothing() -> None:
 
 
 def test_growing_vm_needs_what_it_asks_for() -> None:
-    """It grows its memory for the page cache while its CPU idles: of the memory nothing is offered."""
+    """Its memory grows for the page cache while its CPU idles, so no memory is offered."""
     story = busy_lately()
     assert offer(story, Resources(cu(8).cpu, cu(9).mem)) == Resources(cu(1).cpu, cu(9).mem)
     assert offer(story, cu(9)) is None
@@ -214,7 +214,7 @@ def requests(story: Story, until: float, cores: float, shrink_to: Resources | No
 
 
 def test_lean_vm_tells_new_offer_at_once() -> None:
-    """Others ask only as often as always: only of a VM that was asked lately the scheduler may want more."""
+    """Other VMs keep their usual interval: only from a VM that was asked recently may the scheduler want more."""
     asked, alone = (replace(SLOW, timing=msgspec.structs.replace(SLOW.timing, tick=Seconds(60.0))) for _ in range(2))
     stories = [busy_lately(asked), busy_lately(alone)]
     stories[0].state.scheduler.give_back.apply(cu(8), stories[0].instant)

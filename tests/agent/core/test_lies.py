@@ -1,4 +1,4 @@
-"""A scheduler that lies, and settings that cannot be used: survived and reported."""
+"""A scheduler that sends wrong permits, and invalid settings: the agent survives and reports them."""
 
 from __future__ import annotations
 

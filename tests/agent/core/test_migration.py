@@ -1,4 +1,6 @@
-"""A VM moves: its agents hold still at both ends, and the one if it arrives carries on (S4.9, S4.12)."""
+"""A VM migrates: its agents freeze its size at both ends, and the target's agent continues after its arrival (S4.9,
+S4.12).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stories of patches: failed, unknown, conflicting, overtaken, and made by another writer."""
+"""Stories of patches: failed, unknown, conflicting, superseded, and made by another writer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_failed_patch_is_repeated_after_five_seconds() -> None:
 
 
 def test_refused_growth_stays_reserved_for_no_one() -> None:
-    """A webhook forbids the size: until the next try the agent asks for what the VM has."""
+    """A webhook forbids the size: until the next try the agent requests only the VM's present size."""
     story = patching()
     story.at(1.5).happens(PatchFailed(Fault.VM_API, "denied by a webhook", refused=True))
     assert story.acts() == [asks(cu(1), cu(2), 3)]
@@ -45,7 +45,7 @@ def test_refused_growth_stays_reserved_for_no_one() -> None:
 
 
 def test_refused_growths_wait_longer_each_time() -> None:
-    """Of ten minutes, the room of a growth that is always refused is reserved for some seconds."""
+    """The room for a growth that is always refused is reserved for only a few seconds of ten minutes."""
     story = settled(1)
     reserved = refused = 0
     for second in range(2, 602):

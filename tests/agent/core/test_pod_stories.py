@@ -1,4 +1,6 @@
-"""A postgres in a pod: CPU and memory move each by its own, and what the kubelet will not do is taken back (B.7)."""
+"""A postgres in a pod: CPU and memory change separately, and resizes that the kubelet does not apply are reverted
+(B.7).
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ FLOOR, MOST = size("250m", "1Gi"), size(4, "8Gi")
 
 
 def pod(use: Resources, version: int = 1, *, actual: Resources | None = None, verdict: str = "") -> Vm:
-    """A pod as the API shows it; with a ``verdict``, the kubelet objects to ``use``."""
+    """A pod's object; with a ``verdict``, the kubelet objects to ``use``."""
     objection = ResizeObjection(verdict, "no room") if verdict else None
     return Vm(Bounds(FLOOR, MOST), use, actual or use, MEMORY_STEP, version, is_pod=True, objection=objection)
 
@@ -79,7 +81,7 @@ def patches_in(story: Story, permit: Resources = MOST) -> list[PatchVm]:
 
 
 def obeys(story: Story) -> Story:
-    """The API takes the patch in flight, and the kubelet does it."""
+    """The API server accepts the patch in flight, and the kubelet applies it."""
     accepts(story)
     assert story.state.vm.observed is not None
     return story.sees(replace(story.state.vm.observed, actual=story.state.vm.observed.use))
@@ -116,7 +118,7 @@ def test_cpu_and_memory_grow_in_separate_steps() -> None:
 
 
 def test_permit_of_a_pod_ends_without_an_answer() -> None:
-    """Nothing is stored for a pod, so a scheduler that starts later does not know what the last one granted."""
+    """Nothing is stored for a pod, so a new scheduler does not know the permits of the last one."""
     story = settled_pod().looks(cores=0.25)
     assert patches_in(story) == [patched_to(size("500m", "1Gi"), 1)]
     obeys(story).happens(RequestFailed(Fault.NETWORK, "no scheduler"))

@@ -4,7 +4,7 @@ import pytest
 
 from deploy.neonvm.ports import TransferFault
 from protocol.guest.sleep import sleep_order_patch, sleep_report
-from protocol.kubernetes.conditions import condition_of, holds
+from protocol.kubernetes.conditions import condition_of, is_condition_true
 from protocol.kubernetes.objects import Json, annotations_of, child, text
 from protocol.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -61,7 +61,7 @@ async def test_vm_sleeps_and_wakes_with_its_permit(runtime: RuntimeFixture) -> N
     status = child(vm, "status")
     assert {"cpus", "memorySize"} & status.keys() == set()
     assert (status["node"], status["podIP"], text(status, "machine", "maxCpus")) == ("n1", "10.1.0.1", "4")
-    assert (holds(vm, "Asleep"), holds(vm, "Available")) == (True, True)
+    assert (is_condition_true(vm, "Asleep"), is_condition_true(vm, "Available")) == (True, True)
     assert await usage(runtime) == '{"cpu": "0", "memory": "0"}'
     await runtime.pass_time(60, step=10)
     assert await runtime.vm() == vm, "nothing is written about a sleeper"

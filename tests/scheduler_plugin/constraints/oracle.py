@@ -1,4 +1,4 @@
-"""kube-scheduler's rules for one pod and one node, written down naively over the API's own JSON: slow and obvious."""
+"""kube-scheduler's rules for one pod and one node, written naively over the API's JSON: slow and obvious."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def together(key: str, one: Json, other: Json) -> bool:
 
 
 class Cluster:
-    """Nodes, placed pods and namespaces; ``fits`` is the question."""
+    """Nodes, placed pods and namespaces; ``fits`` answers whether a pod fits a node."""
 
     def __init__(self, nodes: list[Json], pods: list[Json], namespaces: dict[str, dict[str, str]]) -> None:
         self.nodes = {node["metadata"]["name"]: node for node in nodes}
@@ -193,7 +193,7 @@ class Cluster:
 
 
 def requested(pod: Json) -> Counter[str]:
-    """The pod's requests other than CPU and memory, when it starts or runs."""
+    """The requests of the pod, other than CPU and memory, while it starts or runs."""
     most: Counter[str] = Counter()
     inits = pod["spec"].get("initContainers", [])
     for number, init in enumerate(inits):

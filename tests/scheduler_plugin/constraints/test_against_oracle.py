@@ -114,7 +114,7 @@ CONDITIONS = st.lists(
 
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[list[Json], list[Json], Json]:
-    """Nodes, pods that are placed on them, and a pod that is not."""
+    """Nodes, pods placed on them, and a pending pod."""
     count = draw(st.integers(1, 4))
     nodes: list[Json] = [
         {

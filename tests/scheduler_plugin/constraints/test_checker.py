@@ -44,7 +44,9 @@ def why_not(
 
 
 def test_full_nodes_equal_judging_pods_one_by_one() -> None:
-    """Two nodes take two pods each; one is full, on the other is a pod that repels, and a third node is not known."""
+    """Two nodes take two pods each; one is full, the other has a pod with anti-affinity, and a third node is
+    unknown.
+    """
     place = {
         "n": NodeTraits({"zone": "a"}, other_allocatable={PODS: 2}),
         "m": NodeTraits({"zone": "b"}, other_allocatable={PODS: 2}),

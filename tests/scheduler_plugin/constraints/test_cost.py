@@ -1,4 +1,4 @@
-"""Constraints within the limits that a tenant writes to keep the scheduler busy.
+"""Valid constraints that a tenant writes to keep the scheduler busy.
 
 In a cluster of 10,000 pods each such VM on a full node cost half a second per round, with a hundred spread constraints
 many times as much, in which neither agents nor kube-scheduler were answered.
@@ -64,7 +64,7 @@ HOSTILE: list[Callable[[int], dict[str, Any]]] = [
 
 @pytest.mark.parametrize("spec", HOSTILE)
 def test_hostile_vms_share_one_limit(spec: Callable[[int], dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few are checked, as far as the limit goes; the others have to stay where they are."""
+    """Only as many are checked as the limit allows; the others must stay on their nodes."""
     monkeypatch.setattr(cost, "MAX_COMPARISONS", 26_000)
     checker = ConstraintChecker(cluster())
 
@@ -79,7 +79,7 @@ def test_hostile_vms_share_one_limit(spec: Callable[[int], dict[str, Any]], monk
 
 
 def test_fleet_with_one_selector_is_checked() -> None:
-    """Its pods are counted once in a round, and each VM that moves is added."""
+    """Its pods are counted once per round, and each migrating VM is added."""
     selector = {"matchExpressions": [OTHER]}
     spread = SPREAD | {"labelSelector": selector, "topologyKey": "host"}
     spec = near(term(labelSelector=selector, topologyKey="host"), kind="podAntiAffinity")
@@ -141,7 +141,9 @@ def repelling(number: int, terms: int) -> PlacedPod:
 
 
 def test_pods_of_a_namespace_repel_by_limited_terms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them is compared with each VM that may move. The same terms count once, those of others are not lost."""
+    """Each of them is compared with each VM that may move. Equal terms count once, and terms of other namespaces are
+    kept.
+    """
     monkeypatch.setattr(cluster_view, "MAX_REPULSIONS", 30)
     same = term(topologyKey="host", labelSelector={})
     spec = {"affinity": {"podAntiAffinity": {REQUIRED: [same]}}}
@@ -154,7 +156,9 @@ def test_pods_of_a_namespace_repel_by_limited_terms(monkeypatch: pytest.MonkeyPa
 
 
 def test_refused_vm_has_own_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No node accepts it. Otherwise no node would accept others of its shape, for which the limit may suffice."""
+    """No node accepts it. Otherwise no node would accept other VMs of its shape, although the limit may suffice for
+    them.
+    """
     spec = pod_constraints(prefers(everywhere(1)))
     view = cluster(PlacedPod("n0", "shop", PodTraits({"app": "1"})))
     checked = ConstraintChecker(view).check(Candidate("shop", spec))

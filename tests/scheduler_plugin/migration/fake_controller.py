@@ -48,7 +48,7 @@ class FakeController:
         return copy.deepcopy(self.cluster.get(PODS, "default", name))
 
     def accept(self) -> None:
-        """Phase Pending: source and target are named, the VM may not be resized any more."""
+        """Phase Pending: source and target are set, and the VM may no longer be resized."""
         obj = self.migration
         obj["metadata"]["finalizers"] = [FINALIZER]
         self.cluster.put(MIGRATIONS, obj)
@@ -58,7 +58,7 @@ class FakeController:
         self._vm_status(phase="PreMigrating")
 
     def make_target(self) -> Obj:
-        """The target pod, not placed yet."""
+        """The target pod, not scheduled yet."""
         target = f"{self.name}-pod"
         self._status(targetPodName=target)
         pod = self._pod(self.migration["status"]["sourcePodName"])
@@ -71,7 +71,7 @@ class FakeController:
         return self.cluster.put(PODS, pod)
 
     def _own_source(self) -> None:
-        """The migration owns the source's pod as well, and does not control it."""
+        """The migration also owns the source's pod, without controlling it."""
         source = self._pod(self.migration["status"]["sourcePodName"])
         owners = source["metadata"].get("ownerReferences", [])
         source["metadata"]["ownerReferences"] = [
@@ -85,7 +85,7 @@ class FakeController:
         return self._pod(self.migration["status"]["targetPodName"])
 
     def transfer(self) -> None:
-        """Phase Running: the target pod runs, memory is being copied."""
+        """Phase Running: the target pod runs, and memory is being copied."""
         self._status(phase="Running", targetNode=self.target["spec"]["nodeName"])
         self._vm_status(phase="Migrating")
 
@@ -97,7 +97,7 @@ class FakeController:
         self.cluster.put(PODS, pod)
 
     def succeed(self) -> None:
-        """The migration is done, and the source pod goes."""
+        """The migration is done, and the source pod is deleted."""
         self._status(
             phase="Succeeded",
             info={"status": "completed", "totalTimeMs": 1500, "downtimeMs": 31},
@@ -106,7 +106,7 @@ class FakeController:
         self.cluster.remove(PODS, "default", self.migration["status"]["sourcePodName"])
 
     def fail(self, why: str) -> None:
-        """The guest runs on in the source pod, if there is one, and the target pod goes."""
+        """The guest keeps running in the source pod, if there is one, and the target pod is deleted."""
         target = self.migration.get("status", {}).get("targetPodName")
         if ("default", target) in self.cluster.collections[PODS].objects:
             self.cluster.remove(PODS, "default", target)
@@ -118,7 +118,7 @@ class FakeController:
         return {"type": "Available", "reason": reason, "message": message, "lastTransitionTime": self.cluster.stamp()}
 
     def obey_deletion(self) -> None:
-        """A migration that is being deleted is undone, then its finalizer is removed."""
+        """A deleted migration is undone, then its finalizer is removed."""
         obj = self.migration
         assert "deletionTimestamp" in obj["metadata"]
         if obj.get("status", {}).get("phase") not in ("Succeeded", "Failed"):

@@ -1,4 +1,4 @@
-"""Two nodes, of which one is over its watermark, and a scheduler that may be restarted at any moment."""
+"""Two nodes, one of them over its watermark, and a scheduler that may be restarted at any moment."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class MovingCluster:
         self.scheduler: Running
 
     async def start(self) -> None:
-        """A scheduler that knows nothing but what the API says, in the place of the one before."""
+        """Replace the scheduler by one that knows only the API objects."""
         await self._stack.aclose()
         self.scheduler = await self._stack.enter_async_context(running(self.cluster, self.clock, self._settings))
 
@@ -73,7 +73,7 @@ class MovingCluster:
         self.scheduler.check()
 
     async def placed(self) -> str:
-        """kube-scheduler places the target pod; the node, or why nowhere."""
+        """kube-scheduler places the target pod. Returns the node, or why there is none."""
         pod = self.controller.target
         fits = await self.scheduler.filter(pod, "n1", "n2")
         if not fits:
@@ -103,12 +103,12 @@ class MovingCluster:
 
     @property
     def events(self) -> list[tuple[str, str, str]]:
-        """VM, reason and message of every event about migrations, without what the move was thought to cost."""
+        """VM, reason and message of every event about migrations, without the estimated cost of the migration."""
         told = [one for one in self.cluster.notices if one["reason"].startswith("Migration")]
         return [(one["involvedObject"]["name"], one["reason"], one["message"].partition(";")[0]) for one in told]
 
     async def told(self, pod: Obj, cpu: Any = 2, slots: int = 8) -> tuple[int, bool, Any]:
-        """The response to the agent in ``pod``: status, the order to keep the size, and the permitted vCPUs."""
+        """The response to the agent in ``pod``: status, True if the size is frozen, and the permitted vCPUs."""
         answer = await self.scheduler.ask(pod, cpu, slots)
         body = answer.json()
         return answer.status_code, body.get("migrate") is not None, body.get("permit", {}).get("vCPUs")
@@ -131,7 +131,7 @@ class MovingCluster:
         self.cluster.put(PODS, plain_pod(f"foreign-{name}", cpu, "1Gi", name))
 
     def point_vm_to(self, pod: str) -> None:
-        """The VM runs in another pod."""
+        """The VM's status names another pod."""
         obj = copy.deepcopy(self.cluster.get(VMS, "default", "db"))
         obj["status"]["podName"] = pod
         self.cluster.put(VMS, obj)
@@ -141,7 +141,7 @@ class MovingCluster:
         self.cluster.remove(MIGRATIONS, "default", self.controller.name)
 
     def order_by_hand(self, uid: str = "m-hand") -> None:
-        """A person has the VM moved, anywhere."""
+        """A user creates a migration of the VM without a target."""
         now = micro_timestamp(self.clock.wall())
         meta = {"name": "by-hand", "namespace": "default", "uid": uid, "creationTimestamp": now}
         self.cluster.put(MIGRATIONS, {"metadata": meta, "spec": {"vmName": "db"}})
@@ -155,7 +155,7 @@ class MovingCluster:
     # What happens, up to a point ----------------------------------------------------------------------------------
 
     async def started(self) -> None:
-        """Ordered, taken up by the controller, its target pod waits for a node."""
+        """Ordered and accepted by the controller; its target pod waits for a node."""
         await self.passes(SETTLED)
         self.controller.accept()
         self.controller.make_target()
@@ -186,7 +186,7 @@ class MovingCluster:
 
 @asynccontextmanager
 async def moving_cluster(cluster: FakeCluster | None = None, more: str = "") -> AsyncIterator[MovingCluster]:
-    """A scheduler at work on the full cluster; nothing has been decided yet."""
+    """A scheduler on the full cluster, before its first decision."""
     made = MovingCluster(cluster or full_cluster(), more)
     await made.start()
     try:

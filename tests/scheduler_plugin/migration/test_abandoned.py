@@ -14,7 +14,7 @@ OTHER = "example.com/audit"
 
 
 async def abandoned(s: MovingCluster) -> str:
-    """The VM moves and is deleted, with all that it owns; the migration's name."""
+    """Let the VM migrate and delete it, with all that it owns. Returns the migration's name."""
     await s.moved()
     name = s.controller.name
     pods = s.controller.migration["status"]["targetPodName"]

@@ -1,4 +1,6 @@
-"""An order to move may be refused, lost, or carried out without an answer: never twice, and nothing stays reserved."""
+"""Creating a migration may be refused, lost, or executed without a response: never twice, and no room stays
+reserved.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tests.scheduler_plugin.running import SETTINGS
 
 
 class FailsAtFirst:
-    """Chooses nothing but trouble, so often; then as the planner does."""
+    """Raises an error this many times; then plans as the planner does."""
 
     def __init__(self, times: int) -> None:
         self.left = times
@@ -39,7 +39,7 @@ class FailsAtFirst:
 
 @asynccontextmanager
 async def at_work(cluster: FakeCluster, clock: FakeClock, select: Selection) -> AsyncIterator[SchedulerContext]:
-    """A scheduler whose planner chooses so."""
+    """A scheduler with such a planner."""
     ports = SchedulerPorts(cluster, TokenReviews(cluster), clock, Telemetry(clock.now), "us")
     parts = assemble(ports, parse_settings(SETTINGS + "migration: {settleSeconds: 0}"))
     mover = Mover(parts.context, MigrationReporter(parts.context, parts.workers.events), Planner(select))

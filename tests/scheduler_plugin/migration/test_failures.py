@@ -1,4 +1,4 @@
-"""Nodes, VMs and pods change while a VM moves: one true ledger afterwards, and an event that says what happened."""
+"""Nodes, VMs and pods change during a migration: the ledger is correct afterwards, and an event says what happened."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def cordoned(s: MovingCluster) -> None:
 
 
 async def full(s: MovingCluster) -> None:
-    """Another pod takes the room while no scheduler keeps it."""
+    """Another pod takes the room while no scheduler reserves it."""
     await s.stop()
     s.fill("n2", "9")
     await s.start()

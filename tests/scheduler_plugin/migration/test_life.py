@@ -1,4 +1,4 @@
-"""One migration from the first pressure to the last trace of it, and which VMs never move (S4.8, S4.9)."""
+"""One migration from the first pressure until its object is deleted, and which VMs never move (S4.8, S4.9)."""
 
 from __future__ import annotations
 

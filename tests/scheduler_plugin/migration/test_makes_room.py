@@ -29,7 +29,7 @@ def cluster_with_two_vms() -> FakeCluster:
 
 
 def pod_that_waits(asks: str) -> Obj:
-    """It has 100 millicores, wants 1600, and its kubelet says that it has to wait."""
+    """It has 100 millicores and wants 1600, and its kubelet has deferred the resize."""
     pod = plain_pod("web", "1600m", "1Gi", "n1")
     pod["metadata"]["labels"] = {LABEL_MAKE_ROOM: asks}
     pod["status"] = {

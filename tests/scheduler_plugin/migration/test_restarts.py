@@ -60,7 +60,7 @@ BY_CONTROLLER = (accepted, target_made, transferring, handed_over, succeeded)
 
 
 async def restart(s: MovingCluster) -> None:
-    """The scheduler is killed; the next one has only the API."""
+    """The scheduler is killed; the next one has only the API objects."""
     await s.start()
     await s.passes(1)
 
@@ -73,7 +73,7 @@ async def api_away(s: MovingCluster) -> None:
 
 
 async def history_forgotten(s: MovingCluster) -> None:
-    """The watches break, and events during the gap are lost."""
+    """The watches break, and events in between are lost."""
     s.cluster.cut_watches()
     await settle()
     s.cluster.put(NODES, node("n3", "1", "1Gi"))
@@ -89,7 +89,7 @@ DISTURBANCES = (restart, api_away, history_forgotten, order_heard_twice)
 
 
 async def snapshot(s: MovingCluster) -> Snapshot:
-    """All that can be observed: objects, the ledger, and the responses to the agents in both pods."""
+    """Everything observable: objects, the ledger, and the responses to the agents in both pods."""
     heard = [await s.told(POD)]
     if "targetPodName" in (s.controller.migration.get("status") or {}):
         heard.append(await s.told(s.controller.target))

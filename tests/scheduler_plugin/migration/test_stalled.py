@@ -1,4 +1,4 @@
-"""A person's migration that never begins: after a minute it counts no more, and everybody can see it (S4.9)."""
+"""A user's migration that never begins: after a minute it no longer counts, and users can see that (S4.9)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_stalled_migration_is_named_everywhere() -> None:
 
 
 async def test_few_of_many_migrations_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenant may create thousands. The one that runs, or may begin next, is among those that are shown."""
+    """A tenant may create thousands. The one that runs, or may begin next, is among the ones shown."""
     monkeypatch.setattr(views, "MAX_MIGRATIONS", 3)
     async with moving_cluster(full_cluster()) as s:
         for number in range(6):
@@ -63,7 +63,7 @@ async def test_refusal_of_its_target_pod_is_told() -> None:
 
 @pytest.mark.parametrize("is_accepted", [False, True])
 async def test_waiting_neighbour_is_helped_otherwise(is_accepted: bool) -> None:
-    """The VM that a person has ordered away stays: another one moves for the neighbour."""
+    """The VM that a user wants to migrate stays, and another one moves for the neighbour."""
     cluster = full_cluster()
     cluster.put(PODS, plain_pod("foreign", "4", "1Gi", "n1"))
     cluster.put(VMS, vm("other", 2, 8))

@@ -1,4 +1,4 @@
-"""The storm over the whole service, while VMs move: nodes fill up, and every step of a migration may break off."""
+"""A storm on the whole service while VMs migrate: nodes fill up, and every step of a migration may fail."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOLLOWED = {11}
 
 
 class MovingStorm(Storm):
-    """A storm in which a controller carries out what the scheduler orders, in its own time."""
+    """A storm in which a controller carries out the scheduler's migrations with delays."""
 
     nodes = ("n1", "n2", "n3")
     writes = (*WRITES, to("POST", "/virtualmachinemigrations"), to("DELETE", "/virtualmachinemigrations/"))
@@ -38,7 +38,7 @@ class MovingStorm(Storm):
 
     @property
     def settings(self) -> SchedulerSettings:
-        """With a short rest, so that VMs move again and again."""
+        """With a short cooldown, so that VMs move again and again."""
         usual = super().settings
         return replace(usual, migration=replace(usual.migration, delays=MoveDelays(cooldown=Seconds(60.0))))
 
@@ -49,7 +49,7 @@ class MovingStorm(Storm):
         await self.clock.advance(11)
 
     async def proceed(self) -> None:
-        """Every migration goes one step further, or breaks off."""
+        """Every migration advances by one step, or fails."""
         for _, name in list(self.cluster.collections[MIGRATIONS].objects):
             await self._proceed(FakeController(self.cluster, self._vm_of(name)), name)
 

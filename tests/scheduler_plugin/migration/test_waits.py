@@ -12,7 +12,7 @@ WHY = "0/3 nodes are available: 3 Insufficient cpu."
 
 
 def order_and_refuse(s: MovingCluster) -> None:
-    """A person's migration is taken up, and kube-scheduler has found no node for its target pod."""
+    """The controller has accepted a user's migration, and kube-scheduler has found no node for its target pod."""
     s.order_by_hand()
     s.controller.accept()
     pod = copy.deepcopy(s.controller.make_target())
@@ -42,7 +42,7 @@ async def test_nearest_node_is_named_once() -> None:
 
 
 async def test_refusal_for_other_reasons_is_repeated() -> None:
-    """There is room, so what keeps the pod from the node is what kube-scheduler says."""
+    """There is room, so the reported reason is kube-scheduler's."""
     async with moving_cluster(full_cluster(), "migration: {enabled: false}") as s:
         order_and_refuse(s)
         await s.passes(3)

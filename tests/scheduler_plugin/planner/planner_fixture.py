@@ -31,7 +31,7 @@ RANKING = RankingConfig()
 
 
 def node(of: str, total: float = 10, *, is_open: bool = True) -> object:
-    """A node with this many CPUs and GiB to reserve, of which one each above that is the system's."""
+    """A node with room for this many CPUs and GiB, plus one of each for the system."""
     return node_with_system(of, total + 1, is_open=is_open)
 
 
@@ -73,7 +73,7 @@ class PlannerFixture:
             self.fleet.apply(VmSeen(changed), self.now)
 
     def tell(self, of: str, wanted: Resources, metrics: Metrics | None = None, needs: Resources | None = None) -> None:
-        """The VM's agent asks, and its permit is stored."""
+        """The VM's agent sends a request, and its permit is stored."""
         self.numbers += 1
         request = AgentRequest(name(f"{of}-pod"), wanted, metrics=metrics, sequence=self.numbers, needs=needs)
         decision = self.ledger.apply(PermitRequested(f"uid-{of}", request), self.now)
@@ -103,7 +103,7 @@ class PlannerFixture:
         return {move.vm.name: move.target for move in self.settled().moves}
 
     def carry_out(self, move: Move, number: int = 1) -> None:
-        """Reserves room for a move; nothing is created yet."""
+        """Reserve room for a move, without creating a migration."""
         reservation = self.ledger.apply(MoveRequested(move, name(f"{move.vm.name}-{number}")), self.now)
         assert reservation.verdict is FITS
         self.fleet.did(reservation.effects)

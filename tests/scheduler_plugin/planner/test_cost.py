@@ -77,7 +77,7 @@ def test_a_vm_without_a_place_is_passed_over() -> None:
 
 
 def test_often_moved_vm_has_cost() -> None:
-    """People may leave thousands of ended migrations behind."""
+    """Users may leave thousands of ended migrations behind."""
     assert chosen([victim("often", 4, moved=5000), victim("never", 4)], amount(4)) == ["never"]
     assert chosen([victim("often", 4, moved=5000)], amount(4)) == ["often"]
 

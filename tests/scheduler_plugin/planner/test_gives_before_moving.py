@@ -1,4 +1,4 @@
-"""A VM moves only where room is still missing after its neighbours have given back (B.17)."""
+"""A VM moves only for room that its neighbours have not given back (B.17)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_target_keeps_tenth_of_watermark_free(target: float, moves: bool) -> Non
 
 @pytest.mark.parametrize(("source", "target", "there", "moves"), [(100, 8, 0, True), (10, 40, 22, False)])
 def test_each_target_keeps_tenth_of_its_own_watermark(source: int, target: int, there: int, moves: bool) -> None:
-    """A small empty node takes a VM of a large one; a large one is nearly full even for a small one."""
+    """A small empty node accepts a large node's VM; a large node may be nearly full even for a small VM."""
     fixture = PlannerFixture(node("n1", source), node("n2", target))
     for number in range(source * 7 // 40 + 1):
         fixture.add(f"vm{number}", "n1", 4)

@@ -20,7 +20,7 @@ from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture,
 
 
 def crowd(nodes: int, policy: MigrationPolicy) -> PlannerFixture:
-    """So many nodes, each 3 above its watermark with ten VMs, and two empty ones."""
+    """This many nodes, each 3 above its watermark with ten VMs, and two empty ones."""
     fixture = PlannerFixture(
         *(node(f"n{number}") for number in range(nodes)), node("t0", 100), node("t1", 100), policy=policy
     )
@@ -63,7 +63,7 @@ def test_what_is_under_way_counts_against_the_limits() -> None:
 
 
 def order_of_another(of: str, **more: object) -> MigrationFacts:
-    """A migration that a person has ordered, which nothing has taken up yet."""
+    """A user's migration that no controller has accepted yet."""
     return replace(migration(of, MigrationPhase.PENDING, is_ours=False), **more)  # type: ignore[arg-type] # fields
 
 
@@ -89,7 +89,7 @@ def test_foreign_migration_takes_slot_until_stalled() -> None:
 
 @pytest.mark.parametrize(("most", "moves"), [(1, 1), (2, 1), (3, 2), (4, 2)])
 def test_foreign_migrations_take_half_of_slots(most: int, moves: int) -> None:
-    """A user who may migrate the VMs of one namespace, slowly, could block all others."""
+    """A user who may migrate the VMs of one namespace, slowly, could block all other migrations."""
     fixture = crowd(3, MigrationPolicy(per_cluster=most, in_per_node=9))
     for number in range(5):
         fixture.add(f"theirs{number}", "t0", 1)
@@ -99,7 +99,7 @@ def test_foreign_migrations_take_half_of_slots(most: int, moves: int) -> None:
 
 
 def test_foreign_migration_does_not_hold_its_node() -> None:
-    """A node from which a tenant's VM leaves slowly would never be relieved, and its neighbours would not grow."""
+    """Otherwise a node that a tenant's VM leaves slowly would never be relieved, and its other VMs could not grow."""
     fixture = crowd(1, MigrationPolicy(per_cluster=9))
     fixture.migration(order_of_another("v00", phase=MigrationPhase.RUNNING))
     (move,) = fixture.settled().moves
@@ -108,7 +108,7 @@ def test_foreign_migration_does_not_hold_its_node() -> None:
 
 @pytest.mark.parametrize("phase", [MigrationPhase.PENDING, MigrationPhase.RUNNING])
 def test_cancelled_migration_holds_its_node_no_more(phase: MigrationPhase) -> None:
-    """A tenant's finalizer keeps the object of a migration of ours that was cancelled."""
+    """A tenant's finalizer keeps the object of our cancelled migration."""
     fixture = crowd(1, MigrationPolicy(per_cluster=9, in_per_node=1))
     for number, target in enumerate(("t0", "t1")):
         fixture.migration(migration(f"v0{number}", phase, to=target, is_terminating=True))
@@ -163,7 +163,7 @@ def test_undrainable_node_is_explained() -> None:
 
 
 def test_lost_node_takes_no_slot() -> None:
-    """n1 was cordoned because its machine is gone: no migration from there can end before its pods are deleted."""
+    """n1 was cordoned because its machine was lost: no migration from it can end before its pods are deleted."""
     lost = replace(node("n1", is_open=False), traits=NodeTraits(faults=(NOT_READY,)))  # type: ignore[type-var]
     fixture = PlannerFixture(lost, node("n2"))
     fixture.add("a", "n1", 1)

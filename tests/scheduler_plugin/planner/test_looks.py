@@ -35,7 +35,7 @@ def test_each_node_is_a_step() -> None:
 
 
 def test_few_nodes_are_asked_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while no VM has to leave any of them yet; all of them have been asked in the end."""
+    """Even if no VM has to leave any of them yet; all nodes are covered in the end."""
     monkeypatch.setattr(planner_module, "NODES_PER_STEP", 1)
     fixture = two_full_nodes()
     fixture.policy = replace(fixture.policy, settle=Seconds(20.0))

@@ -41,7 +41,7 @@ def test_an_edit_of_a_vm_moves_no_neighbour(facts: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("wanted", [HUGE, amount(11), amount(11, 2)], ids=str)
 def test_vm_larger_than_node_gets_whole_node(wanted: Resources) -> None:
-    """It finds no larger node, so its neighbours go. Then nothing more can be done for it."""
+    """No node is larger, so its neighbours leave. After that nothing more can be done for it."""
     fixture = shared(maximum=HUGE)
     for _ in range(2):
         fixture.tell("a", wanted)

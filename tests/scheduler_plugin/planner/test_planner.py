@@ -29,12 +29,12 @@ SUCCEEDED, FAILED = MigrationPhase.SUCCEEDED, MigrationPhase.FAILED
 
 
 def over(number: int, phase: MigrationPhase, ago: float) -> MigrationFacts:
-    """A migration of the VM ``a`` that ended this many seconds before the fixture began."""
+    """A migration of the VM ``a`` that ended this many seconds before the fixture's start."""
     return replace(migration("a", phase, number=number, ended_at=WALL - ago), source_pod=name(f"earlier-{number}"))
 
 
 def pressed(*earlier: MigrationFacts, drains: bool = False, **more: object) -> PlannerFixture:
-    """The VM ``a`` is all that could leave the full node n1; ``earlier`` migrations of it are known."""
+    """Only the VM ``a`` could leave the full node n1; ``earlier`` migrations of it are known."""
     fixture = PlannerFixture(node("n1", is_open=not drains), node("n2", 20), **more)  # type: ignore[arg-type] # names of arguments
     fixture.add("a", "n1", 8)
     for facts in earlier:
@@ -158,7 +158,7 @@ def test_how_long_vms_rest_is_a_setting() -> None:
 
 
 def ordered(*, out: int = 1, sizes: tuple[float, ...] = (8,)) -> PlannerFixture:
-    """VMs v0, v1... on n1, those that have to leave it ordered to do so; nothing has begun."""
+    """VMs v0, v1... on n1; migrations of those that must leave it are ordered and have not begun."""
     fixture = PlannerFixture(
         node("n1"), node("n2", 40), policy=MigrationPolicy(settle=Seconds(10.0), per_cluster=9, out_per_node=out)
     )
@@ -291,7 +291,7 @@ def test_irrelevant_ended_migrations_are_forgotten(earlier: tuple[MigrationFacts
 
 
 def test_ended_migration_stays_during_the_next_one() -> None:
-    """NeonVM's controller would cancel the next one, and delete the pod in which the VM runs since the ended one."""
+    """NeonVM's controller would cancel the next one, and delete the pod in which the VM has run since the first."""
     fixture = pressed(over(1, SUCCEEDED, 4000), drains=True)
     fixture.migration(migration("a", PENDING, number=2, to="n2"))
     assert fixture.plan().forget == ()

@@ -14,7 +14,7 @@ DB, OTHER, FAR = ObjectName("a", "db"), ObjectName("a", "other"), ObjectName("b"
 
 
 def said(refused: RefusedOrders, second: float) -> tuple[str | None, str | None, str | None, bool]:
-    """The reasons of DB, OTHER and FAR, and whether all wait."""
+    """The reasons of DB, OTHER and FAR, and whether all must wait."""
     now = Instant(second)
     return (*(refused.refusal_reason(vm, now) for vm in (DB, OTHER, FAR)), refused.all_wait(now))  # type: ignore[return-value]
 

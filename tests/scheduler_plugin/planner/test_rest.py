@@ -24,7 +24,7 @@ def at(wall: float) -> PlanningTime:
 
 
 def failed(at: float) -> Migration:
-    """One that is not cleared away: a person made it."""
+    """A failed migration that is not deleted, because a user created it."""
     facts = migration("a", MigrationPhase.FAILED, is_ours=False, ended_at=at)
     return Migration(name("a-1"), name("a"), Instant(0.0), facts=facts)
 
@@ -60,7 +60,7 @@ def test_recent_successful_moves_count() -> None:
     [(None, 3600.0), (MoveCause.WATERMARK, 3600.0), (MoveCause.DENIED_VM, 3600.0), (MoveCause.DRAIN, -inf)],
 )
 def test_vm_moved_by_a_drain_does_not_rest(cause: MoveCause | None, until: float) -> None:
-    """After a rolling upgrade all VMs have just moved, and a denied neighbour need not wait for that."""
+    """After a rolling upgrade all VMs have just moved, and a denied neighbour need not wait for their cooldowns."""
     facts = migration("a", MigrationPhase.SUCCEEDED, ended_at=0.0)
     assert REST.until([replace(failed(0.0), facts=facts, cause=cause)], at(1.0), drains=False) == until
 
@@ -68,7 +68,7 @@ def test_vm_moved_by_a_drain_does_not_rest(cause: MoveCause | None, until: float
 @pytest.mark.parametrize("phase", [MigrationPhase.SUCCEEDED, MigrationPhase.FAILED])
 @pytest.mark.parametrize("dated", [1060.0, 1000.0 + DAY, 4.1e9], ids=["a minute", "a day", "the year 2100"])
 def test_rest_counts_from_when_an_end_was_seen(phase: MigrationPhase, dated: float) -> None:
-    """The controller's clock is ahead of ours: the VM rests from the time at which we saw the migration's end."""
+    """The controller's clock is ahead of ours: the cooldown starts when we see the migration's end."""
     ledger = Ledger()
     ledger.apply(MigrationSeen(migration("a", MigrationPhase.PENDING)), Instant(50.0))
     ledger.apply(MigrationSeen(migration("a", phase, version=2, ended_at=dated)), Instant(100.0))

@@ -1,4 +1,4 @@
-"""A pod whose in-place resize is deferred gets room from a VM that moves away (B.14), and only if it asks for it."""
+"""A pod whose in-place resize is deferred gets room from a VM that moves away (B.14), but only if it opted in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def waiting(has: float, wants: float, *, asks: bool = True) -> PodFacts:
 
 
 def world(pod: PodFacts, *, requests: Resources | None = None) -> PlannerFixture:
-    """n1 has 10 to reserve and a watermark of 7: VMs of 3 and 2, whose pods request as much, and the pod."""
+    """n1 has room for 10 and a watermark of 7: VMs of 3 and 2, whose pods request these sizes, and the pod."""
     fixture = PlannerFixture(node("n1"), node("n2"))
     fixture.add("large", "n1", 3, load=0.5, pod={"requests": amount(3) if requests is None else requests})
     fixture.add("small", "n1", 2, load=0.5, pod={"requests": amount(2) if requests is None else requests})
@@ -49,7 +49,7 @@ def test_pod_asking_for_room_gets_it() -> None:
 
 
 def test_resize_without_verdict_counts_as_granted() -> None:
-    """Its kubelet may grant it. A cluster with short delays then moves a VM for the watermark first."""
+    """Its kubelet may still apply it. A cluster with short delays then first moves a VM for the watermark."""
     fixture = world(plain_pod("web", amount(6), "n1"))
     fixture.policy = MigrationPolicy(settle=Seconds(3.0), settle_denied=Seconds(3.0))
     fixture.plan()
@@ -80,7 +80,9 @@ def test_move_elsewhere_frees_nothing_here() -> None:
 
 
 def test_what_is_on_its_way_out_is_enough() -> None:
-    """The pod needs one VM to leave; with the pod's wish, the node is above its watermark until the other leaves."""
+    """The pod needs one VM to leave. With the pod's request, the node is above its watermark until the other one has
+    left.
+    """
     fixture = world(waiting(2, 6))
     fixture.policy = MigrationPolicy(out_per_node=2, per_cluster=2)
     (for_pod,) = fixture.settled().moves
@@ -172,7 +174,7 @@ def test_denied_vm_moves_if_cheapest() -> None:
 
 
 def test_a_vm_that_has_made_room_rests() -> None:
-    """It is the cheapest again, and another goes."""
+    """It would be the cheapest again, but another VM leaves."""
     fixture = PlannerFixture(node("n1"), node("n2"))
     for of, load in (("a", 0.1), ("b", 0.6), ("c", 4.0)):
         fixture.add(of, "n1", 3, load=load)

@@ -25,7 +25,7 @@ def wait_for_room(fixture: PlannerFixture) -> None:
 
 
 def crowded(target: float = 10, bound: float = 7, **more: object) -> PlannerFixture:
-    """VMs of 2, 2 and 2 on n1, of 10; one may grow to ``bound``, which lacks 1. n2 has long been empty."""
+    """VMs of 2, 2 and 2 on n1 of 10; one may grow to ``bound`` and lacks 1. n2 has been empty for long."""
     fixture = PlannerFixture(node("n1"), node("n2", target), **more)  # type: ignore[arg-type] # names of arguments
     for of, load in (("grows", 2.0), ("busy", 1.0), ("idle", 0.0)):
         fixture.add(of, "n1", 2, load, facts={"maximum": amount(bound if of == "grows" else 2)})
@@ -174,7 +174,7 @@ def test_target_keeps_room_for_its_vm(bound: float, moves: dict[str, str]) -> No
 
 @pytest.mark.parametrize(("bound", "moves"), [(10, {"lone": "n2"}), (11, {})])
 def test_target_has_room_for_mover_to_grow(bound: float, moves: dict[str, str]) -> None:
-    """A VM that fits on no node stays, although it lacks room."""
+    """A VM that fits no node stays, although it lacks room."""
     fixture = PlannerFixture(node("n1"), node("n2"))
     fixture.add("lone", "n1", 3, facts={"maximum": amount(bound)})
     fixture.fleet.apply(PodSeen(plain_pod("pod", amount(1), "n1")), fixture.now)

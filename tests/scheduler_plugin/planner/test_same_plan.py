@@ -67,7 +67,7 @@ class PlainTargets(Targets):
 
 
 class EagerDrainPlan(DrainPlan):
-    """Asks first which VMs have a place at all."""
+    """First computes which VMs have a target at all."""
 
     def relieve(
         self, need: RoomNeed, traffic: ActiveMigrations, targets: Targets, left_alone: SkipReason
@@ -144,7 +144,7 @@ def test_fast_plan_matches_exhaustive_one(
 
 
 def test_refused_size_may_lack_room_later() -> None:
-    """n0 asks first, when only the tainted n3 has room for 6; n1 moves into n3; then n2 asks about 6 again."""
+    """n0 comes first, when only the tainted n3 has room for 6; n1's VM moves to n3; then n2 needs room for 6 again."""
     gpu: dict[str, object] = {"constraints": PodConstraints((Toleration(operator="Exists"),))}
     fixture = PlannerFixture(*(node(f"n{at}", 8) for at in range(3)), replace(node("n3", 11), traits=TRAITS[2]))  # type: ignore[type-var]
     fixture.policy = MigrationPolicy(in_per_node=9, per_cluster=9)

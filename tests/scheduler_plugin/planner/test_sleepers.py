@@ -1,4 +1,4 @@
-"""VMs that sleep stay while others are moved, and leave a node that is drained or has no room to wake (B.18)."""
+"""Sleeping VMs stay while others move, and leave a node that is drained or lacks room for their wake (B.18)."""
 
 from __future__ import annotations
 

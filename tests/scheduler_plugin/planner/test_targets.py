@@ -1,4 +1,4 @@
-"""VMs are sent where they may be placed, and not again to where they were not."""
+"""VMs are sent to nodes that accept them, and not again to nodes that recently refused them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MANY = MigrationPolicy(per_cluster=9, out_per_node=9, in_per_node=9)
 
 
 def fleet_of(policy: MigrationPolicy | None = None, **traits: NodeTraits) -> PlannerFixture:
-    """n1 has 10; the other nodes have 20, are empty, and are what ``traits`` say of them."""
+    """n1 has 10. The other nodes have 20, are empty, and have these ``traits``."""
     fixture = PlannerFixture(node("n1"), *(node(each, 20) for each in traits), policy=policy)
     for each, known in traits.items():
         facts = fixture.ledger.nodes[each].facts
@@ -128,7 +128,7 @@ def test_incoming_vm_room_counts() -> None:
 
 
 def refused_move(fixture: PlannerFixture, why: str = "0/2 nodes are available") -> str:
-    """A move is ordered, and kube-scheduler refuses its target pod; the node."""
+    """A move is ordered, and kube-scheduler refuses its target pod. Returns the node."""
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
     pod = target_pod(uid=f"uid-t{next(UIDS)}")
@@ -199,7 +199,7 @@ def test_placed_or_gone_target_is_kept() -> None:
 
 
 def failed_again(fixture: PlannerFixture) -> None:
-    """Another attempt of the pair, which is refused and given up."""
+    """Another attempt for the pair, which is refused and abandoned."""
     refused_move(fixture)
     fixture.plan()
     (cancel,) = fixture.plan(after=2).cancels

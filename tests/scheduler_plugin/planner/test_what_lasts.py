@@ -32,7 +32,7 @@ def first_move(fixture: PlannerFixture) -> tuple[float, str, str]:
 
 
 def come(fixture: PlannerFixture, pod: str = "extra") -> None:
-    """A pod comes to n1, where it raises the pressure by 2."""
+    """A new pod on n1 raises the pressure by 2."""
     fixture.fleet.apply(PodSeen(plain_pod(pod, amount(2), "n1")))
 
 
@@ -69,7 +69,7 @@ def test_excess_never_counts_for_more_than_its_least(changes: list[tuple[float, 
 
 
 def test_only_the_lasting_part_of_pressure_moves_vms() -> None:
-    """n1 is 1 above its watermark all the time, and 3 half of the time."""
+    """n1 is always 1 above its watermark, and 3 half of the time."""
     fixture = pressed(policy=MigrationPolicy())
     for pod in ("first", "second"):
         come(fixture, pod)
@@ -129,7 +129,7 @@ def test_settling_that_is_switched_on_holds() -> None:
 
 
 def test_excess_lasts_while_moves_are_disabled() -> None:
-    """It has been 1 for long when a peak comes just before VMs may move."""
+    """The excess has been 1 for long, and peaks just before VMs may move."""
     fixture = pressed(policy=MigrationPolicy(enabled=False))
     fixture.plan()
     assert fixture.plan(after=200) == MovePlan()
@@ -168,7 +168,9 @@ def test_time_cordoned_does_not_count_as_pressure() -> None:
     ],
 )
 def test_denial_settles_by_what_the_vm_lacks(lacking: Resources, settle_denied: float, seconds: float) -> None:
-    """One vCPU or 4 GiB; nothing moves for a denial before agents have asked again, unless the settings say so."""
+    """One vCPU or 4 GiB. No VM moves for a denial before agents have repeated their requests, unless the settings say
+    so.
+    """
     assert MigrationPolicy(settle_denied=Seconds(settle_denied)).denial_settles(lacking) == seconds
 
 
@@ -223,7 +225,7 @@ def test_short_denial_does_not_hide_watermark_pressure(target: float, wait: floa
 
 
 def test_pod_waits_less_than_vm() -> None:
-    """The same second, the VM ``b`` is denied 2 and a pod's resize waits for 1: room is made for the pod alone."""
+    """At the same second, the VM ``b`` is denied 2 and a pod's resize waits for 1: room is made for the pod only."""
     fixture = PlannerFixture(node("n1"), node("n2"), policy=MigrationPolicy())
     for of, size in (("a", 3), ("b", 2)):
         fixture.add(of, "n1", size, pod={"requests": amount(size)})
@@ -243,7 +245,7 @@ def full_node() -> PlannerFixture:
 
 
 def denied_again(fixture: PlannerFixture) -> MovePlan:
-    """``a`` is denied one vCPU for 80 s of every ten minutes; the plan at the end of the next denial."""
+    """``a`` is denied one vCPU for 80 s of every ten minutes. Returns the plan at the end of the next denial."""
     fixture.now = Instant(fixture.now + 520)
     fixture.tell("a", amount(5))
     fixture.plan()
@@ -258,7 +260,7 @@ def past(fixture: PlannerFixture) -> float:
 
 
 def test_short_denials_that_repeat_add_up() -> None:
-    """Each costs 80 vCPU-seconds of 90, and a quarter of that counts later."""
+    """Each costs 80 of the 90 vCPU-seconds, and a quarter of that still counts at the next one."""
     fixture = full_node()
     assert denied_again(fixture) == MovePlan()
     (move,) = denied_again(fixture).moves

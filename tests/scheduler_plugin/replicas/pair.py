@@ -1,4 +1,4 @@
-"""Several replicas of the scheduler over one cluster, and clients that are led to the leader as by its Service."""
+"""Several replicas of the scheduler on one cluster, and clients that reach the leader as through its Service."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Process:
         await self._end()
 
     async def terminate(self) -> None:
-        """SIGTERM: what is in flight is finished, and the Lease given back."""
+        """SIGTERM: finish requests in flight, and release the Lease."""
         await self.replica.retire()
         await self._end()
 
@@ -88,7 +88,7 @@ class Replicas:
     made: int = 0
 
     async def start(self, way: Way | None = None) -> Process:
-        """One more replica, ready where the cluster answers."""
+        """Start another replica; it is ready if the cluster responds."""
         self.made += 1
         name, way = f"replica-{self.made}", way or Way(self.cluster, self.clock)
         clock = StoppableClock(self.clock, way.goes)
@@ -119,21 +119,21 @@ class Replicas:
 
     @property
     def leader(self) -> Process | None:
-        """The process that answers; there is never more than one that is not stopped."""
+        """The process that serves; never more than one is running."""
         found = [each for each in self.running if each.leads]
         assert len([each for each in found if each.way.goes.is_set()]) <= 1, "two replicas answer"
         return found[0] if found else None
 
     @property
     def served(self) -> Process | None:
-        """The process to which the Service leads."""
+        """The process to which the Service routes."""
         endpoints = self.cluster.get(SLICES, SLICE.namespace, SLICE.name).get("endpoints") or []
         pods = [each["targetRef"]["name"] for each in endpoints]
         assert len(pods) <= 1
         return next((each for each in self.running if [each.name] == pods), None)
 
     async def ask(self, pod: Obj, cpu: Any, slots: int, **more: Any) -> httpx.Response | None:
-        """An agent's request through the Service; None if nothing answers within its patience."""
+        """An agent's request through the Service; None if there is no response in time."""
         headers, body = agent_request(self.cluster, pod, cpu, slots, **more)
         return await self.answered("http://agents/", headers, body)
 
@@ -156,7 +156,7 @@ class Replicas:
 
 
 async def _asked(process: Process, url: str, headers: dict[str, str], body: bytes) -> httpx.Response:
-    """The kernel keeps what is sent to a process that is stopped."""
+    """The kernel queues data for a stopped process."""
     await process.way.goes.wait()
     response = await process.client.post(url, content=body, headers=headers)
     await process.way.goes.wait()
@@ -167,7 +167,7 @@ async def _asked(process: Process, url: str, headers: dict[str, str], body: byte
 async def replicas(
     cluster: FakeCluster, clock: FakeClock, count: int = 2, settings: SchedulerSettings | None = None
 ) -> AsyncIterator[Replicas]:
-    """So many, of which the first leads."""
+    """This many replicas, of which the first leads."""
     cluster.put(SLICES, {"metadata": {"namespace": SLICE.namespace, "name": SLICE.name, "uid": "slice"}})
     made = Replicas(cluster, clock, settings or usual_settings())
     try:

@@ -24,7 +24,7 @@ AT_ONCE = Seconds(0.0)
 
 @dataclass(slots=True)
 class Fate:
-    """The fate of a write: carried out after ``late`` seconds or never (None), and answered or not."""
+    """The fate of a write: executed after ``late`` seconds or never (None), and answered or not."""
 
     late: Seconds | None = AT_ONCE
     is_answered: bool = True
@@ -62,7 +62,7 @@ class StoppableClock:
 
 @dataclass(slots=True, eq=False)
 class Way:
-    """``KubernetesApi`` for one process. ``fate`` decides what becomes of its writes."""
+    """``KubernetesApi`` for one process. ``fate`` decides the outcome of its writes."""
 
     cluster: FakeCluster
     clock: FakeClock

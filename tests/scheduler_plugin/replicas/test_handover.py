@@ -1,4 +1,4 @@
-"""SIGTERM while requests are under way: each is answered rightly or sent to the next leader (B.3).
+"""SIGTERM while requests are in flight: each gets a correct response or is sent to the next leader (B.3).
 
 From the moment at which the Lease is given back the old leader writes nothing more.
 """
@@ -39,13 +39,13 @@ async def pair() -> AsyncIterator[Replicas]:
 
 
 def grows(run: Replicas, to_process: Process) -> asyncio.Task[httpx.Response]:
-    """The VM's agent asks for 3 vCPUs."""
+    """The VM's agent requests 3 vCPUs."""
     headers, body = agent_request(run.cluster, POD, 3, 4)
     return asyncio.create_task(to_process.client.post("http://agents/", content=body, headers=headers))
 
 
 def binds(run: Replicas, to_process: Process) -> asyncio.Task[httpx.Response]:
-    """kube-scheduler has the pod that waits bound."""
+    """kube-scheduler binds the waiting pod."""
     meta = run.cluster.get(PODS, "default", "waits")["metadata"]
     body = {"PodName": "waits", "PodNamespace": "default", "PodUID": meta["uid"], "Node": "n1"}
     return asyncio.create_task(to_process.client.post("http://extender/bind", json=body))
@@ -61,7 +61,7 @@ def node_of_pod(cluster: FakeCluster) -> Any:
 
 
 def is_sent_elsewhere(answer: httpx.Response) -> bool:
-    """True if the client is to repeat at once, over another connection."""
+    """True if the client must retry immediately on another connection."""
     headers = answer.headers
     return (answer.status_code, headers.get("Retry-After"), headers.get("Connection")) == (503, "0", "close")
 
@@ -71,7 +71,9 @@ def last_write(process: Process) -> ApiCall:
 
 
 async def ended_while(run: Replicas, step: Callable[[ApiCall], bool], *, is_done: bool) -> tuple[str, str]:
-    """SIGTERM to the leader while that call waits for its answer: who holds the Lease before the answer, and after."""
+    """Send SIGTERM to the leader while that call waits for its response. Returns the holders of the Lease before and
+    after the response.
+    """
     goes_on, leader = asyncio.Event(), run.running[0]
     run.cluster.faults.append(Fault(step, hold=goes_on, is_stale=is_done))
     await settle()

@@ -1,4 +1,6 @@
-"""A renewal that is answered after the replica's time was over begins a new term: nothing is left half begun."""
+"""A renewal that is answered after the end of the replica's term begins a new term, with no state left from the old
+one.
+"""
 
 from __future__ import annotations
 

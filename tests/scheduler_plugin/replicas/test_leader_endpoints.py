@@ -75,7 +75,7 @@ async def without_slice(service: Any = None) -> AsyncIterator[Replicas]:
 
 
 async def test_leader_makes_a_missing_slice() -> None:
-    """Argo CD leaves EndpointSlices out, and a cluster may be restored without them: nothing else would create one."""
+    """Argo CD does not apply EndpointSlices, and a restored cluster may lack them: nothing else would create one."""
     async with without_slice(SERVICE) as pair:
         await pair.clock.advance(6)
         assert pair.served is pair.running[0]
@@ -92,7 +92,7 @@ async def test_leader_makes_a_missing_slice() -> None:
 
 
 async def test_slice_without_service_is_not_made() -> None:
-    """An installation that is being removed has no Services any more, and its slices would outlive it."""
+    """An installation that is being removed has no Services any more, and its slices would remain."""
     async with without_slice() as pair:
         await pair.clock.advance(12)
         assert pair.cluster.made("POST", "/endpointslices") == []

@@ -21,7 +21,7 @@ FREE = b'{"type":"MODIFIED","object":{"metadata":{"name":"autoscaling-scheduler"
 
 
 class Watched:
-    """The API: each watch is what the test says, one after the other, and then silence."""
+    """An API server whose watches are given by the test, one after the other, followed by silence."""
 
     def __init__(self, *watches: Exception | list[bytes]) -> None:
         self.watches = list(watches)

@@ -1,4 +1,4 @@
-"""Replicas with a Lease take the place of a scheduler without one: none of them acts before its pod is gone (B.3)."""
+"""Replicas with a Lease replace a scheduler without one: none of them acts before its pod is deleted (B.3)."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Story:
         await self.run.clock.advance(2)
 
     async def ask(self, name: str, cpu: int) -> None:
-        """The agent has no more than it requests, and uses less before it reports a decrease."""
+        """The agent uses at most what it requests, and uses less before it reports a decrease."""
         wanted = Resources.parse(cpu, "4Gi")
         self.held[name] = self.held[name].at_most(wanted)
         answer = await self.run.ask(self.pods[name], cpu, 4, sequence=next(self.sequence))

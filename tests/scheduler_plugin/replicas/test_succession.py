@@ -1,4 +1,4 @@
-"""Of two replicas one acts; the other takes over, however the first one ends (B.3)."""
+"""One of two replicas acts; the other takes over after any end of the first (B.3)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def grows(run: Replicas, cpu: int) -> bool:
 
 
 async def until_grown(run: Replicas, cpu: int) -> float:
-    """Seconds until the VM was permitted this many vCPUs, with an agent that keeps asking."""
+    """Seconds until the VM was permitted this many vCPUs, with an agent that repeats its request."""
     began = run.clock.now()
     while not await grows(run, cpu):
         await run.clock.advance(0.1)
@@ -137,7 +137,7 @@ async def test_stopped_or_isolated_leader_is_succeeded(pair: Replicas, harm: str
 
 
 async def test_waking_old_leader_sends_nothing(pair: Replicas) -> None:
-    """It is stopped after it was decided to write and before it was sent: that is where a check alone is no use."""
+    """It is stopped between the decision to write and the write, where a check alone would not help."""
     leader, standby = pair.running
     leader.stop()
     asking = asyncio.create_task(leader.client.post("http://agents/", content=b"{}"))
@@ -158,7 +158,7 @@ def _bound(run: Replicas) -> tuple[Any, str, str]:
 
 
 async def test_next_leader_knows_before_granting(pair: Replicas) -> None:
-    """The standby's watches lag, so its view of the cluster is old. Its new list is not."""
+    """The standby's watches lag, so its view of the cluster is old. Its new list is current."""
     leader, standby = pair.running
     standby.way.is_deaf = True
     neighbour = pair.cluster.put(VMS, vm("other", 1, 1))

@@ -45,7 +45,7 @@ def memory(story: Story) -> int:
 
 
 def test_kills_grow_vm_and_bar_shrinking() -> None:
-    """Every twenty seconds a process dies, while the guest reports little memory in use after each."""
+    """Every twenty seconds a process is killed, while the guest reports little memory in use after each kill."""
     story, kills = settled(2, CALM), 0.0
     sizes = []
     for second in range(1, 61):
@@ -70,7 +70,7 @@ def test_bar_ends_after_the_last_kill() -> None:
 
 
 def test_kills_need_no_fresh_metrics_to_grow() -> None:
-    """A guest that thrashes after a kill may not answer for a while: the VM grows all the same."""
+    """A guest that thrashes after a kill may not respond for a while; the VM still grows."""
     story = looks(settled(2, CALM), 2.0, page(0.0))
     story.at(3.0).happens(Scraped(page(1.0)))
     story.at(30.0)
@@ -126,7 +126,7 @@ def test_only_rise_within_boot_is_kill(
 
 
 def test_each_look_asks_for_one_step() -> None:
-    """Kills in a guest that has not got the step yet ask for no second one."""
+    """Further kills before the guest has got the step do not request a second one."""
     start = Kills(counter=0.0)
     first = start.after(page(3.0), HAS, Instant(0), STEP, is_rebooted=False)
     assert first.needed(Instant(0)) == Bytes(5 * GIB)

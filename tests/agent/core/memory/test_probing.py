@@ -1,4 +1,4 @@
-"""Probing step by step: what is remembered for how long, and what a shrink on top of another counts as."""
+"""Probing step by step: how long each result is remembered, and how consecutive shrinks count."""
 
 from __future__ import annotations
 

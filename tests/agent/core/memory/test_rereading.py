@@ -1,4 +1,4 @@
-"""The cost of an interval with too little memory: which waiting is blamed on rereading, and which is not."""
+"""The cost of an interval with too little memory: which stalls are blamed on rereading, and which are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts on trials with memory: a shrink that hurts, a growth that pays, and neither."""
+"""Verdicts on memory trials: a shrink that hurts, a growth that pays off, and neither."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def monitored(size: float = 1, *, version: int = 2) -> Story:
 def speaks(
     story: Story, message: DownscaleRequest | UpscaleNotification, answer: DownscaleResult | UpscaleConfirmation | None
 ) -> Story:
-    """The agent says exactly ``message``, and is answered."""
+    """The agent sends exactly ``message``, and gets a response."""
     assert story.plans().message == message
     story.happens(Started(message))
     assert story.plans().message is None, "one message at a time"
@@ -183,7 +183,7 @@ def shrinks(story: Story) -> bool:
 
 
 def test_monitor_gone_for_minute_is_ignored() -> None:
-    """It refused, and its guest is too busy to answer, or it restarts: that is no consent."""
+    """It refused, and then its guest is too busy to respond, or restarts: that is no consent."""
     story = speaks(idle(monitored(2), 7.0), DownscaleRequest(cu(1)), agrees(ok=False))
     story.happens(GONE)
     assert (story.plans().because, story.plans().message, shrinks(story)) == (KEPT, None, False)

@@ -1,4 +1,4 @@
-"""The trial of less memory for a pod: what agrees, what refuses, and when."""
+"""The trial of less memory for a pod: what leads to consent or refusal, and when."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def play(trial: ShrinkTrial, *views: PodView) -> list[TrialVerdict | None]:
 
 
 def test_pod_that_stays_below_agrees() -> None:
-    """For as long as the kubelet's number may be old, counted from when it came below."""
+    """For as long as the kubelet's usage figure may be old, from the time at which it came below."""
     verdicts = play(tried(), after(START, 1), after(BELOW, 5), after(BELOW, 24.9), after(BELOW, 25))
     assert verdicts == [None, None, None, TrialVerdict(True, "the pod stayed below that for 20 s")]
 
@@ -77,14 +77,14 @@ def test_harm(view: PodView, reason: str | None) -> None:
 
 
 def test_a_little_rereading_is_no_harm() -> None:
-    """However little was taken: a database reads some pages again and again."""
+    """Even after a small shrink: a database rereads some pages all the time."""
     first = replace(START, pod_used=Bytes(500 * MIB), used=Bytes(490 * MIB))
     assert play(tried(first), after(BELOW, 1, reread=16 * MIB)) == [None]
     assert play(tried(first), after(BELOW, 1, reread=17 * MIB)) != [None]
 
 
 def test_waiting_counts_since_the_last_view() -> None:
-    """A second of waiting spread over a minute is none."""
+    """A second of stalls spread over a minute does not count."""
     views = [after(BELOW, seconds, stall=seconds * 0.05) for seconds in range(1, 20)]
     assert play(tried(), *views) == [None] * 19
 

@@ -1,4 +1,4 @@
-"""A VM that is idle goes to sleep before its time if its node is short of room and the scheduler asks for that."""
+"""An idle VM sleeps before its time if its node is short of room and the scheduler asks for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAY_SLEEP = Resources(MilliCpu(0), cu(1).mem)
 
 
 def awake(until: float) -> Story:
-    """A VM at its minimum that has been seen to run, quiet, from the beginning."""
+    """A VM at its minimum that has been observed running and quiet from the start."""
     story = Story(PATIENT).sees(vm(cu(1)))
     quiet_since(story, 1000.0)
     return idle(story, until=until)
@@ -41,7 +41,7 @@ def offer(story: Story) -> Resources | None:
 
 
 def hears(story: Story, shrink_to: Resources | None = ZERO) -> Story:
-    """The request in flight is granted, and the node asks for that."""
+    """The request in flight is granted, and the response has this shrink request."""
     asking = story.state.scheduler.in_flight
     assert asking is not None
     return story.happens(SchedulerAnswered(PluginResponse(asking.request.resources, UNIT, shrink_to=shrink_to)))
@@ -78,7 +78,7 @@ def test_vm_offers_after_a_quarter_of_delay() -> None:
 
 
 def test_memory_of_awake_vm_is_offered_too() -> None:
-    """Its policy holds four units of memory for a minute: the node may have that without putting the VM to sleep."""
+    """Its policy keeps four units of memory for a minute; the node may have them without putting the VM to sleep."""
     story = awake(110.0)
     size = Resources(cu(1).cpu, cu(4).mem)
     story.sees(
@@ -108,7 +108,7 @@ OBSTACLES: list[Callable[[Story], object]] = [
 
 @pytest.mark.parametrize("happens", OBSTACLES)
 def test_obstacles_keep_vm_awake_on_a_short_node(happens: Callable[[Story], object]) -> None:
-    """The same that keep it awake at any time: it is not ordered to sleep, and does not offer it."""
+    """The same obstacles apply as at any time: it is not ordered to sleep, and does not offer it."""
     story = asked()
     assert orders(story)
     happens(story.at(story.now + 0.5))

@@ -1,4 +1,4 @@
-"""For how long a wake is overdue, which an alert reports."""
+"""How long a wake has been overdue, which an alert reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def starting(at: float, saved: int) -> Story:
 
 
 def test_wait_for_the_permit_is_overdue_at_once() -> None:
-    """A large memory is no excuse as long as nothing reads it."""
+    """A large memory is no excuse as long as it is not being read."""
     assert overdue(asleep().at(1000.0)) == 0.0
     report = SleepReport("a", SleepState.WAKING, saved=64 * GIB)
     story = shows(asleep().at(1000.0), "Waking", SleepState.WAKING, sleep=report)
@@ -30,7 +30,7 @@ def test_wait_for_the_permit_is_overdue_at_once() -> None:
 
 
 def test_reading_a_large_memory_is_expected() -> None:
-    """64 GiB from a disk that reads 100 MiB a second. What it has waited before stays."""
+    """64 GiB from a disk that reads 100 MiB a second. Earlier waiting time still counts."""
     story = starting(1010.0, 64 * GIB)
     story.sees(replace(seen(story), version=seen(story).version + 1))
     assert overdue(story.at(1011.0)) == 10.0

@@ -98,7 +98,7 @@ def test_obstacle_prevents_order_and_is_explained(happens: Callable[[Story], obj
 
 
 def test_window_end_puts_vms_to_sleep_in_turn() -> None:
-    """A whole fleet may have the same window; each VM waits a part of five minutes."""
+    """A whole fleet may have the same window, so each VM waits a random part of five minutes."""
     story = idle(settled_sleeper().happens(WindowChanged("Mon 07:00-20:00 UTC")), until=70.0)
     story.jitter = 0.1
     story.happens(WindowChanged(None))
@@ -235,7 +235,9 @@ def test_request_repeats_until_scheduler_sees_wake(later: float, rejected: int) 
 
 
 def test_waking_vm_asks_for_what_it_had() -> None:
-    """A denial, even of everything, is repeated as soon as may be; the grant needs nothing more."""
+    """A denial, even of everything, is repeated as soon as allowed; after the grant there is nothing left to
+    request.
+    """
     story = asleep()
     shows(story.at(100.0), "Waking", SleepState.WAKING, message="10.1.2.3:41000 to port 5432")
     (ask,) = story.acts()
@@ -316,7 +318,7 @@ def test_needs_survive_sleep_but_counters_do_not() -> None:
 
 
 def test_woken_vm_stays_awake_for_a_while() -> None:
-    """The page of before its sleep still says that it was quiet; that does not count."""
+    """The page from before its sleep still reports idle time, which does not count."""
     story = woken(asleep(), 1000.0)
     idle(story, until=1059.0)
     assert "quiet for 59 s of 60 s" in why(story)

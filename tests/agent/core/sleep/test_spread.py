@@ -40,7 +40,7 @@ def test_activity_after_the_restart_counts_in_full() -> None:
 
 
 def test_woken_vm_spreads_nothing() -> None:
-    """It is its own client that woke it."""
+    """Its own client woke it."""
     story = ordered(idle(restarted(1.0), until=122.0, quiet=10_000.0))
     shows(answered(shows(story, "Asleep", SleepState.ASLEEP)).at(200.0), "Waking", SleepState.WAKING)
     shows(answered(story).at(200.3), "Running", SleepState.AWAKE)

@@ -1,4 +1,4 @@
-"""A way to the API server that can be cut: what is open is reset, what is new is refused."""
+"""A connection to the API server that can be cut: open connections are reset, new ones refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class CuttingProxy:
-    """Passes bytes on to the ``far`` port of loopback."""
+    """Forwards bytes to the ``far`` port of loopback."""
 
     far: int
     port: int = 0

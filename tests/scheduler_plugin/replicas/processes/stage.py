@@ -1,4 +1,4 @@
-"""The embedded API server, replicas as processes with ways of their own to it, and where clients are led."""
+"""The embedded API server, replicas as processes with separate connections to it, and the routes of clients."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ReplicaProcess:
 
 @dataclass(slots=True, eq=False)
 class Stage:
-    """Replicas by their address, and where agents are led to."""
+    """Replicas by address, and the replica to which agents are routed."""
 
     http: httpx.AsyncClient
     fleet: Fleet
@@ -74,12 +74,12 @@ class Stage:
     replicas: dict[str, ReplicaProcess] = field(default_factory=dict)
 
     async def served(self) -> str:
-        """The address to which the Service leads; empty while it leads nowhere."""
+        """The address to which the Service routes; empty if there is none."""
         found = ready_addresses((await self.http.get(SLICE)).json())
         return found[0][0] if found else ""
 
     async def is_ready(self, replica: ReplicaProcess) -> bool:
-        """True if it has read the cluster."""
+        """True if the replica has listed the cluster."""
         with suppress(httpx.TransportError):
             return (await self.http.get(f"http://{replica.address}:{self.probes_port}/readyz", timeout=1.0)).is_success
         return False

@@ -30,7 +30,7 @@ class TermsSeen:
         self.holders.append((int(obj["metadata"]["resourceVersion"]), obj["spec"].get("holderIdentity") or ""))
 
     def vm(self, obj: Any) -> None:
-        """A version of a VM; it counts where the permit or its writer is another one."""
+        """A version of a VM; it counts if the permit or its writer has changed."""
         meta = obj["metadata"]
         said = meta.get("annotations") or {}
         found = said.get(ANNOTATION_PERMIT, ""), said.get(ANNOTATION_PERMIT_WRITER, "")
@@ -39,7 +39,7 @@ class TermsSeen:
             self.writers.append((int(meta["resourceVersion"]), found[1]))
 
     def out_of_term(self) -> list[str]:
-        """The permits that were written while another process, or none, held the Lease; of older ones it is unknown."""
+        """Permits written while another process, or none, held the Lease; for older ones it is unknown."""
         found = []
         for version, writer in self.writers:
             holder = next((each for at, each in sorted(self.holders, reverse=True) if at < version), None)

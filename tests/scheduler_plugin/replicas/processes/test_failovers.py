@@ -52,7 +52,7 @@ PATIENCE: Final = 120.0
 
 
 async def follow(run: Stage, askers: Sequence[Asker]) -> None:
-    """Agents are led where the Service leads, as by kube-proxy: at once, and again and again."""
+    """Route agents to the Service's endpoint, as kube-proxy does: immediately, and repeatedly."""
     while True:
         address = await run.served()
         for each in askers:
@@ -61,7 +61,7 @@ async def follow(run: Stage, askers: Sequence[Asker]) -> None:
 
 
 async def growth(run: Stage, asker: Asker, but: str = "") -> float:
-    """Seconds until a replica, other than that at ``but``, grants an increase. The VM shrinks afterwards."""
+    """Seconds until a replica, other than the one at ``but``, grants an increase. The VM shrinks afterwards."""
     began = time.monotonic()
     while (address := await run.served()) in ("", but) or not await gets_from(run, asker, address):
         assert time.monotonic() - began < PATIENCE, f"no growth within {PATIENCE:g} s: {asker.outcomes[-20:]}"
@@ -78,7 +78,7 @@ async def gets_from(run: Stage, asker: Asker, address: str) -> bool:
 
 
 async def strike(run: Stage, harm: str) -> ReplicaProcess:
-    """Harms the replica that agents are led to, and returns it."""
+    """Break the replica to which agents are routed. Returns it."""
     async with asyncio.timeout(PATIENCE):
         # A leader that stood still for too long has lost its Lease by itself.
         while not (address := await run.served()):  # noqa: ASYNC110 - it is in another process
@@ -92,7 +92,7 @@ async def strike(run: Stage, harm: str) -> ReplicaProcess:
 
 
 async def mend(run: Stage, replica: ReplicaProcess, harm: str) -> None:
-    """Start the process again, or resume it as a former leader; return once it has read the cluster."""
+    """Restart the process, or resume it as a former leader; return once it has listed the cluster."""
     if harm == "SIGSTOP":
         replica.send(signal.SIGCONT)
     elif harm == "cut off":
@@ -105,7 +105,7 @@ async def mend(run: Stage, replica: ReplicaProcess, harm: str) -> None:
 
 
 def note(figures: dict[str, list[float]]) -> None:
-    """Writes the times from the harm to the next growth, in seconds, where a file for them is named."""
+    """Write the times from the failure to the next growth, in seconds, if a file for them is named."""
     if not FIGURES:
         return
     lines = [f"{'harm':10} {'times':>5} {'median':>7} {'p95':>7} {'longest':>8}"]
