@@ -1,4 +1,4 @@
-"""Guests that run, receive and move on command, and count how often two ran at once."""
+"""Guests that run, receive and migrate on command; it counts how often two ran at once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def progress_of(total: float, status: TransferStatus = TransferStatus.ACTIVE) ->
 
 
 class FakeGuests:
-    """All guests of a test, the latest of every pod by its name."""
+    """All guests of a test: the latest one of each pod, by name."""
 
     def __init__(self) -> None:
         self.by_pod: dict[str, FakeGuest] = {}
@@ -58,17 +58,17 @@ class FakeGuests:
 
     @property
     def is_anyone_moving(self) -> bool:
-        """True if a guest is being sent."""
+        """True if any guest is being sent."""
         return any(each.move is not None for each in self.by_pod.values())
 
     @property
     def moving(self) -> FakeGuest:
-        """The one guest that is being sent."""
+        """The guest that is being sent."""
         (found,) = [each for each in self.by_pod.values() if each.move is not None]
         return found
 
     def note(self) -> None:
-        """Called whenever a guest has begun to run."""
+        """Called when a guest starts to run."""
         if len(self.running) > 1:
             self.doubled.append(" and ".join(self.running))
 
@@ -152,7 +152,7 @@ class FakeGuest:
         self.move.end.set_result(None)
 
     def fail(self, fault: TransferFault, *, source_too: bool = False) -> None:
-        """The move fails; its source is lost ``source_too``."""
+        """The migration fails; with ``source_too``, its source is lost."""
         assert self.move is not None
         self.move.loses_source = source_too
         self.move.end.set_result(TransferError(fault, f"injected: {fault}"))
@@ -191,7 +191,7 @@ class FakeGuest:
         self.called.set()
 
     def boot(self) -> None:
-        """A guest that boots has done so."""
+        """A booting guest has booted."""
         self._run(GuestState(GuestPhase.RUNNING, self.has.cpu, self.has.mem))
 
     async def wake(self) -> Woken:

@@ -59,7 +59,7 @@ class InProcess(httpx.AsyncBaseTransport):
         self.fault = 503
 
     def garble(self, name: str) -> None:
-        """From now on watches deliver objects of that name nested too deep for any decoder."""
+        """From now on watches deliver objects of this name with too much nesting for any decoder."""
         self._garbled = name.encode()
 
     def hide_errors(self) -> None:
@@ -103,7 +103,7 @@ class InProcess(httpx.AsyncBaseTransport):
         return [stored.body for stored in self.server.api.store.objects(key)]
 
     def go_away(self) -> None:
-        """From now on no request is answered, and watches break."""
+        """From now on requests get no response, and watches break."""
         self.is_away = True
         closing, self._closing = self._closing, asyncio.Event()
         closing.set()

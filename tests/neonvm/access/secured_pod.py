@@ -1,4 +1,4 @@
-"""A runner pod behind its two doors, on loopback, and clients of every kind."""
+"""A runner pod with its two ports on loopback, and clients of every kind."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GREETING = b'{"QMP": {"version": {"qemu": {}, "package": ""}, "capabilities": ["
 
 @cache
 def authority(name: str) -> Issued:
-    """An authority; the same for the same name."""
+    """A CA; the same one for the same name."""
     del name
     return new_authority(YEAR, NOW)
 
@@ -47,7 +47,7 @@ def pem(name: str = "ours") -> str:
 
 
 def showing(who: str = CONTROLLER, by: str = "ours", trusted: str = "") -> ClientIdentity:
-    """TLS context of a client of that name, with a certificate of that authority."""
+    """TLS context of a client of this name, with a certificate of this CA."""
     pair = issue(authority(by), Purpose(who), YEAR, NOW).pair
     return ClientIdentity(client_context(pair.certificate, pair.key), trusted or pem())
 
@@ -94,7 +94,7 @@ class Monitor:
 
 @dataclass
 class SecuredPod:
-    """One pod at its ports. ``token`` is what its kubelet has given it."""
+    """One pod with its ports. ``token`` is the token from its kubelet."""
 
     pod: Pod
     identity: PodIdentity
@@ -140,7 +140,7 @@ class SecuredPod:
 
 @dataclass
 class Reviews:
-    """The API server's reviews: whose each token is. ``asked`` counts."""
+    """The API server's reviews: the owner of each token. ``asked`` counts them."""
 
     pods: dict[str, str] = field(default_factory=lambda: {"token-1": "uid-1", "token-2": "uid-2"})
     asked: int = 0

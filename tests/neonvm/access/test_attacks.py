@@ -113,7 +113,7 @@ async def test_the_controller_is_heard(pod: SecuredPod) -> None:
 
 
 async def test_the_controllers_orders_pass_the_gate(pod: SecuredPod) -> None:
-    """Its monitor takes a size within the VM's; a guest is neither sent nor ended outside of a move."""
+    """Its monitor accepts a size within the VM's bounds; a guest is neither sent nor ended outside of a migration."""
     greeting, *said = await pod.says(showing().context, *ORDERS)
     assert greeting == GREETING.decode()
     assert pod.monitor.heard == ["qmp_capabilities", "qom-set"]
@@ -121,14 +121,14 @@ async def test_the_controllers_orders_pass_the_gate(pod: SecuredPod) -> None:
 
 
 async def test_a_handover_alone_sends_and_ends_nothing(pod: SecuredPod) -> None:
-    """A move without its certificate: neither ``migrate`` nor ``quit`` reaches QEMU."""
+    """A migration without its certificate: neither ``migrate`` nor ``quit`` reaches QEMU."""
     assert await pod.ask(showing().context, "POST", "/handover", MOVE)
     await pod.says(showing().context, *ORDERS[2:])
     assert pod.monitor.heard == []
 
 
 async def test_idle_connections_lock_nobody_out(pod: SecuredPod) -> None:
-    """Twice as many as one address may have, and some that say half of a handshake, at both ports."""
+    """Twice as many as one address may have, and some with half of a handshake, at both ports."""
     idle = []
     for port in (pod.api.port, pod.gate.port):
         for number in range(2 * PER_ADDRESS):

@@ -1,4 +1,4 @@
-"""A port of a runner pod in a flood: what one address can cost it, and whom a silent crowd keeps out."""
+"""A port of a runner pod in a flood: the cost of one address, and the clients that a silent crowd locks out."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CountingListener:
         return writer
 
     async def serves(self, source: str) -> bool:
-        """True if a caller from there gets its handshake soon."""
+        """True if a caller from that address soon gets its handshake."""
         self.has_begun.clear()
         caller = await self.called_from(source)
         with suppress(TimeoutError):
@@ -68,7 +68,7 @@ async def counting() -> AsyncIterator[CountingListener]:
 
 
 async def test_flood_of_one_address_costs_few_handshakes(counting: CountingListener) -> None:
-    """During the flood other addresses, such as a kubelet's, are served; afterwards the flooding one is, too."""
+    """During the flood other addresses, such as a kubelet's, are served; afterwards the flooding one is served too."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while loop.time() < began + 1.0:
@@ -88,7 +88,7 @@ async def test_addresses_of_the_past_are_forgotten(counting: CountingListener, m
 
 
 async def test_silent_crowd_of_many_addresses_displaces_itself(tmp_path: Path) -> None:
-    """A caller that is slow to begin keeps its place: the oldest of the address with the most goes."""
+    """A slow caller keeps its slot: the oldest connection of the address with the most is closed."""
     async with secured_pod(tmp_path) as pod:
 
         async def called_from(source: str) -> Streams:

@@ -1,4 +1,4 @@
-"""To whom the controller speaks: a pod's runner that has proven which pod it is, and never another program there."""
+"""The controller talks only to the runner of a pod that has proven which pod it is, never to another program there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_a_pod_proves_once_which_it_is(pod: SecuredPod) -> None:
 
 
 async def test_another_pods_token_proves_nothing(tmp_path: Path) -> None:
-    """A pod at an address that was another's shows its own token: it gets no order."""
+    """A pod at another pod's former address presents its own token: it gets no order."""
     async with secured_pod(tmp_path, 2) as other:
         with pytest.raises(ImpostorError):
             await connections(Reviews()).api(other.place)
@@ -87,7 +87,7 @@ async def test_unidentified_pod_delays_no_other(pod: SecuredPod, monkeypatch: py
 
 
 async def test_pod_with_stolen_address_is_rejected(pod: SecuredPod) -> None:
-    """The same address, another key: also with a copy of the first pod's token it gets nothing."""
+    """The same address with another key: it gets nothing, not even with a copy of the first pod's token."""
     reviews = Reviews()
     known = connections(reviews)
     (await known.api(pod.place)).close()
@@ -280,7 +280,7 @@ async def test_an_answer_ends_with_its_connection() -> None:
 
 
 async def test_a_packed_answer_is_not_unpacked(pod: SecuredPod, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pod may run any program: a response that would unpack to gigabytes is an error."""
+    """A pod may run any program: a response that would decompress to gigabytes is an error."""
 
     async def packed(*_: object) -> RunnerHttpResponse:
         return RunnerHttpResponse(200, {"content-encoding": "gzip"}, b"\x1f\x8b")

@@ -1,4 +1,4 @@
-"""Requests that wait for days: they take no place of others, little memory, and are answered by their pod alone."""
+"""Requests that wait for days: they take no slots of others and little memory, and only their pod answers them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Serve = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[No
 
 @asynccontextmanager
 async def own_runner(serve: Serve) -> AsyncIterator[tuple[RunnerConnections, RunnerEndpoint]]:
-    """A pod whose runner answers as its author likes, once it has proven itself; and a controller that knows it."""
+    """A pod whose runner responds as a test specifies, once it has authenticated; and a controller that knows it."""
 
     async def introduced(who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if b"/introduce" in await reader.readuntil(b"\r\n\r\n"):
@@ -76,7 +76,7 @@ async def test_waiting_takes_no_place(pod: SecuredPod, monkeypatch: pytest.Monke
 
 
 async def test_newer_waits_make_room(pod: SecuredPod, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five times as many as one name may have connections: each ends the one before it."""
+    """Five times as many as one name may have: each one ends the previous one."""
     monkeypatch.setattr("deploy.neonvm.access.authenticated_listener.MAX_AUTHENTICATED", 4)
     known = connections(Reviews())
     await slept(pod, known)
@@ -133,7 +133,7 @@ async def test_lost_runner_ends_the_wait(pod: SecuredPod) -> None:
 
 
 async def test_another_key_gets_no_request(pod: SecuredPod) -> None:
-    """The pod's address has passed on to another program."""
+    """Another program has the pod's address now."""
     known, asked = connections(Reviews()), list[bytes]()
     await known.ask(pod.place, "GET", "/status", b"")
 

@@ -17,7 +17,7 @@ from tests.neonvm.access.secured_pod import NOW, YEAR, authority, secured_pod
 
 
 async def test_database_query_uses_client_certificate(tmp_path: Path) -> None:
-    """Its files may come after it, and may be renewed: they are read for each connection."""
+    """Its files may appear after its start, and may be renewed: they are read for each connection."""
     folder = tmp_path / "guests"
     folder.mkdir()
     async with secured_pod(tmp_path) as pod, plain_pool(_guest_tls(folder)) as http:

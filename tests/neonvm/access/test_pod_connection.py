@@ -1,4 +1,4 @@
-"""A pod that sends without end uses no more than its share of the controller."""
+"""A pod that sends without end takes no more than its share of the controller."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def sends_zeros(listener: socket.socket) -> None:
 
 
 async def test_flood_without_data_leaves_others_their_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenSSL reads on until there is data: the controller stood still for as long as the pod sent session tickets."""
+    """OpenSSL reads until there is data: the controller once hung for as long as the pod sent session tickets."""
     monkeypatch.setattr(pod_connection, "RATE", 1 << 40)
     context, turns = PodIdentity("db-x", pem(), Path()).context(), 0
 

@@ -48,7 +48,7 @@ class World:
         return text(await self.client.get(SECRETS, ObjectName(NAMESPACE, name)), "data", key)
 
     def replica(self) -> RunnerAuthority:
-        """Another controller, which leads once no other does."""
+        """Another controller, which leads once no other one does."""
         terms = LeaseTerms(ObjectName(NAMESPACE, "neonvm-controller"), Seconds(1.6), Seconds(0.1))
         leadership = Leadership(self.api, self.clock, terms, f"replica-{len(self.tasks)}")
         made = RunnerAuthority(self.api, leadership, self.clock, NAMESPACE)
@@ -89,7 +89,9 @@ async def test_authority_is_created_once_and_reused(world: World) -> None:
 
 
 async def test_without_its_secrets_nothing_is_shown(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """No pod is made then, for it would be open or closed to its own controller. The log says what is missing, once."""
+    """No pod is created then, because it would be open, or closed to its own controller. The log reports what is
+    missing once.
+    """
     found = world.replica()
     await world.pass_by(10)
     assert not found.ready.is_set()

@@ -1,4 +1,4 @@
-"""The controller against the API server's own application: what becomes of a VirtualMachine."""
+"""The controller with the real API server in process: what it does with a VirtualMachine."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -71,7 +71,7 @@ class FakeGuestHost:
 
 
 class Fence(httpx.ASGITransport):
-    """The way to the API server, where an admission policy of before may refuse what pods are to say."""
+    """A connection to the API server on which an older admission policy may refuse the pods' content."""
 
     refuses = False
     drops = ""
@@ -127,7 +127,7 @@ class Site:
         )
 
     async def falling_behind(self) -> NeonVmController:
-        """Another replica's controller: it sees what is now, and nothing that changes later."""
+        """Another replica's controller: it sees the present state, and no later change."""
         caches = self._new_caches()
         for cache in caches:
             await cache.refresh()
@@ -148,7 +148,7 @@ class Site:
         return (await self.client.list(PODS)).objects
 
     async def run_pod(self, cpu: str = "2", mem: str = "2Gi") -> ObjectName:
-        """The pod of the VM runs, and its guest has that size."""
+        """The VM's pod runs, and its guest has this size."""
         (pod,) = await self.pods()
         name = ObjectName("default", text(pod, "metadata", "name"))
         status = {"phase": "Running", "podIP": "10.0.0.9"}
@@ -236,7 +236,7 @@ async def test_pending_pod_is_recreated_smaller(site: Site) -> None:
 
 @pytest.mark.parametrize("runs", [True, False])
 async def test_pod_follows_original_schedulers_annotation(site: Site, *, runs: bool) -> None:
-    """That scheduler waits for it before it answers an agent, and writes again each second until then."""
+    """That scheduler waits for it before it answers an agent, and writes it every second until then."""
     await site.turn(3)
     if runs:
         await site.run_pod()
@@ -331,7 +331,7 @@ async def test_deleted_vm_removes_pod_and_releases_all(site: Site) -> None:
 
 
 async def test_deleted_vm_is_forgotten(site: Site) -> None:
-    """Each deleted VM left an entry for as long as the controller ran."""
+    """Each deleted VM once left an entry for as long as the controller ran."""
     await site.turn(3)
     await site.client.delete(VIRTUAL_MACHINES, DB)
     await site.turn(1)

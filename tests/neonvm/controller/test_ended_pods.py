@@ -1,4 +1,4 @@
-"""A pod that has ended may stay for long: other programs have finalizers too."""
+"""An ended pod may remain for long, because other programs have finalizers too."""
 
 import pytest
 

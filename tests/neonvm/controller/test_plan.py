@@ -48,7 +48,7 @@ def test_unscheduled_pod_leaves_vm_pending() -> None:
 
 @pytest.mark.parametrize(("use", "node", "remade"), [(1, "", True), (2, "", False), (3, "", False), (1, "n1", False)])
 def test_a_waiting_pod_that_would_boot_too_large(use: int, node: str, *, remade: bool) -> None:
-    """Its arguments stay as they are, so the room that its VM asks for by now would never be enough for it."""
+    """Its arguments do not change, so even all the room that its VM requests now would not be enough."""
     vm = virtual_machine(NAMED)
     lowered = {**child(vm, "spec", "guest"), "cpus": {"min": "500m", "max": 4, "use": use}}
     waits = runner("Pending")
@@ -83,7 +83,7 @@ def test_vm_is_scaling_until_guest_follows(cpu: str, mem: str) -> None:
 
 
 def test_order_is_clipped_to_the_running_machine() -> None:
-    """An edited spec exceeds the running machine: the status reports it, and nothing waits for it."""
+    """An edited spec exceeds the running machine: the status reports it, and no order waits for it."""
     vm = virtual_machine(NAMED)
     guest = {"cpus": {"min": 1, "max": 8, "use": 8}, "memorySlots": {"min": 2, "max": 16, "use": 16}}
     spec = {**child(vm, "spec"), "guest": {**child(vm, "spec", "guest"), **guest}}
@@ -113,7 +113,7 @@ STALL = "memory not reached: requested 2 cpu, 2Gi, the guest has 2 cpu, 1Gi; ret
     ids=["memory alone", "CPU still comes", "CPU has come", "not yet"],
 )
 def test_stalled_resize_is_told_and_bars_no_move(cpu: str, stalled: set[str], phase: str, said: list[object]) -> None:
-    """A guest that does not follow its order is not scaling forever: a VM moves only while its phase is Running."""
+    """A guest that does not follow its order is not Scaling forever, because a VM migrates only in phase Running."""
     found = replace(facts(virtual_machine(NAMED), runner(), has(cpu, "1Gi")), stalled=frozenset(stalled))
     made = plan(found)
     assert (made.status["phase"], made.desired, conditions(made)[1:]) == (phase, WANTED, said)

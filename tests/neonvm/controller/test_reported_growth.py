@@ -1,4 +1,6 @@
-"""The VM's object covers its guest at every instant: growth is reported before it happens, and as long as it may."""
+"""The VM's object covers its guest at every instant: growth is reported before it happens, and as long as it may
+happen.
+"""
 
 import asyncio
 import random
@@ -40,7 +42,7 @@ async def running(site: Site) -> Resizer:
 
 
 async def test_lagging_controller_grows_nothing(site: Site) -> None:
-    """It sees an order of minutes ago, and the room of that order was given to another VM meanwhile."""
+    """It sees an order from minutes ago, whose room was given to another VM since."""
     guest = await running(site)
     await order(site, 4)
     behind = await site.falling_behind()
@@ -78,7 +80,7 @@ async def test_lagging_controller_grows_nothing_more(site: Site) -> None:
 
 
 def succeeds(site: Site, guest: Resizer) -> Resizer:
-    """A new leader knows the guest's size, but none of the orders to it."""
+    """A new leader knows the guest's size, but none of the orders sent to it."""
     resizer = Resizer(ObedientGuest(), SIZE, site.clock, lambda: None, GuestPhase.RUNNING)
     resizer.hold()
     resizer.state = guest.state
@@ -87,7 +89,7 @@ def succeeds(site: Site, guest: Resizer) -> Resizer:
 
 
 async def test_lagging_successor_keeps_growth_reported(site: Site) -> None:
-    """The order of the earlier leader may be carried out after its successor has seen an older object."""
+    """The earlier leader's order may be executed after its successor has seen an older object."""
     guest = await running(site)
     successor = await site.falling_behind()
     await order(site, 4)
@@ -116,7 +118,7 @@ async def test_lagging_successor_repeats_no_growth(site: Site) -> None:
 
 
 def test_unreadable_vm_keeps_growth_reported() -> None:
-    """While it moves, its status has the size of its guest, but a successor could not read the growth in it."""
+    """During a migration its status has its guest's size, but a successor could not read the growth in it."""
     guest = Resizer(ObedientGuest(), SIZE, FakeClock(), lambda: None, GuestPhase.RUNNING)
     status: Json = {"phase": "Migrating", "cpus": "2", "memorySize": "2Gi"}
     assert with_growth(VmPlan(status, hold=True), guest, None) == status
@@ -152,7 +154,7 @@ async def test_old_definition_drops_growth_quietly(site: Site) -> None:
 
 @dataclass
 class UnreliableGuest(ObedientGuest):
-    """Answers of its runner are lost, and orders are carried out late."""
+    """Its runner's responses are lost, and orders are executed late."""
 
     chance: random.Random
     late: list[tuple[float, str, MilliCpu | Bytes]] = field(default_factory=list)
@@ -191,7 +193,7 @@ class UnreliableGuest(ObedientGuest):
 
 
 async def covered(site: Site) -> Resources:
-    """What a scheduler counts that sees the object for the first time."""
+    """The size that a scheduler counts when it first sees the object."""
     facts = vm_facts(read_vm(await site.vm()))
     return facts.use.at_least(facts.actual or ZERO)
 

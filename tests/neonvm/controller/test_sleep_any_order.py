@@ -25,7 +25,7 @@ RUNS = has("2", "2Gi")
 
 
 class SleepModel(FakeApi):
-    """One VM that runs, and everybody who has a part in its sleep. Each action is a method."""
+    """One running VM, and everyone who takes part in its sleep. Each action is a method."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class SleepModel(FakeApi):
         self.seen = self.vm
 
     def replace_controller(self) -> None:
-        """Another one begins with fresh watches, and knows of the guest only its phase."""
+        """A new controller starts with fresh watches, and knows only the guest's phase."""
         self.watch_on_standby()
         self.take_over()
 
@@ -153,7 +153,7 @@ class SleepModel(FakeApi):
         self.on_standby = self.vm
 
     def take_over(self) -> None:
-        """A standby begins, whose watch may lag behind what its predecessor wrote."""
+        """A standby takes over, and its watch may lag behind its predecessor's writes."""
         self.seen, self.order, self.may_wake = self.on_standby, "", False
         self.report = SleepReport("", SleepState.ASLEEP) if self.guest.phase in SLEEPING else SleepReport()
 

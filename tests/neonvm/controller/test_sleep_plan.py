@@ -1,4 +1,4 @@
-"""The controller's plan for a VM that is ordered to sleep, sleeps or wakes: in every situation, all of it."""
+"""The controller's complete plan for a VM that is ordered to sleep, sleeps or wakes, in every situation."""
 
 from dataclasses import replace
 from itertools import product
@@ -133,7 +133,7 @@ def test_sleeper_keeps_place_and_machine() -> None:
 
 
 def test_sleep_without_figures_keeps_those_of_status() -> None:
-    """A new controller adopts the sleeper, whose runner does not repeat them."""
+    """A new controller adopts the sleeping guest, whose runner does not report them again."""
     adopted = SleepReport("", SleepState.ASLEEP)
     assert plan(observed(vm_with("Asleep", SLEPT), GONE, adopted)).status["sleep"] == SLEPT
     first = plan(observed(vm_with("Running", has="2"), GONE, adopted)).status["sleep"]
@@ -193,7 +193,7 @@ def test_vm_without_autoscaling_needs_no_permit() -> None:
 
 
 def test_written_decision_to_wake_holds() -> None:
-    """The phase reserves what the guest uses by now, so a permit that is lowered since changes nothing."""
+    """The phase already reserves the guest's use, so lowering the permit now has no effect."""
     for guest, permit in product((GONE, CALLED), ("", "500m")):
         made = plan(observed(vm_with("Running", WOKEN, permit=permit), guest, FIGURES))
         assert (made.wake, made.status["phase"], made.status["sleep"]) == (True, "Running", WOKEN)

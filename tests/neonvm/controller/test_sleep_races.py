@@ -1,4 +1,4 @@
-"""A sleeping VM, and a controller that is behind: with old watches, after its predecessor, or for weeks."""
+"""A sleeping VM, and a controller with old information: from old watches, after its predecessor, or for weeks."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ class Sleeper:
         await self.turn(2)
 
     async def follow(self) -> None:
-        """A controller begins to follow the guest."""
+        """A controller starts to follow the guest."""
         await self.stop()
         resizer = Resizer(self.guest, Resources(MilliCpu(0), Bytes(0)), self.site.clock, lambda: None)
         resizer.hold()  # until the first size is ordered, as the guests of pods are
@@ -82,7 +82,7 @@ async def sleeper(site: Site) -> AsyncIterator[Sleeper]:
 
 
 async def test_permit_that_is_lowered_meanwhile_wakes_nothing(sleeper: Sleeper) -> None:
-    """The watch still shows the permit that the ledger has taken back: its room may be another VM's by now."""
+    """The watch still shows the permit that the ledger has revoked: another VM may have its room."""
     assert await sleeper.turn() == "Asleep"
     await sleeper.permit("2")
     await sleeper.turn()
@@ -99,7 +99,7 @@ async def test_permit_that_is_lowered_meanwhile_wakes_nothing(sleeper: Sleeper) 
 
 
 async def test_old_watch_gives_no_second_order(sleeper: Sleeper) -> None:
-    """Its view still has the order, but not yet the order's end."""
+    """It still shows the order, but not yet the end of the order."""
     behind = await sleeper.site.falling_behind()
     await sleeper.site._controller.reconcile(DB)
     with pytest.raises(ApiRefusedError):
@@ -123,7 +123,7 @@ async def test_new_controller_picks_sleeper_up(sleeper: Sleeper) -> None:
 
 
 async def test_new_controller_goes_on_with_written_decision(sleeper: Sleeper) -> None:
-    """The last one wrote that the guest may run, and died before it woke it."""
+    """Its predecessor wrote that the guest may run, and died before it woke it."""
     await sleeper.turn()
     report = {"state": "Waking", "message": "a query"}
     status: Json = {"status": {"phase": "Running", "sleep": report}}
@@ -134,7 +134,9 @@ async def test_new_controller_goes_on_with_written_decision(sleeper: Sleeper) ->
 
 
 async def test_old_watch_repeats_no_earlier_wake(sleeper: Sleeper) -> None:
-    """A standby takes over whose watch has missed the end of one sleep and the next: there is no permit to wake."""
+    """A standby takes over whose watch has missed the end of one sleep and the start of the next: there is no permit to
+    wake.
+    """
     await sleeper.turn()
     await sleeper.permit("2")
     sleeper.guest.must_wake.set_result("a query")

@@ -35,7 +35,7 @@ async def enable(runtime: RuntimeFixture, enabled: str = "true") -> None:
 
 
 async def asleep(runtime: RuntimeFixture, policy: str = "Always") -> FakeGuest:
-    """The guest of a VM that sleeps and has given its permit up."""
+    """The guest of a sleeping VM that has given up its permit."""
     pod = await runtime.run_vm(policy)
     await enable(runtime)
     await order(runtime, "a")
@@ -141,7 +141,7 @@ async def test_vm_resized_while_asleep_wakes_with_new_size(runtime: RuntimeFixtu
 
 
 async def test_migration_moves_sleeper(runtime: RuntimeFixture) -> None:
-    """Its phase stays, so that nothing is reserved where it sleeps, until its guest runs in the target."""
+    """Its phase stays, so that nothing is reserved on its source node, until its guest runs in the target."""
     guest = await asleep(runtime)
     await runtime.ask_to_move()
     await runtime.pass_time(2)
@@ -171,7 +171,7 @@ async def test_migration_moves_vm_that_waits_for_permit(runtime: RuntimeFixture)
 
 
 async def test_permit_wakes_nothing_that_is_on_its_way(runtime: RuntimeFixture) -> None:
-    """Once the move has failed, it does."""
+    """Once the migration has failed, it wakes the guest."""
     guest = await asleep(runtime)
     guest.call(CALLER)
     await runtime.settle()
@@ -188,7 +188,7 @@ async def test_permit_wakes_nothing_that_is_on_its_way(runtime: RuntimeFixture) 
 
 
 async def test_sleeper_wakes_while_its_target_has_no_node(runtime: RuntimeFixture) -> None:
-    """Then it moves as it runs."""
+    """Then it migrates awake."""
     guest = await asleep(runtime)
     runtime.extender.full = {"n2"}
     await runtime.ask_to_move()
@@ -270,7 +270,7 @@ async def test_sleeper_whose_pod_ends_restarts_by_policy(runtime: RuntimeFixture
 
 
 async def test_runtime_that_restarts_loses_its_sleepers(runtime: RuntimeFixture) -> None:
-    """Guests of the local cluster end with its process; the VM boots again and says that it was asleep."""
+    """Guests of the local cluster end with its process; the VM boots again and reports that it was asleep."""
     await asleep(runtime)
     await runtime.restart()
     await runtime.pass_time(5)

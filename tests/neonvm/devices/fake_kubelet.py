@@ -11,7 +11,7 @@ from deploy.neonvm.devices.wire import KUBELET_SOCKET, MESSAGES, SERVICE
 
 
 class FakeKubelet:
-    """One run of a kubelet. ``offered`` counts devices by resource; ``refuses`` is its error for plugins."""
+    """One run of a kubelet. ``offered`` counts devices by resource; ``refuses`` is the error that plugins get."""
 
     def __init__(self, folder: Path, refuses: str = "", follows: bool = True) -> None:
         self._folder = folder
@@ -23,7 +23,7 @@ class FakeKubelet:
         self.offered: dict[str, int] = {}
 
     async def __aenter__(self) -> FakeKubelet:
-        """It removes all sockets, as a kubelet does that starts, and makes its own."""
+        """Remove all sockets, as a kubelet does at its start, and create its own."""
         for each in self._folder.glob("*.sock"):
             each.unlink()
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(self._register)

@@ -32,7 +32,7 @@ PATIENCE = 5000
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short path: that of a socket has at most 107 bytes."""
+    """A short path, because a socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory() as made:
         yield Path(made)
 

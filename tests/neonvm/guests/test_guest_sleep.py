@@ -35,7 +35,7 @@ ANSWERS = {
 
 
 class SlowEnd(SavedMachine):
-    """A machine that takes until ``may_end`` to quit; being cancelled ends it at once."""
+    """A machine that does not quit before ``may_end``; cancelling ends it immediately."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class HungMachine(SlowEnd):
 
 @dataclass
 class World:
-    """A running guest, and all around it."""
+    """A running guest and its environment."""
 
     daemon: FakeGuestDaemon
     guest: QemuGuest
@@ -124,7 +124,7 @@ async def test_guest_keeps_its_pods_storage_limit(tmp_path: Path) -> None:
 
 
 async def test_guest_that_does_not_resume_boots(tmp_path: Path) -> None:
-    """If its pod ended instead, the pod's volume with the disk would be deleted."""
+    """If its pod ended instead, its volume with the disk would be deleted."""
     async with running(tmp_path, HungMachine()) as world:
         world.machine.status = "failed"
         world.hypervisor.machine = booted = SavedMachine()
@@ -140,7 +140,7 @@ async def test_guest_that_does_not_resume_boots(tmp_path: Path) -> None:
 
 
 async def test_cancelled_end_leaves_a_listening_sleeper(world: World) -> None:
-    """The guest sleeps: without a reader of its frames nothing could wake it."""
+    """The guest is asleep: if its frames were not read, nothing could wake it."""
     world.machine.may_end.clear()
     falling = asyncio.create_task(world.guest.fall_asleep())
     await world.machine.ends.wait()

@@ -24,7 +24,7 @@ READY = {"GET /ready": (200, "ready"), "GET /cpu": (200, "1000")}
 
 
 class GuestFixture:
-    """A guest with everything around it faked."""
+    """A guest with a fake environment."""
 
     def __init__(self, state_dir: Path, daemon: FakeGuestDaemon, **changes: object) -> None:
         self.daemon, self.hypervisor, self.clock = daemon, FakeHypervisor(), SteppedClock()
@@ -201,6 +201,6 @@ async def test_unwritable_state_folder_blames_guest(tmp_path: Path, daemon: Fake
 
 
 def occupied(folder: Path) -> Path:
-    """A path that is taken by a file."""
+    """A path at which a file exists."""
     (folder / "db").write_text("")
     return folder / "db"

@@ -1,4 +1,4 @@
-"""A small API: VMs, migrations and pods by name, their versions, and what finalizers hold back.
+"""A small API: VMs, migrations and pods by name, with versions and finalizers.
 
 Objects are replaced and never altered, so an old copy stays as it was.
 """
@@ -17,7 +17,7 @@ class RefusedError(Exception):
 
 
 class FakeApi:
-    """The API to which all parts of a small world write."""
+    """The API to which all components of a small world write."""
 
     def __init__(self) -> None:
         self.vms: Objects = {}

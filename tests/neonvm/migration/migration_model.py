@@ -27,7 +27,7 @@ SIZE = GuestState(GuestPhase.RUNNING, MilliCpu(2000), Bytes(2 * GI))
 
 
 class MigrationModel(FakeApi):
-    """``doubled`` is what must never be: two guests that run at once."""
+    """``doubled`` records what must never happen: two guests that run at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class MigrationModel(FakeApi):
                 self._patch(self.pods, pod, status={"phase": "Failed", "message": "lost"})
 
     def look(self, kind: str) -> None:
-        """The watch of one kind has caught up."""
+        """The watch of one kind catches up."""
         self.seen[kind] = dict({"vms": self.vms, "migrations": self.migrations, "pods": self.pods}[kind])
 
     # What the rest of the cluster does.
@@ -88,7 +88,7 @@ class MigrationModel(FakeApi):
                 self._patch(self.pods, pod, spec={"nodeName": "n2" if migration_of(pod) else "n1"})
 
     def attend(self) -> None:
-        """The kubelets: pods begin, end and go."""
+        """The kubelets act: pods start, end and are removed."""
         for name, pod in list(self.pods.items()):
             if is_terminating(pod):
                 self._end_guest(name)
@@ -111,7 +111,7 @@ class MigrationModel(FakeApi):
         self._patch(self.pods, pod, status={"phase": "Running", "podIP": "10.0.0.9"})
 
     def _collect(self) -> None:
-        """Garbage collection of objects whose owners are gone."""
+        """Garbage collection of objects whose owners were deleted."""
         alive = {uid_of(each) for kind in (self.vms, self.migrations) for each in kind.values()}
         for kind in (self.migrations, self.pods):
             for name, each in list(kind.items()):

@@ -1,4 +1,4 @@
-"""Events may be in a store of their own, which may be down for hours: migrations and VMs end without them."""
+"""Events may have their own etcd, which may be down for hours: migrations and VMs end without them."""
 
 from protocol.kubernetes.objects import child
 from protocol.kubernetes.resources import VIRTUAL_MACHINES

@@ -77,7 +77,9 @@ async def test_refusal_is_reported_after_lost_write(
 
 
 async def test_vm_whose_memory_never_comes_may_move(runtime: RuntimeFixture) -> None:
-    """An order that is not followed bars moves for a minute, says why after that, and is given to the target too."""
+    """An order that is not followed blocks migrations for a minute, gives the reason after that, and is sent to the
+    target too.
+    """
     pod = await runtime.run_vm()
     guest = runtime.guests.by_pod[pod]
     guest.keeps_memory = True

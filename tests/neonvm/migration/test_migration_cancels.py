@@ -1,4 +1,4 @@
-"""A migration, or its VM, is deleted: while it waits, while the guest is sent, and too late."""
+"""A migration, or its VM, is deleted: while it waits, while the guest is being sent, or too late."""
 
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from tests.neonvm.runtime_fixture import DB, MOVE, RuntimeFixture
@@ -79,7 +79,7 @@ async def test_deleting_the_vm_takes_everything_with_it(runtime: RuntimeFixture)
 
 
 async def _gone(runtime: RuntimeFixture) -> None:
-    """Returns when the VM is gone; its folder is removed by a thread, which takes its own time."""
+    """Wait until the VM is deleted; a thread removes its folder, which takes some time."""
     for _ in range(1000):
         if not (await runtime.client.list(VIRTUAL_MACHINES)).objects:
             break

@@ -1,4 +1,4 @@
-"""In any order of events, however late they are seen, exactly one guest runs in the end."""
+"""In any order of events, even if they are seen late, exactly one guest runs in the end."""
 
 from collections.abc import Callable
 
@@ -52,7 +52,7 @@ def play(names: list[str]) -> MigrationModel:
 
 
 def finish(model: MigrationModel) -> None:
-    """Time passes, nothing happens any more, and what can arrive arrives."""
+    """Time passes, nothing more happens, and everything that can arrive arrives."""
     for _ in range(2):
         settle(model)
         model.arrive()

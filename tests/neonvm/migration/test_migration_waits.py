@@ -42,7 +42,7 @@ async def test_vm_scales_before_target_is_placed(runtime: RuntimeFixture) -> Non
 
 
 async def test_silent_source_node_bars_no_move(runtime: RuntimeFixture) -> None:
-    """The kubelet of the source's node hangs when the guest has left: its pod cannot go, and the VM moves again."""
+    """The kubelet of the source's node hangs after the guest has left: its pod remains, and the VM migrates again."""
     old = await runtime.run_vm()
     source, target = await runtime.begin_to_move()
     runtime.controllers.stop_kubelet("n1")
@@ -65,7 +65,7 @@ async def test_silent_source_node_bars_no_move(runtime: RuntimeFixture) -> None:
 
 
 async def test_cleanup_wait_is_explained(runtime: RuntimeFixture) -> None:
-    """The target's node is silent: its pod cannot go, and is waited for a minute at most."""
+    """The target's node is silent: its pod remains, and the wait for it ends after a minute."""
     await runtime.run_vm()
     _, target = await runtime.begin_to_move()
     runtime.controllers.stop_kubelet("n2")

@@ -1,4 +1,4 @@
-"""Moves of one process: called off at any moment, and ended by what no move should end with."""
+"""Migrations in one process: cancelled at any moment, and ended by errors that none should end with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CANCELLED = TransferState(Sending.FAILED, "Cancelled", "the migration was cancel
 
 @dataclass
 class Move:
-    """A move that ends with ``error`` once it ``ends``, called off or not."""
+    """A migration that ends with ``error`` once it ``ends``, cancelled or not."""
 
     error: Exception
     ends: asyncio.Event = field(default_factory=asyncio.Event)

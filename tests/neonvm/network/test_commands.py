@@ -35,7 +35,7 @@ async def test_missing_nft_names_its_own_package(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_cancelled_call_kills_its_command(tmp_path: Path) -> None:
-    """The command says its process number through a named pipe, so that the test knows when it runs."""
+    """The command writes its pid to a named pipe, so that the test knows when it runs."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     task = asyncio.create_task(run("sh", "-c", f"echo $$ >{pipe}; exec tail -f /dev/null"))

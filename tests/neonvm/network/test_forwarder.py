@@ -17,7 +17,7 @@ async def dial(host: str, port: int) -> socket.socket:
 
 
 async def echo_backwards(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers only once the peer has said all: it needs the end of the stream to be forwarded too."""
+    """Responds only after the peer has sent everything, so the end of the stream must be forwarded too."""
     said = await reader.read()
     writer.write(said[::-1])
     await writer.drain()

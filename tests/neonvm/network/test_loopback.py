@@ -1,4 +1,4 @@
-"""The network of loopback addresses: one block a cluster, one address a pod."""
+"""The network of loopback addresses: one block per cluster, one address per pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes as network namespaces, for real: what can reach what, and that nothing is left (needs root)."""
+"""Nodes as real network namespaces: what can reach what, and that nothing is left behind (needs root)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def output(*command: str) -> str:
 
 
 async def lasting(place: PodNetwork) -> asyncio.subprocess.Process:
-    """A program that runs in the pod forever, and does by now."""
+    """A program that runs in the pod forever, already started."""
     command = (*place.enter, "sh", "-c", "echo up; exec tail -f /dev/null")
     program = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert program.stdout is not None

@@ -63,7 +63,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def own_network() -> list[str]:
-    """The way into a network namespace of the test's own, in which every port is free."""
+    """Enter a network namespace of the test, in which every port is free."""
     command = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--"]
     ready = [*command, "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
     if shutil.which("ip") is None or subprocess.run([*ready, "true"], check=False, capture_output=True).returncode:

@@ -1,4 +1,4 @@
-"""The controller caches only the fields of pods that it reads, however large the pods are."""
+"""The controller caches only the fields of pods that it reads, even of huge pods."""
 
 from __future__ import annotations
 

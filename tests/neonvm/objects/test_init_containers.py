@@ -1,4 +1,4 @@
-"""A VM's own init containers: what of them reaches the pod."""
+"""A VM's own init containers, and which of their fields reach the pod."""
 
 from __future__ import annotations
 

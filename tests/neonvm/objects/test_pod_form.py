@@ -100,7 +100,7 @@ def test_runner_gets_vm_and_address() -> None:
 
 
 def test_pod_carries_its_trusted_callers() -> None:
-    """Its authorities cannot be changed there; its token is for its controller alone, and the kubelet asks over TLS."""
+    """Its CAs cannot be changed there; its token is only for its controller, and the kubelet's probes use TLS."""
     made = pod(vm(extraInitContainers=[{"name": "x", "volumeMounts": [{"name": "runner-identity"}]}]))
     (runner,) = made["spec"]["containers"]
     assert {"name": "RUNNER_AUTHORITIES", "value": "PEM"} in runner["env"]
@@ -155,7 +155,9 @@ def test_what_the_vm_says_of_its_pod_holds() -> None:
 
 
 def test_installation_adds_pull_secrets_and_security() -> None:
-    """OpenShift assigns users, and a private registry has the runner's image: neither is a matter of the single VM."""
+    """OpenShift assigns users, and a private registry has the runner's image: both belong to the installation, not to a
+    VM.
+    """
     form = RunnerForm("runner:1", pod_security={"runAsNonRoot": True}, pull_secrets=["s", "ours"])
     spec = pod(vm(imagePullSecrets=[{"name": "s"}, {"name": "own"}]), form)["spec"]
     assert spec["imagePullSecrets"] == [{"name": "s"}, {"name": "own"}, {"name": "ours"}]
@@ -197,7 +199,7 @@ def test_target_pod_waits_for_incoming_guest() -> None:
     ],
 )
 def test_target_copies_source_machine_not_spec(image_id: str, image: str) -> None:
-    """On another base its disk would be garbage, and its memory fits no other machine."""
+    """On another base image its disk would be garbage, and its memory fits no other machine."""
     source = pod(vm())
     source["status"] = {"initContainerStatuses": [{"name": "init", "imageID": image_id}]}
     edited = vm(guest={**child(vm(), "spec", "guest"), "rootDisk": {"image": "postgres:16"}})
@@ -256,7 +258,7 @@ def test_end_reason_is_read_from_pod_status(status: Json, expected: tuple[str, s
 
 
 def test_pod_knows_who_does_not_wake_it() -> None:
-    """A tenant's annotation of any length becomes a short variable of the runner."""
+    """A tenant's annotation of any length becomes a short environment variable of the runner."""
     plain = {**vm(), "metadata": {**child(vm(), "metadata"), "annotations": {ANNOTATION_SLEEP_IGNORES: "10.1.2.3,"}}}
     assert {"name": "SLEEP_IGNORES", "value": "10.1.2.3/32"} in _environment_of(plain)
     listed = "$(VM_NAME), 10.4.7.7/16," * 10_000

@@ -47,7 +47,7 @@ def test_machine_is_held_within_limits(limits: object, cpu: str, mem: str, said:
 
 
 def test_following_limit_does_not_cap_vm() -> None:
-    """Our scheduler limits the container to what is reserved, and raises that before the VM grows."""
+    """Our scheduler limits the container to its reservation, and raises the limit before the VM grows."""
     limits: Any = {"f:resources": {"f:limits": {"f:cpu": {}}}}
     fields = {"f:spec": {"f:containers": {'k:{"name":"neonvm-runner"}': limits}}}
     entry = {"manager": "autoscale-scheduler", "subresource": "resize", "fieldsV1": fields}

@@ -61,7 +61,7 @@ def test_it_is_there_while_there_are_vms() -> None:
     ids=["everything", "this VM", "NeonVM's pods", "all VMs", "everything, both ways", "nothing said"],
 )
 def test_it_never_opens_what_another_policy_closes(other: Json) -> None:
-    """Policies add up: ours would open the ports of a database to everybody."""
+    """Policies are additive: ours would open a database's ports to everyone."""
     assert (todo(other), todo(OURS, other)) == (None, PolicyAction.DELETE)
 
 
@@ -79,7 +79,7 @@ def test_policies_that_keep_vms_open_are_ignored(other: Json) -> None:
 
 
 def test_labels_of_running_pods_count() -> None:
-    """A pod keeps labels that its VM has lost, and has those that people and webhooks gave to it alone."""
+    """A pod keeps labels that its VM has lost, and has labels that users and webhooks gave only to it."""
     other = policy(podSelector={"matchLabels": {"tier": "db"}}, policyTypes=["Ingress"])
     pods: list[Json] = [{"metadata": {"name": "db-x", "labels": {"tier": "db"}}}]
     todos = [policy_action(HOME, [virtual_machine()], each, False, pods) for each in ([other], [OURS, other], [OURS])]

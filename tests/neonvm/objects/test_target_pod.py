@@ -1,4 +1,4 @@
-"""The pod into which a VM moves: the VM's own, elsewhere, and with what the migration demands in addition."""
+"""The target pod of a migration: the VM's own, on another node, and with the migration's additional constraints."""
 
 from typing import cast
 

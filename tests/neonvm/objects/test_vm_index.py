@@ -1,4 +1,4 @@
-"""Objects are found by their VM, however they come, change and go."""
+"""Objects are found by their VM as they are created, changed and deleted."""
 
 from deploy.kube.informer import Informer
 from deploy.neonvm.objects.vm_index import VmIndex

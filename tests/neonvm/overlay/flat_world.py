@@ -1,4 +1,6 @@
-"""Two nodes with their parts of the flat network, a stranger on their underlay, and a pod: all network namespaces."""
+"""Two nodes with their parts of the flat network, a stranger on their underlay, and a pod, all as network
+namespaces.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,7 @@ class Guest:
             os.write(self.tap, _HEADER + each)
 
     async def heard(self) -> list[bytes]:
-        """All that has come since the last time."""
+        """The frames received since the last call."""
         await asyncio.sleep(SETTLED)
         found = []
         while True:
@@ -100,7 +102,7 @@ class Guest:
 
 
 def uid_of_vm(name: str) -> str:
-    """Like a real one, it may be part of an interface's name."""
+    """Like a real UID, it may be part of an interface's name."""
     return f"uid-{name.replace('/', '-')}"
 
 
@@ -144,7 +146,7 @@ class FlatWorld:
         *,
         patience: float = PATIENCE,
     ) -> Guest:
-        """The guest of a VM of the API, plugged in on ``node`` in the way of every pod."""
+        """The guest of a VM's object, attached on ``node`` as any pod is."""
         space, _, own = name.partition("/")
         kind, uid = owner if owner[0] else ("VirtualMachine", uid_of_vm(name))
         metadata: Json = {
@@ -224,7 +226,7 @@ def tunnelled(inner: bytes, network: int = 4097) -> bytes:
 async def flat_world(
     monkeypatch: pytest.MonkeyPatch, *, isolated: bool = True, underlay: tuple[str, ...] = ()
 ) -> AsyncIterator[FlatWorld]:
-    """Two nodes that know of each other."""
+    """Two nodes that know each other."""
     run = commands.run
 
     async def run_here(*command: str, lines: list[str] | tuple[str, ...] = ()) -> str:

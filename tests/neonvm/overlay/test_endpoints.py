@@ -122,7 +122,7 @@ def test_little_is_kept_of_each_object() -> None:
 
 
 def test_resized_vm_changes_no_network() -> None:
-    """Each resize of any VM had every node of the cluster check its network."""
+    """Each resize of any VM once made every node of the cluster check its network."""
     assert trimmed(with_status(VM, phase="Scaling", cpus="3")) == trimmed(with_status(VM, phase="Running", cpus="2"))
     assert trimmed(with_status(VM, node="b")) != trimmed(VM)
     assert trimmed(with_status(MOVE, phase="Succeeded")) != trimmed(MOVE)

@@ -80,7 +80,7 @@ def test_tunnel_takes_a_vm_only_from_its_nodes(found: list[Endpoint]) -> None:
 
 
 def test_thousands_of_vms_cost_no_rule() -> None:
-    """Only elements; and each line stays short enough for nft to read."""
+    """They only add elements, and each line stays short enough for nft to read."""
     found = [Endpoint(each, f"space-{int(IPv4Address(each)) % 50}", ("b",)) for each in ADDRESSES]
     rules, *lines = full_ruleset(elements(found, {}, PEERS, isolated=True))
     assert rules == full_ruleset(elements([], {}, {}, isolated=True))[0]

@@ -87,7 +87,7 @@ async def test_namespaces_may_be_joined(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 async def test_guest_sends_nothing_as_another(world: FlatWorld) -> None:
-    """Theft of an address by ARP, of a MAC, of an IP; frames that are no ARP or IPv4; tags."""
+    """Theft of an address by ARP, of a MAC, of an IP; frames other than ARP and IPv4; tags."""
     one, two = await world.both()
     world.vm("shop/three", "a", THREE)
     await world.renew()
@@ -145,7 +145,7 @@ async def test_stranger_packets_teach_the_tunnel_nothing(world: FlatWorld, forge
 
 
 async def test_node_claims_no_vm_of_another_node(world: FlatWorld) -> None:
-    """Nor does an attacker who forges a node's address: a VM's frames are accepted only from its node."""
+    """Nor does an attacker with a forged node address: a VM's frames are accepted only from its node."""
     one, _ = await world.both()
     world.vm("shop/three", "a", THREE)
     await world.renew()
@@ -160,7 +160,7 @@ async def test_node_claims_no_vm_of_another_node(world: FlatWorld) -> None:
 async def test_nodes_may_be_joined_by_another_interface(
     monkeypatch: pytest.MonkeyPatch, underlay: tuple[str, ...], arrives: bool
 ) -> None:
-    """WireGuard of a cluster network: packets come by its interface, and the way back is the usual one."""
+    """WireGuard of a cluster network: packets arrive on its interface, and return on the usual one."""
     async with flat_world(monkeypatch, underlay=underlay) as world:
         one, _ = await world.both()
         ip(f"link add eth1 netns {PREFIX}b type veth peer name back0 netns {PREFIX}a")
@@ -189,7 +189,7 @@ async def test_guest_does_not_reach_its_node(world: FlatWorld) -> None:
 
 
 async def test_guest_fills_no_table_of_connections(world: FlatWorld) -> None:
-    """Neither by frames that br_netfilter shows to the node, nor by the tunnel's ports, which follow the frames."""
+    """Neither by frames that br_netfilter passes to the node, nor by the tunnel's ports, which depend on the frames."""
     one, two = await world.both()
     one.send(*(frame(flat_mac(TWO), flat_mac(ONE), IP, ipv4(ONE, TWO, port=port)) for port in range(2000, 2300)))
     assert len(await two.heard()) == 300
@@ -219,7 +219,7 @@ async def test_unknown_mac_is_found_without_flooding_others(world: FlatWorld) ->
 
 
 async def test_vm_that_moves_is_followed_at_once(world: FlatWorld) -> None:
-    """By its announcement alone: nothing is renewed in between. Frames that its old place gives back arrive, too."""
+    """Only by its announcement, without a sync in between. Frames that its source returns arrive too."""
     one, two = await world.both()
     status = {"phase": "Running", "sourceNode": "b", "targetNode": "a", "targetPodName": "two-2"}
     names = {"namespace": "shop", "name": "move", "uid": "m1"}

@@ -1,4 +1,4 @@
-"""A node's network program with fake commands: its first steps, and when it hands out no taps."""
+"""A node's network program with fake commands: its start, and when it hands out no taps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One node's part of the flat network: what is made, and where frames go."""
+"""One node's part of the flat network: its links, and where frames go."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def entry(mac: str, **more: object) -> dict[str, object]:
 
 
 def applied(present: list[dict[str, object]], lines: list[str]) -> list[dict[str, object]]:
-    """The tables after ``lines``, as ``bridge`` understands them."""
+    """The tables after ``lines``, as the ``bridge`` command would change them."""
     after = list(present)
     for line in lines:
         _, verb, mac, _, _, *words = line.split()
@@ -126,7 +126,7 @@ def test_frames_go_where_the_api_has_their_receivers(present: list[dict[str, obj
 
 
 def test_what_was_learned_during_a_move_stays() -> None:
-    """The target's announcement has come by before the API says that the VM has arrived."""
+    """The target's announcement has arrived before the API objects show that the VM has."""
     mac = flat_mac("10.111.0.1")
     moving = [Endpoint("10.111.0.1", "shop", ("b", "c"))]
     everybody = [entry(EVERYBODY, dst=each) for each in ("10.0.0.2", "10.0.0.3")]

@@ -1,4 +1,4 @@
-"""The network program as a device plugin: the kubelet gives places, and says whose they are."""
+"""The network program as a device plugin: the kubelet assigns directories, and says which pod owns each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RESOURCE = "autoscaling.neon.tech/flat-network"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short path: that of a socket has at most 107 bytes."""
+    """A short path, because a socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory() as made:
         yield Path(made)
 

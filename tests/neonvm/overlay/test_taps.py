@@ -1,4 +1,4 @@
-"""Handing taps to pods: only the pod that owns a place gets what is handed over there."""
+"""Handing taps to pods: only the pod that owns a directory gets the tap that is handed out there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deploy.neonvm.runner.flat_tap import SOCKET, TapOffer, receive_tap
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """A short path: that of a socket has at most 107 bytes."""
+    """A short path, because a socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory() as made:
         yield Path(made)
 
@@ -55,7 +55,9 @@ async def test_runner_is_handed_its_tap_at_its_place(root: Path) -> None:
 
 
 async def test_earlier_pod_at_a_place_gets_nothing_more(root: Path) -> None:
-    """It may have passed on a connection, or the folder: both end when the kubelet gives the place to the next pod."""
+    """It may have passed on a connection, or the directory: both end when the kubelet assigns the directory to the next
+    pod.
+    """
     program = Program()
     program.goes_on.clear()
     sockets = TapSockets(root, program.serve)

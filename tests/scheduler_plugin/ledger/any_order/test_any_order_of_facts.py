@@ -125,7 +125,7 @@ class AnyOrder(ChangingObjects):
         return {uid: each.reserved for uid, each in known if each.pod.vm_uid in self.uids() and uid not in self.left()}
 
     def left(self) -> set[str]:
-        """Pods that their VMs have left: they keep their reservations, even as the VM changes."""
+        """Pods that their VMs have left: they keep their reservations, whatever happens to the VM."""
         left = [each for each in self.ledger.claims.values() if each.left_with is not None]
         for claim in left:
             assert claim.vm is not None
