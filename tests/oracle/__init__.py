@@ -1,1 +1,1 @@
-"""A storm over the real service, judged by what agents were really answered and not by the ledger."""
+"""A storm on the real service, judged by the responses that agents received and not by the ledger."""

@@ -65,13 +65,13 @@ class Agents(Stage):
             self._arrive(message)
 
     def wish(self, view: View) -> Resources:
-        """A size that an agent requests by its view: any, zero to sleep, or all of it to wake."""
+        """A size that an agent requests according to its view: any, zero to sleep, or its whole size to wake."""
         if view.wakes_with is None:
             return self.size()
         return view.wakes_with if view.phase == WAKING else ZERO
 
     def ask_for(self, machine: Machine, agent: Agent, wanted: Resources) -> Message:
-        """Sends a request; it lies on the wire until it arrives. What is not asked for is given up now."""
+        """Send a request, which stays in transit until it arrives. The agent gives up now what it does not request."""
         wanted, last = wanted.at_least(agent.floor()), agent.hold
         agent.hold = agent.hold and agent.hold.at_most(wanted)
         agent.sequence += 1
@@ -103,7 +103,7 @@ class Agents(Stage):
         self._post(message)
 
     def deliver(self) -> None:
-        """A message that was late, or a double, arrives."""
+        """A late message, or a duplicate, arrives."""
         self.wire = [each for each in self.wire if self.clock.now() - each.at < LIFE]
         if self.wire:
             self._arrive(self.chance.choice(self.wire))
@@ -135,7 +135,7 @@ class Agents(Stage):
                 self._written(message, task)
 
     def _written(self, message: Message, task: asyncio.Task[HotResponse]) -> None:
-        """An answer that has waited for something."""
+        """A response that has waited for a write."""
         held = message.agent.hold
         self._answered(message, task.result(), message.had.at_least(self.fleet.has(message.machine)))
         if message.agent.hold is not held and message.machine.name in self.fleet.machines:
@@ -196,7 +196,7 @@ class Agents(Stage):
         return agent.hold is not None and not is_off
 
     def land_patch(self) -> None:
-        """A resize that was late lands, also of an agent that is gone."""
+        """A late resize lands, even of an agent that is gone."""
         flights = [
             (each, agent, patch)
             for each in self.fleet.machines.values()
@@ -234,7 +234,7 @@ class Agents(Stage):
             machine.agents[machine.agents.index(agent)] = fresh
 
     def hide_agent(self) -> None:
-        """An agent is cut off from the API server, or from the scheduler."""
+        """Cut an agent off from the API server, or from the scheduler."""
         found = self._some_agent()
         if found is not None:
             until = Instant(self.clock.now() + self.chance.choice((5.0, 40.0, 120.0)))

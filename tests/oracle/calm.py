@@ -50,7 +50,7 @@ async def calm(story: Story) -> None:
 
 
 async def _wake_all(story: Story) -> None:
-    """A VM that fits wakes, as soon as an agent of it asks."""
+    """A VM that fits wakes as soon as its agent sends a request."""
     for machine in [machine for machine in story.fleet.machines.values() if story.fleet.sleeps(machine)]:
         node, size = story.fleet.node(machine), story.fleet.wakes_with(machine)
         story.enter(machine, WAKING)
@@ -81,7 +81,7 @@ def _agents(story: Story) -> list[tuple[Machine, Agent]]:
 
 
 async def _speak(story: Story, machine: Machine, agent: Agent, wanted: Resources | None) -> None:
-    """The agent reads its VM and asks for ``wanted``, or for what the VM has."""
+    """The agent reads its VM and requests ``wanted``, or the VM's present size."""
     agent.patches.clear()
     agent.view, agent.waits = story.fleet.view(machine), 0
     message = story.ask_for(machine, agent, wanted or story.fleet.use(machine))
@@ -113,7 +113,7 @@ def _free(story: Story, node: str) -> Resources:
 
 
 def _open(story: Story, node: str) -> Resources:
-    """Room that is free for all, without the reserve for sleepers."""
+    """Free room for all VMs, without the wake reserve."""
     sleeps = any(story.fleet.sleeps(machine) for machine in story.fleet.on(node))
     free = _free(story, node)
     return free.minus_or_zero(SIZE.scaled(DEFAULT_RESERVE.share)) if sleeps else free

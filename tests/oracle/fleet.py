@@ -33,7 +33,7 @@ KEPT: Final = 24.0
 
 @dataclass(slots=True)
 class View:
-    """The VM's object as an agent has read it."""
+    """The VM's object as its agent has read it."""
 
     version: int
     use: Resources
@@ -82,7 +82,7 @@ class Agent:
     patches: list[Patch] = field(default_factory=list)
 
     def limit(self) -> Resources:
-        """The most that it would patch its VM to now."""
+        """The largest size to which it would patch its VM now."""
         view = self.view
         if view is None:
             return ZERO

@@ -20,7 +20,7 @@ UNSEEN: Final = Seconds(40.0)
 
 
 class Judge:
-    """Keeps what outsiders have done, and complains."""
+    """Records outsiders' actions, and reports violations."""
 
     def __init__(self, fleet: Fleet, now: Callable[[], Instant]) -> None:
         self.fleet = fleet
@@ -28,7 +28,7 @@ class Judge:
         self._outside: dict[str, Instant] = {}
 
     def outsider(self, node: str | None) -> None:
-        """Others have put more on the node."""
+        """Others have increased the load of the node."""
         if node is not None:
             self._outside[node] = self._now()
 

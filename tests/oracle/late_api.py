@@ -1,4 +1,4 @@
-"""A Kubernetes API whose writes of permits land at once, late or never, are refused, changed or not answered.
+"""A Kubernetes API whose permit writes land immediately, late or never, or are refused, changed or not answered.
 
 A write that was sent may land at any time after, past its time-out and past the end of the process that sent it, as
 long as the object still has the version that it names.

@@ -1,4 +1,4 @@
-"""VMs move to other nodes, because a person or the scheduler has ordered it; some migrations fail."""
+"""VMs migrate because a user or the scheduler has ordered it; some migrations fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Migrations(Stage):
     """The controller of migrations, one step of one migration at a time."""
 
     def order_move(self) -> None:
-        """A person orders a migration; placement chooses the node, or the person does."""
+        """A user orders a migration; placement or the user chooses the node."""
         machine = self.any_machine()
         if machine is None or machine.is_pod or self.is_moving(machine.name) or self.fleet.node(machine) is None:
             return
@@ -47,7 +47,7 @@ class Migrations(Stage):
             await self.carry_on(self.chance.choice(moves))
 
     async def carry_on(self, move: Obj) -> None:
-        """The next step of this migration."""
+        """Execute the next step of this migration."""
         name, machine = move["metadata"]["name"], self.fleet.machines.get(move["spec"]["vmName"])
         if machine is None:
             self.api.remove(MIGRATIONS, "default", name)

@@ -22,7 +22,7 @@ class Outsiders(Stage):
             self.api.forget_history()
 
     def webhook(self) -> None:
-        """A webhook begins or ends to drop or lower permits."""
+        """A webhook starts or stops dropping or lowering permits."""
         kinds = (None, None, None, self.drop_permit, self.lower_permit)
         self.api.webhook = self.chance.choice(kinds)
         self.note(f"webhook: {getattr(self.api.webhook, '__name__', 'none')}")
@@ -112,7 +112,7 @@ class Outsiders(Stage):
         machine.own = machine.own.at_most(size)
 
     def foreign_pod(self) -> None:
-        """A pod of another scheduler comes or goes."""
+        """A pod of another scheduler is created or deleted."""
         keys = [key for key in self.api.collections[PODS].objects if key[0] == "foreign"]
         if len(keys) > 2 or (keys and self.chance.random() < 0.6):
             self.api.remove(PODS, *self.chance.choice(sorted(keys)))

@@ -25,7 +25,7 @@ REPLICAS: Final = 2
 
 
 class Schedulers:
-    """The processes. ``service`` is the one that answers, None if none does."""
+    """The processes. ``service`` is the one that serves, None if none does."""
 
     def __init__(self, api: LateApi, clock: FakeClock, chance: Random, *, has_lease: bool) -> None:
         self.api = api
@@ -50,7 +50,7 @@ class Schedulers:
 
     @property
     def ledger(self) -> Ledger | None:
-        """The ledger at work, if it has read the cluster."""
+        """The current ledger, if it has listed the cluster."""
         service = self.service
         return None if service is None or not service.context.ledger.is_ready else service.context.ledger
 
@@ -78,7 +78,7 @@ class Schedulers:
         return name
 
     async def kill(self) -> bool:
-        """The one that answers dies, or any. Whether there was one."""
+        """The serving process dies, or any other. Returns True if there was one."""
         if not self._tasks:
             return False
         leading = [number for number, each in enumerate(self._replicas) if each.leadership().leads]

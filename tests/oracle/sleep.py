@@ -28,7 +28,7 @@ class Sleep(Stage):
         return is_ours and self.fleet.is_enabled(machine) and not self.is_moving(machine.name)
 
     def wake(self) -> None:
-        """Something must reach a guest that sleeps."""
+        """A frame that needs a sleeping guest arrives."""
         for machine in self._in(ASLEEP):
             self.note(f"{machine.name} is to wake")
             self.enter(machine, WAKING)
@@ -61,7 +61,7 @@ class Sleep(Stage):
         return True
 
     def enter(self, machine: Machine, phase: str) -> None:
-        """The object says that the VM is in this phase."""
+        """Set the VM's phase in its object."""
         obj, size = self._copied(machine), self.fleet.wakes_with(machine)
         asleep, slept = phase in SLEEPING, machine.slept
         sizes = (None, None) if asleep else (size.cpu.quantity(), size.mem.quantity())

@@ -141,7 +141,7 @@ class Stage:
         return int((self.clock.now() + 1000 - set_back) * 1e9)
 
     async def bind(self) -> None:
-        """kube-scheduler binds a pod that waits."""
+        """kube-scheduler binds a waiting pod."""
         waiting = [each for each in self.fleet.machines.values() if self.fleet.node(each) is None]
         if self.ledger is None or not waiting:
             return
@@ -156,7 +156,7 @@ class Stage:
         return why
 
     async def bind_pod(self, pod: Obj, where: str) -> str:
-        """kube-scheduler asks for a binding. Empty if it was done, otherwise why not."""
+        """kube-scheduler requests a binding. Returns an empty text, or the reason why it failed."""
         service, meta = self.schedulers.service, pod["metadata"]
         if service is None:
             return "no scheduler answers"
@@ -172,7 +172,7 @@ class Stage:
         return self.api.get(PODS, "default", machine.pod)
 
     def join(self, machine: Machine, where: str) -> None:
-        """The agent of the node finds the VM, if it has no sidecar, or by a mistake."""
+        """The node's agent finds the VM if it has no sidecar, or by mistake."""
         if not machine.agents or (not machine.is_pod and self.chance.random() < 0.25):
             pod = self.agents_of_nodes[where]
             name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
@@ -234,7 +234,7 @@ class Stage:
         self.api.put(VMS, obj)
 
     def report(self) -> None:
-        """The controller says what a guest has: what its object asks for."""
+        """The controller reports the size in the object as the guest's."""
         machine = self.any_machine()
         if machine is not None and self.fleet.node(machine) is not None:
             self.report_of(machine)

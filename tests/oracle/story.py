@@ -65,7 +65,7 @@ class Story(Migrations, Sleep, Agents, Outsiders):
         ]
 
     async def step(self) -> None:
-        """One thing happens, then everything must hold."""
+        """One thing happens, then everything is checked."""
         doing = self.chance.choices(self.doings, self.weights)[0]
         self.steps += 1
         happened = doing()
@@ -108,7 +108,7 @@ class Story(Migrations, Sleep, Agents, Outsiders):
                     agent.is_unknown = agent.is_unknown or (machine.is_tainted and not agent.may_order.within(stored))
 
     def land_write(self) -> None:
-        """A write of a permit that its sender believes lost lands."""
+        """A permit write that its sender believes lost lands."""
         landed = self.api.land()
         if landed is not None:
             self.note(f"a late write lands: {landed.body}")

@@ -95,7 +95,7 @@ def believes_any_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compares_all_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages of two agents are of one."""
+    """A faulty rule: messages of two agents are compared as if they were one's."""
     monkeypatch.setattr(PermitAccount, "active_rival", lambda *_: None)
     monkeypatch.setattr(PermitAccount, "_is_same_agent", lambda account, message: account.last_pod == message.pod)
 

@@ -1,4 +1,4 @@
-"""Requests to runners that a function answers, as HTTP libraries write them."""
+"""Requests to runners that a function answers, with the errors of HTTP libraries."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ async def _nothing_is_known() -> GateState:
 
 @dataclass
 class FakeQemu:
-    """One process. ``peers`` finds the QEMU at an address; ``ran`` is called whenever a guest begins to run."""
+    """One process. ``peers`` finds the QEMU at an address; ``ran`` is called whenever a guest starts to run."""
 
     address: str
     peers: Callable[[str], FakeQemu | None]

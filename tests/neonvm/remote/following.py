@@ -37,7 +37,7 @@ async def _refused(place: RunnerEndpoint) -> socket.socket:
 
 @asynccontextmanager
 async def follower(made: World, answer: Answer) -> AsyncIterator[Follower]:
-    """One that is new; ``answer`` are its requests to runners."""
+    """A new one; ``answer`` responds to its requests to runners."""
     caches = [Informer(made.client, kind, made.clock) for kind in (PODS, VIRTUAL_MACHINES, IP_ADDRESSES)]
     claims = AddressClaims(made.client, caches[2], caches[1], AddressRange.parse("10.100.128.0-10.100.128.7"))
     deps = PodGuestsDependencies(

@@ -70,12 +70,12 @@ IMAGE = GuestImage(Path("/vm/kernel/vmlinuz"), Path("/vm/kernel/initrd"), Path("
 
 
 class Daemon(FakeGuestDaemon):
-    """The daemon in a guest that follows every order at once; no sockets are between it and its runner."""
+    """The daemon in a guest that follows every order immediately, connected to its runner without sockets."""
 
 
 @dataclass
 class QemuSleeper(FakeSleeper):
-    """The guest of a QEMU that is not there while it sleeps."""
+    """The guest of a QEMU process that does not exist while it sleeps."""
 
     qemu: FakeQemu = field(kw_only=True)
 
@@ -106,7 +106,7 @@ class RunningPod:
 
 
 class OpenForm(RunnerForm):
-    """Makes pods as NeonVM's controller does, which sets no rules for their clients."""
+    """Creates pods as NeonVM's controller does, without rules for their clients."""
 
     def __call__(self, vm: Json, pod: Json) -> Json:
         made = super().__call__(vm, pod)
@@ -387,19 +387,19 @@ class World:
         return next((each.qemu for each in self.pods.values() if each.qemu.migration == "active"), None)
 
     async def boot(self) -> None:
-        """A controller starts, and a VM runs well."""
+        """Start a controller and a VM, and wait until the VM runs."""
         self.start()
         await self.create_vm()
         await self.until(self.runs_well)
 
     async def send(self) -> None:
-        """A pod sends its guest, and is done."""
+        """Wait until a pod sends its guest, and let it finish."""
         await self.until(lambda: self.sending)
         assert self.sending is not None
         self.sending.has_sent()
 
     def runs_well(self) -> bool:
-        """One guest, in the pod that the VM names."""
+        """True if one guest runs, in the pod that the VM names."""
         return self.status.get("phase") == "Running" and self.running == [self.status.get("podName")]
 
     async def until(self, holds: Callable[[], object]) -> None:
@@ -417,7 +417,7 @@ async def _lived(runner: PodRunner, stop: asyncio.Event, fault: str) -> PodExit:
 
 @asynccontextmanager
 async def world(folder: Path) -> AsyncIterator[World]:
-    """A cluster that is open, and closed afterwards."""
+    """A started cluster, which is closed afterwards."""
     made = World(folder)
     for name in ("virtualmachines.yaml", "virtualmachinemigrations.yaml"):
         await made.client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition(name))

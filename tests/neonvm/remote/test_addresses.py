@@ -94,7 +94,7 @@ async def test_addresses_are_unique_and_reusable() -> None:
 
 
 async def test_unclaimed_used_address_is_reserved() -> None:
-    """A VM that another controller has made, or whose claim was deleted by hand."""
+    """Another controller created the VM, or its claim was deleted by hand."""
     cluster = Cluster()
     await cluster.client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition("virtualmachines.yaml"))
     old = await cluster.client.create(VIRTUAL_MACHINES, "default", virtual_machine())
@@ -160,7 +160,7 @@ async def test_what_a_vanished_vm_has_left_is_swept() -> None:
 
 
 async def test_swept_address_is_free_despite_early_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watch reported the claim before its creation was answered, and then it counted as claimed for good."""
+    """The watch reported the claim before the response to its creation, and it then counted as claimed forever."""
     cluster = Cluster()
     claims, create = await cluster.listed(), cluster.client.create
 

@@ -19,7 +19,7 @@ PLACE = RunnerEndpoint("default/db-x", "uid", "10.0.0.9", 25183, 20183)
 
 @dataclass
 class Sending(RunnerConnections):
-    """A runner that answers its poll of number n if ``answers(n)``, and has sent the disk after ``polls`` polls."""
+    """A runner that answers poll number n if ``answers(n)``, and has sent the disk after ``polls`` polls."""
 
     polls: int
     answers: Callable[[int], bool] = lambda _: True
@@ -55,7 +55,7 @@ def client(runner: Sending) -> RunnerClient:
 
 
 async def test_large_disk_takes_as_long_as_it_takes() -> None:
-    """Its runner says itself if the target stops reading, and the migration's time-out bounds the whole."""
+    """Its runner reports if the target stops reading, and the migration's timeout limits the whole transfer."""
     runner = Sending(polls=20)
     await client(runner).send_disk("10.0.0.8")
     assert runner.asked == ["GET /status"] * 20
@@ -79,7 +79,7 @@ async def test_reason_of_the_source_is_told() -> None:
 
 
 async def test_target_listens_at_once() -> None:
-    """It answers before anything is sent."""
+    """It responds before anything is sent."""
     runner = Sending(polls=1000)
     await client(runner).receive_disk("0.0.0.0")
     assert runner.asked == ["PUT /disk"]

@@ -41,7 +41,7 @@ async def order_bytes(made: World, size: int) -> None:
 
 
 def plugged(made: World) -> int:
-    """The memory of the running guest beyond that with which it was booted."""
+    """The running guest's memory in addition to its boot memory."""
     return made.pods[text(made.status, "podName")].qemu.size
 
 
@@ -51,7 +51,7 @@ def condition(made: World, kind: str) -> Json:
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
 async def test_new_leader_orders_from_booted_memory(tmp_path: Path, edit: Json) -> None:
-    """Another controller knows the guest only from its pod: neither takes memory away nor gives more than ordered."""
+    """Another controller knows the guest only from its pod: it neither removes memory nor adds more than ordered."""
     async with world(tmp_path) as made:
         await run_and_edit(made, edit)
         await made.kill()
@@ -95,7 +95,7 @@ async def test_target_of_a_move_has_booted_hardware(tmp_path: Path, edit: Json) 
 
 
 async def test_orders_beyond_the_machine_are_clipped_and_told(tmp_path: Path) -> None:
-    """A maximum that was raised holds after a restart; until then the guest has all that its machine can take."""
+    """A raised maximum applies after a restart; until then the guest has all that its machine can take."""
     async with world(tmp_path) as made:
         await run_and_edit(made, {"guest": {"cpus": {"max": 8, "use": 8}, "memorySlots": {"max": 16, "use": 16}}})
         await made.until(lambda: (made.status["cpus"], made.status["memorySize"]) == ("4", "8Gi"))

@@ -1,4 +1,4 @@
-"""Polling of pods: rarely, at once after a sign of change, and never all at the same time."""
+"""Polling of pods: rarely, immediately after a sign of change, and never all at the same time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def place(who: str, address: str) -> RunnerEndpoint:
 
 
 def counted(made: World) -> list[str]:
-    """The paths that runners are asked for from now on."""
+    """The paths of requests to runners from now on."""
     asked: list[str] = []
     inner = made._to_runner
 

@@ -53,7 +53,7 @@ def our_fault(_: httpx.Response) -> httpx.Response:
 
 
 def answering(made: World, answers: Answers) -> None:
-    """From now on runners give these answers in place of their own."""
+    """From now on runners give these responses instead of their own."""
     inner = made._to_runner
 
     async def answer(request: httpx.Request) -> httpx.Response:
@@ -136,7 +136,7 @@ async def test_runner_that_never_answers_is_named(tmp_path: Path) -> None:
 
 
 async def test_fault_of_runner_is_one_short_line(tmp_path: Path) -> None:
-    """The words of any pod came into the VM's status whole: up to 64 KiB of a runner, 10 MiB of a QEMU."""
+    """Messages of any pod were copied into the VM's status: up to 64 KiB of a runner, 10 MiB of a QEMU."""
     async with world(tmp_path) as made:
 
         def endless(own: httpx.Response) -> httpx.Response:
@@ -220,7 +220,7 @@ async def monitor_that_says(*parts: bytes) -> AsyncIterator[RemoteMachine]:
     ids=["no line", "long", "no id", "deep"],
 )  # fmt: skip
 async def test_odd_qmp_message_is_guest_fault(said: bytes) -> None:
-    """An event of 9 MB took 290 MiB of the controller, whose limit is 512."""
+    """An event of 9 MB took 290 MiB of the controller's limit of 512."""
     async with monitor_that_says(said) as machine:
         for _ in range(2):
             tracemalloc.start()
@@ -235,7 +235,7 @@ async def test_odd_qmp_message_is_guest_fault(said: bytes) -> None:
 async def test_events_of_a_pod_take_no_memory(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each was kept twice for as long as the connection, and each answer to nothing made a line of the log."""
+    """Each was kept twice for as long as the connection, and each unsolicited response added a log line."""
     monkeypatch.setattr(qemu_process, "_CALL_SECONDS", 600.0)  # tracemalloc makes it slow, more so on a busy machine
     events = b'{"event": "STOP", "timestamp": {"seconds": 3, "microseconds": 0}}\r\n{"event": []}\r\n' * 100
     loggers = len(logging.root.manager.loggerDict)

@@ -172,7 +172,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_a_refusal_holds_up_no_other_namespace(caplog: pytest.LogCaptureFixture) -> None:
-    """A quota in one namespace: each reason is logged once, and the others have their policy."""
+    """A quota in one namespace: each reason is logged once, and the other namespaces get their policy."""
     api = Api([503, 200, 200, 200, 403])
     await api.play()
     assert api.made == ["a", "b"] * 3
@@ -194,7 +194,9 @@ async def test_a_refusal_holds_up_no_other_namespace(caplog: pytest.LogCaptureFi
     ],
 )
 async def test_policies_of_other_kinds_close(kind: str, spec: str, made: list[str]) -> None:
-    """Each may be overridden by what a NetworkPolicy allows: Antrea's and the last two by their baseline tiers."""
+    """A NetworkPolicy that allows traffic may override each of them: Antrea's and the last two by their baseline
+    tiers.
+    """
     item = f'{{"metadata": {{"namespace": "b", "name": "deny"}}, "spec": {spec}}}'
     api = Api([200], {f"/apis/{kind}": f'{{"metadata": {{"resourceVersion": "1"}}, "items": [{item}]}}'})
     await api.play()
@@ -222,7 +224,7 @@ async def test_all_pages_of_policies_count() -> None:
 
 
 async def test_a_reason_is_forgotten_with_its_vms(caplog: pytest.LogCaptureFixture) -> None:
-    """The VM of ``a`` is gone in the third turn and there again in the fourth."""
+    """The VM of ``a`` is deleted in the third turn and recreated in the fourth."""
     api = Api([200] * 4)
     await api.play("a")
     assert (api.made, logged(caplog)) == (["a", "b", "a", "b", "b", "a", "b"], ["a", "a"])

@@ -1,4 +1,4 @@
-"""VMs on a real cluster, in stories: pods, sizes, restarts and moves, and controllers that die at any moment."""
+"""VMs on a real cluster, in stories: pods, sizes, restarts and migrations, with controllers that die at any moment."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ async def test_a_move_goes_on_under_another_leader(tmp_path: Path, has_sent: boo
 
 
 async def moved_with_a_death(folder: Path, dies_after: int | None) -> int:
-    """The whole life of a VM that moves, under a first leader that dies after this many writes; returns its writes."""
+    """The whole life of a migrating VM, under a first leader that dies after this many writes. Returns its writes."""
     async with world(folder) as made:
         way = made.start(dies_after)
         await made.create_vm(**ON_THE_NETWORK)

@@ -1,4 +1,4 @@
-"""Guests that sleep in runner pods, as a controller has them: over its connections, and under another leader."""
+"""Sleeping guests in runner pods, as a controller sees them: over its connections, and after a change of leader."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def pod(tmp_path: Path) -> AsyncIterator[SecuredPod]:
 
 
 class Lossy(RunnerConnections):
-    """The requests of a controller, of which the first ``lost`` answers do not arrive."""
+    """A controller's requests, of which the first ``lost`` responses do not arrive."""
 
     def __init__(self, lost: int) -> None:
         self.lost = lost
@@ -96,7 +96,7 @@ async def test_remote_guest_sleeps_and_wakes(pod: SecuredPod) -> None:
 
 
 async def test_stale_controller_ends_no_other_sleep(pod: SecuredPod) -> None:
-    """It knows a sleep that another has ended, and not the one that followed."""
+    """It knows a sleep that another controller has ended, and not the next one."""
     stale, leader = (guest(connections(Reviews()), pod.place) for _ in range(2))
     await stale.fall_asleep()
     await leader.state()
@@ -109,7 +109,7 @@ async def test_stale_controller_ends_no_other_sleep(pod: SecuredPod) -> None:
 
 
 async def test_stale_controller_begins_no_other_sleep(pod: SecuredPod) -> None:
-    """The answer to its order is lost, and before it asks again the next leader has woken the guest."""
+    """The response to its order is lost, and before its retry the next leader has woken the guest."""
     leader = guest(connections(Reviews()), pod.place)
 
     class Late(Lossy):
@@ -133,7 +133,7 @@ async def test_refusal_says_why(pod: SecuredPod) -> None:
 
 
 async def test_lost_answer_to_sleep_is_asked_for_again(pod: SecuredPod) -> None:
-    """Else a guest that sleeps would be reported as one that runs on."""
+    """Otherwise a sleeping guest would be reported as still running."""
     lossy = Lossy(3)
     assert await guest(lossy, pod.place).fall_asleep() == SLEPT
     assert (lossy.made, pod.pod.sleeper.orders.count("sleep")) == (4, 1)

@@ -42,7 +42,7 @@ async def fall_asleep(made: World, order: str = "a") -> str:
 
 
 async def wake(made: World, pod: str) -> None:
-    """Something reaches a sleeping VM, and it gets its permit."""
+    """Let a packet arrive for a sleeping VM, and give the VM its permit."""
     made.pods[pod].sleeper.frame.set()
     await made.until(lambda: made.status.get("phase") == "Waking")
     assert made.running == [], "not before there is room for it"
@@ -62,7 +62,7 @@ async def test_next_leader_wakes_sleeper(tmp_path: Path) -> None:
 
 
 async def slept_with_a_death(folder: Path, dies_after: int | None) -> int:
-    """Two sleeps of a VM, under a first leader that dies after that many writes; returns its writes."""
+    """Two sleeps of a VM, under a first leader that dies after this many writes. Returns its writes."""
     async with world(folder) as made:
         way = made.start(dies_after)
         await made.create_vm()

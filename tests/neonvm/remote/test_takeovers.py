@@ -1,4 +1,6 @@
-"""A leader dies at any point of a move, and something else happens before the next one acts: one guest runs then."""
+"""A leader dies at any point of a migration, and something else happens before the next one acts: one guest runs in the
+end.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ NOTHING_OPEN = {"", "Succeeded", "Failed"}
 
 
 async def begin(made: World) -> tuple[str, FakeQemu]:
-    """A VM of which the guest is being sent; its pod, and that one's QEMU."""
+    """Start to send a VM's guest. Returns its pod, and the pod's QEMU."""
     await made.boot()
     source = text(made.status, "podName")
     await made.move()

@@ -19,8 +19,8 @@ def _open() -> asyncio.Event:
 
 @dataclass
 class FakeSleeper:
-    """``orders`` are those that reached the guest. ``falls`` and ``wakes`` hold an order up until they are set;
-    ``falling`` is set once the guest has begun to fall asleep.
+    """``orders`` are the orders that reached the guest. ``falls`` and ``wakes`` delay an order until they are set;
+    ``falling`` is set once the guest has started to fall asleep.
     """
 
     orders: list[str] = field(default_factory=list)

@@ -38,7 +38,7 @@ UP = {"GET /ready": (200, "ready"), "GET /cpu": (200, "1000"), "PUT /cpu 2500": 
 
 @dataclass
 class Place(FrameReturn):
-    """A place on the flat network by what is done with it."""
+    """An attachment to the flat network that records what is done with it."""
 
     story: list[str] = field(default_factory=list)
     fault: GuestError | None = None
@@ -112,7 +112,7 @@ async def scripted_daemon() -> AsyncIterator[FakeGuestDaemon]:
 
 @asynccontextmanager
 async def running(pod: Pod) -> AsyncIterator[Pod]:
-    """``pod`` with its guest, which ends afterwards."""
+    """``pod`` with its running guest, which ends afterwards."""
     life = await pod.begin()
     yield pod
     pod.hypervisor.machine.fail("the test is over")

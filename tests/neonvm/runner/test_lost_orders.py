@@ -1,4 +1,4 @@
-"""Orders to a guest whose response is lost may be carried out later: they count until they cannot any more."""
+"""Orders to a guest without a response may be executed later: they count until that is impossible."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tests.neonvm.runner.test_resizer import LARGE, SMALL, ObedientGuest, resizi
 
 
 async def test_lost_growth_counts_until_it_cannot_happen() -> None:
-    """The guest is ordered back again and again, because the lost order may be carried out in between."""
+    """The guest is repeatedly ordered to return to its size, because the lost order may be executed in between."""
     guest = ObedientGuest()
     guest.refusals = {"cpu": 1, "memory": 1}
     async with resizing(guest) as resized:
@@ -33,7 +33,7 @@ async def test_lost_growth_counts_until_it_cannot_happen() -> None:
 
 
 async def test_orders_of_an_earlier_process_count() -> None:
-    """It may have given more of them than the cache shows first."""
+    """It may have sent more of them than the cache shows at first."""
     async with resizing(ObedientGuest()) as resized:
         await resized.boot()
         resized.resizer.inherit(ZERO)
@@ -85,7 +85,7 @@ async def test_guest_that_has_left_reaches_nothing() -> None:
 
 
 async def test_interrupted_order_counts() -> None:
-    """An internal error in one resource's order interrupts the other's, which may be carried out later."""
+    """An internal error in one resource's order interrupts the other one, which may be executed later."""
 
     def fails(use: MilliCpu) -> None:
         raise RuntimeError(f"an invalid response to {use}")

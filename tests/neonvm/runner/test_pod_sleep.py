@@ -74,7 +74,7 @@ async def test_guest_sleeps_and_wakes(pod: Pod) -> None:
 
 
 async def test_repeated_orders_get_same_answer(pod: Pod) -> None:
-    """Two at once, one after the end, and one whose caller has gone: the guest gets one order."""
+    """Two at once, one after the end, and one whose caller has hung up: the guest gets one order."""
     pod.sleeper.falls.clear()
     lost, repeated = (asyncio.create_task(answered(pod, "PUT", "/sleep")) for _ in range(2))
     await settle()
@@ -99,7 +99,7 @@ async def test_guest_sleeps_again(pod: Pod) -> None:
 
 
 async def test_late_order_ends_no_other_sleep(pod: Pod) -> None:
-    """The permit for the first wake was given back since."""
+    """The permit for the first wake has been given up since."""
     await asleep(pod)
     assert await answered(pod, "PUT", "/wake", FIRST) == AWAKE
     await asleep(pod, 2)
@@ -110,7 +110,7 @@ async def test_late_order_ends_no_other_sleep(pod: Pod) -> None:
 
 
 async def test_late_order_to_sleep_is_refused(pod: Pod) -> None:
-    """Its connection was slow, it was repeated by another, and a client has woken the guest since."""
+    """Its connection was slow, it was retried on another one, and a client has woken the guest since."""
     assert await answered(pod, "PUT", "/sleep", {"sleeps": 0}) == SLEPT
     assert await answered(pod, "PUT", "/sleep", {"sleeps": 0}) == SLEPT, "the same order again"
     assert await answered(pod, "PUT", "/wake", FIRST) == AWAKE
@@ -151,7 +151,7 @@ async def test_failed_wake_is_repeated(pod: Pod) -> None:
 
 
 async def test_deaf_sleeper_must_wake(pod: Pod) -> None:
-    """Nothing could wake it: that itself is a reason to wake."""
+    """Otherwise nothing could wake it, so this is itself a reason to wake."""
     await asleep(pod)
     pod.sleeper.deafness = GuestError("the tap is gone")
     pod.sleeper.frame.set()
@@ -178,7 +178,7 @@ async def test_newest_wait_has_the_place(pod: Pod) -> None:
 
 
 async def test_probes_neither_wake_nor_fail(pod: Pod) -> None:
-    """From the order to sleep until the guest runs, its daemon is not asked, and a Service keeps its pod."""
+    """From the order to sleep until the guest runs, its daemon is not queried, and Services keep the pod."""
     pod.sleeper.falls.clear()
     pod.sleeper.wakes.clear()
     falling = asyncio.create_task(answered(pod, "PUT", "/sleep"))

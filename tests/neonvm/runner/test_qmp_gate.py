@@ -1,4 +1,4 @@
-"""Commands that reach QEMU's monitor from outside of its pod."""
+"""Commands to QEMU's monitor from outside its pod."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_move_goes_by_its_steps(name: str, now: GateState) -> None:
 
 @pytest.mark.parametrize(("now", "message"), PASSED)
 def test_sleeping_guest_is_only_asked(now: GateState, message: dict[str, object]) -> None:
-    """A late command must not run a guest whose memory is being restored, nor cancel the saving of it."""
+    """A late command must neither run a guest whose memory is being restored, nor cancel the saving of its memory."""
     name = str(message["execute"])
     passes = name.startswith("query-") or name in {"qmp_capabilities", "qom-get"}
     assert refusal(message, replace(now, sleeps=True)) == ("" if passes else "the guest is asleep; wake it first")
@@ -206,7 +206,7 @@ class Pod(PodRunner):
 
 @dataclass
 class Qemu:
-    """A monitor that greets, and answers each line."""
+    """A monitor that sends a greeting, and answers each line."""
 
     heard: list[bytes] = field(default_factory=list)
 
@@ -295,7 +295,7 @@ async def busy_gate(
 
 
 async def test_waiting_client_that_hangs_up_leaves(tmp_path: Path) -> None:
-    """Its place among the connections is free at once, not when its turn comes."""
+    """Its slot is free immediately, not only when its turn comes."""
     async with busy_gate(tmp_path) as (connected, _, left):
         waiting = [await connected() for _ in range(3)]
         waiting[1].writer.write(b'{"execute": "query-status"}')

@@ -23,7 +23,7 @@ SMALL, LARGE = Resources(MilliCpu(1000), Bytes(GI)), Resources(MilliCpu(2000), B
 
 
 class ObedientGuest:
-    """Carries out every command, except those that a test makes it refuse."""
+    """Executes every command, except those that a test makes it refuse."""
 
     def __init__(self) -> None:
         self.has = GuestState(GuestPhase.BOOTING, SMALL.cpu, SMALL.mem)

@@ -1,4 +1,4 @@
-"""Frames that a guest left unread at its old place go back to the network once it takes them to the new one."""
+"""Frames that a guest left unread on its source go back to the network once it receives them on its target."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_frames_survive_any_stream_split(frames: list[bytes], data: st.DataObjec
 
 @dataclass
 class Leaving(Filtering):
-    """A QEMU that gives its end of the way to the test."""
+    """A QEMU that gives the test its end of the channel."""
 
     listeners: dict[str, Callable[[], None]] = field(default_factory=dict)
     way: socket.socket | None = None

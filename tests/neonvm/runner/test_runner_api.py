@@ -181,7 +181,9 @@ class QemuWithObjects(FakeMachine):
 
 @pytest.mark.parametrize("late", ["object-add", "migrate-set-parameters", "object-del"])
 async def test_certificate_is_replaced_after_late_response(tmp_path: Path, daemon: FakeGuestDaemon, late: str) -> None:
-    """QEMU had credentials that the runner did not know of, and refused all others: the VM could never move again."""
+    """QEMU had credentials that the runner did not know of, and refused all others: the VM could never migrate
+    again.
+    """
     pod, machine = Pod(tmp_path, daemon), QemuWithObjects()
     pod.hypervisor.machine = machine
     async with running(pod):
@@ -212,7 +214,7 @@ async def certify(pod: Pod, move: str) -> None:
 
 
 async def certified(pod: Pod, move: str) -> int:
-    """The status of the response to the certificate of a move, which the pod gets from a controller."""
+    """Give the pod a migration's certificate from a controller. Returns the response's status."""
     authority = MigrationAuthority(move, time.time())
     request = (await pod.ask("POST", "/tls/request", {"move": move})).body
     certificate = authority.signed(request, "source.migration.local").decode()

@@ -1,4 +1,4 @@
-"""A sleeping guest leaves its pod for another: disk and memory between two runners, on loopback (B.18)."""
+"""A sleeping guest migrates to another pod: disk and memory between two runners, on loopback (B.18)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GIB = 1024**3
 
 
 def disk(*, size: int = GIB, base: str = "/vm/images/rootdisk.qcow2", more: bytes = b"") -> bytes:
-    """The head of a disk of ``size`` bytes over ``base``, and what is behind it."""
+    """The header of a disk of ``size`` bytes over ``base``, and the data after it."""
     name = base.encode()
     head = b"QFI\xfb" + (3).to_bytes(4, "big") + (112).to_bytes(8, "big") + len(name).to_bytes(4, "big")
     head += (16).to_bytes(4, "big") + size.to_bytes(8, "big")
@@ -60,7 +60,7 @@ class HeardMachine(FakeMachine):
 
 @dataclass
 class Pods:
-    """The pod that a guest sleeps in, the one that it goes to, and the sleep."""
+    """The sleeping guest's pod, the target pod, and the sleep."""
 
     source: Pod
     target: Pod
@@ -80,7 +80,7 @@ class Pods:
         return certificate
 
     async def begin(self) -> None:
-        """The move is open, and both ends have their certificates."""
+        """Open the migration, with certificates at both ends."""
         assert (await self.decide("open")) == "open"
         await self.certify(self.target, TARGET_NAME)
         await self.certify(self.source, "source.migration.local")
@@ -223,7 +223,7 @@ async def test_sleeper_answers_its_gate(pods: Pods) -> None:
 
 
 async def test_memory_waits_for_the_disk(pods: Pods) -> None:
-    """A controller that takes the move up may not know that the guest sleeps."""
+    """A controller that resumes the migration may not know that the guest is asleep."""
     await pods.begin()
     sleeper = pods.source.runner.migration_source
     assert sleeper is not None
@@ -262,7 +262,7 @@ async def test_repeated_order_ends_the_earlier_copy(pods: Pods) -> None:
 
 
 async def test_copy_that_has_not_begun_is_ended_too(pods: Pods) -> None:
-    """Its connection was accepted, but had no TLS yet when the order was repeated and that copy was made."""
+    """Its connection was accepted, but its TLS handshake was not done when the repeated order's copy was made."""
     await pods.begin()
     certificate = await pods.certify(pods.source, "source.migration.local")
     context = pods.source.runner.tls.context(certificate, pods.authority.certificate.decode(), is_server=False)
@@ -281,7 +281,7 @@ async def test_copy_that_has_not_begun_is_ended_too(pods: Pods) -> None:
 
 
 async def test_target_that_takes_nothing_is_given_up(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its node is overloaded, or stopped: the connection stays open, and nothing is read. The guest sleeps on."""
+    """Its node is overloaded or stopped: the connection stays open, and nothing is read. The guest stays asleep."""
     monkeypatch.setattr(disk_copy, "_STEP_TIMEOUT", 0.2)
     before = descriptors()
     await pods.begin()
@@ -295,7 +295,7 @@ async def test_target_that_takes_nothing_is_given_up(pods: Pods, monkeypatch: py
 
 
 async def test_disk_of_an_earlier_move_does_not_count(pods: Pods) -> None:
-    """It arrives after the next move has begun, whose target is another pod."""
+    """It arrives after the next migration, to another pod, has begun."""
     await pods.begin()
     assert (await pods.put(pods.target, "/disk", {"address": "127.0.0.1"})).status == 200
     sending = asyncio.create_task(pods.put(pods.source, "/disk", {"address": "127.0.0.1"}))
@@ -312,7 +312,7 @@ async def test_disk_of_an_earlier_move_does_not_count(pods: Pods) -> None:
 
 
 async def test_stranger_gets_no_disk(pods: Pods) -> None:
-    """A target without the certificate of this move."""
+    """A target without this migration's certificate."""
     assert await pods.decide("open") == "open"
     await pods.certify(pods.source, "source.migration.local")
     pods.authority = MigrationAuthority(MOVE, time.time())
@@ -338,7 +338,7 @@ async def test_guest_that_arrives_is_thawed(pods: Pods) -> None:
 
 
 async def test_controller_hears_the_end_of_the_sending(pods: Pods) -> None:
-    """By the client that it uses for every QEMU, without polling."""
+    """From the client that it uses for every QEMU, without polling."""
     await pods.begin()
     server = await asyncio.start_server(pods._gate, "127.0.0.1", 0)
 

@@ -18,7 +18,7 @@ SAVED = Bytes(200 * 1024**2)
 
 
 class SleepyGuest(ObedientGuest):
-    """Sleeps by order and wakes by order; a test says what must reach it, and what fails."""
+    """Sleeps and wakes by order; a test says which frame arrives, and what fails."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ async def test_guest_about_to_move_does_not_sleep() -> None:
 
 
 async def test_lost_answer_is_settled_by_a_look() -> None:
-    """The guest sleeps, but the answer to the order was lost on its way."""
+    """The guest is asleep, but the response to the order was lost."""
     guest = SleepyGuest()
     async with resizing(guest) as resized:
         await resized.boot()

@@ -105,8 +105,8 @@ def _all(end: socket.socket) -> bytes:
 
 @dataclass
 class FakeDaemon:
-    """``answers`` by request; ``fails_at`` is the first request that is not answered. ``thaws`` are the results of the
-    next thaws and settings of the clock.
+    """``answers`` by request; ``fails_at`` is the first request without a response. ``thaws`` are the results of the
+    next thaws and clock settings.
     """
 
     answers: dict[str, DaemonResponse] = field(

@@ -54,7 +54,7 @@ def test_next_sequence_number_reveals_probe(seq: int, now: float, pause: float) 
 
 
 def test_immediate_repeat_is_no_probe() -> None:
-    """A duplicate, or the retort of a client whose numbers differ: an answer to each would never end."""
+    """A duplicate, or the reply of a client with other sequence numbers: answering each would never end."""
     table = Connections()
     assert table.classify(ONE, 7, 1.0) is UNSURE
     assert table.classify(ONE, 7, 1.2) is PLAIN
@@ -96,7 +96,7 @@ def test_scan_takes_no_room_from_others() -> None:
 
 
 def test_largest_source_makes_room_for_others() -> None:
-    """Also if all of its sessions are certain: each source gets its fair share."""
+    """Even if all of its sessions are confirmed: each source gets its fair share."""
     table = Connections()
     for port in range(MAX_CONNECTIONS):
         table.expect(connection(1, port), 7, 1.0)
@@ -108,7 +108,7 @@ def test_largest_source_makes_room_for_others() -> None:
 
 
 def test_largest_source_makes_room_for_itself() -> None:
-    """The oldest goes, so that a newcomer has time to show its number."""
+    """Its oldest session is dropped, so that a new one has time to confirm its sequence number."""
     table = Connections()
     for port in range(MAX_CONNECTIONS):
         table.expect(connection(1, port), 7, 1.0)

@@ -1,4 +1,4 @@
-"""The verdict on each kind of frame for a guest that sleeps."""
+"""The verdict on each kind of frame for a sleeping guest."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def kept(remembered: StandInState) -> list[bytes]:
     ],
 )
 def test_frame_for_others_is_dropped(frame: bytes) -> None:
-    """Also what claims to come from the guest itself."""
+    """Including frames that claim to come from the guest itself."""
     remembered = memory()
     verdict = CLIENT.judged(remembered, frame)
     assert (verdict.action, verdict.answers, kept(remembered)) == (DROP, (), [])
@@ -101,7 +101,7 @@ def test_repeated_probe_is_answered(payload: bytes) -> None:
 
 
 def test_first_probe_waits_for_clients_number() -> None:
-    """It may send no second one. An acknowledgement in its place would show the same number again."""
+    """The client may send no second one. A plain ACK would have the same sequence number."""
     remembered = memory()
     CLIENT.judged(remembered, CLIENT.probe(), 1.0)
     read = answer(CLIENT.judged(remembered, CLIENT.frame(ACK), 1.001))
@@ -149,7 +149,7 @@ def test_session_that_the_guest_opened_is_kept_alive() -> None:
 
 
 def test_end_that_follows_a_lost_segment_waits() -> None:
-    """To acknowledge it would acknowledge what is missing."""
+    """Acknowledging it would acknowledge the missing segment."""
     remembered = memory()
     for now in (1.0, 2.0):
         CLIENT.judged(remembered, CLIENT.probe(), now)
@@ -158,8 +158,8 @@ def test_end_that_follows_a_lost_segment_waits() -> None:
 
 
 def test_first_end_of_unknown_client_waits() -> None:
-    """A query before it may have been lost; once acknowledged with the end, it would never be repeated. The guest
-    receives the end in any case, also from a client that has gone.
+    """A query before it may have been lost, and would never be repeated if the end were acknowledged. The guest
+    receives the end in any case, even from a client that is gone.
     """
     remembered, end = memory(), CLIENT.frame(FIN | ACK)
     for now in (1.0, 1.02, 1.3, 1.7):  # probed for a lost tail, and repeated twice
@@ -190,7 +190,7 @@ def test_end_after_a_lost_terminate_waits_for_it() -> None:
 
 
 def test_end_repeated_in_one_segment_is_kept_once() -> None:
-    """Linux merges a Terminate and the FIN after it when it repeats them. One that came merged is kept so."""
+    """Linux merges a Terminate and the FIN after it when it retransmits them. A merged one is queued as it is."""
     remembered = memory()
     terminate, end = CLIENT.frame(ACK | PSH, TERMINATE), CLIENT.frame(FIN | ACK, back=-5)
     merged = CLIENT.frame(FIN | ACK | PSH, TERMINATE)
@@ -205,7 +205,7 @@ def test_end_repeated_in_one_segment_is_kept_once() -> None:
 
 
 def test_repeated_end_gets_few_answers() -> None:
-    """Its sender may have another's address."""
+    """Its sender's address may be forged."""
     remembered = memory()
     answers = [len(CLIENT.judged(remembered, CLIENT.frame(FIN | ACK), 1.0 + at / 100).answers) for at in range(300)]
     assert sum(answers) == 5
@@ -232,7 +232,7 @@ def test_scan_with_ends_wakes_nobody() -> None:
 
 
 def test_end_without_room_wakes() -> None:
-    """An end that was acknowledged and not kept would leave a session in the guest forever."""
+    """An end that was acknowledged but not queued would leave a session in the guest forever."""
     remembered, leavers = memory(), [Client(source_port=port) for port in range(1, 150)]
     actions = [client.judged(remembered, client.frame(FIN | ACK), 1.0).action for client in leavers]
     first = actions.index(DROP)
@@ -252,7 +252,7 @@ def test_reset_without_room_is_dropped() -> None:
 
 
 def test_frames_after_the_wake_are_kept_unanswered() -> None:
-    """The guest answers them soon; each is kept once."""
+    """The guest answers them soon; each is queued once."""
     remembered, other = memory(), Client(source_port=40001)
     CLIENT.judged(remembered, CLIENT.frame(SYN))
     frames = [CLIENT.frame(SYN), other.frame(ACK | PSH, b"query"), other.frame(FIN | ACK, back=-5), other.frame(RST)]
@@ -322,7 +322,7 @@ def test_scrape_is_answered_without_memory() -> None:
 
 
 def test_request_with_the_syn_is_repeated() -> None:
-    """TCP Fast Open: the SYN cookie does not cover its data, so the client has to send it again."""
+    """TCP Fast Open: the SYN cookie does not cover its data, so the client must send it again."""
     remembered, request = memory(), b"GET /metrics HTTP/1.1\r\n\r\n"
     reply = answer(SCRAPER.judged(remembered, SCRAPER.frame(SYN, request)))
     assert (reply.flags, reply.ack) == (SYN | ACK, SCRAPER.seq + 1)

@@ -1,4 +1,4 @@
-"""Frames are read as they are on the wire, and nothing malformed is read at all."""
+"""Frames are parsed as they are on the wire, and malformed ones are rejected."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_padding_and_ip_options_are_skipped() -> None:
 
 
 def test_first_fragment_is_read() -> None:
-    """A router has split a query: nothing else of it shows whose it is."""
+    """A router has split a query: no other fragment shows its connection."""
     assert segment(changed(CLIENT.frame(ACK, b"query"), 20, b"\x20\x00")).payload == b"query"
 
 
@@ -105,7 +105,7 @@ def test_wrong_header_checksum_is_not_read() -> None:
     ("at", "part"), [(14, b"\x00\x06"), (19, b"\x08"), (20, b"\x00\x02"), (22, b"\x06"), (6, b"\x04")]
 )
 def test_odd_question_is_not_read(at: int, part: bytes) -> None:
-    """Another network, another operation, or a sender that is not the frame's."""
+    """Another network, another operation, or a sender that differs from the frame's."""
     frame = CLIENT.question()
     assert parse(frame[:at] + part + frame[at + len(part) :]) is None
 

@@ -76,7 +76,7 @@ def test_memory_comes_back_whole(memory: bytes, tmp_path: Path) -> None:
 
 
 def test_file_is_secret(tmp_path: Path) -> None:
-    """Neither its mode nor its content shows a tenant's memory to others, and two images of it differ."""
+    """Neither its mode nor its content reveals a tenant's memory, and two images of it differ."""
     first = saved(tmp_path).path.read_bytes()
     assert stat.S_IMODE((tmp_path / NAME).stat().st_mode) == 0o600
     assert b"tenant" not in first
@@ -84,7 +84,7 @@ def test_file_is_secret(tmp_path: Path) -> None:
 
 
 def test_image_is_used_once(tmp_path: Path) -> None:
-    """Not by the process that has its key, nor, from a copy, by a later one."""
+    """Neither the process that has its key can restore it again nor, from a copy, a later one."""
     image = saved(tmp_path)
     copy = image.path.read_bytes()
     restored(image)
@@ -134,14 +134,14 @@ def test_missing_image_is_an_error(tmp_path: Path) -> None:
 
 
 def test_full_disk_is_an_error(tmp_path: Path) -> None:
-    """Here the folder is missing, which fails alike."""
+    """Here the folder is missing, which fails in the same way."""
     with pytest.raises(ImageError, match="cannot save the memory"):
         saved(tmp_path / "none")
 
 
 @pytest.mark.parametrize("free", [0, 14])
 def test_image_leaves_room_to_others(free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their guests write to the same disk, and a kubelet ends pods before it is full."""
+    """Other guests write to the same disk, and a kubelet evicts pods before it is full."""
     monkeypatch.setattr(os, "fstatvfs", lambda _: os.statvfs_result((4096, 4096, 100, free, free, 0, 0, 0, 0, 255)))
     with pytest.raises(ImageError, match="less than 15% of the disk free"):
         saved(tmp_path)
@@ -193,7 +193,7 @@ def test_aborted_sleep_deletes_its_image(tmp_path: Path) -> None:
 
 
 def test_image_of_the_next_attempt_stays(tmp_path: Path) -> None:
-    """A thread that a slow disk holds up outlives its sleep. Without the file the next one would end in a boot."""
+    """A thread on a slow disk outlives its sleep. If it deleted the file, the next sleep would end in a boot."""
     late, pause = SleepImage(tmp_path), threading.Event()
     ours, theirs = socket.socketpair()
     with ours, theirs, ThreadPoolExecutor() as threads:

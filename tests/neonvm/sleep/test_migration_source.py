@@ -101,7 +101,7 @@ async def test_kept_frames_are_handed_over_again(move: Move) -> None:
 
 
 async def test_called_sleeper_leaves_its_disk(move: Move) -> None:
-    """A frame has called it: the process that was started for it here is gone before it runs elsewhere."""
+    """A frame has called for a wake: the process started for it here ends before the guest runs elsewhere."""
     move.world.stand_in.woken.set()
     await move.world.sleep.woken()
     await move.transfer().run()
@@ -109,7 +109,7 @@ async def test_called_sleeper_leaves_its_disk(move: Move) -> None:
 
 
 async def test_frame_that_calls_too_late_starts_nothing(move: Move) -> None:
-    """It came with the last that were read before the guest ran elsewhere."""
+    """It was among the last frames read before the guest ran elsewhere."""
     waiting = asyncio.create_task(move.world.sleep.woken())
     await asyncio.sleep(0)
     await move.world.sleep.leave()
@@ -130,7 +130,7 @@ async def test_lost_target_leaves_sleeper(move: Move) -> None:
 
 
 async def test_move_that_is_called_off_leaves_sleeper(move: Move) -> None:
-    """The target does not read; its sender is not stuck with it. A second move succeeds."""
+    """The target does not read, but its sender is not stuck with it. A second migration succeeds."""
     move.target.reads.clear()
     transfer = move.transfer()
     running = asyncio.create_task(transfer.run())
@@ -163,7 +163,7 @@ async def test_target_that_refuses_once_runs(move: Move) -> None:
 
 
 async def test_sleeper_of_refusing_target_boots(move: Move) -> None:
-    """The target has received the guest: its image is used up, wherever the guest runs in the end."""
+    """The target has received the guest: its image is used up, on whichever end the guest runs."""
     move.target.obeys = False
     with pytest.raises(TransferError, match="did not start"):
         await move.transfer().run()

@@ -1,4 +1,4 @@
-"""A sleeper reads what QEMU diverts and then the network itself, and loses nothing in between."""
+"""A stand-in reads the frames that QEMU diverts and then the network itself, and loses none in between."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHER = Client(source_port=40001).frame(SYN)
 
 
 class Place:
-    """A guest's place whose frames the test sends: each time that it is opened is a new cable."""
+    """A guest's attachment whose frames the test sends; each opening is a new cable."""
 
     def __init__(self) -> None:
         self.opened = list[socket.socket]()
@@ -64,7 +64,7 @@ async def sleeper(place: Place) -> NetworkStandIn:
 
 
 async def answers(end: socket.socket, count: int) -> list[bytes]:
-    """The frames that come out of a cable."""
+    """The frames sent through a cable."""
     stream, frames = FrameStream(has_headers=False), list[bytes]()
     async with asyncio.timeout(5):
         while len(frames) < count:
@@ -97,7 +97,7 @@ async def test_answers_to_diverted_frames_go_to_the_place(sleeper: NetworkStandI
 
 
 async def test_unread_frames_of_the_old_end_come_first(sleeper: NetworkStandIn, place: Place) -> None:
-    """QEMU has ended, and the frames that it diverted last are still unread when those of the network arrive."""
+    """QEMU has ended, and its last diverted frames are still unread when frames of the network arrive."""
     ours, theirs = socket.socketpair()
     sleeper.read_diverted(ours)
     theirs.send(encode_redirected(b"", CLIENT.question()) + encode_redirected(b"", LEAVING))
@@ -138,7 +138,7 @@ async def test_sleeper_reads_again_after_it_stopped(sleeper: NetworkStandIn, pla
 
 
 async def test_lost_network_is_tried_again(sleeper: NetworkStandIn, place: Place) -> None:
-    """It begins as one that cannot be reached, and later its cable is pulled, or makes no sense."""
+    """At first it cannot be reached; later its cable is pulled, or delivers garbage."""
     place.fails = True
     sleeper.read_network()
     place.fails = False
@@ -192,7 +192,7 @@ class SlowClock(FakeClock):
 
 
 async def test_end_behind_a_flood_is_kept(place: Place) -> None:
-    """The guest gets its frames back while the sleeper rests: a FIN that it acknowledges later would be lost."""
+    """The guest gets its frames back while the stand-in pauses: a FIN that it acknowledged later would be lost."""
     clock = SlowClock()
     sleeper = NetworkStandIn(GUEST, PAGE, clock, place)
     ours, theirs = socket.socketpair()
@@ -210,7 +210,7 @@ async def test_end_behind_a_flood_is_kept(place: Place) -> None:
 
 
 async def test_flood_leaves_the_loop_to_others(sleeper: NetworkStandIn, place: Place) -> None:
-    """The sleeper rests between its turns, and still reads what comes after the flood."""
+    """The stand-in pauses between its turns, and still reads frames after the flood."""
     sleeper.read_network()
     (network,) = place.opened
     flood = b"".join(encode_stream(Client(source_port=port).frame(ACK)) for port in range(1, 1000))
@@ -225,7 +225,7 @@ async def test_flood_leaves_the_loop_to_others(sleeper: NetworkStandIn, place: P
 
 
 def test_cut_off_answer_ends_the_cable() -> None:
-    """The hub reads slowly. Linux takes small frames whole or not at all, so this one is large."""
+    """The hub reads slowly. Linux accepts small frames whole or not at all, so this one is large."""
     ours, theirs = socket.socketpair()
     with theirs:
         cable = HubConnection(ours)

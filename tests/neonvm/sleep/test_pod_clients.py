@@ -93,7 +93,7 @@ async def test_ignored_client_is_refused() -> None:
 
 
 async def test_waiting_client_is_closed_without_guest() -> None:
-    """Its pod ends, or the guest has moved: the client finds it with its next connection."""
+    """Its pod ends, or the guest has migrated: the client reaches it with its next connection."""
     async with sleeping_pod() as pod:
         reader, _ = await pod.client()
         await pod.stand_in.wait_for_wake()
@@ -113,7 +113,7 @@ async def test_session_that_guest_refuses_ends() -> None:
 
 
 async def test_session_ends_once_the_guest_hangs_up() -> None:
-    """A client that is silent, or gone without a word, held its connections in the pod for good."""
+    """Connections of silent or vanished clients once stayed in the pod forever."""
     async with sleeping_pod() as pod:
         reader, writer = await pod.client()
         writer.write(b"a query")
@@ -125,7 +125,7 @@ async def test_session_ends_once_the_guest_hangs_up() -> None:
 
 
 async def test_waiting_clients_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """QEMU takes the others itself once it runs; they have to connect again."""
+    """QEMU accepts the others once it runs; they must reconnect."""
     monkeypatch.setattr(pod_clients, "MAX_WAITING", 1)
     async with sleeping_pod() as pod:
         (first, writer), (second, _) = await pod.client(), await pod.client()
@@ -148,7 +148,7 @@ async def test_taken_port_is_left_alone() -> None:
 
 
 def test_only_database_wakes_at_the_pods_address(tmp_path: Path) -> None:
-    """No client of the metrics, and nothing inside of the pod."""
+    """Clients of the metrics do not, nor does anything inside the pod."""
     forwards = "ports:0.0.0.0:9100=9100,0.0.0.0:5432=5432,127.0.0.1:25184=25183"
     network = PodNetwork("10.100.128.1", (), "127.0.0.1", "", ("fd:7", forwards))
     assert pod_ports_of(spec_in(tmp_path, network=network)) == [5432]

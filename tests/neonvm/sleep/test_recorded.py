@@ -1,4 +1,4 @@
-"""Recorded clients meet a sleeping guest in place of the kernel that had answered them."""
+"""Recorded clients meet a sleeping guest instead of the kernel that had answered them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,9 @@ def has_weight(entry: Recorded) -> bool:
 
 @pytest.mark.parametrize("session", ["psql", "libpq", "libpq-killed", "pgbouncer", "go", "jdbc"])
 def test_end_of_session_is_acknowledged_and_kept(session: str) -> None:
-    """Not at once, because something before it may be lost. When its client repeats it, the guest still gets one."""
+    """Not immediately, because a segment before it may be lost. When its client repeats it, the guest still gets
+    one.
+    """
     # The acknowledgements of the guest's own end do not come while it sleeps.
     leaving = [entry for entry in from_end(session) if not entry.is_to_guest or has_weight(entry)]
     remembered = memory()

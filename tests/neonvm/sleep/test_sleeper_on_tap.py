@@ -1,4 +1,4 @@
-"""A sleeper in place of a guest's QEMU: real kernels and clients at the other end of its tap (needs root)."""
+"""A stand-in in place of a guest's QEMU: real kernels and clients at the other end of its tap (needs root)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tests.neonvm.sleep.fakes import MEMORY, FakeStandIn, SavedMachine, descript
 
 @dataclass
 class World:
-    """A guest that has fallen asleep. ``machine`` is the one that is started for its wake."""
+    """A guest that has fallen asleep. ``machine`` is the one started for its wake."""
 
     folder: Path
     machine: SavedMachine = field(default_factory=lambda: SavedMachine(run_state="inmigrate"))
@@ -105,7 +105,7 @@ async def test_frame_wakes_the_guest_with_its_memory(world: World) -> None:
 
 
 async def test_order_wakes_the_guest_too(world: World) -> None:
-    """Nothing had to reach it; two orders at once wake it once."""
+    """Without any frame for it; two orders at once wake it once."""
     first, second = await asyncio.gather(world.sleep.wake(), world.sleep.wake())
     assert first == second == Woken(Seconds(0.0))
     assert world.adopted == [world.machine]
@@ -125,7 +125,7 @@ async def test_fault_before_image_is_read_costs_a_process(world: World, step: st
 
 @pytest.mark.parametrize("step", ["query-status", "qom-list", "query-chardev", "give put-in", "cont"])
 async def test_one_fault_loses_no_loaded_memory(world: World, step: str) -> None:
-    """QEMU is paused with the memory, and the image is gone: the command is repeated, also for the queued frames."""
+    """QEMU is paused with the memory, and the image is deleted: the command is repeated, also for the queued frames."""
     world.machine.fails_at = step
     assert (await world.sleep.wake()).fault == ""
     assert (world.adopted, world.machine.run_state, world.is_thawed) == ([world.machine], "running", True)
@@ -151,7 +151,7 @@ class RefusingMachine(SavedMachine):
 @pytest.mark.parametrize("seconds", [0.0, 10.0], ids=["refuses", "does not answer"])
 @pytest.mark.parametrize("step", ["query-status", "qom-list", "cont"])
 async def test_guest_boots_if_its_memory_cannot_run(world: World, step: str, seconds: float) -> None:
-    """Clients wait, so this has a limit. The process is gone before the disk is used again."""
+    """Clients wait, so this has a limit. The process ends before the disk is used again."""
     world.machine = machine = RefusingMachine(run_state="inmigrate")
     machine.refused, machine.seconds, machine.clock = step, seconds, world.clock
     woken = await world.sleep.wake()
@@ -177,7 +177,7 @@ async def test_dead_process_is_not_asked_again(world: World) -> None:
 
 
 async def test_frame_during_boot_starts_no_process(world: World) -> None:
-    """A second process would read the tap, too, and the guest would lose a part of its frames."""
+    """A second process would read the tap too, and the guest would lose some of its frames."""
     world.boots.clear()
     _damage(world)
     woken, waking = asyncio.create_task(world.sleep.woken()), asyncio.create_task(world.sleep.wake())
@@ -206,7 +206,7 @@ class DeafMachine(SavedMachine):
 
 
 async def test_machine_that_takes_nothing_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A load has no time limit as long as it makes progress: with hundreds of others it may take minutes."""
+    """A load has no time limit while it makes progress, because with hundreds of others it may take minutes."""
     monkeypatch.setattr(saving, "_STEP_TIMEOUT", 0.01)
     world.machine = DeafMachine(run_state="inmigrate")
     assert (await world.sleep.wake()).fault == "QEMU did not load the saved memory within 0.01 s"
@@ -278,7 +278,7 @@ class DyingMachine(SavedMachine):
 
 @pytest.mark.parametrize("leaves", [False, True])
 async def test_late_permit_waits_for_sleeps_end(world: World, *, leaves: bool) -> None:
-    """Two processes would have the disk. A guest that is moved away in that moment has none."""
+    """Otherwise two processes would have the disk. A guest that migrates at that moment has none."""
     world.machine = dying = DyingMachine(run_state="inmigrate")
     dying.dies = asyncio.Event()
     world.stand_in.woken.set()
@@ -304,7 +304,7 @@ async def test_failed_process_start_loses_no_session(world: World) -> None:
 
 
 async def test_node_that_starts_nothing_for_a_while(world: World) -> None:
-    """The image is still there after 20 s without memory for a process."""
+    """The image still exists after 20 s without memory for a process."""
     world.faults = [OSError("no memory") for _ in range(20)]
     assert await world.sleep.wake() == Woken(Seconds(20.0))
     assert (world.adopted, world.machine.loaded) == ([world.machine], MEMORY)
@@ -319,7 +319,7 @@ async def test_boot_is_tried_again(world: World) -> None:
 
 
 async def test_process_that_does_not_start(world: World) -> None:
-    """The guest is tried from its disk; then its pod has to end."""
+    """The guest tries to boot from its disk; then its pod must end."""
     world.faults = [OSError("no memory") for _ in range(100)]
     world.boot_faults = [GuestError("QEMU is gone") for _ in range(100)]
     before = descriptors()
