@@ -29,17 +29,17 @@ MAX_BODY: Final = 16 * 1024 * 1024
 """Bytes. A pod and 5,000 node names take 0.5 MiB, whole nodes some KiB each."""
 
 
-_FILTER: Final = msgspec.json.Decoder(messages.FilterArgs)
-_ARGS: Final = msgspec.json.Decoder(messages.ExtenderArgs)
-_BINDING: Final = msgspec.json.Decoder(messages.ExtenderBindingArgs)
-_PREEMPTION: Final = msgspec.json.Decoder(messages.ExtenderPreemptionArgs)
+_FILTER: Final = messages.ArgsDecoder(messages.FilterArgs)
+_ARGS: Final = messages.ArgsDecoder(messages.ExtenderArgs)
+_BINDING: Final = messages.ArgsDecoder(messages.ExtenderBindingArgs)
+_PREEMPTION: Final = messages.ArgsDecoder(messages.ExtenderPreemptionArgs)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
 def filter_nodes(service: Service, request: HotRequest) -> HotResponse:
     """``/filter``: the nodes that the pod fits."""
     try:
-        result = _filtered(service, decoded(_FILTER, request.body()))
+        result = _filtered(service, decoded(_FILTER.decode, request.body()))
     except (LedgerError, ValueError) as error:
         _count(service, "filter", "error")
         # HTTP 200: kube-scheduler reads ``Error`` in the body, but of other statuses reports only the status.
@@ -80,7 +80,7 @@ def _pod(service: Service, body: msgspec.Raw) -> tuple[PodFacts, bool]:
 def prioritize(service: Service, request: HotRequest) -> HotResponse:
     """``/prioritize``: the score of each node."""
     try:
-        args = decoded(_ARGS, request.body())
+        args = decoded(_ARGS.decode, request.body())
         names = args.node_names or [decode_node(item).name for item in (args.nodes and args.nodes.items) or []]
         scores = service.context.ledger.scores(decode_pod(args.pod), names)
     except (LedgerError, ValueError) as error:
@@ -93,7 +93,7 @@ def prioritize(service: Service, request: HotRequest) -> HotResponse:
 async def bind(service: Service, request: HotRequest) -> HotResponse:
     """``/bind``: reserve, then bind."""
     try:
-        args = decoded(_BINDING, request.body())
+        args = decoded(_BINDING.decode, request.body())
         error = await service.bind(ObjectName(args.pod_namespace, args.pod_name), args.pod_uid, args.node)
     except ValueError as malformed:
         error = str(malformed)
@@ -104,7 +104,7 @@ async def bind(service: Service, request: HotRequest) -> HotResponse:
 def preempt(service: Service, request: HotRequest) -> HotResponse:
     """``/preempt``: the nodes that fit the pod without the victims."""
     try:
-        args = decoded(_PREEMPTION, request.body())
+        args = decoded(_PREEMPTION.decode, request.body())
         offered = _offered(args)
         candidates = [PreemptionCandidate(node, {pod.uid for pod in v.pods or ()}) for node, v in offered.items()]
         nodes = service.preempt(decode_pod(args.pod), candidates)

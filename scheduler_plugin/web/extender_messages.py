@@ -1,10 +1,16 @@
-"""JSON messages of kube-scheduler's extender protocol. Keys are names of Go fields."""
+"""JSON messages of kube-scheduler's extender protocol. Keys are names of Go fields.
+
+Go ignores their case, and old schedulers write ``nodenames``, which must not read as no nodes.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Generic, TypeVar
 
 import msgspec
+from msgspec import inspect
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class NodeList(msgspec.Struct, frozen=True):
@@ -134,3 +140,55 @@ class ExtenderPreemptionResult(msgspec.Struct, frozen=True, rename="pascal"):
     """The nodes that would fit the pod after the evictions."""
 
     node_name_to_meta_victims: dict[str, MetaVictims]
+
+
+class ArgsDecoder(Generic[T]):
+    """Decodes the arguments of a verb, with any capitalization of their keys."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._decoder = msgspec.json.Decoder(kind)
+        self._type = inspect.type_info(kind)
+        self._keys = [f'"{name}"'.encode() for name in kind.__struct_encode_fields__]
+
+    def decode(self, body: bytes) -> T:
+        """Decode ``body``. Raises ``ValueError`` or ``RecursionError``."""
+        # kube-scheduler writes all keys, before its long list of nodes.
+        if not all(key in body for key in self._keys):
+            body = _respelled(body, self._type)
+        return self._decoder.decode(body)
+
+
+def _respelled(body: bytes, kind: inspect.Type) -> bytes:
+    """``body`` with the declared keys of ``kind`` only, or unchanged if it is no valid ``kind``.
+
+    >>> _respelled(b'{"uid":"u","more":1}', inspect.type_info(MetaPod))
+    b'{"UID":"u"}'
+    """
+    try:
+        return msgspec.json.encode(_with_declared_keys(msgspec.Raw(body), kind))
+    # Its decoder reports the error, with the path of the field.
+    except (ValueError, RecursionError):
+        return body
+
+
+def _with_declared_keys(text: msgspec.Raw, kind: inspect.Type) -> object:
+    if isinstance(kind, inspect.UnionType) and text != _NULL:
+        kind = kind.types[0]  # the others are null
+    if isinstance(kind, inspect.ListType):
+        return [_with_declared_keys(item, kind.item_type) for item in _LIST.decode(text)]
+    if isinstance(kind, inspect.DictType):
+        return {key: _with_declared_keys(value, kind.value_type) for key, value in _MEMBERS.decode(text).items()}
+    if isinstance(kind, inspect.StructType):
+        fields = {field.encode_name.lower(): field for field in kind.fields}
+        members = {key.lower(): value for key, value in _MEMBERS.decode(text).items()}
+        return {
+            field.encode_name: _with_declared_keys(members[key], field.type)
+            for key, field in fields.items()
+            if key in members
+        }
+    return text
+
+
+_NULL: Final = msgspec.Raw(b"null")
+_LIST: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -167,10 +167,10 @@ async def read_body(request: Request, longest: int) -> bytes:
     return b"".join(chunks)
 
 
-def decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
+def decoded(decode: Callable[[bytes], T], body: bytes) -> T:
     """The decoded body. Raises ``BodyError`` with the path of the bad field."""
     try:
-        return decoder.decode(body)
+        return decode(body)
     # Deep nesting exceeds Python's stack.
     except (ValueError, RecursionError) as error:
         raise BodyError(400, field_message(error)) from None

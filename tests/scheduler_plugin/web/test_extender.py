@@ -123,6 +123,29 @@ async def test_preempt_keeps_the_nodes_where_it_would_help(cluster: FakeCluster)
         }
 
 
+async def test_keys_may_have_any_case(cluster: FakeCluster) -> None:
+    """Go decodes them like that: a list under ``nodenames`` is not an empty list."""
+    cluster.put(PODS, plain_pod("p", "1", "1Gi"))
+    async with running(cluster, FakeClock()) as scheduler:
+        fits = {"NodeNames": ["free"], "FailedNodes": {"full": SHORT}}
+        for args in ({"pod": BIG, "nodenames": ["free", "full"]}, {"Pod": BIG, "nodeNames": ["free", "full"]}):
+            assert (await scheduler.verb("filter", args)).items() >= fits.items()
+        whole = await scheduler.verb("filter", {"pod": BIG, "nodes": {"Items": [node("full"), node("new", "16")]}})
+        assert (whole["Nodes"]["items"], whole["FailedNodes"]) == ([node("new", "16")], {"full": SHORT})
+        scores = await scheduler.verb("prioritize", {"POD": BIG, "nodenames": ["free"], "nodes": None})
+        assert [score["Host"] for score in scores] == ["free"]
+        victims = {"full": {"pods": [{"uid": "pod-taker"}], "numPDBViolations": 1}, "tiny": {"pods": None}}
+        assert await scheduler.verb("preempt", {"pod": BIG, "nodeNameToMetaVictims": victims}) == {
+            "NodeNameToMetaVictims": {"full": {"Pods": [{"UID": "pod-taker"}], "NumPDBViolations": 1}}
+        }
+        bound = {"podName": "p", "podNamespace": "default", "podUID": "pod-p", "node": "free"}
+        assert await scheduler.verb("bind", bound) == {"Error": ""}
+        assert await asked(scheduler, "preempt", {"pod": BIG, "nodeNameToMetaVictims": []}) == (
+            400,
+            {"error": "Pod: expected a value, the field is missing"},
+        )
+
+
 async def test_malformed_calls_say_what_is_wrong(cluster: FakeCluster) -> None:
     async with running(cluster, FakeClock()) as scheduler:
         missing = "Pod: expected a value, the field is missing"
