@@ -116,7 +116,8 @@ def _runner(vm: Json) -> Json:
         "image": text(vm, "spec", "guest", "rootDisk", "image") or RUNNER_CONTAINER,
         "args": _arguments(vm),
         "ports": [
-            {"name": text(port, "name") or "port", "containerPort": port.get("port")}
+            # Names are optional, and unique within the pod.
+            {"containerPort": port.get("port")} | {key: port[key] for key in ("name", "protocol") if port.get(key)}
             for port in items(vm, "spec", "guest", "ports")
         ],
     }

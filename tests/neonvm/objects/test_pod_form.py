@@ -99,6 +99,17 @@ def test_runner_gets_vm_and_address() -> None:
     assert {"name": "EPHEMERAL_STORAGE", "valueFrom": limit} in runner["env"]
 
 
+def test_guest_ports_keep_name_and_protocol() -> None:
+    """The API server refuses a pod with two ports of one name, and a Service finds a named port by its protocol."""
+    ports: list[Json] = [{"port": 5432}, {"port": 6432}, {"port": 53, "name": "dns", "protocol": "UDP"}]
+    (runner,) = pod(vm(guest={**child(vm(), "spec", "guest"), "ports": ports}))["spec"]["containers"]
+    assert runner["ports"][2:] == [
+        {"containerPort": 5432},
+        {"containerPort": 6432},
+        {"containerPort": 53, "name": "dns", "protocol": "UDP"},
+    ]
+
+
 def test_pod_carries_its_trusted_callers() -> None:
     """Its CAs cannot be changed there; its token is only for its controller, and the kubelet's probes use TLS."""
     made = pod(vm(extraInitContainers=[{"name": "x", "volumeMounts": [{"name": "runner-identity"}]}]))
