@@ -28,6 +28,22 @@ from protocol.pod_database import is_pod_database
 
 _CLUSTER: Final = "cnpg.io/cluster"
 
+_ROLE_LABELS: Final = (
+    names.LABEL_CNPG_ROLE,
+    names.LABEL_ROLE,
+    "spilo-role",  # Zalando's operator
+    "postgres-operator.crunchydata.com/role",
+    "kubeblocks.io/role",
+)
+"""Labels of operators with an instance's role."""
+
+_PATRONI_LABEL: Final = "role"
+_PATRONI_ROLES: Final = frozenset({"master", "primary", "replica", "standby_leader"})
+"""Patroni's own label and its values, also of StackGres and old releases of CloudNativePG."""
+
+_PRIMARY: Final = frozenset({"master", "primary"})
+"""Patroni before version 4 says ``master``."""
+
 
 def pod_selector(target: JsonObject) -> Json:
     """Label selector of the pods of a Deployment, StatefulSet, ReplicaSet or Cluster."""
@@ -40,13 +56,20 @@ def pod_selector(target: JsonObject) -> Json:
 
 def primary_of(pods: Sequence[JsonObject], kind: Resource) -> JsonObject | None:
     """The primary's pod, or the first pod of a StatefulSet without role labels; None if unknown."""
-    roles = [labels_of(pod).get(names.LABEL_CNPG_ROLE) or labels_of(pod).get(names.LABEL_ROLE) for pod in pods]
+    roles = [_role(labels_of(pod)) for pod in pods]
     if any(roles):
-        primaries = [pod for pod, role in zip(pods, roles, strict=True) if role == "primary"]
+        primaries = [pod for pod, role in zip(pods, roles, strict=True) if role in _PRIMARY]
     else:
         primaries = [pod for pod in pods if kind is STATEFUL_SETS and name_of(pod).name.endswith("-0")]
     # During a failover there may be two.
     return primaries[0] if len(primaries) == 1 else None
+
+
+def _role(labels: Mapping[str, str]) -> str:
+    """The role of the pod with these labels; empty if unknown."""
+    role = next((labels[label] for label in _ROLE_LABELS if labels.get(label)), "")
+    # Other pods may use the general label for something else.
+    return role or next(iter(_PATRONI_ROLES & {labels.get(_PATRONI_LABEL, "")}), "")
 
 
 def is_of_other(pod: JsonObject, target: JsonObject, get: Callable[[Resource, ObjectName], JsonObject | None]) -> bool:

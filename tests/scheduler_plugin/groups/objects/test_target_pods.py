@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from protocol.kubernetes.objects import Json, child
+import pytest
+
+from protocol.kubernetes.objects import Json, child, name_of
+from protocol.kubernetes.resources import STATEFUL_SETS
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload
-from scheduler_plugin.groups.objects.pods import is_of_other, trimmed_pod
+from scheduler_plugin.groups.objects.pods import is_of_other, primary_of, trimmed_pod
 from scheduler_plugin.groups.objects.targets import OomKill, oom_kills, with_defaults
 
 NOON = "2026-01-01T12:00:00Z"
@@ -58,6 +61,28 @@ def test_pods_of_other_controllers() -> None:
     found = [is_of_other(pod, web, lambda _, name: replica_sets.get(name.name)) for pod in pods]
     assert found == [False, True, True, False, True, False]
     assert not is_of_other(pods[0], {"metadata": {"uid": "web-1"}}, lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("label", "first", "second", "primary"),
+    [
+        ("cnpg.io/instanceRole", "replica", "primary", "db-1"),
+        ("spilo-role", "replica", "master", "db-1"),
+        ("postgres-operator.crunchydata.com/role", "replica", "primary", "db-1"),
+        ("kubeblocks.io/role", "secondary", "primary", "db-1"),
+        ("role", "replica", "master", "db-1"),
+        ("role", "primary", "replica", "db-0"),
+        ("role", "master", "master", None),
+        ("spilo-role", "replica", "replica", None),
+        ("role", "database", "database", "db-0"),
+    ],
+)
+def test_primary_by_operators_role_label(label: str, first: str, second: str, primary: str | None) -> None:
+    """Patroni says master until version 4; a label `role` may have another meaning."""
+    pods: list[Json] = [
+        {"metadata": {"name": f"db-{ordinal}", "labels": {label: role}}} for ordinal, role in enumerate((first, second))
+    ]
+    assert primary_of(pods, STATEFUL_SETS) == next((pod for pod in pods if name_of(pod).name == primary), None)
 
 
 def test_pods_keep_only_used_fields() -> None:
