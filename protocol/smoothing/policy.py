@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final, Literal, TypeGuard
 
 import msgspec
@@ -32,16 +33,19 @@ class SmoothingPolicyError(ValueError):
 class Pipeline:
     """A running policy for one resource of one VM."""
 
-    __slots__ = ("_at_once", "_last", "_stages", "_values")
+    __slots__ = ("_at_once", "_last", "_now", "_stages", "_values")
 
     def __init__(self, stages: Sequence[Stage], at_once: bool) -> None:
         self._stages = tuple(stages)
         self._values = [0.0] * len(stages)
         self._at_once = at_once
         self._last: Sample | None = None
+        self._now = Instant(-inf)
 
     def target(self, now: Instant, sample: Sample) -> float:
-        """The target of the resource, in vCPUs or bytes; ``now`` never decreases."""
+        """The target of the resource, in vCPUs or bytes. A ``now`` before the last one counts as the last one."""
+        # Backwards, a weighted mean would run away from its values.
+        self._now = now = max(now, self._now)
         value, values = min(LARGEST, sample.value), self._values
         for index, stage in enumerate(self._stages):
             values[index] = value = min(LARGEST, stage.step(now, value, sample))

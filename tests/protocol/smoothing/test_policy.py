@@ -201,3 +201,13 @@ def test_memory_default_shrinks_after_five_minutes(
             assert now - seen[0][0] > 300
             assert all(value <= target for at, value in seen if at >= now - 300)
         current = target
+
+
+@pytest.mark.parametrize("stage", [name for name in SPECS if name not in {"segments", "quantize"}])
+def test_time_never_runs_backwards(stage: str) -> None:
+    """A sample from before the last one, as in recordings after a clock was set, counts as simultaneous with it."""
+    set_back, standing = (parse_policy([{stage: {}}]).start() for _ in range(2))
+    needs = [(10_000.0, 2.0), (10_001.0, 2.0), (4_000.0, 1.0), (4_060.0, 3.0), (10_400.0, 1.0)]
+    assert [set_back.target(Instant(at), Sample(need, 2.0)) for at, need in needs] == [
+        standing.target(Instant(max(at, 10_001.0) if need != 2.0 else at), Sample(need, 2.0)) for at, need in needs
+    ]
