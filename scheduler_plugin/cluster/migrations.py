@@ -120,6 +120,8 @@ def _facts(migration: _Migration, status: _MigrationStatus, changed_at: float | 
         source_pod=_pod(meta.namespace, status.source_pod_name),
         target_pod=_pod(meta.namespace, status.target_pod_name),
         is_terminating=meta.deletionTimestamp is not None,
+        # No finalizer can be added to a deleted object, so its controller never takes it up again.
+        is_released=meta.deletionTimestamp is not None and names.FINALIZER not in (meta.finalizers or ()),
         # Only migrations with our label are ours to cancel.
         is_ours=(meta.labels or {}).get(names.LABEL_CREATED_BY) == names.SCHEDULER_NAME,
         # The API has no end time: use the latest condition, or else the creation.

@@ -294,6 +294,8 @@ class MigrationFacts:
     source_pod: ObjectName | None = None
     target_pod: ObjectName | None = None
     is_terminating: bool = False  # has a deletion timestamp: it is being cancelled
+    # Deleted, and its controller is done with it, but another finalizer keeps the object: the same as gone.
+    is_released: bool = False
     is_ours: bool = False  # our scheduler created it
     created_at: float = 0.0
     ended_at: float | None = None

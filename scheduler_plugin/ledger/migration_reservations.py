@@ -79,6 +79,9 @@ def observe_migration(state: LedgerState, facts: MigrationFacts, now: Instant) -
     """Record a migration from a watch, a list or a read."""
     if state.migrations.is_gone(facts.uid):
         return
+    if facts.is_released:
+        remove_migration(state, facts.name)
+        return
     migration = state.migrations.named.get(facts.name)
     # Deleted and recreated under the same name between two watch events.
     if migration is not None and migration.facts is not None and migration.facts.uid != facts.uid:

@@ -55,7 +55,8 @@ class MigrationReporter:
     def reconcile(self) -> None:
         """Report changes since the last call."""
         self._report_waiting()
-        current = self._context.feed.migrations.facts
+        cached = self._context.feed.migrations.facts
+        current = {name: migration for name, migration in cached.items() if not migration.facts.is_released}
         for name, migration in current.items():
             before = None if self._reported is None else self._reported.get(name)
             if before is not migration:
@@ -63,7 +64,7 @@ class MigrationReporter:
         for name, before in (self._reported or {}).items():
             if name not in current:
                 self._report_deleted(before)
-        self._reported = dict(current)
+        self._reported = current
         self._forget_orders_never_carried_out()
         self._report_stalled(current)
         phases = [migration.facts.phase for migration in current.values()]

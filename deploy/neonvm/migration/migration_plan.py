@@ -55,8 +55,9 @@ def plan_migration(facts: MigrationInputs) -> MigrationPlan:
         return _clean_up(facts, phase, has_finalizer)
     if not phase:
         return _admit(facts, has_finalizer)
-    if not has_finalizer:
-        return _NOTHING if is_terminating(facts.migration) else MigrationPlan(add_finalizer=True)
+    # A deleted one, which another finalizer keeps, cannot get ours any more. It ends like any other.
+    if not has_finalizer and not is_terminating(facts.migration):
+        return MigrationPlan(add_finalizer=True)
     if phase == PENDING and facts.transfer.sending is Sending.NOT_BEGUN:
         return _prepare(facts)
     return _transfer(facts)
@@ -64,7 +65,8 @@ def plan_migration(facts: MigrationInputs) -> MigrationPlan:
 
 def _admit(facts: MigrationInputs, held: bool) -> MigrationPlan:
     if is_terminating(facts.migration):
-        return MigrationPlan(remove_finalizer=held)
+        # Kept by another finalizer: without an end the VM's next migration would wait for it.
+        return MigrationPlan(remove_finalizer=True) if held else _failed(facts, texts.MIGRATION_DELETED)
     # The finalizer comes before any decision, so that the outcome is always reported.
     if not held:
         return MigrationPlan(add_finalizer=True)

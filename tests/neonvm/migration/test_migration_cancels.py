@@ -1,7 +1,11 @@
 """A migration, or its VM, is deleted: while it waits, while the guest is being sent, or too late."""
 
+from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
+from protocol.messages import ObjectName
 from tests.neonvm.runtime_fixture import DB, MOVE, RuntimeFixture
+
+KEPT = ObjectName("default", "kept")
 
 
 async def test_a_migration_can_be_cancelled_while_it_waits(runtime: RuntimeFixture) -> None:
@@ -66,6 +70,23 @@ async def test_removed_finalizer_cancels_the_move(runtime: RuntimeFixture) -> No
     await runtime.pass_time(5)
     assert await runtime.migration() is None
     await runtime.assert_well(old)
+
+
+async def test_foreign_finalizer_blocks_no_later_migration(runtime: RuntimeFixture) -> None:
+    await runtime.run_vm()
+    runtime.api.go_away()
+    runtime.api.come_back()
+    body: Json = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration", "spec": {"vmName": "db"}}
+    metadata: Json = {"name": "kept", "finalizers": ["backup.example.com/kept"]}
+    await runtime.client.create(MIGRATIONS, "default", {**body, "metadata": metadata})
+    await runtime.client.delete(MIGRATIONS, KEPT)
+    await runtime.pass_time(1)
+    source, target = await runtime.begin_to_move()
+    source.arrive()
+    await runtime.settle()
+    assert await runtime.outcome() == ("Succeeded", "Migrated")
+    await runtime.client.merge_patch(MIGRATIONS, KEPT, {"metadata": {"finalizers": []}})
+    await runtime.assert_well(target.spec.pod.name)
 
 
 async def test_deleting_the_vm_takes_everything_with_it(runtime: RuntimeFixture) -> None:

@@ -148,7 +148,10 @@ def test_one_that_follows_another_waits_and_says_so(known: Json) -> None:
 @pytest.mark.parametrize("held", [True, False])
 def test_early_deleted_migration_is_released(held: bool) -> None:
     found = migration(finalizers=[FINALIZER] if held else ["other"], **LEAVING)
-    assert plan_migration(fresh(found)) == MigrationPlan(remove_finalizer=held)
+    made = plan_migration(fresh(found))
+    ends = ({}, []) if held else ({"phase": "Failed"}, ["Cancelled"])
+    reasons = [each["reason"] for each in items(made.status, "conditions")]
+    assert (status(made), reasons, rest(made)) == (*ends, MigrationPlan(remove_finalizer=held))
 
 
 @pytest.mark.parametrize("phase", ["Running", "PreMigrating"])
@@ -212,7 +215,14 @@ def test_progress_is_reported() -> None:
 
 def test_removed_finalizer_is_restored() -> None:
     assert plan_migration(facts(migration(SENT, finalizers=[]))) == MigrationPlan(add_finalizer=True)
-    assert plan_migration(facts(migration(SENT, finalizers=["other"], **LEAVING))) == NOTHING
+
+
+@pytest.mark.parametrize(("begun", "cancels"), [(PLACED, False), (SENT, True)])
+def test_migration_kept_by_another_finalizer_ends(begun: Json, cancels: bool) -> None:
+    """Without ours it would otherwise stay under way, and every later migration of its VM would fail."""
+    active = ACTIVE if cancels else TransferState()
+    made = plan_migration(facts(migration(begun, finalizers=["other"], **LEAVING), transfer=active))
+    assert (status(made), rest(made)) == ({} if cancels else {"phase": "Failed"}, MigrationPlan(cancel=cancels))
 
 
 BREAKS: list[tuple[Json, str, str]] = [

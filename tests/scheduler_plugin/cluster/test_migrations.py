@@ -57,8 +57,16 @@ def test_a_fresh_one_is_pending() -> None:
 
 
 def test_manual_migration_has_no_target() -> None:
-    found = read_migration(migration(labels=None, annotations=None, deletionTimestamp="2026-01-01T00:00:05Z"))
-    assert found == ClusterMigration(facts(target=None, is_ours=False, is_terminating=True))
+    found = read_migration(migration(labels=None, annotations=None))
+    assert found == ClusterMigration(facts(target=None, is_ours=False))
+
+
+@pytest.mark.parametrize("kept_by", [(), ("vm.neon.tech/finalizer",), ("other",), ("other", "vm.neon.tech/finalizer")])
+def test_deleted_migration_without_our_finalizer_is_released(kept_by: tuple[str, ...]) -> None:
+    found = read_migration(migration(deletionTimestamp="2026-01-01T00:00:05Z", finalizers=[*kept_by]))
+    is_released = "vm.neon.tech/finalizer" not in kept_by
+    expected = facts(is_terminating=True, is_released=is_released)
+    assert found == ClusterMigration(expected, reason="n1 is full", finalizers=kept_by)
 
 
 def test_running_migration_names_pods_and_dirty_rate() -> None:

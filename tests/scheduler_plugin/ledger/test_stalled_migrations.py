@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from protocol.units import ZERO, Instant
-from scheduler_plugin.ledger.events import MigrationSeen, PodSeen, TimePassed, VmSeen
+from scheduler_plugin.ledger.events import MigrationSeen, MoveRequested, PodSeen, TimePassed, VmSeen
+from scheduler_plugin.ledger.facts import MigrationPhase
 from scheduler_plugin.ledger.moves import START_TIMEOUT
+from scheduler_plugin.placement.verdict import FITS
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, vm, vm_pod
 from tests.scheduler_plugin.ledger.moving import (
+    FAILED,
     INCOMING,
+    MOVE,
     PENDING,
     RUNNING,
     STARTED,
+    SUCCEEDED,
     on_both,
     reserved_move,
     target_pod,
@@ -87,3 +94,18 @@ def test_waiting_neighbour_presses_again() -> None:
     before = fleet.ledger.nodes["n1"].pressure.excess
     fleet.apply(TimePassed(), OVERDUE)
     assert not fleet.ledger.nodes["n1"].pressure.excess.within(before)
+
+
+@pytest.mark.parametrize("last", [PENDING, RUNNING, SUCCEEDED, FAILED])
+def test_released_migration_is_gone(last: MigrationPhase) -> None:
+    """Its controller has removed its finalizer; the one of another program may keep the object for ever."""
+    fleet = ordered(two_nodes(), to="n2")
+    fleet.apply(MigrationSeen(migration("a", last, to="n2", version=2)), LATER)
+    kept = migration("a", last, to="n2", version=3, is_terminating=True)
+    fleet.apply(MigrationSeen(kept), LATER)
+    assert name("a-1") in fleet.ledger.migrations
+    for _ in range(2):
+        fleet.apply(MigrationSeen(replace(kept, version=4, is_released=True)), LATER)
+        assert (fleet.ledger.migrations, on_both(fleet)) == ({}, (2, 0))
+    again = fleet.ledger.apply(MoveRequested(MOVE, name("a-2")), LATER)
+    assert (again.verdict, on_both(fleet)) == (FITS, (2, 2))

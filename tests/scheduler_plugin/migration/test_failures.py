@@ -9,7 +9,7 @@ import pytest
 
 from scheduler_plugin.planner.victims import RECENT
 from tests.fake_clock import settle
-from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, Fault, to
+from tests.scheduler_plugin.fake_cluster import MIGRATIONS, NODES, PODS, VMS, Fault, to
 from tests.scheduler_plugin.migration.moving_cluster import (
     FULL,
     POD,
@@ -216,3 +216,14 @@ async def test_recreated_object_is_distinct() -> None:
         anywhere = ("db", "MigrationStarted", "migrating from n1 to a node not chosen yet")
         why = "did not migrate from n1 to a node not chosen yet: cancelled: its object was deleted"
         assert s.events == [anywhere, ("db", "MigrationFailed", why), anywhere]
+
+
+async def test_foreign_finalizer_blocks_no_later_move() -> None:
+    """A person deletes an order before its controller takes it up, and a backup program keeps the object."""
+    async with moving_cluster(more="\nmigration: {cooldownSeconds: 60}\n") as s:
+        s.order_by_hand()
+        kept = s.controller.migration
+        kept["metadata"] |= {"finalizers": ["other"], "deletionTimestamp": kept["metadata"]["creationTimestamp"]}
+        s.cluster.put(MIGRATIONS, kept)
+        await s.passes(100)
+        assert s.migrations == [("db", "", ""), ("db", "n2", "")]
