@@ -20,16 +20,20 @@ from agent.core.guest import GuestSample, Rates
 from agent.core.policy import MONITOR_GRACE, REFUSED_BACKOFF, TRIAL_BACKOFF, CpuPolicy, MonitorPolicy, Policy
 from agent.core.vm import Vm
 from protocol.guest.monitor_messages import (
+    DownscaleRequest,
     DownscaleResult,
     LoadReport,
     UpscaleConfirmation,
     UpscaleNotification,
     UpscaleRequest,
 )
-from protocol.units import Bytes, Instant, MilliCpu
+from protocol.units import Bytes, Instant, MilliCpu, Seconds
 
 LONGEST_STATUS: Final = 200
 """Maximum length of a monitor's text in characters."""
+
+
+CANCELLED: Final = "the pod needed more again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,8 @@ class Alarm:
 class MonitorSide:
     """State of the monitor. ``version`` is None while disconnected. The alarm counts never fall.
 
-    ``agreed`` is the memory that the monitor last agreed to; None after a resize or a refusal.
+    ``agreed`` is the memory that the monitor last agreed to; None after a resize or a refusal. ``cancelled`` is the
+    memory of the trial that the message in flight cancels.
     """
 
     version: int | None = None
@@ -81,6 +86,7 @@ class MonitorSide:
     agreed: Bytes | None = None
     kept_until: Instant | None = None
     in_flight: MonitorMessage | None = None
+    cancelled: Bytes | None = None
     refusal: ShrinkRefusal | None = None
     failed_notice: FailedNotice | None = None
     request: MemoryRequest | None = None
@@ -111,6 +117,7 @@ class MonitorSide:
 
     def sent(self, message: MonitorMessage) -> None:
         """Record that ``message`` was sent. It may replace one in flight."""
+        self.cancelled = self.in_flight.target.mem if isinstance(self.in_flight, DownscaleRequest) else None
         self.in_flight = message
         if isinstance(message, UpscaleNotification):
             self.agreed = None
@@ -131,6 +138,8 @@ class MonitorSide:
             retry_at = Instant(now + REFUSED_BACKOFF.delay(count, jitter))
             # A monitor that fails here (its database is down) may still assume less memory, so repeat the message.
             self.failed_notice = FailedNotice(count, retry_at) if result is None else None
+            if self.cancelled is not None:
+                self._refuse(self.cancelled, CANCELLED, now, TRIAL_BACKOFF.delay(self._refusals + 1, jitter))
             return
         # An answer, even a refusal, renews the grace after a disconnect.
         self.kept_until = None if result is not None else self.kept_until
@@ -147,9 +156,15 @@ class MonitorSide:
             if not is_trial and before is not None and target > before.target and now < before.retry_at:
                 self.refusal = replace(before, target=target, status=status)
                 return
-            count = 1 if before is None else before.count + 1
-            retry_at = Instant(now + (TRIAL_BACKOFF if is_trial else REFUSED_BACKOFF).delay(count, jitter))
-            self.refusal = ShrinkRefusal(target, status, count, retry_at)
+            backoff = TRIAL_BACKOFF if is_trial else REFUSED_BACKOFF
+            self._refuse(target, status, now, backoff.delay(self._refusals + 1, jitter))
+
+    @property
+    def _refusals(self) -> int:
+        return 0 if self.refusal is None else self.refusal.count
+
+    def _refuse(self, target: Bytes, status: str, now: Instant, wait: Seconds) -> None:
+        self.refusal = ShrinkRefusal(target, status, self._refusals + 1, Instant(now + wait))
 
     def apply(
         self, message: UpscaleRequest | LoadReport, vm: Vm | None, policy: Policy, now: Instant, *, settling: bool

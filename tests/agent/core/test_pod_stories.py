@@ -410,6 +410,22 @@ def test_failed_trials_become_rare() -> None:
     assert waits == [5, 10, 20, 40, 80, 160, 320, 640, 900, 900]
 
 
+def test_cancelled_trials_become_rare() -> None:
+    """A load that comes and goes would otherwise evict page cache each time."""
+    has, waits = size("250m", "2Gi"), []
+    story = loaded(settled_pod(has), 7.0, 0.1)
+    for number in range(2, 12, 2):
+        says(story, DownscaleRequest(FLOOR), None)
+        story.at(story.now + 1.0).looks(used=1.5)
+        says(story, UpscaleNotification(has), UpscaleConfirmation(number + 1))
+        ended = story.now
+        while story.plans().message is None:
+            loaded(story, story.now + 1.0, 0.1)
+        waits.append(story.now - ended)
+    assert waits == [6, 10, 20, 40, 80]
+    assert because(story) == "keeping memory: the trial of 1Gi failed: the pod needed more again"
+
+
 def test_quota_for_memory_does_not_hold_up_cpu() -> None:
     story = settled_pod().looks(cores=0.25, used=0.6)
     assert patches_in(story) == [patched_to(size("500m", "1280Mi"), 1)]
