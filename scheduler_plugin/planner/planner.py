@@ -45,7 +45,7 @@ from scheduler_plugin.planner.refused_orders import RefusedOrders
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.targets import ActiveMigrations, TargetRule, Targets
 from scheduler_plugin.planner.unplaced import UnplacedTargets
-from scheduler_plugin.planner.victims import PlanningTime
+from scheduler_plugin.planner.victims import PlanningTime, has_lost_source
 from scheduler_plugin.texts import explanations
 
 PlanSteps = Generator[None, None, MovePlan]
@@ -296,6 +296,8 @@ class Planner:
             elif migration.problem is not None and not migration.is_stalled:
                 self._wrongly_targeted.add(migration.name)
                 yield Cancel(migration.name, explanations.CANNOT_GO.format(why=migration.problem))
+            elif has_lost_source(ledger, migration, now):
+                yield Cancel(migration.name, explanations.SOURCE_LOST.format(node=migration.source))
             elif now - migration.since >= policy.timeout + GRACE:
                 yield Cancel(migration.name, explanations.TIMED_OUT.format(span=policy.timeout))
             elif since is not None and now - since >= min(policy.settle, SHORT_SETTLE):

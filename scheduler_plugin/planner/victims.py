@@ -204,9 +204,11 @@ def victim_of(ledger: Ledger, claim: Claim, index: int, now: PlanningTime, *, op
         return explanations.NOT_KNOWN
     if not ledger.schedules(claim.pod):
         return explanations.OTHER_SCHEDULER
-    why = stays_because(facts, opt_in=opt_in) or _busy_reason(ledger, claim, facts) or _lost_reason(ledger, claim, now)
+    why = stays_because(facts, opt_in=opt_in) or _busy_reason(ledger, claim, facts)
     if why is not None:
         return why
+    if is_lost(ledger, claim, now.monotonic):
+        return explanations.NODE_LOST
     recent_moves = count_recent_moves(ledger.migrations_of(facts.name), now)
     return Victim(facts.name, claim, _load(claim), _to_copy(ledger, facts, claim.metrics), index, recent_moves)
 
@@ -223,14 +225,21 @@ def _busy_reason(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:
     return None if may_move else explanations.IN_PHASE.format(phase=facts.phase)
 
 
-def _lost_reason(ledger: Ledger, claim: Claim, now: PlanningTime) -> str | None:
-    """The reason why nothing can be copied from the VM's node."""
+def is_lost(ledger: Ledger, claim: Claim, now: Instant) -> bool:
+    """Return True if nothing can be copied from the VM's node: it is not ready or gone, and the agents are silent."""
     node = ledger.nodes[claim.node].facts
-    if node is None or claim.vm is None or explanations.NOT_READY not in node.traits.faults:
-        return None
-    # Such a migration would not end before the pod is deleted, which may take hours. If only the kubelet is down, the
-    # agents still report.
-    return explanations.NODE_LOST if ledger.is_silent(claim.vm, now.monotonic) else None
+    if claim.vm is None or (node is not None and explanations.NOT_READY not in node.traits.faults):
+        return False
+    # A migration would not end before the pod is deleted, which may take hours. If only the kubelet is down, the agents
+    # still report.
+    return ledger.is_silent(claim.vm, now)
+
+
+def has_lost_source(ledger: Ledger, migration: Migration, now: Instant) -> bool:
+    """Return True if the migration cannot end, because the node of its source pod is lost."""
+    uid = None if migration.source_pod is None else ledger.uid_of(migration.source_pod)
+    claim = None if uid is None else ledger.claims.get(uid)
+    return claim is not None and is_lost(ledger, claim, now)
 
 
 def _load(claim: Claim) -> float:

@@ -9,11 +9,11 @@ from fractions import Fraction
 import pytest
 
 from scheduler_plugin.constraints.model import NodeTraits
-from scheduler_plugin.ledger.events import PodGone, PodSeen, TimePassed
+from scheduler_plugin.ledger.events import NodeGone, NodeSeen, PodGone, PodSeen, TimePassed
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
 from scheduler_plugin.ledger.moves import START_TIMEOUT, Move, MoveCause
 from scheduler_plugin.planner import planner as planner_module
-from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan, StuckNode
+from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, MovePlan, StuckNode
 from scheduler_plugin.texts.explanations import NOT_READY
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node, pressed
@@ -168,10 +168,27 @@ def test_lost_node_takes_no_slot() -> None:
     fixture = PlannerFixture(lost, node("n2"))
     fixture.add("a", "n1", 1)
     assert fixture.moves() == {"a": "n2"}, "as long as its agent reports, only its kubelet is down"
-    why = "no VM may move: 1 on a node that is not ready, with a silent agent"
+    why = "no VM may move: 1 on a node that is not ready or gone, with a silent agent"
     assert fixture.plan(after=60.0) == MovePlan(stuck=(StuckNode("n1", why),))
     fixture.tell("a", amount(1))
     assert len(fixture.plan().moves) == 1
+
+
+@pytest.mark.parametrize("phase", [MigrationPhase.PENDING, MigrationPhase.RUNNING])
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_migration_off_lost_node_is_cancelled(phase: MigrationPhase, is_deleted: bool) -> None:
+    """It could not end before its timeout, and kept one of the few slots until then."""
+    fixture = PlannerFixture(node("n1", is_open=False), node("n2"))
+    fixture.add("a", "n1", 1)
+    fixture.carry_out(fixture.settled().moves[0])
+    fixture.migration(migration("a", phase, to="n2", source_pod="a-pod", target_pod="a-target"))
+    lost = replace(node("n1", is_open=False), traits=NodeTraits(faults=(NOT_READY,)))  # type: ignore[type-var]
+    fixture.fleet.apply(NodeGone("n1") if is_deleted else NodeSeen(lost))  # type: ignore[arg-type]
+    assert fixture.plan(after=50.0).cancels == (), "its agent may only be slow"
+    why = "node n1 is not ready or gone, and the VM's agent is silent"
+    assert fixture.plan(after=10.0).cancels == (Cancel(name("a-1"), why),)
+    fixture.tell("a", amount(1))
+    assert fixture.plan().cancels == ()
 
 
 def test_full_cluster_rotates_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
