@@ -78,6 +78,7 @@ def _list_pods(state: LedgerState, pods: Collection[PodFacts]) -> list[Effect]:
         elif claim.state is not ClaimState.INCOMING:
             reads.append(ReadPod(claim.pod.uid, claim.pod.name))
     state.waiting.listed(uids)
+    state.sampled.listed(uids)
     return reads
 
 

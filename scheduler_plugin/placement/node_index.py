@@ -10,6 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import chain, filterfalse, islice
 from typing import Final
+from zlib import crc32
 
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import NodeRank, extender_scores
@@ -161,6 +162,7 @@ class NodeIndexes:
         self._indexes: dict[PodDemand, NodeIndex] = {}
         # One shared change log, so that a change costs the same for any number of indexes.
         self._changes: list[str] = []
+        self._dropped = 0
 
     def rank_by(self, ranking: RankingConfig) -> None:
         """Set the ranking."""
@@ -184,7 +186,7 @@ class NodeIndexes:
 
     def of(self, pod: PodDemand) -> NodeIndex:
         """The index for pods of that size."""
-        # Reinsert: the dictionary is in order of last use.
+        # Reinsert it as the newest.
         index = self._indexes.pop(pod, None)
         if index is None or index.preferred != preferred_vcpus(len(self._rooms), self._ranking):
             index = NodeIndex(pod, self._rooms, self._ranking)
@@ -193,5 +195,9 @@ class NodeIndexes:
         index.read = len(self._changes)
         self._indexes[pod] = index
         if len(self._indexes) > MAX_INDEXES:
-            del self._indexes[next(iter(self._indexes))]
+            # Any but the newest, evenly. Sizes often take turns: then the oldest is the next one needed, and with one
+            # size too many every pod would cost an evaluation of all nodes.
+            self._dropped += 1
+            chosen = crc32(self._dropped.to_bytes(8, "big")) % MAX_INDEXES
+            del self._indexes[next(islice(self._indexes, chosen, None))]
         return index

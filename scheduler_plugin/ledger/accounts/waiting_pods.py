@@ -57,8 +57,8 @@ class AssumedPods:
         return sizes
 
 
-MAX_SAMPLED: Final = 1_000
-"""Maximum number of pods tracked. The oldest are dropped; at worst they are retried once more."""
+MAX_SAMPLED: Final = 10_000
+"""Maximum number of pods tracked. Others are not retried: with the oldest dropped instead, none would ever end."""
 
 PERCENT: Final = 20
 """``percentageOfNodesToScore`` in our manifests."""
@@ -99,11 +99,11 @@ class SampledPods:
 
     def should_retry(self, uid: str, offered: int, nodes: int) -> bool:
         """Record that ``offered`` nodes refused the pod. Return True if kube-scheduler should retry it."""
+        if uid not in self._retries_left and len(self._retries_left) >= MAX_SAMPLED:
+            return False
         # Enough retries to sample every node twice.
-        left = self._retries_left.pop(uid, 2 * -(-nodes // offered))
+        left = self._retries_left.get(uid, 2 * -(-nodes // offered))
         self._retries_left[uid] = max(-1, left - 1)
-        if len(self._retries_left) > MAX_SAMPLED:
-            self.forget(next(iter(self._retries_left)))
         return left > 0
 
     def is_retried(self, uid: str) -> bool:
@@ -113,6 +113,10 @@ class SampledPods:
     def forget(self, uid: str) -> None:
         """Remove a pod that found a node or is gone."""
         self._retries_left.pop(uid, None)
+
+    def listed(self, uids: Set[str]) -> None:
+        """Remove pods that are missing in a complete list: no watch may ever have shown them."""
+        self._retries_left = {uid: left for uid, left in self._retries_left.items() if uid in uids}
 
 
 MAX_UNSEEN: Final = 1_000

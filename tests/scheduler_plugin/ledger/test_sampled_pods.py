@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler_plugin.ledger.accounts.waiting_pods import MAX_SAMPLED, SampledPods
-from scheduler_plugin.ledger.events import BindRequested, PodGone, PodRefused, PodSeen
+from scheduler_plugin.ledger.events import BindRequested, Listed, PodGone, PodRefused, PodSeen
 from scheduler_plugin.ledger.outcomes import RoomFreed
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, node, plain_pod, settings_read
 
@@ -93,8 +93,18 @@ def test_ledger_hears_kube_scheduler_answers() -> None:
     assert refused(fleet, FULL) != ()
 
 
-def test_only_the_last_pods_are_remembered() -> None:
-    pods = SampledPods()
-    for number in range(MAX_SAMPLED + 1):
-        pods.should_retry(f"pod-{number}", 100, 200)
-    assert [pods.is_retried(f"pod-{number}") for number in (0, 1, MAX_SAMPLED)] == [False, True, True]
+def test_too_many_pods_do_not_retry_for_ever() -> None:
+    """Of more pods than are tracked, the oldest would otherwise be forgotten before its next turn, and so each."""
+    pods, names = SampledPods(), [f"pod-{number}" for number in range(MAX_SAMPLED + 1)]
+    retried = [[pods.should_retry(name, 100, 200) for name in names].count(True) for _ in range(6)]
+    assert retried == [MAX_SAMPLED] * 4 + [0, 0]
+    assert [pods.is_retried(name) for name in (names[0], names[-1])] == [False, False]
+    pods.forget(names[0])
+    assert [pods.should_retry(names[-1], 100, 200), pods.is_retried(names[-1])] == [True, True]
+
+
+def test_relist_forgets_deleted_pods() -> None:
+    fleet = sampled("free")
+    refused(fleet, FULL)
+    fleet.apply(Listed([*map(node, FULL), node("free")], [], []))
+    assert not fleet.ledger.is_retried(POD.uid)

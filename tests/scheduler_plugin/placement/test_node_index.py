@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,14 +94,6 @@ def test_a_cluster_that_grows_prefers_larger_nodes() -> None:
     assert node_indexes.of(PodDemand(amount(1))).scores(["small", "large"]) == [7, 8]
 
 
-def test_only_the_last_sizes_are_remembered() -> None:
-    node_indexes = NodeIndexes({})
-    first = node_indexes.of(PodDemand(amount(0)))
-    kept = [node_indexes.of(PodDemand(amount(size))) for size in range(1, MAX_INDEXES + 1)]
-    assert [node_indexes.of(PodDemand(amount(size))) for size in range(1, MAX_INDEXES + 1)] == kept
-    assert node_indexes.of(PodDemand(amount(0))) is not first
-
-
 def test_long_log_drops_unused_indexes() -> None:
     """Two sizes are asked for; then the room of a node changes so often that the log is cut twice."""
     rooms = {"a": room(amount(1)), "b": room(amount(1))}
@@ -147,3 +141,13 @@ def test_cached_index_matches_fresh_one(
         best = kept.best(names, len(names), {}, lambda _: False, 0)
         assert sorted(best) == sorted(name for name, does in zip(names, fits, strict=True) if does)
         assert kept.scores(best) == sorted(kept.scores(best), reverse=True)
+
+
+@pytest.mark.parametrize(("more", "kept"), [(1, 0.9), (8, 0.6), (32, 0.3)])
+def test_more_sizes_lose_few_indexes(more: int, kept: float) -> None:
+    """In turns, the least recently used index is always the next one needed: without it all would be built again."""
+    indexes = NodeIndexes({})
+    sizes = [PodDemand(amount(number + 1)) for number in range(MAX_INDEXES + more)]
+    rounds = [[indexes.of(size) for size in sizes] for _ in range(20)]
+    found = [one is other for before, after in pairwise(rounds) for one, other in zip(before, after, strict=True)]
+    assert found.count(True) / len(found) > kept
