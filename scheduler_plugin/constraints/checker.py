@@ -6,12 +6,12 @@ An obstacle is a reason for which kube-scheduler would refuse the node. Unknown 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from protocol.messages import ObjectName
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
-from scheduler_plugin.constraints.cost import CostLimit, costs_of, queries_of, with_nodes
+from scheduler_plugin.constraints.cost import CostLimit, Turn, cheaper, costs_of, queries_of, with_nodes
 from scheduler_plugin.constraints.model import (
     UNCONSTRAINED,
     HostPort,
@@ -44,12 +44,13 @@ Shape = tuple[PodConstraints, VolumeTerms, ResourceCounts]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pod to place, with the ``traits`` of the pod that it replaces."""
+    """A pod to place, with the ``traits`` of the pod that it replaces. ``vm``: the name of its VM, if known."""
 
     namespace: str
     constraints: PodConstraints = UNCONSTRAINED
     traits: PodTraits = field(default_factory=PodTraits)
     volumes: VolumeTerms = ()
+    vm: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,11 @@ class ConstraintChecker:
     def check(self, candidate: Candidate) -> NodeConstraints:
         """Constraints of ``candidate`` on every node. Valid until pods are added to the view."""
         constraints, namespace, labels = candidate.constraints, candidate.namespace, candidate.traits.labels
-        if not self._limit.allows(self._costs(candidate), self._view):
+        turn = self._limit.turn(ObjectName(namespace, candidate.vm), self._costs(candidate), self._view)
+        if turn is Turn.NEVER:
+            # kube-scheduler checks the rest, and the planner avoids the nodes that it refuses.
+            return self.check(replace(candidate, constraints=cheaper(constraints)))
+        if turn is Turn.LATER:
             by_node: dict[str, str | None] = dict.fromkeys(self._view.nodes, explanations.COSTLY_CONSTRAINTS)
             # A shape of their own: others with these constraints may be checked in this round.
             refused = Candidate(namespace, _TOO_COSTLY, candidate.traits)

@@ -2,16 +2,20 @@
 
 - The unit is one comparison of a pod or node with one part of a constraint; a million take about a second.
 - Constraints that cost little are always checked. All others share ``MAX_COMPARISONS`` per round.
-- VMs that do not fit into a round take turns, so that none is refused forever because of others.
+- VMs that do not fit into a round wait, and their namespaces take turns. What costs more than a whole round is left to
+  kube-scheduler.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from enum import Enum
 from typing import Final
 
+from protocol.messages import ObjectName
 from scheduler_plugin.constraints.cluster_view import ClusterView, narrowing
-from scheduler_plugin.constraints.model import Labels, PodConstraints, Requirements
+from scheduler_plugin.constraints.model import UNCONSTRAINED, Labels, PodConstraints, Requirements
 from scheduler_plugin.constraints.pod_affinity import affinity_query, term_query
 from scheduler_plugin.constraints.pod_queries import PodQuery
 from scheduler_plugin.constraints.topology_spread import spread_query
@@ -30,37 +34,63 @@ _READS: Final = 4
 """Pods or nodes that are read, without a comparison, in the time of one."""
 
 
+class Turn(Enum):
+    """The round in which the constraints of a VM may be checked."""
+
+    NOW = "now"
+    LATER = "later"  # in another round
+    NEVER = "never"  # they cost more than a whole round
+
+
 class CostLimit:
-    """The comparisons that are left in this round. VMs for which a round has too few come first in the next one."""
+    """The comparisons that are left in this round, and the VMs that wait for another round.
+
+    Each round has one namespace's turn: what the first of its waiting VMs needs is set aside.
+    """
 
     def __init__(self) -> None:
-        self._left, self._costly, self._first = MAX_COMPARISONS, 0, 0
-        self._first_refused: int | None = None
+        self._left = MAX_COMPARISONS
+        self._waiting: dict[str, dict[ObjectName, int]] = {}
+        self._refused: set[ObjectName] = set()
+        self._first: ObjectName | None = None
+        self._aside = 0
 
     def start_round(self) -> None:
-        """Start the next round: those before the first refused one have had their turn."""
-        self._left, self._costly, self._first = MAX_COMPARISONS, 0, self._first_refused or 0
-        self._first_refused = None
+        """Start the next round. VMs that were not refused in the last one wait no more."""
+        waiting: dict[str, dict[ObjectName, int]] = {}
+        for namespace, vms in self._waiting.items():
+            if left := {vm: cost for vm, cost in vms.items() if vm in self._refused}:
+                waiting[namespace] = left
+        # The namespace that has had its turn is the last one now.
+        if self._first is not None and (left := waiting.pop(self._first.namespace, {})):
+            waiting[self._first.namespace] = left
+        self._waiting = waiting
+        self._refused.clear()
+        self._left = MAX_COMPARISONS
+        due = (vm for vms in waiting.values() for vm in vms.items())
+        self._first, self._aside = next(due, (None, 0))
 
-    def allows(self, costs: Iterable[int], view: ClusterView) -> bool:
-        """Return True if a VM's comparisons may be made; count them if they are not cheap.
+    def turn(self, vm: ObjectName, costs: Iterable[int], view: ClusterView) -> Turn:
+        """Return the turn of a VM's comparisons; count them if they may be made now and are not cheap.
 
         ``costs`` are the costs of its steps: each is computed, which may do a part of the work, if the last is allowed.
         """
-        total, paid, number = 0, 0, self._costly
+        if vm == self._first:
+            self._aside = 0
+        total, paid = 0, 0
         for cost in costs:
             total += cost
             if total <= CHEAP + CHEAP_PER_NODE * len(view.nodes):
                 continue
-            self._costly = number + 1
-            if number < self._first or total - paid > self._left:
-                # Nothing helps one that costs more than a whole round.
-                if number >= self._first and total <= MAX_COMPARISONS and self._first_refused is None:
-                    self._first_refused = number
-                return False
+            if total > MAX_COMPARISONS:
+                return Turn.NEVER
+            if total - paid > self._left - self._aside:
+                self._waiting.setdefault(vm.namespace, {})[vm] = total
+                self._refused.add(vm)
+                return Turn.LATER
             self._left -= total - paid
             paid = total
-        return True
+        return Turn.NOW
 
 
 def with_nodes(constraints: PodConstraints, view: ClusterView) -> int:
@@ -68,6 +98,12 @@ def with_nodes(constraints: PodConstraints, view: ClusterView) -> int:
     terms = [*(constraints.node_terms or ()), *(preference.term for preference in constraints.preferred_nodes)]
     parts = sum(_parts(term.labels) + _parts(term.fields) for term in terms) + _parts(constraints.node_selector)
     return parts * len(view.nodes) + len(constraints.tolerations) * view.taints
+
+
+def cheaper(constraints: PodConstraints) -> PodConstraints:
+    """The constraints without the most expensive ones that they have: those about pods, else all."""
+    about_nodes = replace(constraints, affinity=(), anti_affinity=(), spreads=(), preferred_pods=())
+    return UNCONSTRAINED if about_nodes == constraints else about_nodes
 
 
 def queries_of(constraints: PodConstraints, namespace: str, labels: Labels) -> list[PodQuery]:

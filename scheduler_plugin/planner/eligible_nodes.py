@@ -41,7 +41,7 @@ class EligibleNodes:
         """Constraints of the VM of ``claim`` on each node."""
         constraints = self._constraints.get(vm)
         if constraints is None:
-            constraints = self._constraints[vm] = self._checker.check(self._target_pod(claim))
+            constraints = self._constraints[vm] = self._checker.check(self._target_pod(claim, vm))
         return constraints
 
     def obstacles(self, claim: Claim, vm: ObjectName) -> Callable[[str], str | None]:
@@ -62,7 +62,7 @@ class EligibleNodes:
         # It changes affinity and spread of all others.
         self._constraints.clear()
 
-    def _target_pod(self, claim: Claim) -> Candidate:
+    def _target_pod(self, claim: Claim, vm: ObjectName) -> Candidate:
         """The target pod: the VM's constraints, and the tolerations and volumes of its present pod."""
         pod, facts = claim.pod, None if claim.vm is None else claim.vm.facts
         constraints, traits = UNCONSTRAINED if facts is None else facts.constraints, pod.traits
@@ -70,7 +70,7 @@ class EligibleNodes:
         if traits.tolerations:
             constraints = replace(constraints, tolerations=(*constraints.tolerations, *traits.tolerations))
         volumes = self._context.terms_of(pod.name.namespace, traits.volumes)
-        return Candidate(pod.name.namespace, constraints, traits, volumes)
+        return Candidate(pod.name.namespace, constraints, traits, volumes, vm.name)
 
 
 def _view(ledger: Ledger, constraint_context: ConstraintContext) -> ClusterView:

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
+from protocol.messages import ObjectName
 from scheduler_plugin.cluster.scheduling_fields import pod_constraints, pod_traits
 from scheduler_plugin.constraints import cluster_view, cost
 from scheduler_plugin.constraints.checker import Candidate, ConstraintChecker
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
-from scheduler_plugin.constraints.cost import CostLimit
+from scheduler_plugin.constraints.cost import CostLimit, Turn
 from scheduler_plugin.constraints.model import NodeTraits, PodTraits, Taint
 from scheduler_plugin.texts.explanations import COSTLY_CONSTRAINTS
-from scheduler_plugin.texts.refusals import OTHERS_ANTI_AFFINITY, POD_ANTI_AFFINITY, UNTOLERATED_TAINT
+from scheduler_plugin.texts.refusals import NODE_AFFINITY, OTHERS_ANTI_AFFINITY, POD_ANTI_AFFINITY, UNTOLERATED_TAINT
 from tests.scheduler_plugin.constraints.test_limits import PREFERRED, REQUIRED, near, nodes, term
 from tests.steps import steps
 
@@ -62,9 +63,11 @@ HOSTILE: list[Callable[[int], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("spec", HOSTILE)
-def test_hostile_vms_share_one_limit(spec: Callable[[int], dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only as many are checked as the limit allows; the others must stay on their nodes."""
+@pytest.mark.parametrize(("spec", "obstacle"), [*zip(HOSTILE, [None] * 4 + [COSTLY_CONSTRAINTS], strict=True)])
+def test_hostile_vms_share_one_limit(
+    spec: Callable[[int], dict[str, Any]], obstacle: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few are checked, as far as the limit goes; the others wait, or cost too much for any round."""
     monkeypatch.setattr(cost, "MAX_COMPARISONS", 26_000)
     checker = ConstraintChecker(cluster())
 
@@ -73,7 +76,7 @@ def test_hostile_vms_share_one_limit(spec: Callable[[int], dict[str, Any]], monk
         return [found.obstacle(name) for name in NODES]
 
     assert steps(lambda: [check(number) for number in range(20)]) < 300_000
-    assert check(20) == [COSTLY_CONSTRAINTS] * len(NODES)
+    assert check(20) == [obstacle] * len(NODES)
     cheap = checker.check(Candidate("free", pod_constraints(near(term(topologyKey="host"), kind="podAntiAffinity"))))
     assert (cheap.obstacle("n1"), cheap.preference("n1")) == (None, (0, 0))
 
@@ -97,18 +100,74 @@ def test_fleet_with_one_selector_is_checked() -> None:
     assert obstacles == [[None, None, None], [None, POD_ANTI_AFFINITY, None]]
 
 
-def test_costly_vms_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is checked in some round, except one that alone costs more than a round."""
+Fleet = dict[tuple[str, str], list[int]]
+"""The comparisons of each step of VMs, by namespace and name."""
+
+
+def rounds(fleet: Fleet, count: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The VMs that are checked in each of the first rounds, apart from cheap ones."""
     monkeypatch.setattr(cost, "MAX_COMPARISONS", 9_000)
-    limit = CostLimit()
-    costs = [1_000, 8_500, 9_001, 3_000, 3_000, 6_000]
-
-    def checked() -> list[int]:
+    limit, view, checked = CostLimit(), cluster(pods=0), []
+    for _ in range(count):
         limit.start_round()
-        view = cluster(pods=0)
-        return [number for number, each in enumerate(costs) if limit.allows(iter([0, each]), view)]
+        turns = {vm: limit.turn(ObjectName(*vm), iter(costs), view) for vm, costs in fleet.items()}
+        checked.append(" ".join(vm for (_, vm), turn in turns.items() if turn is Turn.NOW))
+    return checked
 
-    assert [checked() for _ in range(5)] == [[0, 1], [0, 3, 4], [0, 5], [0, 1], [0, 3, 4]]
+
+def test_costly_vms_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cheap ones need none."""
+    fleet: Fleet = {
+        ("shop", "cheap"): [0, 1_000],
+        ("shop", "a"): [0, 8_500],
+        ("shop", "b"): [0, 3_000],
+        ("shop", "c"): [3_000, 3_000],
+    }
+    assert rounds(fleet, 4, monkeypatch) == ["cheap a", "cheap b c", "cheap a", "cheap b c"]
+
+
+def test_namespaces_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with many VMs must not delay those of others for as many rounds."""
+    fleet: Fleet = {("evil", f"evil-{number}"): [8_000] for number in range(6)}
+    fleet |= {("shop", "a"): [4_000, 4_000], ("shop", "b"): [9_000], ("zoo", "z"): [8_000]}
+    order = ["evil-0", "evil-1", "a", "z", "evil-2", "b", "z"]
+    assert rounds(fleet, 7, monkeypatch) == order
+
+
+def test_absent_vm_delays_others_by_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "MAX_COMPARISONS", 9_000)
+    limit, view = CostLimit(), cluster(pods=0)
+    one, other, third = (ObjectName("shop", vm) for vm in ("one", "other", "third"))
+    turns = []
+    for vms in ((one, other, third), (third,), (third,)):
+        limit.start_round()
+        turns.append([limit.turn(vm, iter([8_000]), view) for vm in vms])
+    assert turns == [[Turn.NOW, Turn.LATER, Turn.LATER], [Turn.LATER], [Turn.NOW]]
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (9_000, [POD_ANTI_AFFINITY, NODE_AFFINITY, None]),
+        (5_000, [None, NODE_AFFINITY, None]),
+        (400, [None, None, None]),
+    ],
+)
+def test_kube_scheduler_checks_too_costly_constraints(
+    limit: int, expected: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A VM that costs more than a whole round would otherwise never move: what is too much is left out."""
+    monkeypatch.setattr(cost, "MAX_COMPARISONS", limit)
+    monkeypatch.setattr(cost, "CHEAP", 0)
+    monkeypatch.setattr(cost, "CHEAP_PER_NODE", 2)
+    hosts = {"key": "host", "operator": "NotIn", "values": ["n1"]}
+    spec = nodes(*[{"matchExpressions": [hosts]}] * 5)
+    spec["affinity"] |= near(everywhere(0), everywhere(0), kind="podAntiAffinity")["affinity"]
+    view = cluster(PlacedPod("n0", "evil", PodTraits({"app": "x"})), pods=0)
+    for number in range(1_999):
+        view.add(PlacedPod("n0", "shop", PodTraits({"app": f"{number}"})))
+    found = ConstraintChecker(view).check(Candidate("evil", pod_constraints(spec)))
+    assert [found.obstacle(name) for name in NODES[:3]] == expected
 
 
 def test_terms_of_own_namespace_cost_little() -> None:
