@@ -127,7 +127,11 @@ class MigrationCreator:
         try:
             migration = await self._context.feed.migrations.read(name, self._context.writer.read(MIGRATIONS, name))
             self._in_flight.settled(name)
-            if migration is not None:
+            if migration is None:
+                # Not known until it can be decoded: its target pod is not placed, and its controller ends it.
+                self._note_lost(name)
+                self._undo(name, explanations.NOTHING_READABLE)
+            else:
                 self._refusals.made(migration.facts.vm)
         except ApiError as error:
             is_absent = isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND

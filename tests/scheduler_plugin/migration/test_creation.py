@@ -5,13 +5,14 @@ reserved.
 from __future__ import annotations
 
 import asyncio
+import copy
 
 import pytest
 
 from tests.fake_clock import settle
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.migration.moving_cluster import FULL, POD, SETTLED, STARTED, full_cluster, moving_cluster
-from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
+from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
 
 CREATION = to("POST", "/virtualmachinemigrations")
 ORDERED = ([("db", "n2", "")], ("9500m", "2"))
@@ -76,6 +77,22 @@ async def test_unanswered_order_is_found_by_name() -> None:
         await s.passes(50)
         assert (s.created(), (s.migrations, s.reserved), s.events) == (1, ORDERED, [STARTED])
         assert 'autoscale_scheduler_migration_orders_total{outcome="unknown"} 1.0' in await s.metrics()
+
+
+async def test_unreadable_order_is_forgotten() -> None:
+    """A newer controller's phase, seen before the answer: the order would stay in doubt, and nothing would move."""
+    async with moving_cluster() as s:
+        s.cluster.faults.append(Fault(CREATION))
+        await s.passes(SETTLED)
+        (order,) = s.cluster.made("POST", "/virtualmachinemigrations")
+        landed: Obj = copy.deepcopy(order.body)  # type: ignore[assignment]  # a JSON object
+        landed["metadata"] |= {"uid": "m-1", "creationTimestamp": s.cluster.stamp()}
+        s.cluster.put(MIGRATIONS, landed | {"status": {"phase": "Unheard"}})
+        await s.passes(2)
+        assert (s.reserved, (await s.view("nodes"))["migrationsIdle"]) == (FULL, None)
+        s.cluster.put(MIGRATIONS, landed | {"status": {"phase": "Pending"}})
+        await s.passes(1)
+        assert (s.migrations, s.reserved, s.created()) == ([("db", "n2", "Pending")], ("9500m", "2"), 1)
 
 
 async def test_lost_order_keeps_room_until_settled() -> None:
