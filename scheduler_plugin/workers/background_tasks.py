@@ -17,7 +17,7 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger.events import PodRead, TimePassed
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.outcomes import ReadPod, RoomFreed
-from scheduler_plugin.order_queues import for_each
+from scheduler_plugin.order_queues import OrderQueue, for_each
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import logs
 
@@ -30,6 +30,12 @@ TIME_STEP: Final = Seconds(5.0)
 TOUCH_BACKOFF: Final = Backoff(Seconds(0.5), Seconds(30.0))
 """Added to the configured interval after a failed touch of a node."""
 
+HEALTHY: Final = Seconds(60.0)
+"""After this long without a refused touch, the backoff of refused ones starts over."""
+
+ABOUT_US: Final = frozenset({RefusalKind.UNAUTHORIZED, RefusalKind.TOO_MANY_REQUESTS, RefusalKind.UNAVAILABLE})
+"""Refusals that the touch of any other node would get too."""
+
 READ_INTERVAL: Final = Seconds(1.0)
 """Interval of reads of pods with a bind in doubt."""
 
@@ -40,11 +46,13 @@ class BackgroundTasks:
     def __init__(self, context: SchedulerContext) -> None:
         self._context = context
         self._in_flight: RecentWrites[str] = RecentWrites(BIND_SETTLE)
+        self._refused: OrderQueue[str, RoomFreed] = OrderQueue()
 
     async def run(self) -> None:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._wake())
+            tasks.create_task(self._repeat_refused())
             tasks.create_task(self._read())
             tasks.create_task(self._report_time())
 
@@ -86,8 +94,18 @@ class BackgroundTasks:
                 retries.succeeded()
             await self._context.clock.sleep(wait)
 
+    async def _repeat_refused(self) -> Never:
+        """Repeat refused touches, with a backoff of their own: a node that nobody may change delays no other."""
+        clock, retries = self._context.clock, Retries(TOUCH_BACKOFF, HEALTHY)
+        while True:
+            began = clock.now()
+            refused = await self._refused.take_all()
+            await clock.sleep(retries.failed(clock.jitter(), ran=Seconds(clock.now() - began)))
+            for order in refused:
+                self._context.queues.wakes.put(order.node, order)
+
     async def _touch(self, order: RoomFreed) -> ApiError | None:
-        """Touch the node; return the error if it will be retried."""
+        """Touch the node; return the error if other nodes should wait too. Either way the touch is retried."""
         try:
             await self._context.writer.touch_node(order.node, micro_timestamp(self._context.clock.wall()))
         except ApiError as error:
@@ -97,6 +115,9 @@ class BackgroundTasks:
                 return None
             LOG.warning(logs.NODE_NOT_TOUCHED, extra={"node": order.node, "reason": str(error)})
             # Retry while the node exists: a pod that is not woken might wait forever.
+            if isinstance(error, ApiRefusedError) and error.kind not in ABOUT_US:
+                self._refused.put(order.node, order)
+                return None
             self._context.queues.wakes.put(order.node, order)
             return error
         self._context.telemetry.wakes.labels("done").inc()

@@ -9,7 +9,7 @@ import pytest
 
 import scheduler_plugin
 from tests.fake_clock import FakeClock, settle
-from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
+from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.running import running
 
@@ -56,6 +56,25 @@ async def test_restart_wakes_pod_for_freed_room(cluster: FakeCluster, clock: Fak
         cluster.remove(PODS, "default", "also")
         await clock.advance(2)
         assert called_by(cluster) == ["n1"]
+
+
+async def test_refused_touch_delays_no_other(cluster: FakeCluster, clock: FakeClock) -> None:
+    """Nobody may change n1, for example because of a taint that the API server no longer accepts."""
+    cluster.put(PODS, unschedulable(plain_pod("waits", "6")))
+    cluster.faults.append(Fault(to("PATCH", "/nodes/n1"), refuse=422, times=999))
+    async with running(cluster, clock):
+        await clock.advance(200)
+        cluster.put(PODS, plain_pod("taker", "9", "1Gi", "n1"))
+        cluster.put(PODS, unschedulable(plain_pod("also", "8")))
+        await clock.advance(1)
+        cluster.remove(PODS, "default", "full")
+        await clock.advance(2)
+        assert called_by(cluster)[-1] == "n2"
+        cluster.faults.clear()
+        await clock.advance(40)
+        assert {"n1", "n2"} == {
+            name for name in ("n1", "n2") if "annotations" in cluster.get(NODES, "", name)["metadata"]
+        }
 
 
 async def test_waiting_vm_pod_is_woken_after_restart(cluster: FakeCluster, clock: FakeClock) -> None:

@@ -5,7 +5,6 @@ reserved.
 from __future__ import annotations
 
 import asyncio
-import copy
 
 import pytest
 
@@ -85,8 +84,8 @@ async def test_unreadable_order_is_forgotten() -> None:
         s.cluster.faults.append(Fault(CREATION))
         await s.passes(SETTLED)
         (order,) = s.cluster.made("POST", "/virtualmachinemigrations")
-        landed: Obj = copy.deepcopy(order.body)  # type: ignore[assignment]  # a JSON object
-        landed["metadata"] |= {"uid": "m-1", "creationTimestamp": s.cluster.stamp()}
+        landed: Obj = dict(order.body or {})
+        landed["metadata"] = landed["metadata"] | {"uid": "m-1", "creationTimestamp": s.cluster.stamp()}
         s.cluster.put(MIGRATIONS, landed | {"status": {"phase": "Unheard"}})
         await s.passes(2)
         assert (s.reserved, (await s.view("nodes"))["migrationsIdle"]) == (FULL, None)
