@@ -3,15 +3,19 @@
 Rules that hold here:
 
 - Length, nesting depth and alias expansion of a text are limited, so parsing takes bounded time and memory.
+- No mapping has a key twice, as one of its values would be ignored.
 - The only error is ``YamlError``, with a one-line message.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
 import yaml
+
+from protocol.field_errors import shown
 
 # libyaml's parser is much faster.
 try:
@@ -70,8 +74,36 @@ def read_documents(text: str, longest: int = LONGEST) -> list[object]:
 _MAX_DIGITS: Final = 64
 
 
+# Keys without a value of their own: `<<` and `=`.
+_BARE: Final = ("tag:yaml.org,2002:merge", "tag:yaml.org,2002:value")
+
+
 class _Loader(_Parser):
-    """The safe loader, with libyaml if available, that rejects absurdly long integers."""
+    """The safe loader, with libyaml if available, that rejects absurdly long integers and repeated keys."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._checked: set[yaml.MappingNode] = set()
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Replace merge keys by the pairs of their mappings."""
+        # Only once: merged pairs precede a mapping's own, which may have the same keys.
+        if node not in self._checked:
+            self._checked.add(node)
+            self._refuse_repeated_keys(node)
+        super().flatten_mapping(node)
+
+    def _refuse_repeated_keys(self, node: yaml.MappingNode) -> None:
+        lines: dict[object, int] = {}
+        for key, _ in node.value:
+            # Constructed, because `on` and `true` are the same key.
+            value = key.value if key.tag in _BARE else self.construct_object(key)
+            # PyYAML refuses the others.
+            if isinstance(value, Hashable):
+                line = key.start_mark.line + 1
+                if value in lines:
+                    raise YamlError(f"line {line}: repeats the key {shown(key.value)} of line {lines[value]}")
+                lines[value] = line
 
     def short_int(self, node: yaml.ScalarNode) -> int:
         """Construct an integer of limited length. Python's own limit does not cover base 60 (``1:30`` in YAML 1.1)."""

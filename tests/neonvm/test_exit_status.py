@@ -1,8 +1,9 @@
-"""The controller's exit status says that its Lease was lost, even if shutting down fails too."""
+"""The controller's exit status says that it cannot start, or that its Lease was lost, even if shutting down fails too."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,12 @@ from deploy.neonvm.service import __main__ as program
 from deploy.neonvm.service.app import LeadershipLostError
 
 LOST = LeadershipLostError()
+KUBECONFIG = """
+clusters: [{name: a, cluster: {server: "http://127.0.0.1:9"}}]
+contexts: [{name: a, context: {cluster: a, user: a}}]
+users: [{name: a}]
+current-context: a
+"""
 BUG = ValueError("a part that fails while it ends")
 
 
@@ -36,6 +43,26 @@ def test_other_errors_end_it_with_a_traceback(monkeypatch: pytest.MonkeyPatch) -
     _ends_with(monkeypatch, ExceptionGroup("", [BUG]))
     with pytest.raises(ExceptionGroup):
         program.main([])
+
+
+@pytest.mark.parametrize(
+    ("sidecar", "why"),
+    [
+        ("spec: [", "invalid YAML: line 2, column 1: did not find expected node content"),
+        ("spec: {}\nspec: {}", "line 2: repeats the key 'spec' of line 1"),
+        ("- spec", "expected a pod with a spec, got ['spec']"),
+        ("spec: agent", "expected a pod with a spec, got {'spec': 'agent'}"),
+        ("\xff", "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+    ],
+)
+def test_unreadable_sidecar_prevents_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sidecar: str, why: str
+) -> None:
+    path, kubeconfig = tmp_path / "pod.yaml", tmp_path / "kubeconfig"
+    path.write_text(sidecar, encoding="latin-1")
+    kubeconfig.write_text(KUBECONFIG)
+    assert program.main(["--sidecar", str(path), "--kubeconfig", str(kubeconfig)]) == 2
+    assert capsys.readouterr().err == f"neonvm-controller: --sidecar: {path}: {why}\n"
 
 
 def _ends_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.field_errors import shown
 from protocol.yaml_text import DEEPEST, YamlError, read_documents, read_yaml
 
 LAUGHS = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
@@ -20,6 +21,14 @@ def test_anchors_and_merge_keys_expand() -> None:
     text = "base: &base {cpu: 1, mem: 2}\nbig: {<<: *base, mem: 4}\nlist: [*base, &n 7, *n, &l [1], *l]"
     base = {"cpu": 1, "mem": 2}
     assert read_yaml(text) == {"base": base, "big": {"cpu": 1, "mem": 4}, "list": [base, 7, 7, [1], [1]]}
+
+
+def test_merged_keys_may_be_set_again() -> None:
+    text = "a: &a {x: 1}\nb: &b {<<: *a, x: 2}\nc: {<<: [*b, *a], x: 3}\n---\na: {=: 1, '=': {x: 4}, 1: 5, '1': 6}"
+    documents = [{"a": {"x": 1}, "b": {"x": 2}, "c": {"x": 3}}, {"a": {"=": {"x": 4}, 1: 5, "1": 6}}]
+    with pytest.raises(YamlError, match="line 5: repeats the key '=' of line 5"):
+        read_documents(text)
+    assert read_documents(text.replace("=: 1, ", "")) == documents
 
 
 def test_documents_are_read() -> None:
@@ -54,6 +63,16 @@ def test_documents_are_read() -> None:
         ("a: " + "9" * 5000, "line 1: expected a number of at most 64 digits"),
         ("a: " + ":".join("1" * 4000), "line 1: expected a number of at most 64 digits"),
         ("x" * 1001, "expected at most 1000 characters, got 1001"),
+        ("cpu: 1\nmem: 2\ncpu: 3", "line 3: repeats the key 'cpu' of line 1"),
+        ("a: {b: 1,\n b: 1}", "line 2: repeats the key 'b' of line 1"),
+        ("on: 1\ntrue: 2", "line 2: repeats the key 'true' of line 1"),
+        ("a: &a {}\nb: {<<: *a,\n <<: *a}", "line 3: repeats the key '<<' of line 2"),
+        ("a: &a {b: 1,\n b: 2}\nc: {<<: *a}", "line 2: repeats the key 'b' of line 1"),
+        ("!!set {a, a}", "line 1: repeats the key 'a' of line 1"),
+        ('{"a": 1, "a": 1}', "line 1: repeats the key 'a' of line 1"),
+        (f"{'k' * 99}: 1\n{'k' * 99}: 2", f"line 2: repeats the key {shown('k' * 99)} of line 1"),
+        ("!!seq x: 1", "invalid YAML: line 1, column 1: found unhashable key"),
+        ("? [1]\n: 1\n? [1]\n: 2", "invalid YAML: line 1, column 3: found unhashable key"),
     ],
 )
 def test_refusals_are_one_line(text: str, message: str) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 import httpx2 as httpx
-import yaml
 
 from deploy.kube.client import ApiClient
 from deploy.neonvm.access.connections import RunnerConnections
@@ -24,6 +23,7 @@ from deploy.neonvm.service.app import ControllerService, LeadershipLostError, Se
 from deploy.neonvm.service.runner_authority import RunnerAuthority
 from deploy.neonvm.service.telemetry import VmControllerTelemetry
 from deploy.neonvm.texts import controller as texts
+from protocol.field_errors import shown
 from protocol.kubernetes.objects import Json, child
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -31,11 +31,20 @@ from protocol.runtime.clock import SystemClock
 from protocol.runtime.keep_alive import probed_transport
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.kubernetes.lease import Leadership, LeaseTerms
-from protocol.runtime.program import add_kubeconfig, add_log_level, credentials, prepare, run, stop_on_signals
+from protocol.runtime.program import (
+    StartError,
+    add_kubeconfig,
+    add_log_level,
+    credentials,
+    prepare,
+    run,
+    stop_on_signals,
+)
 from protocol.runtime.serving.limits import Limits
 from protocol.runtime.serving.listeners import Listener, serve
 from protocol.runtime.serving.probes import probes_app, readiness
 from protocol.units import Seconds
+from protocol.yaml_text import YamlError, read_yaml
 
 _READS = frozenset({"GET", "HEAD"})
 
@@ -181,14 +190,28 @@ def _listener(options: argparse.Namespace, service: ControllerService) -> Listen
 def _form(options: argparse.Namespace) -> RunnerForm:
     # Installations without agents do not have the file.
     has_sidecar = options.sidecar is not None and options.sidecar.is_file()
-    sidecar = yaml.safe_load(options.sidecar.read_text()) if has_sidecar else None
     return RunnerForm(
         options.runner_image,
         options.guest_resource,
-        child(sidecar, "spec") if sidecar else None,
+        _sidecar(options.sidecar) if has_sidecar else None,
         pod_security=options.pod_security,
         pull_secrets=options.pull_secret,
     )
+
+
+def _sidecar(path: Path) -> Json | None:
+    """The spec of the partial pod in a file; None if the file is empty. Raises ``StartError``."""
+    try:
+        pod = read_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StartError(f"--sidecar: {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, YamlError) as error:
+        raise StartError(f"--sidecar: {path}: {error}") from None
+    if pod is None:
+        return None
+    if not isinstance(pod, dict) or not isinstance(pod.get("spec"), dict):
+        raise StartError(f"--sidecar: {path}: expected a pod with a spec, got {shown(pod)}")
+    return child(pod, "spec")
 
 
 if __name__ == "__main__":
