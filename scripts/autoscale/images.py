@@ -20,6 +20,7 @@ from deploy.images.push import PushError, PushTarget, push
 from deploy.images.rules.lock import LockError
 from deploy.images.rules.platforms import PLATFORMS, Platform
 from scripts.autoscale.running import INTERRUPTED
+from scripts.autoscale.terminal.plain_command import PlainCommand
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from vm_image.host import BuildError
 from vm_image.recipe import Origin
@@ -49,7 +50,7 @@ def _check_snapshot(snapshot: str) -> str:
 
 
 Names = Annotated[
-    list[str] | None, typer.Argument(metavar="[IMAGE]...", callback=_check_images, help="Images (default: all).")
+    list[str] | None, typer.Argument(metavar="IMAGE", callback=_check_images, help="Images (default: all).")
 ]
 OnPlatforms = Annotated[
     list[str] | None,
@@ -75,10 +76,10 @@ Snapshot = Annotated[
 def images_app() -> typer.Typer:
     """The commands of ``autoscale images``."""
     app = typer.Typer(help="Build container images without a container engine, and push them.", no_args_is_help=True)
-    app.command("list")(list_images)
-    app.command("build")(build_images)
-    app.command("push")(push_images)
-    app.command("unpack")(unpack)
+    app.command("list", cls=PlainCommand)(list_images)
+    app.command("build", cls=PlainCommand)(build_images)
+    app.command("push", cls=PlainCommand)(push_images)
+    app.command("unpack", cls=PlainCommand)(unpack)
     return app
 
 

@@ -17,11 +17,11 @@ from typing import Annotated, Any, Final
 
 import typer
 from typer.completion import completion_init  # type: ignore[attr-defined]  # not in __all__
-from typer.core import TyperCommand
 
 from protocol import VERSION
 from scripts.autoscale.clusters import KUBECTL_DEFAULT
 from scripts.autoscale.running import CRASHED, INTERRUPTED, reason_of
+from scripts.autoscale.terminal.plain_command import PlainCommand
 from scripts.autoscale.terminal.streams import prepare_streams
 from scripts.autoscale.terminal.visible import visible_lines
 
@@ -29,7 +29,7 @@ MULTI_VALUE_OPTIONS: Final = ("--trace", "--traces", "--policy", "--order")
 """Options of ``autoscale replay`` and ``autoscale simulate`` that accept several values, with their aliases."""
 
 
-class MultiValueCommand(TyperCommand):
+class MultiValueCommand(PlainCommand):
     """A command whose options in ``MULTI_VALUE_OPTIONS`` accept several values."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -108,7 +108,7 @@ def app(names: Iterable[str] = COMMANDS, *, completes: bool = False) -> typer.Ty
         if name in _COMMAND_GROUPS:
             root.add_typer(target(), name=name)
         else:
-            command = MultiValueCommand if name in _MULTI_VALUE_COMMANDS else None
+            command = MultiValueCommand if name in _MULTI_VALUE_COMMANDS else PlainCommand
             root.command(name, cls=command, help=_unwrapped(inspect.getdoc(target) or ""))(target)
     return root
 

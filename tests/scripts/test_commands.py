@@ -66,6 +66,42 @@ def test_help_shows_every_text_whole(
         assert [text for text in texts if "".join(text.split()) not in shown] == [], words
 
 
+USAGE = {
+    "explain": "[OPTIONS] NAME",
+    "migrate": "[OPTIONS] VM",
+    "completion": "[OPTIONS] SHELL",
+    "cost": "[OPTIONS]",
+    "local": "[OPTIONS] COMMAND [ARGS]...",
+    "local kubelet": "[OPTIONS] {stop|start} NODE",
+    "local load": "[OPTIONS] ARCHIVE...",
+    "images build": "[OPTIONS] [IMAGE]...",
+    "images unpack": "[OPTIONS] IMAGE FOLDER",
+}
+
+
+@pytest.mark.parametrize("command", USAGE)
+def test_usage_names_arguments_as_usual(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Typer puts braces around required arguments, and dots twice after repeated ones."""
+    monkeypatch.setattr(sys, "argv", ["autoscale", *command.split(), "-h"])
+    with pytest.raises(SystemExit):
+        program.main()
+    # Before it is the name of this program, which is pytest's.
+    assert capsys.readouterr().out.splitlines()[0].partition("autoscale ")[2] == f"{command} {USAGE[command]}"
+
+
+@pytest.mark.parametrize("command", ["replay", "local status", "images list"])
+def test_refused_choice_has_no_library_words(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["autoscale", *command.split(), "-o", "xml"])
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert (ended.value.code, said.partition(" is not")[0]) == (2, "Error: Invalid value for '--output' / '-o': 'xml'")
+
+
 def _flags(parameter: object) -> list[str]:
     return [name for name in getattr(parameter, "opts", ()) if name.startswith("-")]
 

@@ -65,8 +65,9 @@ def cost(file: Path, monkeypatch: pytest.MonkeyPatch) -> Cost:
     monkeypatch.setenv("AUTOSCALE_HOME", str(file.parent))
     monkeypatch.setenv("COLUMNS", "200")
 
-    def run(*arguments: str, code: int = 0) -> str:
-        found = CliRunner().invoke(app(["cost", "record"]), ["cost", "--file", str(file), "--since", "3h", *arguments])
+    def run(*arguments: str, code: int = 0, with_file: bool = True) -> str:
+        asked = ["cost", *(["--file", str(file)] if with_file else []), "--since", "3h", *arguments]
+        found = CliRunner().invoke(app(["cost", "record"]), asked)
         assert found.exit_code == code, found.output
         return found.output if code else found.stdout
 
@@ -133,7 +134,7 @@ def test_unrecorded_label_is_noted(cost: Cost) -> None:
         "--by", "label=tier"
     )
     assert "No database has a recorded" not in cost("--by", "label=team")
-    of_a_file = cost("--by", "label=team", "--prometheus", "http://127.0.0.1:1", code=2)
+    of_a_file = cost("--by", "label=team", "--prometheus", "http://127.0.0.1:1", code=2, with_file=False)
     assert "Prometheus does not have the labels of VMs" in " ".join(of_a_file.replace("│", " ").split())
     assert "by label=[/]" in cost("--by", "label=[/]")
 
@@ -222,11 +223,17 @@ def test_most_expensive_vms_are_replayed(cost: Cost, monkeypatch: pytest.MonkeyP
 def test_what_cannot_be_done_is_said(cost: Cost, file: Path, tmp_path: Path) -> None:
     assert "Invalid value for --by: expected one of vm, namespace" in cost("--by", "pod", code=2)
     assert "Invalid value for --since: expected a duration above zero" in cost("--since", "0s", code=2)
-    refused = cost("--prometheus", "http://me:secret@127.0.0.1:1", code=1)
+    assert "Invalid value for --prometheus: cannot be combined with --file" in cost("--prometheus", "http://a", code=2)
+    assert "Invalid value for --consolidate: cannot be combined with --file" in cost("--consolidate", code=2)
+    refused = cost("--prometheus", "http://me:secret@127.0.0.1:1", code=1, with_file=False)
     assert ("no usable response from Prometheus at 127.0.0.1:1: " in refused, "secret" in refused) == (True, False)
     for bad in ("http://[::1", "127.0.0.1:9090", "nonsense", "ftp://here", "http://"):
-        assert "URL" in cost("--prometheus", bad, code=2)
-    assert "--consolidate prints text, wide, json or yaml" in cost("--consolidate", "-o", "csv", code=2)
+        assert "URL" in cost("--prometheus", bad, code=2, with_file=False)
+    csv = cost("--consolidate", "-o", "csv", code=2, with_file=False)
+    assert "--consolidate prints text, wide, json or yaml" in csv
+    for option, value in (("--policy", "hpa"), ("--prometheus", "http://a"), ("--by", "namespace")):
+        refused = cost("--consolidate", option, value, code=2, with_file=False)
+        assert f"Invalid value for --consolidate: cannot be combined with {option}" in refused
     assert "neither one of" in cost("--policy", "/no/such/file", code=2)
     (tmp_path / "odd.yaml").write_text("prices: {cpu: -1}\n")
     assert "odd.yaml" in cost("--prices", str(tmp_path / "odd.yaml"), code=2)
@@ -257,9 +264,9 @@ def test_advice_names_the_moves() -> None:
 def test_no_advice_empties_the_control_plane(cost: Cost, monkeypatch: pytest.MonkeyPatch, role: str) -> None:
     monkeypatch.setattr(command, "find_cluster", lambda _: cluster_at())
     monkeypatch.setattr(command, "open_site", lambda *_: contextlib.nullcontext(TwoNodes(role)))
-    found = json.loads(cost("--consolidate", "-o", "json"))
+    found = json.loads(cost("--consolidate", "-o", "json", with_file=False))
     assert [each["node"] for each in found["nodes"]] == ([] if role else ["n2"])
-    assert ("Node n2 could be emptied" in cost("--consolidate")) == (not role)
+    assert ("Node n2 could be emptied" in cost("--consolidate", with_file=False)) == (not role)
 
 
 class TwoNodes:

@@ -75,6 +75,7 @@ def test_home_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         (("--node-taint", "node-1"), "a node taint must be NODE=KEY[=VALUE]:EFFECT"),
         (("--policy", "none.yaml"), "none.yaml: No such file or directory"),
         (("--policy", "README.md"), "README.md: "),
+        (("--load", "none.csv"), "the load 'none.csv' is not idle, waves or a readable recording"),
     ],
 )
 def test_local_up_refuses_invalid_option(arguments: Sequence[str], message: str, tmp_path: Path) -> None:

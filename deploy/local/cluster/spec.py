@@ -80,6 +80,8 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
         """Raise ``SpecError`` if the specification is invalid."""
         # These properties raise it.
         _ = self.node_specs, self.agent_form
+        if self.load and self.guests != "simulated":
+            raise SpecError("--load needs --guests simulated: real guests have the load of their clients")
         if self.kubernetes and self.kubernetes not in SUPPORTED:
             raise SpecError(f"--kubernetes-version must be {' or '.join(SUPPORTED)}, not {self.kubernetes!r}")
         if unknown := [name for name in self.add_ons if name not in ADD_ONS]:

@@ -87,6 +87,8 @@ OF_A_FILE: Final = "Prometheus does not have the labels of VMs; autoscale record
 NOT_WRITTEN_YET: Final = 5 * MINUTE
 """Milliseconds until the latest samples are in the file."""
 
+BY_VM: Final = "vm"
+
 Since = Annotated[str, typer.Option(help="How far back, such as 6h or 7d.")]
 
 
@@ -95,7 +97,7 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     since: Since = "7d",
     by: Annotated[
         str, typer.Option(help="vm (each database), namespace, group, node, or label=KEY (a recorded label).")
-    ] = "vm",
+    ] = BY_VM,
     output: Annotated[CostOutput, typer.Option("--output", "-o", help="Output format.")] = "text",
     policy: Annotated[str, typer.Option(help="Also estimate the cost with this policy (file or name).")] = "",
     consolidate: Annotated[
@@ -114,6 +116,10 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     Examples: autoscale cost --since 24h --by namespace · autoscale cost -o csv > costs.csv ·
     autoscale cost --policy calm.yaml · autoscale cost --consolidate
     """
+    if file is not None and prometheus:
+        raise typer.BadParameter("cannot be combined with --file", param_hint="--prometheus")
+    if consolidate:
+        _refuse_history_options(file=file, prometheus=prometheus, policy=policy, by="" if by == BY_VM else by)
     path = history_path(flags)
     local = local_cluster_name(path)
     ranking, prices_title = price_table(prices, local)
@@ -147,6 +153,13 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
         if output in {"csv", "opencost"}:
             print_lines(Console(stderr=True), notes)
     return 0
+
+
+def _refuse_history_options(**values: Path | str | None) -> None:
+    """Refuses options that do not concern the current nodes, which ``--consolidate`` lists."""
+    for option, value in values.items():
+        if value:
+            raise typer.BadParameter(f"cannot be combined with --{option}", param_hint="--consolidate")
 
 
 async def _billed(

@@ -133,9 +133,10 @@ def test_bad_labels_and_taints_are_refused(spec: ClusterSpec, problem: str) -> N
         (ClusterSpec(kubernetes="1.36", guests="simulated"), "a real Kubernetes starts empty"),
         (ClusterSpec(kubernetes="1.36", add_ons=["keda"]), "--with must be vertical-pod-autoscaler, not 'keda'"),
         (ClusterSpec(add_ons=["vertical-pod-autoscaler"]), "--with needs --kubernetes"),
+        (ClusterSpec(load="waves"), "--load needs --guests simulated: real guests have the load of their clients"),
     ],
 )
-def test_a_real_kubernetes_that_cannot_be_is_refused(spec: ClusterSpec, complaint: str) -> None:
+def test_cluster_that_cannot_be_is_refused(spec: ClusterSpec, complaint: str) -> None:
     with pytest.raises(SpecError, match=complaint):
         spec.check()
 
