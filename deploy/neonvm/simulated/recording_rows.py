@@ -1,6 +1,7 @@
 """Rows of recordings of demand: CSV with the columns ``seconds,cpu_cores[,mem_bytes]``, as many tools write it (pure).
 
-- Cells are separated by commas, semicolons or tabs. In the last two cases, numbers may have decimal commas.
+- Cells are separated by commas, semicolons or tabs. In the last two cases, numbers may have decimal commas, if one
+  of them cannot be a separator of thousands.
 - Times are seconds; since 1970 also milliseconds, microseconds or nanoseconds, or ISO 8601 timestamps, which are in UTC
   if they name no zone. Amounts may be Kubernetes quantities.
 - Blank lines, lines that begin with ``#`` and other columns are ignored.
@@ -9,6 +10,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,6 +36,8 @@ _NAMES: Final = {
 # No recording is from the year 5138, so larger numbers of seconds since 1970 are in smaller units.
 _UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
 _IGNORED: Final = ("#", "sep=")  # comments, and Excel's hint at the separator
+
+_NUMBER: Final = re.compile(r"[+-]?(\d*)([.,])(\d*)(?![eE])(.*)", re.DOTALL)
 
 Row = tuple[float, float, float]
 """Seconds since the first row, vCPUs, and bytes (0 if memory is not recorded)."""
@@ -100,6 +104,36 @@ def _cells(reader: Iterator[list[str]], error: Callable[[str], RecordingError]) 
         raise error(f"not CSV: {problem}") from None
 
 
+class _DecimalCommas:
+    """Reads numbers with decimal commas. A comma or point before three digits may be a separator of thousands."""
+
+    def __init__(self, error: Callable[[str], RecordingError]) -> None:
+        self._error = error
+        self._has_comma = False
+        self._ambiguous: dict[str, RecordingError] = {}
+        """The first ambiguous number by its separator."""
+
+    def read(self, cell: str) -> str:
+        """The cell with a decimal point."""
+        if match := _NUMBER.match(cell.strip()):
+            whole, mark, digits, rest = match.groups()
+            if len(digits) == 3 and 1 <= len(whole) <= 3 and whole[0] != "0":
+                problem = (
+                    f"{shown(cell)} may be {whole}{digits}{rest} or {whole}.{digits}{rest}: write all "
+                    "numbers without separators of thousands and with a decimal point"
+                )
+                self._ambiguous.setdefault(mark, self._error(problem))
+            else:
+                self._has_comma |= mark == ","
+        return cell.replace(",", ".")
+
+    def check(self) -> None:
+        """Raise ``RecordingError`` if an ambiguous number remains after the last row."""
+        # Commas that are certainly decimal explain ambiguous ones, but not points next to them.
+        if problem := self._ambiguous.get("." if self._has_comma else ","):
+            raise problem
+
+
 def _rows(
     table: Iterator[list[str]],
     width: int,
@@ -108,23 +142,27 @@ def _rows(
     has_decimal_commas: bool,
     error: Callable[[str], RecordingError],
 ) -> Iterator[Row]:
+    commas = _DecimalCommas(error)
     first, last, previous, unit = None, -inf, "", 1.0
     for row in table:
         # Some tools end each row with a separator.
         if len(row) < width or any(row[width:]):
             raise error(f"expected {width} columns, got {shown(','.join(row))}")
-        cells = [row[index].replace(",", ".") for index in indexes] if has_decimal_commas else [row[i] for i in indexes]
+        cells = [commas.read(row[index]) if has_decimal_commas else row[index] for index in indexes]
         time = _time(cells[0], error)
         if first is None:
             unit = next((unit for least, unit in _UNITS if time >= least), 1.0)
             first = time
         seconds = (time - first) / unit
         if seconds <= last:
+            # A misread time goes back.
+            commas.check()
             times = f"from {shown(previous)} to {shown(cells[0])}"
             raise error(f"time does not advance {times}: sort the rows by time, without repeats")
         amounts = [_amount(cell, row, error) for cell in cells[1:]]
         yield seconds, amounts[0], amounts[1] if len(amounts) > 1 else 0.0
         last, previous = seconds, cells[0]
+    commas.check()
 
 
 def _time(cell: str, error: Callable[[str], RecordingError]) -> float:

@@ -40,6 +40,23 @@ def test_form_is_read(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("cells", "cores"),
+    [
+        (("3,600", "0,125"), [3.6, 0.125]),
+        (("3,600", "2,5"), [3.6, 2.5]),
+        (("3,6005", "1000,125"), [3.6005, 1000.125]),
+        (("3.600", "1.250"), [3.6, 1.25]),
+        (("1.704e1", "2,5"), [17.04, 2.5]),
+        (("3,600", "1500,0m"), [3.6, 1.5]),
+    ],
+)
+def test_decimal_comma_is_proven_by_another_number(cells: tuple[str, str], cores: list[float]) -> None:
+    """With three digits after it, a comma may separate thousands instead."""
+    rows = parsed(f"time;cpu\n2024-01-01 00:00:00,000;{cells[0]}\n2024-01-01 00:00:01,500;{cells[1]}\n").rows
+    assert list(rows) == [(0.0, cores[0], 0.0), (1.5, cores[1], 0.0)]
+
+
+@pytest.mark.parametrize(
     ("first", "second"),
     [
         ("-30", "30"),
@@ -97,6 +114,13 @@ AMOUNTS = r"expected amounts from 0 to 1e\+18, got "
         ('seconds,cpu_cores\n0,1\n"5\n",1\n\n5,2\n', ":6: time does not advance"),
         ("time,cpu\nsoon,2\n", ":2: expected seconds, or a time such as 2026-01-31T10:00:00Z, got 'soon'"),
         ("time,cpu\nnan,2\n", ":2: expected seconds"),
+        ("seconds;cpu_cores\n0;1\n1;3,600\n2;1\n", ":3: '3,600' may be 3600 or 3.600: write all numbers without"),
+        ("seconds;cpu_cores\n0;1\n3,600;2.5\n", ":3: '3,600' may be 3600 or 3.600: write all"),
+        ("seconds\tcpu\tmem_bytes\n0\t1\t1,073Mi\n", ":2: '1,073Mi' may be 1073Mi or 1.073Mi: write all"),
+        ("seconds;cpu_cores\n999;1\n1,000;2\n", ":3: '1,000' may be 1000 or 1.000: write all"),
+        ("seconds;cpu_cores\n0;1.250\n1;2,5\n", ":2: '1.250' may be 1250 or 1.250: write all"),
+        ("seconds;cpu_cores\n0;1\n1;1.250,5\n", ":3: expected numbers, got '1,1.250,5'"),
+        ('seconds,cpu_cores\n0,1\n1,"3,600"\n', ":3: expected numbers, got '1,3,600'"),
         ('seconds,cpu_cores\n"' + 140 * (1000 * "0" + "\n"), ":132: not CSV: field larger than field limit"),
     ],
 )
