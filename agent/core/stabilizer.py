@@ -81,8 +81,8 @@ class Stabilizer:
         """The target in one line, with the stage that raised it above the need."""
         if self.target is None:
             return "no target: the need is unknown"
-        amounts = {"cpu": str(self.target.cpu), "memory": f"{self.target.mem.as_gib:.2f} GiB"}
-        return " and ".join(f"{amount} {resource}{self._raised(resource)}" for resource, amount in amounts.items())
+        memory = f"{self.target.mem.as_gib:.2f} GiB memory"
+        return f"{self.target.cpu} vCPU{self._raised('cpu')} and {memory}{self._raised('memory')}"
 
     def steps(self) -> list[Json]:
         """The effect of each stage on the last need and its reason, with amounts as text; empty before the first."""

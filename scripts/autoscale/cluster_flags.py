@@ -78,7 +78,7 @@ async def vm_table(kubeconfig: Path) -> Table:
     """Returns a table of all VMs of a cluster with their sizes."""
     async with client_from_kubeconfig(kubeconfig) as client:
         listed = await client.list(VIRTUAL_MACHINES)
-    table = Table("VM", "phase", "node", "CPU", "memory", "desired", box=None)
+    table = Table("VM", "phase", "node", "vCPU", "memory", "desired", box=None)
     for vm in listed.objects:
         table.add_row(*_row(vm))
     return table
@@ -87,7 +87,7 @@ async def vm_table(kubeconfig: Path) -> Table:
 def _row(vm: Json) -> tuple[str, ...]:
     guest = child(vm, "spec", "guest")
     cpu, slots = child(guest, "cpus").get("use"), child(guest, "memorySlots").get("use")
-    desired = f"{cpu} cpu, {slots} x {text(guest, 'memorySlotSize')}"
+    desired = f"{cpu} vCPU, {slots} x {text(guest, 'memorySlotSize')}"
     status = (text(vm, "status", key) or "-" for key in ("phase", "node", "cpus", "memorySize"))
     # Values from a cluster may contain markup or control characters.
     return tuple(escape(visible(cell)) for cell in (str(name_of(vm)), *status, desired))

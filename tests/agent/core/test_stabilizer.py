@@ -86,11 +86,11 @@ def test_held_size_is_exact() -> None:
     stabilizer.observe(cu(1), has, Instant(0.0))
     assert stabilizer.target == has
     assert stabilizer.explain() == (
-        "1100m cpu (hold: no whole window observed yet (4 s)) and "
+        "1100m vCPU (hold: no whole window observed yet (4 s)) and "
         "3.00 GiB memory (hold: no whole window observed yet (4 s))"
     )
     stabilizer.observe(has, has, Instant(1.0))
-    assert stabilizer.explain() == "1100m cpu and 3.00 GiB memory"
+    assert stabilizer.explain() == "1100m vCPU and 3.00 GiB memory"
 
 
 def test_held_size_is_not_rounded_up() -> None:
