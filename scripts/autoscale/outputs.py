@@ -28,6 +28,7 @@ Recordings = Annotated[
     ),
 ]
 ReportForm = Annotated[OutputFiles, typer.Option("--output", "-o", help="text: tables; json or yaml: for scripts.")]
+Speed = Annotated[float, typer.Option(min=0.001, max=1e6, help="Replay recordings this many times faster.")]
 SleepAfter = Annotated[
     str,
     typer.Option(
@@ -63,6 +64,13 @@ def check_output_path(path: Path | None) -> Path | None:
     # Checked first: a replay may take minutes before it writes its picture.
     if path is not None and not path.parent.is_dir():
         raise typer.BadParameter(f"folder {str(path.parent)!r} does not exist")
+    return path
+
+
+def check_folder(path: Path | None) -> Path | None:
+    """Refuses a folder to write to that is a file. Raises ``typer.BadParameter``."""
+    if path is not None and path.exists() and not path.is_dir():
+        raise typer.BadParameter(f"{path} is not a folder")
     return path
 
 

@@ -131,6 +131,36 @@ def test_generated_recordings_are_played_and_saved(tmp_path: Path) -> None:
     assert "overall, 5 recordings at speed 100" in out
 
 
+@pytest.mark.parametrize("speed", ["inf", "nan", "1e7", "0"])
+def test_speed_that_cannot_be_is_refused(speed: str, trace: str) -> None:
+    status, out, complaint = run("--trace", trace, "--policy", "fixed-peak", "--speed", speed)
+    assert (status, out, "Invalid value for '--speed'" in complaint) == (2, "", True)
+
+
+def test_speed_leaves_some_steps(trace: str) -> None:
+    """With one step, every policy costs the same and misses nothing."""
+    for group in ((), ("--group",)):
+        status, out, complaint = run("--trace", trace, "--speed", "5000", *group)
+        said = "autoscale replay: short: at this speed it lasts 0.708 s, too short to replay: use a lower --speed\n"
+        assert (status, out, complaint) == (2, "", said)
+
+
+def test_saving_replaces_no_recording_that_is_replayed(trace: str, tmp_path: Path) -> None:
+    """The recording's other columns would be lost."""
+    Path(trace).write_text("seconds,cpu_cores,host\n0,1,a\n60,2,a\n")
+    before = Path(trace).read_text()
+    status, _, complaint = run("--trace", trace, "--policy", "fixed-peak", "--save", str(tmp_path))
+    assert (status, Path(trace).read_text()) == (2, before)
+    said = f"autoscale replay: {trace}: --save would replace this recording, which is replayed: use another folder"
+    assert complaint.splitlines()[-1] == said
+
+
+@pytest.mark.parametrize("arguments", [(), ("--group",), ("--working-set", "hot-set")])
+def test_saving_needs_a_folder(trace: str, arguments: tuple[str, ...]) -> None:
+    status, _, complaint = run("--trace", trace, "--save", trace, *arguments)
+    assert (status, "is not a folder" in " ".join(complaint.replace("│", "").split())) == (2, True)
+
+
 def test_recordings_of_one_name_are_all_saved(trace: str, tmp_path: Path) -> None:
     other = tmp_path / "other" / "short.csv"
     other.parent.mkdir()

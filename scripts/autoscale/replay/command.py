@@ -15,12 +15,15 @@ from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
+from deploy.neonvm.simulated.recording_rows import RecordingError
 from scripts.autoscale.outputs import (
     JsonFlag,
     OutputFiles,
     Recordings,
     ReportForm,
     SleepAfter,
+    Speed,
+    check_folder,
     check_picture_path,
     parse_sleep_after,
     reporting_bad_input,
@@ -47,6 +50,7 @@ from scripts.autoscale.replay.recording import (
     Floats,
     Recording,
     Timeline,
+    files_of,
     read_recordings,
     write_recording,
 )
@@ -59,27 +63,35 @@ _COLUMNS = ("cost / oracle", "insufficient %", "throttled %", "actions / h")
 _OF_GROUPS = ("cost", "insufficient %", "throttled %", "restarts/h", "replicas/h")
 
 
+Policies = Annotated[
+    list[str] | None,
+    typer.Option(help=f"Policy files, or any of {', '.join(PLAYERS)}. Default: all of these."),
+]
+Picture = Annotated[
+    Path | None,
+    typer.Option(callback=check_picture_path, help="Draw a panel per recording into this file (PNG, SVG or PDF)."),
+]
+WorkingSet = Annotated[
+    str,
+    typer.Option(
+        help="Replay working sets in the page cache of a simulated guest instead: all, or one of "
+        f"{', '.join(SCENARIOS)}."
+    ),
+]
+SaveFolder = Annotated[
+    Path | None, typer.Option(callback=check_folder, help="Also write the recordings to this folder.")
+]
+
+
 def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     trace: Recordings = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(help=f"Policy files, or any of {', '.join(PLAYERS)}. Default: all of these."),
-    ] = None,
-    speed: Annotated[float, typer.Option(min=0.001, help="Replay the recordings this many times faster.")] = 1.0,
+    policy: Policies = None,
+    speed: Speed = 1.0,
     output: ReportForm = "text",
     as_json_: JsonFlag = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(callback=check_picture_path, help="Draw a panel per recording into this file (PNG, SVG or PDF)."),
-    ] = None,
+    plot: Picture = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of generated recordings.")] = 1,
-    working_set: Annotated[
-        str,
-        typer.Option(
-            help="Replay working sets in the page cache of a simulated guest instead: all, or one of "
-            f"{', '.join(SCENARIOS)}."
-        ),
-    ] = "",
+    working_set: WorkingSet = "",
     group: AsGroup = False,
     pod_start: PodStart = None,
     metrics_age: MetricsAge = None,
@@ -88,7 +100,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     broken_pods: BrokenPods = None,
     flapping_pods: FlappingPods = None,
     sleep: SleepAfter = "0",
-    save: Annotated[Path | None, typer.Option(help="Also write the recordings to this folder.")] = None,
+    save: SaveFolder = None,
 ) -> None:
     """Replay recorded workloads with several scaling policies, and compare their cost and missed demand."""
     form = "json" if as_json_ else output
@@ -108,7 +120,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
             players = {} if group else choose_players(policy or [])
             recordings = read_recordings(trace or [], announce) or [generate(shape, seed) for shape in SHAPES]
             if save is not None:
-                _save(recordings, save)
+                _save(recordings, save, files_of(trace or []))
             if group:
                 show = partial(
                     _show, replay_groups(announced(recordings, announce), groups, speed, lags), _OF_GROUPS, speed, plot
@@ -169,15 +181,21 @@ def _print_working_sets(outcomes: Sequence[ScenarioOutcome], form: OutputFiles) 
         console.print(f"{outcome.name}: it {'; it '.join(outcome.explanation)}.", highlight=False)
 
 
-def _save(recordings: Sequence[Recording], folder: Path) -> None:
-    """Writes each recording to a file of its name; duplicate names get a number."""
+def _save(recordings: Sequence[Recording], folder: Path, sources: Sequence[Path]) -> None:
+    """Writes each recording to a file of its name; duplicate names get a number. Raises ``RecordingError``."""
     folder.mkdir(parents=True, exist_ok=True)
-    taken: set[str] = set()
+    files: dict[Path, Recording] = {}
     for recording in recordings:
         numbered = (f"{recording.name}-{number}" for number in count(2))
-        name = next(candidate for candidate in chain([recording.name], numbered) if candidate not in taken)
-        taken.add(name)
-        write_recording(recording, folder / f"{name}.csv")
+        names = (folder / f"{name}.csv" for name in chain([recording.name], numbered))
+        files[next(path for path in names if path not in files)] = recording
+    # Some columns of a source are not read, and would be lost.
+    for path in files:
+        if path.exists() and any(path.samefile(source) for source in sources):
+            reason = "--save would replace this recording, which is replayed: use another folder"
+            raise RecordingError(f"{path}: {reason}")
+    for path, recording in files.items():
+        write_recording(recording, path)
 
 
 def _show(  # noqa: PLR0913 - the results and where to print them

@@ -171,10 +171,14 @@ def timeline(recording: Recording, speed: float = 1.0) -> Timeline:
 
 
 def times_at(recording: Recording, speed: float, step: float) -> Floats:
-    """The times of a recording, ``speed`` (> 0) times faster. Raises ``RecordingError`` if it has too many steps."""
+    """The times of a recording, ``speed`` (> 0) times faster. Raises ``RecordingError`` if too long or too short."""
     seconds = recording.seconds / speed
     if seconds[-1] / step > MOST_STEPS:
         raise RecordingError(f"{recording.name}: {seconds[-1] / 86400:g} days at this speed are too long to replay")
+    # A single step would need no decision.
+    if speed > 1 and seconds[-1] < step:
+        lasts = f"at this speed it lasts {seconds[-1]:g} s"
+        raise RecordingError(f"{recording.name}: {lasts}, too short to replay: use a lower --speed")
     return seconds
 
 

@@ -23,6 +23,7 @@ from scripts.autoscale.outputs import (
     Recordings,
     ReportForm,
     SleepAfter,
+    Speed,
     check_picture_path,
     parse_sleep_after,
     reporting_bad_input,
@@ -69,7 +70,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     replicas: Annotated[int, typer.Option(min=0, max=64, help="Read replicas per group, as additional VMs.")] = 2,
     sleep: SleepAfter = "0",
     bandwidth: Annotated[str, typer.Option(help="Bytes per second that a migration copies.")] = "256Mi",
-    speed: Annotated[float, typer.Option(min=0.001, help="Replay recordings this many times faster.")] = 1.0,
+    speed: Speed = 1.0,
     output: ReportForm = "text",
     as_json_: JsonFlag = False,
     plot: Annotated[
@@ -85,7 +86,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
         sleep_delay = parse_sleep_after(sleep)
         # Savings hardly depend on the victim order.
         orders = _orders(order or ([LEAST_COST] if sleep_delay else list(ORDERS)))
-        _check_finite(hours=hours, step=step, watermark=watermark, fill=fill, spread=spread, speed=speed)
+        _check_finite(hours=hours, step=step, watermark=watermark, fill=fill, spread=spread)
         settings = SimulationSettings(
             nodes=nodes,
             vms=vms,

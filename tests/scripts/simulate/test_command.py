@@ -80,7 +80,7 @@ def test_json_is_one_document_next_to_picture(trace: str, tmp_path: Path) -> Non
         ),
         (["--bandwidth", "fast"], "--bandwidth: "),
         (["--bandwidth", "0"], "--bandwidth: must be more than zero"),
-        (["--speed", "inf"], "--speed: inf is not a finite number"),
+        (["--speed", "inf"], "Invalid value for '--speed'"),
         (["--watermark", "nan"], "--watermark"),
         (["--plot", "day.txt"], "Invalid value for '--plot': 'day.txt' does not end in .png, .svg, .pdf"),
         (["--plot", "missing/day.svg"], "Invalid value for '--plot': folder 'missing' does not exist"),
