@@ -11,12 +11,11 @@ import typer
 from rich.console import Console
 
 from deploy.neonvm.objects.vm_spec import password_secret
-from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import SystemClock
 from protocol.units import Resources, Seconds
-from scripts.autoscale.cluster_flags import VmArgument, VmNamespace, cluster_command, parse_vm
+from scripts.autoscale.cluster_flags import VmArgument, VmNamespace, cluster_command, parse_vm, read_database
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.demonstration import pgbench
 from scripts.autoscale.demonstration.screen import Screen
@@ -48,7 +47,7 @@ async def bench(  # noqa: PLR0913 - each is an option of the command
         raise typer.BadParameter(f"{cluster.title}: its guests are simulated and run no postgres")
     pgbench.find_pgbench()
     async with open_site(cluster) as site:
-        virtual_machine = await site.client.get(VIRTUAL_MACHINES, name)
+        virtual_machine = await read_database(site.client, name)
         if not await password_of(site.client, virtual_machine):
             await make_password(site.client, virtual_machine)
             console.print(f"created the Secret {password_secret(virtual_machine)} with a new password")

@@ -13,19 +13,32 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from deploy.kube.client import client_from_kubeconfig
+from deploy.kube.client import ApiClient, client_from_kubeconfig
 from deploy.neonvm.network.namespaces import CLUSTER_NAME
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.kubeconfig import KubeconfigError, context_names
 from protocol.kubernetes.objects import Json, child, name_of, text
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.pod_database import PREFIX, pod_of
 from protocol.runtime.credentials import CredentialsError, read_kubeconfigs
+from scheduler_plugin.databases import database_object
 from scripts.autoscale.clusters import DEFAULT_NAMESPACE, LOCAL, flags_of
 from scripts.autoscale.running import run
 from scripts.autoscale.site import SiteError
 from scripts.autoscale.terminal.completion import complete_namespace, complete_vm
 from scripts.autoscale.terminal.visible import visible
+
+_NAMESPACE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def check_namespace(name: str) -> str:
+    """Validates a namespace, or empty; a callback for typer. Raises ``typer.BadParameter``."""
+    if name and _NAMESPACE.fullmatch(name) is None:
+        raise typer.BadParameter(f"expected lower-case letters, digits and hyphens, at most 63, got {name!r}")
+    return name
+
 
 VmArgument = Annotated[
     str, typer.Argument(metavar="VM", help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)
@@ -36,6 +49,7 @@ VmNamespace = Annotated[
         "--namespace",
         "-n",
         help="Namespace, unless given as NAMESPACE/NAME (default: the context's).",
+        callback=check_namespace,
         autocompletion=complete_namespace,
     ),
 ]
@@ -63,10 +77,27 @@ def parse_vm(argument: str, namespace: str = DEFAULT_NAMESPACE) -> ObjectName:
     return name
 
 
+class MissingDatabaseError(SiteError):
+    """The cluster has no database of this name."""
+
+
+async def read_database(client: ApiClient, database: ObjectName) -> Json:
+    """The VM or pod. Raises ``MissingDatabaseError``, otherwise like ``ApiClient.get``."""
+    kind, name = database_object(database)
+    try:
+        return await client.get(kind, name)
+    except ApiRefusedError as error:
+        # Without a reason, the API server does not serve the kind.
+        if error.kind is not RefusalKind.NOT_FOUND or not error.refusal.reason:
+            raise
+        what = "VM" if kind is VIRTUAL_MACHINES else "pod"
+        raise MissingDatabaseError(f"there is no {what} {name}; see all databases: autoscale top") from None
+
+
 async def vm_host(kubeconfig: Path, vm: ObjectName) -> str:
     """The address of a running VM on the flat network. Raises ``SiteError`` and the errors of ``ApiClient.get``."""
     async with client_from_kubeconfig(kubeconfig) as client:
-        virtual_machine = await client.get(VIRTUAL_MACHINES, vm)
+        virtual_machine = await read_database(client, vm)
     # Prefer the overlay address, which the VM keeps when it migrates.
     host = text(virtual_machine, "status", "extraNetIP") or text(virtual_machine, "status", "podIP")
     if not host:

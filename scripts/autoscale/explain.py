@@ -12,19 +12,24 @@ import msgspec
 import typer
 
 from protocol.durations import DurationError
-from protocol.kubernetes.api import ApiError, ApiRefusedError
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json
-from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import EVENTS, PODS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import LABEL_ENABLED
 from protocol.pod_database import is_pod_database, pod_of
 from scheduler_plugin.dashboard.explanation import RequestErrors, database_explanation, warnings_about
-from scheduler_plugin.databases import database_name, database_object, is_pod
+from scheduler_plugin.databases import database_name, is_pod
 from scheduler_plugin.history.core.samples import SECOND, DecisionRecord, MoveRecord
 from scheduler_plugin.history.ports import History, Period
-from scripts.autoscale.cluster_flags import VmNamespace, cluster_command, parse_database
+from scripts.autoscale.cluster_flags import (
+    MissingDatabaseError,
+    VmNamespace,
+    cluster_command,
+    parse_database,
+    read_database,
+)
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, context_namespace, find_cluster
 from scripts.autoscale.explain_group import find_group, group_explanation, group_name, no_response
 from scripts.autoscale.history.finding import check_url, history_path, opened_history, period_since
@@ -202,11 +207,9 @@ async def _explanation(site: Site, argument: str, namespace: str) -> Explanation
     if group is None:
         name = parse_database(argument, namespace)
         try:
-            database = await site.client.get(*database_object(name))
-        except ApiRefusedError as error:
-            # Only a name that is not found may be a group's.
-            may_be_group = error.kind is RefusalKind.NOT_FOUND and pod_of(name) is None
-            group = await find_group(site, name) if may_be_group else None
+            database = await read_database(site.client, name)
+        except MissingDatabaseError:
+            group = await find_group(site, name) if pod_of(name) is None else None
             if group is None:
                 raise
         else:

@@ -18,14 +18,14 @@ from protocol.durations import parse_duration
 from protocol.kubernetes.api import ApiError, Tolerating
 from protocol.kubernetes.objects import Json, flag, name_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import EVENTS, MIGRATIONS, VIRTUAL_MACHINES
+from protocol.kubernetes.resources import EVENTS, MIGRATIONS
 from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_VERSION
 from protocol.pod_database import pod_of
 from protocol.runtime.background_jobs import background_jobs
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, Seconds
-from scripts.autoscale.cluster_flags import VmArgument, VmNamespace, cluster_command, parse_database
+from scripts.autoscale.cluster_flags import VmArgument, VmNamespace, cluster_command, parse_database, read_database
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.demonstration.moves import CANCELLED, ENDED, SUCCEEDED, MoveWatch, ObservedMove
 from scripts.autoscale.running import INTERRUPTED
@@ -72,7 +72,7 @@ async def migrate(  # noqa: PLR0913 - each is an option of the command
     if reason := no_migration_reason(name):
         raise typer.BadParameter(reason)
     async with open_site(cluster) as site:
-        virtual_machine = await site.client.get(VIRTUAL_MACHINES, name)
+        virtual_machine = await read_database(site.client, name)
         if cancel:
             return await _cancel(site, name)
         # Without an overlay address, the VM's address changes with the node.

@@ -102,6 +102,19 @@ def test_refused_choice_has_no_library_words(
     assert (ended.value.code, said.partition(" is not")[0]) == (2, "Error: Invalid value for '--output' / '-o': 'xml'")
 
 
+@pytest.mark.parametrize("name", ["A_b", "a/b", "..", "-x", "a.b", "a" * 64])
+@pytest.mark.parametrize("command", ["top --once", "explain db", "migrate db", "check"])
+def test_namespace_that_cannot_exist_is_refused(
+    command: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`top` showed an empty table for it."""
+    monkeypatch.setattr(sys, "argv", ["autoscale", *command.split(), f"--namespace={name}"])
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    said = "expected lower-case letters, digits and hyphens, at most 63, got "
+    assert (ended.value.code, said in capsys.readouterr().err) == (2, True)
+
+
 def _flags(parameter: object) -> list[str]:
     return [name for name in getattr(parameter, "opts", ()) if name.startswith("-")]
 

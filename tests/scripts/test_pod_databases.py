@@ -12,11 +12,11 @@ import yaml
 from typer.testing import CliRunner
 
 from deploy.kube.client import ApiClient
-from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.http_api import HttpApi
+from scripts.autoscale.cluster_flags import MissingDatabaseError
 from scripts.autoscale.explain import _explanation
 from scripts.autoscale.main import app
 from scripts.autoscale.site import NAME_LABEL, SiteError
@@ -84,7 +84,7 @@ async def test_pod_is_explained(given: str) -> None:
     ("name", "error", "why"),
     [
         ("db-pod", SiteError, "shop/pod/db-pod is not autoscaled: it has no label"),
-        ("none", ApiRefusedError, "pod/none|NotFound|not found"),
+        ("none", MissingDatabaseError, "there is no pod shop/none"),
     ],
 )
 async def test_other_pods_are_refused(name: str, error: type[Exception], why: str) -> None:

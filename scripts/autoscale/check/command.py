@@ -19,7 +19,7 @@ from scripts.autoscale.check.finding import EXIT_CODES, Finding, Level, worst
 from scripts.autoscale.check.gathering.gather import Gathering
 from scripts.autoscale.check.rendering import as_json, as_short, as_text
 from scripts.autoscale.check.table import evaluate
-from scripts.autoscale.cluster_flags import cluster_command
+from scripts.autoscale.cluster_flags import check_namespace, cluster_command
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.terminal.printing import print_lines, serialised
 from scripts.autoscale.terminal.visible import visible, visible_lines
@@ -53,7 +53,13 @@ async def check(
         ),
     ] = "0s",
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Namespace of the installation (default: found in the cluster).")
+        str,
+        typer.Option(
+            "--namespace",
+            "-n",
+            callback=check_namespace,
+            help="Namespace of the installation (default: found in the cluster).",
+        ),
     ] = "",
     *,
     flags: ClusterFlags,

@@ -20,7 +20,7 @@ from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Seconds
-from scripts.autoscale.cluster_flags import VmArgument, VmNamespace, cluster_command, parse_vm
+from scripts.autoscale.cluster_flags import VmArgument, VmNamespace, cluster_command, parse_vm, read_database
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.migrate import OPEN, parse_timeout
 from scripts.autoscale.site import SiteError, open_site
@@ -100,7 +100,7 @@ class Orders:
 
     async def sleep(self, limit: Seconds | None, output: Output) -> int:
         """Return the exit status. Raises ``SiteError`` if the VM cannot sleep, otherwise like ``ApiClient``."""
-        vm = await self._client.get(VIRTUAL_MACHINES, self._vm)
+        vm = await read_database(self._client, self._vm)
         if why := refusal(vm):
             raise SiteError(why)
         if line := already_asleep(vm):
@@ -121,7 +121,7 @@ class Orders:
 
     async def wake(self, limit: Seconds | None, output: Output) -> int:
         """Return the exit status. Raises like ``ApiClient``, and ``SiteError`` if the VM is deleted while it wakes."""
-        vm = await self._client.get(VIRTUAL_MACHINES, self._vm)
+        vm = await read_database(self._client, self._vm)
         order, sleeps = sleep_order(vm), is_asleep(vm)
         if order:
             vm = await self._client.merge_patch(VIRTUAL_MACHINES, self._vm, sleep_order_patch(None))

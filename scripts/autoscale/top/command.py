@@ -10,7 +10,7 @@ import typer
 
 from protocol.kubernetes.objects import Json
 from protocol.runtime.clock import SystemClock
-from scripts.autoscale.cluster_flags import cluster_command
+from scripts.autoscale.cluster_flags import check_namespace, cluster_command
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.running import background
 from scripts.autoscale.site import open_site
@@ -41,7 +41,13 @@ async def top(
     output: OutputFormat = Output.TEXT,
     namespace: Annotated[
         str,
-        typer.Option("--namespace", "-n", help="Only databases in this namespace.", autocompletion=complete_namespace),
+        typer.Option(
+            "--namespace",
+            "-n",
+            callback=check_namespace,
+            help="Only databases in this namespace.",
+            autocompletion=complete_namespace,
+        ),
     ] = "",
     *,
     flags: ClusterFlags,
