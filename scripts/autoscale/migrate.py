@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from deploy.kube.client import ApiClient
-from protocol.durations import parse_duration
 from protocol.kubernetes.api import ApiError, Tolerating
 from protocol.kubernetes.objects import Json, flag, name_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
@@ -30,6 +29,7 @@ from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.demonstration.moves import CANCELLED, ENDED, SUCCEEDED, MoveWatch, ObservedMove
 from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.site import Site, open_site
+from scripts.autoscale.terminal.durations import duration_between
 from scripts.autoscale.terminal.printing import Output, OutputFormat, print_lines, show
 from scripts.autoscale.terminal.visible import visible
 
@@ -92,13 +92,7 @@ def no_migration_reason(database: ObjectName) -> str:
 
 def parse_timeout(timeout: str) -> Seconds:
     """Parses ``--timeout``. Raises ``typer.BadParameter``."""
-    try:
-        limit = parse_duration(timeout)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--timeout") from None
-    if not 1 <= limit <= 86_400:
-        raise typer.BadParameter(f"expected 1s to 24h, got {timeout!r}", param_hint="--timeout")
-    return limit
+    return duration_between(Seconds(1.0), Seconds(86_400.0), timeout, "--timeout")
 
 
 async def _migrate(client: ApiClient, vm: ObjectName, console: Console, output: Output, limit: Seconds) -> int:

@@ -115,6 +115,29 @@ def test_namespace_that_cannot_exist_is_refused(
     assert (ended.value.code, said in capsys.readouterr().err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("every", "said"),
+    [
+        ("0", "Error: Invalid value for --every: expected 500ms to 1h, got '0'"),
+        ("inf", "Error: Invalid value for --every: expected seconds or a duration such as"),
+        ("2 s", "Error: Invalid value for --every: expected seconds or a duration such as"),
+        ("2s", "no kubeconfig"),
+        ("0.5", "no kubeconfig"),
+    ],
+)
+def test_interval_of_top_is_a_duration(
+    every: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """As that of `record`; it was a number of seconds, and could be infinite."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AUTOSCALE_HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setattr(sys, "argv", ["autoscale", "top", "--every", every])
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    assert (ended.value.code, said in capsys.readouterr().err) == (1 if said == "no kubeconfig" else 2, True)
+
+
 def _flags(parameter: object) -> list[str]:
     return [name for name in getattr(parameter, "opts", ()) if name.startswith("-")]
 

@@ -377,8 +377,10 @@ def kubeconfig(path: Path, current: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("every", "code"), [("10m", 1), ("11m", 2), ("100d", 2), ("soon", 2)])
-def test_a_recorder_looks_every_ten_minutes_at_least(
+@pytest.mark.parametrize(
+    ("every", "code"), [("10m", 1), ("1", 1), ("0", 2), ("500ms", 2), ("11m", 2), ("100d", 2), ("soon", 2)]
+)
+def test_recorder_samples_every_second_to_ten_minutes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: str, code: int
 ) -> None:
     """No sample counts for longer than a span may last."""

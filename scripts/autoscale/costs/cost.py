@@ -104,9 +104,12 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
         bool, typer.Option("--consolidate", help="List the nodes that could be emptied now.")
     ] = False,
     prices: Annotated[
-        Path | None, typer.Option(help="Price table, in the format of the scheduler's section `ranking`.")
+        Path | None,
+        typer.Option(dir_okay=False, help="Price table, in the format of the scheduler's section `ranking`."),
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="Read this history file instead of the cluster's.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Read this history file instead of the cluster's.")
+    ] = None,
     prometheus: Annotated[str, typer.Option(help="Query this Prometheus instead of a file.", callback=check_url)] = "",
     *,
     flags: ClusterFlags,

@@ -8,21 +8,23 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from protocol.durations import DurationError, parse_duration
+from protocol.units import Seconds
 from scripts.autoscale.cluster_flags import cluster_command
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.history.recording import recording, site_sources
 from scripts.autoscale.site import open_site
+from scripts.autoscale.terminal.durations import duration_between
 
-LONGEST_INTERVAL: Final = 600.0
-"""Seconds. A sample is valid for up to four intervals, and the longest span of a history is three hours."""
+SHORTEST_INTERVAL: Final = Seconds(1.0)
+LONGEST_INTERVAL: Final = Seconds(600.0)
+"""A sample is valid for up to four intervals, and the longest span of a history is three hours."""
 
 
 @cluster_command()
 async def record(
     label: Annotated[list[str] | None, typer.Option(help="Also record this label of VMs; repeatable.")] = None,
-    every: Annotated[str, typer.Option(help="Interval between samples, such as 10s; at most 10m.")] = "10s",
+    every: Annotated[str, typer.Option(help="Interval between samples, such as 10s: 1s to 10m.")] = "10s",
     *,
     flags: ClusterFlags,
 ) -> int:
@@ -30,17 +32,12 @@ async def record(
 
     `autoscale web` also records; a file has only one recorder. Example: autoscale record --label team
     """
-    try:
-        interval = float(parse_duration(every))
-    except DurationError as error:
-        raise typer.BadParameter(str(error), param_hint="--every") from None
-    if interval > LONGEST_INTERVAL:
-        raise typer.BadParameter(f"expected at most 10m, got {every!r}", param_hint="--every")
+    interval = duration_between(SHORTEST_INTERVAL, LONGEST_INTERVAL, every, "--every")
     path, console = history_path(flags, records=True), Console()
     async with (
         open_site(find_cluster(flags)) as site,
         site_sources(site) as sources,
-        recording(site.client.api, sources, path, console, label or [], max(1.0, interval)),
+        recording(site.client.api, sources, path, console, label or [], interval),
     ):
         console.print(f"Recording {site.title} into {path}; Ctrl-C stops it.", soft_wrap=True, markup=False)
         # Nothing sets this event: Ctrl-C ends the command.

@@ -10,11 +10,13 @@ import typer
 
 from protocol.kubernetes.objects import Json
 from protocol.runtime.clock import SystemClock
+from protocol.units import Seconds
 from scripts.autoscale.cluster_flags import check_namespace, cluster_command
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.running import background
 from scripts.autoscale.site import open_site
 from scripts.autoscale.terminal.completion import complete_namespace
+from scripts.autoscale.terminal.durations import duration_between
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from scripts.autoscale.top.columns import (
     NODE_COLUMNS,
@@ -36,7 +38,7 @@ _OF_WIDE: Final = 6
 
 @cluster_command()
 async def top(
-    every: Annotated[float, typer.Option(min=0.5, help="Seconds between updates.")] = 1.0,
+    every: Annotated[str, typer.Option(help="Interval between updates, such as 5s: 500ms to 1h.")] = "1s",
     once: Annotated[bool, typer.Option("--once", help="Print once and exit (default if not a terminal).")] = False,
     output: OutputFormat = Output.TEXT,
     namespace: Annotated[
@@ -53,6 +55,7 @@ async def top(
     flags: ClusterFlags,
 ) -> int:
     """Show nodes and databases: sizes, usage, limits, denied requests and migrations. Press ? for the keys."""
+    interval = duration_between(Seconds(0.5), Seconds(3600.0), every, "--every")
     # The live table needs a terminal on both sides; scripts and pipes get plain tables.
     is_live = not once and output is Output.TEXT and sys.stdin.isatty() and sys.stdout.isatty()
     async with open_site(find_cluster(flags)) as site:
@@ -62,7 +65,7 @@ async def top(
 
             # The watch must end before its client is closed.
             async with background(fleet.run()):
-                await TopApp(fleet, every).run_async()
+                await TopApp(fleet, interval).run_async()
         else:
             snapshot = await fleet.everything()
             show(tables(site.title, snapshot, output), fields(snapshot), output)
