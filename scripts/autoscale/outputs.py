@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,10 +61,14 @@ _PICTURES: Final = (".png", ".svg", ".pdf")
 
 
 def check_output_path(path: Path | None) -> Path | None:
-    """Refuses a file whose folder does not exist. Raises ``typer.BadParameter``."""
+    """Refuses a file that cannot be written, or whose folder does not exist. Raises ``typer.BadParameter``."""
     # Checked first: a replay may take minutes before it writes its picture.
     if path is not None and not path.parent.is_dir():
         raise typer.BadParameter(f"folder {str(path.parent)!r} does not exist")
+    if path is not None and path.is_dir():
+        raise typer.BadParameter(f"{path} is a folder")
+    if path is not None and not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise typer.BadParameter(f"{path} cannot be written")
     return path
 
 

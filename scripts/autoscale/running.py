@@ -42,6 +42,8 @@ _EXPECTED_ERRORS: Final = (
 _SYSTEM_ERRORS: Final = {
     errno.EACCES: "",
     errno.EDQUOT: "",
+    errno.EEXIST: "",
+    errno.EISDIR: "",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "",
     errno.ENOENT: "",

@@ -1,4 +1,4 @@
-"""The controller's exit status says that it cannot start, or that its Lease was lost, even if shutting down fails too."""
+"""The controller's exit status says that it cannot start or lost its Lease, even if shutting down fails too."""
 
 from __future__ import annotations
 

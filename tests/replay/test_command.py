@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -250,3 +251,15 @@ def test_policy_files_have_unambiguous_names(trace: str, tmp_path: Path) -> None
     names = [str(path) for path in files]
     status, out, _ = run("--trace", trace, "--policy", "default", "default", *names, "--json")
     assert (status, list(json.loads(out)["overall"])) == (0, ["default", "mine", *names[1:]])
+
+
+@pytest.mark.parametrize("problem", ["is a folder", "cannot be written"])
+def test_picture_can_be_written(problem: str, trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was found out once all policies were replayed."""
+    if problem == "is a folder":
+        (tmp_path / "run.png").mkdir()
+    else:
+        # Root may write anywhere.
+        monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
+    status, out, complaint = run("--trace", trace, "--plot", str(tmp_path / "run.png"))
+    assert (status, out, problem in " ".join(complaint.replace("│", "").split())) == (2, "", True)

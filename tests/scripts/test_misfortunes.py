@@ -195,6 +195,7 @@ def test_system_errors_are_distinguished_from_bugs(monkeypatch: pytest.MonkeyPat
     assert reason_of(full) == "Too many open files; raise the limit of open files (ulimit -n)"
     assert reason_of(OSError(errno.EROFS, "Read-only", "/state/a")) == f"/state/a: Read-only; {remedy}"
     assert reason_of(OSError(errno.EACCES, "No", "/etc/x")) == "/etc/x: No"
+    assert reason_of(OSError(errno.EEXIST, "File exists", "/home/me")) == "/home/me: File exists"
     assert [reason_of(each) for each in (OSError("odd"), OSError(errno.EBADF, "x"), ValueError("x"))] == ["", "", ""]
 
 
