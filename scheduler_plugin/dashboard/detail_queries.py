@@ -13,6 +13,7 @@ from protocol.kubernetes.resources import EVENTS, escaped
 from protocol.messages import ObjectName
 from protocol.pod_database import is_pod_database
 from protocol.runtime.clock import Clock
+from protocol.runtime.fair_slots import FairSlots
 from protocol.units import Seconds
 from scheduler_plugin.dashboard.core.past import past
 from scheduler_plugin.dashboard.core.visibility import VisibilityFilter
@@ -24,7 +25,8 @@ from scheduler_plugin.history.core.samples import SECOND
 from scheduler_plugin.history.ports import History, HistoryError, Period
 
 TIMEOUT: Final = Seconds(5.0)
-AT_ONCE: Final = 8
+AT_ONCE: Final = 16
+"""Maximum number of concurrent queries, and half of them for one namespace, whose agents may never respond."""
 POINTS: Final = 400
 """Approximate maximum number of points of a chart."""
 MOST_DECISIONS: Final = 400
@@ -49,7 +51,7 @@ class DetailQueries:
     reports: CostReports
     history: History | None = None
     reads_events: bool = False
-    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    _turns: FairSlots = field(default_factory=lambda: FairSlots(AT_ONCE))
 
     async def of_vm(self, name: ObjectName, visibility: VisibilityFilter) -> Json | None:
         """The sentences of ``autoscale explain`` with their sources; None if the user cannot see such a database.
@@ -60,7 +62,7 @@ class DetailQueries:
         # Without a name the path would be the collection's.
         if not stored.name or not visibility.sees(scope_of(name)):
             return None
-        async with self._turns:
+        async with self._turns.slot(stored.namespace):
             try:
                 path = kind.path(stored.namespace, stored.name)
                 # The object first, because it has the agent's address and the UID for its events.
@@ -100,7 +102,7 @@ class DetailQueries:
         now = round(self.clock.wall() * SECOND)
         period = Period(now - seconds * SECOND, now)
         try:
-            async with self._turns:
+            async with self._turns.slot(name.namespace):
                 spans = await self.history.vm_series(name, period, max(SECOND, seconds * SECOND // POINTS))
                 decisions = await self.history.decisions(name, period, MOST_DECISIONS)
                 moves = await self.history.moves(name, period, MOST_MOVES)
@@ -114,12 +116,12 @@ class DetailQueries:
         if not visibility.sees(Scope(name.namespace)):
             return None
         path = "/".join(escaped(part) for part in ("explain", name.namespace, kind, name.name))
-        async with self._turns:
+        async with self._turns.slot(name.namespace):
             return await self.sources.of_groups(f"/{path}")
 
     async def of_settings(self, visibility: VisibilityFilter) -> Json | None:
         """The scheduler's present settings, for users who may list all VMs."""
         if not visibility.has_all_vms:
             return None
-        async with self._turns:
+        async with self._turns.slot(""):
             return await self.sources.of_scheduler("/settings")

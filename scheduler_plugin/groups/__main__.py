@@ -30,7 +30,7 @@ from protocol.runtime.serving.limits import Limits
 from protocol.runtime.serving.listeners import Listener, serve
 from scheduler_plugin.groups.app import assemble
 from scheduler_plugin.groups.controllers.denials import HttpDenials
-from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
+from scheduler_plugin.groups.controllers.member_agents import MAX_QUERIES, HttpMemberAgents
 from scheduler_plugin.groups.settings import GroupsSettings, parse_settings
 from scheduler_plugin.groups.web import groups_app
 from scheduler_plugin.own_tokens import tokens_of
@@ -73,8 +73,8 @@ def parser() -> argparse.ArgumentParser:
 
 NAME: Final = "autoscale-groups"
 CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)
-# Enough for the members that ``WAITING_WORKERS`` query at a time; each response may take 256 KiB.
-TO_AGENTS: Final = httpx.Limits(max_connections=256, max_keepalive_connections=64)
+# Some are for the scheduler; each response of an agent may take 256 KiB.
+TO_AGENTS: Final = httpx.Limits(max_connections=MAX_QUERIES + 16, max_keepalive_connections=64)
 LIMITS: Final = Limits(connections=256, per_peer=64)
 
 

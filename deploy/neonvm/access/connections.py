@@ -20,17 +20,20 @@ from deploy.neonvm.access.pod_connection import PodConnection
 from deploy.neonvm.network.sockets import until_one_ends
 from deploy.neonvm.streams import copy_stream
 from deploy.neonvm.texts import controller as texts
+from protocol.runtime.fair_slots import FairSlots
 
 CONNECT_SECONDS: Final = 3.0
 INTRODUCTION_SECONDS: Final = 5.0
 """Timeout of a pod's introduction. A malicious pod may never answer, and a long poll lasts for up to an hour."""
 _MAX_REQUESTS: Final = 256
-"""Concurrent requests; more than ``PollLimiter`` allows, so orders never wait for polls of unresponsive pods."""
+"""Concurrent requests, and half of them for one namespace; more than ``PollLimiter`` allows, so orders never wait for
+polls of unresponsive pods.
+"""
 _MAX_HANDSHAKES: Final = 64
 """Concurrent handshakes of long polls: a new leader opens one for each sleeping VM, and a thousand handshakes at once
 would time out.
 """
-_MAX_RETRIED_HANDSHAKES: Final = 16
+_MAX_RETRIED_HANDSHAKES: Final = 32
 """The same for pods that were unreachable last time, so that they do not delay the others."""
 _MAX_BODY: Final = 256 * 1024
 """Bytes of a response's body."""
@@ -88,7 +91,7 @@ async def _body(reader: asyncio.StreamReader, length: str | None) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class RunnerEndpoint:
-    """A runner pod: its name in messages, its uid, IP and ports. ``is_open``: its ports do not use TLS."""
+    """A runner pod: its name (``NAMESPACE/NAME``), its uid, IP and ports. ``is_open``: its ports do not use TLS."""
 
     name: str
     uid: str
@@ -96,6 +99,11 @@ class RunnerEndpoint:
     api: int
     monitor: int
     is_open: bool = False
+
+    @property
+    def namespace(self) -> str:
+        """The pod's namespace."""
+        return self.name.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +142,10 @@ class RunnerConnections:
         self._leads = leads
         self._verified: dict[str, tuple[bytes, str]] = {}
         self._bridges: set[asyncio.Task[None]] = set()
-        self._slots = asyncio.Semaphore(_MAX_REQUESTS)
-        self._handshakes = asyncio.Semaphore(_MAX_HANDSHAKES)
-        self._retried_handshakes = asyncio.Semaphore(_MAX_RETRIED_HANDSHAKES)
+        # Tenants may run their own runners, which take as long as they like.
+        self._slots = FairSlots(_MAX_REQUESTS)
+        self._handshakes = FairSlots(_MAX_HANDSHAKES)
+        self._retried_handshakes = FairSlots(_MAX_RETRIED_HANDSHAKES)
         self._unreachable: set[str] = set()
 
     def forget(self, uid: str) -> None:
@@ -146,7 +155,7 @@ class RunnerConnections:
 
     async def ask(self, runner: RunnerEndpoint, method: str, path: str, body: bytes) -> RunnerHttpResponse:
         """Send a request to the runner's API. Raises ``OSError``: ``ImpostorError`` if another program answers."""
-        async with self._slots:
+        async with self._slots.slot(runner.namespace):
             try:
                 # Connections are not reused: another pod may have the IP at the next request.
                 connection = await self.api(runner)
@@ -172,7 +181,8 @@ class RunnerConnections:
         return response
 
     async def _open_long_poll(self, runner: RunnerEndpoint) -> PodConnection:
-        async with self._retried_handshakes if runner.uid in self._unreachable else self._handshakes:
+        handshakes = self._retried_handshakes if runner.uid in self._unreachable else self._handshakes
+        async with handshakes.slot(runner.namespace):
             try:
                 connection = await self.api(runner)
             except TimeoutError as error:

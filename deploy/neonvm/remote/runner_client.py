@@ -28,6 +28,7 @@ from deploy.neonvm.runner.runner_api import (
 )
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts.lines import one_line
+from protocol.runtime.fair_slots import FairSlots
 from protocol.units import MilliCpu, Seconds
 from protocol.wire.wire_quantities import cpu_to_wire
 
@@ -43,18 +44,24 @@ class SilentError(UnansweredError):
 
 
 class PollLimiter:
-    """Limits concurrent polls to ``limit``, and to ``silent_limit`` for pods that did not respond last time."""
+    """Limits concurrent polls to ``limit``, and to ``silent_limit`` for pods that did not respond last time.
 
-    def __init__(self, limit: int = 128, silent_limit: int = 32) -> None:
-        self._slots = asyncio.Semaphore(limit)
-        self._silent_slots = asyncio.Semaphore(silent_limit)
+    Of both, one namespace gets half.
+    """
+
+    def __init__(self, limit: int = 128, silent_limit: int = 64) -> None:
+        self._slots = FairSlots(limit)
+        self._silent_slots = FairSlots(silent_limit)
         self._silent: set[str] = set()
 
     @asynccontextmanager
     async def slot(self, who: str) -> AsyncIterator[None]:
-        """Wait for a slot. A ``GuestError`` in the context marks the pod as unresponsive."""
+        """Wait for a slot for the pod ``who`` (``NAMESPACE/NAME``). A ``GuestError`` in the context marks it as
+        unresponsive.
+        """
         # An unresponsive pod holds its slot until the timeout.
-        async with self._silent_slots if who in self._silent else self._slots:
+        slots = self._silent_slots if who in self._silent else self._slots
+        async with slots.slot(who.partition("/")[0]):
             try:
                 yield
             except GuestError:

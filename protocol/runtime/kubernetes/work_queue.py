@@ -1,15 +1,15 @@
 """A queue of object names to reconcile, without duplicates, and with retries after failures.
 
 A name is never processed twice at the same time; if added meanwhile, it is processed again afterwards. Failures are
-isolated per object: an unexpected error is logged with its object, and the others continue. Namespaces take turns, so
-that thousands of objects in one do not delay those in the others.
+isolated per object: an unexpected error is logged with its object, and the others continue. Of the namespaces, the one
+with the fewest names in progress comes first, so that neither thousands of objects nor slow ones delay those of others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from heapq import heappop, heappush
 from itertools import count
@@ -33,18 +33,24 @@ _log = logging.getLogger(__name__)
 
 
 class WorkQueue:
-    """The queue of one controller, for use in one event loop."""
+    """The queue of one controller, for use in one event loop.
 
-    def __init__(self, clock: Clock) -> None:
+    ``waiting_workers`` is the number of its workers if they wait for programs of tenants (0: they do not). Then those
+    busy with one namespace are at most half of them.
+    """
+
+    def __init__(self, clock: Clock, waiting_workers: int = 0) -> None:
         self._clock = clock
+        self._waiting_workers = waiting_workers
         self._due: dict[ObjectName, Instant] = {}
         # An entry is valid only while ``_due`` has the same instant; outdated ones stay until they are due, so that
         # adding a name needs no search.
         self._heap: list[tuple[Instant, int, ObjectName]] = []
         self._order = count()
-        # Names that are due, by namespace. The namespace whose turn it is comes first.
+        # Names that are due, by namespace. The namespace whose turn was longest ago comes first.
         self._ready: OrderedDict[str, OrderedDict[ObjectName, None]] = OrderedDict()
         self._working: set[ObjectName] = set()
+        self._busy: Counter[str] = Counter()  # number of these by namespace
         self._deferred: set[ObjectName] = set()
         self._failures: dict[ObjectName, int] = {}
         self._changed = asyncio.Event()
@@ -69,6 +75,7 @@ class WorkQueue:
                 if name is not None:
                     del self._due[name]
                     self._working.add(name)
+                    self._busy[name.namespace] += 1
                     return name
                 await self._clock.wait(self._changed, due)
 
@@ -87,9 +94,14 @@ class WorkQueue:
                 self._deferred.add(name)
             elif counts:
                 self._ready.setdefault(name.namespace, OrderedDict())[name] = None
+        later = None, self._heap[0][0] if self._heap else None
         if not self._ready:
-            return None, self._heap[0][0] if self._heap else None
-        namespace, names = next(iter(self._ready.items()))
+            return later
+        namespace = min(self._ready, key=self._busy.__getitem__)
+        # As in ``FairSlots``: only as many as are idle.
+        if self._waiting_workers and self._busy[namespace] >= self._waiting_workers - len(self._working):
+            return later
+        names = self._ready[namespace]
         name, _ = names.popitem(last=False)
         self._ready.move_to_end(namespace)
         if not names:
@@ -132,6 +144,9 @@ class WorkQueue:
 
     def _free(self, name: ObjectName) -> None:
         self._working.discard(name)
+        self._busy[name.namespace] -= 1
+        if not self._busy[name.namespace]:
+            del self._busy[name.namespace]
         if name in self._deferred:
             self._deferred.discard(name)
             # It became due while in progress, so queue it again.

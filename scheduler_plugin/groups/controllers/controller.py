@@ -266,11 +266,13 @@ class QueuedController(ABC):
 
     workers: int = 4
     """More than one, so that a slow group does not block the others."""
+    waiting_workers: int = 0
+    """See ``WorkQueue``."""
 
     def __init__(self, context: GroupsContext, kind: Resource) -> None:
         self.kind = kind
         self._context = context
-        self._queue = WorkQueue(context.clock)
+        self._queue = WorkQueue(context.clock, self.waiting_workers)
 
     def enqueue(self, name: ObjectName) -> None:
         """Queue one group."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Annotated, Final, Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from protocol.guest.database import DatabaseState
 from protocol.kubernetes.objects import JsonObject, name_of, text, uid_of
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import audience_of_agents
+from protocol.runtime.fair_slots import FairSlots
 from protocol.runtime.url_hosts import url_host
 from protocol.units import Bytes, Instant, QuantityError, Seconds
 from scheduler_plugin.bounded_responses import bounded_body
@@ -33,8 +34,11 @@ _TIMEOUT: Final = Seconds(5.0)
 _QUICK: Final = Seconds(1.0)
 _NEVER: Final = Instant(-inf)
 
-WAITING_WORKERS: Final = 64
+WAITING_WORKERS: Final = 128
 """Workers that query agents. If a node is down, its agents keep many of them waiting for ``_TIMEOUT``."""
+
+MAX_QUERIES: Final = 256
+"""Maximum number of concurrent queries, and half of them for one namespace. A tenant can make his agents silent."""
 
 T = TypeVar("T")
 NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
@@ -73,6 +77,7 @@ class HttpMemberAgents:
     http: httpx.AsyncClient
     port: int = AGENT_PORT
     tokens: Tokens = no_tokens
+    _slots: FairSlots = field(default_factory=lambda: FairSlots(MAX_QUERIES))
 
     async def database(self, vm: JsonObject) -> DatabaseState | None:
         """See ``MemberAgents``."""
@@ -96,10 +101,13 @@ class HttpMemberAgents:
         try:
             # The address is from a VM's status, so accept only IP addresses.
             host = url_host(text(vm, "status", "podIP"))
+            namespace = name_of(vm).namespace
             # The audience includes the namespace, so that an agent cannot reuse the token in another one.
-            headers = bearer_header(await self.tokens(audience_of_agents(name_of(vm).namespace)))
-            # The pod's owner controls the response, and all groups share this program.
-            body = await bounded_body(self.http, f"http://{host}:{self.port}{path}", headers, LARGEST, _TIMEOUT)
+            headers = bearer_header(await self.tokens(audience_of_agents(namespace)))
+            # The timeout includes the wait, so that a group of a thousand silent members takes no longer.
+            async with asyncio.timeout(_TIMEOUT), self._slots.slot(namespace):
+                # The pod's owner controls the response, and all groups share this program.
+                body = await bounded_body(self.http, f"http://{host}:{self.port}{path}", headers, LARGEST, _TIMEOUT)
             return None if body is None else msgspec.json.decode(body, type=kind)
         # Retried by the next reconcile.
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, RecursionError):

@@ -91,7 +91,7 @@ class _ObservedGroup:
 class VmGroupController(QueuedController):
     """Reconciles the groups of VMs."""
 
-    workers = WAITING_WORKERS
+    workers = waiting_workers = WAITING_WORKERS
 
     def __init__(
         self, context: GroupsContext, agents: MemberAgents, writers: Callable[[ObjectName], Sequence[str]]

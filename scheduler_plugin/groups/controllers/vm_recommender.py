@@ -73,7 +73,7 @@ class VmRecommender:
         self._desired_counts: dict[str, DesiredCounts] = {}
         self._term = 0
         self._kills: dict[str, int] = {}
-        self._queue = WorkQueue(context.clock)
+        self._queue = WorkQueue(context.clock, WAITING_WORKERS)
 
     async def run(self, is_on: Callable[[], bool]) -> None:
         """Recommend for every group at each interval until cancelled; while not ``is_on``, remove our annotations."""

@@ -86,6 +86,35 @@ async def test_unidentified_pod_delays_no_other(pod: SecuredPod, monkeypatch: py
     await door.close()
 
 
+@pytest.mark.parametrize("request_name", ["ask", "long_poll"])
+async def test_hanging_runners_delay_no_other_namespace(
+    pod: SecuredPod, monkeypatch: pytest.MonkeyPatch, request_name: str
+) -> None:
+    """A tenant's own runner may take an order and never respond. With enough such pods nobody else's VM was polled,
+    resized or woken.
+    """
+    monkeypatch.setattr(access, "_MAX_REQUESTS", 2)
+    monkeypatch.setattr(access, "_MAX_HANDSHAKES", 2)
+
+    async def hear(_: str, reader: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    door = AuthenticatedListener(
+        listening(tcp_socket(), "127.0.0.1", 0), hear, PodIdentity("any", pem(), Path()).context
+    )
+    known = connections(Reviews())
+    hanging = [RunnerEndpoint(f"evil/{number}", f"e-{number}", "127.0.0.1", door.port, 1) for number in range(5)]
+    send = getattr(known, request_name)
+    waiting = [asyncio.create_task(send(endpoint, "POST", "/cpu_change", b"")) for endpoint in hanging]
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(2):
+        assert (await send(pod.place, "GET", "/healthz", b"")).status == 200
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    await door.close()
+
+
 async def test_pod_with_stolen_address_is_rejected(pod: SecuredPod) -> None:
     """The same address with another key: it gets nothing, not even with a copy of the first pod's token."""
     reviews = Reviews()

@@ -125,3 +125,20 @@ async def test_silent_pods_queue_separately() -> None:
     assert await look("silent-2", answers) == "silent-2"
     for task in held:
         task.cancel()
+
+
+async def test_slow_namespace_leaves_slots_to_others() -> None:
+    """A tenant's own runners may respond just before the timeout: they do not count as silent."""
+    polls, forever = PollLimiter(4, 4), asyncio.Event()
+    active: list[str] = []
+
+    async def poll(pod: str) -> None:
+        async with polls.slot(pod):
+            active.append(pod)
+            await forever.wait()
+
+    tasks = [asyncio.create_task(poll(f"{pod}")) for pod in (*(f"evil/{number}" for number in range(9)), "shop/db")]
+    await settle()
+    assert active == ["evil/0", "evil/1", "shop/db"]
+    for task in tasks:
+        task.cancel()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from protocol.kubernetes.objects import Json, uid_of
+from protocol.kubernetes.objects import Json, JsonObject, name_of, uid_of
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.samples import SECOND, MoveRecord
 from tests.fake_clock import settle
 from tests.scheduler_plugin.dashboard.made_up_history import MadeUpHistory
-from tests.scheduler_plugin.dashboard.page_cluster import Page, page, put_vm
+from tests.scheduler_plugin.dashboard.page_cluster import Page, Told, page, put_vm
 from tests.scheduler_plugin.fake_cluster import VMS
+from tests.scheduler_plugin.objects import vm
 
 
 async def told(run: Page, path: str = "/api/vms/default/db") -> Any:
@@ -69,3 +71,26 @@ async def test_cluster_page_reads_no_events() -> None:
         await run.sign_in("admin")
         assert not (await told(run))["warnings"]
         assert run.cluster.made("GET", "/events") == []
+
+
+class SilentNamespace(Told):
+    """The agents of the namespace evil never respond."""
+
+    async def of_vm(self, vm: JsonObject) -> Json | None:
+        return await asyncio.Event().wait() if name_of(vm).namespace == "evil" else {"vm": "default/db"}  # type: ignore[func-returns-value]  # never
+
+
+async def test_silent_agents_delay_no_other_namespace() -> None:
+    """A tenant who opened his own databases, with agents that he had made silent, took all places for details."""
+    async with page() as run:
+        await run.sign_in(run.links[-1])
+        run.dashboard.details.sources = SilentNamespace()
+        run.cluster.put(VMS, vm("db"))
+        run.cluster.put(VMS, vm("db", namespace="evil"))
+        opened = [asyncio.create_task(told(run, "/api/vms/evil/db")) for _ in range(40)]
+        await settle()
+        async with asyncio.timeout(2):
+            assert (await told(run))["agent"] == {"vm": "default/db"}
+        for task in opened:
+            task.cancel()
+        await asyncio.wait(opened)

@@ -186,6 +186,36 @@ async def test_namespaces_take_turns(queue: WorkQueue) -> None:
     taker.task.cancel()
 
 
+async def test_busy_namespace_comes_last(queue: WorkQueue) -> None:
+    """Objects of one tenant that take seconds each, such as those with silent agents, took every second worker."""
+    for number in range(9):
+        queue.add(ObjectName("slow", str(number)))
+    slow = [await queue.take() for _ in range(3)]
+    for number in range(3):
+        queue.add(ObjectName("shop", str(number)))
+    queue.done(slow[0])
+    assert [str(await queue.take()) for _ in range(4)] == ["shop/0", "shop/1", "slow/3", "shop/2"]
+
+
+async def test_waiting_workers_are_kept_for_others(clock: FakeClock) -> None:
+    queue = WorkQueue(clock, waiting_workers=4)
+    for name in ("slow/1", "slow/2", "slow/3", "shop/1", "bank/1", "bank/2"):
+        queue.add(ObjectName(*name.split("/")))
+    taker = await taking(queue)
+    assert [str(name) for name in taker.taken] == ["slow/1", "shop/1", "bank/1"]
+    queue.done(ObjectName("shop", "1"))
+    await settle()
+    assert [str(name) for name in taker.taken[3:]] == ["slow/2"]
+    queue.failed(ObjectName("bank", "1"))
+    await settle()
+    assert [str(name) for name in taker.taken[4:]] == ["bank/2"]
+    queue.done(ObjectName("bank", "2"))
+    queue.done(ObjectName("slow", "1"))
+    await clock.advance(0.25)
+    assert [str(name) for name in taker.taken[5:]] == ["slow/3", "bank/1"]
+    taker.task.cancel()
+
+
 async def test_name_due_twice_is_taken_once(queue: WorkQueue, clock: FakeClock) -> None:
     queue.add(A, Seconds(3.0))
     queue.add(A, Seconds(1.0))

@@ -121,3 +121,33 @@ async def test_only_addresses_of_pods_are_asked(address: str) -> None:
     assert asked == []
     assert await agents.database({"status": {"podIP": "fd00::7"}}) is not None
     assert asked == ["http://[fd00::7]:9101/database"]
+
+
+async def test_silent_agents_delay_no_other_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant can make all his agents silent with a NetworkPolicy. Then no connection was left for other agents: other
+    replicas counted as silent too, and left their read endpoints.
+    """
+    monkeypatch.setattr(member_agents, "_TIMEOUT", Seconds(1.0))
+    monkeypatch.setattr(member_agents, "MAX_QUERIES", 4, raising=False)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if b"127.0.0.2" in await reader.readuntil(b"\r\n\r\n"):
+            await reader.read()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(DATABASE) + DATABASE)
+        writer.close()
+
+    def member(namespace: str, address: str) -> Json:
+        return {"metadata": {"namespace": namespace, "name": "db"}, "status": {"podIP": address}}
+
+    limits = httpx.Limits(max_connections=4)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with (
+        server,
+        await asyncio.start_server(serve, "127.0.0.2", port),
+        httpx.AsyncClient(trust_env=False, limits=limits) as http,
+    ):
+        agents = HttpMemberAgents(http, port)
+        vms = [*(member("evil", "127.0.0.2") for _ in range(9)), member("shop", "127.0.0.1")]
+        states = await asyncio.gather(*(agents.database(vm) for vm in vms))
+    assert [state is not None for state in states] == [False] * 9 + [True]
