@@ -8,7 +8,7 @@ from protocol.units import Instant, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.sharing import rivals_of
-from scheduler_plugin.ledger.accounts.waking import WakingVm, due_before
+from scheduler_plugin.ledger.accounts.waking import MAX_OVERTAKEN, WakingVm, due_before
 
 MIN_CONCURRENT_WAKES: Final = 8
 """Minimum limit, for small nodes."""
@@ -41,4 +41,5 @@ def is_next_to_wake(node: NodeAccount, claim: Claim, wanted: Resources, limit: R
 
 
 def _waking_vm(claim: Claim, missing: Resources, now: Instant) -> WakingVm:
-    return WakingVm(claim.pod.uid, missing, now if claim.denied_since is None else claim.denied_since, claim.weight)
+    since = now if claim.denied_since is None else claim.denied_since
+    return WakingVm(claim.pod.uid, missing, since, claim.weight, now - since >= MAX_OVERTAKEN)

@@ -5,8 +5,9 @@ Rules:
 - A node reserves room for its largest sleeping VMs (``WakeReserve``) and for everything denied to waking VMs. Only
   waking VMs may use it, not ordinary growth, new pods or incoming migrations.
 - All or nothing: no guest wakes at part of its size.
-- Smallest request for its weight first, so that most wake soon; then longest wait. A VM that does not fit lets later
-  waking VMs pass, but not ordinary growth.
+- Smallest request for its weight first, so that most wake soon; then longest wait. Before these come the VMs that wait
+  for longer than ``MAX_OVERTAKEN``: otherwise small VMs that keep waking would starve them. A VM that does not fit lets
+  later waking VMs pass, but not ordinary growth.
 - The number of concurrent wakes is limited: each reads its memory from the node's disk and keeps a CPU busy. A wake
   that hangs stops counting after a while.
 - ``WakeReserve.share`` does not limit the room for denied VMs, which are about to use it. A VM denied for longer than
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from protocol.units import ZERO, Instant, Resources
+from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT
 from scheduler_plugin.ledger.wake_reserve import WakeReserve
 
@@ -42,16 +43,26 @@ def room_for_waking(needs: Iterable[WakeNeed], reserve: WakeReserve, total: Reso
     return reserve.of(missing, total).at_least(denied)
 
 
+MAX_OVERTAKEN: Final = Seconds(60.0)
+"""How long smaller VMs wake first. Usually a whole herd is awake by then."""
+
+
 class WakingVm(NamedTuple):
-    """A VM that waits since ``since`` for its permit to wake, and lacks ``missing``."""
+    """A VM that waits since ``since`` for its permit to wake, and lacks ``missing``.
+
+    ``is_overdue``: it has waited for ``MAX_OVERTAKEN``.
+    """
 
     uid: str
     missing: Resources
     since: Instant
     weight: int = DEFAULT_WEIGHT
+    is_overdue: bool = False
 
     def rank(self, total: Resources) -> tuple[float, float, str]:
-        """Sort key on a node with ``total``: smallest first."""
+        """Sort key on a node with ``total``: longest wait first if overdue, then smallest."""
+        if self.is_overdue:
+            return -1.0, self.since, self.uid
         share = max(
             self.missing.cpu.value / max(1, total.cpu.value),
             self.missing.mem.value / max(1, total.mem.value),

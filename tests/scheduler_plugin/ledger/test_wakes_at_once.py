@@ -66,6 +66,20 @@ def test_smallest_goes_first() -> None:
     assert woken(fleet, *"bc") == "c"
 
 
+def test_small_vms_do_not_starve_a_large_one() -> None:
+    """A tenant's two small VMs sleep and wake in turn, each as slowly as it may: a large one had no turn for ever."""
+    fleet, now, order = herd(1, 1, 1, 4), LATER, ""
+    for hostile, other in ("ab", "ba", "ab"):
+        order += woken(fleet, hostile, "c", now=now)
+        fleet.is_woken(hostile, reads=True, now=now)
+        now = Instant(now + WAKE_TIMEOUT)
+        # Both are denied before its turn ends.
+        woken(fleet, other, "c", now=Instant(now - 1))
+        fleet.falls_asleep(hostile, now=now)
+        fleet.gives_up(hostile, now=now)
+    assert order == "abc"
+
+
 def test_repeated_request_is_no_other_wake() -> None:
     """An agent asks again before its permit is stored, and after."""
     fleet = herd(1, 1, 1)
