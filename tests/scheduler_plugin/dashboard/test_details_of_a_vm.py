@@ -77,7 +77,9 @@ class SilentNamespace(Told):
     """The agents of the namespace evil never respond."""
 
     async def of_vm(self, vm: JsonObject) -> Json | None:
-        return await asyncio.Event().wait() if name_of(vm).namespace == "evil" else {"vm": "default/db"}  # type: ignore[func-returns-value]  # never
+        if name_of(vm).namespace == "evil":
+            await asyncio.Event().wait()
+        return {"vm": "default/db"}
 
 
 async def test_silent_agents_delay_no_other_namespace() -> None:
