@@ -13,7 +13,7 @@ from protocol.kubernetes.resources import EVENTS, escaped
 from protocol.messages import ObjectName
 from protocol.pod_database import is_pod_database
 from protocol.runtime.clock import Clock
-from protocol.runtime.fair_slots import FairSlots
+from protocol.runtime.serving.fair_slots import FairSlots
 from protocol.units import Seconds
 from scheduler_plugin.dashboard.core.past import past
 from scheduler_plugin.dashboard.core.visibility import VisibilityFilter

@@ -20,7 +20,7 @@ from deploy.neonvm.access.pod_connection import PodConnection
 from deploy.neonvm.network.sockets import until_one_ends
 from deploy.neonvm.streams import copy_stream
 from deploy.neonvm.texts import controller as texts
-from protocol.runtime.fair_slots import FairSlots
+from protocol.runtime.serving.fair_slots import FairSlots
 
 CONNECT_SECONDS: Final = 3.0
 INTRODUCTION_SECONDS: Final = 5.0

@@ -28,7 +28,7 @@ from deploy.neonvm.runner.runner_api import (
 )
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts.lines import one_line
-from protocol.runtime.fair_slots import FairSlots
+from protocol.runtime.serving.fair_slots import FairSlots
 from protocol.units import MilliCpu, Seconds
 from protocol.wire.wire_quantities import cpu_to_wire
 

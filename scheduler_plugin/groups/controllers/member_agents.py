@@ -19,7 +19,7 @@ from protocol.guest.database import DatabaseState
 from protocol.kubernetes.objects import JsonObject, name_of, text, uid_of
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import audience_of_agents
-from protocol.runtime.fair_slots import FairSlots
+from protocol.runtime.serving.fair_slots import FairSlots
 from protocol.runtime.url_hosts import url_host
 from protocol.units import Bytes, Instant, QuantityError, Seconds
 from scheduler_plugin.bounded_responses import bounded_body

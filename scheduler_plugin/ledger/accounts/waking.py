@@ -44,7 +44,7 @@ def room_for_waking(needs: Iterable[WakeNeed], reserve: WakeReserve, total: Reso
 
 
 MAX_OVERTAKEN: Final = Seconds(60.0)
-"""How long smaller VMs wake first. Usually a whole herd is awake by then."""
+"""How long smaller VMs wake first. A whole herd usually wakes in less time."""
 
 
 class WakingVm(NamedTuple):

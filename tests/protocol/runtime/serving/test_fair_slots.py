@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from protocol.runtime.fair_slots import FairSlots
+from protocol.runtime.serving.fair_slots import FairSlots
 from tests.fake_clock import settle
 
 
