@@ -12,6 +12,7 @@ from typing import Final, Protocol, TypeVar
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from protocol.runtime.serving.fair_slots import FairSlots
 from protocol.units import Instant, Seconds
 from scheduler_plugin.databases import database_name
 from scheduler_plugin.history.core.accumulation import GAP_INTERVALS
@@ -29,7 +30,10 @@ AHEAD: Final = Seconds(3600.0)
 """If the clock gains more than this between two samples, it was set."""
 MAX_QUERIES: Final = 64
 """Maximum number of agents queried per sample."""
-_CONCURRENT: Final = 16
+_CONCURRENT: Final = 32
+"""Maximum number of concurrent queries, and half of them for one namespace."""
+_QUERIES_END: Final = Seconds(5.0)
+"""When a sample no longer waits for agents, which tenants can make silent: samples that come late leave gaps."""
 
 T = TypeVar("T")
 
@@ -159,14 +163,28 @@ class Recorder:
         return await self._opened()
 
     async def _answers(self, sample: ClusterSample) -> dict[ObjectName, Json]:
-        limit = asyncio.Semaphore(_CONCURRENT)
+        vms = self._log.vms_to_query(sample, MAX_QUERIES)
+        slots, answers, is_done = FairSlots(_CONCURRENT), dict[ObjectName, Json | None](), asyncio.Event()
 
-        async def ask(vm: JsonObject) -> tuple[ObjectName, Json | None]:
-            async with limit:
-                return database_name(vm), await self._source.explanation(vm)
+        async def ask(vm: JsonObject) -> None:
+            name = database_name(vm)
+            async with slots.slot(name.namespace):
+                answers[name] = await self._source.explanation(vm)
+            if len(answers) == len(vms):
+                is_done.set()
 
-        accounts = await asyncio.gather(*(ask(vm) for vm in self._log.vms_to_query(sample, MAX_QUERIES)))
-        return {vm: answer for vm, answer in accounts if answer is not None}
+        asking = [asyncio.create_task(ask(vm)) for vm in vms]
+        if asking:
+            try:
+                await self._clock.wait(is_done, Instant(self._clock.now() + _QUERIES_END))
+            finally:
+                for task in asking:
+                    task.cancel()
+                await asyncio.wait(asking)
+        for task in asking:
+            if not task.cancelled():
+                task.result()  # raises what is not an agent's silence
+        return {vm: answer for vm, answer in answers.items() if answer is not None}
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

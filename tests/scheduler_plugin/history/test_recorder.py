@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.kubernetes.objects import Json, JsonObject
+from protocol.kubernetes.objects import Json, JsonObject, name_of
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.units import Seconds
@@ -216,3 +216,41 @@ async def test_pod_becomes_history(tmp_path: Path) -> None:
     assert series.mean("reserved_cpu") == 1000.0
     table, both = await priced_usage(history, EVER, RankingConfig())
     assert sorted(bill(both, {}, table, key_of("vm"), EVER).lines) == ["default/pg-1", "default/pod/pg-1"]
+
+
+class SilentSource(PlayedSource):
+    """Agents of the namespace evil take ten seconds, those of others respond at once."""
+
+    def __init__(self, clock: FakeClock, *looks: ClusterSample) -> None:
+        super().__init__(*looks)
+        self.clock = clock
+        self.waiting = 0
+
+    async def explanation(self, vm: JsonObject) -> Json | None:
+        if name_of(vm).namespace == "evil":
+            self.waiting += 1
+            try:
+                await self.clock.sleep(Seconds(10.0))
+            finally:
+                self.waiting -= 1
+        return await super().explanation(vm)
+
+
+async def test_silent_agents_leave_no_gap(tmp_path: Path) -> None:
+    """Those of one tenant delayed each sample by 40 s, so that nothing was recorded of any database."""
+    clock, path = FakeClock(), tmp_path / "history.sqlite"
+    evil = [vm(f"evil-{number}") for number in range(63)]
+    for each in evil:
+        each["metadata"]["namespace"] = "evil"
+    looks = (look(at, vm(), *evil, nodes=[node(pod())]) for at in (0, 10))
+    source = SilentSource(clock, *looks)
+    recorder = Recorder(path, source, clock)
+    for _ in range(2):
+        recording, began = asyncio.create_task(recorder.record()), clock.now()
+        while not recording.done():
+            await asyncio.sleep(0.001)
+            if source.waiting:
+                await clock.advance(1)
+        assert clock.now() - began == 5
+    recorder._close()
+    assert [each.sentences[0] for each in await SqliteHistory(path).decisions(DB, EVER)] == ["idle"]
