@@ -7,6 +7,7 @@ Losing them in a restart only delays.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Generic, TypeVar
 
@@ -34,14 +35,6 @@ class OrderQueue(Generic[K, V]):
         self._orders[key] = order
         self._any.set()
 
-    def find(self, key: K) -> V | None:
-        """The order with this key, without removing it; None if there is none."""
-        return self._orders.get(key)
-
-    def drop(self, key: K) -> None:
-        """Remove an order, if present."""
-        self._orders.pop(key, None)
-
     async def take(self) -> V:
         """Wait for an order and remove the oldest."""
         while not self._orders:
@@ -60,28 +53,44 @@ class OrderQueue(Generic[K, V]):
 class FairQueue(Generic[K, V]):
     """At most ``most`` orders by namespace and key. Namespaces take turns, so none delays or displaces the others."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int = sys.maxsize) -> None:
         self._most = most
         self._orders: dict[str, dict[K, V]] = {}
+        self._count = 0
         self._any = asyncio.Event()
 
     def __len__(self) -> int:
-        return sum(map(len, self._orders.values()))
+        return self._count
 
     def put(self, namespace: str, key: K, order: V) -> None:
         """Add an order, or replace the one with the same key in place. If the queue is full, the namespace with most
         orders loses its newest.
         """
         own = self._orders.setdefault(namespace, {})
+        self._count += key not in own
         own[key] = order
-        if len(self) > self._most:
+        if self._count > self._most:
             # At a tie the newest of all.
             largest = max(reversed(self._orders.values()), key=len)
             fullest = own if len(own) == len(largest) else largest
             fullest.popitem()
+            self._count -= 1
             if not own:
                 del self._orders[namespace]
         self._any.set()
+
+    def find(self, namespace: str, key: K) -> V | None:
+        """The order with this key, without removing it; None if there is none."""
+        return self._orders.get(namespace, {}).get(key)
+
+    def drop(self, namespace: str, key: K) -> None:
+        """Remove an order, if present."""
+        orders = self._orders.get(namespace, {})
+        if key in orders:
+            del orders[key]
+            self._count -= 1
+            if not orders:
+                del self._orders[namespace]
 
     async def take(self) -> V:
         """Wait for an order and remove the oldest of the namespace whose turn it is."""
@@ -91,6 +100,7 @@ class FairQueue(Generic[K, V]):
         namespace = next(iter(self._orders))
         orders = self._orders.pop(namespace)
         order = orders.pop(next(iter(orders)))
+        self._count -= 1
         if orders:
             self._orders[namespace] = orders
         return order
@@ -102,7 +112,7 @@ class OrderQueues:
     def __init__(self) -> None:
         self.wakes: OrderQueue[str, outcomes.RoomFreed] = OrderQueue()
         self.reads: OrderQueue[str, outcomes.ReadPod] = OrderQueue()
-        self.permits: OrderQueue[ObjectName, outcomes.PersistPermit] = OrderQueue()
+        self.permits: FairQueue[ObjectName, outcomes.PersistPermit] = FairQueue()
         self.creations: OrderQueue[ObjectName, outcomes.CreateMigration] = OrderQueue()
         self.migration_reads: OrderQueue[ObjectName, outcomes.ReadMigration] = OrderQueue()
         self.waiting_requests: OrderQueue[str, PodFacts] = OrderQueue()
@@ -117,7 +127,7 @@ class OrderQueues:
                 case outcomes.ReadPod(uid):
                     self.reads.put(uid, effect)
                 case outcomes.PersistPermit(vm):
-                    self.permits.put(vm, effect)
+                    self.permits.put(vm.namespace, vm, effect)
                 case outcomes.PodRequestsChanged(uid):
                     # Most pods are not awaited.
                     if uid in self.requests_seen:

@@ -278,7 +278,7 @@ class Feed:
         self._watch_for_rivals(change)
         if change.before is not None and (change.after is None or change.after.uid != change.before.uid):
             # Queued permits were for the deleted VM.
-            self._queues.permits.drop(change.name)
+            self._queues.permits.drop(change.name.namespace, change.name)
         if change.after is None:
             self._apply(events.VmGone(change.name))
         else:

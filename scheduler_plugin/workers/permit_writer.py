@@ -25,6 +25,7 @@ from scheduler_plugin.ledger.outcomes import PersistPermit
 from scheduler_plugin.order_queues import AT_ONCE
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import explanations, logs
+from scheduler_plugin.workers.pacing import Pacer
 
 
 class WriteResult(NamedTuple):
@@ -49,6 +50,7 @@ class PermitWriter:
         self._context = context
         # Weak: removed once no task writes or waits.
         self._turns: WeakValueDictionary[ObjectName, _WriteTurn] = WeakValueDictionary()
+        self._pacer: Pacer[ObjectName] = Pacer(context.clock)
 
     async def store(self, order: PersistPermit) -> str:
         """Write a permit and report to the ledger. Return an empty text if it is known to be stored, else the
@@ -56,6 +58,8 @@ class PermitWriter:
         """
         self._drop_older(order)
         began = self._context.clock.now()
+        if order.before_answer and not await self._is_due(order):
+            return explanations.OVERTAKEN
         turn = self._turns.setdefault(order.vm, _WriteTurn())
         async with turn.lock:
             # A newer order overtook this one.
@@ -69,11 +73,20 @@ class PermitWriter:
         self._context.telemetry.permit_written(result.outcome, waited)
         return result.why
 
+    async def _is_due(self, order: PersistPermit) -> bool:
+        """Wait for the turn of an increase; return False if a newer one has come meanwhile."""
+        try:
+            return await self._pacer.turn(order.vm)
+        except asyncio.CancelledError:
+            # As if cancelled in the write: the ledger waits for the outcome.
+            self._report(order, WriteResult("unknown", explanations.GIVEN_UP), 0)
+            raise
+
     def _drop_older(self, order: PersistPermit) -> None:
-        waiting = self._context.queues.permits.find(order.vm)
+        waiting = self._context.queues.permits.find(order.vm.namespace, order.vm)
         # Keep a newer one: the ledger waits for its outcome.
         if waiting is not None and waiting.revision <= order.revision:
-            self._context.queues.permits.drop(order.vm)
+            self._context.queues.permits.drop(order.vm.namespace, order.vm)
 
     async def run(self) -> None:
         """Write queued decreases until cancelled."""

@@ -27,6 +27,7 @@ from scheduler_plugin.ledger.outcomes import LedgerError, ResizePod
 from scheduler_plugin.order_queues import AT_ONCE, for_each
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import explanations, logs
+from scheduler_plugin.workers.pacing import Pacer
 
 KUBELET_TIMEOUT: Final = Seconds(2.0)
 """The kubelet usually responds within 1 s; agents wait for 5 s."""
@@ -62,6 +63,7 @@ class RequestWriter:
         self._context = context
         # Weak: removed once no task writes or waits.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._pacer: Pacer[str] = Pacer(context.clock)
         self._has_resize: bool | None = None
         self._discovered_at = Instant(0.0)
 
@@ -71,6 +73,9 @@ class RequestWriter:
         if not ledger.needs_raise(uid, request):
             return
         began = self._context.clock.now()
+        # Without its turn, the agent gets what the requests cover, and asks again.
+        if not await self._pacer.turn(uid):
+            return
         async with self._lock(uid):
             await self._carry_out(RaiseRequested(uid, request))
         # After ``KUBELET_TIMEOUT`` the agent gets what the requests cover, and asks again.

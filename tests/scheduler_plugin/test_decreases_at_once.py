@@ -63,6 +63,23 @@ async def test_decreases_of_many_vms_are_written_soon(hanging: int) -> None:
         assert stored(cluster, count) == count - hanging
 
 
+async def test_flood_delays_no_other_namespace() -> None:
+    """A tenant's agents may grow and shrink as often as they like; each decrease takes its turn at the slow rate."""
+    clock, cluster, pods = FakeClock(), SlowCluster(FakeClock(), lambda _: False), []
+    cluster.clock = clock
+    for number in range(301):
+        namespace = "evil" if number < 300 else "default"
+        cluster.put(NODES, node(f"n{number}"))
+        cluster.put(VMS, with_permit(vm(f"v{number}", 1, 1, namespace=namespace), "2", "2Gi"))
+        pods.append(cluster.put(PODS, vm_pod(f"v{number}", f"n{number}", namespace=namespace)))
+    async with running(cluster, clock) as scheduler:
+        await clock.advance(60)
+        await shrunk(scheduler, pods)
+        await clock.advance(0.5)
+        found = cluster.get(VMS, "default", "v300")["metadata"]["annotations"]["autoscaling.neon.tech/permit"]
+        assert '"vCPUs":1,' in found
+
+
 async def test_some_that_hang_leave_places_for_others() -> None:
     held, done = asyncio.Event(), []
 

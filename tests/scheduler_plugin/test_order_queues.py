@@ -31,3 +31,14 @@ async def test_full_queue_keeps_older_orders() -> None:
     queue.put("shop", 0, "shop-0")
     queue.put("late", 0, "late-0")
     assert (await queue.take(), len(queue)) == ("shop-0", 0)
+
+
+async def test_dropped_order_is_not_taken() -> None:
+    queue: FairQueue[int, str] = FairQueue(2)
+    for namespace, number in (("shop", 0), ("bank", 0), ("bank", 1)):
+        queue.put(namespace, number, f"{namespace}-{number}")
+    queue.drop("shop", 0)
+    queue.drop("shop", 0)
+    queue.put("bank", 1, "bank-1")
+    assert (queue.find("shop", 0), queue.find("bank", 1), len(queue)) == (None, "bank-1", 2)
+    assert [await queue.take() for _ in range(len(queue))] == ["bank-0", "bank-1"]

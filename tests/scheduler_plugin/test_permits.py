@@ -37,6 +37,40 @@ async def test_an_increase_is_persisted_before_it_is_answered(cluster: FakeClust
         assert persisted(cluster) == {"vCPUs": 2, "mem": "8Gi"}
 
 
+async def test_increases_of_one_vm_are_paced(cluster: FakeCluster, clock: FakeClock) -> None:
+    """Whoever has the token of one agent could ask for one milli-vCPU more each time, and load the API server without
+    limit.
+    """
+    async with settled(cluster, clock) as scheduler:
+        asked = 0
+
+        async def ask() -> int:
+            nonlocal asked
+            asked += 1
+            return (await scheduler.ask(POD, f"{1000 + asked}m", 5, sequence=asked)).status_code
+
+        async def ask_forever() -> None:
+            while True:
+                await ask()
+
+        def writes() -> int:
+            return len(cluster.made("PATCH", "/virtualmachines/db"))
+
+        many = [asyncio.create_task(ask()) for _ in range(40)]
+        await settle()
+        assert writes() == 10
+        await clock.advance(5)
+        assert [await task for task in many] == [200] * 10 + [503] * 29 + [200], "the newest of those that waited"
+        assert (writes(), persisted(cluster)["vCPUs"]) == (11, "1040m")
+        flood = asyncio.create_task(ask_forever())
+        await clock.advance(20)
+        assert 40 <= writes() - 11 <= 44
+        flood.cancel()
+        await settle()
+        await clock.advance(20)
+        assert (await ask(), persisted(cluster)["vCPUs"]) == (200, f"{1000 + asked}m")
+
+
 async def test_resources_are_judged_separately(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.put(PODS, plain_pod("neighbour", "8500m", "1Gi", "n1"))
     async with settled(cluster, clock) as scheduler:

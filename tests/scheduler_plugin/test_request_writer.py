@@ -202,6 +202,19 @@ async def test_disabling_stops_request_waits(cluster: FakeCluster, clock: FakeCl
         assert permit(await scheduler.ask(sized(1, 4), 2, 8)) == (2, 8)
 
 
+async def test_raises_for_one_agent_are_paced(cluster: FakeCluster, clock: FakeClock) -> None:
+    """Requests for a little more each time, all at once: each raised the pod's requests, before its permit waited."""
+    async with following(cluster, clock) as scheduler:
+        asking = [
+            asyncio.create_task(scheduler.ask(sized(1, 4), f"{1001 + step}m", 4, sequence=step)) for step in range(40)
+        ]
+        await settle()
+        assert writes(cluster).count("resize") == 10
+        await clock.advance(11)
+        assert (writes(cluster).count("resize"), requested(cluster)["cpu"]) == (11, "1040m")
+        assert [(await task).status_code for task in asking][-1] == 200
+
+
 async def test_concurrent_requests_share_kubelet_wait(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.put(PODS, sized(1, 4, allocated=(1, 4)))
     async with following(cluster, clock) as scheduler:
