@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.kubernetes.objects import Json, JsonObject, name_of
+from protocol.kubernetes.objects import Json, JsonObject, child, name_of
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.units import Seconds
@@ -239,9 +239,10 @@ class SilentSource(PlayedSource):
 async def test_silent_agents_leave_no_gap(tmp_path: Path) -> None:
     """Those of one tenant delayed each sample by 40 s, so that nothing was recorded of any database."""
     clock, path = FakeClock(), tmp_path / "history.sqlite"
-    evil = [vm(f"evil-{number}") for number in range(63)]
-    for each in evil:
-        each["metadata"]["namespace"] = "evil"
+    evil: list[Json] = []
+    for number in range(63):
+        silent = vm(f"evil-{number}")
+        evil.append({**silent, "metadata": {**child(silent, "metadata"), "namespace": "evil"}})
     looks = (look(at, vm(), *evil, nodes=[node(pod())]) for at in (0, 10))
     source = SilentSource(clock, *looks)
     recorder = Recorder(path, source, clock)
