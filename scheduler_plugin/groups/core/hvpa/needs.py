@@ -57,6 +57,14 @@ class ContainerNeed:
     certain: int | None = None
     grown: int | None = None
 
+    def only_certain(self) -> ContainerNeed:
+        """The certain part as the whole need."""
+        return replace(self, total=self._certain, certain=None, grown=None)
+
+    @property
+    def _certain(self) -> int:
+        return self.total if self.certain is None else self.certain
+
     def size_each(self, replicas: int) -> int:
         """Size per replica with ``replicas`` (> 0), rounded up."""
         return self._shared(self.total, replicas)
@@ -69,7 +77,7 @@ class ContainerNeed:
         """Return True if ``replicas`` of at most ``max_size`` are enough, given ``current`` replicas."""
         if replicas >= current:
             # Scale out only for the certain part, and in only with room to spare, to avoid flapping.
-            return self._shared(self.total if self.certain is None else self.certain, replicas) <= max_size
+            return self._shared(self._certain, replicas) <= max_size
         room = max(0, max_size - self.base) * replicas
         return self.size_each(replicas) <= max_size and self.total <= scale_in_boundary(room, overlap)
 

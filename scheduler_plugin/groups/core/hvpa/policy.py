@@ -63,7 +63,16 @@ class ScalingPlan:
 
 def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes) -> ScalingPlan:
     """The fewest replicas that can be large enough for the total need, at least the HPA's minimum."""
-    needs = total_needs(spec, workload, recommendations, memory)
+    return _planned(spec, workload, recommendations, memory, total_needs(spec, workload, recommendations, memory))
+
+
+def _planned(
+    spec: HvpaSpec,
+    workload: Workload,
+    recommendations: Recommendations,
+    memory: ScalingTimes,
+    needs: tuple[ContainerNeed, ...],
+) -> ScalingPlan:
     bounds, now = replica_bounds(spec, workload, recommendations, needs), workload.replicas
 
     def max_size(need: ContainerNeed, replicas: int) -> Amount | None:
@@ -189,7 +198,9 @@ def decide(
         gates = replace(gates, memory=memory, pods_differ=waits_for(memory.pods, workload.pods, now))
         plan = planned(spec, workload, recommendations, memory)
         outcomes, needs = by_plan(gates, workload, plan), _explained(plan)
-        memory = with_waiting_decreases(memory, _waiting(spec, outcomes), now)
+        certain = tuple(need.only_certain() for need in plan.needs)
+        least = by_plan(gates, workload, _planned(spec, workload, recommendations, memory, certain))
+        memory = with_waiting_decreases(memory, _waiting(spec, outcomes, least), now)
     else:
         outcome = by_weight if spec.mode is HvpaMode.WEIGHT_BASED else by_mode
         outcomes = outcome(gates, workload, replica_proposal(spec, workload, recommendations.horizontal), vertical)
@@ -197,13 +208,18 @@ def decide(
     return _decision(spec, workload, outcomes, vertical, needs), _remembered(memory, written(outcomes), now)
 
 
-def _waiting(spec: HvpaSpec, outcomes: Sequence[GatedChange]) -> list[ProposedChange]:
-    """Decreases that wait; none without a settle time."""
+def _waiting(spec: HvpaSpec, outcomes: Sequence[GatedChange], least: Sequence[GatedChange]) -> list[ProposedChange]:
+    """Decreases that wait; none without a settle time.
+
+    They follow from ``least``, the outcomes for the certain need: a need that is only possible, such as during a
+    rollout, delays a decrease but does not restart its wait.
+    """
     if not spec.settle:
         return []
+    done = {proposal.subject for proposal in written(outcomes)}
     # A change below the minimum is never written.
-    waits = [outcome.proposal for outcome in outcomes if outcome.rule not in (None, Rule.MIN_CHANGE)]
-    return [proposal for proposal in waits if proposal.value < proposal.present]
+    waits = [outcome.proposal for outcome in least if outcome.rule is not Rule.MIN_CHANGE]
+    return [proposal for proposal in waits if proposal.value < proposal.present and proposal.subject not in done]
 
 
 def _explained(plan: ScalingPlan) -> tuple[str, ...]:

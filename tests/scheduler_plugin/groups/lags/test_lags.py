@@ -116,6 +116,14 @@ def test_a_fall_never_runs_short(found: Lags, count: int, before: int, percent: 
     assert not run.runs(2 * HOUR, after).falls_short(need_of(after)), run.orders
 
 
+def test_a_rollout_does_not_restart_a_wait() -> None:
+    """Fewer pods serve during a rollout. Their use must not revert the removal of a replica that needs larger ones."""
+    run = lagging(Lags(start=97.0, metrics=15.0), 9, 442)
+    run.has_run_for_a_day(15_719)
+    run.runs(3 * HOUR, 15_719)
+    assert run.orders[-1] == (2520.0, 7, 3444)
+
+
 def test_a_refused_size_becomes_more_replicas() -> None:
     """No pod can have more than 500m: the group reports so, requests that size again, and gets more replicas."""
     run = world(Lags(rollout=Rollout.IN_PLACE, start=30.0, largest=500.0), 2, 500)
