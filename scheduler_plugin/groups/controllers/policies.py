@@ -34,6 +34,7 @@ from scheduler_plugin.groups.core.hvpa.policy import decide as decide_hvpa
 from scheduler_plugin.groups.core.hvpa.spec import (
     HvpaMode,
     HvpaSpec,
+    MeasuredCount,
     PastPods,
     PastReplicas,
     PastTarget,
@@ -268,6 +269,7 @@ def memory_json(memory: ScalingTimes) -> Json:
         "past": _entries(memory.pods.past),
         "differSince": _plain(memory.pods.differ_since),
         "possible": _entries(memory.pods.possible),
+        "counts": _entries(memory.pods.counts),
     }
     parts = {
         "lastScaleUpTime": _plain(memory.last_up),
@@ -280,7 +282,9 @@ def memory_json(memory: ScalingTimes) -> Json:
     return {name: value for name, value in parts.items() if value}
 
 
-def _entries(values: Iterable[PastTarget | PastReplicas | Shrinking | PastPods | PossibleSize]) -> list[Json]:
+def _entries(
+    values: Iterable[PastTarget | PastReplicas | Shrinking | PastPods | PossibleSize | MeasuredCount],
+) -> list[Json]:
     return [{field.name: _plain(getattr(value, field.name)) for field in fields(value)} for value in values]
 
 
@@ -299,7 +303,12 @@ def memory_of(status: JsonObject) -> ScalingTimes:
         _read(PastTarget, status, "pastTargets"),
         _read(PastReplicas, status, "pastReplicas"),
         _read(Shrinking, status, "shrinking"),
-        PodsMemory(tuple(_past(pods)), parse_datetime(pods.get("differSince")), _read(PossibleSize, pods, "possible")),
+        PodsMemory(
+            tuple(_past(pods)),
+            parse_datetime(pods.get("differSince")),
+            _read(PossibleSize, pods, "possible"),
+            _read(MeasuredCount, pods, "counts"),
+        ),
     )
 
 

@@ -22,6 +22,7 @@ from scripts.autoscale.replay.groups.group_model import (
     play_group,
 )
 from scripts.autoscale.replay.groups.group_policies import GROUP_PLAYERS
+from scripts.autoscale.replay.groups.lagging_group import Lags, Rollout
 from scripts.autoscale.replay.recording import Floats, Recording, Timeline
 from tests.replay.test_command import run
 
@@ -99,6 +100,14 @@ def test_fine_recordings_are_observed_every_15_seconds() -> None:
     coarse = Recording("coarse", np.arange(0.0, 3600.0, 300.0), np.ones(12))
     fine = Recording("fine", np.arange(0.0, 60.0), np.ones(60))
     assert [group_timeline(each, 1.0).step for each in (coarse, fine)] == [60.0, 15.0]
+
+
+@pytest.mark.parametrize("rollout", Rollout)
+@pytest.mark.parametrize("age", [30.0, 120.0, 300.0, 600.0])
+def test_old_metrics_add_nothing_twice(rollout: Rollout, age: float) -> None:
+    """Four vCPUs need five at a target of 80 %. They are ordered once, although metrics show old pods for minutes."""
+    found = play_group(line(*[4.0] * 90), GROUP_PLAYERS["hvpa"], Lags(metrics=age, rollout=rollout, deletes=60.0))
+    assert list(dict.fromkeys(zip(found.replicas, found.size, strict=True))) == [(4, 0.5), (5, 1.0)]
 
 
 SATURATING = ("hvpa-hpa-biased", "hvpa-mixed")

@@ -23,6 +23,7 @@ from typing import Final
 
 from protocol.units import Amount
 from scheduler_plugin.groups.core.hvpa.gates import followed, is_sized, requested, sized_containers, waits_for
+from scheduler_plugin.groups.core.hvpa.old_metrics import measured_counts
 from scheduler_plugin.groups.core.hvpa.spec import (
     ChangeParams,
     Exact,
@@ -134,7 +135,10 @@ def remembered(
     While decisions wait for pods, few of them may be serving. A target that rises in that time counts for those few;
     other targets still count for the earlier replicas.
     """
-    memory = replace(memory, pods=followed(memory.pods, workload.pods, now))
+    pods = followed(memory.pods, workload.pods, now)
+    if pods.past:
+        pods = replace(pods, counts=measured_counts(memory.pods, pods.past[-1], recommendations.horizontal, now))
+    memory = replace(memory, pods=pods)
     waits = bool(waits_for(memory.pods, workload.pods, now))
     targets = _targets(memory, spec, workload, recommendations, waits=waits)
     return replace(memory, targets=targets, counts=_counts(memory, workload, now))
@@ -144,7 +148,8 @@ def _targets(
     memory: ScalingTimes, spec: HvpaSpec, workload: Workload, recommendations: Recommendations, *, waits: bool
 ) -> tuple[PastTarget, ...]:
     # The fewest replicas that may explain the target: scaling out uses the smaller total.
-    fewest = max(1, min([workload.serving, *(past.ready for past in memory.pods.past)]))
+    earlier = [past.ready for past in (*memory.pods.past, *memory.pods.counts)]
+    fewest = max(1, min([workload.serving, *earlier]))
     previous = {(past_target.container, past_target.resource): past_target for past_target in memory.targets}
     if recommendations.vertical is None:
         return memory.targets
@@ -239,7 +244,8 @@ def _measured(
     # A new memory has no past pods: use the present ones.
     past = memory.pods.past or (PastPods(_NEVER, workload.serving, workload.containers),)
     # Use is older than the requests that it is divided by, so combine every ready count with all sizes.
-    states = product(sorted({pods.ready for pods in past}), {pods.sizes for pods in past})
+    counts = {pods.ready for pods in past} | {past.ready for past in memory.pods.counts if past.resource == resource}
+    states = product(sorted(counts), {pods.sizes for pods in past})
     for pods in (PastPods(_NEVER, ready, sizes) for ready, sizes in states):
         size = requested(pods.sizes, container, resource)
         per_pod = _needed_each(horizontal, pods, container, resource)

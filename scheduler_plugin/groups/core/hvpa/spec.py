@@ -251,12 +251,29 @@ class PossibleSize:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredCount:
+    """A number of ``ready`` pods, and the use of a resource per pod over its target, last measured with it.
+
+    ``until`` is the time at which that number changed; for the present one, the time at which it began.
+    """
+
+    until: Moment
+    ready: Annotated[int, msgspec.Meta(gt=0)]
+    resource: Resource
+    use: Annotated[int, msgspec.Meta(gt=0)]
+
+
+@dataclass(frozen=True, slots=True)
 class PodsMemory:
-    """Past states of the pods, latest last, since when they differ from their spec, and the largest possible sizes."""
+    """Past states of the pods, latest last, since when they differ from their spec, and the largest possible sizes.
+
+    ``counts`` are the numbers of ready pods that metrics may describe.
+    """
 
     past: tuple[PastPods, ...] = ()
     differ_since: datetime | None = None
     possible: tuple[PossibleSize, ...] = ()
+    counts: tuple[MeasuredCount, ...] = ()
 
     def largest_possible(self, container: str, resource: Resource) -> int | None:
         """The largest possible size; None if no resize was refused."""

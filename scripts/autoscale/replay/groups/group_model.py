@@ -62,7 +62,8 @@ def rounded(milli: float) -> int:
 class GroupObservation:
     """A policy's input: the numbers of ordered and ready replicas, their ``size``, and what each ready one ``used``.
 
-    Sizes are in thousandths of a vCPU. ``pods`` are the actual replicas, and ``uses`` the metrics of each.
+    Sizes are in thousandths of a vCPU. ``pods`` are the actual replicas, ``uses`` the metrics of each, and ``load`` is
+    what all replicas used together at the time of the metrics.
     """
 
     now: datetime
@@ -72,6 +73,7 @@ class GroupObservation:
     used: int
     pods: RunningPods | None = None
     uses: tuple[ReplicaUse, ...] = ()
+    load: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,11 @@ def play_group(line: Timeline, player: GroupPlayer, lags: Lags = DEFAULT_LAGS) -
         used = round(demand * 1000 / max(1, ready))
         moment = BEGIN + timedelta(seconds=at)
         uses = tuple(group.measured())
-        ordered = policy(GroupObservation(moment, group.replicas, ready, group.size, used, group.running(), uses))
+        ordered = policy(
+            GroupObservation(
+                moment, group.replicas, ready, group.size, used, group.running(), uses, group.measured_load
+            )
+        )
         group.order(REPLICAS.clamp(ordered.replicas), min(shape.maximum, max(shape.minimum, rounded(ordered.size))))
     return GroupRun(*rows)
 

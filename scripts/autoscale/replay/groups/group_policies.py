@@ -24,7 +24,6 @@ from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
     TortoiseMode,
 )
 from scheduler_plugin.groups.core.workload import (
-    NOTHING,
     HorizontalRecommendation,
     MeasuredUse,
     Recommendations,
@@ -74,11 +73,8 @@ class Recommenders:
 
     def sizes(self, observation: GroupObservation) -> VerticalRecommendation | None:
         """The VPA's recommended size of each replica."""
-        uses = [
-            NOTHING if replica_use.used is None else ResourceList(MilliCpu(replica_use.used))
-            for replica_use in observation.uses
-            if replica_use.ready
-        ]
+        # A VPA has samples of pods that have been removed since, and none yet of newer ones.
+        uses = [ResourceList(MilliCpu(observation.load))] if observation.load else []
         self._history = vertical.observed(self._history, NAME, uses, observation.now.timestamp())
         return vertical.recommended(self._history, observation.replicas)
 

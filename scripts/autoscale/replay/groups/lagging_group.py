@@ -135,13 +135,21 @@ class LaggingGroup:
 
     def measured(self) -> list[ReplicaUse]:
         """The metrics of each pod for an HPA."""
-        # Use the first measurement until it is old enough.
-        (_, first), *_ = self._measured
-        old_uses = [use for at, use in self._measured if at <= self.now - self.lags.metrics]
-        use = old_uses[-1] if old_uses else first
+        use = self._old_use()
         ready = {pod.serial for pod in self.ready}
         # A newer pod has no measurement yet.
         return [ReplicaUse(use.get(pod.serial), pod.size, pod.serial in ready) for pod in self.pods]
+
+    @property
+    def measured_load(self) -> int:
+        """The load of all pods together at the time of the metrics, also of pods that have been removed since."""
+        return sum(self._old_use().values())
+
+    def _old_use(self) -> dict[int, int]:
+        # Use the first measurement until it is old enough.
+        (_, first), *_ = self._measured
+        old_uses = [use for at, use in self._measured if at <= self.now - self.lags.metrics]
+        return old_uses[-1] if old_uses else first
 
     def _make(self, at: float) -> None:
         taken = {pod.slot for pod in self.pods}

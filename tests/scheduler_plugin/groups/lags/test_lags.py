@@ -124,6 +124,13 @@ def test_a_rollout_does_not_restart_a_wait() -> None:
     assert run.orders[-1] == (2520.0, 7, 3444)
 
 
+@pytest.mark.parametrize("rollout", Rollout)
+def test_metrics_of_ten_minutes_order_once(rollout: Rollout) -> None:
+    run = world(Lags(start=213.0, metrics=600.0, rollout=rollout, resize=300.0, deletes=60.0), 2, 500)
+    run.runs(3 * HOUR, 2000)
+    assert [(count, size) for _, count, size in run.orders] == [(3, 834)]
+
+
 def test_a_refused_size_becomes_more_replicas() -> None:
     """No pod can have more than 500m: the group reports so, requests that size again, and gets more replicas."""
     run = world(Lags(rollout=Rollout.IN_PLACE, start=30.0, largest=500.0), 2, 500)

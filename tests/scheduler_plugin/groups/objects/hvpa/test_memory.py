@@ -11,6 +11,7 @@ import pytest
 from protocol.units import MilliCpu
 from scheduler_plugin.groups.controllers.policies import memory_json, memory_of
 from scheduler_plugin.groups.core.hvpa.spec import (
+    MeasuredCount,
     PastPods,
     PastReplicas,
     PastTarget,
@@ -41,6 +42,7 @@ def test_memory_survives_a_restart() -> None:
         (PastPods(at, 2, (SizedContainer("app", ResourceList(MilliCpu(500))),)), PastPods(at, 0)),
         at,
         (PossibleSize("app", "cpu", 500, at),),
+        (MeasuredCount(at, 2, "cpu", 450),),
     )
     assert memory_of(memory_json(replace(memory, pods=pods))) == replace(memory, pods=pods)
     assert memory_of(memory_json(ScalingTimes())) == ScalingTimes()
@@ -54,6 +56,7 @@ def test_memory_survives_a_restart() -> None:
         {"shrinking": [{"subject": "app/cpu", "highest": 3}, {"since": "2026-01-01T12:30:15Z", "highest": -1}]},
         {"pastReplicas": [{"replicas": 2}, {"since": "2026-01-01T12:30:15Z"}]},
         {"pods": {"past": [{"ready": 2}], "differSince": "yesterday", "possible": [{"resource": "cpu", "most": 5}]}},
+        {"pods": {"counts": [{"until": "2026-01-01T12:30:15Z", "ready": 0, "resource": "cpu", "use": 1}]}},
         {
             "pods": {
                 "past": [{"since": "2026-01-01T12:30:15Z", "sizes": [{"resources": {"requests": {"cpu": "much"}}}]}]
