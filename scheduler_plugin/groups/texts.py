@@ -84,6 +84,7 @@ DISPUTE: Final = "{who} has overwritten {subject} {times} times: {again}; only o
 
 SIZES_FIRST: Final = "sizes grow first"
 NOT_READY: Final = "until all replicas are ready"
+REPLICAS_FIRST: Final = "replicas are removed first"
 NO_MORE: Final = "no pod can have more"
 UNTIL: Final = "until {time:%H:%M:%S} UTC"
 UNTIL_WINDOW: Final = "until the maintenance window, {window}"

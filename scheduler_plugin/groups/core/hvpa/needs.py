@@ -148,8 +148,9 @@ def _targets(
     memory: ScalingTimes, spec: HvpaSpec, workload: Workload, recommendations: Recommendations, *, waits: bool
 ) -> tuple[PastTarget, ...]:
     # The fewest replicas that may explain the target: scaling out uses the smaller total.
-    earlier = [past.ready for past in (*memory.pods.past, *memory.pods.counts)]
-    fewest = max(1, min([workload.serving, *earlier]))
+    past = (pods.ready for pods in memory.pods.past)
+    counted = (count.ready for count in memory.pods.counts)
+    fewest = max(1, min([workload.serving, *past, *counted]))
     previous = {(past_target.container, past_target.resource): past_target for past_target in memory.targets}
     if recommendations.vertical is None:
         return memory.targets

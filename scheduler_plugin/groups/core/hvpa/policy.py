@@ -114,20 +114,22 @@ def by_plan(gates: Gates, workload: Workload, plan: ScalingPlan) -> list[GatedCh
     count = no_lower_than_recent_need(gates.memory, ProposedChange(current, plan.replicas, plan.replicas))
     planned_count = count.value
     if current == planned_count:
-        return _sizes(gates, workload, plan.needs, planned_count, shrinks=True)
+        return _sizes(gates, workload, plan.needs, planned_count, planned_count)
     outcome = gated(gates, count, WHY)
     if outcome.rule:
-        # The change of the count is withheld, so sizes are for the present replicas.
-        return [outcome, *_sizes(gates, workload, plan.needs, current, shrinks=True)]
+        # The change of the count is withheld, so sizes are for the present replicas. Those that fewer replicas need
+        # soon do not shrink: they would grow again.
+        fewest = planned_count if outcome.rule in {Rule.DELAY, Rule.PODS_DIFFER} else current
+        return [outcome, *_sizes(gates, workload, plan.needs, current, min(current, fewest))]
     if planned_count > current:
         # Sizes shrink only once the new replicas are ready.
-        return [outcome, *_sizes(gates, workload, plan.needs, planned_count, shrinks=False)]
+        return [outcome, *_sizes(gates, workload, plan.needs, planned_count, None)]
     # Before scaling in, sizes grow to the whole need of fewer replicas.
     needs = [replace(need, grown=None) for need in plan.needs]
     sizes = [
         # Ignore the minimum change: fewer replicas must carry the whole load.
         GatedChange(size.proposal, WHY) if size.proposal.grows and size.rule is Rule.MIN_CHANGE else size
-        for size in _sizes(gates, workload, needs, planned_count, shrinks=True)
+        for size in _sizes(gates, workload, needs, planned_count, planned_count)
     ]
     if any(outcome.proposal.grows for outcome in sizes):
         return [GatedChange(count, WHY, Rule.POLICY, texts.SIZES_FIRST), *sizes]
@@ -135,9 +137,12 @@ def by_plan(gates: Gates, workload: Workload, plan: ScalingPlan) -> list[GatedCh
 
 
 def _sizes(
-    gates: Gates, workload: Workload, needs: Sequence[ContainerNeed], replicas: int, *, shrinks: bool
+    gates: Gates, workload: Workload, needs: Sequence[ContainerNeed], replicas: int, fewest: int | None
 ) -> list[GatedChange]:
-    """Sizes for this replica count. A size shrinks only as far as the ready replicas can carry the load."""
+    """Sizes for this replica count. A size shrinks only as far as the ready replicas can carry the load.
+
+    ``fewest`` is the smallest number of replicas that must be able to carry it; None if no size may shrink.
+    """
     outcomes = []
     for container, need in (
         (sized, need) for sized in workload.containers for need in needs if need.container == sized.name
@@ -147,19 +152,21 @@ def _sizes(
         if possible is not None and possible < proposal.present:
             # Revert impossible sizes immediately, without gates: pods never had them. New replicas take
             # over, so start from what pods have.
-            reachable = proposal if shrinks else _size(gates, container, need, replicas, possible)
+            reachable = proposal if fewest else _size(gates, container, need, replicas, possible)
             if max(reachable.desired, possible) < proposal.present:
                 outcomes.append(GatedChange(proposal.at(max(reachable.desired, possible)), texts.NO_MORE))
                 continue
         if not proposal.grows and proposal.desired != proposal.present:
             # Only ready replicas carry load.
-            serving = max(1, min(workload.ready, replicas))
-            minimum = _size(gates, container, need, serving).desired if shrinks else proposal.present
+            serving = max(1, min(workload.ready, fewest or 1))
+            minimum = _size(gates, container, need, serving).desired if fewest else proposal.present
             proposal = proposal.at(min(proposal.present, max(proposal.desired, minimum)))
         if proposal.value != proposal.present:
             outcomes.append(gated(gates, no_lower_than_recent_need(gates.memory, proposal), WHY))
         elif proposal.desired != proposal.present:
-            outcomes.append(GatedChange(proposal, WHY, Rule.POLICY, texts.NOT_READY))
+            is_unready = not fewest or workload.ready < replicas
+            why = (Rule.POLICY, texts.NOT_READY) if is_unready else (Rule.DELAY, texts.REPLICAS_FIRST)
+            outcomes.append(GatedChange(proposal, WHY, *why))
     return outcomes
 
 
