@@ -74,11 +74,15 @@ class ContainerNeed:
         """Size to which each of ``replicas`` (> 0) may grow."""
         return self._shared(self.total if self.grown is None else self.grown, replicas)
 
+    def certain_each(self, replicas: int) -> int:
+        """Size per replica with ``replicas`` (> 0) for the certain part, rounded up."""
+        return self._shared(self._certain, replicas)
+
     def fits(self, replicas: int, max_size: int, overlap: ChangeParams, current: int) -> bool:
         """Return True if ``replicas`` of at most ``max_size`` are enough, given ``current`` replicas."""
         if replicas >= current:
             # Scale out only for the certain part, and in only with room to spare, to avoid flapping.
-            return self._shared(self._certain, replicas) <= max_size
+            return self.certain_each(replicas) <= max_size
         room = max(0, max_size - self.base) * replicas
         return self.size_each(replicas) <= max_size and self.total <= scale_in_boundary(room, overlap)
 

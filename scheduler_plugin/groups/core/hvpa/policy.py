@@ -15,13 +15,16 @@ from typing import Final
 from protocol.units import Amount
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.hvpa.gates import (
+    DEFAULT_MIN_CHANGE,
     GatedChange,
     Gates,
     ProposedChange,
     VerticalProposals,
     gated,
+    is_enough,
     no_lower_than_recent_need,
     replica_proposal,
+    threshold,
     vertical_proposals,
     waits_for,
     with_waiting_decreases,
@@ -37,7 +40,8 @@ from scheduler_plugin.groups.core.hvpa.needs import (
     total_needs,
     unknown_needs,
 )
-from scheduler_plugin.groups.core.hvpa.spec import UNSET, ChangeParams, HvpaMode, HvpaSpec, ScalingTimes
+from scheduler_plugin.groups.core.hvpa.spec import UNSET, ChangeParams, HvpaMode, HvpaSpec, ScalingTimes, UpdateMode
+from scheduler_plugin.groups.core.recommender.horizontal import TOLERANCE
 from scheduler_plugin.groups.core.workload import (
     Recommendations,
     ReplicaBounds,
@@ -76,7 +80,8 @@ def _planned(
     bounds, now = replica_bounds(spec, workload, recommendations, needs), workload.replicas
 
     def max_size(need: ContainerNeed, replicas: int) -> Amount | None:
-        return _max_size(spec, memory, need, replicas)
+        held = _held_size(spec, workload, need, replicas) if replicas >= now else None
+        return held or _max_size(spec, memory, need, replicas)
 
     def fewest(minimum: int) -> int:
         within = ReplicaBounds(max(minimum, bounds.min), bounds.max)
@@ -87,6 +92,22 @@ def _planned(
     replicas, step = fewest(0), fewest(max((_fewest_in_one_step(need, now) for need in needs), default=-(-now // 2)))
     replicas = step if replicas < step < now else replicas
     return ScalingPlan(replicas, needs, unknown_needs(spec, workload, needs), recommendations.horizontal is None)
+
+
+def _held_size(spec: HvpaSpec, workload: Workload, need: ContainerNeed, replicas: int) -> Amount | None:
+    """The present size if it cannot grow to the need of ``replicas``, so that more are added; None if it can.
+
+    A growth below the minimum change is held, but may leave a size at most ``TOLERANCE`` too small. More replicas lower
+    only a need that an HPA measures.
+    """
+    container, rules = workload.container(need.container), spec.vertical.up
+    present = None if container is None else container.sizes[need.resource]
+    if present is None or need.resource not in spec.desired_by_utilization:
+        return None
+    size, now = need.certain_each(replicas), present.value
+    min_change = threshold(rules.min_change[need.resource], now, DEFAULT_MIN_CHANGE[need.resource].value)
+    is_small = not is_enough(now, size, min_change) and size > now * (1 + TOLERANCE)
+    return present if size > now and (rules.mode is UpdateMode.OFF or is_small) else None
 
 
 def _fewest_in_one_step(need: ContainerNeed, now: int) -> int:

@@ -10,7 +10,9 @@ import pytest
 
 from scheduler_plugin.groups.core.hvpa.needs import total_needs
 from scheduler_plugin.groups.core.hvpa.spec import (
+    AxisRules,
     ChangeParams,
+    DirectionRules,
     EffectiveIntervals,
     HvpaMode,
     PastPods,
@@ -19,6 +21,7 @@ from scheduler_plugin.groups.core.hvpa.spec import (
     ResourceChangeParams,
     ScalingInterval,
     ScalingTimes,
+    UpdateMode,
 )
 from scheduler_plugin.groups.core.workload import (
     HorizontalRecommendation,
@@ -180,3 +183,21 @@ def test_replicas_jump_if_none_between_would_do() -> None:
     workload = replace(running(8, sized(1000)), pods=pods(8, 1000))
     found = replace(said(use(900)), vertical=wanted(None, sized(900)).vertical)
     assert requests(decided(spec, workload, found)) == sized(7200)
+
+
+@pytest.mark.parametrize(
+    ("size", "need", "replicas", "cpu"),
+    [(300, 330, None, None), (300, 331, 3, None), (300, 499, 4, None), (300, 500, None, 500), (4000, 4199, None, None)],
+)
+def test_small_growths_add_replicas(size: int, need: int, replicas: int | None, cpu: int | None) -> None:
+    """Sizes grow by 200m or more. Replicas serve a smaller need, unless it exceeds the size by a tenth at most."""
+    workload = replace(running(2, sized(size)), pods=pods(2, size))
+    decision = decided(SPEC, workload, said(use(need)))
+    assert (decision.replicas, requests(decision)) == (replicas, sized(cpu))
+
+
+def test_sizes_that_may_not_grow_add_replicas() -> None:
+    spec = replace(SPEC, vertical=AxisRules(up=DirectionRules(UpdateMode.OFF)))
+    workload = replace(running(2, sized(1000)), pods=pods(2, 1000))
+    decision = decided(spec, workload, said(use(4000)))
+    assert (decision.replicas, requests(decision)) == (8, sized())
