@@ -1,7 +1,7 @@
 """Proposed changes, and the gates that withhold them: update mode, pods that differ from their spec, delay, maintenance
 window and minimum change, in this order (S1.8, S1.9, S1.12).
 
-- Measurements of an HPA are up to ``MEASURED_WITHIN`` old and may describe any state of the pods in that time.
+- An HPA divides use by requests that are up to ``MEASURED_WITHIN`` old. The use may be older (``old_metrics``).
 - Decisions wait for pods to match their spec, but only for a limited time.
 - Effective intervals shrink only after less has been enough for a while. They grow immediately.
 """
