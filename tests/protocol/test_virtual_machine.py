@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from copy import deepcopy
 
 import pytest
 from hypothesis import given
@@ -11,64 +10,9 @@ from hypothesis import strategies as st
 
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_PERMIT, LABEL_ENABLED
-from protocol.running_machine import RunningMachine
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
 from protocol.virtual_machine import Bounds, InvalidObjectError, VirtualMachine, parse_virtual_machine, use_patch
-
-GI = Bytes(1024**3)
-BOUNDS_AT = f"metadata.annotations[{ANNOTATION_BOUNDS}]"
-
-WHOLE: dict[str, object] = {
-    "apiVersion": "vm.neon.tech/v1",
-    "kind": "VirtualMachine",
-    "metadata": {
-        "namespace": "default",
-        "name": "pg",
-        "uid": "u-1",
-        "resourceVersion": "7",
-        "generation": 3,
-        "labels": {LABEL_ENABLED: "true", "app": "shop"},
-        "annotations": {ANNOTATION_PERMIT: '{"vCPUs":"750m","mem":"3Gi"}'},
-    },
-    "spec": {
-        "schedulerName": "autoscale-scheduler",
-        "guest": {
-            "cpus": {"min": "250m", "max": 4, "use": "500m"},
-            "memorySlotSize": "512Mi",
-            "memorySlots": {"min": 1, "max": 16, "use": 4},
-            "rootDisk": {"image": "localhost:5001/pg:latest"},
-        },
-    },
-    "status": {
-        "phase": "Running",
-        "podName": "pg-x7",
-        "podIP": "10.0.0.7",
-        "node": "n1",
-        "cpus": "500m",
-        "memorySize": "2Gi",
-        "conditions": [],
-    },
-}
-
-
-def with_value(path: str, value: object) -> dict[str, object]:
-    """``WHOLE`` with the value at ``path`` replaced, or left out where ``value`` is ``...``."""
-    changed = deepcopy(WHOLE)
-    at: dict[str, object] = changed
-    *parents, last = path.split("/")
-    for key in parents:
-        inner = at[key]
-        assert isinstance(inner, dict)
-        at = inner
-    if value is ...:
-        del at[last]
-    else:
-        at[last] = value
-    return changed
-
-
-def annotated(name: str, text: str) -> dict[str, object]:
-    return with_value("metadata/annotations", {name: text})
+from tests.protocol.whole_vm import BOUNDS_AT, GI, WHOLE, annotated, with_value
 
 
 def test_everything_that_the_project_needs_is_read() -> None:
@@ -307,6 +251,8 @@ documents = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
 )
+
+
 places = st.sampled_from(
     [
         "metadata",
@@ -364,111 +310,3 @@ def test_hostile_annotations_become_problems(name: str) -> None:
 def test_growth_in_progress_is_read(growing: object, size: Resources, problems: tuple[str, ...]) -> None:
     vm = parse_virtual_machine(with_value("status/growingTo", growing))
     assert (vm.growing_to, vm.problems) == (size, problems)
-
-
-MACHINE = {"maxCpus": 2, "minMemory": "1Gi", "maxMemory": "4Gi"}
-
-
-def running_on(machine: object, **guest: object) -> VirtualMachine:
-    """A VM whose guest runs in ``machine``, after its spec was edited to ``guest``."""
-    vm = with_value("status/machine", machine)
-    spec = {"memorySlotSize": "512Mi", **guest}
-    return parse_virtual_machine({**vm, "spec": {"guest": spec}})
-
-
-@pytest.mark.parametrize(
-    ("guest", "low", "high", "use", "after_restart"),
-    [
-        (
-            {"cpus": {"min": 1, "max": 8, "use": 8}, "memorySlots": {"min": 2, "max": 32, "use": 16}},
-            ("1", "1Gi"),
-            ("2", "4Gi"),
-            ("2", "4Gi"),
-            ("8", "8Gi"),
-        ),
-        (
-            {"cpus": {"min": "250m", "max": 1, "use": 1}, "memorySlots": {"min": 3, "max": 6, "use": 4}},
-            ("250m", "1536Mi"),
-            ("1", "3Gi"),
-            ("1", "2Gi"),
-            None,
-        ),
-        (
-            {"cpus": {"min": 4, "max": 8}, "memorySlots": {"min": 1, "max": 1}},
-            ("2", "1Gi"),
-            ("2", "1Gi"),
-            ("2", "1Gi"),
-            ("4", "512Mi"),
-        ),
-        (
-            {"memorySlotSize": "768Mi", "memorySlots": {"min": 1, "max": 8, "use": 2}},
-            ("1", "1536Mi"),
-            ("1", "3840Mi"),
-            ("1", "1536Mi"),
-            None,
-        ),
-        (
-            {"memorySlotSize": "8Gi", "memorySlots": {"min": 1, "max": 8, "use": 1}},
-            ("1", "4Gi"),
-            ("1", "4Gi"),
-            ("1", "4Gi"),
-            ("1", "8Gi"),
-        ),
-    ],
-    ids=["raised", "narrowed", "beside the machine", "other slots", "slots that never fit"],
-)
-def test_sizes_are_those_the_running_machine_can_take(
-    guest: dict[str, object],
-    low: tuple[str, str],
-    high: tuple[str, str],
-    use: tuple[str, str],
-    after_restart: tuple[str, str] | None,
-) -> None:
-    """An edited spec applies at the next start: no size is reserved or ordered that the running guest cannot have."""
-    vm = running_on(MACHINE, **guest)
-    assert vm.bounds == Bounds(Resources.parse(*low), Resources.parse(*high))
-    assert (vm.use, vm.problems) == (Resources.parse(*use), ())
-    assert vm.after_restart == (after_restart and Resources.parse(*after_restart))
-    assert vm.machine == RunningMachine(MilliCpu(2000), GI, GI * 4)
-
-
-@pytest.mark.parametrize("phase", ["Asleep", "Waking"])
-def test_sleeping_vm_keeps_its_machine(phase: str) -> None:
-    """Its status has no size; its machine still limits the size with which it wakes."""
-    vm = with_value(
-        "status", {"phase": phase, "podName": "pg-x7", "cpus": None, "memorySize": None, "machine": MACHINE}
-    )
-    asleep = parse_virtual_machine(vm)
-    assert (asleep.phase, asleep.actual, asleep.problems) == (phase, None, ())
-    assert asleep.use == Resources.parse("500m", "2Gi")
-    assert asleep.machine == RunningMachine(MilliCpu(2000), GI, GI * 4)
-
-
-def test_annotated_bounds_are_clipped_too() -> None:
-    vm = with_value("status/machine", MACHINE)
-    text = json.dumps({"min": {"cpu": 1, "mem": "512Mi"}, "max": {"cpu": 4, "mem": "8Gi"}})
-    vm["metadata"] = {"namespace": "default", "name": "pg", "annotations": {ANNOTATION_BOUNDS: text}}
-    assert parse_virtual_machine(vm).bounds == Bounds(Resources.parse(1, "1Gi"), Resources.parse(2, "4Gi"))
-
-
-@pytest.mark.parametrize(
-    ("machine", "problem"),
-    [
-        ({"maxCpus": 2, "minMemory": "1Gi"}, "status.machine.maxMemory: expected a quantity, got None"),
-        ({**MACHINE, "maxCpus": True}, "status.machine.maxCpus: expected a quantity, got True"),
-        ({**MACHINE, "maxCpus": -1}, "status.machine.maxCpus: expected a quantity of zero or more, got -1"),
-        ({**MACHINE, "maxCpus": 0}, "status.machine: expected maxCpus > 0 and minMemory <= maxMemory > 0"),
-        ({**MACHINE, "minMemory": "5Gi"}, "status.machine: expected maxCpus > 0 and minMemory <= maxMemory > 0"),
-        ({**MACHINE, "minMemory": 0, "maxMemory": 0}, "status.machine: expected maxCpus > 0"),
-    ],
-)
-def test_machine_that_cannot_be_read_is_a_problem(machine: object, problem: str) -> None:
-    vm = parse_virtual_machine(with_value("status/machine", machine))
-    assert (vm.machine, vm.bounds.max, len(vm.problems)) == (None, Resources.parse(4, "8Gi"), 1)
-    assert vm.problems[0].startswith(problem)
-
-
-@pytest.mark.parametrize("machine", [None, {}, "large"])
-def test_status_without_a_machine_leaves_the_spec(machine: object) -> None:
-    vm = parse_virtual_machine(with_value("status/machine", machine))
-    assert (vm.machine, vm.bounds.max, vm.problems, vm.after_restart) == (None, Resources.parse(4, "8Gi"), (), None)

@@ -19,7 +19,7 @@ from scheduler_plugin.history.ports import HistoryError
 from scheduler_plugin.history.sqlite.files import StoreError
 from scheduler_plugin.history.sqlite.queries import SqliteHistory
 from scheduler_plugin.history.sqlite.store import SqliteStore
-from tests.scheduler_plugin.history.sqlite.test_store import DB, EVER, NOW, minutes
+from tests.scheduler_plugin.history.sqlite.written_history import DB, EVER, NOW, minutes
 
 MOVE = MoveRecord(DB, DB, "n1", "n2", "Succeeded", NOW, NOW + 1)
 
