@@ -37,7 +37,7 @@ from tests.scripts.check.changes import (
     without,
     yet_to_come,
 )
-from tests.scripts.check.faults import FAULTS, KUBE_CONFIG
+from tests.scripts.check.faults import FAULTS
 from tests.scripts.check.good_state import (
     LEASE,
     NAMESPACE,
@@ -51,6 +51,7 @@ from tests.scripts.check.good_state import (
     pem,
     secret,
 )
+from tests.scripts.check.program_faults import KUBE_CONFIG
 
 
 def wrong(facts: CheckFacts, *, before: bool = False) -> dict[str, Finding]:
@@ -87,10 +88,7 @@ def test_fault_is_reported_by_one_check(fault: Fault) -> None:
 def test_missing_namespace_names_namespace_of_trial() -> None:
     found = {each.check.id: (each.level, each.message) for each in evaluate(yet_to_come(good()), before=True)}
     assert {name: each for name, each in found.items() if name.startswith("namespace-")} == {
-        "namespace-exists": (
-            Level.OK,
-            f"{NAMESPACE} does not exist yet; helm install --create-namespace creates it",
-        ),
+        "namespace-exists": (Level.OK, f"{NAMESPACE} does not exist yet; helm install --create-namespace creates it"),
         "namespace-pod-security": (Level.OK, "tested 9 pods in default"),
         "namespace-quota": (Level.SKIPPED, f"{NAMESPACE} does not exist yet, so it has no quota"),
         "namespace-admission": (Level.OK, "tested 9 pods in default"),
@@ -104,9 +102,7 @@ def test_quota_of_trial_namespace_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("change", [yet_to_come, changed()], ids=["yet to come", "there"])
-def test_priority_class_without_quota_suggests_value(
-    change: Callable[[CheckFacts], CheckFacts],
-) -> None:
+def test_priority_class_without_quota_suggests_value(change: Callable[[CheckFacts], CheckFacts]) -> None:
     lacks = refused("autoscaling-agent", "insufficient quota to match these scopes: [{PriorityClass In [x]}]")
     found = wrong(both(change, lacks)(good()), before=True)
     assert [(name, "--set priorityQuota=true" in each.remedy) for name, each in found.items()] == [
