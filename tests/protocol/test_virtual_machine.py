@@ -251,8 +251,6 @@ documents = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
 )
-
-
 places = st.sampled_from(
     [
         "metadata",

@@ -8,11 +8,7 @@ from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_PERMIT, LABEL_ENABLED
 from protocol.units import Bytes
 
 GI = Bytes(1024**3)
-
-
 BOUNDS_AT = f"metadata.annotations[{ANNOTATION_BOUNDS}]"
-
-
 WHOLE: dict[str, object] = {
     "apiVersion": "vm.neon.tech/v1",
     "kind": "VirtualMachine",

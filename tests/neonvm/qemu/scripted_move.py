@@ -21,7 +21,6 @@ from tests.neonvm.qemu.fakes import SteppedClock
 CALL = 10.0
 """So long a silent machine keeps a caller waiting."""
 
-
 LIMITS = TransferLimits(downtime=Seconds(0.02), bandwidth=Bytes(2**30), timeout=Seconds(300.0))
 
 

@@ -29,7 +29,8 @@ from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.runtime.serving.tcp_listener import TcpListener
 from protocol.units import Seconds
 from tests.neonvm.access.secured_pod import Reviews, connections
-from tests.neonvm.remote.pods_world import DB, OpenForm, World, world
+from tests.neonvm.remote.pods_world import DB, World, world
+from tests.neonvm.remote.world_parts import OpenForm
 
 PLACE = RunnerEndpoint("default/db-x", "uid", "10.0.0.9", 25183, 20183)
 Answers = dict[str, Callable[[httpx.Response], httpx.Response]]

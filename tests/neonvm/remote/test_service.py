@@ -12,7 +12,8 @@ from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from tests.examples import THOROUGH
-from tests.neonvm.remote.pods_world import DB, STEP, World, world
+from tests.neonvm.remote.pods_world import DB, World, world
+from tests.neonvm.remote.world_parts import STEP
 
 ON_THE_NETWORK: Json = {"extraNetwork": {"enable": True}}
 

@@ -18,7 +18,8 @@ from protocol.kubernetes.resources import MIGRATIONS, PODS
 from protocol.messages import ObjectName
 from tests.neonvm.remote.fake_qemu import FakeQemu
 from tests.neonvm.remote.following import follower
-from tests.neonvm.remote.pods_world import STEP, World, world
+from tests.neonvm.remote.pods_world import World, world
+from tests.neonvm.remote.world_parts import STEP
 
 MOVE = ObjectName("default", "move")
 NOTHING_OPEN = {"", "Succeeded", "Failed"}

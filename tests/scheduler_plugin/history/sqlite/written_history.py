@@ -8,17 +8,9 @@ from scheduler_plugin.history.core.spans import Span, sample_span
 from scheduler_plugin.history.ports import Period
 
 NOW: Millis = 1_767_225_600_000
-
-
 DB = ObjectName("default", "db")
-
-
 FACTS = VmRecord(DB, "n1", "shop", Size(250, 1024), Size(8000, 4096), (("team", "a"),))
-
-
 ROW = (2000, 4096, 1000, 2048, 2000, 4096, 2000, 4096, None, None)
-
-
 EVER = Period(0, NOW + DAY)
 
 
