@@ -125,9 +125,9 @@ def run(command: Sequence[str], log: Path, report: Report, environment: Mapping[
         raise BuildError(f"`{' '.join(command[:4])} …` failed with code {process.returncode}:\n{tail(log)}")
 
 
-def tail(log: Path, lines: int = 15) -> str:
-    """The last lines of a log."""
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+def tail(log: Path) -> str:
+    """The last 15 lines of a log."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
 
 
 def _end(process: subprocess.Popen[str]) -> None:

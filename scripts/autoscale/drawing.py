@@ -16,8 +16,8 @@ def style_panel(panel: Axes) -> None:
     panel.spines[["top", "right"]].set_visible(False)
 
 
-def save(figure: Figure, path: Path, dpi: int = 110) -> None:
+def save(figure: Figure, path: Path) -> None:
     """Writes the picture in the format of the suffix of ``path``. Raises ``OSError``."""
     # With a salt and without a date, equal inputs give equal files. Text stays text.
     with rc_context({"svg.hashsalt": "autoscale", "svg.fonttype": "none"}):
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=dpi)
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)

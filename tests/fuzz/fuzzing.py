@@ -55,8 +55,7 @@ def _once(target: Target, given: object) -> float:
     return process_time() - began
 
 
-def shares(inputs: int, targets: Iterable[Target] = TARGETS) -> list[tuple[Target, int]]:
+def shares(inputs: int) -> list[tuple[Target, int]]:
     """The targets with their shares of ``inputs``, each at least one."""
-    chosen = list(targets)
-    whole = sum(target.weight for target in chosen)
-    return [(target, max(1, -(-inputs * target.weight // whole))) for target in chosen]
+    whole = sum(target.weight for target in TARGETS)
+    return [(target, max(1, -(-inputs * target.weight // whole))) for target in TARGETS]

@@ -17,12 +17,12 @@ _ADDRESS: Final = "10.111.255.254"
 
 
 @contextmanager
-def flat_client(cluster: RealKubernetes, node: str = "node-1") -> Iterator[str]:
+def flat_client(cluster: RealKubernetes) -> Iterator[str]:
     """The name of such a namespace, which is removed afterwards."""
-    command = ["ip", "netns", "identify", str(pid_of(cluster, f"{node} containerd"))]
+    command = ["ip", "netns", "identify", str(pid_of(cluster, "node-1 containerd"))]
     of_node = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     client = f"autoscale-client-{os.getpid()}"
-    cluster.apply(client_claim(_ADDRESS, node))
+    cluster.apply(client_claim(_ADDRESS, "node-1"))
     made = [
         ["ip", "netns", "add", client],
         ["ip", "-n", of_node, "link", "add", "client0", "type", "veth", "peer", "name", "eth0", "netns", client],

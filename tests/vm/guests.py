@@ -162,10 +162,10 @@ async def output(*command: str, env: Mapping[str, str] | None = None) -> str:
     return said.decode()
 
 
-async def psql(port: int, query: str, password: str = PASSWORD) -> str:
+async def psql(port: int, query: str) -> str:
     """Query the database at a loopback port."""
     program = str(Path(_pgbench()).with_name("psql"))
-    return await output(program, "-wXAtq", "-c", query, env=DatabaseServer("127.0.0.1", port, password).environment)
+    return await output(program, "-wXAtq", "-c", query, env=DatabaseServer("127.0.0.1", port, PASSWORD).environment)
 
 
 def machines(state_dir: Path) -> list[int]:

@@ -46,11 +46,11 @@ class Journey:
         await guest.receive()
         return guest, spec
 
-    async def hop(self, limits: TransferLimits = LIMITS) -> TransferInfo:
+    async def hop(self) -> TransferInfo:
         """Moves the guest to the other node and removes the pod it came from."""
         target, spec = await self.target()
         try:
-            info = await self.guest.send(target, limits, self.progress.append)
+            info = await self.guest.send(target, LIMITS, self.progress.append)
         except BaseException:
             await self.drop(target, spec)
             raise
@@ -85,16 +85,12 @@ async def travelling(kind: NetworkKind, state_dir: Path) -> AsyncIterator[Journe
 
 @dataclass
 class Probe:
-    """A client that asks the database for nothing, every 20 ms, over one connection. ``stalls`` are its waits in
-    seconds, by when they began; ``slow`` knows at the end how slow the machine was meanwhile.
+    """A client that asks the database for nothing, every 20 ms, over one connection. ``longest`` is its longest wait in
+    seconds; ``slow`` knows at the end how slow the machine was meanwhile.
     """
 
     slow: Slowness
-    stalls: list[tuple[float, float]] = field(default_factory=list)
-
-    def longest(self, since: float = 0.0, until: float = float("inf")) -> float:
-        """The longest wait that overlaps the span."""
-        return max((wait for at, wait in self.stalls if at + wait >= since and at <= until), default=0.0)
+    longest: float = 0.0
 
 
 @asynccontextmanager
@@ -119,5 +115,5 @@ async def _probe(session: DatabaseSession, probe: Probe) -> None:
         session.begin(";")
         await session.finished()
         took = time.monotonic() - began
-        probe.stalls.append((began, took))
+        probe.longest = max(probe.longest, took)
         await asyncio.sleep(max(0.0, PROBE_SECONDS - took))

@@ -56,7 +56,7 @@ async def test_guest_migrates_back_and_forth_under_load(kind: NetworkKind, tmp_p
             said = await load
         assert "number of failed transactions: 0 (0.000%)" in said
         assert 0 < min(downtimes) <= max(downtimes) < probe.slow.stretched(1)
-        assert probe.longest() < probe.slow.stretched(3)
+        assert probe.longest < probe.slow.stretched(3)
         assert [info.status for info in journey.progress].count(TransferStatus.COMPLETED) == 2
         await has_memory(journey.guest, Bytes(1024 * MIB))
         await journey.guest.set_cpu(MilliCpu(500))
@@ -103,7 +103,7 @@ async def test_failed_migration_leaves_guest_running(tmp_path: Path) -> None:
             await journey.drop(target, spec)
         await journey.hop()
         await answers(journey)
-    assert probe.longest() < probe.slow.stretched(5)
+    assert probe.longest < probe.slow.stretched(5)
 
 
 async def dies_before(journey: Journey, target: Guest) -> None:

@@ -143,13 +143,13 @@ async def test_a_list_is_read_object_by_object() -> None:
     assert (str(bad.name), bad.reason) == ("/deep", "document: expected fewer levels of nesting")
 
 
-def few_at_once(request: httpx.Request, count: int = 3, fit: int = 2) -> httpx.Response:
-    """A list of ``count`` objects so large that only ``fit`` of them are in a page that is read."""
+def few_at_once(request: httpx.Request, fit: int = 2) -> httpx.Response:
+    """A list of three objects so large that only ``fit`` of them are in a page that is read."""
     start, size = (int(request.url.params.get(name, "0")) for name in ("continue", "limit"))
-    stop = min(start + size, count)
+    stop = min(start + size, 3)
     if stop - start > fit:
         return httpx.Response(200, stream=Chunks(*[b" " * 2**20] * (LONGEST_PAGE // 2**20 + 1)))
-    metadata = {"resourceVersion": "9", "continue": str(stop) if stop < count else ""}
+    metadata = {"resourceVersion": "9", "continue": str(stop) if stop < 3 else ""}
     return httpx.Response(200, json={"metadata": metadata, "items": [{"n": each} for each in range(start, stop)]})
 
 

@@ -207,9 +207,9 @@ def test_memory_that_the_monitor_keeps_is_not_offered() -> None:
     assert offer(story) == Resources(cu(1).cpu, cu(8).mem)
 
 
-def requests(story: Story, until: float, cores: float, shrink_to: Resources | None = None) -> list[tuple[float, bool]]:
+def requests(story: Story, until: float, cores: float) -> list[tuple[float, bool]]:
     """The times of requests that the VM sends for the size that it has, and True for each that offers something."""
-    done = plays(story, until, cores, shrink_to)
+    done = plays(story, until, cores)
     return [(at, action.request.needs is not None) for at, action in done if isinstance(action, RequestPermit)]
 
 

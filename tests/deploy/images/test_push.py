@@ -19,8 +19,8 @@ from tests.deploy.release.test_push_images import Registry, serving
 needs_skopeo = pytest.mark.skipif(shutil.which("skopeo") is None, reason="needs skopeo")
 
 
-def archive(folder: Path, machine: str = "amd64", packed: bytes = b"packed") -> Path:
-    file = folder / f"{machine}.tar.gz"
+def archive(folder: Path, machine: str = "amd64") -> Path:
+    packed, file = b"packed", folder / f"{machine}.tar.gz"
     file.write_bytes(packed)
     layer = StoredLayer(file, oci.Descriptor.of(oci.LAYER, packed), oci.digest_of(b"plain"))
     path = folder / f"{machine}.tar"

@@ -51,10 +51,10 @@ class Stranger:
         fetch = ("wget", "-q", "-O", "-", "--no-check-certificate", url)
         return self.cluster.try_kubectl("exec", _POD, "--", *fetch).returncode == 0
 
-    def edits(self, patch: object, name: str = NAME) -> bool:
+    def edits(self, patch: object) -> bool:
         """Return True if the tenant may change the VM that way."""
         typed = f"--patch={json.dumps(patch)}"
-        return self._as_tenant("patch", "neonvm", name, "--type=merge", typed)
+        return self._as_tenant("patch", "neonvm", NAME, "--type=merge", typed)
 
     def makes(self, made: object) -> bool:
         """Return True if the tenant may create the object; nothing is stored."""

@@ -145,10 +145,10 @@ def account_files(token: str, authority: bytes) -> dict[str, bytes]:
     return {f"{ACCOUNT_FILES}/{name}": content for name, content in found.items()}
 
 
-def scheduler_files(config: Mapping[str, Any] = ENFORCER) -> dict[str, bytes]:
+def scheduler_files() -> dict[str, bytes]:
     """The settings of the original's scheduler."""
     return {
-        "etc/scheduler-plugin-config/autoscale-enforcer-config.json": json.dumps(config).encode(),
+        "etc/scheduler-plugin-config/autoscale-enforcer-config.json": json.dumps(ENFORCER).encode(),
         "etc/kubernetes/scheduler-config.yaml": yaml.safe_dump(_SCHEDULER_CONFIG).encode(),
     }
 

@@ -106,14 +106,14 @@ class Stage:
         await until(is_running, f"{name} runs", PATIENCE)
         return self.guests.pods[(await self.found(name))["status"]["podName"]]
 
-    async def grows(self, name: str, cpu: str, seconds: float = PATIENCE) -> None:
+    async def grows(self, name: str, cpu: str) -> None:
         """Wait until the controller reports at least this much CPU for the guest."""
 
         async def is_so() -> bool:
             has = (await self.found(name))["status"].get("cpus")
             return has is not None and MilliCpu.parse(has) >= MilliCpu.parse(cpu)
 
-        await until(is_so, f"{name} has {cpu} at least", seconds)
+        await until(is_so, f"{name} has {cpu} at least", PATIENCE)
 
     async def has(self, name: str, cpus: str, memory: str, seconds: float = PATIENCE) -> None:
         """Returns once the controller says that the guest has this size."""

@@ -16,9 +16,9 @@ def requested(stage: Stage, pod: str) -> Resources:
     return requests_of(stage.get(PODS, pod))
 
 
-def until_requested(stage: Stage, pod: str, size: Resources, seconds: float = 20.0) -> None:
+def until_requested(stage: Stage, pod: str, size: Resources) -> None:
     """Returns once the pod requests just that."""
-    eventually(lambda: requested(stage, pod) == size, f"{pod} requests {size}", seconds)
+    eventually(lambda: requested(stage, pod) == size, f"{pod} requests {size}", 20.0)
 
 
 def started(stage: Stage, name: str, **spec: Any) -> Agent:

@@ -43,13 +43,13 @@ def until_limited(real: RealPod, size: Resources) -> None:
     eventually(lambda: cpu.limit == size.cpu + BESIDE_GUEST, f"it is limited to {size.cpu} and 500m", 30.0)
 
 
-def is_held(cpu: ContainerCpu, seconds: float = 5.0) -> None:
+def is_held(cpu: ContainerCpu) -> None:
     """Asserts that the kernel stops the container, and that it uses no more than its limit."""
     limit, stopped = cpu.limit, cpu.times_throttled
     assert limit is not None
     with cpu.first():
         began, used = time.monotonic(), cpu.used
-        time.sleep(seconds)
+        time.sleep(5)
         share = (cpu.used - used) / (time.monotonic() - began)
     print(f"it uses {share:.2f} CPUs of {limit}")
     assert cpu.times_throttled > stopped

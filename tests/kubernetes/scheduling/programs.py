@@ -130,9 +130,9 @@ class Programs:
         with log.open("ab") as output:
             return subprocess.Popen(argv, stdout=output, stderr=output, env=environment, start_new_session=True)
 
-    def until_ready(self, seconds: float = PATIENCE) -> None:
+    def until_ready(self) -> None:
         """Returns once the service has read the cluster."""
-        eventually(self._is_ready, f"the service is ready; {self.folder / 'service.log'}", seconds)
+        eventually(self._is_ready, f"the service is ready; {self.folder / 'service.log'}", PATIENCE)
 
     def _is_ready(self) -> bool:
         assert self.service is not None

@@ -217,9 +217,9 @@ def raw_udp_from(namespace: str, sender: str, receiver: str, words: bytes) -> No
         made.sendto(head + IPv4Address(sender).packed + IPv4Address(receiver).packed + udp, (receiver, 0))
 
 
-def tunnelled(inner: bytes, network: int = 4097) -> bytes:
+def tunnelled(inner: bytes) -> bytes:
     """A frame as a node sends it through the tunnel."""
-    return bytes.fromhex("08000000") + (network << 8).to_bytes(4, "big") + inner
+    return bytes.fromhex("08000000") + (4097 << 8).to_bytes(4, "big") + inner
 
 
 @asynccontextmanager

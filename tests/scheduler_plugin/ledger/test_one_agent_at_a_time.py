@@ -116,10 +116,10 @@ def test_refused_agents_dead_process_frees_nothing() -> None:
     assert fleet.reserved("a") == amount(8)
 
 
-def restarted(fleet: Fleet, *holders: str, on: str = "uid-a", now: Instant = AFTER) -> Fleet:
+def restarted(fleet: Fleet, *holders: str, on: str = "uid-a") -> Fleet:
     """The next scheduler over the same objects, which name the agents that may hold the permit."""
     known = replace(fleet.vms[name("a")], holders=(on, *holders) if holders else ())
-    return Fleet(node(total=11), known, vm_pod("a", "n1"), plain_pod("agent", amount(0), "n1"), now=now)
+    return Fleet(node(total=11), known, vm_pod("a", "n1"), plain_pod("agent", amount(0), "n1"), now=AFTER)
 
 
 def test_written_permit_names_its_holders() -> None:

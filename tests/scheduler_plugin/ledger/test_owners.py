@@ -152,11 +152,10 @@ def test_adopted_pod_counts_as_vm() -> None:
 # What cannot be read ------------------------------------------------------------------------------------------------
 
 
-def unreadable(maximum: Resources, *, version: int = 5, is_bounded: bool = True, uid: str = "first") -> VmFacts:
+def unreadable(maximum: Resources, *, version: int = 5, is_bounded: bool = True) -> VmFacts:
     """The VM ``a`` at its maximum, because it is unreadable."""
-    return structs.replace(
-        vm("a", maximum, version=version, maximum=maximum, uid=uid), unreadable="spec: garbage", is_bounded=is_bounded
-    )
+    seen = vm("a", maximum, version=version, maximum=maximum, uid="first")
+    return structs.replace(seen, unreadable="spec: garbage", is_bounded=is_bounded)
 
 
 def test_unreadable_vm_counts_at_maximum() -> None:

@@ -29,9 +29,9 @@ from tests.scheduler_plugin.ledger.moving import (
 OVERDUE = Instant(LATER + START_TIMEOUT)
 
 
-def ordered(fleet: Fleet, *, to: str | None = None, is_ours: bool = False, is_terminating: bool = False) -> Fleet:
+def ordered(fleet: Fleet, *, to: str | None = None, is_terminating: bool = False) -> Fleet:
     """A user has ordered the migration of ``a``."""
-    order = migration("a", PENDING, to=to, is_ours=is_ours, is_terminating=is_terminating)
+    order = migration("a", PENDING, to=to, is_ours=False, is_terminating=is_terminating)
     fleet.apply(MigrationSeen(order), LATER)
     return fleet
 

@@ -49,9 +49,9 @@ class Authority:
     def make(cls, name: str = "authority") -> Authority:
         return cls(_form(name, (-1.0, 364.0)).self_signed(new_key()))
 
-    def intermediate(self, name: str = "intermediate") -> Authority:
+    def intermediate(self) -> Authority:
         """One that this one has signed."""
-        return Authority(_form(name, (-1.0, 364.0)).certified(self.own))
+        return Authority(_form("intermediate", (-1.0, 364.0)).certified(self.own))
 
     def leaf(self, days: tuple[float, float] = (-1.0, 29.0), name: str = "scheduler") -> x509.Certificate:
         """Valid from and to, in days from now."""

@@ -12,9 +12,9 @@ from scripts.autoscale.simulate.vm_table import UNIT
 from tests.scripts.simulate.simulation_fixture import GIB, SETTLE, SimulationFixture
 
 
-def on_the_way(order: str = "least-loaded", bandwidth: str = "256Mi") -> SimulationFixture:
+def on_the_way(bandwidth: str = "256Mi") -> SimulationFixture:
     """A node with 40 of 64 units has 8 too many: its idle VM number 1, of 10 units, sets out soon."""
-    fixture = SimulationFixture([30, 10], [4], order=order, bandwidth=bandwidth)
+    fixture = SimulationFixture([30, 10], [4], order="least-loaded", bandwidth=bandwidth)
     fixture.cores = [5.0, 0.5, 0.5]
     fixture.step()
     assert (fixture.moves.active, fixture.reserved()) == (0, (40, 4))

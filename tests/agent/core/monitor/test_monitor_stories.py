@@ -30,9 +30,9 @@ LOAD = LoadReport(id=1, cause="cpu", span=0.06, cpu_busy=0.25, cpu_stall=1.0, ru
 CONFIRMED = UpscaleConfirmation(2)
 
 
-def monitored(size: float = 1, *, version: int = 2) -> Story:
+def monitored(size: float = 1) -> Story:
     """A settled agent whose monitor knows what the VM has."""
-    return speaks(settled(size).happens(MonitorJoined(version)), UpscaleNotification(cu(size)), CONFIRMED)
+    return speaks(settled(size).happens(MonitorJoined(2)), UpscaleNotification(cu(size)), CONFIRMED)
 
 
 def speaks(

@@ -37,14 +37,14 @@ def workload(replicas: int, cores: float) -> Workload:
     return Workload(replicas, replicas, (SizedContainer("app", cpu(cores)),))
 
 
-def recommendation(cores: float, upper: float | None = None) -> VerticalRecommendation:
-    said = ContainerRecommendation("app", target=cpu(cores), upper=cpu(upper or cores * 1.2))
+def recommendation(cores: float) -> VerticalRecommendation:
+    said = ContainerRecommendation("app", target=cpu(cores), upper=cpu(cores * 1.2))
     return VerticalRecommendation((said,))
 
 
-def at_work(spec: Spec, *places: Place, now: datetime = BEGIN) -> TortoiseMemory:
+def at_work(spec: Spec, *places: Place) -> TortoiseMemory:
     """The memory of a Tortoise that has gathered enough, but not one number."""
-    resources = dict.fromkeys(places or (CPU,), ResourcePhase(ResourceState.WORKING, now))
+    resources = dict.fromkeys(places or (CPU,), ResourcePhase(ResourceState.WORKING, BEGIN))
     return replace(TortoiseMemory.empty(spec.configuration), phase=Phase.WORKING, resources=resources)
 
 
