@@ -6,14 +6,12 @@ import json
 import stat
 from pathlib import Path
 
-import pytest
 import yaml
 
 from deploy.kube.client import client_from_kubeconfig
 from deploy.local.kubeconfigs import ADMIN, kubeconfig, token_login
 from deploy.local.private_file import write_private
 from protocol.kubernetes.api import ApiCall
-from protocol.runtime.credentials import CredentialsError
 from protocol.runtime.kubernetes.http_api import HttpApi
 from protocol.units import Seconds
 
@@ -37,15 +35,6 @@ def sent_token(file: Path) -> str | None:
     return token
 
 
-def test_a_token_is_sent(tmp_path: Path) -> None:
-    assert sent_token(write(tmp_path, {"token": "abc"})) == "Bearer abc"
-
-
-def test_a_token_file_is_read_beside_the_kubeconfig(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("from-file\n")
-    assert sent_token(write(tmp_path, {"tokenFile": "token"}, "https://127.0.0.1:1")) == "Bearer from-file"
-
-
 def test_exec_plugin_runs_for_commands(tmp_path: Path) -> None:
     program = tmp_path / "plugin"
     program.write_text(f"#!/bin/sh\necho '{json.dumps({'status': {'token': 'from-plugin'}})}'\n")
@@ -56,11 +45,6 @@ def test_exec_plugin_runs_for_commands(tmp_path: Path) -> None:
 
 def test_without_credentials_none_are_sent(tmp_path: Path) -> None:
     assert sent_token(write(tmp_path, {})) is None
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CredentialsError, match="missing: No such file"):
-        client_from_kubeconfig(tmp_path / "missing")
 
 
 def test_kubeconfig_is_replaced_atomically(tmp_path: Path) -> None:
