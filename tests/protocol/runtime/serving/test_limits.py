@@ -336,6 +336,7 @@ async def test_place_that_is_left_is_free_again() -> None:
 
 @pytest.mark.parametrize("path", ["/missing", "/refused"])
 async def test_stranger_is_closed_by_its_first_refusal(path: str) -> None:
+    """Nine addresses without a token once held all connections of the agents' port, after one 400 each."""
     async with served(Limits(request=Seconds(5.0))) as listener:
         client = await listener.client(GET.replace(b"/ ", f"{path} ".encode()))
         assert (await client.status()).startswith("4")
