@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 WORKERS = -n $(shell nproc) --maxprocesses 8 --dist worksteal
 PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/agent/cgroups/test_formats.py \
 	tests/replay/test_working_sets.py tests/scenarios \
-	tests/scheduler_plugin tests/deploy/images \
+	tests/scheduler_plugin tests/deploy/images tests/docs/test_examples.py \
 	$(addprefix tests/neonvm/sleep/test_,$(addsuffix .py,asleep_page connections frame_filter frame_filter_properties frames recorded)) \
 	tests/neonvm/qemu/test_streams.py
 # They simulate days, which takes a quarter of an hour with branch coverage: run without it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 from pathlib import Path
 
@@ -12,17 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.units import Seconds
-from scripts.autoscale.replay import sleep_savings
 from scripts.autoscale.replay.play import play
 from scripts.autoscale.replay.recording import UNIT, Recording
 from scripts.autoscale.replay.sleep_savings import savings, sleeping
 from tests.replay.test_command import run
 
 HOUR = 3600.0
-
-
-def test_examples_in_docstrings_hold() -> None:
-    assert doctest.testmod(sleep_savings).failed == 0
 
 
 @given(st.lists(st.sampled_from([0.0, UNIT / 2, UNIT, 4.0]), min_size=1, max_size=60), st.integers(1, 8))

@@ -80,6 +80,8 @@ def trimmed(obj: JsonObject, *, metadata_only: bool = False) -> JsonObject:
 
     >>> trimmed({"metadata": {"name": "a", "managedFields": []}, "spec": {}})
     {'metadata': {'name': 'a'}, 'spec': {}}
+    >>> trimmed({"metadata": {"name": "a"}, "status": {}}, metadata_only=True)
+    {'metadata': {'name': 'a'}}
     """
     metadata = {key: value for key, value in child(obj, "metadata").items() if key != "managedFields"}
     return {"metadata": metadata} if metadata_only else {**obj, "metadata": metadata}

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
-from protocol.runtime import url_hosts
 from scheduler_plugin.dashboard.options import parsed
 from scheduler_plugin.history.core.retention import RetentionBounds
 
@@ -38,7 +35,3 @@ def test_what_makes_sense_is_taken_as_it_is() -> None:
     assert RetentionBounds.of_volume(parsed(["--history-volume", "600Mi"]).history_volume).most_bytes == 200 * 1024**2
     assert parsed(["--label", "team", "--label", "tier"]).labels == ["team", "tier"]
     assert parsed([]).scheduler == "http://autoscaling-scheduler:10297"
-
-
-def test_examples_in_docstrings_hold() -> None:
-    assert doctest.testmod(url_hosts).failed == 0

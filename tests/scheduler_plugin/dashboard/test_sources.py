@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import doctest
 
 import httpx2 as httpx
 import msgspec
@@ -13,7 +12,7 @@ from protocol.kubernetes.api import ApiCall, ApiUnknownError
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.sources import cluster_sampler
-from scheduler_plugin.dashboard.sources.cluster_sampler import ClusterSampler, trimmed
+from scheduler_plugin.dashboard.sources.cluster_sampler import ClusterSampler
 from scheduler_plugin.dashboard.sources.http_sources import KEPT, SELECTOR, HttpSources, NodeAgentAddresses
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 from scheduler_plugin.history.recorder import SampleError
@@ -145,8 +144,3 @@ async def test_failed_lists_are_named_with_reason(monkeypatch: pytest.MonkeyPatc
     assert str(error.value) == (
         "not read yet: virtualmachines, pods, nodes, virtualmachinemigrations (the API is away)"
     )
-
-
-def test_who_wrote_which_field_is_not_kept() -> None:
-    assert doctest.testmod(cluster_sampler).failed == 0
-    assert trimmed({"metadata": {"name": "a"}, "status": {}}, metadata_only=True) == {"metadata": {"name": "a"}}

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
 from protocol.kubernetes.objects import Json
-from scheduler_plugin.dashboard.core import sleeping
 from scheduler_plugin.dashboard.core.rows import NOTHING, ZERO, vm_row
 from scheduler_plugin.dashboard.core.sleeping import last_sleep, sleep_sentence
 from scheduler_plugin.dashboard.explanation import database_explanation
@@ -20,10 +17,6 @@ def asleep(phase: str = "Asleep", **report: object) -> Json:
     made: Json = vm("db", "1500m", 4)
     made["status"] = {"node": "n1", "phase": phase, "sleep": {"state": phase, "since": SINCE, **report}}
     return made
-
-
-def test_examples_in_docstrings_hold() -> None:
-    assert doctest.testmod(sleeping).failed == 0
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
-import pkgutil
 from collections.abc import Sequence
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_plugin.history import core
 from scheduler_plugin.history.core.accumulation import Accumulation, SpanPace
 from scheduler_plugin.history.core.samples import COLUMN_INDEX, NODE_COLUMNS, Row, Size
 from scheduler_plugin.history.core.spans import Span, clipped, joined, sample_span, stepped
@@ -24,11 +19,6 @@ KEY = "default/db"
 amounts = st.tuples(st.none() | st.integers(0, 5000), st.integers(0, 1 << 30))
 samples = st.lists(st.tuples(st.integers(1, 60), st.sampled_from("ab"), amounts), min_size=1, max_size=30)
 paces = st.builds(SpanPace, st.integers(0, 50), st.integers(20, 100), st.integers(10, 50))
-
-
-@pytest.mark.parametrize("name", sorted(each.name for each in pkgutil.iter_modules(core.__path__, f"{core.__name__}.")))
-def test_examples_in_docstrings_hold(name: str) -> None:
-    assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
 def played(seen: Sequence[tuple[int, str, Row]], pace: SpanPace) -> list[tuple[str, Span]]:

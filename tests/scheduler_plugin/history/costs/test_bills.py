@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import csv
-import doctest
-import importlib
 import io
-import pkgutil
 from fractions import Fraction
 from typing import Any
 
@@ -18,7 +15,6 @@ from hypothesis import strategies as st
 
 from protocol.messages import ObjectName
 from protocol.ranking.config import Prices, RankingConfig
-from scheduler_plugin.history import costs
 from scheduler_plugin.history.core.accumulation import Accumulation, SpanPace
 from scheduler_plugin.history.core.samples import HOUR, SECOND, NodeRecord, Row, Size, VmRecord
 from scheduler_plugin.history.core.spans import joined, sample_span
@@ -35,13 +31,6 @@ RESERVED = Size(2000, 4 * GIB)
 DAY_ONE = Period(0, 24 * HOUR)
 PRICES = PriceList(Price(Fraction(1), Fraction(1, 10)), {"n2": Price(Fraction(2), Fraction(1, 5))})
 BY = ("vm", "namespace", "group", "node", "label=team")
-
-
-@pytest.mark.parametrize(
-    "name", sorted(each.name for each in pkgutil.iter_modules(costs.__path__, f"{costs.__name__}."))
-)
-def test_examples_in_docstrings_hold(name: str) -> None:
-    assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
 def facts(name: str = "db", node: str = "n1", most: Size | None = MOST, **more: str) -> VmRecord:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import re
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import pytest
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.samples import COLUMN_INDEX, HOUR, MINUTE, SECOND, VM_COLUMNS
 from scheduler_plugin.history.ports import HistoryError, Period
-from scheduler_plugin.history.prometheus import expressions, queries
 from scheduler_plugin.history.prometheus.expressions import SCRAPED
 from scheduler_plugin.history.prometheus.queries import PrometheusHistory
 
@@ -33,10 +31,6 @@ def history(answer: Callable[[str], httpx.Response]) -> PrometheusHistory:
 
 def result(*series: Any) -> httpx.Response:
     return httpx.Response(200, content=json.dumps({"status": "success", "data": {"result": list(series)}}))
-
-
-def test_examples_in_docstrings_hold() -> None:
-    assert [doctest.testmod(module).failed for module in (expressions, queries)] == [0, 0]
 
 
 async def test_a_name_cannot_leave_its_string() -> None:
