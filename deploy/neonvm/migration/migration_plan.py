@@ -31,11 +31,12 @@ from deploy.neonvm.objects.vm_spec import (
     SCALING,
     SUCCEEDED,
     finalizers_of,
+    machine_of,
 )
 from deploy.neonvm.ports import PodRole
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts.controller import Reasoned, reasoned
-from protocol.guest.sleep import SLEEPING, SleepState, is_asleep, sleep_report
+from protocol.guest.sleep import SLEEPING, WAKING, SleepState, is_asleep, sleep_report
 from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, has_finished, is_terminating, node_of, pod_phase, text
 from protocol.names import FINALIZER
@@ -158,7 +159,7 @@ def _prepare(facts: MigrationInputs) -> MigrationPlan:
     is_ready = pod_phase(target) == RUNNING and facts.target_role is PodRole.RECEIVING
     # The guest must not be resized during the transfer, and the VM's phase shows that to others.
     is_held = facts.is_quiet and text(facts.vm or {}, "status", "phase") == PRE_MIGRATING
-    is_held = is_held or _may_leave_asleep(facts)
+    is_held = is_held or (_may_leave_asleep(facts) and not _wakes_here(facts))
     if not is_ready or not is_held:
         return _status(facts, "Unknown", reasoned(texts.PREPARING, node=node), **placed)
     address = text(target, "status", "podIP")
@@ -173,7 +174,7 @@ def _transfer(facts: MigrationInputs) -> MigrationPlan:
     if facts.target_role in _MOVED_IN or _names(facts, "targetPodName"):
         return _arrived(facts)
     if facts.transfer.sending is Sending.ACTIVE:
-        return MigrationPlan(cancel=_broken(facts) is not None, status=_info(facts))
+        return MigrationPlan(cancel=_called_off(facts) is not None, status=_info(facts))
     # Another process may have started the transfer, which may be almost done.
     if facts.transfer.sending is Sending.NOT_BEGUN and _has_source(facts):
         return _resume_transfer(facts)
@@ -215,8 +216,12 @@ def _has_left(source: Json | None) -> bool:
 
 
 def _over(facts: MigrationInputs) -> Reasoned:
-    transfer, why = facts.transfer, _broken(facts)
-    if transfer.sending is Sending.FAILED and transfer.reason != texts.CANCELLED and why in (None, _target_lost(facts)):
+    transfer, why = facts.transfer, _called_off(facts)
+    if (
+        transfer.sending is Sending.FAILED
+        and transfer.reason != texts.CANCELLED
+        and why in (None, _target_lost(facts), texts.WAKES_HERE)
+    ):
         return transfer.reason, transfer.message  # the root cause: a failed transfer also ends its target
     if transfer.sending is Sending.NOT_BEGUN and facts.source_role is PodRole.EMPTY:
         return texts.RESTARTED
@@ -273,6 +278,20 @@ def _broken(facts: MigrationInputs) -> Reasoned | None:
         waited = "" if is_placed else f"; {scheduling_failure(facts.target) or texts.NOT_SCHEDULED}"
         return reasoned(texts.NOT_DONE, time=timeout_of(facts.migration), waited=waited)
     return None
+
+
+def _called_off(facts: MigrationInputs) -> Reasoned | None:
+    """Reason to abort a transfer that has begun."""
+    # There is no progress before the memory is sent, which takes no longer than a wake. The disk may take minutes.
+    return _broken(facts) or (texts.WAKES_HERE if not facts.transfer.info and _wakes_here(facts) else None)
+
+
+def _wakes_here(facts: MigrationInputs) -> bool:
+    """Return True if the sleeping VM is needed, and has a permit to wake in the source pod."""
+    if facts.vm is None or facts.fault or not _may_leave_asleep(facts):
+        return False
+    machine = machine_of(facts.vm)
+    return machine.phase == WAKING and machine.permit is not None and machine.wakes_with.within(machine.permit)
 
 
 def _target_lost(facts: MigrationInputs) -> Reasoned | None:

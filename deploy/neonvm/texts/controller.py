@@ -116,6 +116,7 @@ NOT_DONE: Final = ("TimedOut", "not completed within {time} s{waited}")
 NOT_SCHEDULED: Final = "the target pod was not scheduled"
 CANCELLED: Final = "Cancelled"
 MOVE_CANCELLED: Final = (CANCELLED, "the migration was cancelled")
+WAKES_HERE: Final = (CANCELLED, "the VM was needed, and can wake on its node")
 MIGRATION_DELETED: Final = (CANCELLED, "the migration was deleted")
 VM_DELETED: Final = ("VMGone", "the VM was deleted")
 RUNS_ELSEWHERE: Final = ("SourceLost", "the VM now runs in pod {pod}")

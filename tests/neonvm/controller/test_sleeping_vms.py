@@ -11,7 +11,7 @@ from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT, ANNOTATION_USAGE, LABEL_ENABLED
 from protocol.permits import encode_permit
 from protocol.units import Resources
-from tests.neonvm.fake_guests import FakeGuest
+from tests.neonvm.fake_guests import FakeGuest, progress_of
 from tests.neonvm.runtime_fixture import DB, RuntimeFixture
 
 CALLER = "10.9.0.7 connects to port 5432"
@@ -177,12 +177,31 @@ async def test_permit_wakes_nothing_that_is_on_its_way(runtime: RuntimeFixture) 
     await runtime.settle()
     await runtime.ask_to_move()
     await runtime.pass_time(2)
+    move = runtime.guests.moving.move
+    assert move is not None
+    move.progress(progress_of(0.1))
     await permit(runtime, "2", "2Gi")
     await runtime.pass_time(2)
     assert (await state(runtime), guest.orders) == (("Waking", "Waking", CALLER), ["fall asleep"])
     runtime.guests.moving.fail(TransferFault.TARGET_LOST)
     await runtime.pass_time(2)
     assert await runtime.outcome() == ("Failed", "TargetLost")
+    assert (await state(runtime), guest.orders) == (("Running", "Awake", CALLER), ["fall asleep", "wake"])
+    await runtime.assert_well(text(await runtime.status(), "podName"))
+
+
+async def test_client_does_not_wait_for_a_disk_copy(runtime: RuntimeFixture) -> None:
+    """Before its memory is sent, a migration reports no progress for minutes."""
+    guest = await asleep(runtime)
+    await runtime.ask_to_move()
+    await runtime.pass_time(2)
+    guest.call(CALLER)
+    await runtime.pass_time(1)
+    assert await state(runtime) == ("Waking", "Waking", CALLER)
+    assert await runtime.outcome() == ("Running", "Transferring")
+    await permit(runtime, "2", "2Gi")
+    await runtime.pass_time(2)
+    assert await runtime.outcome() == ("Failed", "Cancelled")
     assert (await state(runtime), guest.orders) == (("Running", "Awake", CALLER), ["fall asleep", "wake"])
     await runtime.assert_well(text(await runtime.status(), "podName"))
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from deploy.neonvm.migration.migration_facts import MigrationPlan
 from deploy.neonvm.migration.migration_plan import plan_migration
 from deploy.neonvm.ports import PodRole
 from protocol.kubernetes.objects import Json
+from protocol.names import ANNOTATION_PERMIT
+from protocol.permits import encode_permit
+from protocol.units import Resources
 from tests.neonvm.migration.test_migration_plan import (
+    ACTIVE,
     ADMITTED,
+    CANCELLED,
+    INFO,
     NOTHING,
     PLACED,
+    REFUSED,
     SENT,
     TARGET,
     facts,
@@ -25,6 +35,13 @@ from tests.neonvm.migration.test_migration_plan import (
 
 SLEEPS: Json = {"vm": vm("Asleep"), "source_role": PodRole.ASLEEP, "is_quiet": False, "moves_asleep": True}
 CALLED: Json = {**SLEEPS, "vm": vm("Waking"), "source_role": PodRole.WAKING}
+
+
+def permitted(cpus: str, **metadata: object) -> Json:
+    """As ``CALLED``, with a permit for these CPUs and the memory of the VM."""
+    annotations = {ANNOTATION_PERMIT: encode_permit(Resources.parse(cpus, "2Gi"))}
+    labels = {"autoscaling.neon.tech/enabled": "true"}
+    return {**CALLED, "vm": vm("Waking", annotations=annotations, labels=labels, **metadata)}
 
 
 @pytest.mark.parametrize("known", [SLEEPS, CALLED])
@@ -63,3 +80,28 @@ def test_one_that_wakes_meanwhile_is_held_first() -> None:
 def test_move_of_sleeper_is_taken_up() -> None:
     """Another leader resumes it from any state."""
     assert plan_migration(facts(migration(SENT), **SLEEPS)).send
+
+
+CALLED_OFF = ("False", "Cancelled", "the VM was needed, and can wake on its node")
+
+
+def test_client_does_not_wait_for_the_disk() -> None:
+    """Copying it may take minutes; the VM wakes where it is, in an instant, once its node has the room."""
+    waits = facts(migration(SENT), transfer=ACTIVE, **permitted("1"))
+    assert plan_migration(waits) == NOTHING
+    assert plan_migration(facts(migration(SENT), transfer=ACTIVE, **permitted("2"))) == MigrationPlan(cancel=True)
+    for transfer, why in ((CANCELLED, CALLED_OFF), (REFUSED, ("False", "Refused", "devices differ"))):
+        ended = plan_migration(facts(migration(SENT), transfer=transfer, **permitted("2")))
+        assert (status(ended), says(ended), rest(ended)) == ({"phase": "Failed"}, why, NOTHING)
+
+
+def test_memory_on_its_way_is_not_called_off() -> None:
+    """It arrives as soon as the VM could wake where it is."""
+    arriving = replace(ACTIVE, info=INFO)
+    made = plan_migration(facts(migration(SENT), transfer=arriving, **permitted("2")))
+    assert made == MigrationPlan(status={"info": INFO})
+
+
+def test_vm_that_can_wake_is_not_sent() -> None:
+    made = plan_migration(pending(PLACED, target=TARGET, target_role=PodRole.RECEIVING, **permitted("2")))
+    assert (status(made).get("phase"), made.send) == (None, False)
