@@ -136,6 +136,28 @@ async def test_sleep_ignores_earlier_reports(person: Person, capsys: pytest.Capt
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize(
+    ("status", "what"),
+    [
+        ({"phase": "Scaling"}, "resized"),
+        ({"conditions": [{"type": "ResizeStalled", "status": "True"}]}, "resized"),
+        ({"phase": "PreMigrating"}, "migrated"),
+        ({"phase": "Migrating"}, "migrated"),
+    ],
+)
+async def test_order_waits_for_resize_and_migration(person: Person, status: Json, what: str) -> None:
+    """A guest may take minutes to give memory back; the command says so if its time is over before that."""
+    await person.starts("Running")
+    await person.client.merge_patch(VIRTUAL_MACHINES, VM, {"status": status}, "status")
+    await person.asks(person.orders.sleep(Seconds(2.0), Output.TEXT))
+    assert await person.ends() == 3
+    assert person.screen.getvalue().splitlines()[-1] == (
+        f"db-1 is still being {what} after 2 s, and sleeps after that. "
+        "The order remains; remove it with: autoscale wake default/db-1"
+    )
+    assert await person.order() == micro_timestamp(ORDERED_AT)
+
+
 async def test_sleep_without_waiting(person: Person, capsys: pytest.CaptureFixture[str]) -> None:
     """The order is written, and its end left to others; JSON has the state that the order met."""
     await person.starts("Running")

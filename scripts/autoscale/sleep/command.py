@@ -32,6 +32,7 @@ from scripts.autoscale.sleep.outcomes import (
     fell_asleep,
     progress,
     refusal,
+    sleep_timeout,
     woke,
 )
 from scripts.autoscale.terminal.printing import Output, OutputFormat, print_lines, show
@@ -114,8 +115,7 @@ class Orders:
             return 0
         vm, outcome = await self._follow(vm, limit, lambda seen, duration: fell_asleep(seen, order, duration))
         if outcome is None:
-            is_answered = sleep_report(vm).order == order
-            return self._timed_out(vm, limit, output, texts.STILL if is_answered else texts.NOT_ANSWERED)
+            return self._timed_out(vm, limit, output, sleep_timeout(vm, order))
         show([outcome.line], as_fields(vm), output)
         return 0 if outcome.is_done else 1
 

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.guest.sleep import ASLEEP, SLEEPING, WAKING, SleepReport, SleepState, sleep_order, sleep_report
+from protocol.kubernetes.conditions import holds
 from protocol.kubernetes.objects import Json, flag, labels_of, name_of, text
 from protocol.names import LABEL_ENABLED
 from protocol.units import Seconds
 from scripts.autoscale.sleep import texts
 
 RUNNING: Final = "Running"
+_RESIZED: Final = "Scaling"
+_MIGRATED: Final = frozenset({"PreMigrating", "Migrating"})
 _MIB: Final = 1024**2
 
 
@@ -34,8 +37,8 @@ def refusal(vm: Json) -> str:
         return texts.NOT_ENABLED.format(vm=name)
     if not flag(vm, "spec", "extraNetwork", "enable"):
         return texts.NO_FLAT_ADDRESS.format(vm=name)
-    # A waking VM accepts an order, and sleeps again once it runs.
-    if phase not in {RUNNING, *SLEEPING}:
+    # The controller keeps an order until the VM runs, has its size, and is not being migrated.
+    if phase not in {RUNNING, _RESIZED, *_MIGRATED, *SLEEPING}:
         return texts.NOT_RUNNING.format(vm=name, phase=phase or "new")
     return ""
 
@@ -57,6 +60,16 @@ def fell_asleep(vm: Json, order: str, duration: Seconds) -> OrderOutcome | None:
             return OrderOutcome(texts.WOKEN_AGAIN.format(name=name, message=message))
         case _:
             return None
+
+
+def sleep_timeout(vm: Json, order: str) -> str:
+    """Text about a VM that did not fall asleep by ``order`` in time."""
+    phase = text(vm, "status", "phase")
+    if sleep_report(vm).order == order:
+        return texts.STILL
+    if phase == _RESIZED or holds(vm, "ResizeStalled"):
+        return texts.STILL_RESIZED
+    return texts.STILL_MIGRATED if phase in _MIGRATED else texts.NOT_ANSWERED
 
 
 def woke(vm: Json, duration: Seconds) -> OrderOutcome | None:

@@ -36,8 +36,11 @@ ORDERED: Final = "ordered {name} to sleep"
 ASKED_TO_WAKE: Final = "ordered {name} to wake"
 PROGRESS: Final = "{name} is {phase}"
 ASKS_TO_WAKE: Final = "{name} is Waking: {message}"
+_ORDER_REMAINS: Final = "The order remains; remove it with: autoscale wake {vm}"
 NOT_ANSWERED: Final = (
     "no response from neonvm-controller within {limit}. Is it running, and does its release support sleep? "
-    "The original NeonVM does not. The order remains; remove it with: autoscale wake {vm}"
+    f"The original NeonVM does not. {_ORDER_REMAINS}"
 )
 STILL: Final = "{name} is still {phase} after {limit}; for the reason: autoscale explain {vm}"
+STILL_RESIZED: Final = f"{{name}} is still being resized after {{limit}}, and sleeps after that. {_ORDER_REMAINS}"
+STILL_MIGRATED: Final = f"{{name}} is still being migrated after {{limit}}, and sleeps after that. {_ORDER_REMAINS}"
