@@ -16,6 +16,9 @@ from deploy.neonvm.streams import copy_all
 MAX_WAITING: Final = 128
 """Maximum number of waiting clients. Others are reset when QEMU starts, which then accepts them itself."""
 
+_PAUSE: Final = 0.1
+"""Seconds before another attempt to accept a client."""
+
 
 class PodClients:
     """Clients of ``ports``, which QEMU forwards. ``admits`` gets a client's IP and port, and returns False to refuse
@@ -36,7 +39,7 @@ class PodClients:
                 with suppress(OSError):  # another program of the pod has the port
                     self._listeners.append(listener := socket.create_server(("0.0.0.0", port), backlog=MAX_WAITING))
                     listener.setblocking(False)
-                    asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+                    self._watch(listener)
 
     def release(self) -> None:
         """Close the ports, which QEMU is about to forward. Waiting clients keep waiting."""
@@ -47,8 +50,14 @@ class PodClients:
             asyncio.get_running_loop().remove_reader(listener)
             listener.close()
 
+    def _watch(self, listener: socket.socket) -> None:
+        # It may have been released during a pause.
+        if listener in self._listeners:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
     def _accept(self, listener: socket.socket) -> None:
-        with suppress(OSError):
+        loop = asyncio.get_running_loop()
+        try:
             while len(self._waiting) < MAX_WAITING:
                 client, (address, port) = listener.accept()
                 client.setblocking(False)
@@ -57,7 +66,13 @@ class PodClients:
                 else:
                     client.close()
             # Full: otherwise the event loop would report the next client forever.
-            asyncio.get_running_loop().remove_reader(listener)
+            loop.remove_reader(listener)
+        except BlockingIOError:
+            return  # nobody else
+        except OSError:
+            # Too many open files: the event loop would report the client at once, without end.
+            loop.remove_reader(listener)
+            loop.call_later(_PAUSE, self._watch, listener)
 
     def pass_on(self) -> None:
         """Connect the waiting clients to the guest, which runs."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -135,6 +137,30 @@ async def test_waiting_clients_are_limited(monkeypatch: pytest.MonkeyPatch) -> N
                 await second.read()
             writer.write(b"a query")
             assert await first.read() == b"a query"
+
+
+async def test_client_waits_until_a_file_can_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all descriptors in use the port stays readable, and the runner tried again without end."""
+    accept, failures = socket.socket.accept, [OSError(errno.EMFILE, "Too many open files")] * 100
+
+    def fail_or_accept(listener: socket.socket) -> tuple[socket.socket, object]:
+        if failures:
+            raise failures.pop()
+        return accept(listener)
+
+    async with sleeping_pod() as pod:
+        monkeypatch.setattr(socket.socket, "accept", fail_or_accept)
+        await pod.client()
+        await settle()
+        assert len(failures) > 95
+        failures.clear()
+        assert "opened a connection" in await pod.stand_in.wait_for_wake()
+        # The port may be released during the pause.
+        failures.append(OSError(errno.EMFILE, "Too many open files"))
+        await pod.client()
+        await settle()
+        pod.stand_in.close()
+        pod.stand_in.hang_up_clients()
 
 
 async def test_taken_port_is_left_alone() -> None:
