@@ -191,7 +191,7 @@ def _has_source(facts: MigrationInputs) -> bool:
 
 def _resume_transfer(facts: MigrationInputs) -> MigrationPlan:
     """Start the transfer, or continue where another process left it."""
-    must_end = _broken(facts) is not None or bool(facts.fault)
+    must_end = _called_off(facts) is not None or bool(facts.fault)
     is_held = facts.is_quiet or facts.source_role in {PodRole.UNKNOWN, *_ASLEEP}
     # A transfer that must end is resumed and cancelled immediately: the source then decides which end keeps the guest.
     return MigrationPlan(send=True, cancel=must_end) if must_end or is_held else _NOTHING

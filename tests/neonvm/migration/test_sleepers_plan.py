@@ -95,6 +95,11 @@ def test_client_does_not_wait_for_the_disk() -> None:
         assert (status(ended), says(ended), rest(ended)) == ({"phase": "Failed"}, why, NOTHING)
 
 
+def test_next_leader_ends_a_disk_copy() -> None:
+    made = plan_migration(facts(migration(SENT), **permitted("2")))
+    assert made == MigrationPlan(send=True, cancel=True)
+
+
 def test_memory_on_its_way_is_not_called_off() -> None:
     """It arrives as soon as the VM could wake where it is."""
     arriving = replace(ACTIVE, info=INFO)
