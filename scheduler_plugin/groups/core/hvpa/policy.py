@@ -80,8 +80,8 @@ def _planned(
     bounds, now = replica_bounds(spec, workload, recommendations, needs), workload.replicas
 
     def max_size(need: ContainerNeed, replicas: int) -> Amount | None:
-        held = _held_size(spec, workload, need, replicas) if replicas >= now else None
-        return held or _max_size(spec, memory, need, replicas)
+        present_size = _held_size(spec, workload, need, replicas) if replicas >= now else None
+        return present_size or _max_size(spec, memory, need, replicas)
 
     def fewest(minimum: int) -> int:
         within = ReplicaBounds(max(minimum, bounds.min), bounds.max)
