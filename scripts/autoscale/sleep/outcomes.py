@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.guest.sleep import ASLEEP, SLEEPING, WAKING, SleepReport, SleepState, sleep_order, sleep_report
-from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.conditions import is_condition_true
 from protocol.kubernetes.objects import Json, flag, labels_of, name_of, text
 from protocol.names import LABEL_ENABLED
 from protocol.units import Seconds
@@ -67,7 +67,7 @@ def sleep_timeout(vm: Json, order: str) -> str:
     phase = text(vm, "status", "phase")
     if sleep_report(vm).order == order:
         return texts.STILL
-    if phase == _RESIZED or holds(vm, "ResizeStalled"):
+    if phase == _RESIZED or is_condition_true(vm, "ResizeStalled"):
         return texts.STILL_RESIZED
     return texts.STILL_MIGRATED if phase in _MIGRATED else texts.NOT_ANSWERED
 
