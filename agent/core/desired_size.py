@@ -4,8 +4,8 @@ Rules that hold here:
 
 - Each resource follows the target of its policy, which decides growth and proves that less is enough.
 - Without metrics, compute unit or proof, a resource keeps its size.
-- A VM that gives room back keeps only its recent need of each resource, not what its policy would keep, or what a
-  compute unit contains besides (``state.GiveBack``).
+- A VM that gives room back keeps only its recent need, not what its policy would keep; in a cluster without headroom,
+  not what a compute unit contains besides (``state.GiveBack``).
 - Bounds and floor apply without proof, but never take away memory in use.
 """
 
@@ -50,8 +50,9 @@ def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
     # Ignore the monitor's requests while the VM cannot be resized.
     if unit is None or state.scheduler.migrate or not vm.resizable:
         return DesiredSize(base, because, base)
-    is_lean = state.scheduler.give_back.is_lean(now)
-    requested, reasons = requested_size(monitor, vm, vm.sizes(unit, is_lean=is_lean), now)
+    give_back = state.scheduler.give_back
+    sizes = vm.sizes(unit, apart=give_back.is_lean(now) and give_back.sizes_apart(now))
+    requested, reasons = requested_size(monitor, vm, sizes, now)
     wanted = base.at_least(requested)
     proposed = cpu_first(vm, state.vm.pauses.limits(wanted, vm, now)) if vm.is_pod else wanted
     # The VM keeps its memory until the monitor has agreed.
@@ -74,10 +75,12 @@ def _without_monitor(state: State, vm: Vm, now: Instant) -> tuple[Resources, str
         return vm.use, "not resizable: its phase forbids it, or its opt-in label is missing"
     if unit is None:
         return vm.use, "no compute unit yet: requesting its current size"
-    size, because = _policy_size(state, vm, unit, now)
-    if state.scheduler.give_back.is_lean(now):
-        least, _ = _policy_size(state, vm, unit, now, is_lean=True)
-        most = least.at_least(_size_to_keep(vm, state.scheduler.give_back.shrink_to))
+    size, because = _policy_size(state, vm, vm.sizes(unit, vm.bounds_at(now)), now)
+    give_back = state.scheduler.give_back
+    if give_back.is_lean(now):
+        sizes = vm.sizes(unit, vm.bounds_at(now), apart=give_back.sizes_apart(now))
+        least, _ = _policy_size(state, vm, sizes, now, is_lean=True)
+        most = least.at_least(_size_to_keep(vm, give_back.shrink_to))
         if not size.within(most):
             size = size.at_most(most)
             return size, SHORT_NODE_STAYS if vm.use.within(size) else SHORT_NODE_GIVES
@@ -103,8 +106,10 @@ def least_size(state: State, report: Resources, now: Instant) -> Resources | Non
         return None
     if not vm.resizable or scheduler.migrate or not scheduler.give_back.offers(now):
         return None
-    least = _policy_size(state, vm, scheduler.compute_unit, now, is_lean=True)[0]
-    requested, _ = requested_size(state.monitor, vm, vm.sizes(scheduler.compute_unit, is_lean=True), now)
+    apart = scheduler.give_back.sizes_apart(now)
+    sizes = vm.sizes(scheduler.compute_unit, vm.bounds_at(now), apart=apart)
+    least, _ = _policy_size(state, vm, sizes, now, is_lean=True)
+    requested, _ = requested_size(state.monitor, vm, vm.sizes(sizes.unit, apart=apart), now)
     # A monitor that refused recently would refuse this shrink, too, and so might one that reconnects.
     if state.monitor.refusal is not None or state.monitor.version is None:
         requested = requested.at_least(Resources(NOTHING.cpu, retained_mem(state.monitor, vm, now)))
@@ -115,19 +120,16 @@ def least_size(state: State, report: Resources, now: Instant) -> Resources | Non
     return None if vm.use.within(least) else least
 
 
-def _policy_size(
-    state: State, vm: Vm, unit: ComputeUnit, now: Instant, *, is_lean: bool = False
-) -> tuple[Resources, str]:
+def _policy_size(state: State, vm: Vm, sizes: Sizes, now: Instant, *, is_lean: bool = False) -> tuple[Resources, str]:
     """The size from the policy, or from the recent need if ``is_lean``, and the reason."""
     current, used = _fresh_goal(state, now), in_use(state, vm, now)
-    sizes = vm.sizes(unit, vm.bounds_at(now), is_lean=is_lean)
     target = (
         state.guest.stabilizer.recent_need(state.guest.awake_time(now)) if is_lean else state.guest.stabilizer.target
     )
     size, is_for_cache = _target_size(state, vm, sizes, target, now)
     if vm.floor is not None:
         # Name the floor as the reason only if the size would be smaller without it.
-        without, _ = _target_size(state, vm, vm.sizes(unit, is_lean=is_lean), target, now)
+        without, _ = _target_size(state, vm, vm.sizes(sizes.unit, apart=sizes.apart), target, now)
         if not size.within(without.at_least(used)):
             return size.at_least(used), f"not below its floor of {sizes.bounds.min} "
     size = size.at_least(used)

@@ -115,7 +115,7 @@ def _accept(state: State, request: AgentRequest, response: Response, now: Instan
     scheduler.migrate = response.migrate
     scheduler.freezes = scheduler.freezes + 1 if scheduler.migrate else 0
     scheduler.is_superseded = False
-    scheduler.give_back.apply(response.shrink_to, now)
+    scheduler.give_back.apply(response.shrink_to, response.permit, now)
     scheduler.answered_version = 0 if state.vm.observed is None else state.vm.observed.version
     scheduler.answered_at = now
     if response.ask_again is not None:

@@ -33,6 +33,9 @@ from protocol.units import ZERO, ComputeUnit, Instant, Resources, Seconds
 LEAN_PERIOD: Final = Seconds(240.0)
 """A VM stays lean for this long after the last request to shrink: longer than the default policy remembers CPU need."""
 
+APART_PERIOD: Final = Seconds(3600.0)
+"""A cluster that lacked headroom this recently may lack it again."""
+
 REGROWTH_WINDOW: Final = Seconds(60.0)
 """A VM that grows within this time of giving room back gave too much."""
 
@@ -77,25 +80,29 @@ class GiveBack:
 
     ``shrink_to`` is the size that the scheduler last asked for, None if it does not ask; ``asks_sleep``: it asks for
     sleep. The VM never gives up its recent need. Until ``lean_until`` it keeps only that, without what its policy would
-    add. After giving too much it offers nothing before ``offers_from``. ``is_offering``: its last request, at
-    ``requested_at``, offered room.
+    add; until ``apart_until``, of CPU and memory separately. After giving too much it offers nothing before
+    ``offers_from``. ``is_offering``: its last request, at ``requested_at``, offered room.
     """
 
     shrink_to: Resources | None = None
     asks_sleep: bool = False
     lean_until: Instant = _NEVER
+    apart_until: Instant = _NEVER
     gave_at: Instant = _NEVER
     offers_from: Instant = _NEVER
     requested_at: Instant = _NEVER
     is_offering: bool = False
 
-    def apply(self, shrink_to: Resources | None, now: Instant) -> None:
-        """Apply the size that the scheduler asks the VM to shrink to; None if it does not ask."""
+    def apply(self, shrink_to: Resources | None, permit: Resources, now: Instant) -> None:
+        """Apply the size that the scheduler asks the VM with ``permit`` to shrink to; None if it does not ask."""
         # Zero CPU asks for sleep instead of a shrink.
         self.asks_sleep = shrink_to is not None and not shrink_to.cpu
         self.shrink_to = None if self.asks_sleep else shrink_to
         if self.shrink_to is not None:
             self.lean_until = Instant(now + LEAN_PERIOD)
+            # Only a scheduler whose cluster lacks headroom asks a VM to stay.
+            if self.shrink_to == permit:
+                self.apart_until = Instant(now + APART_PERIOD)
 
     def note_shrink(self, now: Instant) -> None:
         """Record that the VM was ordered to shrink."""
@@ -118,6 +125,10 @@ class GiveBack:
     def is_lean(self, now: Instant) -> bool:
         """Return True if the VM keeps only its recent need."""
         return now < self.lean_until
+
+    def sizes_apart(self, now: Instant) -> bool:
+        """Return True if the VM offers, and while lean keeps, CPU and memory separately, not in equal compute units."""
+        return now < self.apart_until
 
     def offers(self, now: Instant) -> bool:
         """Return True if the VM may offer room."""

@@ -126,9 +126,9 @@ class Vm(msgspec.Struct, frozen=True, gc=False):
         """Return True if this view is newer than ``version``, or has no version."""
         return self.version == 0 or self.version > version
 
-    def sizes(self, unit: ComputeUnit, bounds: Bounds | None = None, *, is_lean: bool = False) -> Sizes:
+    def sizes(self, unit: ComputeUnit, bounds: Bounds | None = None, *, apart: bool = False) -> Sizes:
         """The sizes to request within ``bounds`` (default: its own) on a node with ``unit``."""
-        return Sizes(unit, bounds or self.bounds, self.slot_size, self.is_pod, is_lean)
+        return Sizes(unit, bounds or self.bounds, self.slot_size, self.is_pod, apart)
 
     @property
     def unfinished_shrink(self) -> bool:
@@ -195,7 +195,7 @@ def _in_slots(pod: VirtualMachine) -> Bounds:
 class Sizes:
     """The sizes that a VM may request: within its bounds, in whole slots and whole compute units of its node.
 
-    A VM gets as many units of CPU as of memory, unless its node is short of room (``is_lean``): then a VM that needs
+    A VM gets as many units of CPU as of memory, unless the cluster lacks headroom (``apart``): then one that needs
     its memory keeps no CPU that a neighbour lacks. A pod's CPU and memory are always independent, and its memory is in
     slots.
     """
@@ -204,7 +204,7 @@ class Sizes:
     bounds: Bounds
     slot_size: Bytes
     is_pod: bool = False
-    is_lean: bool = False
+    apart: bool = False
 
     @property
     def mem_step(self) -> Bytes:
@@ -220,7 +220,7 @@ class Sizes:
             return Resources(
                 low.cpu if need.cpu <= low.cpu else steps.cpu, low.mem if need.mem <= low.mem else steps.mem
             ).at_most(self.bounds.max)
-        covered = need if self.is_lean else self.unit * need.units_up(self.unit)
+        covered = need if self.apart else self.unit * need.units_up(self.unit)
         # Bounds first, then steps, so that the minimum is rounded up to a step as well.
         covered = covered.at_least(self.bounds.min)
         return self.not_less(covered).at_most(self.bounds.max)

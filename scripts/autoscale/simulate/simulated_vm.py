@@ -132,12 +132,12 @@ class SimulatedVm:
     is_off_target: bool = False
     repeated_inputs: GuestInputs | None = None
     repeats_until: Instant = NEVER
-    _lean_sizes: Sizes = field(init=False)
+    _sizes_apart: Sizes = field(init=False)
 
     def __post_init__(self) -> None:
         self.name = ObjectName(NAMESPACE, f"vm-{self.index}")
         self.max_units = _units_up(self.bounds.max)
-        self._lean_sizes = Sizes(UNIT, self.bounds, SLOT, is_lean=True)
+        self._sizes_apart = Sizes(UNIT, self.bounds, SLOT, apart=True)
 
     def start_agent(self, pod: str, now: Instant) -> None:
         """Start an agent in ``pod``. It knows only the VM's object."""
@@ -217,7 +217,8 @@ class SimulatedVm:
                 must_ask_again = has_offered or self.is_waiting or scheduler.give_back.shrink_to is not None
                 if is_settled and has_requested and not must_ask_again and self._other_inputs(now) == inputs_before:
                     # Only these change with time alone.
-                    changes = (scheduler.give_back.lean_until, scheduler.give_back.offers_from)
+                    give_back = scheduler.give_back
+                    changes = (give_back.lean_until, give_back.apart_until, give_back.offers_from)
                     self.repeats_until = min((at for at in changes if at > now), default=FOR_EVER)
                     self.repeated_inputs = self._guest_inputs(now)
                 return
@@ -233,7 +234,8 @@ class SimulatedVm:
         if self.policy.timing.scrape < self.policy.timing.tick and self.repeated_inputs != self._guest_inputs(now):
             return False
         # A lean VM does not grow to its target until it needs more.
-        least, target = self._lean_sizes.covering(recent), UNIT * self.target_units
+        apart, target = give_back.sizes_apart(now), UNIT * self.target_units
+        least = self._sizes_apart.covering(recent) if apart else UNIT * self._bounded_units(recent)
         is_lean = give_back.is_lean(now)
         has_right_size = not self.is_off_target or (is_lean and least.within(self.use) and self.use.within(target))
         return has_right_size and (self.use.within(least) or not give_back.offers(now))
@@ -248,7 +250,8 @@ class SimulatedVm:
         scheduler = self.state.scheduler
         give_back = scheduler.give_back
         return (
-            *(self.version, self.is_waiting, give_back.is_lean(now), give_back.offers(now), give_back.shrink_to),
+            *(self.version, self.is_waiting, give_back.is_lean(now), give_back.sizes_apart(now)),
+            *(give_back.offers(now), give_back.shrink_to),
             *(self.state.ceiling, scheduler.denial, scheduler.has_reported_load),
         )
 

@@ -18,8 +18,8 @@ from scripts.autoscale.simulate.vm_table import UNIT, VmTable
 from tests.scripts.simulate.simulation_fixture import GIB
 
 NODES, VMS = 10, 60
-NODE = UNIT * 52
-"""13 vCPU. On nodes with 15.5, as in the quick start, no VM is denied at all."""
+NODE = UNIT * 56
+"""14 vCPU. On nodes with 15.5, as in the quick start, no VM is denied at all."""
 
 SETTLE = MEASURED = 300
 """Seconds."""
@@ -54,13 +54,11 @@ def waiting(run: Run, demand: list[float]) -> list[str]:
 
 
 def test_no_vm_waits_long_for_idle_neighbours() -> None:
-    simulated, seconds, longest, denials = fleet(), Counter[str](), 0, 0
+    simulated, seconds, longest = fleet(), Counter[str](), 0
     run = Run(simulated, LEAST_COST)
     for step, _ in zip(range(SETTLE + MEASURED), run.execute(), strict=False):
         if step >= SETTLE:
             demand = simulated.table.at(step - run.warm_up)[0].tolist()
             seconds = Counter({name: seconds[name] + 1 for name in waiting(run, demand)})
             longest = max([longest, *seconds.values()])
-            denials += sum(node.unmet.cpu.value > 0 for node in run._cluster.ledger.nodes.values())
-    assert denials
-    assert longest <= 30
+    assert 0 < longest <= 30

@@ -15,8 +15,8 @@ from scripts.autoscale.simulate.run_statistics import Figures
 from scripts.autoscale.simulate.simulated_vm import SimulatedVm
 
 MINUTE = 60.0
-HELD_DENIALS = (211, 180, 31, 960.0, 210.0)
-HELD_MOVES = (8, 17.44276460725814, 0.808611111111111, 0.9123240161727914)
+HELD_DENIALS = (201, 168, 33, 1470.0, 240.0)
+HELD_MOVES = (12, 20.63908082153648, 0.8188333333333334, 1.2125930005601475)
 SMALL = SimulationSettings(nodes=4, vms=40, hours=0.5, step=Seconds(30.0), fill=0.85)
 
 
