@@ -127,7 +127,7 @@ def test_unbound_token_names_only_account() -> None:
 
 async def test_extender_can_require_token(cluster: FakeCluster, tmp_path: Any) -> None:
     secret = tmp_path / "token"
-    settings = parse_settings(SETTINGS + f"extender: {{tokenFile: {secret}}}\n")
+    settings = parse_settings(SETTINGS.replace("{candidates: all}", f"{{tokenFile: {secret}}}"))
     async with running(cluster, FakeClock(), settings) as scheduler:
         args = {"Pod": plain_pod("p"), "NodeNames": ["n1"]}
 

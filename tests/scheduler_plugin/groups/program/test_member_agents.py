@@ -9,6 +9,7 @@ from contextlib import suppress
 import httpx2 as httpx
 import pytest
 
+from deploy.neonvm.network.sockets import free_port
 from protocol.guest.database import DatabaseState
 from protocol.kubernetes.objects import Json
 from protocol.units import Bytes, Seconds
@@ -140,11 +141,10 @@ async def test_silent_agents_delay_no_other_namespace(monkeypatch: pytest.Monkey
         return {"metadata": {"namespace": namespace, "name": "db"}, "status": {"podIP": address}}
 
     limits = httpx.Limits(max_connections=4)
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
+    # Outside of the range of outgoing connections, one of which might have it on the other address.
+    port = free_port()
     async with (
-        server,
-        await asyncio.start_server(serve, "127.0.0.2", port),
+        await asyncio.start_server(serve, ["127.0.0.1", "127.0.0.2"], port),
         httpx.AsyncClient(trust_env=False, limits=limits) as http,
     ):
         agents = HttpMemberAgents(http, port)
