@@ -58,9 +58,10 @@ class PermitWriter:
         """
         self._drop_older(order)
         began = self._context.clock.now()
+        # Before the wait, so that this order is dropped if a newer one is sent meanwhile.
+        turn = self._turns.setdefault(order.vm, _WriteTurn())
         if order.before_answer and not await self._is_due(order):
             return explanations.OVERTAKEN
-        turn = self._turns.setdefault(order.vm, _WriteTurn())
         async with turn.lock:
             # A newer order overtook this one.
             if order.revision <= turn.newest:

@@ -71,6 +71,20 @@ async def test_increases_of_one_vm_are_paced(cluster: FakeCluster, clock: FakeCl
         assert (await ask(), persisted(cluster)["vCPUs"]) == (200, f"{1000 + asked}m")
 
 
+async def test_paced_increase_never_follows_later_decrease(cluster: FakeCluster, clock: FakeClock) -> None:
+    """Once the decrease is stored, nothing is reserved for the increase that still waits for its turn."""
+    async with settled(cluster, clock) as scheduler:
+        for sequence in range(10):
+            await scheduler.ask(POD, f"{1001 + sequence}m", 5, sequence=sequence)
+        large = asyncio.create_task(scheduler.ask(POD, 8, 5, sequence=10))
+        await settle()
+        assert (await scheduler.ask(POD, 1, 5, sequence=11)).status_code == 200
+        await clock.advance(0.2)
+        assert (scheduler.reserved("n1"), persisted(cluster)["vCPUs"], large.done()) == ("1 cpu, 5Gi", 1, False)
+        await clock.advance(5)
+        assert ((await large).status_code, persisted(cluster)["vCPUs"]) == (503, 1)
+
+
 async def test_resources_are_judged_separately(cluster: FakeCluster, clock: FakeClock) -> None:
     cluster.put(PODS, plain_pod("neighbour", "8500m", "1Gi", "n1"))
     async with settled(cluster, clock) as scheduler:
