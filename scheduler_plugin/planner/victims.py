@@ -18,7 +18,7 @@ from protocol.messages import Metrics, ObjectName
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
 from scheduler_plugin.ledger.facts import RUNNING, MigrationFacts, MigrationPhase, VmFacts
-from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.ledger import SILENT_AFTER, Ledger
 from scheduler_plugin.ledger.moves import Migration, MoveCause
 from scheduler_plugin.texts import explanations
 
@@ -237,6 +237,9 @@ def is_lost(ledger: Ledger, claim: Claim, now: Instant) -> bool:
 
 def has_lost_source(ledger: Ledger, migration: Migration, now: Instant) -> bool:
     """Return True if the migration cannot end, because the node of its source pod is lost."""
+    # A scheduler that has just started has not heard any agent yet.
+    if now - migration.since < SILENT_AFTER:
+        return False
     uid = None if migration.source_pod is None else ledger.uid_of(migration.source_pod)
     claim = None if uid is None else ledger.claims.get(uid)
     return claim is not None and is_lost(ledger, claim, now)

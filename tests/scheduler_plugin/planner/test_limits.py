@@ -191,6 +191,15 @@ def test_migration_off_lost_node_is_cancelled(phase: MigrationPhase, is_deleted:
     assert fixture.plan().cancels == ()
 
 
+def test_new_leader_first_listens_to_agents() -> None:
+    """It has heard no agent yet: a node whose kubelet restarts is not lost."""
+    lost = replace(node("n1", is_open=False), traits=NodeTraits(faults=(NOT_READY,)))  # type: ignore[type-var]
+    fixture = PlannerFixture(lost, node("n2"))
+    fixture.add("a", "n1", 1, load=None)
+    fixture.migration(migration("a", MigrationPhase.RUNNING, to="n2", source_pod="a-pod", target_pod="a-target"))
+    assert [bool(fixture.plan(after=seconds).cancels) for seconds in (1.0, 58.0, 1.0)] == [False, False, True]
+
+
 def test_full_cluster_rotates_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner_module, "NODES_PER_ROUND", 2)
     fixture = PlannerFixture(*(node(f"n{number}") for number in range(5)))
