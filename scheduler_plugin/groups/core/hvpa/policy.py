@@ -98,11 +98,11 @@ def _held_size(spec: HvpaSpec, workload: Workload, need: ContainerNeed, replicas
     """The present size if it cannot grow to the need of ``replicas``, so that more are added; None if it can.
 
     A growth below the minimum change is held, but may leave a size at most ``TOLERANCE`` too small. More replicas lower
-    only a need that an HPA measures.
+    only a need that an HPA measures, and not its base.
     """
     container, rules = workload.container(need.container), spec.vertical.up
     present = None if container is None else container.sizes[need.resource]
-    if present is None or need.resource not in spec.desired_by_utilization:
+    if present is None or need.resource not in spec.desired_by_utilization or need.base >= present.value:
         return None
     size, now = need.certain_each(replicas), present.value
     min_change = threshold(rules.min_change[need.resource], now, DEFAULT_MIN_CHANGE[need.resource].value)

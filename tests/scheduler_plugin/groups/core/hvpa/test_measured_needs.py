@@ -201,3 +201,27 @@ def test_sizes_that_may_not_grow_add_replicas() -> None:
     workload = replace(running(2, sized(1000)), pods=pods(2, 1000))
     decision = decided(spec, workload, said(use(4000)))
     assert (decision.replicas, requests(decision)) == (8, sized())
+
+
+@pytest.mark.parametrize(
+    ("mode", "base", "replicas"),
+    [
+        (UpdateMode.AUTO, 50, 4),
+        (UpdateMode.AUTO, 100, None),
+        (UpdateMode.AUTO, 150, None),
+        (UpdateMode.OFF, 50, 5),
+        (UpdateMode.OFF, 100, None),
+    ],
+)
+def test_base_above_size_adds_no_replicas(mode: UpdateMode, base: int, replicas: int | None) -> None:
+    """Each replica needs its base, so even the most replicas would not be enough."""
+    each = ResourceChangeParams(cpu=ChangeParams(value=base))
+    spec = replace(
+        SPEC,
+        replicas=ReplicaBounds(2, 100),
+        effective=EffectiveIntervals(base=each),
+        vertical=AxisRules(up=DirectionRules(mode)),
+    )
+    found = replace(said(use(160)), vertical=wanted(None, sized(160)).vertical)
+    decision = decided(spec, replace(running(2, sized(100)), pods=pods(2, 100)), found)
+    assert (decision.replicas, requests(decision)) == (replicas, sized())
