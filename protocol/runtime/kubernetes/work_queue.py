@@ -97,7 +97,9 @@ class WorkQueue:
         later = None, self._heap[0][0] if self._heap else None
         if not self._ready:
             return later
-        namespace = min(self._ready, key=self._busy.__getitem__)
+        # Few are busy, but tens of thousands may be ready.
+        idle = next((namespace for namespace in self._ready if namespace not in self._busy), None)
+        namespace = min(self._ready, key=self._busy.__getitem__) if idle is None else idle
         # As in ``FairSlots``: only as many as are idle.
         if self._waiting_workers and self._busy[namespace] >= self._waiting_workers - len(self._working):
             return later

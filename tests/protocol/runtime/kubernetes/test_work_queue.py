@@ -9,6 +9,7 @@ from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Seconds
 from tests.fake_clock import FakeClock, settle
+from tests.steps import steps
 
 A, B = ObjectName("default", "a"), ObjectName("default", "b")
 
@@ -214,6 +215,17 @@ async def test_waiting_workers_are_kept_for_others(clock: FakeClock) -> None:
     await clock.advance(0.25)
     assert [str(name) for name in taker.taken[5:]] == ["slow/3", "bank/1"]
     taker.task.cancel()
+
+
+def test_many_namespaces_cost_no_search(queue: WorkQueue) -> None:
+    """Each VM may have a namespace of its own."""
+
+    def take(count: int) -> int:
+        for number in range(count):
+            queue.add(ObjectName(f"{count}-{number}", "db"))
+        return steps(lambda: [queue._next() for _ in range(10)])
+
+    assert take(10) == take(1_000)
 
 
 async def test_name_due_twice_is_taken_once(queue: WorkQueue, clock: FakeClock) -> None:
