@@ -49,9 +49,11 @@ class FairSlots:
         self._grant()
 
     def _grant(self) -> None:
-        while self._waiting:
-            # Among owners that have equally many, the one whose last turn was longest ago.
-            owner = min(self._waiting, key=self._used.__getitem__)
+        while self._waiting and self._free:
+            # Among owners that have equally many, the one whose last turn was longest ago. Few have any, but tens of
+            # thousands may wait.
+            without = next((owner for owner in self._waiting if owner not in self._used), None)
+            owner = min(self._waiting, key=self._used.__getitem__) if without is None else without
             if self._used[owner] >= self._free:
                 return
             turns = self._waiting.pop(owner)

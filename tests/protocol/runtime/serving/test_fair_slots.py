@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 
 from protocol.runtime.serving.fair_slots import FairSlots
 from tests.fake_clock import settle
+from tests.steps import steps
 
 
 class Calls:
@@ -88,3 +89,19 @@ async def test_slot_granted_to_cancelled_call_is_free() -> None:
         await asyncio.wait((second,))
     async with asyncio.timeout(1), slots.slot("c"):
         assert second.cancelled()
+
+
+def test_many_owners_cost_no_search() -> None:
+    """Each VM may have a namespace of its own."""
+
+    async def calls(count: int) -> None:
+        slots = FairSlots(8)
+
+        async def call(owner: str) -> None:
+            async with slots.slot(owner):
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(call(str(number)) for number in range(count)))
+
+    few, many = steps(lambda: asyncio.run(calls(100))), steps(lambda: asyncio.run(calls(1_000)))
+    assert many < 11 * few
