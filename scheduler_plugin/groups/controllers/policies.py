@@ -30,6 +30,7 @@ from protocol.pod_database import is_pod_database
 from protocol.units import Seconds
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.controller import REPLICA_WRITERS
+from scheduler_plugin.groups.core.hvpa.old_metrics import OLDEST_METRICS
 from scheduler_plugin.groups.core.hvpa.policy import decide as decide_hvpa
 from scheduler_plugin.groups.core.hvpa.spec import (
     HvpaMode,
@@ -270,6 +271,7 @@ def memory_json(memory: ScalingTimes) -> Json:
         "differSince": _plain(memory.pods.differ_since),
         "possible": _entries(memory.pods.possible),
         "counts": _entries(memory.pods.counts),
+        "metricsLagSeconds": memory.pods.lag,
     }
     parts = {
         "lastScaleUpTime": _plain(memory.last_up),
@@ -308,6 +310,7 @@ def memory_of(status: JsonObject) -> ScalingTimes:
             parse_datetime(pods.get("differSince")),
             _read(PossibleSize, pods, "possible"),
             _read(MeasuredCount, pods, "counts"),
+            _lag(pods.get("metricsLagSeconds")),
         ),
     )
 
@@ -319,6 +322,10 @@ def _read(kind: type[T], source: JsonObject, name: str) -> tuple[T, ...]:
         with suppress(ValueError):
             entries.append(msgspec.convert(entry, kind))
     return tuple(entries)
+
+
+def _lag(value: object) -> int | None:
+    return value if isinstance(value, int) and 0 <= value <= OLDEST_METRICS.total_seconds() else None
 
 
 def _past(pods: JsonObject) -> Iterator[PastPods]:

@@ -23,7 +23,7 @@ from typing import Final
 
 from protocol.units import Amount
 from scheduler_plugin.groups.core.hvpa.gates import followed, is_sized, requested, sized_containers, waits_for
-from scheduler_plugin.groups.core.hvpa.old_metrics import measured_counts
+from scheduler_plugin.groups.core.hvpa.old_metrics import with_measured
 from scheduler_plugin.groups.core.hvpa.spec import (
     ChangeParams,
     Exact,
@@ -141,7 +141,7 @@ def remembered(
     """
     pods = followed(memory.pods, workload.pods, now)
     if pods.past:
-        pods = replace(pods, counts=measured_counts(memory.pods, pods.past[-1], recommendations.horizontal, now))
+        pods = with_measured(pods, memory.pods, recommendations.horizontal, now)
     memory = replace(memory, pods=pods)
     waits = bool(waits_for(memory.pods, workload.pods, now))
     targets = _targets(memory, spec, workload, recommendations, waits=waits)

@@ -19,22 +19,35 @@ from scheduler_plugin.groups.core.workload import RESOURCES, HorizontalRecommend
 OLDEST_METRICS: Final = timedelta(minutes=11)
 """Metrics are at most ten minutes old; the rest is for the intervals of HPA and group."""
 
+SHORTEST: Final = timedelta(seconds=90)
+LAGS: Final = 3
+"""Metrics are at most this many times as old as when they last followed a change of the number, or ``SHORTEST``. While
+the load grows, each pod's use may not fall although there are more pods, and the group would stay too small.
+"""
+
 MAX_COUNTS: Final = 16
 
 
-def measured_counts(
-    before: PodsMemory, present: PastPods, horizontal: HorizontalRecommendation | None, now: datetime
-) -> tuple[MeasuredCount, ...]:
-    """The numbers of ready pods that the metrics may describe, the present one last."""
+def with_measured(
+    memory: PodsMemory, before: PodsMemory, horizontal: HorizontalRecommendation | None, now: datetime
+) -> PodsMemory:
+    """The ``memory`` with the numbers of ready pods that the metrics may describe, the present one last.
+
+    ``before`` is the memory before the present pods were added.
+    """
+    present = memory.past[-1]
     last = before.past[-1].ready if before.past else present.ready
     uses = {past.resource: past.use for past in before.counts}
     uses |= {resource: use for resource in RESOURCES if (use := _use_each(horizontal, present, resource))}
     ended = [replace(past, until=now) if past.ready == last else past for past in before.counts]
-    earlier = [
-        past
-        for past in ended
-        if timedelta(0) <= now - past.until < OLDEST_METRICS and _may_be_measured(past, uses, present.ready)
-    ]
+    others = [past for past in ended if past.ready != present.ready and timedelta(0) <= now - past.until]
+    followed = [now - past.until for past in others if not _may_be_measured(past, uses, present.ready)]
+    lag = before.lag
+    if followed:
+        # By chance the load may have fallen, too, so the lag is at least half of what it seemed before.
+        lag = max(1, round(max(followed).total_seconds()), (lag or 0) // 2)
+    oldest = OLDEST_METRICS if lag is None else min(OLDEST_METRICS, max(SHORTEST, LAGS * timedelta(seconds=lag)))
+    earlier = [past for past in others if now - past.until < oldest and _may_be_measured(past, uses, present.ready)]
     # Times of present counts do not change, so that the status does not. Without metrics the last use remains.
     since = {past.resource: past.until for past in before.counts if past.ready == present.ready}
     current = [
@@ -42,13 +55,11 @@ def measured_counts(
         for resource, use in uses.items()
         if present.ready
     ]
-    return (*earlier, *current)[-MAX_COUNTS:]
+    return replace(memory, counts=(*earlier, *current)[-MAX_COUNTS:], lag=lag)
 
 
 def _may_be_measured(past: MeasuredCount, uses: Mapping[Resource, int], ready: int) -> bool:
     """Return True unless the use per pod has changed more than half as much as the number of pods, as a ratio."""
-    if past.ready == ready:
-        return False
     # Half of a ratio is its square root.
     changed, expected = uses[past.resource] ** 2 * ready, past.use**2 * past.ready
     return changed >= expected if past.ready < ready else changed <= expected

@@ -267,13 +267,15 @@ class MeasuredCount:
 class PodsMemory:
     """Past states of the pods, latest last, since when they differ from their spec, and the largest possible sizes.
 
-    ``counts`` are the numbers of ready pods that metrics may describe.
+    ``counts`` are the numbers of ready pods that metrics may describe; ``lag`` is how many seconds later they last
+    followed a change of that number, None if unknown.
     """
 
     past: tuple[PastPods, ...] = ()
     differ_since: datetime | None = None
     possible: tuple[PossibleSize, ...] = ()
     counts: tuple[MeasuredCount, ...] = ()
+    lag: int | None = None
 
     def largest_possible(self, container: str, resource: Resource) -> int | None:
         """The largest possible size; None if no resize was refused."""

@@ -6,16 +6,19 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from fractions import Fraction
+from math import ceil
 
 import pytest
 
 from scheduler_plugin.groups.core.hvpa.needs import remembered
-from scheduler_plugin.groups.core.hvpa.old_metrics import MAX_COUNTS, OLDEST_METRICS, measured_counts
+from scheduler_plugin.groups.core.hvpa.old_metrics import MAX_COUNTS, OLDEST_METRICS, with_measured
+from scheduler_plugin.groups.core.hvpa.policy import decide
 from scheduler_plugin.groups.core.hvpa.spec import HvpaMode, PastPods, PodsMemory, ScalingTimes
 from scheduler_plugin.groups.core.workload import (
     HorizontalRecommendation,
     MeasuredUse,
     Recommendations,
+    ReplicaBounds,
     RunningPods,
     SizedContainer,
 )
@@ -65,15 +68,14 @@ def test_counts_end_once_use_follows(looks: list[tuple[int, int]], possible: lis
 
 def test_use_follows_from_a_ratio_too() -> None:
     half = HorizontalRecommendation(2, 1, 10, ratios=(("cpu", 0.5),))
-    (found,) = measured_counts(PodsMemory(), PastPods(NOON, 2, SIZES), half, NOON)
+    (found,) = with_measured(PodsMemory((PastPods(NOON, 2, SIZES),)), PodsMemory(), half, NOON).counts
     assert (found.ready, found.use) == (2, 250)
 
 
 def test_unchanged_pods_leave_the_memory_unchanged() -> None:
     memory = PodsMemory((PastPods(NOON, 2, SIZES),))
     for minute in range(3):
-        found = measured_counts(memory, memory.past[-1], by_use(900), NOON + minute * MINUTE)
-        memory = PodsMemory(memory.past, counts=found)
+        memory = with_measured(memory, memory, by_use(900), NOON + minute * MINUTE)
     assert [(past.until, past.ready) for past in memory.counts] == [(NOON, 2)]
 
 
@@ -82,7 +84,7 @@ def test_many_counts_keep_the_newest() -> None:
     memory = PodsMemory()
     for number in range(1, 40):
         present, now = PastPods(NOON, number, SIZES), NOON + number * timedelta(seconds=1)
-        memory = PodsMemory((present,), counts=measured_counts(memory, present, by_use(900), now))
+        memory = with_measured(PodsMemory((present,)), memory, by_use(900), now)
     assert [past.ready for past in memory.counts] == list(range(40 - MAX_COUNTS, 40))
 
 
@@ -91,5 +93,25 @@ def test_counts_of_the_future_are_dropped() -> None:
     memory = PodsMemory((PastPods(ahead, 2, SIZES),))
     for ready, now in ((2, ahead), (4, ahead), (4, NOON)):
         present = PastPods(now, ready, SIZES)
-        memory = PodsMemory((present,), counts=measured_counts(memory, present, by_use(900), now))
+        memory = with_measured(PodsMemory((present,)), memory, by_use(900), now)
     assert [past.ready for past in memory.counts] == [4]
+
+
+@pytest.mark.parametrize("percent", [3, 5, 7, 10])
+def test_replicas_follow_a_growing_load(percent: int) -> None:
+    """The load grows so fast that the use of each pod hardly falls although there are more pods."""
+    spec = replace(
+        spec_for(HvpaMode.EFFECTIVE_INTERVALS, sized(100), sized(500)),
+        replicas=ReplicaBounds(1, 60),
+        desired_by_utilization=("cpu",),
+    )
+    ready, load, memory, largest = 4, 1800.0, ScalingTimes(), 0.0
+    for minute in range(20):
+        workload = replace(running(ready, sized(500)), pods=RunningPods(ready, SIZES[:1]))
+        decision, memory = decide(
+            spec, workload, Recommendations(by_use(ceil(load / ready))), memory, NOON + minute * MINUTE
+        )
+        ready = decision.replicas or ready
+        largest = max(largest, load / ready / 500)
+        load *= 1 + percent / 100
+    assert largest < 1.25

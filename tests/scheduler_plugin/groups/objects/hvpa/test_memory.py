@@ -43,6 +43,7 @@ def test_memory_survives_a_restart() -> None:
         at,
         (PossibleSize("app", "cpu", 500, at),),
         (MeasuredCount(at, 2, "cpu", 450),),
+        45,
     )
     assert memory_of(memory_json(replace(memory, pods=pods))) == replace(memory, pods=pods)
     assert memory_of(memory_json(ScalingTimes())) == ScalingTimes()
@@ -56,6 +57,8 @@ def test_memory_survives_a_restart() -> None:
         {"shrinking": [{"subject": "app/cpu", "highest": 3}, {"since": "2026-01-01T12:30:15Z", "highest": -1}]},
         {"pastReplicas": [{"replicas": 2}, {"since": "2026-01-01T12:30:15Z"}]},
         {"pods": {"past": [{"ready": 2}], "differSince": "yesterday", "possible": [{"resource": "cpu", "most": 5}]}},
+        {"pods": {"metricsLagSeconds": -1}},
+        {"pods": {"metricsLagSeconds": 1.5}},
         {"pods": {"counts": [{"until": "2026-01-01T12:30:15Z", "ready": 0, "resource": "cpu", "use": 1}]}},
         {
             "pods": {
