@@ -51,24 +51,32 @@ class CostLimit:
     def __init__(self) -> None:
         self._left = MAX_COMPARISONS
         self._waiting: dict[str, dict[ObjectName, int]] = {}
+        self._allowed: set[ObjectName] = set()
         self._refused: set[ObjectName] = set()
         self._first: ObjectName | None = None
         self._aside = 0
 
     def start_round(self) -> None:
-        """Start the next round. VMs that were not refused in the last one wait no more."""
+        """Start the next round. VMs that were checked in the last one, or that missed their turn, wait no more."""
+        # A round may check no VM, or not all, such as while migrations are at their limit.
+        if self._allowed or self._refused:
+            self._end_turn()
+        self._allowed.clear()
+        self._refused.clear()
+        self._left = MAX_COMPARISONS
+        due = (vm for vms in self._waiting.values() for vm in vms.items())
+        self._first, self._aside = next(due, (None, 0))
+
+    def _end_turn(self) -> None:
+        over = self._allowed if self._first is None else {*self._allowed, self._first} - self._refused
         waiting: dict[str, dict[ObjectName, int]] = {}
         for namespace, vms in self._waiting.items():
-            if left := {vm: cost for vm, cost in vms.items() if vm in self._refused}:
+            if left := {vm: cost for vm, cost in vms.items() if vm not in over}:
                 waiting[namespace] = left
         # The namespace that has had its turn is the last one now.
         if self._first is not None and (left := waiting.pop(self._first.namespace, {})):
             waiting[self._first.namespace] = left
         self._waiting = waiting
-        self._refused.clear()
-        self._left = MAX_COMPARISONS
-        due = (vm for vms in waiting.values() for vm in vms.items())
-        self._first, self._aside = next(due, (None, 0))
 
     def turn(self, vm: ObjectName, costs: Iterable[int], view: ClusterView) -> Turn:
         """Return the turn of a VM's comparisons; count them if they may be made now and are not cheap.
@@ -87,9 +95,12 @@ class CostLimit:
             if total - paid > self._left - self._aside:
                 self._waiting.setdefault(vm.namespace, {})[vm] = total
                 self._refused.add(vm)
+                self._allowed.discard(vm)
                 return Turn.LATER
             self._left -= total - paid
             paid = total
+        self._allowed.add(vm)
+        self._refused.discard(vm)
         return Turn.NOW
 
 

@@ -145,6 +145,17 @@ def test_absent_vm_delays_others_by_one_round(monkeypatch: pytest.MonkeyPatch) -
     assert turns == [[Turn.NOW, Turn.LATER, Turn.LATER], [Turn.LATER], [Turn.NOW]]
 
 
+def test_rounds_without_checks_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While migrations are at their limit no VM is checked: afterwards it would start over with the same VM."""
+    monkeypatch.setattr(cost, "MAX_COMPARISONS", 9_000)
+    limit, view = CostLimit(), cluster(pods=0)
+    fleet, turns = (ObjectName("evil", "e"), ObjectName("shop", "s")), []
+    for checks in (True, False, True, False):
+        limit.start_round()
+        turns.append([limit.turn(vm, iter([8_000]), view) for vm in fleet if checks])
+    assert turns == [[Turn.NOW, Turn.LATER], [], [Turn.LATER, Turn.NOW], []]
+
+
 @pytest.mark.parametrize(
     ("limit", "expected"),
     [
