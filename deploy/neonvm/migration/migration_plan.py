@@ -174,7 +174,9 @@ def _transfer(facts: MigrationInputs) -> MigrationPlan:
     if facts.target_role in _MOVED_IN or _names(facts, "targetPodName"):
         return _arrived(facts)
     if facts.transfer.sending is Sending.ACTIVE:
-        return MigrationPlan(cancel=_called_off(facts) is not None, status=_info(facts))
+        # There is no progress before the memory is sent, which takes no longer than a wake. The disk may take minutes.
+        why = _broken(facts) if facts.transfer.info else _called_off(facts)
+        return MigrationPlan(cancel=why is not None, status=_info(facts))
     # Another process may have started the transfer, which may be almost done.
     if facts.transfer.sending is Sending.NOT_BEGUN and _has_source(facts):
         return _resume_transfer(facts)
@@ -281,9 +283,8 @@ def _broken(facts: MigrationInputs) -> Reasoned | None:
 
 
 def _called_off(facts: MigrationInputs) -> Reasoned | None:
-    """Reason to abort a transfer that has begun."""
-    # There is no progress before the memory is sent, which takes no longer than a wake. The disk may take minutes.
-    return _broken(facts) or (texts.WAKES_HERE if not facts.transfer.info and _wakes_here(facts) else None)
+    """Reason to abort a transfer whose memory is not being sent yet."""
+    return _broken(facts) or (texts.WAKES_HERE if _wakes_here(facts) else None)
 
 
 def _wakes_here(facts: MigrationInputs) -> bool:

@@ -95,6 +95,12 @@ def test_client_does_not_wait_for_the_disk() -> None:
         assert (status(ended), says(ended), rest(ended)) == ({"phase": "Failed"}, why, NOTHING)
 
 
+def test_reason_outlives_the_progress_of_its_end() -> None:
+    """A transfer that was cancelled still reports once, although it has sent nothing."""
+    ended = plan_migration(facts(migration(SENT), transfer=replace(CANCELLED, info=INFO), **permitted("2")))
+    assert (status(ended), says(ended)) == ({"phase": "Failed", "info": INFO}, CALLED_OFF)
+
+
 def test_next_leader_ends_a_disk_copy() -> None:
     made = plan_migration(facts(migration(SENT), **permitted("2")))
     assert made == MigrationPlan(send=True, cancel=True)
