@@ -37,7 +37,7 @@ _NAMES: Final = {
 _UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
 _IGNORED: Final = ("#", "sep=")  # comments, and Excel's hint at the separator
 
-_NUMBER: Final = re.compile(r"[+-]?(\d*)([.,])(\d*)(?![eE])(.*)", re.DOTALL)
+_NUMBER: Final = re.compile(r"[+-]?(\d*)([.,])(\d*)(.*)", re.DOTALL)
 
 Row = tuple[float, float, float]
 """Seconds since the first row, vCPUs, and bytes (0 if memory is not recorded)."""
@@ -117,7 +117,8 @@ class _DecimalCommas:
         """The cell with a decimal point."""
         if match := _NUMBER.match(cell.strip()):
             whole, mark, digits, rest = match.groups()
-            if len(digits) == 3 and 1 <= len(whole) <= 3 and whole[0] != "0":
+            # Numbers with an exponent have no separators of thousands.
+            if len(digits) == 3 and 1 <= len(whole) <= 3 and whole[0] != "0" and rest[:1] not in {"e", "E"}:
                 problem = (
                     f"{shown(cell)} may be {whole}{digits}{rest} or {whole}.{digits}{rest}: write all "
                     "numbers without separators of thousands and with a decimal point"

@@ -48,6 +48,8 @@ def test_form_is_read(text: str) -> None:
         (("3.600", "1.250"), [3.6, 1.25]),
         (("1.704e1", "2,5"), [17.04, 2.5]),
         (("3,600", "1500,0m"), [3.6, 1.5]),
+        (("1,2345e1", "2,3456e1"), [12.345, 23.456]),
+        (("1.2345e1", "2,5"), [12.345, 2.5]),
     ],
 )
 def test_decimal_comma_is_proven_by_another_number(cells: tuple[str, str], cores: list[float]) -> None:
