@@ -66,7 +66,7 @@ def cost(file: Path, monkeypatch: pytest.MonkeyPatch) -> Cost:
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*arguments: str, code: int = 0, with_file: bool = True) -> str:
-        asked = ["cost", *(["--file", str(file)] if with_file else []), "--since", "3h", *arguments]
+        asked = ["cost", *(["--file", str(file), "--since", "3h"] if with_file else []), *arguments]
         found = CliRunner().invoke(app(["cost", "record"]), asked)
         assert found.exit_code == code, found.output
         return found.output if code else found.stdout
@@ -231,7 +231,7 @@ def test_what_cannot_be_done_is_said(cost: Cost, file: Path, tmp_path: Path) -> 
         assert "URL" in cost("--prometheus", bad, code=2, with_file=False)
     csv = cost("--consolidate", "-o", "csv", code=2, with_file=False)
     assert "--consolidate prints text, wide, json or yaml" in csv
-    for option, value in (("--policy", "hpa"), ("--prometheus", "http://a"), ("--by", "namespace")):
+    for option, value in (("--policy", "hpa"), ("--prometheus", "http://a"), ("--by", "node"), ("--since", "1d")):
         refused = cost("--consolidate", option, value, code=2, with_file=False)
         assert f"Invalid value for --consolidate: cannot be combined with {option}" in refused
     assert "neither one of" in cost("--policy", "/no/such/file", code=2)

@@ -88,13 +88,14 @@ NOT_WRITTEN_YET: Final = 5 * MINUTE
 """Milliseconds until the latest samples are in the file."""
 
 BY_VM: Final = "vm"
+A_WEEK: Final = "7d"
 
 Since = Annotated[str, typer.Option(help="How far back, such as 6h or 7d.")]
 
 
 @cluster_command()
 async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
-    since: Since = "7d",
+    since: Since = A_WEEK,
     by: Annotated[
         str, typer.Option(help="vm (each database), namespace, group, node, or label=KEY (a recorded label).")
     ] = BY_VM,
@@ -122,7 +123,8 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     if file is not None and prometheus:
         raise typer.BadParameter("cannot be combined with --file", param_hint="--prometheus")
     if consolidate:
-        _refuse_history_options(file=file, prometheus=prometheus, policy=policy, by="" if by == BY_VM else by)
+        changed = {"by": by != BY_VM, "since": since != A_WEEK}
+        _refuse_history_options(file=file, prometheus=prometheus, policy=policy, **changed)
     path = history_path(flags)
     local = local_cluster_name(path)
     ranking, prices_title = price_table(prices, local)
@@ -158,7 +160,7 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     return 0
 
 
-def _refuse_history_options(**values: Path | str | None) -> None:
+def _refuse_history_options(**values: Path | str | bool | None) -> None:
     """Refuses options that do not concern the current nodes, which ``--consolidate`` lists."""
     for option, value in values.items():
         if value:
