@@ -80,6 +80,7 @@ class ClusterMigration:
     downtime: Seconds | None = None
     reason: str = ""  # why a scheduler ordered it
     why: str = ""  # message of its latest condition
+    is_cancelled: bool = False  # by its controller
     finalizers: tuple[str, ...] = ()
 
 
@@ -102,6 +103,7 @@ def read_migration(obj: JsonObject) -> ClusterMigration:
         downtime=_seconds(info.downtime_ms),
         reason=(migration.metadata.annotations or {}).get(names.ANNOTATION_REASON, ""),
         why="" if last is None else last[1].message or last[1].reason,
+        is_cancelled=last is not None and last[1].reason == _CANCELLED,
         finalizers=migration.metadata.finalizers or (),
     )
 
@@ -170,6 +172,9 @@ def _time(path: str, text: str | None) -> float:
 _LONGEST: Final = 2**53  # milliseconds that a float tells apart
 
 _CHANGED: Final = "status.conditions.lastTransitionTime"
+
+_CANCELLED: Final = "Cancelled"
+"""Reason of a migration that its controller cancelled, such as one of a sleeping VM that was needed."""
 
 # Without this CRD VMs are autoscaled but do not move.
 MIGRATIONS: Final = Kind(resources.MIGRATIONS, read_migration, is_optional=True)

@@ -150,7 +150,7 @@ class MigrationReporter:
         if facts.is_terminating:
             self._cancelled.setdefault(facts.name, events.DELETED)
         cancelled = self._cancelled.get(facts.name)
-        outcome = "succeeded" if is_success else "cancelled" if cancelled else "failed"
+        outcome = "succeeded" if is_success else "cancelled" if cancelled or migration.is_cancelled else "failed"
         why = events.CANCELLED.format(why=cancelled) if cancelled else migration.why or events.NO_REASON
         numbers = events.migration_numbers(migration.total, migration.downtime)
         # Only for migrations that this process saw end.

@@ -105,12 +105,12 @@ class FakeController:
         )
         self.cluster.remove(PODS, "default", self.migration["status"]["sourcePodName"])
 
-    def fail(self, why: str) -> None:
+    def fail(self, why: str, reason: str = "Failed") -> None:
         """The guest keeps running in the source pod, if there is one, and the target pod is deleted."""
         target = self.migration.get("status", {}).get("targetPodName")
         if ("default", target) in self.cluster.collections[PODS].objects:
             self.cluster.remove(PODS, "default", target)
-        self._status(phase="Failed", conditions=[self._condition("Failed", why)])
+        self._status(phase="Failed", conditions=[self._condition(reason, why)])
         if ("default", self.vm) in self.cluster.collections[VMS].objects:
             self._vm_status(phase="Running")
 

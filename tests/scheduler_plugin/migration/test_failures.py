@@ -94,6 +94,23 @@ async def test_dead_placed_target_is_controllers() -> None:
         assert (s.reserved, await s.told(POD), s.events) == (("9500m", "gone"), (200, False, 2), [STARTED, failed])
 
 
+async def test_cancel_by_the_controller_is_no_failure() -> None:
+    """A client called, so the VM woke where it was: nothing for an alert about failed migrations."""
+    async with moving_cluster() as s:
+        await s.started()
+        await s.placed()
+        s.controller.transfer()
+        await s.passes(1)
+        s.controller.fail("the VM was needed, and can wake on its node", "Cancelled")
+        await s.passes(1)
+        counts = {
+            'autoscale_scheduler_migrations_total{outcome="failed"} 0.0',
+            'autoscale_scheduler_migrations_total{outcome="cancelled"} 1.0',
+        }
+        said = ("db", "MigrationFailed", "did not migrate from n1 to n2: the VM was needed, and can wake on its node")
+        assert (counts - set(await s.metrics()), s.events) == (set(), [STARTED, said])
+
+
 @pytest.mark.parametrize("count", range(1, 6), ids=[phase.__name__ for phase in UNTIL_HANDED_OVER])
 async def test_deleted_vm_frees_migration_and_room(count: int) -> None:
     async with moving_cluster() as s:
