@@ -110,6 +110,12 @@ def test_old_metrics_add_nothing_twice(rollout: Rollout, age: float) -> None:
     assert list(dict.fromkeys(zip(found.replicas, found.size, strict=True))) == [(4, 0.5), (5, 1.0)]
 
 
+def test_idle_group_shrinks() -> None:
+    """A load of zero is measured, too."""
+    found = play_group(line(*[4.0] * 60, *[0.0] * 800), GROUP_PLAYERS["hvpa"])
+    assert (found.replicas[-1], found.size[-1]) == (2, 0.15)
+
+
 SATURATING = ("hvpa-hpa-biased", "hvpa-mixed")
 
 

@@ -63,7 +63,7 @@ class GroupObservation:
     """A policy's input: the numbers of ordered and ready replicas, their ``size``, and what each ready one ``used``.
 
     Sizes are in thousandths of a vCPU. ``pods`` are the actual replicas, ``uses`` the metrics of each, and ``load`` is
-    what all replicas used together at the time of the metrics.
+    what all replicas used together at the time of the metrics; None without metrics.
     """
 
     now: datetime
@@ -73,7 +73,7 @@ class GroupObservation:
     used: int
     pods: RunningPods | None = None
     uses: tuple[ReplicaUse, ...] = ()
-    load: int = 0
+    load: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class Recommenders:
     def sizes(self, observation: GroupObservation) -> VerticalRecommendation | None:
         """The VPA's recommended size of each replica."""
         # A VPA has samples of pods that have been removed since, and none yet of newer ones.
-        uses = [ResourceList(MilliCpu(observation.load))] if observation.load else []
+        uses = [] if observation.load is None else [ResourceList(MilliCpu(observation.load))]
         self._history = vertical.observed(self._history, NAME, uses, observation.now.timestamp())
         return vertical.recommended(self._history, observation.replicas)
 

@@ -141,9 +141,12 @@ class LaggingGroup:
         return [ReplicaUse(use.get(pod.serial), pod.size, pod.serial in ready) for pod in self.pods]
 
     @property
-    def measured_load(self) -> int:
-        """The load of all pods together at the time of the metrics, also of pods that have been removed since."""
-        return sum(self._old_use().values())
+    def measured_load(self) -> int | None:
+        """The load of all pods together at the time of the metrics, also of pods that have been removed since; None
+        without metrics.
+        """
+        use = self._old_use()
+        return sum(use.values()) if use else None
 
     def _old_use(self) -> dict[int, int]:
         # Use the first measurement until it is old enough.
