@@ -123,7 +123,7 @@ async def run_program(program: LocalProgram, name: str) -> AsyncIterator[Running
 
 
 async def wait_until_ready(condition: Callable[[], Awaitable[bool]], clock: Clock, log: Path) -> None:
-    """Wait until ``holds`` returns True. Raises ``BenchError`` with the end of ``log`` after a timeout."""
+    """Wait until ``condition`` returns True. Raises ``BenchError`` with the end of ``log`` after a timeout."""
 
     async def is_ready() -> bool:
         # Expected during startup.

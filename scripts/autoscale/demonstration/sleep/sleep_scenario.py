@@ -156,7 +156,7 @@ class SleepScenario:
         return now
 
     async def _until(self, condition: Callable[[Json], bool], at_most: Seconds) -> Json:
-        """The VM once ``holds`` is true for it, or after ``at_most``."""
+        """The VM once ``condition`` is true for it, or after ``at_most``."""
         vm: Json = {}
 
         async def poll() -> bool:
