@@ -132,13 +132,7 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
         period = period_since(since)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--since") from None
-    try:
-        key_of(by)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--by") from None
-    # Prometheus has no series with the labels of VMs.
-    if prometheus and by.startswith(LABEL):
-        raise typer.BadParameter(OF_A_FILE, param_hint="--by")
+    _check_grouping(by, prometheus)
     if consolidate:
         if output in {"csv", "opencost"}:
             raise typer.BadParameter("--consolidate prints text, wide, json or yaml", param_hint="--output")
@@ -158,6 +152,16 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
         if output in {"csv", "opencost"}:
             print_lines(Console(stderr=True), notes)
     return 0
+
+
+def _check_grouping(by: str, prometheus: str) -> None:
+    try:
+        key_of(by)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--by") from None
+    # Prometheus has no series with the labels of VMs.
+    if prometheus and by.startswith(LABEL):
+        raise typer.BadParameter(OF_A_FILE, param_hint="--by")
 
 
 def _refuse_history_options(**values: Path | str | bool | None) -> None:
