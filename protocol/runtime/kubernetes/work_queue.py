@@ -20,6 +20,7 @@ from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.refusals import capped_retry_after
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from protocol.runtime.serving.fair_slots import next_owner
 from protocol.units import Instant, Seconds
 
 # A failed name is retried after 0.25 s, doubled each time, up to 10 s, plus jitter.
@@ -97,9 +98,7 @@ class WorkQueue:
         later = None, self._heap[0][0] if self._heap else None
         if not self._ready:
             return later
-        # Few are busy, but tens of thousands may be ready.
-        idle = next((namespace for namespace in self._ready if namespace not in self._busy), None)
-        namespace = min(self._ready, key=self._busy.__getitem__) if idle is None else idle
+        namespace = next_owner(self._ready, self._busy)
         # As in ``FairSlots``: only as many as are idle.
         if self._waiting_workers and self._busy[namespace] >= self._waiting_workers - len(self._working):
             return later

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+
+
+def next_owner(waiting: Collection[str], used: Counter[str]) -> str:
+    """The first of ``waiting`` (not empty) with the fewest ``used``, which has only counts above zero.
+
+    >>> next_owner(["a", "b", "c"], Counter(a=2, b=1, c=1))
+    'b'
+    """
+    # Few use any, but tens of thousands may wait.
+    idle = next((owner for owner in waiting if owner not in used), None)
+    return min(waiting, key=used.__getitem__) if idle is None else idle
 
 
 class FairSlots:
@@ -50,10 +61,8 @@ class FairSlots:
 
     def _grant(self) -> None:
         while self._waiting and self._free:
-            # Among owners that have equally many, the one whose last turn was longest ago. Few have any, but tens of
-            # thousands may wait.
-            without = next((owner for owner in self._waiting if owner not in self._used), None)
-            owner = min(self._waiting, key=self._used.__getitem__) if without is None else without
+            # Among equals, the one whose last turn was longest ago.
+            owner = next_owner(self._waiting, self._used)
             if self._used[owner] >= self._free:
                 return
             turns = self._waiting.pop(owner)
